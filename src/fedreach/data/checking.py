@@ -1,0 +1,144 @@
+"""The rules that arrays of a data set must meet, and the type in which they are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from fedreach.arrays import AnyArray, Ints
+from fedreach.errors import DataError
+
+Kind = Literal["image", "features", "tokens"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """The rules of `from_arrays`; errors name the data set and the argument."""
+
+    name: str
+
+    def error(self, what: str) -> DataError:
+        return DataError(f"data set {self.name!r}: {what}.")
+
+    def array(self, argument: str, value: Any) -> AnyArray:
+        try:
+            array = np.asarray(value)
+        except ValueError as error:  # lists of unequal length
+            raise self.error(f"{argument} must be one rectangular array; {error}") from error
+        if array.dtype.kind not in "uifbUS":
+            raise self.error(f"{argument} must hold numbers, not python objects; got dtype {array.dtype}")
+        return array
+
+    def samples(self, argument: str, value: Any, kind: Kind | None) -> tuple[AnyArray, Kind]:
+        x = self.array(argument, value)
+        if x.ndim < 2 or 0 in x.shape[1:] or x.dtype.kind in "US":
+            raise self.error(f"{argument} must be numbers of shape (n, ...); got shape {x.shape}, dtype {x.dtype}")
+        if kind is None:
+            kind = self._kind(argument, x)
+        if kind == "image":
+            return self._images(argument, x), kind
+        if kind == "tokens":
+            if x.ndim != 2 or x.dtype.kind not in "ui" or x.min(initial=0) < 0:
+                raise self.error(
+                    f"{argument} must be (n, T) integers >= 0 for tokens; got shape {x.shape}, dtype {x.dtype}, "
+                    f"smallest {x.min(initial=0)}"
+                )
+            return own(x, np.uint8 if x.dtype == np.uint8 else np.int64), kind
+        if kind != "features":
+            raise self.error(f"kind must be 'image', 'features' or 'tokens'; got {kind!r}")
+        with np.errstate(over="ignore"):  # what overflows float32 is refused below
+            features = own(x, np.float32)
+        bad = np.flatnonzero(~np.isfinite(features).reshape(len(x), -1).all(axis=1))
+        if len(bad):
+            raise self.error(
+                f"{argument} must be finite as float32; {len(bad)} samples are not, the first at index {bad[0]}"
+            )
+        return features, kind
+
+    def _kind(self, argument: str, x: AnyArray) -> Kind:
+        if x.dtype == np.uint8 and x.ndim in (3, 4):
+            return "image"
+        if x.dtype.kind in "fb":
+            return "features"
+        raise self.error(
+            f"{argument} of shape {x.shape} and dtype {x.dtype} could be several things. Pass kind='tokens' or "
+            "kind='features', or give images as uint8 (n, C, H, W)"
+        )
+
+    def _images(self, argument: str, x: AnyArray) -> AnyArray:
+        if x.dtype != np.uint8 or x.ndim not in (3, 4):
+            raise self.error(f"{argument} must be uint8 (n, C, H, W) for images; got shape {x.shape}, dtype {x.dtype}")
+        x = x[:, None] if x.ndim == 3 else x
+        if x.shape[1] not in (1, 3, 4) and x.shape[3] in (1, 3, 4):
+            raise self.error(
+                f"{argument} must have channels before height and width, (n, C, H, W); got {x.shape}. "
+                "Use x.transpose(0, 3, 1, 2)"
+            )
+        return own(x, np.uint8)
+
+    def labels(self, argument: str, value: Any, n: int, num_classes: int | None) -> Ints:
+        y = self.array(argument, value)
+        if y.shape != (n,):
+            raise self.error(f"{argument} must have one label per sample, shape ({n},); got shape {y.shape}")
+        if n and y.dtype.kind not in "ui":
+            raise self.error(f"{argument} must be integers; got dtype {y.dtype}. Convert with y.astype(np.int64)")
+        y = own(y, np.int64)
+        low, high = y.min(initial=0), y.max(initial=0)
+        if low < 0 or (num_classes is not None and high >= num_classes):
+            rule = "at least 0" if num_classes is None else f"0 to {num_classes - 1}"
+            raise self.error(f"{argument} must be {rule}; got {low if low < 0 else high}")
+        return y
+
+    def owners(self, value: Any, names: Sequence[str] | None, n: int) -> tuple[Ints | None, tuple[str, ...]]:
+        if value is None:
+            return None, ()
+        owners = self.array("owners", value)
+        if owners.shape != (n,) or owners.dtype.kind not in "uiUS":
+            raise self.error(
+                f"owners must be one integer or string per training sample, shape ({n},); "
+                f"got shape {owners.shape}, dtype {owners.dtype}"
+            )
+        if names is None:
+            distinct, index = np.unique(owners, return_inverse=True)
+            return own(index, np.int64), tuple(
+                entry.decode() if isinstance(entry, bytes) else str(entry) for entry in distinct.tolist()
+            )
+        if owners.dtype.kind not in "ui" or owners.min() < 0 or owners.max() >= len(names):
+            raise self.error(f"owners must be indices into the {len(names)} owner_names")
+        return own(owners, np.int64), tuple(names)
+
+
+def own(array: AnyArray, dtype: Any) -> AnyArray:
+    """Return it contiguous and writable in this type: torch shares such memory; copied only where needed."""
+    return np.require(array, dtype, ["C", "W"])
+
+
+def normalisation(
+    check: Check, x: AnyArray, kind: Kind, mean: Sequence[float] | None, std: Sequence[float] | None
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the mean and deviation of each channel, measured where not given; () and () unless images."""
+    if kind != "image":
+        if mean or std:
+            raise check.error(f"mean and std are for images; this is of kind {kind!r}. Normalise the array itself")
+        return (), ()
+    channels = x.shape[1]
+    if mean is None or std is None:
+        measured = [_mean_and_std(x[:, channel]) for channel in range(channels)]
+        mean = [m for m, _ in measured] if mean is None else mean
+        std = [s for _, s in measured] if std is None else std
+    if len(mean) != channels or len(std) != channels or not np.isfinite([*mean, *std]).all() or min(std) <= 0:
+        raise check.error(f"mean and std need {channels} finite numbers each, std positive; got {mean} and {std}")
+    return tuple(float(m) for m in mean), tuple(float(s) for s in std)
+
+
+def _mean_and_std(pixels: AnyArray) -> tuple[float, float]:
+    """Mean and deviation of uint8 pixels in [0, 1], exactly, from their histogram; blocks bound the memory."""
+    blocks = np.array_split(pixels, len(pixels) // 4096 + 1)
+    counts = np.sum([np.bincount(block.ravel(), minlength=256) for block in blocks], axis=0)
+    level = np.arange(256) / 255
+    mean = float(counts @ level / counts.sum())
+    std = float(np.sqrt(counts @ (level - mean) ** 2 / counts.sum()))
+    return mean, std if std > 0 else 1.0

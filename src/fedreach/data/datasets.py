@@ -1,0 +1,185 @@
+"""What a data set is: arrays in their compact type, how to normalise them, where they come from, and their hash."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedreach.arrays import AnyArray, Ints
+from fedreach.data.checking import Check, Kind, normalisation
+from fedreach.errors import DataError, nearest
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Dataset:
+    """A training set and a standard test set; build one with `load`, `from_arrays` or `from_npz`, which check it.
+
+    With n training samples, s test samples, C channels, T tokens. Images are normalised on the fly, channel by
+    channel: ``(x / 255 - mean) / std``. `sha256` depends on the values, types and shapes of the arrays only,
+    not on the file format they were read from.
+    """
+
+    name: str
+    train_x: AnyArray  # (n, C, H, W) uint8 images, (n, ...) float32 features, or (n, T) tokens, uint8 or int64
+    train_y: Ints  # (n,)
+    test_x: AnyArray  # (s, ...) of the same type and shape; s = 0 where there is no test set
+    test_y: Ints  # (s,)
+    num_classes: int
+    mean: tuple[float, ...]  # (C,) after scaling to [0, 1]; () for features and tokens
+    std: tuple[float, ...]  # (C,)
+    kind: Kind
+    owners: Ints | None  # (n,) natural client of each training sample
+    owner_names: tuple[str, ...]
+    source: str
+    licence: str
+    sha256: str
+    notes: str = ""  # what a reader of results must know, such as "a subset"
+
+    def __repr__(self) -> str:
+        shape = "x".join(str(size) for size in self.train_x.shape[1:])
+        clients = f", {len(self.owner_names)} natural clients" if self.owners is not None else ""
+        return (
+            f"Dataset({self.name}: {len(self.train_y)} training and {len(self.test_y)} test samples, {self.kind} "
+            f"{shape} {self.train_x.dtype}, {self.num_classes} classes{clients}, sha256 {self.sha256[:12]})"
+        )
+
+
+def content_hash(*arrays: AnyArray) -> str:
+    """Return the sha256, in hex, over type, shape and bytes of each array; byte order and layout do not matter.
+
+    Example:
+        >>> a = np.arange(6, dtype=np.int64).reshape(2, 3)
+        >>> content_hash(a) == content_hash(np.asfortranarray(a)) == content_hash(a.astype(">i8"))
+        True
+        >>> content_hash(a) == content_hash(a.reshape(3, 2))
+        False
+    """
+    digest = hashlib.sha256()
+    for array in arrays:
+        plain = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+        digest.update(f"{plain.dtype.name} {array.shape};".encode())
+        digest.update(plain.data if plain.size else b"")
+    return digest.hexdigest()
+
+
+def from_arrays(
+    train_x: Any,
+    train_y: Any,
+    test_x: Any = None,
+    test_y: Any = None,
+    *,
+    owners: Any = None,
+    owner_names: Sequence[str] | None = None,
+    num_classes: int | None = None,
+    kind: Kind | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    name: str = "arrays",
+    source: str = "",
+    licence: str = "",
+    notes: str = "",
+) -> Dataset:
+    """Make a data set from your own arrays. Everything is checked here, once; the arrays are never written to.
+
+    Args:
+        train_x: (n, C, H, W) or (n, H, W) uint8 images; (n, ...) floats, kept as float32; or (n, T) integers, for
+            which `kind` must be given, because they could be tokens or features.
+        train_y: (n,) integer labels, 0 to `num_classes` - 1.
+        test_x: Standard test set, each sample like a training sample; or None.
+        test_y: Its labels, together with `test_x`.
+        owners: (n,) client of each training sample, integers or strings; or None.
+        owner_names: Names of the clients; `owners` are then indices into it. Default: the sorted distinct owners.
+        num_classes: Default: largest label + 1.
+        kind: ``"image"``, ``"features"`` or ``"tokens"``. Default: from type and shape.
+        mean: (C,) mean of each channel after scaling to [0, 1]; default: of the training images. Images only.
+        std: (C,) standard deviation likewise; a constant channel gets 1.
+        name: Name in tables and messages.
+        source: Where the data come from.
+        licence: Their licence.
+        notes: What a reader of results must know.
+
+    Raises:
+        DataError: A shape, type or value breaks the rules above, or a float is not finite.
+
+    Example:
+        >>> x = np.zeros((6, 4), np.float32)
+        >>> from_arrays(x, [0, 1, 0, 1, 0, 1], owners=["ann", "ann", "bob", "bob", "eve", "eve"], name="toy")
+        Dataset(toy: 6 training and 0 test samples, features 4 float32, 2 classes, 3 natural clients, sha256 ...)
+    """
+    check = Check(name)
+    if (test_x is None) != (test_y is None):
+        raise check.error("test_x and test_y go together; got only one of them. Give both or neither")
+    x, kind = check.samples("train_x", train_x, kind)
+    y = check.labels("train_y", train_y, len(x), num_classes)
+    if not len(y):
+        raise check.error("train_x must hold at least one sample; got none")
+    if test_x is None:
+        x_test, y_test = np.empty((0, *x.shape[1:]), x.dtype), np.empty(0, np.int64)
+    else:
+        x_test, _ = check.samples("test_x", test_x, kind)
+        y_test = check.labels("test_y", test_y, len(x_test), num_classes)
+        if (x_test.shape[1:], x_test.dtype) != (x.shape[1:], x.dtype):
+            raise check.error(
+                f"test_x must have samples like train_x, {x.shape[1:]} {x.dtype}; got {x_test.shape[1:]} {x_test.dtype}"
+            )
+    owner, names = check.owners(owners, owner_names, len(y))
+    averages, deviations = normalisation(check, x, kind, mean, std)
+    return Dataset(
+        name=name,
+        train_x=x,
+        train_y=y,
+        test_x=x_test,
+        test_y=y_test,
+        num_classes=int(max(y.max(), y_test.max(initial=0))) + 1 if num_classes is None else num_classes,
+        mean=averages,
+        std=deviations,
+        kind=kind,
+        owners=owner,
+        owner_names=names,
+        source=source,
+        licence=licence,
+        sha256=content_hash(x, y, x_test, y_test, *([] if owner is None else [owner])),
+        notes=notes,
+    )
+
+
+def from_npz(path: Path | str, *, kind: Kind | None = None, num_classes: int | None = None) -> Dataset:
+    """Read your own ``.npz`` file: ``x``, ``y``, and where you have them ``client``, ``x_test``, ``y_test``.
+
+    The arrays follow the rules of `from_arrays`; ``client`` holds the natural client of each training sample,
+    integers or strings. Write one with ``np.savez_compressed("mine.npz", x=x, y=y, client=client)``.
+
+    Args:
+        path: The file; its stem becomes the name of the data set.
+        kind: As in `from_arrays`.
+        num_classes: As in `from_arrays`.
+
+    Raises:
+        DataError: The file is missing, damaged, holds other keys or python objects, or its arrays break a rule.
+    """
+    path = Path(path)
+    known = {"x": "train_x", "y": "train_y", "client": "owners", "x_test": "test_x", "y_test": "test_y"}
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            unknown = [key for key in file.files if key not in known]
+            missing = [key for key in ("x", "y") if key not in file.files]
+            if unknown or missing:
+                said = f"unknown array {unknown[0]!r}" if unknown else f"no array {missing[0]!r}"
+                raise DataError(f"{path}: {said}.{nearest(unknown[0] if unknown else '', known)}")
+            arrays = {known[key]: file[key] for key in file.files}
+    except DataError:
+        raise
+    except (OSError, EOFError, ValueError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+        # AttributeError: np.load of a single .npy file gives an array, which is no archive.
+        raise DataError(
+            f"{path}: must be a readable .npz file without python objects; got: {error}. "
+            "Write it with np.savez_compressed(path, x=x, y=y)."
+        ) from error
+    return from_arrays(**arrays, kind=kind, num_classes=num_classes, name=path.stem, source=str(path.name))

@@ -1,0 +1,108 @@
+"""Federated data: one data set and, for each client, the range of samples that it trains and is tested on."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedreach.arrays import AnyArray, Bools, Ints
+from fedreach.data.datasets import Dataset
+from fedreach.data.partition import Partition
+from fedreach.data.population import Population
+from fedreach.errors import ConfigError
+
+
+@dataclass(frozen=True, eq=False)
+class Ranges:
+    """Sample indices grouped by client: client i owns ``order[offsets[i] : offsets[i + 1]]``."""
+
+    order: Ints  # (samples,)
+    offsets: Ints  # (N + 1,)
+
+    def __getitem__(self, client: int) -> Ints:
+        return self.order[self.offsets[client] : self.offsets[client + 1]]
+
+    @property
+    def sizes(self) -> Ints:
+        """Number of samples of each client, (N,)."""
+        return np.diff(self.offsets)
+
+    def owner(self) -> Ints:
+        """Client of each sample in `order`, (samples,)."""
+        return np.repeat(np.arange(len(self.offsets) - 1), self.sizes)
+
+    def label_counts(self, labels: Ints, num_classes: int) -> Ints:
+        """Return the (N, c) number of samples per client and class."""
+        n = len(self.offsets) - 1
+        cells = self.owner() * num_classes + labels[self.order]
+        return np.bincount(cells, minlength=n * num_classes).reshape(n, num_classes)
+
+
+@dataclass(frozen=True, eq=False)
+class FederatedData:
+    """What every method of a comparison shares.
+
+    Participants train on `train` and are tested on `held_out`; unseen clients never train, so all of their
+    samples are test data. `labels` may be noisy on the training part; held-out and test labels never are.
+    """
+
+    dataset: Dataset
+    labels: Ints  # (samples,) of the training set, as clients see them
+    partition: Partition
+    population: Population
+    train: Ranges
+    held_out: Ranges
+    noise: Mapping[str, Any] | None
+
+    @property
+    def num_clients(self) -> int:
+        """Participants and unseen clients together."""
+        return len(self.train.offsets) - 1
+
+    def label_counts(self) -> Ints:
+        """Return the (N, c) labels that the clients see on their training part."""
+        return self.train.label_counts(self.labels, self.dataset.num_classes)
+
+    def digest(self) -> str:
+        """Return the sha256 that names this federation: data, labels, partition, splits and who takes part."""
+        digest = hashlib.sha256(self.dataset.sha256.encode())
+        arrays = (self.labels, self.train.order, self.train.offsets, self.held_out.order, self.held_out.offsets)
+        for array in (*arrays, self.population.participants):
+            digest.update(np.ascontiguousarray(array, dtype="<i8").tobytes())
+        return digest.hexdigest()
+
+
+def split_held_out(partition: Partition, share: float, rng: np.random.Generator) -> tuple[Ranges, Ranges]:
+    """Split each client's samples at random into a training and a held-out part.
+
+    A client with m samples holds out round(share * m) of them, at least one where m is 2 or more and never all.
+
+    Raises:
+        ConfigError: If `share` is not in (0, 1).
+
+    Example:
+        >>> from fedreach.streams import generator
+        >>> partition = Partition(np.arange(10), np.array([0, 4, 10]), kind="iid", parameters={})
+        >>> train, held_out = split_held_out(partition, 0.25, generator(0, "split"))
+        >>> train.sizes, held_out.sizes
+        (array([3, 4]), array([1, 2]))
+    """
+    if not 0 < share < 1:
+        raise ConfigError(f"population.held_out must be a share in (0, 1); got {share}.")
+    sizes = partition.sizes
+    held = np.clip(np.rint(share * sizes).astype(np.int64), np.minimum(1, sizes - 1), np.maximum(sizes - 1, 0))
+    held = np.maximum(held, 0)
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    # Sorting by (owner, random key) shuffles inside every client at once.
+    shuffled = partition.order[np.lexsort((rng.random(len(owner)), owner))]
+    rank = np.arange(len(owner)) - np.repeat(partition.offsets[:-1], sizes)
+    is_held: Bools = rank < held[owner]
+    return _ranges(shuffled[~is_held], sizes - held), _ranges(shuffled[is_held], held)
+
+
+def _ranges(order: AnyArray, sizes: Ints) -> Ranges:
+    return Ranges(np.ascontiguousarray(order), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))

@@ -1,0 +1,146 @@
+"""What all engines share: the data on the device, and running a given model over samples."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedreach.arrays import Bools, Float32s, Floats, Ints
+from fedreach.data.federated import FederatedData
+from fedreach.engines.batches import batch_plan
+from fedreach.errors import ConfigError
+from fedreach.federation.solvers import LocalSGD, LocalSolver
+from fedreach.models.flat import Layout, bind, flatten
+
+EVALUATION_BATCH = 512
+
+
+class Trained(NamedTuple):
+    """What local training returns, rows in the order of the ids that were asked for."""
+
+    update: Float32s  # (k, d) local - broadcast
+    loss: Floats  # (k,) mean training loss over all examples of all local steps
+
+
+class Samples:
+    """Examples and labels on a device, in their compact type, made into model inputs batch by batch."""
+
+    def __init__(
+        self, x: Float32s, y: Ints, kind: str, mean: tuple[float, ...], std: tuple[float, ...], device: torch.device
+    ) -> None:
+        with warnings.catch_warnings():
+            # Arrays of a memory map are read-only and torch says so; nothing here writes to them.
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
+            self.x = torch.from_numpy(np.ascontiguousarray(x)).to(device)
+            self.y = torch.from_numpy(np.ascontiguousarray(y, dtype=np.int64)).to(device)
+        self.kind = kind
+        scale = 255.0 if self.x.dtype == torch.uint8 else 1.0
+        shape = (-1, *([1] * (self.x.dim() - 2)))
+        # (x / scale - mean) / std as one multiplication and one addition.
+        self.factor = self.offset = None
+        if kind != "tokens" and (mean or scale != 1.0):
+            mean_, std_ = (torch.tensor(v or d, device=device).view(shape) for v, d in ((mean, (0.0,)), (std, (1.0,))))
+            self.factor, self.offset = 1.0 / (scale * std_), -mean_ / std_
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Return inputs (..., *sample) and labels (...) for an index of any shape (...)."""
+        flat = index.reshape(-1)
+        x = self.x.index_select(0, flat)
+        if self.kind == "tokens":
+            x = x.long()
+        elif self.factor is not None and self.offset is not None:
+            x = torch.addcmul(self.offset, x.float(), self.factor)
+        return x.view(*index.shape, *self.x.shape[1:]), self.y.index_select(0, flat).view(index.shape)
+
+
+class Engine(ABC):
+    """Trains cohorts and evaluates models on one federation.
+
+    Args:
+        module: The model; its present numbers are the initial parameters.
+        data: The federation.
+        solver: Correction of the local gradient.
+        local: Local SGD.
+        seed: Seed of the batch order.
+        device: Where tensors live, such as ``"cpu"`` or ``"cuda"``.
+    """
+
+    name: str
+
+    def __init__(
+        self,
+        module: nn.Module,
+        data: FederatedData,
+        solver: LocalSolver,
+        local: LocalSGD,
+        seed: int,
+        device: str = "cpu",
+    ) -> None:
+        self.device = checked_device(device)
+        self.module = module.to(self.device)
+        self.layout = Layout.of(self.module)
+        self.data, self.solver, self.local, self.seed = data, solver, local, seed
+        d = data.dataset
+        self.train_samples = Samples(d.train_x, data.labels, d.kind, d.mean, d.std, self.device)
+        self.test_samples = Samples(d.test_x, d.test_y, d.kind, d.mean, d.std, self.device)
+        self.initial: Float32s = flatten(self.module).cpu().numpy()
+
+    @abstractmethod
+    def train(self, broadcast: Float32s, ids: Ints, round_: int, rate: float) -> Trained:
+        """Train each client of `ids` from the `broadcast` (d,) vector with step size `rate`."""
+
+    def tensor(self, vector: Float32s) -> Tensor:
+        """Return a copy of a vector on the device."""
+        return torch.from_numpy(np.array(vector, dtype=np.float32)).to(self.device)
+
+    def plans(self, ids: Ints, round_: int) -> list[Ints]:
+        """Return each client's (steps, batch) table of sample indices, -1 where a batch is not full."""
+        plans = []
+        for client in map(int, ids):
+            samples = self.data.train[client]
+            positions = batch_plan(self.seed, round_, client, len(samples), self.local)
+            plans.append(np.where(positions >= 0, samples[positions], -1))
+        return plans
+
+    def predict(self, params: Float32s, samples: Samples, index: Ints) -> tuple[Bools, Float32s]:
+        """Return, for each sample of `index`, whether the model is right and its loss in nats."""
+        bind(self.module, self.tensor(params))
+        self.module.eval()
+        order = torch.from_numpy(index).to(self.device)
+        right, loss = [], []
+        with torch.no_grad():
+            for chunk in order.split(EVALUATION_BATCH):  # type: ignore[no-untyped-call]
+                x, y = samples.batch(chunk)
+                logits = self.module(x)
+                right.append(logits.argmax(-1) == y)
+                loss.append(F.cross_entropy(logits, y, reduction="none"))
+        if not right:
+            return np.empty(0, np.bool_), np.empty(0, np.float32)
+        return torch.cat(right).cpu().numpy(), torch.cat(loss).cpu().numpy()
+
+    def training_loss(self, params: Float32s, ids: Ints) -> Floats:
+        """Return each client's mean loss on its training part at the given parameters, as a probe asks for it."""
+        parts = [self.data.train[int(client)] for client in ids]
+        _, loss = self.predict(params, self.train_samples, np.concatenate(parts))
+        starts = np.cumsum([0, *map(len, parts[:-1])])
+        return np.add.reduceat(loss.astype(np.float64), starts) / [len(part) for part in parts]
+
+
+def checked_device(device: str) -> torch.device:
+    """Return the torch device, or say why it cannot be used."""
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise ConfigError(f"engine.device must be a torch device such as 'cpu' or 'cuda:0'; got {device!r}.") from error
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"engine.device is {device!r}, but this torch sees no CUDA device. Use 'cpu'.")
+    return chosen

@@ -1,0 +1,331 @@
+"""START HERE: one federated round as values, protocols and four pure functions.
+
+```
+view -> plan_probe -> (answers enter the view) -> plan_round -> [clients train] -> conclude_round -> new state
+```
+
+A *part* (selection, weighting, solver, server step) is a frozen dataclass of hyper-parameters. What changes during
+a run is its `State`, which comes in and goes out, so saving the states saves the run. Nothing here imports torch:
+decisions are small numpy functions, the same in the simulator and on a real network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from fedreach.arrays import AnyArray, Bools, Float32s, Floats, Ints
+from fedreach.errors import PartError
+from fedreach.federation.solvers import LocalSGD, LocalSolver
+from fedreach.streams import generator
+
+State = Mapping[str, AnyArray]
+"""What a part remembers between rounds: named arrays, never written to in place."""
+
+NO_STATE: State = MappingProxyType({})
+
+
+# ------------------------------------------------------------------------------------------------ the values
+
+
+@dataclass(frozen=True, eq=False)
+class ClientView:
+    """All that the server may look at before it chooses; arrays over the n participants, ids increasing."""
+
+    ids: Ints  # (n,)
+    available: Bools  # (n,) can be reached in this round
+    num_examples: Ints  # (n,)
+    loss: Floats  # (n,) last loss heard from each client, nan where never heard
+    probed: Bools  # (n,) answered this round's probe
+    label_counts: Ints | None = None  # (n, c) where a part asked for it, counted as bytes in round 1
+    label_entropy: Floats | None = None  # (n,) in nats, likewise
+
+    @classmethod
+    def of(
+        cls, ids: Ints, num_examples: Ints, *, available: Bools | None = None, loss: Floats | None = None
+    ) -> ClientView:
+        """Return a view in which, unless said otherwise, everybody is available and nothing was heard yet.
+
+        Example:
+            >>> ClientView.of(np.arange(3), np.array([10, 20, 30])).available
+            array([ True,  True,  True])
+        """
+        n = len(ids)
+        return cls(
+            ids=ids,
+            available=np.ones(n, np.bool_) if available is None else available,
+            num_examples=num_examples,
+            loss=np.full(n, np.nan) if loss is None else loss,
+            probed=np.zeros(n, np.bool_),
+        )
+
+    def rows(self, ids: Ints) -> Ints:
+        """Return where these ids stand in the arrays of this view."""
+        return np.searchsorted(self.ids, ids).astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """Clients that are sent the model and asked for their mean training loss before anybody is chosen."""
+
+    ids: Ints  # (p,)
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """The cohort of a round."""
+
+    ids: Ints  # (k,)
+
+
+@dataclass(frozen=True, eq=False)
+class Reports:
+    """The r replies of a round, ids increasing, so that the result never depends on who answered first."""
+
+    ids: Ints  # (r,)
+    update: Float32s  # (r, d) local - broadcast, always this sign
+    metrics: Mapping[str, Floats]  # name -> (r,): num_examples, loss, label_entropy where asked for
+    label_counts: Ints | None = None  # (r, c) where asked for
+    lost: Mapping[int, str] = field(default_factory=dict)  # client id -> why its reply does not count
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """What a round did, as its row tells it."""
+
+    cohort: tuple[int, ...]
+    weights: tuple[float, ...]  # of the clients in `cohort` that replied, summing to 1
+    lost: Mapping[int, str]
+    train_loss: float | None  # weighted mean of the clients' losses during training
+    bytes_down: int
+    bytes_up: int
+    probe_bytes: int  # part of the two above
+
+
+# --------------------------------------------------------------------------------------------- the protocols
+
+
+@runtime_checkable
+class SelectionPolicy(Protocol):
+    """Decides who trains. Optional attributes: `needs` (facts, see `FACTS`), `ignores_cohort` (may choose more)."""
+
+    def init(self, view: ClientView) -> State:
+        """Return the state before round 1."""
+        ...
+
+    def probe(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Probe | None:
+        """Return whom to ask for a loss first (it costs bytes), or None."""
+        ...
+
+    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+        """Return at most k available clients; k is never larger than the number available."""
+        ...
+
+    def observe(self, state: State, reports: Reports) -> State:
+        """Return the state after hearing the reports."""
+        ...
+
+
+@runtime_checkable
+class Weighting(Protocol):
+    """Decides how much each report counts. Optional attribute: `needs` (facts, see `FACTS`)."""
+
+    def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
+        """Return (r,) weights, not negative and summing to 1, and the new state (`NO_STATE` at first)."""
+        ...
+
+
+@runtime_checkable
+class ServerStep(Protocol):
+    """Turns the weighted mean update into new parameters."""
+
+    def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
+        """Return the new (d,) parameters and the new state (`NO_STATE` at first)."""
+        ...
+
+
+FACTS: Mapping[str, str] = MappingProxyType(
+    {
+        "label_counts": "number of training examples per class, c numbers a client, sent once",
+        "label_entropy": "entropy of the client's labels in nats, one number a client, sent once",
+    }
+)
+"""What a part may ask of clients through its attribute `needs`; 4 bytes a number, counted in round 1."""
+
+BYTES_PER_NUMBER = 4
+REPORT_SCALARS = 2  # a report carries num_examples and loss beside the update
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Parts that combine freely; the repr is the configuration."""
+
+    selection: SelectionPolicy
+    weighting: Weighting
+    solver: LocalSolver
+    local: LocalSGD
+    server: ServerStep
+    cohort: int
+    seed: int
+
+    def needs(self) -> frozenset[str]:
+        """Return the facts that the parts ask of clients."""
+        return frozenset(getattr(self.selection, "needs", ())) | frozenset(getattr(self.weighting, "needs", ()))
+
+
+@dataclass(frozen=True, eq=False)
+class FederationState:
+    """Everything that changes on the server; saving it is a checkpoint."""
+
+    round: int  # rounds concluded
+    params: Float32s  # (d,)
+    loss: Floats  # (n,) last loss heard from each participant
+    selection: State
+    weighting: State
+    server: State
+
+
+# --------------------------------------------------------------------------------------------- the functions
+
+
+def initial_state(federation: Federation, params: Float32s, view: ClientView) -> FederationState:
+    """Return the state before round 1."""
+    return FederationState(0, params, view.loss, federation.selection.init(view), NO_STATE, NO_STATE)
+
+
+def plan_probe(federation: Federation, state: FederationState, view: ClientView) -> Probe | None:
+    """Return whom the selection policy asks before it chooses in round ``state.round + 1``, or None."""
+    k = min(federation.cohort, int(view.available.sum()))
+    if k == 0:
+        return None
+    rng = generator(federation.seed, "probe", state.round + 1)
+    probe = federation.selection.probe(state.selection, view, k, rng)
+    if probe is None:
+        return None
+    return Probe(_checked_ids(federation.selection, "probe", probe.ids, view))
+
+
+def plan_round(federation: Federation, state: FederationState, view: ClientView) -> Selection:
+    """Return the cohort of round ``state.round + 1``; nobody where nobody is available."""
+    policy = federation.selection
+    k = min(federation.cohort, int(view.available.sum()))
+    if k == 0:
+        return Selection(np.empty(0, np.int64))
+    rng = generator(federation.seed, "select", state.round + 1)
+    ids = _checked_ids(policy, "select", policy.select(state.selection, view, k, rng).ids, view)
+    if len(ids) > k and not getattr(policy, "ignores_cohort", False):
+        raise PartError(
+            f"{_name(policy)}.select must return at most the {k} clients it was asked for; got {len(ids)}. "
+            "Cut the choice to k, or set `ignores_cohort = True` on the policy."
+        )
+    return Selection(ids)
+
+
+def conclude_round(
+    federation: Federation, state: FederationState, view: ClientView, selection: Selection, reports: Reports
+) -> tuple[FederationState, RoundReport]:
+    """Weigh the reports, take the server step and return the new state with the row of the round.
+
+    Implements ``x <- server(x, sum_i w_i update_i)``. With no report the parameters stay as they are.
+    """
+    number = state.round + 1
+    down, up, probe_bytes = _count_bytes(federation, number, view, selection, reports, len(state.params))
+    loss, selection_state = state.loss, federation.selection.observe(state.selection, reports)
+    if view.probed.any():
+        loss = np.where(view.probed, view.loss, loss)
+    if len(reports.ids) == 0:
+        new = replace(state, round=number, loss=loss, selection=selection_state)
+        return new, RoundReport((), (), reports.lost, None, down, up, probe_bytes)
+
+    weights, weighting_state = federation.weighting.weights(state.weighting, reports)
+    weights = _checked_weights(federation.weighting, weights, len(reports.ids))
+    params, server_state = federation.server.apply(state.params, state.server, weighted_sum(weights, reports.update))
+    loss = loss.copy()
+    loss[view.rows(reports.ids)] = reports.metrics["loss"]
+    new = FederationState(number, params, loss, selection_state, weighting_state, server_state)
+    return new, RoundReport(
+        cohort=tuple(map(int, reports.ids)),
+        weights=tuple(map(float, weights)),
+        lost=reports.lost,
+        train_loss=float(weights @ reports.metrics["loss"]),
+        bytes_down=down,
+        bytes_up=up,
+        probe_bytes=probe_bytes,
+    )
+
+
+def weighted_sum(weights: Floats, update: Float32s) -> Floats:
+    """Return ``weights @ update`` in float64, one row after the other.
+
+    A matrix product would be as fast (both wait for memory) but sums in an order that depends on the number of
+    threads; this one gives the same bits on every machine.
+    """
+    total = np.zeros(update.shape[1])
+    product = np.empty_like(total)
+    for weight, row in zip(weights, update, strict=True):
+        np.multiply(row, weight, out=product, dtype=np.float64)
+        total += product
+    return total
+
+
+# -------------------------------------------------------------------------------------------------- checks
+
+
+def _name(part: object) -> str:
+    return str(getattr(part, "name", type(part).__name__))
+
+
+def _checked_ids(policy: object, method: str, ids: Ints, view: ClientView) -> Ints:
+    """Return the ids increasing, or say which rule of the contract they break."""
+    ids = np.asarray(ids)
+    where = f"{_name(policy)}.{method}"
+    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+        raise PartError(f"{where} must return a list of client ids; got shape {ids.shape} of {ids.dtype}.")
+    ids = np.sort(ids.astype(np.int64))
+    if ids.size == 0:
+        raise PartError(f"{where} must return at least one of the {int(view.available.sum())} available clients.")
+    if (ids[1:] == ids[:-1]).any():
+        raise PartError(f"{where} must not return a client twice; got {int(ids[1:][ids[1:] == ids[:-1]][0])} twice.")
+    stranger = ids[~np.isin(ids, view.ids)]
+    if stranger.size:
+        raise PartError(
+            f"{where} must return participants only; client {int(stranger[0])} is not one of the "
+            f"{len(view.ids)} participants. Return values of `view.ids`, not positions."
+        )
+    absent = ids[~view.available[view.rows(ids)]]
+    if absent.size:
+        raise PartError(f"{where} must return available clients only; client {int(absent[0])} is not available.")
+    return ids
+
+
+def _checked_weights(weighting: object, weights: Floats, r: int) -> Floats:
+    weights = np.asarray(weights, dtype=np.float64)
+    where = f"{_name(weighting)}.weights"
+    if weights.shape != (r,):
+        raise PartError(f"{where} must return one weight for each of the {r} reports; got shape {weights.shape}.")
+    if not np.isfinite(weights).all() or (weights < 0).any():
+        raise PartError(f"{where} must return finite weights that are not negative; got {weights}.")
+    if abs(weights.sum() - 1.0) > 1e-6:
+        raise PartError(f"{where} must return weights that sum to 1; they sum to {weights.sum():.9g}.")
+    return weights
+
+
+def _count_bytes(
+    federation: Federation, number: int, view: ClientView, selection: Selection, reports: Reports, d: int
+) -> tuple[int, int, int]:
+    """Return (down, up, probe) bytes. A probed client already holds the model: it is not sent again to the cohort."""
+    model = d * BYTES_PER_NUMBER
+    probed = int(view.probed.sum())
+    fresh = len(selection.ids) - int(view.probed[view.rows(selection.ids)].sum())
+    probe_up = probed * BYTES_PER_NUMBER
+    up = len(reports.ids) * (model + REPORT_SCALARS * BYTES_PER_NUMBER) + probe_up
+    if number == 1:
+        facts = sum(
+            array.size for array in (view.label_counts, view.label_entropy) if array is not None and federation.needs()
+        )
+        up += facts * BYTES_PER_NUMBER
+    return (fresh + probed) * model, up, probed * model + probe_up

@@ -1,0 +1,27 @@
+"""Choose everybody."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedreach.federation.round import ClientView, Selection, State
+from fedreach.federation.selection.base import Policy
+
+
+@dataclass(frozen=True)
+class Full(Policy):
+    """Choose all available participants, whatever the cohort size: what selection is measured against.
+
+    Example:
+        >>> Full().select({}, ClientView.of(np.arange(3), np.full(3, 10)), 1, None).ids
+        array([0, 1, 2])
+    """
+
+    ignores_cohort: ClassVar[bool] = True
+
+    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+        """Return everybody who is available."""
+        return Selection(view.ids[view.available])

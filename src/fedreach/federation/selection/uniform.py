@@ -1,0 +1,25 @@
+"""Choose at random."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedreach.federation.round import ClientView, Selection, State
+from fedreach.federation.selection.base import Policy
+
+
+@dataclass(frozen=True)
+class Uniform(Policy):
+    """Choose k of the available clients at random, each set of k equally likely.
+
+    Example:
+        >>> view = ClientView.of(np.arange(5), np.full(5, 10))
+        >>> len(Uniform().select({}, view, 2, np.random.Generator(np.random.Philox(0))).ids)
+        2
+    """
+
+    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+        """Return the cohort."""
+        return Selection(rng.choice(view.ids[view.available], size=k, replace=False))

@@ -1,0 +1,23 @@
+"""FedAvg: plain local SGD."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class FedAvg:
+    """Follow the client's own gradient.
+
+    Reference: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
+    AISTATS 2017, Algorithm 1.
+
+    Example:
+        >>> FedAvg().correct(2.0, params=1.0, broadcast=0.0)
+        2.0
+    """
+
+    def correct(self, gradient: Any, params: Any, broadcast: Any) -> Any:
+        """Return the gradient as it is."""
+        return gradient

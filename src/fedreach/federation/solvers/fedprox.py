@@ -1,0 +1,38 @@
+"""FedProx: stay near the broadcast model."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from fedreach.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class FedProx:
+    """Pull each local step towards the broadcast parameters.
+
+    The local objective is F_i(w) + mu / 2 ||w - w0||^2, so the gradient becomes g + mu (w - w0).
+
+    Args:
+        mu: Strength of the pull, not negative. With mu = 0 this is FedAvg, bit for bit.
+
+    Reference: Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020, eq. 2.
+
+    Example:
+        >>> FedProx(mu=0.5).correct(2.0, params=1.0, broadcast=0.0)
+        2.5
+    """
+
+    mu: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.mu < math.inf:
+            raise ConfigError(f"FedProx.mu must be not negative; got {self.mu}.")
+
+    def correct(self, gradient: Any, params: Any, broadcast: Any) -> Any:
+        """Return g + mu (w - w0)."""
+        if self.mu == 0:
+            return gradient
+        return gradient + self.mu * (params - broadcast)

@@ -1,0 +1,89 @@
+"""The local loop that all solvers share, as numbers: steps, batches, rate, momentum, decay, clipping."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from fedreach.errors import ConfigError
+
+Schedule = Literal["constant", "exponential", "cosine"]
+
+
+class LocalSolver(Protocol):
+    """One correction of the gradient in the local loop.
+
+    The arguments are torch tensors of shape (p,) for one client, or (k, p) for a stacked cohort, over the p
+    trainable parameters; written with +, - and * the same line serves both. None of them may be written to.
+    """
+
+    def correct(self, gradient: Any, params: Any, broadcast: Any) -> Any:
+        """Return the gradient that the step follows, at the local `params`, given the `broadcast` ones."""
+        ...
+
+
+@dataclass(frozen=True)
+class LocalSGD:
+    """Stochastic gradient descent at a client, started anew in every round.
+
+    With the solver's corrected gradient g, one step is::
+
+        g <- g * min(1, clip_norm / ||g||)        (where clip_norm is given)
+        g <- g + weight_decay * w
+        v <- momentum * v + g                     (v = 0 at the start of the round)
+        w <- w - rate * v
+
+    Args:
+        rate: Step size of round 1, positive.
+        batch_size: Examples a step; the last batch of an epoch holds what is left.
+        epochs: Passes over the client's training examples; used where `steps` is None.
+        steps: Exact number of steps for every client, whatever its size, or None.
+        momentum: In [0, 1).
+        weight_decay: L2 penalty, not negative.
+        clip_norm: Largest Euclidean norm of the corrected gradient, or None.
+        schedule: How the rate changes over rounds: ``constant``; ``exponential``, rate * decay^(round - 1);
+            ``cosine``, from rate down to rate * decay at the last round.
+        decay: See `schedule`; in (0, 1].
+
+    Raises:
+        ConfigError: If a value is outside its range.
+
+    Example:
+        >>> LocalSGD(rate=0.1, schedule="exponential", decay=0.5).rate_at(3, rounds=10)
+        0.025
+    """
+
+    rate: float = 0.1
+    batch_size: int = 32
+    epochs: int = 1
+    steps: int | None = None
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip_norm: float | None = None
+    schedule: Schedule = "constant"
+    decay: float = 1.0
+
+    def __post_init__(self) -> None:
+        rules = {
+            "rate": (self.rate > 0 and math.isfinite(self.rate), "positive"),
+            "batch_size": (self.batch_size >= 1, "at least 1"),
+            "epochs": (self.epochs >= 1, "at least 1"),
+            "steps": (self.steps is None or self.steps >= 1, "at least 1"),
+            "momentum": (0 <= self.momentum < 1, "in [0, 1)"),
+            "weight_decay": (0 <= self.weight_decay < math.inf, "not negative"),
+            "clip_norm": (self.clip_norm is None or self.clip_norm > 0, "positive"),
+            "decay": (0 < self.decay <= 1, "in (0, 1]"),
+        }
+        for name, (kept, rule) in rules.items():
+            if not kept:
+                raise ConfigError(f"LocalSGD.{name} must be {rule}; got {getattr(self, name)}.")
+
+    def rate_at(self, round_: int, rounds: int) -> float:
+        """Return the step size of a round (1, 2, ..., rounds)."""
+        if self.schedule == "exponential":
+            return self.rate * self.decay ** (round_ - 1)
+        if self.schedule == "cosine":
+            share = (round_ - 1) / max(1, rounds - 1)
+            return self.rate * (self.decay + (1 - self.decay) * (1 + math.cos(math.pi * share)) / 2)
+        return self.rate

@@ -1,0 +1,78 @@
+"""Models by name, or any `torch.nn.Module` of the user. Their numbers are seen as one flat vector, see `flat`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedreach.errors import ConfigError, nearest
+from fedreach.models.cnn import cnn, lenet
+from fedreach.models.dense import linear, mlp
+from fedreach.models.lstm import lstm
+from fedreach.models.resnet import resnet20
+
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "linear": linear,
+    "mlp": mlp,
+    "lenet": lenet,
+    "cnn": cnn,
+    "resnet20": resnet20,
+    "lstm": lstm,
+}
+
+
+def build(
+    model: str | Callable[..., nn.Module],
+    sample_shape: Sequence[int],
+    num_classes: int,
+    *,
+    seed: int,
+    options: Mapping[str, Any] | None = None,
+) -> nn.Module:
+    """Return a freshly initialised model.
+
+    Args:
+        model: A name of `MODELS`, or a callable that returns a module; it is handed `sample_shape` and
+            `num_classes` where it has arguments of these names.
+        sample_shape: Shape of one example, such as (1, 28, 28), (64,) or (80,) tokens.
+        num_classes: Number of outputs.
+        seed: Seed of torch's generator during the initialisation; the generator is put back afterwards.
+        options: Further arguments of the model.
+
+    Raises:
+        ConfigError: If the name or an option is unknown, or the model does not fit the data.
+
+    Example:
+        >>> build("mlp", (64,), 10, seed=0, options={"hidden": [32]})[1]
+        Linear(in_features=64, out_features=32, bias=True)
+    """
+    options = dict(options or {})
+    if isinstance(model, str) and model not in MODELS:
+        raise ConfigError(
+            f"model.name must be one of FedReach's models or FILE.py:NAME; got {model!r}." + nearest(model, MODELS)
+        )
+    factory = MODELS[model] if isinstance(model, str) else model
+    name = model if isinstance(model, str) else getattr(factory, "__name__", "model")
+    accepted = inspect.signature(factory).parameters
+    given = {"sample_shape": tuple(sample_shape), "num_classes": num_classes}
+    arguments = {key: value for key, value in given.items() if key in accepted}
+    if not any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
+        for key in options:
+            if key not in accepted or key in given:
+                raise ConfigError(
+                    f"The model {name!r} has no option {key!r}."
+                    + nearest(key, [key for key in accepted if key not in given])
+                )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = factory(**arguments, **options)
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"The model {name!r} must return a torch.nn.Module; got {type(module).__name__}.")
+    return module
+
+
+__all__ = ["MODELS", "build", "cnn", "lenet", "linear", "lstm", "mlp", "resnet20"]

@@ -1,0 +1,38 @@
+"""Models for features and small images without convolutions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from torch import nn
+
+
+def linear(sample_shape: Sequence[int], num_classes: int) -> nn.Module:
+    """Multinomial logistic regression: one linear layer on the flattened example.
+
+    Example:
+        >>> linear((1, 8, 8), 10)[1]
+        Linear(in_features=64, out_features=10, bias=True)
+    """
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(sample_shape), num_classes))
+
+
+def mlp(sample_shape: Sequence[int], num_classes: int, hidden: Sequence[int] = (200, 100)) -> nn.Module:
+    """Fully connected layers with ReLU between them.
+
+    Args:
+        sample_shape: Shape of one example; it is flattened.
+        num_classes: Number of outputs.
+        hidden: Width of each hidden layer; (200, 100) as in arXiv 2311.05936, section 5.
+
+    Example:
+        >>> sum(p.numel() for p in mlp((1, 28, 28), 10).parameters())
+        178110
+    """
+    widths = [math.prod(sample_shape), *hidden]
+    layers: list[nn.Module] = [nn.Flatten()]
+    for before, after in pairwise(widths):
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(widths[-1], num_classes))

@@ -1,0 +1,126 @@
+"""A model and one flat vector: the same numbers, seen two ways.
+
+The vector holds the p trainable parameters first and then the floating-point buffers, such as the running mean
+and variance of BatchNorm. The policy for these buffers: they travel and are averaged like parameters, with the
+same weights, but no gradient, solver correction, weight decay or clipping touches them. Integer buffers (the batch
+counter of BatchNorm) stay out; they matter to nothing unless BatchNorm runs with ``momentum=None``, which is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fedreach.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each tensor of a model stands in its flat vector."""
+
+    parameters: tuple[str, ...]
+    buffers: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]  # of the parameters, then of the buffers
+    num_trainable: int  # p
+    size: int  # d = p + numbers in buffers
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Layout:
+        """Return the layout of a module.
+
+        Raises:
+            ConfigError: If the module has nothing to train, a tensor is not float32, or a BatchNorm layer
+                averages its statistics cumulatively.
+
+        Example:
+            >>> Layout.of(nn.Linear(3, 2)).size
+            8
+        """
+        parameters = dict(module.named_parameters())
+        buffers = {name: b for name, b in module.named_buffers() if b.is_floating_point()}
+        if not parameters:
+            raise ConfigError(f"The model {type(module).__name__} has no parameters to train.")
+        for name, tensor in {**parameters, **buffers}.items():
+            if tensor.dtype != torch.float32:
+                raise ConfigError(
+                    f"All tensors of a model must be float32; {name} of {type(module).__name__} is {tensor.dtype}. "
+                    "Call .float() on the model."
+                )
+        for name, layer in module.named_modules():
+            if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.momentum is None:
+                raise ConfigError(f"BatchNorm layer {name!r} has momentum=None, whose counter cannot be averaged.")
+        tensors = [*parameters.values(), *buffers.values()]
+        p = sum(t.numel() for t in parameters.values())
+        return cls(
+            parameters=tuple(parameters),
+            buffers=tuple(buffers),
+            shapes=tuple(t.shape for t in tensors),
+            num_trainable=p,
+            size=p + sum(t.numel() for t in buffers.values()),
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of parameters, then of buffers."""
+        return self.parameters + self.buffers
+
+    def views(self, vector: Tensor) -> dict[str, Tensor]:
+        """Return the named tensors of a (d,) vector; views, not copies.
+
+        Example:
+            >>> layout = Layout.of(nn.Linear(3, 2))
+            >>> {name: tuple(t.shape) for name, t in layout.views(torch.zeros(8)).items()}
+            {'weight': (2, 3), 'bias': (2,)}
+        """
+        p = self.num_trainable
+        return {**self.parameter_views(vector[:p]), **self.buffer_views(vector[p:])}
+
+    def parameter_views(self, vector: Tensor) -> dict[str, Tensor]:
+        """Return the named parameters that the first p numbers hold."""
+        return _named_views(vector, self.parameters, self.shapes[: len(self.parameters)])
+
+    def buffer_views(self, vector: Tensor) -> dict[str, Tensor]:
+        """Return the named buffers that the last d - p numbers hold."""
+        return _named_views(vector, self.buffers, self.shapes[len(self.parameters) :])
+
+
+def _named_views(vector: Tensor, names: tuple[str, ...], shapes: tuple[torch.Size, ...]) -> dict[str, Tensor]:
+    pieces = torch.split(vector, [shape.numel() for shape in shapes]) if names else ()
+    return {name: piece.view(shape) for name, piece, shape in zip(names, pieces, shapes, strict=True)}
+
+
+def flatten(module: nn.Module) -> Tensor:
+    """Return a copy of a module's numbers as its (d,) vector.
+
+    Example:
+        >>> flatten(nn.Linear(3, 2)).shape
+        torch.Size([8])
+    """
+    layout = Layout.of(module)
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return torch.cat([tensors[name].detach().reshape(-1) for name in layout.names])
+
+
+def bind(module: nn.Module, vector: Tensor, gradient: Tensor | None = None) -> None:
+    """Let a module live in a (d,) vector: what is written to one is seen in the other.
+
+    With `gradient`, a (p,) vector, backward() adds each parameter's gradient into its part.
+    """
+    layout = Layout.of(module)
+    parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
+    for name, view in layout.views(vector).items():
+        (parameters[name] if name in parameters else buffers[name]).data = view
+    if gradient is not None:
+        for name, view in layout.parameter_views(gradient).items():
+            parameters[name].grad = view
+
+
+def unflatten(module: nn.Module, vector: Tensor) -> None:
+    """Copy a (d,) vector into a module."""
+    layout = Layout.of(module)
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    with torch.no_grad():
+        for name, view in layout.views(vector).items():
+            tensors[name].copy_(view)

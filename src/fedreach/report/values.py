@@ -1,0 +1,123 @@
+"""What a run folder holds, as frozen values.
+
+Rows become one numpy array per column, nan where a round has no such number. Runs that failed, have not
+finished or never began are kept and named; `Comparison.counted` says which ones the numbers are from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Columns = Mapping[str, Floats]
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Who holds what: n clients, c classes."""
+
+    hash: str
+    dataset: Mapping[str, Any]
+    label_counts: Ints  # (n, c)
+    sizes: Ints  # (n,)
+    participants: Ints  # ids, increasing
+    unseen: Ints  # ids, increasing; empty if everybody takes part
+    statistics: Mapping[str, Any]
+    noise: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Replies:
+    """Who was chosen in each round and how much each report counted, laid end to end."""
+
+    chosen_round: Ints  # (total chosen,)
+    chosen: Ints  # (total chosen,) client ids
+    weight_round: Ints  # (total replies,)
+    weight_client: Ints  # (total replies,)
+    weight: Floats  # (total replies,)
+
+
+@dataclass(frozen=True)
+class ClientScores:
+    """Every client's score at one evaluation."""
+
+    round: int
+    ids: Ints
+    accuracy: Floats
+
+
+@dataclass(frozen=True)
+class Run:
+    """One federation trained once: one method, one seed."""
+
+    path: str  # as the comparison names it, or the folder's name
+    method: str
+    seed: int
+    version: str
+    config: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    git: Mapping[str, Any]
+    partition: Partition
+    rounds: Columns  # column -> (rounds,)
+    replies: Replies
+    clients: Mapping[str, ClientScores]  # population -> scores at its last evaluation
+    timing: Columns
+    status: str  # "finished", "failed" or "unfinished"
+    best_round: int | None
+    error: str | None
+
+    def column(self, name: str) -> Floats:
+        """Return a column of the rounds; all nan if this run has no such column."""
+        found = self.rounds.get(name)
+        return found if found is not None else np.full(len(self.rounds["round"]), np.nan)
+
+    @property
+    def last_round(self) -> int:
+        """The last round that was written; -1 if none was."""
+        return int(self.rounds["round"][-1]) if len(self.rounds["round"]) else -1
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Several methods on the same federation, over several seeds; a single run is the smallest one."""
+
+    name: str
+    baseline: str
+    target_accuracy: float | None
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    runs: tuple[Run, ...]
+    absent: tuple[tuple[str, int], ...]  # (method, seed) that the comparison names but that never began
+    config: Mapping[str, Any]
+
+    @property
+    def provisional(self) -> bool:
+        """Whether no run has finished, so that the numbers are those of runs under way."""
+        return not any(run.status == "finished" for run in self.runs)
+
+    def counted(self, method: str) -> tuple[Run, ...]:
+        """Return the runs of a method that its numbers are from: the finished ones, by seed.
+
+        While no run of the whole comparison has finished, all runs with an evaluated round count.
+        """
+        runs = [r for r in self.runs if r.method == method and np.isfinite(r.column("id_accuracy")).any()]
+        return tuple(r for r in runs if self.provisional or r.status == "finished")
+
+    @property
+    def all_counted(self) -> tuple[Run, ...]:
+        """All counted runs, method by method."""
+        return tuple(run for method in self.methods for run in self.counted(method))
+
+    @property
+    def primary(self) -> str:
+        """The column that methods are judged by: unseen clients, else the test set, else participants."""
+        for name in ("unseen_accuracy", "test_accuracy"):
+            if any(np.isfinite(run.column(name)).any() for run in self.all_counted):
+                return name
+        return "id_accuracy"
