@@ -11,6 +11,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ class Clock:
             [2.0, 1.0]
         """
         marks = self.ends[warmup - 1 :: rounds]
-        return [(end - start) / rounds for start, end in zip(marks, marks[1:], strict=False)]
+        return [(end - start) / rounds for start, end in pairwise(marks)]
 
 
 def peak_rss_mb() -> float:

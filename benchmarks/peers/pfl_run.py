@@ -5,7 +5,7 @@
     torchrun --standalone --nnodes=1 --nproc_per_node=2 pfl_run.py --case mlp    # pfl's way to use all cores
 
 Its fast paths are on: users' data are in-memory tensors whose `Dataset` objects, with the batches they cache, live
-from round to round; no evaluation, no metrics output. It runs on the CPU. torch.compile is left off: pfl calls
+from round to round; no evaluation, no metrics output. It runs on the CPU. `use_torch_compile` is left off: pfl calls
 `loss` on the module inside the compiled one, so nothing that it trains would be compiled.
 """
 
@@ -96,7 +96,7 @@ def main() -> None:
     os.environ["PFL_PYTORCH_DEVICE"] = "cpu"
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments = parse_arguments(parser)
-    case = CASES[arguments.case]
+    case = CASES[arguments.case].with_fewer_clients() if arguments.check else CASES[arguments.case]
     distributed = torch.distributed.is_initialized()  # pfl did so when it was imported under torchrun
     rank, workers = (torch.distributed.get_rank(), torch.distributed.get_world_size()) if distributed else (0, 1)
     if case.cohort % workers:

@@ -68,7 +68,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shuffle", action="store_true", help="shuffle each client's examples every round")
     arguments = parse_arguments(parser)
-    case = CASES[arguments.case]
+    case = CASES[arguments.case].with_fewer_clients() if arguments.check else CASES[arguments.case]
     x, y = (torch.from_numpy(array) for array in case.make_data(arguments.seed))
     model = case.make_model()
     if arguments.check:

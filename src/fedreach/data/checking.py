@@ -21,9 +21,11 @@ class Check:
     name: str
 
     def error(self, what: str) -> DataError:
+        """Return the error that names this data set."""
         return DataError(f"data set {self.name!r}: {what}.")
 
     def array(self, argument: str, value: Any) -> AnyArray:
+        """Return the value as one array of numbers or strings."""
         try:
             array = np.asarray(value)
         except ValueError as error:  # lists of unequal length
@@ -33,6 +35,7 @@ class Check:
         return array
 
     def samples(self, argument: str, value: Any, kind: Kind | None) -> tuple[AnyArray, Kind]:
+        """Return samples in the type in which they are kept, and their kind."""
         x = self.array(argument, value)
         if x.ndim < 2 or 0 in x.shape[1:] or x.dtype.kind in "US":
             raise self.error(f"{argument} must be numbers of shape (n, ...); got shape {x.shape}, dtype {x.dtype}")
@@ -51,7 +54,7 @@ class Check:
             raise self.error(f"kind must be 'image', 'features' or 'tokens'; got {kind!r}")
         with np.errstate(over="ignore"):  # what overflows float32 is refused below
             features = own(x, np.float32)
-        bad = np.flatnonzero(~np.isfinite(features).reshape(len(x), -1).all(axis=1))
+        bad = np.flatnonzero(~np.isfinite(features).all(axis=tuple(range(1, x.ndim))))
         if len(bad):
             raise self.error(
                 f"{argument} must be finite as float32; {len(bad)} samples are not, the first at index {bad[0]}"
@@ -80,6 +83,7 @@ class Check:
         return own(x, np.uint8)
 
     def labels(self, argument: str, value: Any, n: int, num_classes: int | None) -> Ints:
+        """Return (n,) labels from 0 to `num_classes` - 1."""
         y = self.array(argument, value)
         if y.shape != (n,):
             raise self.error(f"{argument} must have one label per sample, shape ({n},); got shape {y.shape}")
@@ -93,6 +97,7 @@ class Check:
         return y
 
     def owners(self, value: Any, names: Sequence[str] | None, n: int) -> tuple[Ints | None, tuple[str, ...]]:
+        """Return (n,) indices into the names of the clients, and the names."""
         if value is None:
             return None, ()
         owners = self.array("owners", value)

@@ -167,7 +167,7 @@ def from_npz(path: Path | str, *, kind: Kind | None = None, num_classes: int | N
     path = Path(path)
     known = {"x": "train_x", "y": "train_y", "client": "owners", "x_test": "test_x", "y_test": "test_y"}
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             unknown = [key for key in file.files if key not in known]
             missing = [key for key in ("x", "y") if key not in file.files]
             if unknown or missing:
@@ -176,8 +176,8 @@ def from_npz(path: Path | str, *, kind: Kind | None = None, num_classes: int | N
             arrays = {known[key]: file[key] for key in file.files}
     except DataError:
         raise
-    except (OSError, EOFError, ValueError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
-        # AttributeError: np.load of a single .npy file gives an array, which is no archive.
+    except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+        # TypeError: np.load of a single .npy file gives an array, which cannot be closed.
         raise DataError(
             f"{path}: must be a readable .npz file without python objects; got: {error}. "
             "Write it with np.savez_compressed(path, x=x, y=y)."

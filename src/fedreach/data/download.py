@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from fedreach.errors import DataError
 
@@ -31,6 +32,11 @@ class Source:
     files: Mapping[str, str] = field(default_factory=dict)  # place in the data folder -> checksum of the download
     parts: Mapping[str, str] = field(default_factory=dict)  # name -> checksum of the bytes a reader parses
     notes: str = ""
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What a `Dataset` records of it, as arguments of `from_arrays`."""
+        return {"name": self.name, "source": self.home, "licence": self.licence, "notes": self.notes}
 
 
 @cache
@@ -73,8 +79,9 @@ class Place:
             return fetch(remote[0], source, self.folder, progress=self.progress)
         wanted = remote[0] if remote else candidates[0]
         reason = "download is off" if remote else "it cannot be downloaded"
+        more = f" or {len(candidates) - 3} more places" if len(candidates) > 3 else ""
         raise DataError(
-            f"data set {source.name!r}: found none of {', '.join(candidates)} in {self.folder}, and {reason}. "
+            f"data set {source.name!r}: there is no {', '.join(candidates[:3])}{more} in {self.folder}, and {reason}. "
             f"{_remedy(wanted, source, self.folder)}"
         )
 
@@ -89,7 +96,7 @@ def fetch(path: str, source: Source, folder: Path, *, progress: bool = False) ->
         path: Place in the data folder, a key of ``source.files``.
         source: The data set; its mirrors are tried in order unless ``FEDREACH_MIRROR`` is set.
         folder: The data folder; made if missing.
-        progress: Show a progress bar on a terminal, and the address.
+        progress: Say on stderr what is fetched, with a progress bar on a terminal.
 
     Raises:
         DataError: No mirror gave the right file. The message has each address with its reason, expected and got
@@ -100,13 +107,20 @@ def fetch(path: str, source: Source, folder: Path, *, progress: bool = False) ->
     target = folder / path
     mirror = os.environ.get("FEDREACH_MIRROR")
     addresses = [f"{mirror.rstrip('/')}/{path}"] if mirror else [base + target.name for base in source.mirrors]
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(
+            f"data set {source.name!r}: the data folder {folder} cannot be written ({error}). "
+            "Set FEDREACH_DATA to a folder that can."
+        ) from error
     failures = []
     logger = pooch.get_logger()
     level = logger.level
-    logger.setLevel("INFO" if progress else "ERROR")
+    logger.setLevel("ERROR")  # pooch would log each file; what to show is `progress`
     try:
         for address in addresses:
-            bar = _Bar(target.name) if progress else None
+            bar = _Bar(address, target) if progress else None
             # Asking for the file as it is: a .gz unpacked on the way would have another checksum.
             downloader = pooch.HTTPDownloader(
                 progressbar=bar or False, chunk_size=1 << 16, headers={"Accept-Encoding": "identity"}
@@ -136,16 +150,17 @@ def _remedy(path: str, source: Source, folder: Path) -> str:
 
 
 class _Bar:
-    """The progress bar that pooch asks for, drawn by rich with the time left; silent where there is no terminal."""
+    """The progress bar that pooch asks for, drawn by rich with the time left; one plain line without a terminal."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, address: str, target: Path) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
         console = Console(stderr=True)
+        console.print(f"downloading {address} to {target}", soft_wrap=True, highlight=False, markup=False)
         self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._task = self._progress.add_task(name, total=None)
+        self._task = self._progress.add_task(target.name, total=None)
         self._progress.start()
 
     @property

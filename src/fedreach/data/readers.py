@@ -24,7 +24,17 @@ import numpy as np
 from fedreach.arrays import AnyArray, Ints
 from fedreach.errors import DataError
 
-_DAMAGE = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError)
+# All that unpacking a cut-off or altered file can raise; RuntimeError is how zipfile says encrypted or unknown method.
+_DAMAGE = (
+    OSError,
+    EOFError,
+    ValueError,
+    RuntimeError,
+    zlib.error,
+    lzma.LZMAError,
+    zipfile.BadZipFile,
+    tarfile.TarError,
+)
 
 
 def damaged(path: Path, what: object) -> DataError:
@@ -109,9 +119,7 @@ def parse_idx(path: Path, data: bytes, ndim: int) -> AnyArray:
         raise damaged(path, f"idx header is cut off: {len(data)} of {header} bytes")
     shape = np.frombuffer(data, ">u4", ndim, offset=4).tolist()
     if len(data) != header + math.prod(shape):
-        raise damaged(
-            path, f"header says {shape}, that is {header + math.prod(shape)} bytes; the file has {len(data)}"
-        )
+        raise damaged(path, f"header says {shape}, that is {header + math.prod(shape)} bytes; the file has {len(data)}")
     return np.frombuffer(data, np.uint8, offset=header).reshape(shape)
 
 

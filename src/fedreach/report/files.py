@@ -35,7 +35,9 @@ def read_object(path: Path, *, versioned: bool = False) -> dict[str, Any]:
     try:
         value = json.loads(read_text(path))
     except json.JSONDecodeError as error:
-        raise RunFolderError(f"{path} is not JSON ({error}). It was cut or edited: run the same command again.") from error
+        raise RunFolderError(
+            f"{path} is not JSON ({error}). It was cut or edited: run the same command again."
+        ) from error
     if not isinstance(value, dict):
         raise RunFolderError(f"{path} must hold a JSON object; got {type(value).__name__}. Run the same command again.")
     if versioned and value.get("format") != FORMAT:
@@ -104,5 +106,7 @@ def field(values: Mapping[str, Any], key: str, kind: type | tuple[type, ...], pa
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
         kinds: Sequence[type] = kind if isinstance(kind, tuple) else (kind,)
         wanted = " or ".join("null" if k is type(None) else k.__name__ for k in kinds)
-        raise RunFolderError(f"{path}: {key!r} must be {wanted}; got {value!r:.60}. Restore the file as it was written.")
+        raise RunFolderError(
+            f"{path}: {key!r} must be {wanted}; got {value!r:.60}. Restore the file as it was written."
+        )
     return value

@@ -84,7 +84,9 @@ def _read_comparison(folder: Path) -> Comparison:
     runs.sort(key=lambda run: (order.get(run.method, len(order)), run.seed))
     for run in runs:
         if run.method not in order:
-            raise RunFolderError(f"{folder / run.path}/run.json: 'method' must be one of {list(methods)}; got {run.method!r}.")
+            raise RunFolderError(
+                f"{folder / run.path}/run.json: 'method' must be one of {list(methods)}; got {run.method!r}."
+            )
     return Comparison(
         name=field(stored, "name", str, path),
         baseline=baseline,
@@ -111,7 +113,7 @@ def read_run(folder: Path, path: str | None = None) -> Run:
     head = read_object(head_path, versioned=True)
     partition = _read_partition(folder / "federation.json")
     result_path = folder / "result.json"
-    result = read_object(result_path) if result_path.exists() else {"status": "unfinished"}
+    result: dict[str, Any] = read_object(result_path) if result_path.exists() else {"status": "unfinished"}
     status = field(result, "status", str, result_path)
     if status not in ("finished", "failed", "unfinished"):
         raise RunFolderError(f"{result_path}: 'status' must be 'finished' or 'failed'; got {status!r}.")
@@ -160,7 +162,9 @@ def _columns(rows: Sequence[Mapping[str, Any]], path: Path) -> dict[str, Floats]
     try:
         columns = {name: np.array([row.get(name) for row in rows], dtype=np.float64) for name in ("round", *names)}
     except (TypeError, ValueError) as error:
-        raise RunFolderError(f"{path} holds a value that is not a number ({error}). Run the same command again.") from None
+        raise RunFolderError(
+            f"{path} holds a value that is not a number ({error}). Run the same command again."
+        ) from None
     rounds = columns["round"]
     if not np.isfinite(rounds).all():
         line = int(np.flatnonzero(~np.isfinite(rounds))[0]) + 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import mpmath
 import numpy as np
@@ -135,7 +135,7 @@ def student_two_sided(t: float, freedom: int) -> float:
     return float(mpmath.betainc(v / 2, mpmath.mpf(1) / 2, 0, v / (v + mpmath.mpf(t) ** 2), regularized=True))
 
 
-@lru_cache(maxsize=None)
+@cache
 def student_quantile(probability: float, freedom: int) -> float:
     """Return t with P(T <= t) = `probability`, for a probability in (0.5, 1).
 

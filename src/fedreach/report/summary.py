@@ -89,6 +89,11 @@ def _summarize_method(comparison: Comparison, method: str, when: When) -> Method
     )
 
 
+def primary_of(row: MethodSummary, comparison: Comparison) -> Spread:
+    """Return the accuracy that methods are judged by."""
+    return {"unseen_accuracy": row.unseen, "test_accuracy": row.test}.get(comparison.primary, row.participants)
+
+
 def row_of(run: Run, when: When) -> int:
     """Return the row of the last evaluated round, or of the best round on participants' held-out loss."""
     evaluated = np.flatnonzero(np.isfinite(run.column("id_accuracy")))

@@ -1,25 +1,19 @@
-"""The comparison table: built once as text cells and plain numbers, written as terminal, Markdown, CSV or LaTeX.
+"""The comparison table as text cells: what stands where, in which unit, and what the spread is over.
 
-`tabulate` decides what stands where; the writers only know cells.
+`formats` writes it for the terminal, Markdown and LaTeX.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from fedreach.report.statistics import Spread
 from fedreach.report.summary import POPULATION, MethodSummary, When, summarize
 from fedreach.report.values import Comparison
 
-if TYPE_CHECKING:
-    from rich.table import Table as RichTable
-
 ABSENT = "-"
+WIDE = 150
 CAPTION = {
     "last": "At the last round",
     "best": "At the best round on participants' held-out loss",
@@ -34,7 +28,7 @@ class Table:
     header: tuple[str, ...]
     units: tuple[str, ...]  # what stands below each header: the unit and what the spread is over
     rows: tuple[tuple[str, ...], ...]
-    essential: tuple[bool, ...]  # columns that stay on a narrow terminal
+    from_width: tuple[int, ...]  # terminal width from which a column is shown
     note: str
 
 
@@ -43,7 +37,7 @@ class _Column:
     header: str
     unit: str
     text: Callable[[MethodSummary], str]
-    essential: bool = False
+    from_width: int = WIDE
 
 
 def tabulate(comparison: Comparison, when: When = "last") -> Table:
@@ -56,13 +50,13 @@ def tabulate(comparison: Comparison, when: When = "last") -> Table:
     rows = summarize(comparison, when)
     columns = _columns(comparison, rows)
     cells = tuple(tuple(column.text(row) for column in columns) for row in rows)
-    kept = [j for j in range(len(columns)) if j < 2 or any(row[j] != ABSENT for row in cells)]
+    kept = [j for j in range(len(columns)) if j == 0 or any(row[j] != ABSENT for row in cells)]
     return Table(
         caption=CAPTION[when],
         header=tuple(columns[j].header for j in kept),
         units=tuple(columns[j].unit for j in kept),
         rows=tuple(tuple(row[j] for j in kept) for row in cells),
-        essential=tuple(columns[j].essential for j in kept),
+        from_width=tuple(columns[j].from_width for j in kept),
         note=_note(comparison, rows),
     )
 
@@ -71,16 +65,16 @@ def _columns(comparison: Comparison, rows: Sequence[MethodSummary]) -> list[_Col
     where = "seeds" if _gap_over_seeds(rows) else "clients"
     share = "% ± sd" if any(row.participants.sd is not None for row in rows) else "%"
     columns = [
-        _Column("method", "", lambda row: row.method, True),
-        _Column("seeds", "finished", lambda row: f"{row.seeds}/{row.seeds_planned}"),
-        _Column("participants", share, lambda row: percent(row.participants), True),
-        _Column("unseen clients", share, lambda row: percent(row.unseen), True),
-        _Column("test set", share, lambda row: percent(row.test), comparison.primary == "test_accuracy"),
-        _Column("gap", f"points [{where}]", lambda row: _gap(row, where == "seeds"), True),
+        _Column("method", "", lambda row: row.method, 0),
+        _Column("participants", share, lambda row: percent(row.participants), 100),
+        _Column("unseen clients", share, lambda row: percent(row.unseen), 0),
+        _Column("test set", share, lambda row: percent(row.test), 0 if comparison.primary == "test_accuracy" else WIDE),
+        _Column("gap", f"points [{where}]", lambda row: _gap(row, where == "seeds"), 0),
+        _Column("difference", "points [seeds]", lambda row: _difference(row, alone=len(rows) == 1), 0),
+        _Column("p", "corrected", lambda row: p_text(row.corrected_p), 0),
         _Column("worst decile, unseen", share, lambda row: percent(row.unseen_worst_decile)),
         _Column("worst decile, participants", share, lambda row: percent(row.participants_worst_decile)),
-        _Column("difference", "points [seeds]", lambda row: _difference(row, alone=len(rows) == 1), True),
-        _Column("p", "corrected", lambda row: _p(row.corrected_p), True),
+        _Column("seeds", "finished", lambda row: f"{row.seeds}/{row.seeds_planned}"),
         _Column("sent", "MB", lambda row: _number(row.megabytes.mean)),
         _Column("rounds", "", lambda row: _number(row.round.mean)),
     ]
@@ -111,8 +105,12 @@ def _note(comparison: Comparison, rows: Sequence[MethodSummary]) -> str:
     if any(row.seeds == 1 for row in rows):
         parts.append("One seed: no spread over seeds, no test.")
     reasons = [(row.method, row.difference.note) for row in rows if not row.is_baseline]
-    reasons += [(row.method, spread.note) for row in rows for spread in _spreads(row) if "have no number" in spread.note]
-    parts += [f"{method}: {reason}." for method, reason in dict.fromkeys(reasons) if reason and "one seed" not in reason]
+    reasons += [
+        (row.method, spread.note) for row in rows for spread in _spreads(row) if "have no number" in spread.note
+    ]
+    parts += [
+        f"{method}: {reason}." for method, reason in dict.fromkeys(reasons) if reason and "one seed" not in reason
+    ]
     if comparison.target_accuracy is not None:
         parts.append(
             f"To {100 * comparison.target_accuracy:g} %: on {primary}; mean over the seeds that reached it "
@@ -123,129 +121,6 @@ def _note(comparison: Comparison, rows: Sequence[MethodSummary]) -> str:
 
 def _spreads(row: MethodSummary) -> list[Spread]:
     return [row.participants, row.unseen, row.test, row.gap]
-
-
-def as_records(comparison: Comparison) -> list[dict[str, Any]]:
-    """Return one flat dictionary of plain numbers per method.
-
-    Accuracies, gaps and differences are fractions; ``best_`` marks the best round on participants' held-out
-    loss; None is what was not measured, not reached or cannot be said.
-    """
-    records = []
-    for last, best in zip(summarize(comparison, "last"), summarize(comparison, "best"), strict=True):
-        record: dict[str, Any] = {
-            "method": last.method,
-            "baseline": last.is_baseline,
-            "seeds": last.seeds,
-            "seeds_planned": last.seeds_planned,
-            "primary": comparison.primary,
-            **_numbers(last),
-            "target_accuracy": comparison.target_accuracy,
-            "seeds_reached_target": last.reached if comparison.target_accuracy is not None else None,
-            "rounds_to_target": last.rounds_to_target.mean,
-            "megabytes_to_target": last.megabytes_to_target.mean,
-            **{f"best_{key}": value for key, value in _numbers(best).items()},
-        }
-        records.append(record)
-    return records
-
-
-def _numbers(row: MethodSummary) -> dict[str, float | None]:
-    numbers: dict[str, float | None] = {"round": row.round.mean}
-    for name, spread in (
-        ("participants", row.participants),
-        ("unseen", row.unseen),
-        ("test", row.test),
-        ("gap", row.gap),
-        ("participants_worst_decile", row.participants_worst_decile),
-        ("unseen_worst_decile", row.unseen_worst_decile),
-        ("megabytes", row.megabytes),
-    ):
-        numbers |= {f"{name}_mean": spread.mean, f"{name}_sd_over_seeds": spread.sd}
-    numbers |= {"gap_low_over_seeds": row.gap.low, "gap_high_over_seeds": row.gap.high}
-    low, high = row.gap_over_clients or (None, None)
-    numbers |= {"gap_low_over_clients": low, "gap_high_over_clients": high}
-    difference = row.difference
-    numbers |= {"difference_mean": difference.mean, "difference_low": difference.low, "difference_high": difference.high}
-    return numbers | {"difference_seeds": difference.count, "p": difference.p, "p_corrected": row.corrected_p}
-
-
-def to_csv(comparison: Comparison) -> str:
-    """Return `as_records` as CSV: plain numbers, one row a method, empty where there is none."""
-    records = as_records(comparison)
-    out = io.StringIO()
-    writer = csv.DictWriter(out, records[0].keys(), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({key: "" if value is None else value for key, value in record.items()} for record in records)
-    return out.getvalue()
-
-
-def to_markdown(table: Table) -> str:
-    """Return the table as GitHub-flavoured Markdown."""
-
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cells) + " |"
-
-    heads = [_markdown(h) + (f"<br>{_markdown(u)}" if u else "") for h, u in zip(table.header, table.units, strict=True)]
-    rule = ["---"] + ["---:"] * (len(heads) - 1)
-    body = [line([_markdown(cell) for cell in row]) for row in table.rows]
-    return "\n".join([f"**{table.caption}**", "", line(heads), line(rule), *body, "", _markdown(table.note), ""])
-
-
-def to_latex(table: Table) -> str:
-    r"""Return the table as LaTeX; needs ``\usepackage{booktabs}``."""
-
-    def line(cells: Sequence[str]) -> str:
-        return " & ".join(_latex(cell) for cell in cells) + r" \\"
-
-    return "\n".join(
-        [
-            "% needs \\usepackage{booktabs}",
-            "\\begin{table}",
-            "\\centering",
-            f"\\caption{{{_latex(table.caption)}. {_latex(table.note)}}}",
-            f"\\begin{{tabular}}{{l{'r' * (len(table.header) - 1)}}}",
-            "\\toprule",
-            line(table.header),
-            line(table.units),
-            "\\midrule",
-            *[line(row) for row in table.rows],
-            "\\bottomrule",
-            "\\end{tabular}",
-            "\\end{table}",
-            "",
-        ]
-    )
-
-
-def terminal_table(comparison: Comparison, when: When = "last", *, width: int | None = None) -> RichTable:
-    """Return the table for `rich.print`.
-
-    Args:
-        comparison: What `read` returns.
-        when: As in `tabulate`.
-        width: Columns of the terminal; below 150 only the essential columns are kept. None keeps all.
-    """
-    from rich import box
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    table = tabulate(comparison, when)
-    kept = [j for j, essential in enumerate(table.essential) if essential or width is None or width >= 150]
-    rich = RichTable(
-        title=Text(f"{comparison.name}: {table.caption[0].lower()}{table.caption[1:]}"),
-        caption=Text(table.note),
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        caption_justify="left",
-        pad_edge=False,
-    )
-    for j in kept:
-        header = Text(table.header[j].replace(" ", "\n", 1), style="bold").append(f"\n{table.units[j]}", style="not bold dim")
-        rich.add_column(header, justify="right" if j else "left", overflow="fold", no_wrap=bool(j))
-    for row in table.rows:
-        rich.add_row(*[Text(row[j]) for j in kept])
-    return rich
 
 
 def percent(spread: Spread) -> str:
@@ -275,7 +150,7 @@ def _gap(row: MethodSummary, over_seeds: bool) -> str:
     if row.gap.mean is None:
         return ABSENT
     limits = (row.gap.low, row.gap.high) if over_seeds else (row.gap_over_clients or (None, None))
-    return points(row.gap.mean) + _interval(*limits)
+    return points(row.gap.mean) + interval(*limits)
 
 
 def _difference(row: MethodSummary, *, alone: bool) -> str:
@@ -284,16 +159,18 @@ def _difference(row: MethodSummary, *, alone: bool) -> str:
         return "baseline"
     if difference.mean is None:
         return ABSENT
-    return points(difference.mean, sign=True) + _interval(difference.low, difference.high, sign=True)
+    return points(difference.mean, sign=True) + interval(difference.low, difference.high, sign=True)
 
 
-def _interval(low: float | None, high: float | None, *, sign: bool = False) -> str:
+def interval(low: float | None, high: float | None, *, sign: bool = False) -> str:
+    """Return `` [low, high]`` in percentage points; nothing if there is no interval."""
     if low is None or high is None:
         return ""
     return f" [{points(low, sign=sign)}, {points(high, sign=sign)}]"
 
 
-def _p(value: float | None) -> str:
+def p_text(value: float | None) -> str:
+    """Return a p-value for a table cell."""
     if value is None:
         return ABSENT
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
@@ -309,23 +186,3 @@ def _reached(row: MethodSummary, cost: Spread) -> str:
     if not row.reached:
         return ABSENT
     return _number(cost.mean) + ("" if row.reached == row.seeds else f" ({row.reached} of {row.seeds})")
-
-
-def _markdown(text: str) -> str:
-    return re.sub(r"([\\|*_`<\[\]])", r"\\\1", text).replace("\n", " ")
-
-
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "−": "$-$",
-    "<": "$<$",
-    ">": "$>$",
-    "\n": " ",
-} | {c: "\\" + c for c in "&%$#_{}"}
-
-
-def _latex(text: str) -> str:
-    return "".join(_LATEX.get(c, c) for c in text)

@@ -1,0 +1,338 @@
+"""The command ``fedreach``: it parses and prints; the packages that it calls are imported when needed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+import fedreach
+from fedreach.errors import ConfigError, DataError, FedReachError, nearest
+
+if TYPE_CHECKING:
+    from fedreach.data.federated import FederatedData
+    from fedreach.experiments.config import Experiment
+
+INTERRUPTED = 130
+
+
+class _Commands(click.Group):
+    """Commands whose mistakes end in one message, never in a traceback."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        command = super().get_command(ctx, cmd_name)
+        if command is None and not ctx.resilient_parsing:
+            ctx.fail(f"There is no command {cmd_name!r}.{nearest(cmd_name, self.commands)}")
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except FedReachError as error:
+            _end(str(error), error.exit_code)
+        except KeyboardInterrupt:
+            _end("Interrupted. Nothing is lost: the same command goes on where this one stopped.", INTERRUPTED)
+        except BrokenPipeError:
+            # The reader of our output went away, as in `fedreach list | head -1`.
+            sys.stdout = None
+            sys.exit(0)
+        except MemoryError:
+            _end("Out of memory. Lower --workers, or use smaller models or data.", 1)
+        except OSError as error:
+            _end(f"{error.filename or 'A file'}: {error.strerror or error}.", DataError.exit_code)
+
+
+def _end(message: str, code: int) -> NoReturn:
+    click.secho("error: ", fg="red", bold=True, err=True, nl=False)
+    click.echo(message, err=True)
+    sys.exit(code)
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="Without CONFIG, `run`, `compare` and `partition` use the handwritten digits that come with FedReach.",
+)
+@click.version_option(fedreach.__version__, prog_name="fedreach")
+def main() -> None:
+    """Federated learning for the clients who train and for those who never do."""
+
+
+def _complete_kinds(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from fedreach.experiments.names import KINDS
+
+    return [kind for kind in KINDS if kind.startswith(incomplete)]
+
+
+_config = click.argument("config", required=False, type=click.Path(path_type=Path))
+_set = click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="A.B=C",
+    help="Override an option, such as local.rate=0.05. Repeatable.",
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document for machines, and no progress.")
+_quiet = click.option("-q", "--quiet", is_flag=True, help="No progress.")
+
+
+def _load(config: Path | None, overrides: Sequence[str]) -> tuple[Experiment, Path]:
+    from fedreach.experiments import config as module
+
+    experiment = module.load(config, overrides)
+    return experiment, (config.resolve().parent if config is not None else Path.cwd())
+
+
+# --------------------------------------------------------------------------------------------------------- run
+
+
+@main.command(
+    epilog="Examples:\n\n\b\n  fedreach run\n  fedreach run my.toml --set local.rate=0.05 --seed 3\n"
+    "  fedreach run my.toml --method entropy --out runs/entropy"
+)
+@_config
+@_set
+@click.option("--method", help="Run the method of this name from [methods.NAME]; default: the parts in [method].")
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Default: the first of `seeds`.")
+@click.option("--out", type=click.Path(path_type=Path), help="Run folder. Default: runs/NAME-METHOD-seed-N.")
+@click.option("--resume", is_flag=True, help="Insist on going on: fail where there is no checkpoint.")
+@_quiet
+@_json
+def run(
+    config: Path | None,
+    overrides: tuple[str, ...],
+    method: str | None,
+    seed: int | None,
+    out: Path | None,
+    resume: bool,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Run one federation.
+
+    Rows are appended to OUT/rounds.jsonl as rounds end. The same command again goes on where it was interrupted,
+    and does nothing where the run is finished.
+    """
+    from fedreach.experiments import show
+    from fedreach.experiments.run import CHECKPOINT
+    from fedreach.experiments.run import run as run_one
+
+    experiment, base = _load(config, overrides)
+    seed = experiment.seeds[0] if seed is None else seed
+    folder = out or Path("runs") / f"{experiment.name}-{method or 'run'}-seed-{seed}"
+    if resume and not (folder / CHECKPOINT).exists():
+        raise ConfigError(f"--resume: there is no checkpoint in {folder}. Without --resume the run starts anew.")
+    resolved = experiment.resolved(method)
+    with show.run_progress(resolved, folder, quiet=quiet or as_json) as tell:
+        result = run_one(resolved, seed=seed, folder=folder, base=base, method=method or "run", tell=tell)
+    last = show.last_evaluation(folder)
+    if as_json:
+        click.echo(json.dumps({"folder": str(folder), **result, "last": last}))
+        return
+    click.echo(show.sentence(last, result))
+    click.echo(f"Wrote {folder}" + "".join(f"\n      {path}" for path in sorted(folder.glob("[!.]*"))))
+
+
+# ----------------------------------------------------------------------------------------------------- compare
+
+
+@main.command(
+    epilog="Examples:\n\n\b\n  fedreach compare\n  fedreach compare examples/fashion_mnist.toml\n"
+    "  fedreach compare my.toml --seeds 10 --workers 4 --set local.epochs=5"
+)
+@_config
+@_set
+@click.option("--seeds", type=click.IntRange(1, 10_000), help="Use the seeds 0, 1, ..., N-1.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the comparison. Default: runs/NAME.")
+@click.option("--workers", type=click.IntRange(1), help="Processes at a time. Default: the cores. Changes no number.")
+@click.option("--formats", default="svg,png,pdf", show_default=True, help="Figure formats, comma separated.")
+@_quiet
+@_json
+def compare(
+    config: Path | None,
+    overrides: tuple[str, ...],
+    seeds: int | None,
+    out: Path | None,
+    workers: int | None,
+    formats: str,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Compare methods on the same federation: table, figures and page.
+
+    Runs every [methods.NAME] with every seed in parallel processes. The same command again runs only what is
+    unfinished; with a method or a seed more, only what is new. Ends with 1 if a run failed.
+    """
+    from fedreach.experiments import show
+    from fedreach.experiments.compare import compare as compare_all
+
+    experiment, base = _load(config, overrides)
+    if seeds is not None:
+        experiment = experiment.model_copy(update={"seeds": list(range(seeds))})
+    out = out or Path("runs") / experiment.name
+    figure_formats = _formats(formats)
+    if not (quiet or as_json):
+        _, data = _federated(experiment, base)
+        click.echo(show.summary(experiment, data), err=True)
+        del data
+    with show.compare_progress(experiment, quiet=quiet or as_json) as tell:
+        told = compare_all(experiment, out=out, base=base, workers=workers, tell=tell)
+    if told.finished:
+        _report([out], out / "report", figure_formats, as_json)
+    for job, cause in told.failed.items():
+        click.secho(f"failed: {job.label}: {cause}", fg="red", err=True)
+    if told.failed:
+        _end(
+            f"{len(told.failed)} of {len(told.jobs)} runs failed. The others are kept; the same command tries again.", 1
+        )
+
+
+# ------------------------------------------------------------------------------------------------------ report
+
+
+@main.command(
+    epilog="Examples:\n\n\b\n  fedreach report runs/digits\n  fedreach report runs/a runs/b --out both --formats svg\n"
+    "  fedreach report runs/digits --json | jq '.methods[].unseen_accuracy'"
+)
+@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="Where to write. Default: report/ in the first folder.")
+@click.option("--formats", default="svg,png,pdf", show_default=True, help="Figure formats, comma separated.")
+@click.option("--tensorboard", is_flag=True, help="Also write event files for TensorBoard (extra `tracking`).")
+@_json
+def report(folders: tuple[Path, ...], out: Path | None, formats: str, tensorboard: bool, as_json: bool) -> None:
+    """Make table, figures and page again from the stored rows of comparisons or runs."""
+    out = out or folders[0] / "report"
+    _report(list(folders), out, _formats(formats), as_json)
+    if tensorboard:
+        from fedreach.report.tensorboard import export
+
+        export(folders, out / "tensorboard")
+        click.echo(f"Wrote {out / 'tensorboard'}", err=as_json)
+
+
+def _formats(text: str) -> tuple[str, ...]:
+    formats = tuple(part.strip().lower() for part in text.split(",") if part.strip())
+    for name in formats:
+        if name not in ("svg", "png", "pdf"):
+            raise ConfigError(
+                f"--formats must name svg, png or pdf; got {name!r}.{nearest(name, ['svg', 'png', 'pdf'])}"
+            )
+    return formats
+
+
+def _report(folders: list[Path], out: Path, formats: tuple[str, ...], as_json: bool) -> None:
+    from fedreach.report import write_report
+
+    written = write_report(folders, out, formats=formats)
+    click.echo(json.dumps(written.records) if as_json else written.terminal)
+    if not as_json:
+        click.echo(f"\nPage: {written.page}\nAll files: {out}")
+
+
+# --------------------------------------------------------------------------------------------------- partition
+
+
+@main.command(
+    epilog="Examples:\n\n\b\n  fedreach partition\n"
+    "  fedreach partition my.toml --set partition.alpha=0.1 --plot who.svg\n"
+    '  fedreach partition my.toml --save partition.npz     # then: [partition] file = "partition.npz"'
+)
+@_config
+@_set
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Default: the first of `seeds`.")
+@click.option("--save", type=click.Path(path_type=Path), help="Save the partition, to be named by [partition] file.")
+@click.option("--plot", type=click.Path(path_type=Path), help="Draw who holds what: a path ending in svg, png or pdf.")
+@_json
+def partition(
+    config: Path | None,
+    overrides: tuple[str, ...],
+    seed: int | None,
+    save: Path | None,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """Show who holds what: sizes, label entropy, divergence from the whole, effective classes."""
+    from fedreach.experiments import show
+    from fedreach.experiments.describe import federation_record
+
+    experiment, base = _load(config, overrides)
+    if seed is not None:
+        experiment = experiment.model_copy(update={"seeds": [seed]})
+    _, data = _federated(experiment, base)
+    record = federation_record(data)
+    click.echo(json.dumps(record) if as_json else show.partition_table(experiment, data))
+    if save is not None:
+        data.partition.save(save)
+        click.echo(f"Saved {save}", err=as_json)
+    if plot is not None:
+        from fedreach.report import partition_heatmap, save_figure
+
+        figure = partition_heatmap(record["label_counts"], record["participants"], record["unseen"])
+        save_figure(figure, plot)
+        click.echo(f"Drew {plot}", err=as_json)
+
+
+def _federated(experiment: Experiment, base: Path) -> tuple[Any, FederatedData]:
+    from fedreach.experiments.build import Builder
+
+    builder = Builder(experiment, base)
+    dataset = builder.dataset(progress=sys.stderr.isatty())
+    return dataset, builder.federated(dataset, experiment.seeds[0])
+
+
+# ------------------------------------------------------------------------------------------- list, init, shells
+
+
+@main.command("list", epilog="Examples:\n\n\b\n  fedreach list\n  fedreach list selection\n  fedreach list data --json")
+@click.argument("kind", required=False, shell_complete=_complete_kinds)
+@_json
+def list_(kind: str | None, as_json: bool) -> None:
+    """Show what there is, with one line, the options and a reference each."""
+    from fedreach.experiments import catalogue
+    from fedreach.experiments.names import KINDS
+
+    if kind is not None and kind not in KINDS:
+        raise ConfigError(f"There is no kind {kind!r}.{nearest(kind, KINDS)}")
+    entries = catalogue.entries([kind] if kind else list(KINDS))
+    click.echo(json.dumps(entries) if as_json else catalogue.text(entries))
+
+
+@main.command(
+    epilog="Examples:\n\n\b\n  fedreach init\n  fedreach init study && fedreach compare study/experiment.toml"
+)
+@click.argument("folder", default=".", type=click.Path(path_type=Path, file_okay=False))
+@_json
+def init(folder: Path, as_json: bool) -> None:
+    """Write commented templates: an experiment, an own policy and weighting, an own data set."""
+    from fedreach.experiments.templates import write_templates
+
+    written = write_templates(folder)
+    if as_json:
+        click.echo(json.dumps({"written": [str(path) for path in written]}))
+        return
+    click.echo("\n".join(f"Wrote {path}" for path in written))
+    click.echo(f"\nNext: fedreach compare {written[0]}")
+
+
+@main.command(
+    epilog="Examples:\n\n\b\n  fedreach completion bash >> ~/.bashrc\n"
+    "  fedreach completion fish > ~/.config/fish/completions/fedreach.fish"
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@_json
+def completion(shell: str, as_json: bool) -> None:
+    """Print the script that completes commands and options in a shell."""
+    from click.shell_completion import get_completion_class
+
+    found = get_completion_class(shell)
+    assert found is not None  # because of the choice above
+    script = found(main, {}, "fedreach", "_FEDREACH_COMPLETE").source()
+    click.echo(json.dumps({"shell": shell, "script": script}) if as_json else script)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""Label noise: a known part of the training labels is made wrong, and what was done is recorded.
+
+Apply it to training labels, after partitioning; held-out and test labels stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedreach.arrays import Bools, Ints
+from fedreach.data.partition import Partition
+from fedreach.data.partition.checks import check_generator, checked_count, checked_labels, checked_number
+from fedreach.data.partition.draws import drawn_from_each
+from fedreach.errors import ConfigError, DataError, nearest
+
+Kind = Literal["to_one_class", "symmetric", "asymmetric"]
+Scope = Literal["pooled", "per_client"]
+
+
+@dataclass(frozen=True, eq=False)
+class LabelNoise:
+    """Corrupted labels and what was done to them; the arrays are read-only."""
+
+    labels: Ints  # (n,) the labels to train on
+    selected: Ints  # (m,) increasing indices of the samples chosen for corruption
+    changed: Bools  # (n,) where the label is no longer what it was
+    record: dict[str, Any]  # plain JSON values: kind, rate, scope, num_selected, num_changed, and target or mapping
+
+
+def corrupt(
+    labels: ArrayLike,
+    rng: np.random.Generator,
+    *,
+    kind: Kind,
+    rate: float,
+    num_classes: int,
+    partition: Partition | None = None,
+    scope: Scope = "pooled",
+    target: int = 0,
+    mapping: Sequence[int] | None = None,
+) -> LabelNoise:
+    """Choose exactly round(rate * n) samples uniformly and corrupt their labels.
+
+    - "to_one_class": the label becomes `target`. About 1/C of the chosen samples had it already: those count as
+      selected and not as changed. (This is the noise of Xu et al., arXiv 2311.05936: some labels are set to 0.)
+    - "symmetric": uniform over the C - 1 other classes.
+    - "asymmetric": class c becomes mapping[c].
+
+    The samples are the first in a random order of all, so that with an equal generator a higher rate corrupts the
+    same samples and more.
+
+    Args:
+        labels: (n,) class of each sample, below C. Not written to.
+        rng: Draws samples, and classes where the kind is symmetric.
+        kind: One of the three above.
+        rate: Part of the samples to corrupt, from 0 to 1. Halves round to even, as in Python.
+        num_classes: C; at least 2 unless the kind is "to_one_class".
+        partition: Who holds which sample; needed for the scope "per_client".
+        scope: "pooled": round(rate * n) among all samples. "per_client": round(rate * n_k) of each client k.
+        target: The label of "to_one_class", below C.
+        mapping: (C,) for "asymmetric" only. By default c becomes (c + 1) mod C.
+
+    Raises:
+        ConfigError: If an option is unknown, outside its range, or does not belong to the kind.
+        DataError: If a label is not below C, or the partition is of other samples.
+
+    Example:
+        >>> noise = corrupt([0, 1, 2, 0], np.random.default_rng(0), kind="to_one_class", rate=1.0, num_classes=3)
+        >>> noise.labels, noise.changed
+        (array([0, 0, 0, 0]), array([False,  True,  True, False]))
+        >>> noise.record["num_selected"], noise.record["num_changed"]
+        (4, 2)
+    """
+    check_generator(rng)
+    clean = checked_labels(labels)
+    num_classes = checked_count("num_classes of corrupt", num_classes, 1)
+    if clean.max() >= num_classes:
+        raise DataError(f"labels must be below num_classes = {num_classes}; got {clean.max()}.")
+    rate = checked_number("rate of label noise", rate, 0, 1)
+    new_label, about = _rule(kind, num_classes, target, mapping, rng)
+    groups = _groups(scope, clean.size, partition)
+
+    take = np.rint(rate * np.bincount(groups)).astype(np.int64)
+    selected = np.sort(drawn_from_each(groups, take, rng))
+    noisy = clean.copy()
+    noisy[selected] = new_label(clean[selected])
+    changed = noisy != clean
+    for array in (noisy, selected, changed):
+        array.setflags(write=False)
+    counts = {"num_selected": int(selected.size), "num_changed": int(changed.sum())}
+    return LabelNoise(noisy, selected, changed, {"kind": kind, "rate": rate, "scope": scope, **about, **counts})
+
+
+def _rule(
+    kind: str, num_classes: int, target: int, mapping: Sequence[int] | None, rng: np.random.Generator
+) -> tuple[Callable[[Ints], Ints], dict[str, Any]]:
+    """Return how old labels become new ones, and what of it belongs in the record."""
+    kinds = ("to_one_class", "symmetric", "asymmetric")
+    if kind not in kinds:
+        raise ConfigError(f"kind of label noise is unknown: {kind!r}.{nearest(str(kind), kinds)}")
+    if mapping is not None and kind != "asymmetric":
+        raise ConfigError(f"mapping belongs to the label noise 'asymmetric'; got it with {kind!r}. Leave it out.")
+    if kind == "to_one_class":
+        label = checked_count("target of label noise", target, 0)
+        if label >= num_classes:
+            raise ConfigError(f"target of label noise must be below num_classes = {num_classes}; got {label}.")
+        return lambda old: np.full_like(old, label), {"target": label}
+    if num_classes < 2:
+        raise ConfigError(f"label noise {kind!r} needs at least 2 classes; got num_classes = {num_classes}.")
+    if kind == "symmetric":
+        return lambda old: (old + rng.integers(1, num_classes, old.size)) % num_classes, {}
+    table = (np.arange(num_classes) + 1) % num_classes if mapping is None else np.asarray(mapping)
+    if table.shape != (num_classes,) or table.dtype.kind not in "iu" or table.min() < 0 or table.max() >= num_classes:
+        raise ConfigError(
+            f"mapping of label noise must name the new class, from 0 to {num_classes - 1}, of each of the "
+            f"{num_classes} classes; got {mapping!r}."
+        )
+    return lambda old: table[old], {"mapping": table.tolist()}
+
+
+def _groups(scope: str, num_samples: int, partition: Partition | None) -> Ints:
+    """Return the (n,) group within which each sample is chosen: one for all, or its client."""
+    if scope == "pooled":
+        return np.zeros(num_samples, dtype=np.int64)
+    if scope != "per_client":
+        raise ConfigError(f"scope of label noise is unknown: {scope!r}.{nearest(str(scope), ('pooled', 'per_client'))}")
+    if partition is None:
+        raise ConfigError("scope 'per_client' of label noise needs the partition; pass it, or use the scope 'pooled'.")
+    if partition.num_samples != num_samples:
+        raise DataError(f"label noise: the partition is of {partition.num_samples} samples; got {num_samples} labels.")
+    return partition.owner()
+
+
+NOISES: Mapping[str, Callable[..., LabelNoise]] = dict.fromkeys(get_args(Kind), corrupt)
+"""Kind -> the function that makes it, as experiment files name them."""

@@ -1,0 +1,34 @@
+"""Independent and identically distributed clients."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedreach.data.partition.assignment import Partition
+from fedreach.data.partition.checks import check_enough, check_generator, checked_count, checked_labels
+
+
+def iid(labels: ArrayLike, num_clients: int, rng: np.random.Generator) -> Partition:
+    """Deal shuffled samples to the clients in turn.
+
+    Cover: every sample once, nothing dropped. Sizes differ by at most one: the first n mod N clients hold
+    floor(n / N) + 1 samples, the others floor(n / N).
+
+    Args:
+        labels: (n,) class of each sample; only their number matters here.
+        num_clients: N, at most n.
+        rng: Shuffles the samples.
+
+    Raises:
+        DataError: If there are fewer samples than clients.
+
+    Example:
+        >>> iid([0, 1, 0, 1, 2], 2, np.random.default_rng(0)).sizes
+        array([3, 2])
+    """
+    check_generator(rng)
+    n = checked_labels(labels).size
+    num_clients = checked_count("num_clients", num_clients, 1)
+    check_enough(n, num_clients, 1)
+    return Partition.from_owner(rng.permutation(np.arange(n) % num_clients), num_clients, "iid")

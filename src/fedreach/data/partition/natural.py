@@ -1,0 +1,37 @@
+"""The clients that the data came with: writers, speakers, devices."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedreach.data.partition.assignment import Partition
+from fedreach.data.partition.checks import check_generator, checked_count, checked_labels
+from fedreach.errors import DataError
+
+
+def natural(labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, owners: ArrayLike) -> Partition:
+    """Leave each sample with the client that it came from. Nothing is random; `rng` is not drawn from.
+
+    Cover: every sample once. A client that owns no sample is there and empty: see `handle_empty`.
+
+    Args:
+        labels: (n,) class of each sample; only their number matters here.
+        num_clients: N, above every owner.
+        rng: Not used; all partitioners are called alike.
+        owners: (n,) client of each sample, from 0 to N - 1.
+
+    Raises:
+        DataError: If there is not one owner per sample, or an owner is not below N.
+
+    Example:
+        >>> natural([0, 1, 1], 2, np.random.default_rng(0), owners=[1, 0, 1])[1]
+        array([0, 2])
+    """
+    check_generator(rng)
+    n = checked_labels(labels).size
+    num_clients = checked_count("num_clients", num_clients, 1)
+    partition = Partition.from_owner(owners, num_clients, "natural")
+    if partition.num_samples != n:
+        raise DataError(f"natural: owners must be one client for each of the {n} samples; got {partition.num_samples}.")
+    return partition

@@ -1,0 +1,8 @@
+"""Who is evaluated, on what, and how sure the numbers are."""
+
+from __future__ import annotations
+
+from fedreach.evaluation.evaluator import Evaluator
+from fedreach.evaluation.populations import Group, Scores
+
+__all__ = ["Evaluator", "Group", "Scores"]

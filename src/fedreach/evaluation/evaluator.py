@@ -1,0 +1,122 @@
+"""Evaluate a global model: on participants (ID), on unseen clients and the test set (OOD), and the gaps between."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from fedreach.arrays import Bools, Float32s, Ints
+from fedreach.data.federated import FederatedData
+from fedreach.evaluation.confidence import bootstrap_means, interval
+from fedreach.evaluation.populations import Group, Scores
+from fedreach.streams import generator
+
+
+class Predictor(Protocol):
+    """What evaluation asks of an engine."""
+
+    train_samples: Any
+    test_samples: Any
+
+    def predict(self, params: Float32s, samples: Any, index: Ints) -> tuple[Bools, Float32s]:
+        """Return, for each sample, whether the model is right and its loss."""
+        ...
+
+
+class Evaluator:
+    """Computes the evaluation columns of a round.
+
+    Means are over clients, each client counting the same; `..._pooled` counts each sample the same. The columns:
+
+    - ``id_...``: participants' held-out data; ``unseen_...``: all data of clients that never train;
+      ``test_...``: the standard test set.
+    - ``participation_gap`` = id_accuracy - unseen_accuracy.
+    - ``train_accuracy``: participants' training data; ``out_of_sample_gap`` = train_accuracy - id_accuracy.
+    - ``local_accuracy``: the models of this round's cohort after local training and before aggregation, each on
+      its own client's held-out data. It says how well clients do alone and is no property of the global model.
+    - ``..._low`` and ``..._high``: 95 % bootstrap interval over clients; ``_p10``, ``_p50``, ``_p90``: percentiles;
+      ``_worst_decile``: mean over the tenth of the clients that does worst (at least one client).
+    """
+
+    def __init__(self, engine: Predictor, data: FederatedData, seed: int) -> None:
+        self.engine, self.data, self.seed = engine, data, seed
+        population = data.population
+        self.participants = Group.of(population.participants, data.held_out)
+        self.training = Group.of(population.participants, data.train)
+        self.unseen = Group.of(population.unseen, data.train, data.held_out)
+        self.test_index = np.arange(len(data.dataset.test_y))
+
+    def evaluate(self, params: Float32s, round_: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
+        """Return the columns of the (d,) global model after `round_` rounds, and the lines about single clients."""
+        columns: dict[str, float] = {}
+        records: list[dict[str, Any]] = []
+        rng = generator(self.seed, "bootstrap", round_)
+        means = {}
+        for name, population, group in (
+            ("id", "participants", self.participants),
+            ("unseen", "unseen", self.unseen),
+        ):
+            if len(group.ids):
+                scores = self._scores(params, group)
+                means[name] = bootstrap_means(scores.accuracy, rng)
+                columns |= _columns(name, scores, interval(means[name]))
+                records.append(scores.record(round_, population))
+        if {"id", "unseen"} <= means.keys():
+            columns["participation_gap"] = columns["id_accuracy"] - columns["unseen_accuracy"]
+            low, high = interval(means["id"] - means["unseen"])
+            columns |= {"participation_gap_low": low, "participation_gap_high": high}
+        columns["train_accuracy"] = float(self._scores(params, self.training).accuracy.mean())
+        if "id_accuracy" in columns:
+            columns["out_of_sample_gap"] = columns["train_accuracy"] - columns["id_accuracy"]
+        if len(self.test_index):
+            right, loss = self.engine.predict(params, self.engine.test_samples, self.test_index)
+            columns |= {"test_accuracy": float(right.mean()), "test_loss": float(loss.mean(dtype=np.float64))}
+        return {name: round(value, 9) for name, value in columns.items()}, records
+
+    def evaluate_local(
+        self, models: Float32s, cohort: Ints, round_: int
+    ) -> tuple[dict[str, float], list[dict[str, Any]]]:
+        """Return `local_accuracy` and the line about single clients, for the (r, d) local models of the cohort."""
+        group = Group.of(cohort, self.data.held_out)
+        if not len(group.ids):
+            return {}, []
+        rows = np.searchsorted(cohort, group.ids)
+        parts = np.split(group.index, np.cumsum(group.sizes)[:-1])
+        answers = [
+            self.engine.predict(models[row], self.engine.train_samples, part)
+            for row, part in zip(rows, parts, strict=True)
+        ]
+        right, loss = (np.concatenate(column) for column in zip(*answers, strict=True))
+        joined = group.scores(right, loss)
+        return {"local_accuracy": round(float(joined.accuracy.mean()), 9)}, [joined.record(round_, "local")]
+
+    def _scores(self, params: Float32s, group: Group) -> Scores:
+        return group.scores(*self.engine.predict(params, self.engine.train_samples, group.index))
+
+
+def _columns(name: str, scores: Scores, bounds: tuple[float, float]) -> dict[str, float]:
+    accuracy = scores.accuracy
+    p10, p50, p90 = np.percentile(accuracy, [10, 50, 90])
+    return {
+        f"{name}_accuracy": float(accuracy.mean()),
+        f"{name}_accuracy_low": bounds[0],
+        f"{name}_accuracy_high": bounds[1],
+        f"{name}_accuracy_p10": float(p10),
+        f"{name}_accuracy_p50": float(p50),
+        f"{name}_accuracy_p90": float(p90),
+        f"{name}_accuracy_worst_decile": worst_decile(accuracy),
+        f"{name}_accuracy_pooled": scores.pooled_accuracy,
+        f"{name}_loss": float(scores.loss.mean()),
+    }
+
+
+def worst_decile(values: Any) -> float:
+    """Return the mean over the tenth of the values that is lowest, rounded up to at least one value.
+
+    Example:
+        >>> worst_decile(np.arange(20.0))
+        0.5
+    """
+    count = -(-len(values) // 10)
+    return float(np.sort(values)[:count].mean())

@@ -1,0 +1,70 @@
+"""Whom a model is evaluated on, client by client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedreach.arrays import Bools, Float32s, Floats, Ints
+from fedreach.data.federated import Ranges
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Accuracy and loss of one model for each of n clients that have samples to be tested on."""
+
+    ids: Ints  # (n,)
+    examples: Ints  # (n,)
+    accuracy: Floats  # (n,) share of the client's samples that are classified correctly
+    loss: Floats  # (n,) mean cross-entropy in nats
+
+    @property
+    def pooled_accuracy(self) -> float:
+        """Accuracy over all samples, so that large clients count more."""
+        return float(self.accuracy @ self.examples / self.examples.sum())
+
+    def record(self, round_: int, population: str) -> dict[str, Any]:
+        """Return the line of ``clients.jsonl``."""
+        return {
+            "round": round_,
+            "population": population,
+            "ids": self.ids.tolist(),
+            "examples": self.examples.tolist(),
+            "accuracy": self.accuracy.round(6).tolist(),
+            "loss": self.loss.round(6).tolist(),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Clients and the samples they are tested on, one after the other."""
+
+    ids: Ints  # (n,)
+    index: Ints  # (samples,) into the training set
+    sizes: Ints  # (n,) samples of each client, at least 1
+
+    @classmethod
+    def of(cls, ids: Ints, *ranges: Ranges) -> Group:
+        """Return the clients of `ids` that have a sample in these ranges, with all such samples.
+
+        Example:
+            >>> group = Group.of(np.array([0, 1]), Ranges(np.array([4, 7]), np.array([0, 2, 2])))
+            >>> group.ids, group.index
+            (array([0]), array([4, 7]))
+        """
+        parts = [np.concatenate([r[int(client)] for r in ranges]) for client in ids]
+        sizes = np.array([len(part) for part in parts], dtype=np.int64)
+        index = np.concatenate(parts) if parts else np.empty(0, np.int64)
+        return cls(ids[sizes > 0], index, sizes[sizes > 0])
+
+    def scores(self, right: Bools, loss: Float32s) -> Scores:
+        """Return each client's scores from those of its samples."""
+        starts = np.cumsum(self.sizes) - self.sizes
+        return Scores(
+            ids=self.ids,
+            examples=self.sizes,
+            accuracy=np.add.reduceat(right.astype(np.float64), starts) / self.sizes,
+            loss=np.add.reduceat(loss.astype(np.float64), starts) / self.sizes,
+        )

@@ -1,0 +1,29 @@
+"""Tables, figures and one self-contained page, made from run folders only.
+
+Example::
+
+    write_report([Path("out")], Path("out"))         # out/report/index.html, table.*, figures/*
+    rich.print(terminal_table(read([Path("out")])))
+"""
+
+from __future__ import annotations
+
+from fedreach.report.figures.partition import partition_heatmap
+from fedreach.report.figures.saving import save
+from fedreach.report.findings import find
+from fedreach.report.formats import terminal_table
+from fedreach.report.reading import read, read_run
+from fedreach.report.records import as_records
+from fedreach.report.writing import ReportPaths, write_report
+
+__all__ = [
+    "ReportPaths",
+    "as_records",
+    "find",
+    "partition_heatmap",
+    "read",
+    "read_run",
+    "save",
+    "terminal_table",
+    "write_report",
+]

@@ -1,0 +1,117 @@
+"""Who, what and how: the settings, data, software and fate of the runs, sorted for reading."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedreach.report.values import Comparison, Run
+
+Pairs = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything the page says about how the numbers came about."""
+
+    data: Pairs
+    partition: Pairs
+    shared: Pairs  # settings that all methods have in common
+    own: tuple[tuple[str, Pairs], ...]  # method -> settings in which methods differ
+    software: Pairs
+    seconds: tuple[tuple[str, str, str, str], ...]  # method, seconds per round: train, evaluate, decide
+    troubled: tuple[tuple[str, int, str, str, str], ...]  # method, seed, status, last round, error
+    runs: tuple[tuple[str, int, str, str], ...]  # method, seed, status, path
+
+
+def gather(comparison: Comparison) -> Facts:
+    """Return the facts of a comparison; what differs between runs is listed value by value."""
+    runs = comparison.runs
+    shared, own = _settings(comparison)
+    return Facts(
+        data=_merge(run.partition.dataset for run in runs),
+        partition=_partition(runs),
+        shared=shared,
+        own=own,
+        software=_merge(
+            {"fedreach": r.version} | dict(r.environment) | {f"git.{k}": v for k, v in r.git.items()} for r in runs
+        ),
+        seconds=tuple(_seconds(comparison, method) for method in comparison.methods if comparison.counted(method)),
+        troubled=tuple(
+            (run.method, run.seed, run.status, str(run.last_round) if run.last_round >= 0 else "none", run.error or "")
+            for run in runs
+            if run.status != "finished"
+        )
+        + tuple((method, seed, "never began", "none", "") for method, seed in comparison.absent),
+        runs=tuple((run.method, run.seed, run.status, run.path) for run in runs),
+    )
+
+
+def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return nested settings as dotted keys and their values as JSON.
+
+    Example:
+        >>> flatten({"data": {"name": "digits"}, "cohort": 10})
+        {'data.name': 'digits', 'cohort': '10'}
+    """
+    flat: dict[str, str] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return flat
+
+
+def _merge(values: Iterable[Mapping[str, Any]]) -> Pairs:
+    merged: dict[str, dict[str, None]] = {}
+    for value in values:
+        for key, text in flatten(value).items():
+            merged.setdefault(key, {})[text] = None
+    return tuple((key, " | ".join(texts)) for key, texts in merged.items())
+
+
+def _settings(comparison: Comparison) -> tuple[Pairs, tuple[tuple[str, Pairs], ...]]:
+    first: dict[str, dict[str, str]] = {}
+    for run in comparison.runs:
+        settings = flatten(run.config)
+        settings.pop("seed", None)  # differs by design
+        first.setdefault(run.method, settings)
+    keys = list(dict.fromkeys(key for settings in first.values() for key in settings))
+    same = [key for key in keys if len({settings.get(key) for settings in first.values()}) == 1]
+    any_method = next(iter(first.values()), {})
+    own = tuple(
+        (method, tuple((key, settings[key]) for key in settings if key not in same))
+        for method, settings in first.items()
+    )
+    return tuple((key, any_method[key]) for key in same), own if len(first) > 1 else ()
+
+
+def _partition(runs: tuple[Run, ...]) -> Pairs:
+    partitions = list({run.partition.hash: run.partition for run in runs}.values())
+    if not partitions:
+        return ()
+    one = partitions[0]
+    facts = {
+        "clients": f"{len(one.participants)} participants, {len(one.unseen)} unseen",
+        "examples per client": f"{one.sizes.min()} to {one.sizes.max()}, median {np.median(one.sizes):g}",
+        "classes": str(one.label_counts.shape[1]),
+        **flatten(one.statistics),
+        **flatten(one.noise or {}, "noise."),
+        "federation hash": " | ".join(partition.hash[:16] for partition in partitions),
+    }
+    return tuple(facts.items())
+
+
+def _seconds(comparison: Comparison, method: str) -> tuple[str, str, str, str]:
+    def mean(column: str) -> str:
+        found = [run.timing[column] for run in comparison.counted(method) if column in run.timing]
+        values = np.concatenate(found) if found else np.zeros(0)
+        known = values[np.isfinite(values)]
+        return f"{known.mean():.3g}" if len(known) else "-"
+
+    return method, mean("train_seconds"), mean("evaluate_seconds"), mean("decide_seconds")

@@ -1,0 +1,113 @@
+"""One function per figure, each from stored rows; `gallery` draws all that a comparison has data for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fedreach.report.figures import clients, curves, effects
+from fedreach.report.figures.partition import partition_heatmap
+from fedreach.report.summary import POPULATION, primary_of, summarize
+from fedreach.report.tables import percent, points
+from fedreach.report.values import Comparison
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Picture", "gallery", "partition_heatmap"]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure with its words."""
+
+    name: str  # file name without ending
+    title: str
+    caption: str  # what is drawn and what the band or bar is over
+    description: str  # for those who cannot see it
+    figure: Figure
+
+
+def gallery(comparison: Comparison) -> list[Picture]:
+    """Draw every figure that the comparison has data for, in the order a reader wants them."""
+    if not comparison.all_counted:
+        return []
+    where = POPULATION[comparison.primary]
+    several = any(len(comparison.counted(method)) > 1 for method in comparison.methods)
+    band = "Bands: ± sd over seeds." if several else "Bands: 95 % bootstrap interval over clients."
+    first = comparison.all_counted[0].partition
+    final = _final(comparison)
+    drawn = [
+        (
+            "differences",
+            f"Who is better than {comparison.baseline}?",
+            f"Difference on {where} at the last round, seed by seed. Bars: 95 % t interval over seeds, not corrected "
+            "for the number of methods; the corrected p is in the table. A bar across 0 shows no clear difference.",
+            "Each method's difference to the baseline, as in the table's column `difference`.",
+            effects.differences(comparison),
+        ),
+        (
+            "accuracy",
+            "Accuracy over the rounds",
+            f"Mean over clients. {band} The first fifth of the rounds may lie below the frame.",
+            final,
+            curves.accuracy(comparison),
+        ),
+        (
+            "gap",
+            "The participation gap",
+            f"Participants' held-out accuracy minus that of unseen clients, of the same model. {band}",
+            "One line per method over the rounds. At the end: " + _gaps(comparison),
+            curves.gap(comparison),
+        ),
+        (
+            "distribution",
+            "Client by client",
+            "Each dot stands for an equal share of the clients, all seeds together. The spread here is over "
+            "clients, not over seeds.",
+            "For each method the accuracies of single clients, participants above unseen clients, with median and "
+            "the middle 80 per cent.",
+            clients.distribution(comparison),
+        ),
+        (
+            "cost",
+            "What the accuracy costs",
+            f"{band} A ring: all seeds have reached the target, here on average.",
+            "Accuracy against megabytes sent, one line per method. " + final,
+            curves.cost(comparison),
+        ),
+        (
+            "chosen",
+            "Who was chosen",
+            "Share of the rounds in which each participant was in the cohort, all seeds together. Dashed: the mean.",
+            "One strip of bars per method, participants by id.",
+            clients.chosen(comparison),
+        ),
+        (
+            "weights",
+            "Whose report counted",
+            "Mean weight of each participant's report in stretches of rounds; a round without its report counts 0.",
+            "One heat map per method, rounds from left to right, participants by id.",
+            clients.weights(comparison),
+        ),
+        (
+            "partition",
+            "Who holds what",
+            f"Classes of each client's examples, seed {comparison.all_counted[0].seed}.",
+            f"{len(first.participants)} participants and {len(first.unseen)} unseen clients, "
+            f"{int(first.sizes.sum())} examples of {first.label_counts.shape[1]} classes.",
+            partition_heatmap(first.label_counts, first.participants, first.unseen),
+        ),
+    ]
+    return [Picture(name, title, caption, told, figure) for name, title, caption, told, figure in drawn if figure]
+
+
+def _final(comparison: Comparison) -> str:
+    rows = summarize(comparison)
+    parts = [f"{row.method} {percent(primary_of(row, comparison))} %" for row in rows if row.seeds]
+    return f"At the last round on {POPULATION[comparison.primary]}: {', '.join(parts)}."
+
+
+def _gaps(comparison: Comparison) -> str:
+    rows = [row for row in summarize(comparison) if row.gap.mean is not None]
+    return ", ".join(f"{row.method} {points(row.gap.mean or 0.0)} points" for row in rows) + "."

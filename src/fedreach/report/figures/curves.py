@@ -1,0 +1,164 @@
+"""What happened over the rounds: accuracy on participants and unseen clients, the gap, and what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedreach.report.figures.style import INK, MUTED, Legend, in_percent, look, new_figure, styled, tag
+from fedreach.report.summary import POPULATION, target_row
+from fedreach.report.values import Comparison, Floats, Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A column over the rounds that all runs evaluated, and a band around it; e rounds."""
+
+    rounds: Floats  # (e,)
+    megabytes: Floats  # (e,) sent so far, mean over seeds
+    mean: Floats  # (e,)
+    low: Floats  # (e,) nan where there is no band
+    high: Floats  # (e,)
+
+
+def curve(runs: Sequence[Run], column: str) -> Curve:
+    """Return mean and band of a column: +- sd over seeds, or with one seed the 95 % interval over clients."""
+    evaluated = [run.rounds["round"][np.isfinite(run.column(column))] for run in runs]
+    rounds = evaluated[0]
+    for other in evaluated[1:]:
+        rounds = np.intersect1d(rounds, other)
+    rows = [np.searchsorted(run.rounds["round"], rounds) for run in runs]
+
+    def stack(name: str) -> Floats:
+        return np.array([run.column(name)[row] for run, row in zip(runs, rows, strict=True)])
+
+    values = stack(column)
+    mean = values.mean(0)
+    if len(runs) > 1:
+        sd = values.std(0, ddof=1)
+        low, high = mean - sd, mean + sd
+    else:
+        low, high = stack(f"{column}_low")[0], stack(f"{column}_high")[0]
+    return Curve(rounds, stack("bytes_total").mean(0) / 1e6, mean, low, high)
+
+
+def curves(comparison: Comparison, column: str) -> dict[int, Curve]:
+    """Return the curve of each method that has one, by the method's position."""
+    found = {}
+    for j, method in enumerate(comparison.methods):
+        runs = [run for run in comparison.counted(method) if np.isfinite(run.column(column)).any()]
+        if runs and len((made := curve(runs, column)).rounds):
+            found[j] = made
+    return found
+
+
+@styled
+def accuracy(comparison: Comparison) -> Figure:
+    """Draw accuracy over rounds: participants above, unseen clients (else the test set) below, same scale."""
+    columns = ["id_accuracy"] + ([comparison.primary] if comparison.primary != "id_accuracy" else [])
+    drawn = {column: curves(comparison, column) for column in columns}
+    legend = Legend.of(comparison.methods, drawn["id_accuracy"])
+    figure = new_figure(0.4 + 1.75 * len(columns) + legend.height)
+    panels = figure.subplots(len(columns), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    for axes, column in zip(panels, columns, strict=True):
+        for j, made in drawn[column].items():
+            _draw(axes, j, made.rounds, made, len(legend.names))
+        axes.set_title(f"Accuracy on {POPULATION[column]}, %")
+        in_percent(axes)
+    panels[-1].set_xlabel("round")
+    _leave_out_the_start(panels[-1], [made for by_method in drawn.values() for made in by_method.values()])
+    _target(panels[-1], comparison)
+    legend.draw(figure)
+    return figure
+
+
+@styled
+def gap(comparison: Comparison) -> Figure | None:
+    """Draw the participation gap over rounds; None if no client is unseen."""
+    drawn = curves(comparison, "participation_gap")
+    if not drawn:
+        return None
+    legend = Legend.of(comparison.methods, drawn)
+    figure = new_figure(2.6 + legend.height)
+    axes = figure.subplots()
+    for j, made in drawn.items():
+        _draw(axes, j, made.rounds, made, len(legend.names))
+    axes.axhline(0, color=INK, linewidth=0.8)
+    axes.set_title("Participation gap, percentage points")
+    axes.set_xlabel("round")
+    in_percent(axes)
+    legend.draw(figure)
+    return figure
+
+
+@styled
+def cost(comparison: Comparison) -> Figure:
+    """Draw the primary accuracy against what was sent; a ring marks where the target is first reached."""
+    drawn = curves(comparison, comparison.primary)
+    legend = Legend.of(comparison.methods, drawn)
+    figure = new_figure(2.6 + legend.height)
+    axes = figure.subplots()
+    for j, made in drawn.items():
+        _draw(axes, j, made.megabytes, made, len(legend.names))
+        runs = comparison.counted(comparison.methods[j])
+        hits = [
+            run.column("bytes_total")[row] / 1e6 for run in runs if (row := target_row(run, comparison)) is not None
+        ]
+        if len(hits) == len(runs) and comparison.target_accuracy is not None:
+            (ring,) = axes.plot(np.mean(hits), comparison.target_accuracy, "o", ms=7, mfc="none", mec=look(j)["color"])
+            tag(ring, j, "ring")
+    axes.set_title(f"Accuracy on {POPULATION[comparison.primary]}, %")
+    axes.set_xlabel("MB sent so far, down + up, probes included")
+    axes.set_xlim(left=0)
+    _leave_out_the_start(axes, list(drawn.values()))
+    in_percent(axes)
+    _target(axes, comparison)
+    legend.draw(figure)
+    return figure
+
+
+def _draw(axes: Axes, j: int, x: Floats, made: Curve, neighbours: int) -> None:
+    known = np.isfinite(made.low) & np.isfinite(made.high)
+    if known.any():
+        alpha = 0.14 if neighbours <= 6 else 0.06
+        band = axes.fill_between(x[known], made.low[known], made.high[known], color=look(j)["color"], alpha=alpha, lw=0)
+        tag(band, j, f"band{len(axes.collections)}")
+    (line,) = axes.plot(x, made.mean, zorder=3, **look(j) | {"marker": ""})
+    (end,) = axes.plot(x[-1], made.mean[-1], clip_on=False, zorder=4, **look(j))
+    tag(line, j, f"line{id_of(axes)}")
+    tag(end, j, f"end{id_of(axes)}")
+
+
+def _leave_out_the_start(axes: Axes, drawn: Sequence[Curve]) -> None:
+    # The steep first fifth of the rounds would take most of the height and press all methods into one line.
+    late = [made.mean[made.rounds >= 0.2 * made.rounds[-1]] for made in drawn]
+    values = np.concatenate([np.concatenate([made.low, made.high]) for made in drawn] + late)
+    bottom, top = min(part.min() for part in late), np.nanmax(values)
+    axes.set_ylim(bottom - 0.04 * (top - bottom), top + 0.04 * (top - bottom) + 1e-3)
+
+
+def id_of(axes: Axes) -> int:
+    """Return the position of the axes in its figure, to keep the marks of its artists apart."""
+    figure = axes.get_figure()
+    return figure.axes.index(axes) if figure is not None else 0
+
+
+def _target(axes: Axes, comparison: Comparison) -> None:
+    if comparison.target_accuracy is not None:
+        axes.axhline(comparison.target_accuracy, color=MUTED, linewidth=0.9, linestyle=(0, (2, 2)))
+        axes.annotate(
+            f"target {100 * comparison.target_accuracy:g} %",
+            (0.0, comparison.target_accuracy),
+            xycoords=("axes fraction", "data"),
+            xytext=(3, 3),
+            textcoords="offset points",
+            fontsize=8,
+            color=MUTED,
+        )

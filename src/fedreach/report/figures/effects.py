@@ -1,0 +1,42 @@
+"""How far each method is from the baseline, and how sure that is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedreach.report.figures.style import INK, MUTED, in_percent, look, new_figure, short, styled, tag
+from fedreach.report.summary import summarize
+from fedreach.report.values import Comparison
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SHORT = {"unseen_accuracy": "unseen clients", "test_accuracy": "the test set", "id_accuracy": "participants"}
+
+
+@styled
+def differences(comparison: Comparison) -> Figure | None:
+    """Draw each method's difference to the baseline with its 95 % interval over seeds; None if there is none."""
+    rows = [(j, row) for j, row in enumerate(summarize(comparison)) if row.difference.mean is not None]
+    if not rows:
+        return None
+    figure = new_figure(0.85 + 0.36 * len(rows))
+    axes = figure.subplots()
+    for place, (j, row) in enumerate(rows):
+        difference = row.difference
+        middle = difference.mean or 0.0
+        if difference.low is not None and difference.high is not None:
+            (bar,) = axes.plot([difference.low, difference.high], [place, place], color=look(j)["color"], lw=2.2)
+            tag(bar, j, "interval")
+        (dot,) = axes.plot(middle, place, **look(j) | {"markersize": 7})
+        tag(dot, j, "mean")
+    axes.margins(x=0.08)
+    axes.axvline(0, color=INK, linewidth=0.9)
+    axes.set_yticks(range(len(rows)), [short(row.method, 20) for _, row in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.grid(axis="y", visible=False)
+    axes.tick_params(axis="y", length=0, labelcolor=MUTED)
+    axes.set_title(f"Difference on {SHORT[comparison.primary]}")
+    axes.set_xlabel(f"percentage points above {short(comparison.baseline, 20)}")
+    in_percent(axes, "x")
+    return figure

@@ -1,0 +1,108 @@
+"""A `Table` as Markdown, LaTeX or a table on the terminal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fedreach.report.summary import When
+from fedreach.report.tables import Table, tabulate
+from fedreach.report.values import Comparison
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+
+def to_markdown(table: Table) -> str:
+    """Return the table as GitHub-flavoured Markdown."""
+
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cells) + " |"
+
+    heads = [
+        _markdown(h) + (f"<br>{_markdown(u)}" if u else "") for h, u in zip(table.header, table.units, strict=True)
+    ]
+    rule = ["---"] + ["---:"] * (len(heads) - 1)
+    body = [line([_markdown(cell) for cell in row]) for row in table.rows]
+    return "\n".join([f"**{table.caption}**", "", line(heads), line(rule), *body, "", _markdown(table.note), ""])
+
+
+def to_latex(table: Table) -> str:
+    r"""Return the table as LaTeX; needs ``\usepackage{booktabs}``."""
+
+    def line(cells: Sequence[str]) -> str:
+        return " & ".join(_latex(cell) for cell in cells) + r" \\"
+
+    return "\n".join(
+        [
+            "% needs \\usepackage{booktabs}",
+            "\\begin{table}",
+            "\\centering",
+            f"\\caption{{{_latex(table.caption)}. {_latex(table.note)}}}",
+            f"\\begin{{tabular}}{{l{'r' * (len(table.header) - 1)}}}",
+            "\\toprule",
+            line(table.header),
+            line(table.units),
+            "\\midrule",
+            *[line(row) for row in table.rows],
+            "\\bottomrule",
+            "\\end{tabular}",
+            "\\end{table}",
+            "",
+        ]
+    )
+
+
+def terminal_table(comparison: Comparison, when: When = "last", *, width: int | None = None) -> RichTable:
+    """Return the table for `rich.print`.
+
+    Args:
+        comparison: What `read` returns.
+        when: As in `tabulate`.
+        width: Columns of the terminal; columns that would not fit are left out. None keeps all.
+    """
+    from rich import box
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    table = tabulate(comparison, when)
+    kept = [j for j, least in enumerate(table.from_width) if width is None or width >= least]
+    rich = RichTable(
+        title=Text(f"{comparison.name}: {table.caption[0].lower()}{table.caption[1:]}"),
+        caption=Text(table.note),
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        caption_justify="left",
+        pad_edge=False,
+    )
+    for j in kept:
+        header = Text(_two_lines(table.header[j]), style="bold").append(f"\n{table.units[j]}", style="not bold dim")
+        rich.add_column(header, justify="right" if j else "left", overflow="fold", no_wrap=bool(j))
+    for row in table.rows:
+        rich.add_row(*[Text(row[j]) for j in kept])
+    return rich
+
+
+def _two_lines(header: str) -> str:
+    return header.replace(", ", ",\n") if "," in header else header.replace(" ", "\n", 1)
+
+
+def _markdown(text: str) -> str:
+    return re.sub(r"([\\|*_`<\[\]])", r"\\\1", text).replace("\n", " ")
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "−": "$-$",
+    "<": "$<$",
+    ">": "$>$",
+    "\n": " ",
+} | {c: "\\" + c for c in "&%$#_{}"}
+
+
+def _latex(text: str) -> str:
+    return "".join(_LATEX.get(c, c) for c in text)

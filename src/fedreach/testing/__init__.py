@@ -1,0 +1,1 @@
+"""Small federations for tests and examples."""
