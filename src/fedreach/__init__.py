@@ -1,3 +1,58 @@
-"""FedReach: federated learning for the clients who train and for those who never do."""
+"""FedReach: federated learning for the clients who train and for those who never do.
+
+The names below are imported when they are first used, so that ``import fedreach`` is quick and torch is loaded only
+where tensors are.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedreach.data.catalogue import load
+    from fedreach.data.datasets import Dataset, from_arrays
+    from fedreach.data.federated import FederatedData
+    from fedreach.engines import build_engine
+    from fedreach.engines.simulation import Simulation
+    from fedreach.evaluation import Evaluator
+    from fedreach.federation.round import ClientView, Federation, Reports, Selection
+    from fedreach.federation.solvers import LocalSGD
 
 __version__ = "0.1.0"
+
+_WHERE = {
+    "load": "fedreach.data.catalogue",
+    "Dataset": "fedreach.data.datasets",
+    "from_arrays": "fedreach.data.datasets",
+    "FederatedData": "fedreach.data.federated",
+    "build_engine": "fedreach.engines",
+    "Simulation": "fedreach.engines.simulation",
+    "Evaluator": "fedreach.evaluation",
+    "ClientView": "fedreach.federation.round",
+    "Federation": "fedreach.federation.round",
+    "Reports": "fedreach.federation.round",
+    "Selection": "fedreach.federation.round",
+    "LocalSGD": "fedreach.federation.solvers",
+}
+
+__all__ = [
+    "ClientView",
+    "Dataset",
+    "Evaluator",
+    "FederatedData",
+    "Federation",
+    "LocalSGD",
+    "Reports",
+    "Selection",
+    "Simulation",
+    "build_engine",
+    "from_arrays",
+    "load",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'fedreach' has no attribute {name!r}")
+    return getattr(importlib.import_module(_WHERE[name]), name)

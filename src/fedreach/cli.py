@@ -182,7 +182,7 @@ def compare(
     with show.compare_progress(experiment, quiet=quiet or as_json) as tell:
         told = compare_all(experiment, out=out, base=base, workers=workers, tell=tell)
     if told.finished:
-        _report([out], out / "report", figure_formats, as_json)
+        _report([out], out, figure_formats, as_json)
     for job, cause in told.failed.items():
         click.secho(f"failed: {job.label}: {cause}", fg="red", err=True)
     if told.failed:
@@ -199,38 +199,42 @@ def compare(
     "  fedreach report runs/digits --json | jq '.methods[].unseen_accuracy'"
 )
 @click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), help="Where to write. Default: report/ in the first folder.")
+@click.option("--out", type=click.Path(path_type=Path), help="Where to make report/. Default: the first folder.")
 @click.option("--formats", default="svg,png,pdf", show_default=True, help="Figure formats, comma separated.")
 @click.option("--tensorboard", is_flag=True, help="Also write event files for TensorBoard (extra `tracking`).")
 @_json
 def report(folders: tuple[Path, ...], out: Path | None, formats: str, tensorboard: bool, as_json: bool) -> None:
     """Make table, figures and page again from the stored rows of comparisons or runs."""
-    out = out or folders[0] / "report"
-    _report(list(folders), out, _formats(formats), as_json)
+    out = out or folders[0]
+    _report(folders, out, _formats(formats), as_json)
     if tensorboard:
-        from fedreach.report.tensorboard import export
+        from fedreach.report.tensorboard import write_events
 
-        export(folders, out / "tensorboard")
-        click.echo(f"Wrote {out / 'tensorboard'}", err=as_json)
+        write_events(folders, out / "report" / "tensorboard")
+        click.echo(f"Event files: {out / 'report' / 'tensorboard'}", err=as_json)
 
 
 def _formats(text: str) -> tuple[str, ...]:
+    from fedreach.report.figures.saving import check_formats
+
     formats = tuple(part.strip().lower() for part in text.split(",") if part.strip())
-    for name in formats:
-        if name not in ("svg", "png", "pdf"):
-            raise ConfigError(
-                f"--formats must name svg, png or pdf; got {name!r}.{nearest(name, ['svg', 'png', 'pdf'])}"
-            )
+    check_formats(formats)
     return formats
 
 
-def _report(folders: list[Path], out: Path, formats: tuple[str, ...], as_json: bool) -> None:
-    from fedreach.report import write_report
+def _report(folders: Sequence[Path], out: Path, formats: tuple[str, ...], as_json: bool) -> None:
+    from fedreach.report import as_records, read, terminal_table, write_report
 
     written = write_report(folders, out, formats=formats)
-    click.echo(json.dumps(written.records) if as_json else written.terminal)
-    if not as_json:
-        click.echo(f"\nPage: {written.page}\nAll files: {out}")
+    comparison = read(folders)
+    if as_json:
+        click.echo(json.dumps({"methods": as_records(comparison), "page": str(written.page)}))
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    console.print(terminal_table(comparison, width=None if console.is_terminal else 160))
+    console.print(f"\nPage: {written.page}\nTables and figures: {written.page.parent}", soft_wrap=True)
 
 
 # --------------------------------------------------------------------------------------------------- partition
@@ -269,10 +273,12 @@ def partition(
         data.partition.save(save)
         click.echo(f"Saved {save}", err=as_json)
     if plot is not None:
-        from fedreach.report import partition_heatmap, save_figure
+        from fedreach.report import partition_heatmap
+        from fedreach.report import save as save_figure
 
+        name = plot.suffix[1:].lower()
         figure = partition_heatmap(record["label_counts"], record["participants"], record["unseen"])
-        save_figure(figure, plot)
+        save_figure(figure, plot.with_suffix(""), _formats(name or "none"))
         click.echo(f"Drew {plot}", err=as_json)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from fedreach.data.catalogue import load
 from fedreach.data.datasets import Dataset
 from fedreach.data.federated import FederatedData, split_held_out
-from fedreach.data.noise import corrupt
+from fedreach.data.noise import LabelNoise
 from fedreach.data.partition import Partition, handle_empty
 from fedreach.data.population import draw_population
 from fedreach.engines import build_engine
@@ -69,14 +69,9 @@ class Builder:
             # Only training labels are corrupted: what is held out must measure the truth.
             rng = generator(seed, "noise")
             mine = Partition(np.arange(len(train.order)), train.offsets, kind=partition.kind, parameters={})
-            made = corrupt(
-                labels[train.order],
-                rng,
-                kind=e.noise.name,
-                num_classes=dataset.num_classes,
-                partition=mine,
-                **e.noise.options,
-            )
+            make = names.find("noise", e.noise.name, self.base)
+            about = {"kind": e.noise.name, "num_classes": dataset.num_classes, "partition": mine}
+            made: LabelNoise = make(labels[train.order], rng, **about, **e.noise.options)
             labels = labels.copy()
             labels[train.order] = made.labels
             noise = made.record

@@ -248,15 +248,13 @@ def _contradictions(e: Experiment) -> list[Problem]:
     participants = e.population.participants
     limit = participants if isinstance(participants, int) else len(participants) if participants else None
     limit = e.partition.clients if limit is None and e.partition.name != "natural" else limit
-    cohorts = {("method", "cohort"): e.method.cohort} if not e.methods else {}
-    cohorts |= {("methods", name, "cohort"): m.cohort or e.method.cohort for name, m in e.methods.items()}
-    for path, cohort in cohorts.items():
-        selection = e.resolved(path[1] if path[0] == "methods" else None).method.selection.name
-        if limit is not None and cohort > limit and selection != "full":
+    methods: dict[str | None, int | None] = {name: m.cohort for name, m in e.methods.items()} or {None: None}
+    for method, cohort in methods.items():
+        size = cohort or e.method.cohort
+        if limit is not None and size > limit and e.resolved(method).method.selection.name != "full":
+            path = ("methods", method, "cohort") if method is not None and cohort else ("method", "cohort")
             problems.append(
-                Problem(
-                    path, f"must be at most the {limit} participants; got {cohort}. Lower it or let more take part."
-                )
+                Problem(path, f"must be at most the {limit} participants; got {size}. Lower it or let more take part.")
             )
     return problems
 
@@ -266,6 +264,7 @@ def _contradictions(e: Experiment) -> list[Problem]:
 
 def _choices(raw: Mapping[str, Any]) -> list[tuple[str, tuple[str, ...]]]:
     """Return (kind, path) of every named thing that the file sets."""
+    places: list[tuple[str, tuple[str, ...]]]
     places = [(kind, (kind,)) for kind in ("data", "partition", "noise", "model")]
     places.append(("participation", ("population", "participation")))
     parts = ("selection", "weighting", "solver", "server")
@@ -276,7 +275,7 @@ def _choices(raw: Mapping[str, Any]) -> list[tuple[str, tuple[str, ...]]]:
     return [(kind, path) for kind, path in places if _at(raw, path) is not None]
 
 
-_OWN_KEYS = {"data": Data, "partition": PartitionSection}
+_OWN_KEYS: dict[str, type[Choice]] = {"data": Data, "partition": PartitionSection}
 
 
 def _check_choice(kind: str, path: tuple[str, ...], choice: Mapping[str, Any], base: Path) -> list[Problem]:
@@ -317,7 +316,7 @@ def options_model(target: Callable[..., Any], given: Sequence[str]) -> type[Base
     signature = inspect.signature(target)
     if any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values()):
         return None
-    function = target.__init__ if inspect.isclass(target) else target  # type: ignore[misc]
+    function: Any = vars(target)["__init__"] if inspect.isclass(target) and "__init__" in vars(target) else target
     try:
         hints = typing.get_type_hints(function)
     except NameError:

@@ -152,6 +152,7 @@ def _runs_left_out(comparison: Comparison) -> str:
 def _cards(comparison: Comparison, best: MethodSummary) -> tuple[Card, ...]:
     accuracy = primary_of(best, comparison)
     spread = f"± {100 * accuracy.sd:.1f} sd over {accuracy.count} seeds" if accuracy.sd is not None else "one seed"
+    first = "Best on" if len(comparison.methods) > 1 else "On"
     cards = [
         Card(
             f"{first} {POPULATION[comparison.primary]}",

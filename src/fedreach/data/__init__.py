@@ -1,0 +1,1 @@
+"""Data sets, partitions over clients, label noise, and who takes part."""
