@@ -51,7 +51,9 @@ def test_shards_that_cannot_hold_all_classes_or_samples_are_refused():
         shards(BALANCED, 600, generator(0, "partition"))
 
 
-@pytest.mark.parametrize(("num_clients", "share", "balanced"), [(30, 0.1, 3), (80, 0.1, 8), (11, 0.1, 2), (10, 0.0, 0)])
+@pytest.mark.parametrize(
+    ("num_clients", "share", "balanced"), [(25, 0.28, 7), (30, 0.1, 3), (80, 0.1, 8), (11, 0.1, 2), (10, 0.0, 0)]
+)
 def test_the_first_clients_are_balanced_and_as_large_as_the_average(num_clients, share, balanced):
     labels = np.repeat(np.arange(10), np.arange(900, 1000, 10))
     p = hybrid(labels, num_clients, generator(0, "partition"), share=share)

@@ -18,7 +18,7 @@ from fedreach.errors import ConfigError
 from fedreach.federation.solvers import LocalSGD, LocalSolver
 from fedreach.models.flat import Layout, bind, flatten
 
-EVALUATION_BATCH = 512
+EVALUATION_BATCH = 256
 
 
 class Trained(NamedTuple):

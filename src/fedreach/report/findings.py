@@ -145,7 +145,10 @@ def _runs_left_out(comparison: Comparison) -> str:
     if finished == planned:
         return ""
     if comparison.provisional:
-        return f"No run has finished yet ({planned} planned): numbers are those of the last evaluated round."
+        return (
+            f"None of the {planned} runs has finished: numbers are from each one's last evaluated round, and compare "
+            "badly where these rounds differ."
+        )
     return f"{planned - finished} of {planned} runs did not finish and are not counted; they are listed below."
 
 

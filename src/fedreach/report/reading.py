@@ -157,10 +157,17 @@ def _read_partition(path: Path) -> Partition:
 
 
 def _columns(rows: Sequence[Mapping[str, Any]], path: Path) -> dict[str, Floats]:
-    # Lists (cohort, weights, lost) are no columns; None and a missing key are both "no such number".
-    names = _unique(key for row in rows for key, value in row.items() if isinstance(value, (int, float)))
+    columns: dict[str, Floats] = {"round": np.full(len(rows), np.nan)}
+    # Rows with the same keys are read together: a few groups (evaluated or not), however many rounds.
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for place, held in enumerate(rows):
+        groups.setdefault(tuple(held), []).append(place)
     try:
-        columns = {name: np.array([row.get(name) for row in rows], dtype=np.float64) for name in ("round", *names)}
+        for names, places in groups.items():
+            for name in names:
+                if not isinstance(rows[places[0]][name], (list, str)):  # a cohort is no column
+                    column = columns.setdefault(name, np.full(len(rows), np.nan))
+                    column[places] = np.array([rows[place][name] for place in places], dtype=np.float64)  # None is nan
     except (TypeError, ValueError) as error:
         raise RunFolderError(
             f"{path} holds a value that is not a number ({error}). Run the same command again."

@@ -48,7 +48,7 @@ def dirichlet_by_class(
 
     Reference:
         Hsu, Qi and Brown 2019 (arXiv 1909.06335) and, split per class as here, Yurochkin et al. 2019
-        (arXiv 1905.12022), section 4.
+        (arXiv 1905.12022).
 
     Example:
         >>> p = dirichlet_by_class(np.arange(100) % 4, 5, np.random.default_rng(0), alpha=1e6)

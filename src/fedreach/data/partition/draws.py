@@ -52,7 +52,7 @@ def log_dirichlet(alpha: float, shape: tuple[int, int], rng: np.random.Generator
     """Draw rows ~ Dir(alpha * 1), as logarithms up to a constant per row.
 
     Dir(alpha) is a row of independent Gamma(alpha) draws over their sum, and Gamma(alpha) has the law of
-    Gamma(alpha + 1) * U**(1 / alpha) (Marsaglia and Tsang 2000, section 6). In logarithms,
+    Gamma(alpha + 1) * U**(1 / alpha) (Marsaglia and Tsang 2000). In logarithms,
     log G(alpha + 1) - E / alpha with E ~ Exp(1), it is finite for every alpha, where Gamma(1e-6) underflows to 0.
     """
     return np.asarray(np.log(rng.standard_gamma(alpha + 1, shape)) - rng.standard_exponential(shape) / alpha)

@@ -71,7 +71,7 @@ def hybrid(
     check_enough(checked.size, num_clients, min_size)
     classes, class_sizes = classes_of(checked)
     num_classes = class_sizes.size
-    balanced = math.ceil(share * num_clients - 1e-9)  # 0.1 * 30 is 3.0000000000000004
+    balanced = math.ceil(share * num_clients - 1e-9)  # 0.28 * 25 is 7.000000000000001
     others = num_clients - balanced
 
     each = 0

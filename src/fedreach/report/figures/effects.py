@@ -37,6 +37,6 @@ def differences(comparison: Comparison) -> Figure | None:
     axes.grid(axis="y", visible=False)
     axes.tick_params(axis="y", length=0, labelcolor=MUTED)
     axes.set_title(f"Difference on {SHORT[comparison.primary]}")
-    axes.set_xlabel(f"percentage points above {short(comparison.baseline, 20)}")
+    axes.set_xlabel(f"percentage points above {short(comparison.baseline, 14)}")
     in_percent(axes, "x")
     return figure

@@ -38,6 +38,7 @@ def check_formats(formats: Sequence[str]) -> None:
 def save(figure: Figure, stem: Path, formats: Sequence[str] = FORMATS) -> tuple[Path, ...]:
     """Write the figure as ``stem.svg`` and so on and return the paths."""
     check_formats(formats)
+    _lay_out(figure)
     paths = []
     for name in formats:
         path = stem.with_name(f"{stem.name}.{name}")
@@ -53,6 +54,7 @@ def inline_svg(figure: Figure, name: str, title: str, description: str) -> str:
     Colours become CSS variables, ids get `name` in front so that several figures share a page, and what
     belongs to method j gets the classes ``method mj``.
     """
+    _lay_out(figure)
     out = io.StringIO()
     figure.savefig(out, format="svg", transparent=True, metadata=_METADATA["svg"])
     svg = out.getvalue()
@@ -72,3 +74,12 @@ def inline_svg(figure: Figure, name: str, title: str, description: str) -> str:
         f'<desc id="{name}-desc">{html.escape(description)}</desc>'
     )
     return re.sub(r"<svg[^>]*>", lambda _: opening, svg, count=1)
+
+
+def _lay_out(figure: Figure) -> None:
+    # Once for all formats: it takes as long as drawing.
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    if isinstance(figure.get_layout_engine(), ConstrainedLayoutEngine):
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")

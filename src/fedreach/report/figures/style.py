@@ -153,9 +153,10 @@ class Legend:
 
 def in_percent(axes: Axes, axis: str = "y") -> None:
     """Label an axis of fractions in per cent."""
-    from matplotlib.ticker import PercentFormatter
+    from matplotlib.ticker import FuncFormatter
 
-    (axes.yaxis if axis == "y" else axes.xaxis).set_major_formatter(PercentFormatter(1.0, symbol=""))
+    formatter = FuncFormatter(lambda value, _: f"{round(100 * value, 6):g}".replace("-", "−"))
+    (axes.yaxis if axis == "y" else axes.xaxis).set_major_formatter(formatter)
 
 
 def heat_colours() -> Any:

@@ -1,0 +1,51 @@
+# `make demo` and `make test` do everything from a bare Python 3.11: they make .venv and install what they need.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# One thread a test process: pytest-xdist fills the cores.
+TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+.PHONY: demo test test-all check format bench clean
+
+demo: $(VENV)/.installed-base
+	$(BIN)/fedreach compare --out runs/digits
+
+test: $(VENV)/.installed-dev
+	$(TEST_ENV) $(BIN)/pytest -n 2 -m "not slow" tests src/fedreach
+
+test-all: $(VENV)/.installed-dev
+	$(TEST_ENV) $(BIN)/pytest -n 2 tests src/fedreach
+
+check: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.installed-bench
+	$(BIN)/python benchmarks/engine.py
+
+$(VENV)/bin/pip:
+	$(PYTHON) -m venv $(VENV)
+
+# torch first and by its exact version, so that nothing else can pull another build in.
+$(VENV)/.installed-base: pyproject.toml constraints.txt | $(VENV)/bin/pip
+	$(PIP) torch==2.13.0
+	$(PIP) --editable .
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed-base
+	$(PIP) --editable '.[dev]'
+	touch $@
+
+$(VENV)/.installed-bench: $(VENV)/.installed-dev
+	$(PIP) --editable '.[bench]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) runs site build dist .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
