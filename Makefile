@@ -27,7 +27,7 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 
 bench: $(VENV)/.installed-bench
-	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/engine.py --write
 
 $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)

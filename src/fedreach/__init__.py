@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedreach.data.catalogue import load
     from fedreach.data.datasets import Dataset, from_arrays
-    from fedreach.data.federated import FederatedData
+    from fedreach.data.federated import FederatedData, federate
     from fedreach.engines import build_engine
-    from fedreach.engines.simulation import Simulation
+    from fedreach.engines.simulation import Simulation, simulate
     from fedreach.evaluation import Evaluator
     from fedreach.federation.round import ClientView, Federation, Reports, Selection
     from fedreach.federation.solvers import LocalSGD
@@ -26,8 +26,10 @@ _WHERE = {
     "Dataset": "fedreach.data.datasets",
     "from_arrays": "fedreach.data.datasets",
     "FederatedData": "fedreach.data.federated",
+    "federate": "fedreach.data.federated",
     "build_engine": "fedreach.engines",
     "Simulation": "fedreach.engines.simulation",
+    "simulate": "fedreach.engines.simulation",
     "Evaluator": "fedreach.evaluation",
     "ClientView": "fedreach.federation.round",
     "Federation": "fedreach.federation.round",
@@ -47,8 +49,10 @@ __all__ = [
     "Selection",
     "Simulation",
     "build_engine",
+    "federate",
     "from_arrays",
     "load",
+    "simulate",
 ]
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fedreach.experiments.config import Experiment
 
 INTERRUPTED = 130
+LOG_WIDTH = 200  # of tables that go to a file or a pipe
 
 
 class _Commands(click.Group):
@@ -81,9 +82,9 @@ _quiet = click.option("-q", "--quiet", is_flag=True, help="No progress.")
 
 
 def _load(config: Path | None, overrides: Sequence[str]) -> tuple[Experiment, Path]:
-    from fedreach.experiments import config as module
+    from fedreach.experiments.loading import load
 
-    experiment = module.load(config, overrides)
+    experiment = load(config, overrides)
     return experiment, (config.resolve().parent if config is not None else Path.cwd())
 
 
@@ -127,8 +128,15 @@ def run(
     if resume and not (folder / CHECKPOINT).exists():
         raise ConfigError(f"--resume: there is no checkpoint in {folder}. Without --resume the run starts anew.")
     resolved = experiment.resolved(method)
-    with show.run_progress(resolved, folder, quiet=quiet or as_json) as tell:
-        result = run_one(resolved, seed=seed, folder=folder, base=base, method=method or "run", tell=tell)
+    silent = quiet or as_json
+
+    def begin(data: FederatedData) -> None:
+        if not silent:
+            click.echo(show.summary(resolved.model_copy(update={"seeds": [seed]}), data), err=True)
+            click.echo(f"  {resolved.rounds} rounds into {folder}", err=True)
+
+    with show.run_progress(resolved, quiet=silent) as tell:
+        result = run_one(resolved, seed=seed, folder=folder, base=base, method=method or "run", begin=begin, tell=tell)
     last = show.last_evaluation(folder)
     if as_json:
         click.echo(json.dumps({"folder": str(folder), **result, "last": last}))
@@ -175,12 +183,15 @@ def compare(
         experiment = experiment.model_copy(update={"seeds": list(range(seeds))})
     out = out or Path("runs") / experiment.name
     figure_formats = _formats(formats)
-    if not (quiet or as_json):
-        _, data = _federated(experiment, base)
-        click.echo(show.summary(experiment, data), err=True)
-        del data
-    with show.compare_progress(experiment, quiet=quiet or as_json) as tell:
-        told = compare_all(experiment, out=out, base=base, workers=workers, tell=tell)
+    silent = quiet or as_json
+
+    def begin() -> None:
+        data = _federated(experiment, base)  # read here too, so that data that cannot be used ends it at once
+        if not silent:
+            click.echo(show.summary(experiment, data), err=True)
+
+    with show.compare_progress(quiet=silent) as tell:
+        told = compare_all(experiment, out=out, base=base, workers=workers, begin=begin, tell=tell)
     if told.finished:
         _report([out], out, figure_formats, as_json)
     for job, cause in told.failed.items():
@@ -233,7 +244,9 @@ def _report(folders: Sequence[Path], out: Path, formats: tuple[str, ...], as_jso
     from rich.console import Console
 
     console = Console(highlight=False)
-    console.print(terminal_table(comparison, width=None if console.is_terminal else 160))
+    if not console.is_terminal:  # a log or a pipe has no width of its own
+        console = Console(highlight=False, width=160)
+    console.print(terminal_table(comparison, width=console.width))
     console.print(f"\nPage: {written.page}\nTables and figures: {written.page.parent}", soft_wrap=True)
 
 
@@ -266,7 +279,8 @@ def partition(
     experiment, base = _load(config, overrides)
     if seed is not None:
         experiment = experiment.model_copy(update={"seeds": [seed]})
-    _, data = _federated(experiment, base)
+    plot_format = _formats(plot.suffix[1:] or "none") if plot is not None else ()
+    data = _federated(experiment, base)
     record = federation_record(data)
     click.echo(json.dumps(record) if as_json else show.partition_table(experiment, data))
     if save is not None:
@@ -276,18 +290,18 @@ def partition(
         from fedreach.report import partition_heatmap
         from fedreach.report import save as save_figure
 
-        name = plot.suffix[1:].lower()
         figure = partition_heatmap(record["label_counts"], record["participants"], record["unseen"])
-        save_figure(figure, plot.with_suffix(""), _formats(name or "none"))
+        save_figure(figure, plot.with_suffix(""), plot_format)
         click.echo(f"Drew {plot}", err=as_json)
 
 
-def _federated(experiment: Experiment, base: Path) -> tuple[Any, FederatedData]:
+def _federated(experiment: Experiment, base: Path) -> FederatedData:
     from fedreach.experiments.build import Builder
+    from fedreach.experiments.identity import blamed
 
-    builder = Builder(experiment, base)
-    dataset = builder.dataset(progress=sys.stderr.isatty())
-    return dataset, builder.federated(dataset, experiment.seeds[0])
+    with blamed(experiment, base):
+        builder = Builder(experiment, base)
+        return builder.federated(builder.dataset(progress=sys.stderr.isatty()), experiment.seeds[0])
 
 
 # ------------------------------------------------------------------------------------------- list, init, shells

@@ -119,7 +119,7 @@ def write_run(
     return folder
 
 
-def _evaluation(  # noqa: PLR0913
+def _evaluation(
     r: int,
     clients: list[dict[str, Any]],
     rng: np.random.Generator,
@@ -202,7 +202,31 @@ def write_comparison(
         "methods": list(methods),
         "seeds": list(seeds),
         "runs": runs,
-        "config": {"rounds": 60, "cohort": 10, "data": {"name": "digits", "partition": {"scheme": "dirichlet_by_class"}}},
+        "config": {
+            "rounds": 60,
+            "cohort": 10,
+            "data": {"name": "digits", "partition": {"scheme": "dirichlet_by_class"}},
+        },
     }
     write_json(out / "comparison.json", comparison)
     return out
+
+
+def write_curve(
+    folder: Path,
+    method: str,
+    seed: int,
+    columns: Mapping[str, Sequence[float | None]],
+    *,
+    held: Mapping[str, Any] | None = None,
+    best_round: int | None = None,
+) -> Path:
+    """Write a finished run with exactly these columns, round 0 first, for tests with known answers."""
+    length = len(next(iter(columns.values())))
+    write_run(folder, method, seed, rounds=length - 1, every=1, held=held, test=False)
+    rows = [{"round": r} | {name: values[r] for name, values in columns.items()} for r in range(length)]
+    write_lines(folder / "rounds.jsonl", rows)
+    write_json(
+        folder / "result.json", {"status": "finished", "rounds": length - 1, "best_round": best_round, "error": None}
+    )
+    return folder

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +11,11 @@ import numpy as np
 
 from fedreach.arrays import AnyArray, Bools, Ints
 from fedreach.data.datasets import Dataset
+from fedreach.data.noise import corrupt
 from fedreach.data.partition import Partition
-from fedreach.data.population import Population
-from fedreach.errors import ConfigError
+from fedreach.data.population import Population, draw_population
+from fedreach.errors import ConfigError, DataError
+from fedreach.streams import generator
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +76,64 @@ class FederatedData:
         for array in (*arrays, self.population.participants):
             digest.update(np.ascontiguousarray(array, dtype="<i8").tobytes())
         return digest.hexdigest()
+
+
+def federate(
+    dataset: Dataset,
+    partition: Partition,
+    *,
+    seed: int = 0,
+    participants: int | Sequence[int] | None = None,
+    exclude_clients: Sequence[int] = (),
+    exclude_labels: Sequence[int] = (),
+    held_out: float = 0.2,
+    noise: Mapping[str, Any] | None = None,
+) -> FederatedData:
+    """Choose who takes part, hold data out and add label noise.
+
+    Args:
+        dataset: What is divided.
+        partition: How, over N clients.
+        seed: Of the three choices; each has a stream of its own, so that one does not change the others.
+        participants: See `fedreach.data.population.draw_population`, also for the two exclusions.
+        exclude_clients: Ids of clients that never train.
+        exclude_labels: Clients with an example of one of these classes never train.
+        held_out: Share of each client's samples that is held out, see `split_held_out`.
+        noise: Arguments of `fedreach.data.noise.corrupt`, such as ``{"kind": "symmetric", "rate": 0.2}``. Only
+            training labels are corrupted: what is held out must measure the truth.
+
+    Example:
+        >>> from fedreach.data.catalogue import load
+        >>> from fedreach.data.partition import iid
+        >>> from fedreach.streams import generator
+        >>> digits = load("digits")
+        >>> data = federate(digits, iid(digits.train_y, 50, generator(0, "partition")), participants=20)
+        >>> len(data.population.participants), len(data.population.unseen)
+        (20, 30)
+    """
+    if len(partition.order) != len(dataset.train_y):
+        raise DataError(
+            f"The partition divides {len(partition.order)} samples, but {dataset.name} has {len(dataset.train_y)} "
+            "training samples. It belongs to another data set."
+        )
+    train, held = split_held_out(partition, held_out, generator(seed, "held-out"))
+    population = draw_population(
+        partition.label_counts(dataset.train_y, dataset.num_classes),
+        generator(seed, "population"),
+        participants=participants,
+        exclude_clients=exclude_clients,
+        exclude_labels=exclude_labels,
+    )
+    labels, record = dataset.train_y, None
+    if noise is not None:
+        own = Partition(np.arange(len(train.order)), train.offsets, kind=partition.kind)
+        made = corrupt(
+            labels[train.order], generator(seed, "noise"), num_classes=dataset.num_classes, partition=own, **noise
+        )
+        labels = labels.copy()
+        labels[train.order] = made.labels
+        record = made.record
+    return FederatedData(dataset, labels, partition, population, train, held, record)
 
 
 def split_held_out(partition: Partition, share: float, rng: np.random.Generator) -> tuple[Ranges, Ranges]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ class Trained(NamedTuple):
 
     update: Float32s  # (k, d) local - broadcast
     loss: Floats  # (k,) mean training loss over all examples of all local steps
+    trainable: int | None = None  # p: the first p of the d numbers are trained, the rest are buffers; None: all d
 
 
 class Samples:
@@ -51,6 +53,12 @@ class Samples:
     def __len__(self) -> int:
         return len(self.y)
 
+    def relabelled(self, y: Ints) -> Self:
+        """Return the same examples with other labels; the examples are not copied."""
+        other = copy.copy(self)
+        other.y = torch.from_numpy(np.array(y, dtype=np.int64)).to(self.y.device)
+        return other
+
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Return inputs (..., *sample) and labels (...) for an index of any shape (...)."""
         flat = index.reshape(-1)
@@ -66,7 +74,7 @@ class Engine(ABC):
     """Trains cohorts and evaluates models on one federation.
 
     Args:
-        module: The model; its present numbers are the initial parameters.
+        module: The model; its present numbers are the initial parameters. It is copied.
         data: The federation.
         solver: Correction of the local gradient.
         local: Local SGD.
@@ -86,11 +94,12 @@ class Engine(ABC):
         device: str = "cpu",
     ) -> None:
         self.device = checked_device(device)
-        self.module = module.to(self.device)
+        self.module = copy.deepcopy(module).to(self.device)
         self.layout = Layout.of(self.module)
         self.data, self.solver, self.local, self.seed = data, solver, local, seed
         d = data.dataset
         self.train_samples = Samples(d.train_x, data.labels, d.kind, d.mean, d.std, self.device)
+        self.true_samples = self.train_samples.relabelled(d.train_y)  # without label noise, for evaluation
         self.test_samples = Samples(d.test_x, d.test_y, d.kind, d.mean, d.std, self.device)
         self.initial: Float32s = flatten(self.module).cpu().numpy()
 

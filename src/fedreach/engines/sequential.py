@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from fedreach.arrays import Float32s, Ints
 from fedreach.engines.base import Engine, Trained
+from fedreach.errors import TrainingError
 from fedreach.models.flat import bind
 from fedreach.streams import torch_seed
 
@@ -25,9 +26,12 @@ class Sequential(Engine):
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
             for row, (client, plan) in enumerate(zip(ids, self.plans(ids, round_), strict=True)):
                 torch.manual_seed(torch_seed(self.seed, "dropout", round_, int(client)))
-                vector, loss[row] = self._train_one(start, plan, rate)
+                try:
+                    vector, loss[row] = self._train_one(start, plan, rate)
+                except Exception as error:
+                    raise TrainingError(f"Client {client} failed in round {round_}: {error}") from error
                 update[row] = (vector - start).cpu().numpy()
-        return Trained(update, loss)
+        return Trained(update, loss, self.layout.num_trainable)
 
     def _train_one(self, start: torch.Tensor, plan: Ints, rate: float) -> tuple[torch.Tensor, float]:
         local, p = self.local, self.layout.num_trainable

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from torch import nn
 
 from fedreach.arrays import Float32s, Floats, Ints
 from fedreach.data.federated import FederatedData
 from fedreach.engines.base import Engine, Trained
-from fedreach.errors import TrainingError
+from fedreach.engines.choice import build_engine
+from fedreach.errors import ConfigError, DataError, TrainingError
 from fedreach.federation.participation import Always, Participation
 from fedreach.federation.round import (
     ClientView,
@@ -24,7 +27,8 @@ from fedreach.federation.round import (
     plan_probe,
     plan_round,
 )
-from fedreach.streams import generator
+from fedreach.models import build as build_model
+from fedreach.streams import generator, torch_seed
 
 
 class Round(NamedTuple):
@@ -65,11 +69,23 @@ class Simulation:
     participation: Participation = field(default_factory=Always)
     drop_failing: bool = False
 
+    def __post_init__(self) -> None:
+        for part in ("solver", "local"):
+            ours, theirs = getattr(self.federation, part), getattr(self.engine, part)
+            if ours != theirs:
+                raise ConfigError(f"federation.{part} {ours} and that of the engine, {theirs}, must be the same.")
+
     @cached_property
     def first_view(self) -> ClientView:
         """What the server knows before the first round."""
         ids, needs = self.data.population.participants, self.federation.needs()
         counts = self.data.label_counts()[ids]
+        empty = ids[self.data.train.sizes[ids] == 0]
+        if empty.size:
+            raise DataError(
+                f"A participant must have at least one training example; client {empty[0]} has none. "
+                "Leave it out of the population, or drop or merge empty clients (`handle_empty`)."
+            )
         view = ClientView.of(ids, self.data.train.sizes[ids])
         return replace(
             view,
@@ -123,7 +139,43 @@ class Simulation:
         if view.label_entropy is not None:
             metrics["label_entropy"] = view.label_entropy[rows]
         counts = None if view.label_counts is None else view.label_counts[rows]
-        return Reports(ids, trained.update[finite], metrics, counts, lost)
+        return Reports(ids, trained.update[finite], metrics, counts, lost, trained.trainable)
+
+
+def simulate(
+    data: FederatedData,
+    model: str | Callable[..., nn.Module],
+    federation: Federation,
+    *,
+    rounds: int,
+    model_options: Mapping[str, Any] | None = None,
+    engine: str = "auto",
+    device: str = "cpu",
+    participation: Participation | None = None,
+    drop_failing: bool = False,
+) -> Simulation:
+    """Return the simulation of a federation, with model and engine made for its data.
+
+    Args:
+        data: Who holds what.
+        model: A name of `fedreach.models.MODELS`, or a function that returns a module, see `fedreach.models.build`.
+        federation: The parts that decide.
+        rounds: Length of the run.
+        model_options: Further arguments of the model.
+        engine: ``"auto"``, ``"sequential"`` or ``"stacked"``.
+        device: ``"cpu"`` or ``"cuda"``.
+        participation: Who can be reached in a round; everybody where left out.
+        drop_failing: See `Simulation`.
+    """
+    module = build_model(
+        model,
+        data.dataset.train_x.shape[1:],
+        data.dataset.num_classes,
+        seed=torch_seed(federation.seed, "model"),
+        options=model_options,
+    )
+    made = build_engine(engine, module, data, federation.solver, federation.local, federation.seed, device)
+    return Simulation(federation, data, made, rounds, participation or Always(), drop_failing)
 
 
 def label_entropy(counts: Ints) -> Floats:

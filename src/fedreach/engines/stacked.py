@@ -2,7 +2,8 @@
 
 The cohort's models are the rows of one (k, d) matrix. Clients are sorted by their number of local steps, so that in
 step t those still training are a prefix of it; no work is spent on clients that are done. Batches that are not full
-are filled up with samples of weight 0. `sequential` is the plain twin, and a test holds the two equal.
+are filled up with samples of weight 0. `sequential` is the plain twin, and a test holds the two equal; only the masks
+of dropout differ, because one stream serves the whole stack.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch.nn import functional as F
 
 from fedreach.arrays import Float32s, Ints
 from fedreach.engines.base import Engine, Trained
+from fedreach.errors import TrainingError
 from fedreach.streams import torch_seed
 
 Rows = slice | Tensor
@@ -50,13 +52,19 @@ class Stacked(Engine):
                 active = int((counts[:, step] > 0).sum())
                 for rows, count in self._groups(counts[:active, step]):
                     batch = batches[rows, step, : count.max()]
-                    total[rows] += self._step(stack, velocity, start, rows, batch, count, rate)
+                    try:
+                        total[rows] += self._step(stack, velocity, start, rows, batch, count, rate)
+                    except Exception as error:
+                        raise TrainingError(
+                            f"One of the clients {sorted(map(int, ids))} failed in round {round_}: {error}. "
+                            "engine.name = 'sequential' says which."
+                        ) from error
 
         update = np.empty((len(ids), self.layout.size), np.float32)
         update[order] = (stack - start).cpu().numpy()
         loss = np.empty(len(ids))
         loss[order] = total.cpu().numpy() / counts.sum(axis=1)
-        return Trained(update, loss)
+        return Trained(update, loss, self.layout.num_trainable)
 
     def _groups(self, counts: Ints) -> Iterator[tuple[Rows, Ints]]:
         """Split the active rows, with their batch sizes, into what can run together.
@@ -77,7 +85,8 @@ class Stacked(Engine):
         """Take one step for these rows of the stack; return each one's loss summed over its samples."""
         local, p = self.local, self.layout.num_trainable
         full = bool((count == batch.shape[1]).all())
-        x, y = self.train_samples.batch(batch if full else batch.clamp(min=0))
+        # Filled up with the client's own first sample: weight 0 would not silence another client's infinite loss.
+        x, y = self.train_samples.batch(batch if full else torch.where(batch >= 0, batch, batch[:, :1]))
         weight = None if full else (batch >= 0).float()
         vectors = stack[rows]
         weights = vectors[:, :p]

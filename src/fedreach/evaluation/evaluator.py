@@ -16,7 +16,8 @@ from fedreach.streams import generator
 class Predictor(Protocol):
     """What evaluation asks of an engine."""
 
-    train_samples: Any
+    train_samples: Any  # with the labels that clients train on
+    true_samples: Any  # the same examples without label noise
     test_samples: Any
 
     def predict(self, params: Float32s, samples: Any, index: Ints) -> tuple[Bools, Float32s]:
@@ -32,7 +33,8 @@ class Evaluator:
     - ``id_...``: participants' held-out data; ``unseen_...``: all data of clients that never train;
       ``test_...``: the standard test set.
     - ``participation_gap`` = id_accuracy - unseen_accuracy.
-    - ``train_accuracy``: participants' training data; ``out_of_sample_gap`` = train_accuracy - id_accuracy.
+    - ``train_accuracy``: participants' training data with the labels they train on; every other column is free of
+      label noise. ``out_of_sample_gap`` = train_accuracy - id_accuracy.
     - ``local_accuracy``: the models of this round's cohort after local training and before aggregation, each on
       its own client's held-out data. It says how well clients do alone and is no property of the global model.
     - ``..._low`` and ``..._high``: 95 % bootstrap interval over clients; ``_p10``, ``_p50``, ``_p90``: percentiles;
@@ -58,7 +60,7 @@ class Evaluator:
             ("unseen", "unseen", self.unseen),
         ):
             if len(group.ids):
-                scores = self._scores(params, group)
+                scores = self._scores(params, self.engine.true_samples, group)
                 means[name] = bootstrap_means(scores.accuracy, rng)
                 columns |= _columns(name, scores, interval(means[name]))
                 records.append(scores.record(round_, population))
@@ -66,7 +68,9 @@ class Evaluator:
             columns["participation_gap"] = columns["id_accuracy"] - columns["unseen_accuracy"]
             low, high = interval(means["id"] - means["unseen"])
             columns |= {"participation_gap_low": low, "participation_gap_high": high}
-        columns["train_accuracy"] = float(self._scores(params, self.training).accuracy.mean())
+        columns["train_accuracy"] = float(
+            self._scores(params, self.engine.train_samples, self.training).accuracy.mean()
+        )
         if "id_accuracy" in columns:
             columns["out_of_sample_gap"] = columns["train_accuracy"] - columns["id_accuracy"]
         if len(self.test_index):
@@ -84,15 +88,15 @@ class Evaluator:
         rows = np.searchsorted(cohort, group.ids)
         parts = np.split(group.index, np.cumsum(group.sizes)[:-1])
         answers = [
-            self.engine.predict(models[row], self.engine.train_samples, part)
+            self.engine.predict(models[row], self.engine.true_samples, part)
             for row, part in zip(rows, parts, strict=True)
         ]
         right, loss = (np.concatenate(column) for column in zip(*answers, strict=True))
         joined = group.scores(right, loss)
         return {"local_accuracy": round(float(joined.accuracy.mean()), 9)}, [joined.record(round_, "local")]
 
-    def _scores(self, params: Float32s, group: Group) -> Scores:
-        return group.scores(*self.engine.predict(params, self.engine.train_samples, group.index))
+    def _scores(self, params: Float32s, samples: Any, group: Group) -> Scores:
+        return group.scores(*self.engine.predict(params, samples, group.index))
 
 
 def _columns(name: str, scores: Scores, bounds: tuple[float, float]) -> dict[str, float]:

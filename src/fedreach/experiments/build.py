@@ -6,26 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedreach.data.catalogue import load
 from fedreach.data.datasets import Dataset
-from fedreach.data.federated import FederatedData, split_held_out
-from fedreach.data.noise import LabelNoise
+from fedreach.data.federated import FederatedData, federate
 from fedreach.data.partition import Partition, handle_empty
-from fedreach.data.population import draw_population
-from fedreach.engines import build_engine
-from fedreach.engines.simulation import Simulation
+from fedreach.engines.simulation import Simulation, simulate
 from fedreach.errors import ConfigError, DataError
 from fedreach.experiments import names
 from fedreach.experiments.config import Choice, Experiment
-from fedreach.federation.participation import Participation
 from fedreach.federation.round import Federation
 from fedreach.federation.selection import FunctionSelection
 from fedreach.federation.solvers import LocalSGD
 from fedreach.federation.weighting import FunctionWeighting
-from fedreach.models import build as build_model
-from fedreach.streams import generator, torch_seed
+from fedreach.streams import generator
 
 
 @dataclass(frozen=True)
@@ -54,39 +47,30 @@ class Builder:
         all methods of a comparison share it.
         """
         e = self.experiment
-        seed = seed if e.population.seed is None else e.population.seed
-        partition = handle_empty(self._partition(dataset, seed), e.partition.empty).partition
-        train, held_out = split_held_out(partition, e.population.held_out, generator(seed, "held-out"))
-        population = draw_population(
-            partition.label_counts(dataset.train_y, dataset.num_classes),
-            generator(seed, "population"),
-            participants=e.population.participants,
-            exclude_clients=e.population.exclude_clients,
-            exclude_labels=e.population.exclude_labels,
+        p = e.population
+        seed = seed if p.seed is None else p.seed
+        return federate(
+            dataset,
+            self._without_empty(self._partition(dataset, seed)),
+            seed=seed,
+            participants=p.participants,
+            exclude_clients=p.exclude_clients,
+            exclude_labels=p.exclude_labels,
+            held_out=p.held_out,
+            noise=None if e.noise is None else {"kind": e.noise.name, **e.noise.options},
         )
-        labels, noise = dataset.train_y, None
-        if e.noise is not None:
-            # Only training labels are corrupted: what is held out must measure the truth.
-            rng = generator(seed, "noise")
-            mine = Partition(np.arange(len(train.order)), train.offsets, kind=partition.kind, parameters={})
-            make = names.find("noise", e.noise.name, self.base)
-            about = {"kind": e.noise.name, "num_classes": dataset.num_classes, "partition": mine}
-            made: LabelNoise = make(labels[train.order], rng, **about, **e.noise.options)
-            labels = labels.copy()
-            labels[train.order] = made.labels
-            noise = made.record
-        return FederatedData(dataset, labels, partition, population, train, held_out, noise)
+
+    def _without_empty(self, partition: Partition) -> Partition:
+        policy = self.experiment.partition.empty
+        try:
+            return handle_empty(partition, policy).partition
+        except DataError as error:
+            raise DataError(f"partition.empty = {policy!r}: {error}") from error
 
     def _partition(self, dataset: Dataset, seed: int) -> Partition:
         section = self.experiment.partition
         if section.file is not None:
-            partition = Partition.load(self.base / section.file)
-            if len(partition.order) != len(dataset.train_y):
-                raise DataError(
-                    f"partition.file {section.file} divides {len(partition.order)} samples, but {dataset.name} has "
-                    f"{len(dataset.train_y)} training samples. It belongs to another data set."
-                )
-            return partition
+            return Partition.load(self.base / section.file)
         make, options = names.find("partition", section.name, self.base), section.options
         num_clients = section.clients
         if section.name == "natural":
@@ -126,17 +110,17 @@ class Builder:
                 f"method.cohort must be at most the {n} participants; got {e.method.cohort}. "
                 "Lower it or let more clients take part."
             )
-        model = e.model.name if ":" not in e.model.name else names.find("model", e.model.name, self.base)
-        module = build_model(
-            model,
-            data.dataset.train_x.shape[1:],
-            data.dataset.num_classes,
-            seed=torch_seed(seed, "model"),
-            options=e.model.options,
+        return simulate(
+            data,
+            e.model.name if ":" not in e.model.name else names.find("model", e.model.name, self.base),
+            federation,
+            rounds=e.rounds,
+            model_options=e.model.options,
+            engine=e.engine.name,
+            device=e.engine.device,
+            participation=self.part("participation", e.population.participation),
+            drop_failing=e.run.on_failure == "drop",
         )
-        engine = build_engine(e.engine.name, module, data, federation.solver, federation.local, seed, e.engine.device)
-        participation: Participation = self.part("participation", e.population.participation)
-        return Simulation(federation, data, engine, e.rounds, participation, e.run.on_failure == "drop")
 
 
 def _with_options(function: Any, options: dict[str, Any]) -> Any:

@@ -29,13 +29,19 @@ def _entry(kind: str, name: str, thing: Any) -> dict[str, Any]:
         summary = " ".join(described[1].split()) if described else summary
     found = re.search(r"References?:\s*(.*?)(?:\n\n|\Z)", text, re.DOTALL)
     reference = " ".join(found[1].split()) if found else ""
-    return {"kind": kind, "name": name, "summary": summary, "options": _options(kind, thing), "reference": reference}
+    return {
+        "kind": kind,
+        "name": name,
+        "summary": summary,
+        "options": _options(kind, name, thing),
+        "reference": reference,
+    }
 
 
-def _options(kind: str, thing: Any) -> dict[str, Any]:
-    given = names.GIVEN.get(kind)
-    if given is None:  # an engine: its options stand in [engine]
+def _options(kind: str, name: str, thing: Any) -> dict[str, Any]:
+    if kind == "engine":  # its options stand in [engine]
         return {}
+    given = names.given(kind, name, thing)
     parameters = inspect.signature(thing).parameters.values()
     empty = inspect.Parameter.empty
     return {p.name: "required" if p.default is empty else p.default for p in parameters if p.name not in given}

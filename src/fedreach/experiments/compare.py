@@ -11,14 +11,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedreach.errors import ConfigError
+from fedreach.errors import ConfigError, RunFolderError
 from fedreach.experiments.config import Experiment
 from fedreach.experiments.folder import RunFolder
+from fedreach.experiments.identity import OtherExperimentError, finished, identity
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,13 +29,17 @@ class Job:
     method: str
     seed: int
     folder: Path
-    config: Mapping[str, Any]
-    rounds: int
+    experiment: Experiment
 
     @property
     def label(self) -> str:
         """Name for people."""
         return f"{self.method}, seed {self.seed}"
+
+    @property
+    def rounds(self) -> int:
+        """Length of the run."""
+        return self.experiment.rounds
 
 
 @dataclass
@@ -79,9 +84,8 @@ def plan(experiment: Experiment, out: Path) -> list[Job]:
     jobs = []
     for seed in experiment.seeds:
         for method in experiment.methods:
-            resolved = experiment.resolved(method)
             folder = out / "runs" / method / f"seed-{seed}"
-            jobs.append(Job(method, seed, folder, resolved.model_dump(mode="json"), resolved.rounds))
+            jobs.append(Job(method, seed, folder, experiment.resolved(method)))
     return jobs
 
 
@@ -91,6 +95,7 @@ def compare(
     out: Path,
     base: Path,
     workers: int | None = None,
+    begin: Callable[[], None] = lambda: None,
     tell: Callable[[Told], None] = lambda told: None,
 ) -> Told:
     """Run all methods with all seeds; results do not depend on the number of workers.
@@ -100,48 +105,82 @@ def compare(
         out: Folder of the comparison.
         base: Folder that paths in the experiment are relative to.
         workers: Processes at a time; None takes the cores divided by ``engine.threads``.
+        begin: Called once before the first run starts, and not where all are finished.
         tell: Called whenever a run has news.
 
     Returns:
         What finished and what failed. A failing run does not stop the others.
+
+    Raises:
+        RunFolderError: If `out` holds another comparison, or another process writes to it. Nothing is changed then.
     """
-    jobs = plan(experiment, out)
-    out.mkdir(parents=True, exist_ok=True)
-    RunFolder(out).write_json(
-        "comparison.json",
-        {
-            "name": experiment.name,
-            "baseline": experiment.baseline or next(iter(experiment.methods)),
-            "target_accuracy": experiment.target_accuracy,
-            "methods": list(experiment.methods),
-            "seeds": list(experiment.seeds),
-            "runs": _runs(jobs, out),
-            "config": experiment.model_dump(mode="json"),
-        },
-    )
-    told = Told(jobs)
-    waiting = list(reversed(jobs))
-    size = workers or max(1, cores() // experiment.engine.threads)
-    pool = [_Worker(base, out / "workers.log") for _ in range(min(size, len(jobs)))]
+    told = Told(plan(experiment, out))
+    with RunFolder(out).locked():
+        waiting = _skip_finished(told, base)
+        RunFolder(out).write_json(
+            "comparison.json",
+            {
+                "name": experiment.name,
+                "baseline": experiment.baseline or next(iter(experiment.methods)),
+                "target_accuracy": experiment.target_accuracy,
+                "methods": list(experiment.methods),
+                "seeds": list(experiment.seeds),
+                "runs": _runs(told.jobs, out),
+                "config": experiment.model_dump(mode="json"),
+            },
+        )
+        for job in [None, *told.failed]:
+            told.ended = job
+            tell(told)
+        if waiting:
+            begin()
+            size = workers or max(1, cores() // experiment.engine.threads)
+            log = out / "workers.log"
+            _run_all(waiting[::-1], told, [_Worker(base, log) for _ in range(min(size, len(waiting)))], tell)
+            if not log.stat().st_size:
+                log.unlink()
+    return told
+
+
+def _skip_finished(told: Told, base: Path) -> list[Job]:
+    """Return the jobs that are to be run; note those that are finished and those whose folder cannot be used."""
+    waiting = []
+    for job in told.jobs:
+        try:
+            done = finished(RunFolder(job.folder), identity(job.experiment, job.seed, job.method, base))
+        except OtherExperimentError:
+            raise
+        except RunFolderError as error:
+            told.failed[job] = str(error)
+            continue
+        if done is None:
+            waiting.append(job)
+        else:
+            told.finished.append(job)
+    told.skipped = len(told.finished)
+    return waiting
+
+
+def _run_all(waiting: list[Job], told: Told, pool: Sequence[_Worker], tell: Callable[[Told], None]) -> None:
+    """Run the jobs, the last one first."""
     messages: queue.Queue[tuple[_Worker, dict[str, Any] | None]] = queue.Queue()
+    told.began = time.monotonic()
     try:
         for worker in pool:
             worker.start(messages)
             _hand_out(worker, waiting, told)
         while told.running:
             worker, message = messages.get()
+            told.ended = None
             _take_in(worker, message, told, messages)
             tell(told)
-            told.ended = None
             if worker.job is None:
                 _hand_out(worker, waiting, told)
     finally:
         for worker in pool:
-            worker.stop(interrupt=bool(told.running))
-        log = out / "workers.log"
-        if log.exists() and not log.stat().st_size:
-            log.unlink()
-    return told
+            worker.end()
+        for worker in pool:
+            worker.wait()
 
 
 def _runs(jobs: Sequence[Job], out: Path) -> dict[str, dict[str, str]]:
@@ -171,7 +210,8 @@ def _take_in(
     if message is None:
         code = worker.process.wait()
         cause = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        message = {"ended": "failed", "error": f"its process died ({cause}); see workers.log"}
+        said = f"; {worker.log} may say why" if worker.log.stat().st_size else ""
+        message = {"ended": "failed", "error": f"its process died ({cause}){said}"}
         worker.start(messages)
     if "ended" not in message:
         told.fresh_rounds += 1
@@ -183,7 +223,6 @@ def _take_in(
         told.failed[job] = message["error"]
     else:
         told.finished.append(job)
-        told.skipped += told.running[job] == 0
     del told.running[job]
     told.ended, worker.job = job, None
 
@@ -217,7 +256,8 @@ class _Worker:
         assert process.stdout is not None  # opened as a pipe
         with process.stdout as lines:
             for line in lines:
-                messages.put((self, json.loads(line)))
+                if line.endswith("\n"):  # else the process was killed as it wrote
+                    messages.put((self, json.loads(line)))
         messages.put((self, None))
 
     def send(self, job: Job) -> None:
@@ -227,21 +267,23 @@ class _Worker:
             "seed": job.seed,
             "folder": str(job.folder),
             "base": str(self.base),
-            "config": job.config,
+            "config": job.experiment.model_dump(mode="json"),
         }
-        self.process.stdin.write(json.dumps(request) + "\n")
+        with contextlib.suppress(BrokenPipeError):  # a process that died is noticed where its output ends
+            self.process.stdin.write(json.dumps(request) + "\n")
 
-    def stop(self, *, interrupt: bool) -> None:
-        """End the process; with `interrupt` it first writes its checkpoint."""
-        if not hasattr(self, "process"):
-            return
-        if interrupt and self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
-        assert self.process.stdin is not None  # opened as a pipe
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.close()
-        try:
-            self.process.wait(timeout=30)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+    def end(self) -> None:
+        """Tell the process to end; one that is in a run first writes its checkpoint."""
+        if hasattr(self, "process"):
+            assert self.process.stdin is not None  # opened as a pipe
+            with contextlib.suppress(BrokenPipeError):
+                self.process.stdin.close()
+
+    def wait(self) -> None:
+        """Wait for the end, and force it where it does not come."""
+        if hasattr(self, "process"):
+            try:
+                self.process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()

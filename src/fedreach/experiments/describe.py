@@ -13,8 +13,6 @@ from typing import Any
 import fedreach
 from fedreach.data.federated import FederatedData
 from fedreach.data.partition import statistics
-from fedreach.experiments import names
-from fedreach.experiments.config import Choice, Experiment
 
 
 def environment() -> dict[str, Any]:
@@ -77,12 +75,3 @@ def federation_record(data: FederatedData) -> dict[str, Any]:
         "statistics": statistics(data.partition, d.train_y, d.num_classes).summary(),
         "noise": None if data.noise is None else dict(data.noise),
     }
-
-
-def user_code(experiment: Experiment, base: Path) -> dict[str, str]:
-    """Return the sha256 of each of the user's own files that the experiment names."""
-    method = experiment.method
-    choices: list[Choice] = [experiment.data, experiment.model, experiment.population.participation]
-    choices += [method.selection, method.weighting, method.solver, method.server]
-    digests = {choice.name: names.code_digest(choice.name, base) for choice in choices if ":" in choice.name}
-    return {name: digest for name, digest in digests.items() if digest is not None}

@@ -11,18 +11,22 @@ last.safetensors, best.safetensors     models by parameter name
 result.json            how it ended; written last
 ```
 Rows and checkpoint cannot disagree: the checkpoint holds the length of each file at its round, and resuming cuts
-the files back to that length before the rounds after it are run again.
+the files back to that length before the rounds after it are run again. Timing differs from run to run and so stays
+out of the checkpoint: it is cut back to the round.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
+import math
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -35,7 +39,9 @@ except ImportError:  # Windows has no such lock; two processes on one folder are
     fcntl = None  # type: ignore[assignment]
 
 FORMAT = 1
-ROWS = ("rounds.jsonl", "clients.jsonl", "timing.jsonl")
+ROWS = ("rounds.jsonl", "clients.jsonl")
+TIMING = "timing.jsonl"
+LOCK_SECONDS = 5.0  # a worker whose comparison was killed ends within a round
 KEY = "fedreach"  # the one metadata key: safetensors writes several in an order that changes from run to run
 
 
@@ -48,15 +54,20 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes from writing to the folder; the lock ends with the process, however that ends."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with self._disk(".lock"), (self.path / ".lock").open("w") as file:
-            if fcntl is not None:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
+        with self._disk(".lock"):
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = (self.path / ".lock").open("w")
+        with file:
+            until = time.monotonic() + LOCK_SECONDS
+            while not _locked(file):
+                if time.monotonic() > until:
                     raise RunFolderError(
                         f"Another process is writing to {self.path}. Wait for it, or choose another folder with --out."
-                    ) from None
+                    )
+                time.sleep(0.1)
+            for left in self.path.glob(".*.*"):
+                if left.suffix[1:].isdigit():  # half-written by a process that was killed
+                    left.unlink()
             yield
 
     # ------------------------------------------------------------------------------------------------- JSON
@@ -72,13 +83,9 @@ class RunFolder:
             raise RunFolderError(
                 f"{path} cannot be read: {error}. Move the run folder away to start this run anew."
             ) from error
-        if not isinstance(content, dict) or content.get("format", FORMAT) != FORMAT:
-            version = content.get("format") if isinstance(content, dict) else None
-            raise RunFolderError(
-                f"{path} is of format {version!r}, and this version of FedReach reads format {FORMAT}. "
-                "Use the version that wrote it, or another folder."
-            )
-        return content
+        version = content.get("format") if isinstance(content, dict) else None
+        _check_format(path, version)
+        return content  # type: ignore[no-any-return]
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         """Write a JSON file, whole or not at all."""
@@ -89,26 +96,41 @@ class RunFolder:
     # ------------------------------------------------------------------------------------------------- rows
 
     def append(self, name: str, row: Mapping[str, Any]) -> None:
-        """Append one row."""
+        """Append one row; a number that is not finite becomes null, as JSON has no other word for it."""
+        line = json.dumps(_finite(row), allow_nan=False) + "\n"
         with self._disk(name), (self.path / name).open("a", encoding="utf-8", newline="\n") as file:
-            file.write(json.dumps(row, allow_nan=False) + "\n")
+            file.write(line)
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """Return the rows of a file; none where there is no file. A last row that was cut off is left out."""
+        path = self.path / name
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def lengths(self) -> dict[str, int]:
         """Return the length of each file of rows in bytes."""
         return {name: (self.path / name).stat().st_size if (self.path / name).exists() else 0 for name in ROWS}
 
-    def cut(self, lengths: Mapping[str, int]) -> None:
-        """Cut the files of rows back to these lengths."""
-        for name, length in lengths.items():
-            path = self.path / name
-            present = path.stat().st_size if path.exists() else 0
-            if present < length:
+    def check_lengths(self, lengths: Mapping[str, int]) -> None:
+        """Refuse files of rows that are shorter than they were."""
+        for name, present in self.lengths().items():
+            if present < lengths[name]:
                 raise RunFolderError(
-                    f"{path} holds {present} bytes, but its checkpoint was written after {length}. Rows are missing; "
-                    "put the file back, or move the run folder away to start this run anew."
+                    f"{self.path / name} holds {present} bytes, but {lengths[name]} were written to it. Rows are "
+                    "missing; put the file back, or move the run folder away to start this run anew."
                 )
-            if present > length:
-                os.truncate(path, length)
+
+    def rewind(self, lengths: Mapping[str, int], round_: int) -> None:
+        """Cut the files of rows back to where they were after a round."""
+        self.check_lengths(lengths)
+        for name, length in lengths.items():
+            if self.lengths()[name] > length:
+                os.truncate(self.path / name, length)
+        timing = self.path / TIMING
+        if timing.exists():
+            kept = [line for line in timing.read_text(encoding="utf-8").splitlines() if _round(line) <= round_]
+            with self._whole(TIMING) as temporary:
+                temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
 
     # ---------------------------------------------------------------------------------------------- tensors
 
@@ -117,7 +139,8 @@ class RunFolder:
         from safetensors.numpy import save
 
         plain = {key: np.ascontiguousarray(value) for key, value in tensors.items()}
-        content = save(plain, {KEY: json.dumps({"format": FORMAT, **record}, sort_keys=True)})
+        full = {"format": FORMAT, **record}
+        content = save(plain, {KEY: json.dumps({**full, "sha256": _digest(plain, full)}, sort_keys=True)})
         with self._whole(name) as temporary:
             temporary.write_bytes(content)
 
@@ -137,8 +160,12 @@ class RunFolder:
                 f"The checkpoint {path} cannot be read: {error}. It is not skipped, as that would silently start over; "
                 "move the run folder away to start this run anew."
             ) from error
-        if record.get("format") != FORMAT:
-            raise RunFolderError(f"{path} is of format {record.get('format')!r}; this version reads format {FORMAT}.")
+        _check_format(path, record.get("format"))
+        if record.pop("sha256", None) != _digest(arrays, record):
+            raise RunFolderError(
+                f"The checkpoint {path} was altered after it was written. Put it back, or move the run folder away to "
+                "start this run anew."
+            )
         return arrays, record
 
     # ------------------------------------------------------------------------------------------------- disk
@@ -160,9 +187,54 @@ class RunFolder:
         try:
             yield
         except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-            remedy = "Free some space" if full else "Make the folder writable"
-            raise RunFolderError(
-                f"{self.path / name} cannot be written: {error.strerror}. {remedy} and repeat the command: "
-                "it goes on from the last checkpoint."
-            ) from error
+            what, repeat = error.strerror, " and repeat the command: it goes on from the last checkpoint."
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                remedy = "Free some space" + repeat
+            elif error.errno in (errno.EEXIST, errno.ENOTDIR):
+                what, remedy = "a file stands where a folder is needed", "Choose another folder with --out."
+            else:
+                remedy = "Make the folder writable" + repeat
+            raise RunFolderError(f"{self.path / name} cannot be written: {what}. {remedy}") from error
+
+
+def _locked(file: IO[str]) -> bool:
+    """Take the lock, or say that another process has it."""
+    if fcntl is not None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+def _check_format(path: Path, version: Any) -> None:
+    if version != FORMAT:
+        raise RunFolderError(
+            f"{path} is of format {version!r}, and this version of FedReach reads format {FORMAT}. "
+            "Use the version that wrote it, or another folder."
+        )
+
+
+def _digest(arrays: Mapping[str, AnyArray], record: Mapping[str, Any]) -> str:
+    digest = hashlib.sha256(json.dumps(record, sort_keys=True).encode())
+    for key in sorted(arrays):
+        array = np.ascontiguousarray(arrays[key])
+        digest.update(f"{key} {array.dtype} {array.shape};".encode())
+        digest.update(array.reshape(-1).view(np.uint8).data if array.size else b"")
+    return digest.hexdigest()
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _round(line: str) -> float:
+    """Return the round of a row; infinity for a row that was cut off as it was written."""
+    try:
+        return int(json.loads(line)["round"])
+    except (ValueError, KeyError, TypeError):
+        return math.inf

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -27,21 +28,30 @@ KINDS: Mapping[str, tuple[str, str]] = {
 }
 """Kind -> where its table of names stands. Tables are imported when they are looked into, and not before."""
 
-PARTS = ("participation", "selection", "weighting", "solver", "server")
-"""Kinds whose names stand for frozen dataclasses of hyper-parameters."""
+PROTOCOLS: Mapping[str, tuple[str, str]] = {
+    "participation": ("fedreach.federation.participation", "Participation"),
+    "selection": ("fedreach.federation.round", "SelectionPolicy"),
+    "weighting": ("fedreach.federation.round", "Weighting"),
+    "solver": ("fedreach.federation.solvers", "LocalSolver"),
+    "server": ("fedreach.federation.round", "ServerStep"),
+}
+"""Kinds whose names stand for a part of a federation, and the protocol that it must follow."""
+
+CALLED_WITH: Mapping[str, tuple[str, ...]] = {
+    "partition": ("labels", "num_clients", "rng"),
+    "noise": ("labels", "rng"),
+    "selection": ("view", "k", "rng"),
+    "weighting": ("reports",),
+}
+"""What functions of these kinds are handed by position, whatever names their own arguments have."""
 
 GIVEN: Mapping[str, tuple[str, ...]] = {
     "data": ("place", "source"),
-    "partition": ("labels", "num_clients", "rng", "owners"),
-    "noise": ("labels", "rng", "kind", "num_classes", "partition"),
+    "partition": ("owners",),
+    "noise": ("kind", "num_classes", "partition"),
     "model": ("sample_shape", "num_classes"),
-    "participation": (),
-    "selection": ("view", "k", "rng"),
-    "weighting": ("reports",),
-    "solver": (),
-    "server": (),
 }
-"""Arguments that FedReach hands in itself, so that no option may have their names."""
+"""What FedReach hands in by name."""
 
 
 @cache
@@ -76,31 +86,58 @@ def find(kind: str, name: str, base: Path) -> Callable[..., Any]:
     return thing
 
 
-def code_digest(name: str, base: Path) -> str | None:
-    """Return the sha256 of the file behind ``FILE.py:NAME``; None for other names."""
-    path = base / name.rpartition(":")[0]
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.suffix == ".py" and path.is_file() else None
+def is_wrapped(kind: str, target: Callable[..., Any]) -> bool:
+    """Say whether a user may write this part as a plain function, and did."""
+    return kind in ("selection", "weighting") and not inspect.isclass(target)
+
+
+def given(kind: str, name: str, target: Callable[..., Any]) -> tuple[str, ...]:
+    """Return the arguments of a callable that FedReach hands in itself, so that they are no options.
+
+    Raises:
+        ConfigError: If it takes fewer arguments than it is called with.
+    """
+    handed = CALLED_WITH.get(kind, ()) if not inspect.isclass(target) else ()
+    parameters = inspect.signature(target).parameters.values()
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return GIVEN.get(kind, ())
+    taken = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(taken) < len(handed):
+        raise ConfigError(f"{name!r} must take the arguments ({', '.join(handed)}); it takes ({', '.join(taken)}).")
+    return (*taken[: len(handed)], *GIVEN.get(kind, ()))
+
+
+def code_file(name: str, base: Path) -> Path | None:
+    """Return the file behind ``FILE.py:NAME`` or ``module:NAME``; None for other names and where there is none."""
+    where = name.rpartition(":")[0]
+    if where.endswith(".py"):
+        return (base / where).resolve()
+    try:
+        spec = importlib.util.find_spec(where) if where else None
+    except (ImportError, ValueError):
+        return None
+    return Path(spec.origin).resolve() if spec is not None and spec.origin else None
 
 
 def _users(name: str, base: Path) -> Any:
     where, _, attribute = name.rpartition(":")
+    if not where or not attribute:
+        raise ConfigError(f"{name!r} must be 'FILE.py:NAME' or 'module:NAME'.")
     path = (base / where).resolve()
+    if where.endswith(".py") and not path.is_file():
+        raise ConfigError(f"{name!r}: there is no file {path}. Paths are relative to the experiment file.")
     try:
         module = _from_file(path) if where.endswith(".py") else importlib.import_module(where)
-    except FileNotFoundError as error:
-        raise ConfigError(f"{name!r}: there is no file {path}.") from error
     except Exception as error:
-        raise ConfigError(f"{name!r} cannot be imported: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{name!r} cannot be imported: {type(error).__name__}: {error}.") from error
     if not hasattr(module, attribute):
-        public = [key for key in vars(module) if not key.startswith("_")]
+        public = [key for key, value in vars(module).items() if not key.startswith("_") and callable(value)]
         raise ConfigError(f"{name!r}: {path.name} has no {attribute!r}.{nearest(attribute, public)}")
     return getattr(module, attribute)
 
 
 @cache
 def _from_file(path: Path) -> Any:
-    if not path.is_file():
-        raise FileNotFoundError(path)
     module_name = f"fedreach_user_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None  # a .py file always has a loader

@@ -12,13 +12,15 @@ import numpy as np
 import torch
 
 from fedreach.arrays import AnyArray, Float32s
+from fedreach.data.federated import FederatedData
 from fedreach.engines.simulation import Round, Simulation
-from fedreach.errors import RunFolderError
+from fedreach.errors import RunFolderError, TrainingError
 from fedreach.evaluation import Evaluator
 from fedreach.experiments.build import Builder
 from fedreach.experiments.config import Experiment
-from fedreach.experiments.describe import environment, federation_record, git_revision, user_code
+from fedreach.experiments.describe import environment, federation_record, git_revision
 from fedreach.experiments.folder import RunFolder
+from fedreach.experiments.identity import blamed, finished, identity
 from fedreach.federation.round import FederationState
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -31,6 +33,7 @@ class Progress:
     round: int
     rounds: int
     row: Mapping[str, Any]
+    lost: Mapping[int, str]  # client -> why its reply does not count
     seconds: float  # since this process started or resumed the run
     rounds_done: int  # in this process, for the time left
 
@@ -54,6 +57,7 @@ def run(
     folder: Path,
     base: Path,
     method: str = "run",
+    begin: Callable[[FederatedData], None] = lambda data: None,
     tell: Callable[[Progress], None] = lambda progress: None,
 ) -> dict[str, Any]:
     """Run one resolved experiment in a folder, or go on with it; return the content of ``result.json``.
@@ -64,6 +68,7 @@ def run(
         folder: The run folder. A finished run of the same experiment is left as it is.
         base: Folder that paths in the experiment are relative to.
         method: Name under which the run is reported.
+        begin: Called once with the federation, before the first round that is to be run.
         tell: Called after every round.
 
     Raises:
@@ -71,40 +76,32 @@ def run(
         FedReachError: If the run fails; ``result.json`` then says why.
     """
     store = RunFolder(folder)
+    described = identity(experiment, seed, method, base)
     with store.locked():
-        return _run(store, experiment, seed, base, method, tell)
+        return finished(store, described) or _run(store, experiment, described, base, begin, tell)
 
 
 def _run(
     store: RunFolder,
     experiment: Experiment,
-    seed: int,
+    described: Mapping[str, Any],
     base: Path,
-    method: str,
+    begin: Callable[[FederatedData], None],
     tell: Callable[[Progress], None],
 ) -> dict[str, Any]:
-    description = {
-        "method": method,
-        "seed": seed,
-        "config": experiment.model_dump(mode="json"),
-        "code": user_code(experiment, base),
-    }
-    stored = store.read_json("run.json")
-    if stored is not None:
-        _check_same(stored, description, store.path)
-        result = store.read_json("result.json")
-        if result is not None and result["status"] == "finished":
-            return result
+    seed = described["seed"]
     torch.set_num_threads(experiment.engine.threads)
     try:
-        builder = Builder(experiment, base)
-        data = builder.federated(builder.dataset(), seed)
-        simulation = builder.simulation(data, seed)
-        record = federation_record(data)
-        _check_federation(store, record)
-        store.write_json("run.json", {**description, "environment": environment(), "git": git_revision(base)})
-        store.write_json("federation.json", record)
-        result = _Loop(experiment, simulation, Evaluator(simulation.engine, data, seed), store, tell).run()
+        with blamed(experiment, base):
+            builder = Builder(experiment, base)
+            data = builder.federated(builder.dataset(), seed)
+            simulation = builder.simulation(data, seed)
+            record = federation_record(data)
+            _check_federation(store, record)
+            store.write_json("run.json", {**described, "environment": environment(), "git": git_revision(base)})
+            store.write_json("federation.json", record)
+            begin(data)
+            result = _Loop(experiment, simulation, Evaluator(simulation.engine, data, seed), store, tell).run()
     except RunFolderError:
         raise
     except Exception as error:
@@ -132,16 +129,17 @@ class _Loop:
         first = snapshot.state.round
         try:
             while snapshot.state.round < self.experiment.rounds and not self._patience_is_over(snapshot):
-                snapshot, row = self._round(snapshot)
+                snapshot, row, lost = self._round(snapshot)
                 now = time.monotonic()
                 if now - written >= self.experiment.run.checkpoint_seconds:
                     self._checkpoint(snapshot)
                     written = now
                 done = snapshot.state.round
-                self.tell(Progress(done, self.experiment.rounds, row, now - began, done - first))
+                self.tell(Progress(done, self.experiment.rounds, row, lost, now - began, done - first))
         finally:
             # Also on Ctrl-C or a full disk: the snapshot is always that of the last round that ended.
             self._checkpoint(snapshot)
+        self._refuse_if_nobody_counted()
         self.store.write_tensors(
             "last.safetensors", self._model(snapshot.state.params), {"round": snapshot.state.round}
         )
@@ -149,12 +147,27 @@ class _Loop:
             "status": "finished",
             "rounds": snapshot.state.round,
             "best_round": snapshot.best_round,
+            "lengths": self.store.lengths(),
             "error": None,
         }
 
+    def _refuse_if_nobody_counted(self) -> None:
+        rows = self.store.rows("rounds.jsonl")[1:]
+        lost = sum(len(row["lost"]) for row in rows)
+        if lost and not any(row["cohort"] for row in rows):
+            raise TrainingError(
+                f"No client's update counted in any of the {len(rows)} rounds: all {lost} were dropped, as they were "
+                "not finite. Lower local.rate or set local.clip_norm, and choose another folder with --out."
+            )
+
     def _begin(self) -> Snapshot:
+        if len(self.store.rows("rounds.jsonl")) > 1:  # with one row it was interrupted before the first checkpoint
+            raise RunFolderError(
+                f"{self.store.path} holds rounds, but {CHECKPOINT} is missing. Put it back, or move the run folder "
+                "away to start this run anew."
+            )
         state = self.simulation.start()
-        self.store.cut(dict.fromkeys(self.store.lengths(), 0))
+        self.store.rewind(dict.fromkeys(self.store.lengths(), 0), -1)
         snapshot = Snapshot(state, 0, 0, np.inf, 0, {})
         row = {
             "round": 0,
@@ -170,7 +183,7 @@ class _Loop:
         self._checkpoint(snapshot)
         return snapshot
 
-    def _round(self, snapshot: Snapshot) -> tuple[Snapshot, dict[str, Any]]:
+    def _round(self, snapshot: Snapshot) -> tuple[Snapshot, dict[str, Any], Mapping[int, str]]:
         began = time.perf_counter()
         done = self.simulation.step(snapshot.state)
         report = done.report
@@ -187,7 +200,8 @@ class _Loop:
             "probe_bytes": report.probe_bytes,
         }
         timing = {"round": done.state.round, "train_seconds": round(time.perf_counter() - began, 6)}
-        return self._close(replace(snapshot, state=done.state, bytes_total=total), row, done, timing)
+        snapshot, row = self._close(replace(snapshot, state=done.state, bytes_total=total), row, done, timing)
+        return snapshot, row, report.lost
 
     def _close(
         self, snapshot: Snapshot, row: dict[str, Any], done: Round | None, timing: dict[str, Any]
@@ -202,6 +216,7 @@ class _Loop:
                 cohort = np.array(done.report.cohort, dtype=np.int64)
                 more, more_lines = self.evaluator.evaluate_local(done.local_models, cohort, number)
                 columns, lines = {**columns, **more}, lines + more_lines
+            self._refuse_if_diverged(number, columns)
             row = {**row, **columns}
             timing = {**timing, "evaluate_seconds": round(time.perf_counter() - began, 6)}
             snapshot = self._judge(snapshot, columns.get("id_loss", np.inf))
@@ -210,6 +225,14 @@ class _Loop:
             self.store.append("clients.jsonl", line)
         self.store.append("timing.jsonl", {"round": number, **timing})
         return replace(snapshot, lengths=self.store.lengths()), row
+
+    def _refuse_if_diverged(self, number: int, columns: Mapping[str, float]) -> None:
+        diverged = [name for name, value in columns.items() if not np.isfinite(value)]
+        if diverged and self.experiment.run.on_failure == "stop":
+            raise TrainingError(
+                f"The model diverged: {diverged[0]} is not finite after round {number}. Lower local.rate or set "
+                "local.clip_norm; or go on all the same by run.on_failure = 'drop'."
+            )
 
     def _judge(self, snapshot: Snapshot, loss: float) -> Snapshot:
         """Keep the model with the lowest loss on the participants' held-out data; never look at the test set."""
@@ -254,7 +277,7 @@ class _Loop:
             for part in ("selection", "weighting", "server")
         }
         state = FederationState(record["round"], tensors["params"], tensors["loss"], **parts)
-        self.store.cut(record["lengths"])
+        self.store.rewind(record["lengths"], record["round"])
         best_loss = np.inf if record["best_loss"] is None else record["best_loss"]
         return Snapshot(
             state,
@@ -266,23 +289,6 @@ class _Loop:
         )
 
 
-def _check_same(stored: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
-    """Refuse a folder that holds another experiment; settings that change no number may differ."""
-    before, after = _flat(stored), _flat(now)
-    harmless = {"config.run.checkpoint_seconds", "config.data.folder", "config.data.download", "config.name"}
-    harmless |= {"config.target_accuracy"}
-    changed = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
-    changed = [key for key in changed if key.split(".")[0] in ("method", "seed", "config", "code")]
-    changed = [key for key in changed if key not in harmless]
-    if changed:
-        shown = "; ".join(f"{key}: {before.get(key)!r} there, {after.get(key)!r} now" for key in changed[:5])
-        more = f" (and {len(changed) - 5} more)" if len(changed) > 5 else ""
-        raise RunFolderError(
-            f"{folder} holds another experiment. {shown}{more}. Choose another folder with --out, "
-            "or move this one away."
-        )
-
-
 def _check_federation(store: RunFolder, record: Mapping[str, Any]) -> None:
     stored = store.read_json("federation.json")
     if stored is not None and stored["hash"] != record["hash"]:
@@ -290,12 +296,3 @@ def _check_federation(store: RunFolder, record: Mapping[str, Any]) -> None:
             f"{store.path} was begun on another federation ({stored['hash'][:12]}, now {record['hash'][:12]}): "
             "the data or the way of partitioning it changed. Choose another folder with --out."
         )
-
-
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(value, dict):
-        return {prefix: value}
-    result: dict[str, Any] = {}
-    for key, inner in value.items():
-        result |= _flat(inner, f"{prefix}.{key}" if prefix else key)
-    return result

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -11,10 +10,13 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedreach.data.federated import FederatedData
 from fedreach.data.partition import statistics
 from fedreach.experiments.compare import Job, Told
 from fedreach.experiments.config import Experiment
+from fedreach.experiments.folder import RunFolder
 from fedreach.experiments.run import Progress
 
 
@@ -52,6 +54,13 @@ def summary(experiment: Experiment, data: FederatedData) -> str:
     ]
     if data.noise:
         lines.append(f"  label noise: {data.noise['num_changed']} training labels are wrong ({data.noise['kind']})")
+    empty = np.flatnonzero(np.bincount(d.train_y, minlength=d.num_classes) == 0)
+    if empty.size:
+        which = ", ".join(map(str, empty[:10])) + (", ..." if empty.size > 10 else "")
+        lines.append(
+            f"  note: no training sample is of class {which} (of 0 to {d.num_classes - 1}). "
+            "If that is not meant, number the labels 0, 1, ... without gaps"
+        )
     if experiment.methods:
         runs = len(experiment.methods) * len(experiment.seeds)
         lines.append(
@@ -97,8 +106,8 @@ def partition_table(experiment: Experiment, data: FederatedData) -> str:
 
 def last_evaluation(folder: Path) -> dict[str, Any]:
     """Return the last evaluated row of a run folder."""
-    rows = [json.loads(line) for line in (folder / "rounds.jsonl").read_text(encoding="utf-8").splitlines()]
-    evaluated: list[dict[str, Any]] = [row for row in rows if "train_accuracy" in row]
+    rows = RunFolder(folder).rows("rounds.jsonl")
+    evaluated = [row for row in rows if "train_accuracy" in row]
     return (evaluated or rows)[-1]
 
 
@@ -114,14 +123,14 @@ def sentence(row: Mapping[str, Any], result: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def run_progress(experiment: Experiment, folder: Path, *, quiet: bool) -> Iterator[Callable[[Progress], None]]:
+def run_progress(experiment: Experiment, *, quiet: bool) -> Iterator[Callable[[Progress], None]]:
     """Show a bar on a terminal, else one line per evaluation; on standard error."""
     if quiet:
         yield lambda progress: None
         return
-    print(f"{experiment.name} -> {folder}", file=sys.stderr)
     with _bar() as bar:
         task = None if bar is None else bar.add_task("", total=experiment.rounds, left="")
+        told: set[int] = set()
 
         def tell(p: Progress) -> None:
             left = p.seconds / p.rounds_done * (p.rounds - p.round)
@@ -134,14 +143,16 @@ def run_progress(experiment: Experiment, folder: Path, *, quiet: bool) -> Iterat
                     f"{p.seconds / p.rounds_done:.3f} s/round  {clock(left)} left"
                 )
                 _line(bar, line)
-            if p.row["lost"]:
-                _line(bar, f"round {p.round}: lost clients {p.row['lost']}")
+            for client, cause in p.lost.items():
+                if client not in told:  # once; the rows name it in every round
+                    _line(bar, f"round {p.round}: client {client} does not count: {cause}")
+            told.update(p.lost)
 
         yield tell
 
 
 @contextmanager
-def compare_progress(experiment: Experiment, *, quiet: bool) -> Iterator[Callable[[Told], None]]:
+def compare_progress(*, quiet: bool) -> Iterator[Callable[[Told], None]]:
     """Show all runs in one bar and those that run now; in a log, a line for each run that ends."""
     if quiet:
         yield lambda told: None
@@ -158,6 +169,8 @@ def compare_progress(experiment: Experiment, *, quiet: bool) -> Iterator[Callabl
                     if job not in tasks:
                         tasks[job] = bar.add_task(job.label, total=job.rounds, left="")
                     bar.update(tasks[job], completed=round_, left=_scores(told.latest.get(job, {})))
+            if told.skipped and told.ended is None and not told.running and not told.fresh_rounds:
+                _line(bar, f"[{told.skipped}/{len(told.jobs)}] runs were finished before and are not repeated")
             if told.ended is not None:
                 if bar is not None and told.ended in tasks:
                     bar.remove_task(tasks.pop(told.ended))
@@ -171,7 +184,7 @@ def _ending(told: Told, job: Job) -> str:
     if job in told.failed:
         return f"{count} {job.label}: FAILED: {told.failed[job]}"
     elapsed = clock(time.monotonic() - told.began)
-    scores = _scores(told.latest.get(job, {})) or "already done"
+    scores = _scores(told.latest.get(job, {}))
     return f"{count} {job.label}: {scores}  ({elapsed}, {clock(told.seconds_left)} left)"
 
 

@@ -19,7 +19,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from fedreach.arrays import AnyArray, Bools, Float32s, Floats, Ints
-from fedreach.errors import PartError
+from fedreach.errors import ConfigError, PartError, nearest
 from fedreach.federation.solvers import LocalSGD, LocalSolver
 from fedreach.streams import generator
 
@@ -91,6 +91,7 @@ class Reports:
     metrics: Mapping[str, Floats]  # name -> (r,): num_examples, loss, label_entropy where asked for
     label_counts: Ints | None = None  # (r, c) where asked for
     lost: Mapping[int, str] = field(default_factory=dict)  # client id -> why its reply does not count
+    trainable: int | None = None  # p: the first p of the d numbers are trained, the rest are buffers; None: all d
 
 
 @dataclass(frozen=True)
@@ -172,9 +173,24 @@ class Federation:
     cohort: int
     seed: int
 
+    def __post_init__(self) -> None:
+        for name, least in {"cohort": 1, "seed": 0}.items():
+            if getattr(self, name) < least:
+                raise ConfigError(f"Federation.{name} must be at least {least}; got {getattr(self, name)}.")
+
     def needs(self) -> frozenset[str]:
-        """Return the facts that the parts ask of clients."""
-        return frozenset(getattr(self.selection, "needs", ())) | frozenset(getattr(self.weighting, "needs", ()))
+        """Return the facts that the parts ask of clients.
+
+        Raises:
+            PartError: If a part asks for something that is not in `FACTS`.
+        """
+        asked: set[str] = set()
+        for part in (self.selection, self.weighting):
+            for fact in getattr(part, "needs", ()):
+                if fact not in FACTS:
+                    raise PartError(f"{_name(part)}.needs must list facts; got {fact!r}." + nearest(fact, FACTS))
+                asked.add(fact)
+        return frozenset(asked)
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,6 +222,7 @@ def plan_probe(federation: Federation, state: FederationState, view: ClientView)
     probe = federation.selection.probe(state.selection, view, k, rng)
     if probe is None:
         return None
+    _check_type(federation.selection, "probe", probe, Probe)
     return Probe(_checked_ids(federation.selection, "probe", probe.ids, view))
 
 
@@ -216,7 +233,9 @@ def plan_round(federation: Federation, state: FederationState, view: ClientView)
     if k == 0:
         return Selection(np.empty(0, np.int64))
     rng = generator(federation.seed, "select", state.round + 1)
-    ids = _checked_ids(policy, "select", policy.select(state.selection, view, k, rng).ids, view)
+    chosen = policy.select(state.selection, view, k, rng)
+    _check_type(policy, "select", chosen, Selection)
+    ids = _checked_ids(policy, "select", chosen.ids, view)
     if len(ids) > k and not getattr(policy, "ignores_cohort", False):
         raise PartError(
             f"{_name(policy)}.select must return at most the {k} clients it was asked for; got {len(ids)}. "
@@ -230,7 +249,9 @@ def conclude_round(
 ) -> tuple[FederationState, RoundReport]:
     """Weigh the reports, take the server step and return the new state with the row of the round.
 
-    Implements ``x <- server(x, sum_i w_i update_i)``. With no report the parameters stay as they are.
+    Implements ``x <- server(x, sum_i w_i update_i)``. With no report the parameters stay as they are. Buffers (see
+    `Reports.trainable`) take the weighted mean as it is: a server rate or momentum, which may overshoot, could make
+    the running variance of BatchNorm negative.
     """
     number = state.round + 1
     down, up, probe_bytes = _count_bytes(federation, number, view, selection, reports, len(state.params))
@@ -241,9 +262,12 @@ def conclude_round(
         new = replace(state, round=number, loss=loss, selection=selection_state)
         return new, RoundReport((), (), reports.lost, None, down, up, probe_bytes)
 
-    weights, weighting_state = federation.weighting.weights(state.weighting, reports)
-    weights = _checked_weights(federation.weighting, weights, len(reports.ids))
-    params, server_state = federation.server.apply(state.params, state.server, weighted_sum(weights, reports.update))
+    answer = federation.weighting.weights(state.weighting, reports)
+    weights, weighting_state = _checked_weights(federation.weighting, answer, len(reports.ids))
+    mean, p = weighted_sum(weights, reports.update), reports.trainable
+    params, server_state = federation.server.apply(state.params[:p], state.server, mean[:p])
+    if p is not None:
+        params = np.concatenate([params, (state.params[p:] + mean[p:]).astype(np.float32)])
     loss = loss.copy()
     loss[view.rows(reports.ids)] = reports.metrics["loss"]
     new = FederationState(number, params, loss, selection_state, weighting_state, server_state)
@@ -302,16 +326,26 @@ def _checked_ids(policy: object, method: str, ids: Ints, view: ClientView) -> In
     return ids
 
 
-def _checked_weights(weighting: object, weights: Floats, r: int) -> Floats:
-    weights = np.asarray(weights, dtype=np.float64)
+def _check_type(part: object, method: str, answer: object, wanted: type) -> None:
+    if not isinstance(answer, wanted):
+        name = wanted.__name__
+        raise PartError(
+            f"{_name(part)}.{method} must return a {name}; got {type(answer).__name__}. Return `{name}(ids)`."
+        )
+
+
+def _checked_weights(weighting: object, answer: tuple[Floats, State], r: int) -> tuple[Floats, State]:
     where = f"{_name(weighting)}.weights"
+    if not (isinstance(answer, tuple) and len(answer) == 2):
+        raise PartError(f"{where} must return a pair, the weights and the new state; got {type(answer).__name__}.")
+    weights, state = np.asarray(answer[0], dtype=np.float64), answer[1]
     if weights.shape != (r,):
         raise PartError(f"{where} must return one weight for each of the {r} reports; got shape {weights.shape}.")
     if not np.isfinite(weights).all() or (weights < 0).any():
         raise PartError(f"{where} must return finite weights that are not negative; got {weights}.")
     if abs(weights.sum() - 1.0) > 1e-6:
         raise PartError(f"{where} must return weights that sum to 1; they sum to {weights.sum():.9g}.")
-    return weights
+    return weights, state
 
 
 def _count_bytes(

@@ -67,6 +67,10 @@ def build(
                     f"The model {name!r} has no option {key!r}."
                     + nearest(key, [key for key in accepted if key not in given])
                 )
+    try:
+        inspect.signature(factory).bind(**arguments, **options)
+    except TypeError as error:
+        raise ConfigError(f"The model {name!r} cannot be built: {error}. Give its arguments as options.") from error
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         module = factory(**arguments, **options)

@@ -1,8 +1,9 @@
 """A model and one flat vector: the same numbers, seen two ways.
 
 The vector holds the p trainable parameters first and then the floating-point buffers, such as the running mean
-and variance of BatchNorm. The policy for these buffers: they travel and are averaged like parameters, with the
-same weights, but no gradient, solver correction, weight decay or clipping touches them. Integer buffers (the batch
+and variance of BatchNorm; frozen parameters (``requires_grad=False``) count as buffers. The policy for these buffers:
+they travel and are averaged like parameters, with the same weights, but no gradient, solver correction, weight decay,
+clipping, server rate or server momentum touches them. Integer buffers (the batch
 counter of BatchNorm) stay out; they matter to nothing unless BatchNorm runs with ``momentum=None``, which is refused.
 """
 
@@ -20,8 +21,8 @@ from fedreach.errors import ConfigError
 class Layout:
     """Where each tensor of a model stands in its flat vector."""
 
-    parameters: tuple[str, ...]
-    buffers: tuple[str, ...]
+    parameters: tuple[str, ...]  # that are trained
+    buffers: tuple[str, ...]  # and frozen parameters
     shapes: tuple[torch.Size, ...]  # of the parameters, then of the buffers
     num_trainable: int  # p
     size: int  # d = p + numbers in buffers
@@ -38,8 +39,9 @@ class Layout:
             >>> Layout.of(nn.Linear(3, 2)).size
             8
         """
-        parameters = dict(module.named_parameters())
-        buffers = {name: b for name, b in module.named_buffers() if b.is_floating_point()}
+        parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
+        buffers = {**frozen, **{name: b for name, b in module.named_buffers() if b.is_floating_point()}}
         if not parameters:
             raise ConfigError(f"The model {type(module).__name__} has no parameters to train.")
         for name, tensor in {**parameters, **buffers}.items():
@@ -98,9 +100,8 @@ def flatten(module: nn.Module) -> Tensor:
         >>> flatten(nn.Linear(3, 2)).shape
         torch.Size([8])
     """
-    layout = Layout.of(module)
-    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    return torch.cat([tensors[name].detach().reshape(-1) for name in layout.names])
+    tensors = _tensors(module)
+    return torch.cat([tensors[name].detach().reshape(-1) for name in Layout.of(module).names])
 
 
 def bind(module: nn.Module, vector: Tensor, gradient: Tensor | None = None) -> None:
@@ -108,19 +109,21 @@ def bind(module: nn.Module, vector: Tensor, gradient: Tensor | None = None) -> N
 
     With `gradient`, a (p,) vector, backward() adds each parameter's gradient into its part.
     """
-    layout = Layout.of(module)
-    parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
+    layout, tensors = Layout.of(module), _tensors(module)
     for name, view in layout.views(vector).items():
-        (parameters[name] if name in parameters else buffers[name]).data = view
+        tensors[name].data = view
     if gradient is not None:
         for name, view in layout.parameter_views(gradient).items():
-            parameters[name].grad = view
+            tensors[name].grad = view
 
 
 def unflatten(module: nn.Module, vector: Tensor) -> None:
     """Copy a (d,) vector into a module."""
-    layout = Layout.of(module)
-    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    tensors = _tensors(module)
     with torch.no_grad():
-        for name, view in layout.views(vector).items():
+        for name, view in Layout.of(module).views(vector).items():
             tensors[name].copy_(view)
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}

@@ -35,6 +35,8 @@ def resnet20(sample_shape: Sequence[int], num_classes: int, width: int = 16, nor
         raise ConfigError(f"The model 'resnet20' needs images of shape (channels, height, width); got {sample_shape}.")
     if norm not in ("group", "batch"):
         raise ConfigError(f"resnet20.norm must be 'group' or 'batch'; got {norm!r}.")
+    if width < 1 or (norm == "group" and width % 2):
+        raise ConfigError(f"resnet20.width must be at least 1, and even for norm 'group'; got {width}.")
     blocks: list[nn.Module] = []
     before = width
     for stage in range(3):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedreach.report.summary import POPULATION, MethodSummary, primary_of, summarize
@@ -39,7 +40,7 @@ def find(comparison: Comparison) -> Findings:
     rows = [row for row in summarize(comparison) if primary_of(row, comparison).mean is not None]
     if not rows:
         return Findings("No run has a result yet", ("Report again after the first evaluated round.",), ())
-    best = max(rows, key=lambda row: (primary_of(row, comparison).mean, row.is_baseline))
+    best = best_of(comparison, rows)
     headline = _headline(comparison, best, rows)
     if comparison.provisional:
         headline = f"So far: {headline}"
@@ -52,14 +53,23 @@ def find(comparison: Comparison) -> Findings:
     return Findings(headline, tuple(s for s in sentences if s), _cards(comparison, best))
 
 
+def best_of(comparison: Comparison, rows: Sequence[MethodSummary]) -> MethodSummary:
+    """Return the row with the highest primary accuracy, the baseline's on a tie; `rows` must all have one."""
+    return max(rows, key=lambda row: (primary_of(row, comparison).mean, row.is_baseline))
+
+
 def _headline(comparison: Comparison, best: MethodSummary, rows: list[MethodSummary]) -> str:
     where = POPULATION[comparison.primary]
     value = f"{100 * (primary_of(best, comparison).mean or 0):.1f} %"
-    if len(rows) == 1:
+    if len(comparison.methods) == 1:
         return f"{best.method} reaches {value} on {where}"
+    if not any(row.is_baseline for row in rows):
+        return f"{best.method} leads on {where} with {value}; {comparison.baseline}, the baseline, has no result"
+    if len(rows) == 1:
+        return f"{best.method} reaches {value} on {where}; no other method has a result"
     if best.is_baseline:
         return f"No method does better on {where} than {best.method}, the baseline, with {value}"
-    if is_significant(best):
+    if is_significant(best) and (best.difference.mean or 0) > 0:
         lead = points(best.difference.mean or 0)
         base = next(row for row in rows if row.is_baseline)
         fewer = best.difference.count < max(best.seeds, base.seeds)
@@ -82,11 +92,8 @@ def _comparison_sentence(comparison: Comparison, best: MethodSummary, rows: list
     others = [row for row in rows if row.difference.mean is not None]
     tests = sum(row.difference.p is not None for row in others)
     if not others:
-        return (
-            ""
-            if len(rows) == 1
-            else "No difference to the baseline could be formed: no run shares seed and clients with it."
-        )
+        unpaired = "No difference to the baseline could be formed: no run shares seed and clients with it."
+        return unpaired if len(rows) > 1 else ""
     if best.is_baseline:
         worse = [row.method for row in others if is_significant(row)]
         if not tests:
@@ -146,7 +153,7 @@ def _runs_left_out(comparison: Comparison) -> str:
         return ""
     if comparison.provisional:
         return (
-            f"None of the {planned} runs has finished: numbers are from each one's last evaluated round, and compare "
+            f"No run of {planned} has finished: numbers are from each one's last evaluated round, and compare "
             "badly where these rounds differ."
         )
     return f"{planned - finished} of {planned} runs did not finish and are not counted; they are listed below."

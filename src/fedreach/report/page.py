@@ -14,8 +14,8 @@ from fedreach.report.facts import gather
 from fedreach.report.figures import Picture
 from fedreach.report.figures.saving import inline_svg
 from fedreach.report.figures.style import METHOD, METHOD_ON_DARK
-from fedreach.report.findings import find
-from fedreach.report.summary import POPULATION, primary_of, summarize
+from fedreach.report.findings import best_of, find
+from fedreach.report.summary import When, primary_of, summarize
 from fedreach.report.tables import tabulate
 from fedreach.report.values import Comparison
 
@@ -34,20 +34,28 @@ def render(comparison: Comparison, pictures: Sequence[Picture], files: Sequence[
     )
     environment.filters |= {"tied": _tied, "breakable": _breakable}
     template = environment.from_string((folder / "page.html").read_text(encoding="utf-8"))
-    rows = [row for row in summarize(comparison) if primary_of(row, comparison).mean is not None]
-    best = max(rows, key=lambda row: (primary_of(row, comparison).mean, row.is_baseline)).method if rows else None
     return template.render(
         comparison=comparison,
         findings=find(comparison),
         facts=gather(comparison),
-        tables=[tabulate(comparison, "last"), tabulate(comparison, "best")] if rows else [],
-        best=best,
-        where=POPULATION[comparison.primary],
+        tables=_tables(comparison),
         figures=[_figure(picture, files) for picture in pictures],
         files=[path for path in files if path.parent.name != "figures"],
         palette=list(zip(METHOD, METHOD_ON_DARK, strict=True)),
         css=Markup((folder / "page.css").read_text(encoding="utf-8")),
     )
+
+
+def _tables(comparison: Comparison) -> list[dict[str, object]]:
+    tables: list[dict[str, object]] = []
+    whens: tuple[When, ...] = ("last", "best")
+    for when in whens:
+        rows = [row for row in summarize(comparison, when) if primary_of(row, comparison).mean is not None]
+        if rows:
+            # With one method there is nothing to single out.
+            best = best_of(comparison, rows).method if len(comparison.methods) > 1 else None
+            tables.append({"table": tabulate(comparison, when), "best": best})
+    return tables
 
 
 def _tied(text: str) -> str:

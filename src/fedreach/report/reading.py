@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedreach.errors import RunFolderError
-from fedreach.report.files import field, list_lines, read_line, read_lines, read_object
-from fedreach.report.values import ClientScores, Comparison, Floats, Partition, Replies, Run
+from fedreach.report.files import field, read_lines, read_object
+from fedreach.report.rows import columns, last_scores, replies
+from fedreach.report.values import Comparison, Partition, Run
 
 
 def read(folders: Sequence[Path]) -> Comparison:
@@ -119,7 +118,7 @@ def read_run(folder: Path, path: str | None = None) -> Run:
         raise RunFolderError(f"{result_path}: 'status' must be 'finished' or 'failed'; got {status!r}.")
     whole = status == "finished"
     rows = read_lines(folder / "rounds.jsonl", whole=whole)
-    rounds = _columns(rows, folder / "rounds.jsonl")
+    rounds = columns(rows, folder / "rounds.jsonl")
     return Run(
         path=path or folder.name,
         method=field(head, "method", str, head_path),
@@ -130,9 +129,9 @@ def read_run(folder: Path, path: str | None = None) -> Run:
         git=head.get("git") or {},
         partition=partition,
         rounds=rounds,
-        replies=_replies(rows, rounds["round"], folder / "rounds.jsonl"),
-        clients=_last_scores(folder / "clients.jsonl", whole, bool(len(partition.unseen))),
-        timing=_columns(read_lines(folder / "timing.jsonl", whole=whole), folder / "timing.jsonl"),
+        replies=replies(rows, rounds["round"], folder / "rounds.jsonl"),
+        clients=last_scores(folder / "clients.jsonl", whole, bool(len(partition.unseen))),
+        timing=columns(read_lines(folder / "timing.jsonl", whole=whole), folder / "timing.jsonl"),
         status=status,
         best_round=result.get("best_round"),
         error=result.get("error"),
@@ -154,83 +153,6 @@ def _read_partition(path: Path) -> Partition:
         statistics=stored.get("statistics") or {},
         noise=stored.get("noise"),
     )
-
-
-def _columns(rows: Sequence[Mapping[str, Any]], path: Path) -> dict[str, Floats]:
-    columns: dict[str, Floats] = {"round": np.full(len(rows), np.nan)}
-    # Rows with the same keys are read together: a few groups (evaluated or not), however many rounds.
-    groups: dict[tuple[str, ...], list[int]] = {}
-    for place, held in enumerate(rows):
-        groups.setdefault(tuple(held), []).append(place)
-    try:
-        for names, places in groups.items():
-            for name in names:
-                if not isinstance(rows[places[0]][name], (list, str)):  # a cohort is no column
-                    column = columns.setdefault(name, np.full(len(rows), np.nan))
-                    column[places] = np.array([rows[place][name] for place in places], dtype=np.float64)  # None is nan
-    except (TypeError, ValueError) as error:
-        raise RunFolderError(
-            f"{path} holds a value that is not a number ({error}). Run the same command again."
-        ) from None
-    rounds = columns["round"]
-    if not np.isfinite(rounds).all():
-        line = int(np.flatnonzero(~np.isfinite(rounds))[0]) + 1
-        raise RunFolderError(f"{path}, line {line} has no 'round'. Run the same command again.")
-    wrong = np.flatnonzero(np.diff(rounds) <= 0)
-    if len(wrong):
-        row = int(wrong[0]) + 1
-        raise RunFolderError(
-            f"{path}, line {row + 1}: rounds must increase; got {rounds[row]:g} after {rounds[row - 1]:g}. "
-            "Two runs wrote into one folder: give each its own."
-        )
-    return columns
-
-
-def _replies(rows: Sequence[Mapping[str, Any]], numbers: Floats, path: Path) -> Replies:
-    cohorts: list[list[int]] = [row.get("cohort") or [] for row in rows]
-    weights: list[list[float]] = [row.get("weights") or [] for row in rows]
-    replied = []
-    for number, (row, cohort, weight) in enumerate(zip(rows, cohorts, weights, strict=True), 1):
-        lost = row.get("lost") or []
-        # Weights may stand for the whole cohort (0 for the lost) or, as reports do, for those that replied.
-        ids = cohort if len(weight) == len(cohort) else [i for i in cohort if i not in lost]
-        if len(ids) != len(weight):
-            raise RunFolderError(
-                f"{path}, line {number}: there must be one weight per report; "
-                f"got {len(weight)} weights for {len(ids)} reports. Run the same command again."
-            )
-        replied.append(ids)
-    rounds = numbers.astype(np.int64)
-    return Replies(
-        chosen_round=np.repeat(rounds, [len(ids) for ids in cohorts]),
-        chosen=_flat(cohorts, np.int64),
-        weight_round=np.repeat(rounds, [len(ids) for ids in replied]),
-        weight_client=_flat(replied, np.int64),
-        weight=_flat(weights, np.float64),
-    )
-
-
-def _last_scores(path: Path, whole: bool, has_unseen: bool) -> dict[str, ClientScores]:
-    # Only the last evaluation is drawn, so the file is read from its end: it can be long.
-    wanted = {"participants", "unseen"} if has_unseen else {"participants"}
-    lines = list_lines(path, whole=whole)
-    scores: dict[str, ClientScores] = {}
-    for number in range(len(lines), 0, -1):
-        if wanted <= scores.keys():
-            break
-        row = read_line(path, number, lines[number - 1])
-        population = field(row, "population", str, path)
-        if population not in scores:
-            scores[population] = ClientScores(
-                round=field(row, "round", int, path),
-                ids=np.array(field(row, "ids", list, path), dtype=np.int64),
-                accuracy=np.array(field(row, "accuracy", list, path), dtype=np.float64),
-            )
-    return scores
-
-
-def _flat(lists: Iterable[Sequence[Any]], kind: type) -> NDArray[Any]:
-    return np.fromiter(chain.from_iterable(lists), dtype=kind)
 
 
 def _unique(names: Iterable[str]) -> tuple[str, ...]:

@@ -51,8 +51,8 @@ def spread(values: ArrayLike) -> Spread:
             would flatter the method.
 
     Example:
-        >>> spread([0.70, 0.72, 0.74])
-        Spread(count=3, mean=0.72, sd=0.02..., low=0.67..., high=0.76..., note='')
+        >>> spread([0.5, 1.0, 1.5])
+        Spread(count=3, mean=1.0, sd=0.5, low=-0.24..., high=2.24..., note='')
         >>> spread([0.70]).note
         'one seed: no spread'
     """
@@ -131,8 +131,9 @@ def student_two_sided(t: float, freedom: int) -> float:
         >>> round(student_two_sided(12.706204736, 1), 9)
         0.05
     """
-    v = mpmath.mpf(freedom)
-    return float(mpmath.betainc(v / 2, mpmath.mpf(1) / 2, 0, v / (v + mpmath.mpf(t) ** 2), regularized=True))
+    with mpmath.workdps(30):  # near t = 0, x is 1 up to t^2 / v: fifteen digits would lose it
+        v, square = mpmath.mpf(freedom), mpmath.mpf(t) ** 2
+        return float(mpmath.betainc(v / 2, mpmath.mpf(1) / 2, 0, v / (v + square), regularized=True))
 
 
 @cache

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import cast
+
 import numpy as np
 
+from fedreach.arrays import Float32s, Floats, Ints
 from fedreach.data.datasets import from_arrays
-from fedreach.data.federated import FederatedData, split_held_out
-from fedreach.data.partition import iid
+from fedreach.data.federated import FederatedData, Ranges, split_held_out
+from fedreach.data.partition import Partition, iid
 from fedreach.data.population import Population
+from fedreach.engines.base import Engine, Trained
 from fedreach.engines.sequential import Sequential
 from fedreach.engines.simulation import Simulation
-from fedreach.federation.round import Federation
-from fedreach.federation.selection import Uniform
+from fedreach.federation.round import Federation, ServerStep, Weighting
+from fedreach.federation.selection import Full, Uniform
 from fedreach.federation.server import Average
-from fedreach.federation.solvers import FedAvg, LocalSGD
+from fedreach.federation.solvers import FedAvg, LocalSGD, LocalSolver
 from fedreach.federation.weighting import ByExamples
 from fedreach.models import build
 from fedreach.streams import generator
@@ -37,3 +42,96 @@ def tiny_simulation(seed: int = 0) -> Simulation:
     federation = Federation(Uniform(), ByExamples(), FedAvg(), LocalSGD(rate=0.5), Average(), cohort=2, seed=seed)
     module = build("linear", (2,), 2, seed=seed)
     return Simulation(federation, data, Sequential(module, data, FedAvg(), federation.local, seed), rounds=10)
+
+
+@dataclass(frozen=True, eq=False)
+class QuadraticEngine:
+    """Trains client k on f_k(w) = 1/2 (w - b_k)' A_k (w - b_k), in numpy and float64: every answer is known.
+
+    There are no batches: each step sees all of f_k, and an epoch is one step. Only updates are rounded to float32.
+
+    Example:
+        >>> engine = QuadraticEngine(np.eye(1)[None], np.ones((1, 1)), np.zeros(1, np.float32), FedAvg(), LocalSGD())
+        >>> engine.train(engine.initial, np.array([0]), round_=1, rate=0.1).update
+        array([[0.1]], dtype=float32)
+    """
+
+    curvature: Floats  # (n, d, d) A_k, symmetric
+    optimum: Floats  # (n, d) b_k
+    initial: Float32s  # (d,)
+    solver: LocalSolver
+    local: LocalSGD
+
+    def train(self, broadcast: Float32s, ids: Ints, round_: int, rate: float) -> Trained:
+        """Take the local steps of each client of `ids`."""
+        local, start = self.local, broadcast.astype(np.float64)
+        steps = local.epochs if local.steps is None else local.steps
+        w = np.tile(start, (len(ids), 1))
+        velocity, total = np.zeros_like(w), np.zeros(len(ids))
+        for _ in range(steps):
+            loss, gradient = self._loss_and_gradient(w, ids)
+            g = self.solver.correct(gradient, w, start)
+            if local.clip_norm is not None:
+                norm = np.linalg.norm(g, axis=1, keepdims=True)
+                g = g * (local.clip_norm / np.maximum(norm, local.clip_norm))
+            velocity = local.momentum * velocity + g + local.weight_decay * w
+            w = w - rate * velocity
+            total += loss
+        return Trained((w - start).astype(np.float32), total / steps)
+
+    def training_loss(self, params: Float32s, ids: Ints) -> Floats:
+        """Return (p,) values f_k at the given parameters, as a probe asks for them."""
+        return self._loss_and_gradient(np.tile(params.astype(np.float64), (len(ids), 1)), ids)[0]
+
+    def _loss_and_gradient(self, w: Floats, ids: Ints) -> tuple[Floats, Floats]:
+        away = w - self.optimum[ids]
+        gradient = np.einsum("kij,kj->ki", self.curvature[ids], away)
+        return 0.5 * (away * gradient).sum(axis=1), gradient
+
+
+def two_quadratics(
+    solver: LocalSolver | None = None,
+    weighting: Weighting | None = None,
+    server: ServerStep | None = None,
+    local: LocalSGD | None = None,
+) -> Simulation:
+    """Return two clients that disagree: A_0 = diag(1, 2), b_0 = (1, -1), A_1 = diag(3, 1/2), b_1 = (-2, 4).
+
+    They hold 1 and 3 examples, both take part in every round, the model starts at (1/2, 1/2), and unless said
+    otherwise each takes three steps of rate 0.1. FedAvg then stops near (-1.64, 1.34), not at the minimum (-1.7, 8/7)
+    of the weighted objective: local steps bias it.
+
+    Example:
+        >>> two_quadratics().step(two_quadratics().start()).state.params.round(4)
+        array([-0.698 ,  0.6914], dtype=float32)
+    """
+    dataset = from_arrays(np.zeros((4, 1), np.float32), [0, 1, 0, 1], name="two quadratics")
+    partition = Partition.from_owner([0, 1, 1, 1], num_clients=2, kind="natural")
+    train, nobody = Ranges(partition.order, partition.offsets), np.empty(0, np.int64)
+    data = FederatedData(
+        dataset,
+        dataset.train_y,
+        partition,
+        Population(np.arange(2), nobody),
+        train,
+        Ranges(nobody, np.zeros(3, int)),
+        None,
+    )
+    federation = Federation(
+        selection=Full(),
+        weighting=weighting or ByExamples(),
+        solver=solver or FedAvg(),
+        local=local or LocalSGD(rate=0.1, steps=3),
+        server=server or Average(),
+        cohort=2,
+        seed=0,
+    )
+    engine = QuadraticEngine(
+        curvature=np.array([np.diag([1.0, 2.0]), np.diag([3.0, 0.5])]),
+        optimum=np.array([[1.0, -1.0], [-2.0, 4.0]]),
+        initial=np.full(2, 0.5, np.float32),
+        solver=federation.solver,
+        local=federation.local,
+    )
+    # A simulation asks no more of an engine than `initial`, `train` and `training_loss`.
+    return Simulation(federation, data, cast(Engine, engine), rounds=600)

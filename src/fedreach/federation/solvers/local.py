@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
-from fedreach.errors import ConfigError
+from fedreach.errors import ConfigError, nearest
 
 Schedule = Literal["constant", "exponential", "cosine"]
 
@@ -78,6 +78,14 @@ class LocalSGD:
         for name, (kept, rule) in rules.items():
             if not kept:
                 raise ConfigError(f"LocalSGD.{name} must be {rule}; got {getattr(self, name)}.")
+        known = get_args(Schedule)
+        if self.schedule not in known:
+            raise ConfigError(f"LocalSGD.schedule is unknown: {self.schedule!r}." + nearest(self.schedule, known))
+        if self.schedule != "constant" and self.decay == 1:
+            raise ConfigError(
+                f"LocalSGD.decay must be below 1 for the schedule {self.schedule!r}; got 1, which changes no rate. "
+                "Set it, such as 0.99 for 'exponential' or 0.01 for 'cosine'."
+            )
 
     def rate_at(self, round_: int, rounds: int) -> float:
         """Return the step size of a round (1, 2, ..., rounds)."""

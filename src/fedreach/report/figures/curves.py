@@ -129,7 +129,7 @@ def _draw(axes: Axes, j: int, x: Floats, made: Curve, neighbours: int) -> None:
     if known.any():
         alpha = 0.14 if neighbours <= 6 else 0.06
         band = axes.fill_between(x[known], made.low[known], made.high[known], color=look(j)["color"], alpha=alpha, lw=0)
-        tag(band, j, f"band{len(axes.collections)}")
+        tag(band, j, f"band{id_of(axes)}")
     (line,) = axes.plot(x, made.mean, zorder=3, **look(j) | {"marker": ""})
     (end,) = axes.plot(x[-1], made.mean[-1], clip_on=False, zorder=4, **look(j))
     tag(line, j, f"line{id_of(axes)}")
@@ -153,7 +153,9 @@ def id_of(axes: Axes) -> int:
 def _target(axes: Axes, comparison: Comparison) -> None:
     if comparison.target_accuracy is not None:
         axes.axhline(comparison.target_accuracy, color=MUTED, linewidth=0.9, linestyle=(0, (2, 2)))
-        axes.annotate(
+        low, high = axes.get_ylim()
+        axes.set_ylim(min(low, comparison.target_accuracy - 0.02), max(high, comparison.target_accuracy + 0.02))
+        label = axes.annotate(
             f"target {100 * comparison.target_accuracy:g} %",
             (0.0, comparison.target_accuracy),
             xycoords=("axes fraction", "data"),
@@ -162,3 +164,4 @@ def _target(axes: Axes, comparison: Comparison) -> None:
             fontsize=8,
             color=MUTED,
         )
+        label.set_in_layout(False)

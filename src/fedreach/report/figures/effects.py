@@ -20,7 +20,7 @@ def differences(comparison: Comparison) -> Figure | None:
     rows = [(j, row) for j, row in enumerate(summarize(comparison)) if row.difference.mean is not None]
     if not rows:
         return None
-    figure = new_figure(0.85 + 0.36 * len(rows))
+    figure = new_figure(0.85 + max(0.36 * len(rows), 0.8))
     axes = figure.subplots()
     for place, (j, row) in enumerate(rows):
         difference = row.difference

@@ -31,7 +31,7 @@ def partition_heatmap(label_counts: ArrayLike, participants: ArrayLike, unseen: 
 
     Example:
         >>> figure = partition_heatmap([[5, 0], [1, 3], [0, 2]], participants=[0, 1], unseen=[2])
-        >>> [axes.get_title() for axes in figure.axes[:2]]
+        >>> [axes.get_title(loc="left") for axes in figure.axes[:2]]
         ['2 participants', '1 unseen']
     """
     counts = np.asarray(label_counts, dtype=np.int64)

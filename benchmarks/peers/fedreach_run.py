@@ -1,0 +1,102 @@
+"""FedReach on the benchmark's cases: whole rounds, with selection, shuffled batches, weighing and the server step.
+
+python fedreach_run.py --case mlp --engine stacked            # prints one line of JSON
+python fedreach_run.py --case mlp --engine stacked --check    # tests the result instead
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from cases import CASES, Case
+from measure import Clock, make_row, parse_arguments, require
+from plain_torch import run_round
+
+from fedreach.data.datasets import from_arrays
+from fedreach.data.federated import FederatedData, Ranges
+from fedreach.data.partition import Partition
+from fedreach.data.population import Population
+from fedreach.engines import build_engine
+from fedreach.engines.simulation import Simulation
+from fedreach.federation.round import ClientView, Federation, Selection, State
+from fedreach.federation.selection import Policy
+from fedreach.federation.server import Average
+from fedreach.federation.solvers import FedAvg, LocalSGD
+from fedreach.federation.weighting import ByExamples
+from fedreach.models.flat import Layout
+
+
+@dataclass(frozen=True)
+class InTurns(Policy):
+    """All clients take turns, as in the other peers."""
+
+    case: Case
+
+    def init(self, view: ClientView) -> State:
+        return {"round": np.zeros(1, np.int64)}
+
+    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+        return Selection(np.array(self.case.cohort_of(int(state["round"][0]))))
+
+    def observe(self, state: State, reports: object) -> State:
+        return {"round": state["round"] + 1}
+
+
+def make_simulation(case: Case, engine: str, seed: int) -> Simulation:
+    """Return the case as a simulation; everybody takes part, nothing is held out."""
+    x, y = case.make_data(seed)
+    n, m = y.shape
+    dataset = from_arrays(x.reshape(n * m, *x.shape[2:]), y.ravel(), kind="features", num_classes=10)
+    order, offsets = np.arange(n * m), np.arange(0, n * m + 1, m)
+    data = FederatedData(
+        dataset,
+        dataset.train_y,
+        Partition(order, offsets, kind="iid", parameters={}),
+        Population(np.arange(n), np.empty(0, np.int64)),
+        train=Ranges(order, offsets),
+        held_out=Ranges(np.empty(0, np.int64), np.zeros(n + 1, np.int64)),
+        noise=None,
+    )
+    local = LocalSGD(rate=case.learning_rate, batch_size=case.batch_size)
+    federation = Federation(InTurns(case), ByExamples(), FedAvg(), local, Average(), case.cohort, seed)
+    built = build_engine(engine, case.make_model(), data, federation.solver, local, seed)
+    return Simulation(federation, data, built, rounds=1_000_000)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engine", default="auto", choices=["auto", "sequential", "stacked"])
+    arguments = parse_arguments(parser)
+    case = CASES[arguments.case]
+    if arguments.check:
+        check(case.with_fewer_clients(), arguments.engine, arguments.seed)
+        return
+    simulation, clock = make_simulation(case, arguments.engine, arguments.seed), Clock()
+    state = simulation.start()
+    for _ in range(arguments.warmup + arguments.rounds * arguments.repeats):
+        state = simulation.step(state).state
+        clock.lap()
+    print(json.dumps(make_row(f"fedreach {arguments.engine}", case, arguments, clock)))
+
+
+def check(case: Case, engine: str, seed: int) -> None:
+    """Require that full-batch FedAvg equals the plain loop's result."""
+    case = replace(case, batch_size=case.samples)
+    simulation = make_simulation(case, engine, seed)
+    net = simulation.engine.module
+    start = {name: value.detach().clone() for name, value in net.state_dict().items()}
+    x, y = (torch.from_numpy(array) for array in case.make_data(seed))
+    expected = run_round(start, net, x, y, case.cohort_of(0), batch_size=case.samples, learning_rate=case.learning_rate)
+    params = torch.from_numpy(simulation.step(simulation.start()).state.params)
+    found = Layout.of(net).views(params)
+    error = max(float((found[name] - expected[name]).abs().max()) for name in expected)
+    moved = max(float((start[name] - expected[name]).abs().max()) for name in expected)
+    require(error < 1e-6 < moved / 1000, f"{engine} is full-batch FedAvg: off by {error:.1e}, moved {moved:.1e}")
+
+
+if __name__ == "__main__":
+    main()

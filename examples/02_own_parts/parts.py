@@ -1,0 +1,30 @@
+"""A selection policy and a weighting of one's own, named in ``compare.toml`` as ``parts.py:NAME``."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedreach.federation.round import Selection
+from fedreach.federation.selection import Policy
+
+
+@dataclass(frozen=True)
+class LongestWaiting(Policy):
+    """Choose the clients that have waited longest; `rest` rounds pass before a client counts as waiting."""
+
+    rest: int = 0
+
+    def init(self, view):
+        return {"waited": np.full(len(view.ids), self.rest), "ids": view.ids}
+
+    def select(self, state, view, k, rng):
+        waited = state["waited"] + rng.random(len(view.ids))  # ties are drawn
+        return Selection(view.ids[view.available][np.argsort(-waited[view.available])[:k]])
+
+    def observe(self, state, reports):
+        return {**state, "waited": np.where(np.isin(state["ids"], reports.ids), 0, state["waited"] + 1)}
+
+
+def by_loss(reports):
+    """Weigh clients with a higher training loss more."""
+    return reports.metrics["loss"]

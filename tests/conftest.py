@@ -1,0 +1,137 @@
+"""A tiny experiment and the command, as a user would call it, for the tests of everything that users touch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+TINY = """\
+name = "tiny"
+rounds = 4
+seeds = [0, 1]
+baseline = "uniform"
+
+[partition]
+clients = 12
+alpha = 0.5
+
+[population]
+participants = 6
+
+[model]
+name = "linear"
+
+[local]
+rate = 0.1
+batch_size = 16
+
+[evaluation]
+every = 2
+
+[method]
+cohort = 3
+
+[methods.uniform]
+
+[methods.entropy]
+weighting = "entropy"
+"""
+
+EXACT = (
+    "rounds.jsonl",
+    "clients.jsonl",
+    "checkpoint.safetensors",
+    "last.safetensors",
+    "best.safetensors",
+    "federation.json",
+    "result.json",
+)
+"""Files of a run folder that are the same, byte for byte, however the run came about."""
+
+Command = Callable[..., Result]
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, with the experiment ``tiny.toml``."""
+    (tmp_path / "tiny.toml").write_text(TINY, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def fedreach(home: Path) -> Command:
+    """The command in this process: ``fedreach("run", "tiny.toml")``."""
+    from fedreach.cli import main
+
+    def call(*arguments: object) -> Result:
+        return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+    return call
+
+
+@pytest.fixture
+def refused(fedreach: Command) -> Callable[..., str]:
+    """The command that must end with this exit code and one message, which is returned."""
+
+    def call(code: int, *arguments: object) -> str:
+        result = fedreach(*arguments)
+        assert result.exit_code == code, (result.exit_code, result.output, result.exception)
+        assert isinstance(result.exception, SystemExit)  # said, not thrown
+        assert result.stderr.count("error: ") == 1
+        assert "Traceback" not in result.output
+        return result.stderr.partition("error: ")[2].strip()
+
+    return call
+
+
+@pytest.fixture
+def start(home: Path) -> Iterator[Start]:
+    """Start the command in a process of its own; what still runs at the end of a test is ended."""
+    started = []
+
+    # A shell in the background ignores Ctrl-C and hands that on.
+    prelude = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+
+    def call(*arguments: object, before: str = "") -> subprocess.Popen[str]:
+        code = f"{prelude}{before}\nfrom fedreach.cli import main\nmain()"
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield call
+    for process in started:
+        with process:
+            process.kill()
+
+
+def exact(folder: Path) -> dict[str, bytes]:
+    """Return what must be the same in two run folders."""
+    return {name: (folder / name).read_bytes() for name in EXACT}
+
+
+def rows(folder: Path, name: str = "rounds.jsonl") -> list[dict[str, Any]]:
+    """Return the rows of a run folder."""
+    return [json.loads(line) for line in (folder / name).read_text(encoding="utf-8").splitlines()]
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    """Wait for something that another process does."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.02)

@@ -1,0 +1,71 @@
+"""Who takes part: what is excluded never trains, and numbers are exact."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from fedreach.data.population import draw_population
+from fedreach.errors import ConfigError
+from fedreach.streams import generator
+
+COUNTS = np.array([[5, 0, 0], [0, 5, 0], [5, 0, 1], [2, 2, 0], [0, 0, 9]])
+tables = st.tuples(st.integers(1, 12), st.integers(1, 5)).flatmap(
+    lambda shape: arrays(np.int64, shape, elements=st.integers(0, 3))
+)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(counts=tables, data=st.data())
+def test_participants_and_unseen_are_all_clients_and_nothing_excluded_takes_part(counts, data):
+    n, c = counts.shape
+    clients = data.draw(st.lists(st.integers(0, n - 1), max_size=4))
+    labels = data.draw(st.lists(st.integers(0, c - 1), max_size=2))
+    barred = set(clients) | {k for k in range(n) if counts[k, labels].any()}
+    options = {"exclude_clients": clients, "exclude_labels": labels}
+    number = data.draw(st.one_of(st.none(), st.integers(1, n)))
+    if len(barred) == n or (number is not None and number > n - len(barred)):
+        with pytest.raises(ConfigError):
+            draw_population(counts, generator(0, "population"), participants=number, **options)
+        return
+    population = draw_population(counts, generator(0, "population"), participants=number, **options)
+    both = np.concatenate([population.participants, population.unseen])
+    assert sorted(both.tolist()) == list(range(n))
+    for ids in (population.participants, population.unseen):
+        assert ids.tolist() == sorted(ids.tolist())
+    assert not barred & set(population.participants.tolist())
+    assert len(population.participants) == (n - len(barred) if number is None else number)
+
+
+def test_every_eligible_client_is_equally_likely_to_take_part():
+    counts, draws = np.ones((6, 2), np.int64), 4000
+    rng, hits = generator(0, "population"), np.zeros(6)
+    for _ in range(draws):
+        hits[draw_population(counts, rng, participants=2, exclude_clients=[3]).participants] += 1
+    assert hits[3] == 0
+    assert (abs(hits[[0, 1, 2, 4, 5]] - draws * 2 / 5) < 4.5 * np.sqrt(draws * 0.4 * 0.6)).all()
+
+
+def test_a_list_of_ids_is_taken_as_it_is():
+    population = draw_population(COUNTS, generator(0, "population"), participants=[3, 0])
+    assert (population.participants.tolist(), population.unseen.tolist()) == ([0, 3], [1, 2, 4])
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ({"participants": 0}, r"population\.participants must be between 1 and the 5 clients.*got 0"),
+        ({"participants": 6}, r"between 1 and the 5 clients that are not excluded \(of 5\); got 6"),
+        ({"participants": 4, "exclude_labels": [1]}, r"between 1 and the 3 clients .*got 4"),
+        ({"participants": [0, 5]}, r"population\.participants must name clients from 0 to 4; got 5"),
+        ({"participants": [0, 1], "exclude_labels": [1]}, r"lists client 1, which is excluded"),
+        ({"participants": []}, r"no client is left"),
+        ({"exclude_clients": [-1]}, r"population\.exclude_clients must name clients from 0 to 4; got -1"),
+        ({"exclude_labels": [3]}, r"population\.exclude_labels must name classes from 0 to 2; got 3"),
+        ({"exclude_labels": [0, 1, 2]}, r"no client is left to take part"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_rule(options, rule):
+    with pytest.raises(ConfigError, match=rule):
+        draw_population(COUNTS, generator(0, "population"), **options)

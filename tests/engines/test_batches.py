@@ -1,0 +1,67 @@
+"""Which examples a client sees in which step."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedreach.engines.batches import batch_plan
+from fedreach.federation.solvers import LocalSGD
+
+laws = settings(max_examples=80, deadline=None, derandomize=True)
+sizes = st.integers(1, 30)
+
+
+@laws
+@given(n=sizes, batch=sizes, epochs=st.integers(1, 4), round_=st.integers(1, 99), client=st.integers(0, 999))
+def test_every_epoch_sees_every_example_once_in_full_batches_but_the_last(n, batch, epochs, round_, client):
+    plan = batch_plan(0, round_, client, n, LocalSGD(batch_size=batch, epochs=epochs))
+    steps = -(-n // batch)
+    assert len(plan) == epochs * steps
+    for epoch in plan.reshape(epochs, steps, -1):
+        assert sorted(epoch[epoch >= 0]) == list(range(n))
+        filled = (epoch >= 0).sum(axis=1)
+        assert (filled[:-1] == min(batch, n)).all()
+        assert filled[-1] == (n - 1) % batch + 1
+        assert (epoch[-1][: filled[-1]] >= 0).all()  # what is left stands first
+
+
+@laws
+@given(n=sizes, batch=sizes, steps=st.integers(1, 50))
+def test_a_number_of_steps_is_exact_and_goes_through_whole_epochs(n, batch, steps):
+    plan = batch_plan(0, 1, 0, n, LocalSGD(batch_size=batch, steps=steps))
+    assert len(plan) == steps
+    seen = np.bincount(plan[plan >= 0], minlength=n)
+    assert seen.max() - seen.min() <= 1
+
+
+@laws
+@given(n=sizes, batch=sizes, epochs=st.integers(1, 3))
+def test_a_longer_plan_begins_as_the_shorter_one(n, batch, epochs):
+    short = batch_plan(0, 1, 0, n, LocalSGD(batch_size=batch, epochs=epochs))
+    long = batch_plan(0, 1, 0, n, LocalSGD(batch_size=batch, epochs=epochs + 1))
+    np.testing.assert_array_equal(long[: len(short)], short)
+    np.testing.assert_array_equal(batch_plan(0, 1, 0, n, LocalSGD(batch_size=batch, steps=len(short))), short)
+
+
+def test_a_plan_depends_on_seed_round_and_client_and_not_on_the_optimiser():
+    local = LocalSGD(batch_size=8, epochs=2)
+    plans = {
+        (seed, round_, client): batch_plan(seed, round_, client, 20, local).tobytes()
+        for seed in range(3)
+        for round_ in range(1, 4)
+        for client in range(3)
+    }
+    assert len(set(plans.values())) == len(plans)
+    other = LocalSGD(batch_size=8, epochs=2, rate=9.0, momentum=0.5, weight_decay=1.0, clip_norm=1.0)
+    assert all(batch_plan(*key, 20, other).tobytes() == plan for key, plan in plans.items())
+
+
+def test_every_epoch_has_an_order_of_its_own():
+    plan = batch_plan(0, 1, 0, 20, LocalSGD(batch_size=20, epochs=5))
+    assert len(set(map(tuple, plan.tolist()))) == 5
+
+
+def test_the_first_place_of_an_epoch_is_uniform_over_the_examples():
+    draws, n = 4000, 5
+    first = [batch_plan(0, t, 0, n, LocalSGD(batch_size=2))[0, 0] for t in range(draws)]
+    assert (abs(np.bincount(first, minlength=n) - draws / n) < 4.5 * np.sqrt(draws * 0.2 * 0.8)).all()

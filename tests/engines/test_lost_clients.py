@@ -1,0 +1,105 @@
+"""Clients that fail, cannot be reached or hold nothing."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from fedreach.data.federated import Ranges
+from fedreach.data.population import Population
+from fedreach.engines.sequential import Sequential
+from fedreach.engines.simulation import Simulation
+from fedreach.errors import DataError, TrainingError
+from fedreach.federation.participation import Bernoulli
+from fedreach.federation.selection import Full, FunctionSelection, PowerOfChoice
+from fedreach.federation.solvers import FedAvg, LocalSGD
+from fedreach.models import build
+from fedreach.testing.problems import tiny_data, tiny_simulation, two_quadratics
+
+from .tiny import MODEL, REPORT, changed, run
+
+
+def with_broken_client(client, drop):
+    """Return the tiny federation with one client whose features overflow in training."""
+    data = tiny_data()
+    x = data.dataset.train_x.copy()
+    x[data.train[client]] = 3e38
+    data = replace(data, dataset=replace(data.dataset, train_x=x))
+    federation = replace(tiny_simulation().federation, selection=Full(), local=LocalSGD(rate=0.5, steps=4))
+    engine = Sequential(build("linear", (2,), 2, seed=0), data, FedAvg(), federation.local, 0)
+    return Simulation(federation, data, engine, rounds=10, drop_failing=drop)
+
+
+def test_a_client_whose_update_is_not_finite_ends_the_run_with_its_name_round_and_cause():
+    simulation = with_broken_client(2, drop=False)
+    with pytest.raises(TrainingError, match=r"Client 2 failed in round 1: its update is not finite .*clip_norm"):
+        simulation.step(simulation.start())
+
+
+def test_a_lost_client_can_be_left_out_and_the_round_says_so():
+    state, (report, *_) = run(with_broken_client(2, drop=True), 2)
+    assert report.cohort == (0, 1, 3)
+    assert list(report.lost) == [2]
+    assert "not finite" in report.lost[2]
+    assert sum(report.weights) == pytest.approx(1)
+    assert np.isfinite(state.params).all()
+    assert np.isnan(state.loss).tolist() == [False, False, True, False]
+    assert (report.bytes_down, report.bytes_up) == (4 * MODEL, 3 * REPORT)
+
+
+def test_a_client_whose_loss_is_not_finite_is_lost_though_its_update_is():
+    # At a distance of 1e200 the squared distance overflows, and a tiny rate makes an update of 0.1 all the same.
+    base = two_quadratics(local=LocalSGD(rate=1e-201, steps=1))
+    optimum = np.array([[1e200, 1e200], [-2.0, 4.0]])
+    simulation = replace(base, engine=replace(base.engine, optimum=optimum), drop_failing=True)
+    with np.errstate(over="ignore"):
+        _, report, _ = simulation.step(simulation.start())
+    assert (report.cohort, list(report.lost)) == ((1,), [0])
+    assert np.isfinite(report.train_loss)
+
+
+def test_a_round_that_loses_everybody_keeps_the_model():
+    simulation = with_broken_client(2, drop=True)
+    simulation = changed(simulation, selection=FunctionSelection(lambda view, k, rng: [2]))
+    before = simulation.start()
+    after, report, models = simulation.step(before)
+    assert after.params.tobytes() == before.params.tobytes()
+    assert (report.cohort, list(report.lost), report.train_loss, len(models)) == ((), [2], None, 0)
+
+
+@dataclass(frozen=True)
+class Nobody:
+    """Nobody can ever be reached."""
+
+    def available(self, n, rng):
+        return np.zeros(n, np.bool_)
+
+
+@pytest.mark.parametrize("selection", [Full(), PowerOfChoice()])
+def test_a_round_that_reaches_nobody_keeps_the_model_and_costs_nothing(selection):
+    simulation = replace(changed(tiny_simulation(), selection=selection), participation=Nobody())
+    before = simulation.start()
+    after, report, _ = simulation.step(before)
+    assert after.round == 1
+    assert after.params.tobytes() == before.params.tobytes()
+    assert (report.cohort, report.bytes_down, report.bytes_up, report.probe_bytes) == ((), 0, 0, 0)
+
+
+def test_only_those_reached_train():
+    simulation = replace(changed(tiny_simulation(), selection=Full()), participation=Bernoulli(0.3))
+    sizes = [len(report.cohort) for report in run(simulation, 60)[1]]
+    # Nobody at all comes in 0.7^4 = 24 % of the rounds, four in 0.8 %: both sides occur, the mean is 1.2 of 4.
+    assert min(sizes) == 0
+    assert abs(np.mean(sizes) - 1.2) < 4.5 * np.sqrt(4 * 0.3 * 0.7 / 60)
+
+
+def test_a_participant_without_training_examples_is_named():
+    data = tiny_data()
+    sizes = data.train.sizes.copy()
+    order = np.delete(data.train.order, np.s_[data.train.offsets[1] : data.train.offsets[2]])
+    sizes[1] = 0
+    data = replace(data, train=Ranges(order, np.concatenate([[0], np.cumsum(sizes)])))
+    with pytest.raises(DataError, match=r"at least one training example; client 1 has none"):
+        replace(tiny_simulation(), data=data).start()
+    others = replace(data, population=Population(np.array([0, 2, 3]), np.array([1, 4, 5])))
+    assert replace(tiny_simulation(), data=others).start().round == 0

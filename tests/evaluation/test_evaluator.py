@@ -1,0 +1,204 @@
+"""Evaluation columns against hand computations, on a linear model that can be recomputed in numpy."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fedreach.data.datasets import from_arrays
+from fedreach.data.federated import FederatedData, Ranges
+from fedreach.data.partition import Partition
+from fedreach.data.population import Population
+from fedreach.engines import Sequential, Stacked
+from fedreach.evaluation import Evaluator, Group
+from fedreach.evaluation.evaluator import worst_decile
+from fedreach.federation.solvers import FedAvg, LocalSGD
+from fedreach.models import build
+from fedreach.streams import generator
+
+SIZES = [12, 1, 9, 20, 5, 8]  # client 1 has a single sample, which is not held out
+PARTICIPANTS, UNSEEN = np.array([0, 1, 3, 4]), np.array([2, 5])
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def make_data(unseen=UNSEEN, tests=15, noise=False):
+    rng, n = generator(0, "evaluation"), sum(SIZES)
+    x, y = rng.standard_normal((n + tests, 3)).astype(np.float32), rng.integers(4, size=n + tests)
+    dataset = from_arrays(x[:n], y[:n], *((x[n:], y[n:]) if tests else ()), num_classes=4)
+    partition = Partition.from_owner(rng.permutation(np.repeat(np.arange(6), SIZES)), 6, kind="natural")
+    held = np.array([size // 3 for size in SIZES])
+    parts = [np.split(partition[k], [held[k]]) for k in range(6)]
+    held_out, train = (
+        Ranges(np.concatenate([p[i] for p in parts]), np.cumsum([0, *(len(p[i]) for p in parts)])) for i in (0, 1)
+    )
+    labels = dataset.train_y.copy()
+    if noise:
+        labels[train.order] = (labels[train.order] + 1) % 4
+    population = Population(np.setdiff1d(np.arange(6), unseen), unseen)
+    return FederatedData(dataset, labels, partition, population, train, held_out, {"kind": "all"} if noise else None)
+
+
+def make(data, kind=Sequential):
+    return Evaluator(kind(build("linear", (3,), 4, seed=0), data, FedAvg(), LocalSGD(), 0), data, seed=5)
+
+
+def params_of(seed=0):
+    return generator(seed, "params").standard_normal(16).astype(np.float32)
+
+
+def by_hand(params, x, y):
+    """Return the rightness and loss of each sample."""
+    logits = x @ params[:12].reshape(4, 3).T.astype(float) + params[12:]
+    return logits.argmax(axis=1) == y, np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(y)), y]
+
+
+def per_client(data, parts, labels=None):
+    """Return accuracy, loss and size of each client by hand, where a client has its samples from `parts`."""
+    x, y = data.dataset.train_x, data.dataset.train_y if labels is None else labels
+    scores = []
+    for part in parts:
+        right, loss = by_hand(params_of(), x[part], y[part])
+        scores.append((right.mean(), loss.mean(), len(part)))
+    return np.array(scores).T
+
+
+@pytest.mark.parametrize("kind", [Sequential, Stacked])
+def test_columns_are_means_over_clients_of_their_own_means(kind):
+    data = make_data()
+    columns, records = make(data, kind).evaluate(params_of(), 7)
+    held = [0, 3, 4]  # client 1 has nothing to be tested on
+    accuracy, loss, size = per_client(data, [data.held_out[k] for k in held])
+    assert columns["id_accuracy"] == pytest.approx(accuracy.mean(), abs=1e-8)
+    assert columns["id_loss"] == pytest.approx(loss.mean(), rel=1e-5)
+    assert columns["id_accuracy_pooled"] == pytest.approx(accuracy @ size / size.sum(), abs=1e-8)
+    assert columns["id_accuracy_worst_decile"] == pytest.approx(accuracy.min(), abs=1e-8)
+    for share in (10, 50, 90):
+        assert columns[f"id_accuracy_p{share}"] == pytest.approx(np.percentile(accuracy, share), abs=1e-8)
+    assert records[0]["round"] == 7
+    assert (records[0]["population"], records[0]["ids"], records[0]["examples"]) == ("participants", held, [4, 6, 1])
+    np.testing.assert_allclose(records[0]["accuracy"], accuracy, atol=1e-6)
+    np.testing.assert_allclose(records[0]["loss"], loss, atol=1e-5)
+
+    # Unseen clients are tested on all that they hold.
+    accuracy, loss, size = per_client(data, [data.partition[k] for k in UNSEEN])
+    assert columns["unseen_accuracy"] == pytest.approx(accuracy.mean(), abs=1e-8)
+    assert columns["unseen_loss"] == pytest.approx(loss.mean(), rel=1e-5)
+    assert (records[1]["population"], records[1]["ids"], records[1]["examples"]) == ("unseen", [2, 5], [9, 8])
+
+    train = per_client(data, [data.train[k] for k in PARTICIPANTS])[0]
+    assert columns["train_accuracy"] == pytest.approx(train.mean(), abs=1e-8)
+    right, loss = by_hand(params_of(), data.dataset.test_x, data.dataset.test_y)
+    assert columns["test_accuracy"] == pytest.approx(right.mean(), abs=1e-8)
+    assert columns["test_loss"] == pytest.approx(loss.mean(), rel=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_gaps_are_the_differences_of_the_columns_beside_them(seed):
+    columns, _ = make(make_data()).evaluate(params_of(seed), 1)
+    assert columns["participation_gap"] == pytest.approx(columns["id_accuracy"] - columns["unseen_accuracy"], abs=2e-9)
+    assert columns["out_of_sample_gap"] == pytest.approx(columns["train_accuracy"] - columns["id_accuracy"], abs=2e-9)
+    for name in ("id_accuracy", "unseen_accuracy", "participation_gap"):
+        assert columns[f"{name}_low"] <= columns[name] <= columns[f"{name}_high"]
+
+
+def test_participants_and_unseen_clients_that_are_the_same_have_no_gap():
+    # Client 5 is made a copy of client 0, who alone takes part: its held-out data, twice, stand against themselves.
+    data = make_data()
+    partition = Partition.from_owner([0, 0, 0, 1, 1, 1], 2, kind="natural")
+    x, y = np.tile(data.dataset.train_x[:3], (2, 1)), np.tile(data.dataset.train_y[:3], 2)
+    dataset = replace(data.dataset, train_x=x, train_y=y)
+    held_out = Ranges(np.arange(6), np.array([0, 3, 6]))
+    train = Ranges(np.array([0]), np.array([0, 1, 1]))  # one training sample, of client 0
+    same = FederatedData(dataset, y, partition, Population(np.array([0]), np.array([1])), train, held_out, None)
+    columns, _ = make(same).evaluate(params_of(), 1)
+    assert columns["participation_gap"] == columns["participation_gap_low"] == columns["participation_gap_high"] == 0
+
+
+def test_label_noise_is_trained_on_but_never_tested_on():
+    clean, noisy = make_data(), make_data(noise=True)
+    columns = {name: make(data).evaluate(params_of(), 1) for name, data in (("clean", clean), ("noisy", noisy))}
+    free = {k for k in columns["clean"][0] if k not in ("train_accuracy", "out_of_sample_gap")}
+    assert {k: columns["clean"][0][k] for k in free} == {k: columns["noisy"][0][k] for k in free}
+    assert columns["clean"][1] == columns["noisy"][1]
+    expected = per_client(noisy, [noisy.train[k] for k in PARTICIPANTS], noisy.labels)[0].mean()
+    assert columns["noisy"][0]["train_accuracy"] == pytest.approx(expected, abs=1e-8)
+    assert columns["noisy"][0]["train_accuracy"] != columns["clean"][0]["train_accuracy"]
+
+
+def test_without_unseen_clients_or_test_set_there_are_no_such_columns():
+    columns, records = make(make_data(unseen=np.empty(0, np.int64), tests=0)).evaluate(params_of(), 1)
+    assert not [name for name in columns if name.startswith(("unseen", "test", "participation_gap"))]
+    assert [record["population"] for record in records] == ["participants"]
+    assert {"id_accuracy", "out_of_sample_gap", "train_accuracy"} <= columns.keys()
+
+
+def test_without_held_out_samples_there_are_no_columns_of_participants():
+    data = make_data()
+    everything = replace(data, train=Ranges(data.partition.order, data.partition.offsets))
+    nothing = replace(everything, held_out=Ranges(np.empty(0, np.int64), np.zeros(7, np.int64)))
+    columns, records = make(nothing).evaluate(params_of(), 1)
+    assert not [name for name in columns if name.startswith(("id_", "participation_gap", "out_of_sample"))]
+    assert [record["population"] for record in records] == ["unseen"]
+    assert make(nothing).evaluate_local(np.zeros((2, 16), np.float32), np.array([0, 3]), 1) == ({}, [])
+
+
+def test_local_accuracy_is_that_of_each_clients_own_model_on_its_own_held_out_data():
+    data, cohort = make_data(), np.array([0, 1, 4])
+    models = np.stack([params_of(seed) for seed in (10, 11, 12)])
+    columns, (record,) = make(data).evaluate_local(models, cohort, 3)
+    expected, losses = [], []
+    for row, client in ((0, 0), (2, 4)):  # client 1 has nothing held out
+        part = data.held_out[client]
+        right, loss = by_hand(models[row], data.dataset.train_x[part], data.dataset.train_y[part])
+        expected.append(right.mean())
+        losses.append(loss.mean())
+    assert columns == {"local_accuracy": pytest.approx(np.mean(expected), abs=1e-8)}
+    assert (record["round"], record["population"], record["ids"]) == (3, "local", [0, 4])
+    np.testing.assert_allclose(record["accuracy"], expected, atol=1e-6)
+    np.testing.assert_allclose(record["loss"], losses, atol=1e-5)
+
+
+def test_evaluating_twice_gives_the_same_numbers_whatever_happened_between():
+    evaluator = make(make_data())
+    one = evaluator.evaluate(params_of(), 4)
+    evaluator.evaluate(params_of(1), 5)
+    evaluator.engine.train(params_of(2), PARTICIPANTS, 1, 0.1)
+    assert evaluator.evaluate(params_of(), 4) == one
+    other, _ = evaluator.evaluate(params_of(), 5)
+    changed = {name for name in other if other[name] != one[0][name]}
+    assert changed  # only the resampling of the intervals depends on the round
+    assert all(name.endswith(("_low", "_high")) for name in changed)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([3.0], 3.0),
+        (np.arange(10.0), 0.0),
+        (np.arange(11.0), 0.5),
+        (np.arange(20.0)[::-1], 0.5),
+        (np.arange(30.0), 1.0),
+    ],
+)
+def test_the_worst_decile_is_the_mean_of_the_lowest_tenth_rounded_up(values, expected):
+    assert worst_decile(np.asarray(values)) == expected
+
+
+def test_a_group_leaves_out_clients_without_samples_and_joins_ranges_client_by_client():
+    a = Ranges(np.array([9, 8, 7, 6]), np.array([0, 2, 2, 4]))
+    b = Ranges(np.array([1, 2]), np.array([0, 0, 0, 2]))
+    group = Group.of(np.array([0, 1, 2]), a, b)
+    assert (group.ids.tolist(), group.sizes.tolist()) == ([0, 2], [2, 4])
+    assert group.index.tolist() == [9, 8, 7, 6, 1, 2]
+    scores = group.scores(np.array([1, 0, 1, 1, 1, 0], np.bool_), np.arange(6, dtype=np.float32))
+    assert scores.accuracy.tolist() == [0.5, 0.75]
+    assert scores.loss.tolist() == [0.5, 3.5]
+    assert scores.pooled_accuracy == pytest.approx(4 / 6)

@@ -1,0 +1,50 @@
+"""A model of five numbers and six clients, for rounds worked out by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from fedreach.federation.round import (
+    ClientView,
+    Federation,
+    Reports,
+    Selection,
+    conclude_round,
+    initial_state,
+)
+from fedreach.federation.selection import Uniform
+from fedreach.federation.server import Average
+from fedreach.federation.solvers import FedAvg, LocalSGD
+from fedreach.federation.weighting import ByExamples
+
+D = 5  # numbers in the model, 4 bytes each
+
+
+def federation(selection=None, weighting=None, server=None, cohort=2):
+    parts = (selection or Uniform(), weighting or ByExamples(), FedAvg(), LocalSGD(), server or Average())
+    return Federation(*parts, cohort=cohort, seed=3)
+
+
+def make_view(n=6, available=None, facts=()):
+    view = ClientView.of(np.arange(n), np.arange(1, n + 1) * 10, available=available)
+    entropy = np.linspace(0.1, 0.9, n) if "label_entropy" in facts else None
+    counts = np.arange(3 * n).reshape(n, 3) if "label_counts" in facts else None
+    return replace(view, label_entropy=entropy, label_counts=counts)
+
+
+def make_reports(ids, update=None, trainable=None):
+    ids = np.asarray(ids, np.int64)
+    update = np.outer(ids + 1.0, np.ones(D)).astype(np.float32) if update is None else update
+    metrics = {"num_examples": (ids + 1.0) * 10, "loss": ids * 0.5, "label_entropy": ids * 0.1}
+    return Reports(ids, update, metrics, np.ones((len(ids), 3), np.int64), trainable=trainable)
+
+
+def start(chosen, view):
+    return initial_state(chosen, np.zeros(D, np.float32), view)
+
+
+def conclude(chosen, ids, view=None, state=None):
+    """Conclude a round in which exactly `ids` were chosen and replied."""
+    view = make_view() if view is None else view
+    state = start(chosen, view) if state is None else state
+    return conclude_round(chosen, state, view, Selection(np.asarray(ids, np.int64)), make_reports(ids))

@@ -1,0 +1,66 @@
+"""What a round costs, in bytes worked out by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedreach.federation.round import (
+    Selection,
+    conclude_round,
+)
+from fedreach.federation.selection import SELECTIONS, FunctionSelection
+from fedreach.federation.weighting import ByEntropy
+
+from .small import D, conclude, federation, make_reports, make_view, start
+
+MODEL = 4 * D
+REPORT = MODEL + 8  # with the number of examples and the loss
+
+
+def probed(view, ids):
+    return replace(view, probed=np.isin(view.ids, ids), loss=np.ones(len(view.ids)))
+
+
+@pytest.mark.parametrize(
+    ("asked", "cohort", "down", "up", "for_probe"),
+    [
+        ([], [0, 1], 2 * MODEL, 2 * REPORT, 0),
+        ([0, 1, 2], [0, 1], 3 * MODEL, 2 * REPORT + 3 * 4, 3 * MODEL + 3 * 4),  # the cohort already holds the model
+        ([0, 1, 2], [2, 3], 4 * MODEL, 2 * REPORT + 3 * 4, 3 * MODEL + 3 * 4),  # client 3 does not
+        ([5], [0, 1, 2], 4 * MODEL, 3 * REPORT + 4, MODEL + 4),
+    ],
+)
+def test_bytes_are_those_of_models_reports_and_probes(asked, cohort, down, up, for_probe):
+    _, report = conclude(federation(cohort=3), cohort, probed(make_view(), asked))
+    assert (report.bytes_down, report.bytes_up, report.probe_bytes) == (down, up, for_probe)
+
+
+def test_a_client_that_is_lost_got_the_model_and_reported_nothing():
+    chosen, view = federation(), make_view()
+    reports = replace(make_reports([1]), lost={4: "its battery is empty"})
+    _, report = conclude_round(chosen, start(chosen, view), view, Selection(np.array([1, 4])), reports)
+    assert (report.bytes_down, report.bytes_up) == (2 * MODEL, REPORT)
+    assert report.lost == {4: "its battery is empty"}
+
+
+@pytest.mark.parametrize(
+    ("facts", "numbers"),
+    [((), 0), (("label_entropy",), 6), (("label_counts",), 18), (("label_counts", "label_entropy"), 24)],
+)
+def test_facts_are_counted_once_in_round_one_for_every_participant(facts, numbers):
+    def mine(view, k, rng):
+        return view.ids[:k]
+
+    mine.needs = facts
+    chosen, view = federation(FunctionSelection(mine)), make_view(facts=facts)
+    first, report = conclude(chosen, [0, 1], view)
+    assert report.bytes_up == 2 * REPORT + 4 * numbers
+    _, report = conclude(chosen, [0, 1], view, first)
+    assert report.bytes_up == 2 * REPORT
+
+
+def test_a_fact_that_selection_and_weighting_both_need_is_sent_once():
+    chosen, view = federation(SELECTIONS["entropy_topk"](), ByEntropy()), make_view(facts=("label_entropy",))
+    assert chosen.needs() == {"label_entropy"}
+    assert conclude(chosen, [0, 1], view)[1].bytes_up == 2 * REPORT + 4 * 6

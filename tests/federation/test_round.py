@@ -1,0 +1,131 @@
+"""How a round is planned and concluded, and what it leaves behind."""
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from fedreach.federation.round import (
+    NO_STATE,
+    FederationState,
+    Selection,
+    conclude_round,
+    plan_probe,
+    plan_round,
+    weighted_sum,
+)
+from fedreach.federation.selection import SELECTIONS, Full, PowerOfChoice
+from fedreach.federation.server import Average
+from fedreach.federation.weighting import WEIGHTINGS, Equal
+from fedreach.streams import generator
+
+from .small import D, conclude, federation, make_reports, make_view, start
+
+
+def test_the_cohort_shrinks_to_those_available_and_ids_come_out_increasing():
+    chosen, view = federation(cohort=4), make_view(available=np.array([True, False, True, False, False, True]))
+    assert plan_round(chosen, start(chosen, view), view).ids.tolist() == [0, 2, 5]
+
+
+def test_nobody_available_means_nobody_asked_and_nobody_chosen():
+    chosen, view = federation(PowerOfChoice()), make_view(available=np.zeros(6, np.bool_))
+    assert plan_probe(chosen, start(chosen, view), view) is None
+    assert len(plan_round(chosen, start(chosen, view), view).ids) == 0
+
+
+def test_full_may_choose_more_than_the_cohort():
+    chosen, view = federation(Full(), cohort=1), make_view()
+    assert plan_round(chosen, start(chosen, view), view).ids.tolist() == list(range(6))
+
+
+def test_the_plan_depends_on_seed_and_round_only():
+    chosen, view = federation(), make_view()
+    state = start(chosen, view)
+    plans = [plan_round(chosen, replace(state, round=t), view).ids.tolist() for t in range(30)]
+    assert plans == [plan_round(chosen, replace(state, round=t), view).ids.tolist() for t in range(30)]
+    assert len(set(map(tuple, plans))) > 1
+    other = replace(chosen, seed=4)
+    assert plans != [plan_round(other, replace(state, round=t), view).ids.tolist() for t in range(30)]
+
+
+def test_the_new_model_is_the_old_one_plus_the_weighted_mean_update():
+    # Clients 1 and 4 hold 20 and 50 examples and move by 2 and 5: (20 * 2 + 50 * 5) / 70 = 29 / 7.
+    state, report = conclude(federation(), [1, 4])
+    np.testing.assert_allclose(state.params, np.full(D, 29 / 7), rtol=1e-6)
+    assert report.cohort == (1, 4)
+    assert report.weights == (20 / 70, 50 / 70)
+    assert report.train_loss == pytest.approx((20 * 0.5 + 50 * 2.0) / 70)
+    assert state.round == 1
+
+
+def test_the_server_remembers_the_last_loss_heard_from_each_client():
+    chosen = federation()
+    state, _ = conclude(chosen, [1, 4])
+    np.testing.assert_array_equal(state.loss, [np.nan, 0.5, np.nan, np.nan, 2.0, np.nan])
+    # A probe is heard as well; the loss of training, which comes later, replaces it.
+    view = replace(make_view(), loss=np.full(6, 7.0), probed=np.array([True, True, False, False, False, False]))
+    state, _ = conclude(chosen, [1], view, state)
+    np.testing.assert_array_equal(state.loss, [7.0, 0.5, np.nan, np.nan, 2.0, np.nan])
+
+
+def test_a_round_without_reports_keeps_the_model_and_sends_no_model():
+    chosen, view = federation(server=Average(momentum=0.9)), make_view()
+    before, _ = conclude(chosen, [1, 4])
+    after, report = conclude(chosen, [], view, before)
+    assert after.params.tobytes() == before.params.tobytes()
+    assert after.server is before.server
+    assert after.round == 2
+    assert report == type(report)((), (), {}, None, 0, 0, 0)
+
+
+def test_the_weighted_sum_is_the_matrix_product_in_double_precision():
+    rng = generator(0, "sum")
+    weights, update = rng.random(7), rng.standard_normal((7, 50)).astype(np.float32)
+    np.testing.assert_allclose(weighted_sum(weights, update), weights @ update.astype(np.float64), rtol=1e-13)
+
+
+def test_server_momentum_moves_parameters_only_and_leaves_buffers_a_plain_mean():
+    # Column 4 is a buffer, such as a running variance: 1 at first, and every client reports -0.9 once, then 0.
+    chosen = federation(weighting=Equal(), server=Average(rate=1.0, momentum=0.9))
+    view = make_view()
+    state = replace(start(chosen, view), params=np.ones(D, np.float32))
+    for buffer in (-0.9, 0.0, 0.0):
+        update = np.full((2, D), 1.0, np.float32)
+        update[:, 4] = buffer
+        reports = make_reports([0, 1], update, trainable=4)
+        state, _ = conclude_round(chosen, state, view, Selection(reports.ids), reports)
+    # Velocities 1, 1.9 and 2.71 for the parameters; with momentum the variance would be 1 - .9 * 2.71 < 0.
+    np.testing.assert_allclose(state.params, [6.61] * 4 + [0.1], rtol=1e-6)
+    assert state.params.dtype == np.float32
+
+
+def frozen(value):
+    """Make every array inside a value read-only."""
+    if isinstance(value, np.ndarray):
+        value.setflags(write=False)
+    elif isinstance(value, dict):
+        for inner in value.values():
+            frozen(inner)
+    elif hasattr(value, "__dataclass_fields__"):
+        for f in fields(value):
+            frozen(getattr(value, f.name))
+    return value
+
+
+@pytest.mark.parametrize("selection", SELECTIONS)
+@pytest.mark.parametrize("weighting", WEIGHTINGS)
+def test_no_part_writes_to_what_it_is_given(selection, weighting):
+    chosen = federation(SELECTIONS[selection](), WEIGHTINGS[weighting](), Average(momentum=0.5))
+    view = frozen(make_view(facts=("label_entropy", "label_counts")))
+    state = start(chosen, view)
+    for _ in range(3):
+        state = frozen(state)
+        seen = replace(view, loss=np.where(np.isnan(state.loss), 1.0, state.loss))
+        probe = plan_probe(chosen, state, seen)
+        if probe is not None:
+            seen = replace(seen, probed=np.isin(view.ids, probe.ids))
+        cohort = plan_round(chosen, state, frozen(seen))
+        state, _ = conclude_round(chosen, state, seen, cohort, frozen(make_reports(cohort.ids)))
+    assert state.round == 3
+    assert isinstance(state, FederationState)
+    assert state.selection == NO_STATE

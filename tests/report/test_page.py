@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import fedreach.report
+from fedreach.errors import ConfigError
+from fedreach.report import ReportPaths, write_report
+
+from .fake_runs import write_comparison, write_run
+
+VOID = {"meta", "br", "wbr", "hr", "img", "input", "link"}
+
+
+class Page(HTMLParser):
+    """Collects what a browser would fetch, and checks that elements are closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.fetched: list[str] = []
+        self.links: list[str] = []
+        self.ids: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        if tag not in VOID:
+            self.open.append(tag)
+        self.fetched += [
+            v for k, v in attrs if v and (k in {"src", "srcset", "data"} or (tag == "link" and k == "href"))
+        ]
+        self.fetched += [v for k, v in attrs if v and k == "xlink:href" and tag == "image"]
+        self.links += [values["href"] or ""] if tag == "a" else []
+        self.ids += [values["id"] or ""] if "id" in values else []
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def written(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> ReportPaths:
+    return write_report([folder], tmp_path_factory.mktemp("out"))
+
+
+def test_the_page_fetches_nothing(written: ReportPaths) -> None:
+    text = written.page.read_text()
+    page = Page(text)
+    assert page.open == []
+    assert page.fetched
+    assert all(value.startswith("data:image/png;base64,") for value in page.fetched)
+    assert not re.search(r"@import|url\((?!#)", text)
+    addresses = set(re.findall(r"https?://[^\"'\s<>]+", text))
+    assert addresses <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+
+
+def test_ids_are_unique_and_links_lead_to_written_files(written: ReportPaths) -> None:
+    page = Page(written.page.read_text())
+    assert len(page.ids) == len(set(page.ids))
+    assert page.links
+    assert all((written.page.parent / link).is_file() for link in page.links)
+    assert {written.page.parent / link for link in page.links} == {*written.tables, *written.figures}
+
+
+def test_the_page_tells_what_was_found_and_what_failed(written: ReportPaths) -> None:
+    text = written.page.read_text()
+    heading = re.search(r"<h1>(.*?)</h1>", text)
+    assert heading
+    assert "unseen clients" in heading[1]
+    assert "client 17, round 24: loss is nan" in text
+    assert "seed 4: unfinished after round 24" in text
+    for fact in ("003f9a6c1be8d247", "CC BY 4.0", "2.8.0+cpu", "1f2e3d4c5b6a", "selection.policy"):
+        assert fact in text, fact
+
+
+def test_every_figure_has_words(written: ReportPaths) -> None:
+    text = written.page.read_text()
+    assert text.count('<svg role="img"') == text.count("<figcaption>") == len(written.figures) // 3
+    assert not re.search(r"<(title|desc|figcaption)[^>]*>\s*</", text)
+
+
+def test_the_same_runs_give_the_same_bytes_wherever_they_lie(
+    folder: Path, written: ReportPaths, tmp_path: Path
+) -> None:
+    shutil.copytree(folder, tmp_path / "moved")
+    again = write_report([tmp_path / "moved"], tmp_path / "moved")
+    for path in (written.page, *written.tables, *written.figures):
+        other = again.page.parent / path.relative_to(written.page.parent)
+        assert path.read_bytes() == other.read_bytes(), path.name
+
+
+def test_no_place_of_this_machine_is_written(folder: Path, written: ReportPaths) -> None:
+    for path in (written.page, *written.tables):
+        assert str(folder.parent) not in path.read_text()
+
+
+def test_names_are_shown_and_not_run(tmp_path: Path) -> None:
+    name = '<script>alert(1)</script>&"$x$'
+    out = write_comparison(tmp_path, ["fedavg", "own"], [0], rounds=4, name=name)
+    runs = tmp_path / "runs"
+    for seed in runs.glob("*/seed-0/run.json"):
+        seed.write_text(seed.read_text().replace('"method": "own"', '"method": "<b>own</b>$"'))
+    comparison = tmp_path / "comparison.json"
+    comparison.write_text(comparison.read_text().replace('"own"', '"<b>own</b>$"', 2))
+    text = write_report([out], out, formats=()).page.read_text()
+    assert "<script>alert" not in text
+    assert "<b>own" not in text
+    assert "&lt;b&gt;own" in text
+    assert Page(text).open == []
+
+
+def test_a_report_can_go_without_figure_files(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", rounds=4)
+    paths = write_report([run], tmp_path, formats=())
+    assert paths.figures == ()
+    assert paths.page == tmp_path / "report" / "index.html"
+    assert {path.name for path in paths.tables} == {"table.md", "table.csv", "table.tex", "table.json"}
+
+
+def test_runs_without_any_round_still_make_a_page(tmp_path: Path) -> None:
+    out = write_comparison(tmp_path, ["a"], [0], rounds=2)
+    shutil.rmtree(out / "runs")
+    text = write_report([out], out).page.read_text()
+    assert "No run has a result yet" in text
+    assert "never began" in text
+
+
+def test_a_wrong_format_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="'jpg'"):
+        write_report([tmp_path], tmp_path / "out", formats=("jpg",))
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_report_needs_no_other_part_of_fedreach() -> None:
+    for path in Path(fedreach.report.__file__).parent.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+        names += [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        for name in names:
+            assert not name.startswith(("torch", "pandas", "scipy")), path
+            assert not name.startswith("fedreach") or name.startswith(("fedreach.report", "fedreach.errors")), path

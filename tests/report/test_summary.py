@@ -1,0 +1,98 @@
+"""Made-up curves with answers that can be worked out by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedreach.report.reading import read
+from fedreach.report.statistics import paired
+from fedreach.report.summary import MethodSummary, summarize
+from fedreach.report.values import Comparison
+
+from .fake_runs import federation, write_comparison, write_curve, write_json
+
+UNSEEN = {  # method -> seed -> accuracy on unseen clients in rounds 0, 1, 2
+    "base": ([0.1, 0.5, 0.50], [0.1, 0.5, 0.52], [0.1, 0.6, 0.57]),
+    "other": ([0.1, 0.6, 0.55], [0.1, 0.7, 0.59], [0.1, 0.7, 0.60]),
+}
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Comparison:
+    runs: dict[str, dict[str, str]] = {}
+    for method, curves in UNSEEN.items():
+        runs[method] = {str(seed): f"runs/{method}/seed-{seed}" for seed in range(3)}
+        for seed, unseen in enumerate(curves):
+            columns = {
+                "unseen_accuracy": unseen,
+                "id_accuracy": [0.2, 0.7, 0.8],
+                "participation_gap": [0.2 - unseen[0], 0.7 - unseen[1], 0.8 - unseen[2]],
+                "id_loss": [2.0, 0.5, 0.6],
+                "bytes_total": [0, 1_500_000, 3_000_000],
+            }
+            write_curve(tmp_path / runs[method][str(seed)], method, seed, columns, best_round=1)
+    stored = {"format": 1, "name": "small", "baseline": "base", "target_accuracy": 0.58, "methods": list(UNSEEN)}
+    write_json(tmp_path / "comparison.json", stored | {"seeds": [0, 1, 2], "runs": runs, "config": {}})
+    return read([tmp_path])
+
+
+def of(comparison: Comparison, method: str, **options: str) -> MethodSummary:
+    return next(row for row in summarize(comparison, **options) if row.method == method)
+
+
+def test_the_last_round_is_the_mean_over_seeds(small: Comparison) -> None:
+    row = of(small, "base")
+    assert row.unseen.mean == pytest.approx((0.50 + 0.52 + 0.57) / 3)
+    assert row.gap.mean == pytest.approx(0.8 - row.unseen.mean)
+    assert (row.round.mean, row.megabytes.mean) == (2, 3.0)
+
+
+def test_the_best_round_is_the_one_with_the_lowest_held_out_loss(small: Comparison) -> None:
+    # Round 1 has the lowest id_loss, though participants' accuracy is highest in round 2.
+    row = of(small, "other", when="best")
+    assert (row.round.mean, row.megabytes.mean) == (1, 1.5)
+    assert row.unseen.mean == pytest.approx(2.0 / 3)
+
+
+def test_differences_are_taken_seed_by_seed(small: Comparison) -> None:
+    assert of(small, "other").difference == paired(np.array([0.55, 0.59, 0.60]) - np.array([0.50, 0.52, 0.57]))
+    assert of(small, "base").difference.note == "the baseline"
+
+
+def test_one_comparison_needs_no_correction(small: Comparison) -> None:
+    row = of(small, "other")
+    assert row.corrected_p == row.difference.p
+
+
+def test_the_target_counts_the_seeds_that_reached_it(small: Comparison) -> None:
+    # base: only seed 2, in round 1 (its later fall does not matter); other: all seeds in round 1.
+    base, other = of(small, "base"), of(small, "other")
+    assert (base.reached, base.rounds_to_target.mean, base.megabytes_to_target.mean) == (1, 1, 1.5)
+    assert (other.reached, other.rounds_to_target.mean) == (3, 1)
+
+
+def test_runs_on_other_clients_are_no_pair(tmp_path: Path) -> None:
+    columns = {"id_accuracy": [0.1, 0.5]}
+    one = write_curve(tmp_path / "one", "one", 0, columns, held=federation(20, 0, seed=1))
+    two = write_curve(tmp_path / "two", "two", 0, columns, held=federation(20, 0, seed=2))
+    difference = of(read([one, two]), "two").difference
+    assert (difference.mean, difference.note) == (None, "other clients than the baseline's")
+
+
+def test_a_failed_run_is_planned_but_not_counted(comparison: Comparison) -> None:
+    row = of(comparison, "minimax_gap")
+    assert (row.seeds, row.seeds_planned, row.difference.count) == (4, 5, 4)
+
+
+def test_the_p_of_every_method_is_corrected_for_all(comparison: Comparison) -> None:
+    rows = [row for row in summarize(comparison) if not row.is_baseline]
+    raw = sorted(row.difference.p or 0 for row in rows)
+    assert min(row.corrected_p or 0 for row in rows) == pytest.approx(4 * raw[0])
+
+
+def test_a_target_never_reached_has_no_rounds(tmp_path: Path) -> None:
+    row = of(read([write_comparison(tmp_path, ["a"], [0, 1], rounds=3, target=0.99)]), "a")
+    assert (row.reached, row.rounds_to_target.mean) == (0, None)

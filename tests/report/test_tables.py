@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fedreach.report.formats import terminal_table, to_latex, to_markdown
+from fedreach.report.reading import read
+from fedreach.report.records import as_records, to_csv
+from fedreach.report.summary import summarize
+from fedreach.report.tables import tabulate
+from fedreach.report.values import Comparison
+
+from .fake_runs import federation, write_comparison
+
+AWKWARD = r"my_module:50%|A&B\~{x}<b>$1$"
+
+
+def text_of(comparison: Comparison, width: int) -> str:
+    console = Console(width=width, file=io.StringIO(), legacy_windows=False)
+    console.print(terminal_table(comparison, width=width))
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def cell(comparison: Comparison, method: str, header: str) -> str:
+    table = tabulate(comparison)
+    return next(row for row in table.rows if row[0] == method)[table.header.index(header)]
+
+
+def test_cells_are_the_summary_in_per_cent(comparison: Comparison) -> None:
+    row = summarize(comparison)[0]
+    assert cell(comparison, "fedavg", "unseen clients") == f"{100 * row.unseen.mean:.1f} ± {100 * row.unseen.sd:.1f}"
+    assert cell(comparison, "fedavg", "difference") == "baseline"
+    assert cell(comparison, "minimax_gap", "seeds") == "4/5"
+
+
+def test_spread_over_seeds_and_over_clients_are_named(comparison: Comparison, tmp_path: Path) -> None:
+    one_seed = read([write_comparison(tmp_path, ["a"], [0], rounds=4)])
+    assert "points [seeds]" in tabulate(comparison).units
+    assert "points [clients]" in tabulate(one_seed).units
+    assert "over seeds (Student t)" in tabulate(comparison).note
+    assert "over clients (bootstrap)" in tabulate(one_seed).note
+    assert "±" not in cell(one_seed, "a", "participants")
+
+
+def test_columns_without_numbers_are_left_out(tmp_path: Path) -> None:
+    out = write_comparison(tmp_path, ["a", "b"], [0, 1], rounds=4, held=federation(20, 0), test=False, target=None)
+    header = tabulate(read([out])).header
+    assert not {"unseen clients", "test set", "gap"} & set(header)
+    assert not any("to" in name.split() for name in header)
+    assert "difference" in header
+
+
+def test_a_single_method_has_no_difference_column(tmp_path: Path) -> None:
+    assert "difference" not in tabulate(read([write_comparison(tmp_path, ["a"], [0, 1], rounds=4)])).header
+
+
+def test_seeds_that_missed_the_target_are_counted(comparison: Comparison) -> None:
+    rows = summarize(comparison)
+    partly = [row for row in rows if 0 < row.reached < row.seeds]
+    for row in rows:
+        text = cell(comparison, row.method, "to 60 %")
+        assert (f"({row.reached} of {row.seeds})" in text) == (row in partly)
+        assert (text == "-") == (row.reached == 0)
+
+
+def test_markdown_has_as_many_cells_in_each_line(tmp_path: Path) -> None:
+    markdown = to_markdown(tabulate(read([write_comparison(tmp_path, ["base", AWKWARD], [0, 1], rounds=4)])))
+    lines = [line for line in markdown.splitlines() if line.startswith("|")]
+    assert len(lines) == 4
+    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
+    assert "<b>" not in markdown.replace("\\<b>", "")
+
+
+def test_latex_escapes_what_latex_would_read(tmp_path: Path) -> None:
+    latex = to_latex(tabulate(read([write_comparison(tmp_path, ["base", AWKWARD], [0, 1], rounds=4)])))
+    assert r"my\_module:50\%|A\&B\textbackslash{}\textasciitilde{}\{x\}$<$b$>$\$1\$ &" in latex
+    rows = latex[latex.index("toprule") :].splitlines()
+    assert len({len(re.findall(r"(?<!\\)&", row)) for row in rows if row.endswith(r"\\")}) == 1
+    assert not set(latex) & set("±−")
+
+
+def test_csv_holds_the_records_as_plain_numbers(comparison: Comparison) -> None:
+    rows = list(csv.DictReader(io.StringIO(to_csv(comparison))))
+    records = as_records(comparison)
+    assert [row["method"] for row in rows] == list(comparison.methods)
+    for row, record in zip(rows, records, strict=True):
+        for key, value in record.items():
+            expected = "" if value is None else str(value)
+            assert row[key] == expected
+
+
+def test_records_are_strict_json(comparison: Comparison) -> None:
+    records = json.loads(json.dumps(as_records(comparison), allow_nan=False))
+    assert all(math.isfinite(record["unseen_mean"]) for record in records)
+    assert records[0]["p"] is None
+    assert records[0]["best_round"] <= records[0]["round"]
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_the_terminal_table_fits_and_keeps_what_matters(comparison: Comparison, width: int) -> None:
+    text = text_of(comparison, width)
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= width
+    for method in ("fedavg", "feddyn"):
+        assert cell(comparison, method, "unseen clients") in text
+        assert cell(comparison, method, "difference") in text
+
+
+def test_square_brackets_are_not_taken_for_markup(comparison: Comparison) -> None:
+    assert re.search(r"\[\d+\.\d, \d+\.\d\]", text_of(comparison, 120))

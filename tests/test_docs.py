@@ -1,0 +1,75 @@
+"""Every command and every program on a page is run, with few rounds; long prose cannot drift from what works."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "benchmarks").glob("*.md"))]
+FEW = ["--set", "rounds=2", "--set", "evaluation.every=1"]
+DATA = os.environ.get("FEDREACH_DATA") or str(ROOT.parent / "shared" / "data")
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "FEDREACH_DATA": DATA}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+def quick(line: str) -> list[str]:
+    """Return the command with few rounds and one seed."""
+    words = shlex.split(line, comments=True)
+    assert words[0] == "fedreach", f"only fedreach commands belong into ```sh blocks; got {line!r}"
+    words = [sys.executable, "-m", "fedreach.cli", *words[1:]]
+    if words[3] in ("run", "compare"):
+        words += FEW
+    if words[3] == "compare":
+        words += ["--seeds", "1", "--formats", "svg"]
+    return words
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_shows_runs(page: Path, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    for language in ("python", "toml"):
+        for block in blocks(page, language):
+            named = re.match(r"# (\S+\.(?:py|toml))\n", block)
+            if named:
+                (tmp_path / named[1]).write_text(block, encoding="utf-8")
+    for block in blocks(page, "sh"):
+        for line in block.splitlines():
+            if "fashion_mnist" in line and not Path(DATA, "FashionMNIST").exists():
+                print(f"left out, as the files are not here: {line}")
+                continue
+            if line.strip() and not line.startswith("#"):
+                run(quick(line), tmp_path)
+    for block in blocks(page, "python"):
+        if not block.startswith("# "):
+            run([sys.executable, "-c", block], tmp_path)
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_an_example_program_runs_and_says_something(example: Path, tmp_path: Path) -> None:
+    assert run([sys.executable, str(example)], tmp_path).stdout.count("\n") >= 2
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").rglob("*.toml")), ids=lambda path: path.name)
+def test_an_example_experiment_runs(example: Path, tmp_path: Path) -> None:
+    if example.name == "fashion_mnist.toml" and not Path(DATA, "FashionMNIST").exists():
+        pytest.skip("the Fashion-MNIST files are not here; set FEDREACH_DATA to the folder that holds them")
+    out = tmp_path / "out"
+    run(quick(f"fedreach compare {example} --out {out} --quiet"), tmp_path)
+    assert (out / "report" / "index.html").stat().st_size > 10_000

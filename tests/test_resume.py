@@ -1,0 +1,358 @@
+"""The same command gives the same bytes: twice, with any number of workers, and after whatever interrupted it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from safetensors.numpy import load_file
+
+from fedreach.cli import main
+from fedreach.errors import RunFolderError
+from fedreach.experiments import folder as folder_module
+from fedreach.experiments.folder import RunFolder
+
+from .conftest import TINY, Command, Start, exact, rows, wait_until
+
+SLOW_POLICY = """\
+import time
+
+def slow(view, k, rng):
+    time.sleep(0.03)
+    return rng.choice(view.ids, size=k, replace=False)
+"""
+
+ROUNDS = 30
+
+
+def slowed(home: Path) -> list[str]:
+    """Write the policy; return options of a run that takes about a second and writes a checkpoint every few rounds."""
+    (home / "slow.py").write_text(SLOW_POLICY, encoding="utf-8")
+    chosen = {"rounds": ROUNDS, "evaluation.every": 3, "method.selection": "slow.py:slow", "seeds": [0]}
+    chosen |= {"run.checkpoint_seconds": 0.2}
+    return [word for key, value in chosen.items() for word in ("--set", f"{key}={value}")]
+
+
+@pytest.fixture
+def slow(home: Path) -> list[str]:
+    return slowed(home)
+
+
+def lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def runs(folder: Path) -> dict[str, dict[str, bytes]]:
+    """Return what must be the same in two comparisons."""
+    return {path.relative_to(folder).as_posix(): exact(path) for path in sorted(folder.glob("runs/*/*"))}
+
+
+# --------------------------------------------------------------------------------------------- nothing interrupts
+
+
+def test_the_same_run_twice_gives_the_same_bytes(fedreach: Command, home: Path) -> None:
+    for out in ("a", "b"):
+        assert fedreach("run", "tiny.toml", "--out", out).exit_code == 0
+    assert exact(home / "a") == exact(home / "b")
+    assert exact(home / "a")["rounds.jsonl"] != b""
+
+
+def test_a_finished_run_is_not_repeated(fedreach: Command, home: Path) -> None:
+    first = fedreach("run", "tiny.toml", "--out", "a")
+    times = {path.name: path.stat().st_mtime_ns for path in (home / "a").glob("[!.]*")}
+    again = fedreach("run", "tiny.toml", "--out", "a")
+    assert again.stdout == first.stdout
+    assert "round" not in again.stderr
+    assert {path.name: path.stat().st_mtime_ns for path in (home / "a").glob("[!.]*")} == times
+
+
+def test_another_seed_gives_another_run(fedreach: Command, home: Path) -> None:
+    for seed in (0, 1):
+        assert fedreach("run", "tiny.toml", "--out", seed, "--seed", seed).exit_code == 0
+    assert exact(home / "0")["last.safetensors"] != exact(home / "1")["last.safetensors"]
+
+
+@pytest.mark.parametrize("model", ["linear", "mlp"])
+def test_the_engines_agree_up_to_rounding(fedreach: Command, home: Path, model: str) -> None:
+    """Stacked kernels add in another order: parameters agree to 1e-5, what follows from counts and draws is the same.
+
+    A sample on the edge between two classes may fall to either side, so accuracies may differ by a sample or two; each
+    client holds out at least 10 samples here, and 6 clients are averaged.
+    """
+    for engine in ("sequential", "stacked"):
+        options = ["--set", f"engine.name={engine}", "--set", f"model={model}", "--set", "rounds=8"]
+        assert fedreach("run", "tiny.toml", *options, "--out", engine).exit_code == 0
+    one, other = (load_file(home / engine / "last.safetensors") for engine in ("sequential", "stacked"))
+    for name, value in one.items():
+        np.testing.assert_allclose(other[name], value, rtol=1e-4, atol=1e-5)
+    for a, b in zip(rows(home / "sequential"), rows(home / "stacked"), strict=True):
+        assert a.keys() == b.keys()
+        for key in a:
+            if "accuracy" in key or "gap" in key:
+                assert abs(a[key] - b[key]) < 0.05
+            elif isinstance(a[key], float):
+                assert abs(a[key] - b[key]) < 1e-4
+            else:  # cohort, weights, bytes: these do not depend on the arithmetic
+                assert a[key] == b[key]
+    assert (home / "sequential" / "federation.json").read_bytes() == (home / "stacked" / "federation.json").read_bytes()
+
+
+# ---------------------------------------------------------------------------------------------- a run is cut short
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    home = tmp_path_factory.mktemp("uninterrupted")
+    (home / "tiny.toml").write_text(TINY, encoding="utf-8")
+    command = ["run", str(home / "tiny.toml"), *slowed(home), "--out", str(home / "whole"), "-q"]
+    assert CliRunner().invoke(main, command).exit_code == 0
+    return exact(home / "whole")
+
+
+@pytest.mark.parametrize(
+    "moment", [1, 13, pytest.param(6, marks=pytest.mark.slow), pytest.param(29, marks=pytest.mark.slow)]
+)
+def test_a_run_killed_in_any_round_goes_on_as_if_nothing_had_happened(
+    fedreach: Command, start: Start, home: Path, slow: list[str], uninterrupted: dict[str, bytes], moment: int
+) -> None:
+    command = ["run", "tiny.toml", *slow, "--out", "x", "-q"]
+    killed = start(*command)
+    wait_until(lambda: lines(home / "x" / "rounds.jsonl") >= moment)
+    killed.kill()
+    killed.wait()
+    assert not (home / "x" / "result.json").exists()
+    assert fedreach(*command).exit_code == 0
+    assert exact(home / "x") == uninterrupted
+    assert [row["round"] for row in rows(home / "x", "timing.jsonl")] == list(range(ROUNDS + 1))
+
+
+@pytest.mark.slow
+def test_a_run_killed_again_and_again_still_ends_the_same(
+    fedreach: Command, start: Start, home: Path, slow: list[str], uninterrupted: dict[str, bytes]
+) -> None:
+    command = ["run", "tiny.toml", *slow, "--out", "x", "-q"]
+    seconds = random.Random(0)
+    for _ in range(4):
+        killed = start(*command)
+        time.sleep(seconds.uniform(0.2, 3.0))
+        killed.kill()
+        killed.wait()
+    assert fedreach(*command).exit_code == 0
+    assert exact(home / "x") == uninterrupted
+
+
+def test_ctrl_c_writes_a_checkpoint_and_says_that_nothing_is_lost(
+    fedreach: Command, start: Start, home: Path, slow: list[str], uninterrupted: dict[str, bytes]
+) -> None:
+    never = [*slow, "--set", "run.checkpoint_seconds=1000.0"]  # only the interrupt itself writes one
+    command = ["run", "tiny.toml", *never, "--out", "x"]
+    process = start(*command)
+    wait_until(lambda: lines(home / "x" / "rounds.jsonl") >= 9)
+    process.send_signal(2)
+    _, said = process.communicate()
+    assert process.returncode == 130
+    assert said.count("error: ") == 1
+    assert "Interrupted. Nothing is lost: the same command goes on where this one stopped." in said
+    assert "Traceback" not in said
+    assert not (home / "x" / "result.json").exists()
+    again = fedreach(*command, "--resume")
+    assert again.exit_code == 0
+    assert "round 3/30" not in again.stderr  # it went on, and did not start over
+    assert "round 30/30" in again.stderr
+    assert exact(home / "x") == uninterrupted
+
+
+@pytest.mark.parametrize("limit", [2000, 6000])
+def test_a_full_disk_loses_nothing(
+    fedreach: Command, start: Start, home: Path, slow: list[str], uninterrupted: dict[str, bytes], limit: int
+) -> None:
+    """No file may grow beyond `limit` bytes: at 2000 no model fits, at 6000 the rows of some rounds do."""
+    command = ["run", "tiny.toml", *slow, "--out", "x", "-q"]
+    process = start(*command, before=f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))")
+    _, said = process.communicate()
+    assert process.returncode == 3
+    assert said.count("error: ") == 1
+    assert "cannot be written: File too large. Free some space and repeat the command: it goes on from the last" in said
+    assert "Traceback" not in said
+    assert not (home / "x" / "result.json").exists()
+    assert not list((home / "x").glob(".*.[0-9]*"))
+    assert fedreach(*command).exit_code == 0
+    assert exact(home / "x") == uninterrupted
+
+
+def test_a_row_that_was_cut_off_is_written_anew(
+    fedreach: Command, start: Start, home: Path, slow: list[str], uninterrupted: dict[str, bytes]
+) -> None:
+    command = ["run", "tiny.toml", *slow, "--out", "x", "-q"]
+    killed = start(*command)
+    wait_until(lambda: lines(home / "x" / "rounds.jsonl") >= 9)
+    killed.kill()
+    killed.wait()
+    for name in ("rounds.jsonl", "clients.jsonl", "timing.jsonl"):
+        with (home / "x" / name).open("a") as file:
+            file.write('{"round": 10, "coh')
+    (home / "x" / f".checkpoint.safetensors.{killed.pid}").write_bytes(b"half")
+    assert fedreach(*command).exit_code == 0
+    assert exact(home / "x") == uninterrupted
+    assert len(rows(home / "x", "timing.jsonl")) == ROUNDS + 1
+    assert not list((home / "x").glob(".checkpoint*"))
+
+
+def test_two_processes_do_not_write_to_one_folder(
+    refused: Callable[..., str], home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_module, "LOCK_SECONDS", 0.2)
+    with RunFolder(home / "x").locked():
+        message = "Another process is writing to x. Wait for it, or choose another folder with --out."
+        assert refused(3, "run", "tiny.toml", "--out", "x") == message
+        assert refused(3, "compare", "tiny.toml", "--out", "x") == message
+        assert sorted(path.name for path in (home / "x").iterdir()) == [".lock"]
+
+
+def test_the_lock_waits_for_a_process_that_is_about_to_end(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder_module.time, "sleep", lambda seconds: first.__exit__(None, None, None))
+    first = RunFolder(home / "x").locked()
+    first.__enter__()
+    with RunFolder(home / "x").locked():
+        monkeypatch.setattr(folder_module, "LOCK_SECONDS", -1.0)
+        with pytest.raises(RunFolderError, match="Another process is writing"), RunFolder(home / "x").locked():
+            pass
+
+
+# -------------------------------------------------------------------------------------- a comparison is cut short
+
+
+def children(process: subprocess.Popen[str]) -> list[int]:
+    """Return the processes that a process started; empty once it is gone."""
+    try:
+        listed = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+    except FileNotFoundError:
+        return []
+    return [int(word) for word in listed.split()]
+
+
+def runs_still(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs Linux's /proc to find workers")
+
+
+@pytest.fixture
+def comparison(slow: list[str]) -> list[str]:
+    return ["compare", "tiny.toml", *slow, "--formats", "svg"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes]]:
+    """The comparison with one worker, uninterrupted."""
+    home = tmp_path_factory.mktemp("whole")
+    (home / "tiny.toml").write_text(TINY, encoding="utf-8")
+    command = ["compare", str(home / "tiny.toml"), *slowed(home), "--out", str(home / "whole"), "--workers", "1", "-q"]
+    assert CliRunner().invoke(main, [*command, "--formats", "svg"]).exit_code == 0
+    found = runs(home / "whole")
+    assert sorted(found) == ["runs/entropy/seed-0", "runs/uniform/seed-0"]
+    return found
+
+
+def begun(folder: Path) -> int:
+    return max((lines(path) for path in folder.glob("runs/*/*/rounds.jsonl")), default=0)
+
+
+@needs_proc
+def test_a_comparison_survives_ctrl_c_and_kill(
+    fedreach: Command, start: Start, home: Path, comparison: list[str], whole: dict[str, dict[str, bytes]]
+) -> None:
+    command = [*comparison, "--out", "x", "--workers", "2", "-q"]
+    interrupted = start(*command)
+    wait_until(lambda: begun(home / "x") > 10)
+    interrupted.send_signal(2)
+    _, said = interrupted.communicate()
+    assert interrupted.returncode == 130
+    assert said.count("error: ") == 1
+    assert "Interrupted. Nothing is lost" in said
+
+    before = begun(home / "x")
+    killed = start(*command)
+    wait_until(lambda: begun(home / "x") > before + 3 or killed.poll() is not None)
+    workers = children(killed)
+    assert len(workers) == 2
+    killed.kill()
+    killed.wait()
+    wait_until(lambda: not any(map(runs_still, workers)), seconds=10)  # no orphan goes on
+
+    again = fedreach(*command)
+    assert again.exit_code == 0, again.output
+    assert runs(home / "x") == whole
+    assert not (home / "x" / "workers.log").exists()
+
+
+@needs_proc
+def test_a_worker_that_dies_fails_its_run_only(
+    fedreach: Command, start: Start, home: Path, comparison: list[str], whole: dict[str, dict[str, bytes]]
+) -> None:
+    command = [*comparison, "--out", "x", "--workers", "1"]
+    process = start(*command)
+    wait_until(lambda: begun(home / "x") > 5)
+    (worker,) = children(process)
+    os.kill(worker, 9)
+    _, said = process.communicate()
+    assert process.returncode == 1
+    assert "its process died (signal SIGKILL)" in said
+    assert "1 of 2 runs failed. The others are kept; the same command tries again." in said
+    assert len(list((home / "x").glob("runs/*/*/result.json"))) == 1
+    again = fedreach(*command)
+    assert again.exit_code == 0
+    assert "[1/2] runs were finished before and are not repeated" in again.stderr
+    assert runs(home / "x") == whole
+
+
+@pytest.mark.slow
+@needs_proc
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_comparison_interrupted_at_a_random_moment_ends_the_same(
+    fedreach: Command, start: Start, home: Path, comparison: list[str], whole: dict[str, dict[str, bytes]], seed: int
+) -> None:
+    command = [*comparison, "--out", "x", "--workers", "2", "-q"]
+    draw = random.Random(seed)
+    process = start(*command)
+    time.sleep(draw.uniform(0.5, 5.0))
+    process.send_signal(draw.choice([2, 9]))
+    process.wait()
+    assert fedreach(*command).exit_code == 0
+    assert runs(home / "x") == whole
+
+
+def test_a_comparison_runs_only_what_is_new(fedreach: Command, home: Path) -> None:
+    command = ["compare", "tiny.toml", "--out", "c", "--formats", "svg"]
+    assert fedreach(*command).exit_code == 0
+    first = runs(home / "c")
+    seconds = time.monotonic()
+    again = fedreach(*command)
+    assert again.exit_code == 0
+    assert "[4/4] runs were finished before and are not repeated" in again.stderr
+    assert "take part" not in again.stderr  # nor are the data read
+    assert time.monotonic() - seconds < 30
+    more = fedreach(*command, "--seeds", 3, "--set", "methods.equal.weighting=equal")
+    assert more.exit_code == 0
+    assert "[4/9] runs were finished before" in more.stderr
+    assert more.stderr.count("/9] ") == 1 + 5
+    now = runs(home / "c")
+    assert len(now) == 9
+    assert {name: now[name] for name in first} == first
+    fewer = fedreach(*command, "--seeds", 1)
+    assert fewer.exit_code == 0
+    assert "[2/2] runs were finished before" in fewer.stderr
+    assert len(runs(home / "c")) == 9  # nothing is thrown away
+    assert json.loads((home / "c" / "comparison.json").read_text())["seeds"] == [0]
