@@ -46,7 +46,7 @@ class InTurns(Policy):
         return {"round": state["round"] + 1}
 
 
-def make_simulation(case: Case, engine: str, seed: int) -> Simulation:
+def make_simulation(case: Case, engine: str, seed: int, threads: int) -> Simulation:
     """Return the case as a simulation; everybody takes part, nothing is held out."""
     x, y = case.make_data(seed)
     n, m = y.shape
@@ -63,19 +63,19 @@ def make_simulation(case: Case, engine: str, seed: int) -> Simulation:
     )
     local = LocalSGD(rate=case.learning_rate, batch_size=case.batch_size)
     federation = Federation(InTurns(case), ByExamples(), FedAvg(), local, Average(), case.cohort, seed)
-    built = build_engine(engine, case.make_model(), data, federation.solver, local, seed)
+    built = build_engine(engine, case.make_model(), data, federation.solver, local, seed, threads=threads)
     return Simulation(federation, data, built, rounds=1_000_000)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--engine", default="auto", choices=["auto", "sequential", "stacked"])
+    parser.add_argument("--engine", default="auto", choices=["auto", "sequential", "parallel", "stacked"])
     arguments = parse_arguments(parser)
     case = CASES[arguments.case]
     if arguments.check:
-        check(case.with_fewer_clients(), arguments.engine, arguments.seed)
+        check(case.with_fewer_clients(), arguments.engine, arguments.seed, arguments.threads)
         return
-    simulation, clock = make_simulation(case, arguments.engine, arguments.seed), Clock()
+    simulation, clock = make_simulation(case, arguments.engine, arguments.seed, arguments.threads), Clock()
     state = simulation.start()
     for _ in range(arguments.warmup + arguments.rounds * arguments.repeats):
         state = simulation.step(state).state
@@ -83,10 +83,10 @@ def main() -> None:
     print(json.dumps(make_row(f"fedreach {arguments.engine}", case, arguments, clock)))
 
 
-def check(case: Case, engine: str, seed: int) -> None:
+def check(case: Case, engine: str, seed: int, threads: int) -> None:
     """Require that full-batch FedAvg equals the plain loop's result."""
     case = replace(case, batch_size=case.samples)
-    simulation = make_simulation(case, engine, seed)
+    simulation = make_simulation(case, engine, seed, threads)
     net = simulation.engine.module
     start = {name: value.detach().clone() for name, value in net.state_dict().items()}
     x, y = (torch.from_numpy(array) for array in case.make_data(seed))

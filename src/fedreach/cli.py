@@ -150,7 +150,7 @@ def run(
 
 @main.command(
     epilog="Examples:\n\n\b\n  fedreach compare\n  fedreach compare examples/fashion_mnist.toml\n"
-    "  fedreach compare my.toml --seeds 10 --workers 4 --set local.epochs=5"
+    "  fedreach compare my.toml --seeds 10 --workers 4 --set local.epochs=5 --out runs/longer"
 )
 @_config
 @_set
@@ -207,7 +207,7 @@ def compare(
 
 @main.command(
     epilog="Examples:\n\n\b\n  fedreach report runs/digits\n  fedreach report runs/a runs/b --out both --formats svg\n"
-    "  fedreach report runs/digits --json | jq '.methods[].unseen_accuracy'"
+    "  fedreach report runs/digits --json | jq '.methods[].unseen_mean'"
 )
 @click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="Where to make report/. Default: the first folder.")

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedreach.engines import Sequential, Stacked
+from fedreach.engines import Parallel, Sequential, Stacked, build_engine
+from fedreach.errors import ConfigError
 from fedreach.federation.solvers import FedAvg, FedProx, LocalSGD
 from fedreach.models import build
 
@@ -181,3 +182,37 @@ def test_the_model_of_the_user_is_copied_and_left_alone(federated):
         engine.predict(engine.initial + 1, engine.test_samples, np.arange(5))
     assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
     assert all(p.grad is None for p in module.parameters())
+
+
+@pytest.mark.parametrize("name", ["mlp", "lenet", "resnet20 batch", "lstm"])
+def test_the_parallel_engine_is_the_sequential_one_bit_for_bit_on_any_number_of_threads(name, federated):
+    module, data = make(name, federated)
+    parts = (module, data, *LOOPS["everything"])
+    alone, index = Sequential(*parts, 3), np.arange(sum(SIZES))[::-1].copy()
+    for threads in (1, 3):
+        together = Parallel(*parts, 3, threads=threads)
+        expected, found = (engine.train(engine.initial, IDS, 1, RATE) for engine in (alone, together))
+        assert np.array_equal(expected.update, found.update)
+        assert np.array_equal(expected.loss, found.loss)
+        scores = (engine.predict(engine.initial, engine.train_samples, index) for engine in (alone, together))
+        assert all(np.array_equal(a, b) for a, b in zip(*scores, strict=True))
+
+
+def test_the_parallel_engine_refuses_a_model_with_dropout_and_auto_takes_another(federated):
+    data = federated(SIZES, (1, 16, 16), "image", 3)
+    module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Dropout(), nn.Flatten(), nn.Linear(2 * 14 * 14, 3))
+    with pytest.raises(ConfigError, match="draws random numbers"):
+        Parallel(module, data, FedAvg(), LocalSGD(), 0)
+    assert build_engine("auto", module, data, FedAvg(), LocalSGD(), 0, threads=2).name == "sequential"
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (nn.Sequential(nn.Flatten(), nn.Linear(5, 3)), "does not take this data"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), "must return 3 numbers an example"),
+    ],
+)
+def test_a_model_that_does_not_fit_the_data_is_refused_before_round_1(module, message, federated):
+    with pytest.raises(ConfigError, match=message):
+        Sequential(module, federated(SIZES), FedAvg(), LocalSGD(), 0)

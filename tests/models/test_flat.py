@@ -64,15 +64,18 @@ def test_a_bound_module_lives_in_its_vector(name):
 
 
 @cases
-def test_the_bound_gradient_is_the_gradient_in_the_order_of_the_parameters(name):
+def test_the_bound_gradient_is_the_gradient_of_each_parameter(name):
     module, twin = CASES[name](), CASES[name]()
     layout = Layout.of(module)
     gradient = torch.zeros(layout.num_trainable)
     bind(module, flatten(module), gradient)
     for model in (module, twin):
         model(INPUT[name]).square().sum().backward()
-    theirs = torch.cat([dict(twin.named_parameters())[key].grad.reshape(-1) for key in layout.parameters])
-    assert torch.equal(gradient, theirs)
+    theirs = torch.zeros_like(gradient)
+    for key, view in layout.parameter_views(theirs).items():
+        view.copy_(dict(twin.named_parameters())[key].grad)
+    # Filters lie with their channels last in the vector, and other kernels round otherwise.
+    torch.testing.assert_close(gradient, theirs, rtol=0, atol=2e-5 * float(theirs.abs().max()))
     assert gradient.any()
     module(INPUT[name]).square().sum().backward()  # adds, as backward() does
     assert (gradient.norm() / theirs.norm()).item() == pytest.approx(2, rel=0.2)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -70,6 +72,14 @@ class Samples:
         return x.view(*index.shape, *self.x.shape[1:]), self.y.index_select(0, flat).view(index.shape)
 
 
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch's generator for a while and put it back as it was."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
 class Engine(ABC):
     """Trains cohorts and evaluates models on one federation.
 
@@ -102,6 +112,7 @@ class Engine(ABC):
         self.true_samples = self.train_samples.relabelled(d.train_y)  # without label noise, for evaluation
         self.test_samples = Samples(d.test_x, d.test_y, d.kind, d.mean, d.std, self.device)
         self.initial: Float32s = flatten(self.module).cpu().numpy()
+        self.draws = _draws(self.module, self.train_samples, d.num_classes)
 
     @abstractmethod
     def train(self, broadcast: Float32s, ids: Ints, round_: int, rate: float) -> Trained:
@@ -122,7 +133,7 @@ class Engine(ABC):
 
     def predict(self, params: Float32s, samples: Samples, index: Ints) -> tuple[Bools, Float32s]:
         """Return, for each sample of `index`, whether the model is right and its loss in nats."""
-        bind(self.module, self.tensor(params))
+        bind(self.module, self.tensor(params), layout=self.layout)
         self.module.eval()
         order = torch.from_numpy(index).to(self.device)
         right, loss = [], []
@@ -142,6 +153,37 @@ class Engine(ABC):
         _, loss = self.predict(params, self.train_samples, np.concatenate(parts))
         starts = np.cumsum([0, *map(len, parts[:-1])])
         return np.add.reduceat(loss.astype(np.float64), starts) / [len(part) for part in parts]
+
+
+def _draws(module: nn.Module, samples: Samples, num_classes: int) -> bool:
+    """Return whether the model draws random numbers in training, as dropout does, after a trial on two examples.
+
+    Raises:
+        ConfigError: If the model does not accept such examples or does not return one number per class.
+    """
+    trial = copy.deepcopy(module).train()
+    x, _ = samples.batch(torch.tensor([0, min(1, len(samples) - 1)], device=samples.y.device))
+    name = type(module).__name__
+    with torch.no_grad(), torch.random.fork_rng(devices=[x.device] if x.device.type == "cuda" else []):
+        before = _random_state(x.device)
+        try:
+            logits = trial(x)
+        except Exception as error:
+            raise ConfigError(
+                f"The model {name} does not take this data, two examples of shape {tuple(x.shape[1:])} and type "
+                f"{x.dtype}: {error}"
+            ) from error
+        drew = not torch.equal(before, _random_state(x.device))
+    if not isinstance(logits, Tensor) or logits.shape != (2, num_classes):
+        got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise ConfigError(
+            f"The model {name} must return {num_classes} numbers an example, (2, {num_classes}); got {got}."
+        )
+    return drew
+
+
+def _random_state(device: torch.device) -> Tensor:
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
 
 def checked_device(device: str) -> torch.device:

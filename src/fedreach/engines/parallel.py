@@ -9,13 +9,17 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
-from typing import Any
 
 import numpy as np
+import torch
+from torch import nn
 
 from fedreach.arrays import Bools, Float32s, Ints
+from fedreach.data.federated import FederatedData
 from fedreach.engines.base import EVALUATION_BATCH, Engine, Samples, Trained
 from fedreach.engines.sequential import Sequential
+from fedreach.errors import ConfigError
+from fedreach.federation.solvers import LocalSGD, LocalSolver
 
 
 class Parallel(Engine):
@@ -23,13 +27,29 @@ class Parallel(Engine):
 
     name = "parallel"
 
-    def __init__(self, *args: Any, threads: int = 1, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(
+        self,
+        module: nn.Module,
+        data: FederatedData,
+        solver: LocalSolver,
+        local: LocalSGD,
+        seed: int,
+        device: str = "cpu",
+        threads: int = 1,
+    ) -> None:
+        super().__init__(module, data, solver, local, seed, device)
+        if self.draws or self.device.type != "cpu":
+            what = f"runs on {device}" if self.device.type != "cpu" else "draws random numbers, such as dropout"
+            raise ConfigError(
+                "engine.name = 'parallel' is for CPUs and for models that draw no random numbers in training, as "
+                f"torch's generator is shared by its threads; this one {what}. Use 'sequential' or 'stacked'."
+            )
         self.threads = threads
+        first = Sequential(module, data, solver, local, seed, device)
         self._idle: SimpleQueue[Sequential] = SimpleQueue()
         for _ in range(threads):
-            self._idle.put(Sequential.beside(self))
-        self._pool = ThreadPoolExecutor(threads)
+            self._idle.put(first.twin())
+        self._pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
 
     def train(self, broadcast: Float32s, ids: Ints, round_: int, rate: float) -> Trained:
         """Train each client from the broadcast vector."""

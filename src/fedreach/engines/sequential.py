@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+from contextlib import nullcontext
+from typing import Self
+
 import numpy as np
 import torch
 from torch.nn import functional as F
 
 from fedreach.arrays import Float32s, Ints
-from fedreach.engines.base import Engine, Trained
+from fedreach.engines.base import Engine, Trained, seeded
 from fedreach.errors import TrainingError
 from fedreach.models.flat import bind
 from fedreach.streams import torch_seed
@@ -23,15 +27,21 @@ class Sequential(Engine):
         start = self.tensor(broadcast)
         update = np.empty((len(ids), self.layout.size), np.float32)
         loss = np.empty(len(ids))
-        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
-            for row, (client, plan) in enumerate(zip(ids, self.plans(ids, round_), strict=True)):
-                torch.manual_seed(torch_seed(self.seed, "dropout", round_, int(client)))
-                try:
+        for row, (client, plan) in enumerate(zip(ids, self.plans(ids, round_), strict=True)):
+            seed = torch_seed(self.seed, "dropout", round_, int(client)) if self.draws else 0
+            try:
+                with seeded(seed, self.device) if self.draws else nullcontext():
                     vector, loss[row] = self._train_one(start, plan, rate)
-                except Exception as error:
-                    raise TrainingError(f"Client {client} failed in round {round_}: {error}") from error
-                update[row] = (vector - start).cpu().numpy()
+            except Exception as error:
+                raise TrainingError(f"Client {client} failed in round {round_}: {error}") from error
+            update[row] = (vector - start).cpu().numpy()
         return Trained(update, loss, self.layout.num_trainable)
+
+    def twin(self) -> Self:
+        """Return an engine with a model of its own on the same data."""
+        other = copy.copy(self)
+        other.module = copy.deepcopy(self.module)
+        return other
 
     def _train_one(self, start: torch.Tensor, plan: Ints, rate: float) -> tuple[torch.Tensor, float]:
         local, p = self.local, self.layout.num_trainable
@@ -39,7 +49,7 @@ class Sequential(Engine):
         weights, broadcast = vector[:p], start[:p]
         velocity = torch.zeros_like(gradient)
         total, seen = torch.zeros((), device=self.device), 0
-        bind(self.module, vector, gradient)
+        bind(self.module, vector, gradient, layout=self.layout)
         self.module.train()
         for batch in plan:
             index = torch.from_numpy(batch[batch >= 0]).to(self.device)

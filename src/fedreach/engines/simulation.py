@@ -151,6 +151,7 @@ def simulate(
     model_options: Mapping[str, Any] | None = None,
     engine: str = "auto",
     device: str = "cpu",
+    threads: int = 1,
     participation: Participation | None = None,
     drop_failing: bool = False,
 ) -> Simulation:
@@ -162,8 +163,9 @@ def simulate(
         federation: The parts that decide.
         rounds: Length of the run.
         model_options: Further arguments of the model.
-        engine: ``"auto"``, ``"sequential"`` or ``"stacked"``.
-        device: ``"cpu"`` or ``"cuda"``.
+        engine: Its name, and
+        device: where it runs, and
+        threads: on how many threads, see `fedreach.engines.build_engine`.
         participation: Who can be reached in a round; everybody where left out.
         drop_failing: See `Simulation`.
     """
@@ -174,7 +176,8 @@ def simulate(
         seed=torch_seed(federation.seed, "model"),
         options=model_options,
     )
-    made = build_engine(engine, module, data, federation.solver, federation.local, federation.seed, device)
+    parts = (module, data, federation.solver, federation.local, federation.seed)
+    made = build_engine(engine, *parts, device=device, threads=threads)
     return Simulation(federation, data, made, rounds, participation or Always(), drop_failing)
 
 

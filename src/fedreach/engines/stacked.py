@@ -114,7 +114,9 @@ class Stacked(Engine):
             w: Tensor, statistics: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor | None
         ) -> tuple[Tensor, dict[str, Tensor]]:
             counters = {n: t.clone() for n, t in self.module.named_buffers() if not t.is_floating_point()}
-            logits = functional_call(self.module, {**self.layout.parameter_views(w), **statistics, **counters}, (x,))
+            # vmap has no rule for some operations on filters with their channels last.
+            parameters = {name: view.contiguous() for name, view in self.layout.parameter_views(w).items()}
+            logits = functional_call(self.module, {**parameters, **statistics, **counters}, (x,))
             if weight is None:
                 return F.cross_entropy(logits, y), statistics
             return (F.cross_entropy(logits, y, reduction="none") * weight).sum() / weight.sum(), statistics

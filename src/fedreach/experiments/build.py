@@ -118,6 +118,7 @@ class Builder:
             model_options=e.model.options,
             engine=e.engine.name,
             device=e.engine.device,
+            threads=e.engine.threads,
             participation=self.part("participation", e.population.participation),
             drop_failing=e.run.on_failure == "drop",
         )

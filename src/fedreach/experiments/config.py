@@ -81,7 +81,7 @@ class LocalSection(Section):
 class EngineSection(Section):
     """How training is computed; the decisions do not depend on it."""
 
-    name: Literal["auto", "sequential", "stacked"] = "auto"
+    name: Literal["auto", "sequential", "parallel", "stacked"] = "auto"
     device: str = "cpu"
     threads: Positive = 1  # of torch in one run; results are reproducible for a fixed number
 

@@ -90,7 +90,15 @@ class Layout:
 
 def _named_views(vector: Tensor, names: tuple[str, ...], shapes: tuple[torch.Size, ...]) -> dict[str, Tensor]:
     pieces = torch.split(vector, [shape.numel() for shape in shapes]) if names else ()
-    return {name: piece.view(shape) for name, piece, shape in zip(names, pieces, shapes, strict=True)}
+    return {name: _shaped(piece, shape) for name, piece, shape in zip(names, pieces, shapes, strict=True)}
+
+
+def _shaped(piece: Tensor, shape: torch.Size) -> Tensor:
+    """Return a piece of a vector as a tensor; filters lie with their channels last, which convolutions run faster."""
+    if len(shape) == 4:
+        out, channels, height, width = shape
+        return piece.view(out, height, width, channels).permute(0, 3, 1, 2)
+    return piece.view(shape)
 
 
 def flatten(module: nn.Module) -> Tensor:
@@ -100,16 +108,20 @@ def flatten(module: nn.Module) -> Tensor:
         >>> flatten(nn.Linear(3, 2)).shape
         torch.Size([8])
     """
-    tensors = _tensors(module)
-    return torch.cat([tensors[name].detach().reshape(-1) for name in Layout.of(module).names])
+    layout, tensors = Layout.of(module), _tensors(module)
+    vector = torch.empty(layout.size, device=tensors[layout.names[0]].device)
+    for name, view in layout.views(vector).items():
+        view.copy_(tensors[name].detach())
+    return vector
 
 
-def bind(module: nn.Module, vector: Tensor, gradient: Tensor | None = None) -> None:
+def bind(module: nn.Module, vector: Tensor, gradient: Tensor | None = None, *, layout: Layout | None = None) -> None:
     """Let a module live in a (d,) vector: what is written to one is seen in the other.
 
-    With `gradient`, a (p,) vector, backward() adds each parameter's gradient into its part.
+    With `gradient`, a (p,) vector, backward() adds each parameter's gradient into its part. Handing over the
+    module's layout saves finding it out.
     """
-    layout, tensors = Layout.of(module), _tensors(module)
+    layout, tensors = layout or Layout.of(module), _tensors(module)
     for name, view in layout.views(vector).items():
         tensors[name].data = view
     if gradient is not None:

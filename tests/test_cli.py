@@ -1,0 +1,390 @@
+"""The command as its help describes it: every example runs, every --json parses, every file written is named."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from fedreach.cli import main
+from fedreach.experiments import loading
+from fedreach.experiments.names import KINDS
+
+from .conftest import TINY, Command, rows
+
+# ------------------------------------------------------------------------------------------ the examples of --help
+
+
+def examples(command: str) -> list[str]:
+    epilog = main.commands[command].epilog or ""
+    return re.findall(r"^\s*(fedreach .*)$", epilog, re.MULTILINE)
+
+
+@pytest.fixture
+def furnished(home: Path, monkeypatch: pytest.MonkeyPatch, fedreach: Command) -> Path:
+    """A folder in which all files that the examples name exist, each of them the tiny experiment."""
+    small = TINY.replace("rounds = 4", "rounds = 2").replace("seeds = [0, 1]", "seeds = [0]")
+    (home / "default.toml").write_text(small.replace('"tiny"', '"digits"'), encoding="utf-8")
+    monkeypatch.setattr(loading, "DEFAULT", home / "default.toml")
+    (home / "my.toml").write_text(small, encoding="utf-8")
+    (home / "examples").mkdir()
+    (home / "examples" / "fashion_mnist.toml").write_text(small, encoding="utf-8")
+    return home
+
+
+def run_example(fedreach: Command, line: str) -> None:
+    """Run an example as a shell would: the parts joined by && in turn, without what follows a pipe, > or #."""
+    for part in re.split(r"&&", re.split(r"\s(?:\||>>|>|#)\s", line)[0]):
+        words = shlex.split(part)
+        assert words[0] == "fedreach"
+        result = fedreach(*words[1:])
+        assert result.exit_code == 0, (part, result.output, result.exception)
+        assert result.stdout
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["run", "partition", "list", "init", "completion", pytest.param("compare", marks=pytest.mark.slow), "report"],
+)
+def test_every_example_of_the_help_runs(fedreach: Command, furnished: Path, command: str) -> None:
+    found = examples(command)
+    assert len(found) >= 2
+    if command == "report":
+        run_example(fedreach, "fedreach compare --formats svg --quiet")
+        run_example(fedreach, "fedreach run my.toml --method uniform --out runs/a")
+        run_example(fedreach, "fedreach run my.toml --method entropy --out runs/b")
+    if command == "init":  # what it writes is compared in a test of its own
+        found = [line.partition("&&")[0] for line in found]
+    for line in found:
+        run_example(fedreach, line)
+
+
+def test_every_command_has_help_examples_and_json() -> None:
+    assert set(main.commands) == {"run", "compare", "report", "partition", "list", "init", "completion"}
+    for name, command in main.commands.items():
+        assert command.help, name
+        assert examples(name), name
+        assert "--json" in {flag for p in command.params for flag in p.opts}, name
+        for parameter in command.params:
+            assert isinstance(parameter, click.Argument) or parameter.help, (name, parameter.name)
+
+
+# -------------------------------------------------------------------------------------------------- run and its rows
+
+
+def test_a_run_tells_what_it_does_and_every_file_it_wrote(fedreach: Command, home: Path) -> None:
+    result = fedreach("run", "tiny.toml")
+    folder = Path("runs/tiny-run-seed-0")
+    lines = result.stderr.splitlines()
+    assert lines[0] == "tiny: digits, 1437 samples, 10 classes"
+    assert lines[2].startswith("  6 take part, 6 never train; 20% of each participant's samples are held out")
+    assert lines[3] == f"  4 rounds into {folder}"
+    progress = [line for line in lines if line.startswith("round")]
+    assert [line.split()[1] for line in progress] == ["2/4", "4/4"]
+    for line in progress:
+        assert re.fullmatch(
+            r"round \d/4  participants +[\d.]+ %  unseen +[\d.]+ %  test +[\d.]+ %  [\d.]+ s/round  \d+:\d\d left", line
+        )
+    assert "\x1b" not in result.output  # no colours and no bar in a log
+    told = {Path(word) for line in result.stdout.splitlines()[1:] for word in line.split()[-1:]}
+    assert told == {folder, *folder.glob("[!.]*")}
+    last = rows(folder)[-1]
+    assert f"participants {100 * last['id_accuracy']:.1f} %" in result.stdout.splitlines()[0]
+    assert f"unseen clients {100 * last['unseen_accuracy']:.1f} %" in result.stdout.splitlines()[0]
+
+
+def test_quiet_says_only_the_outcome(fedreach: Command) -> None:
+    result = fedreach("run", "tiny.toml", "--quiet")
+    assert result.stderr == ""
+    assert result.stdout.startswith("Round 4: participants")
+
+
+def test_json_of_a_run_is_its_last_row(fedreach: Command, home: Path) -> None:
+    result = fedreach("run", "tiny.toml", "--json", "--method", "entropy", "--seed", 7)
+    assert result.stderr == ""
+    told = json.loads(result.stdout)
+    assert told["folder"] == "runs/tiny-entropy-seed-7"
+    assert told["status"] == "finished"
+    assert told["last"] == rows(Path(told["folder"]))[-1]
+    stored = json.loads(Path(told["folder"], "run.json").read_text())
+    assert (stored["method"], stored["seed"]) == ("entropy", 7)
+    assert stored["config"]["method"]["weighting"] == {"name": "entropy"}
+    assert stored["environment"]["packages"]["torch"]
+
+
+def test_rows_are_read_by_pandas_in_one_line(fedreach: Command, home: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    fedreach("run", "tiny.toml", "--out", "x")
+    frame = pandas.read_json("x/rounds.jsonl", lines=True)
+    assert frame["round"].tolist() == [0, 1, 2, 3, 4]
+    assert frame["id_accuracy"].notna().tolist() == [True, False, True, False, True]
+    assert frame["cohort"].map(len).tolist() == [0, 3, 3, 3, 3]
+    assert np.allclose(frame["weights"].map(sum)[1:], 1.0)
+    size = (64 + 1) * 10 * 4  # a linear model of 64 pixels and 10 classes, in float32
+    assert frame["bytes_down"].tolist() == [0] + [3 * size] * 4
+    assert frame["bytes_up"].tolist() == [0] + [3 * (size + 2 * 4)] * 4
+    assert frame["bytes_total"].tolist() == (frame["bytes_down"] + frame["bytes_up"]).cumsum().tolist()
+    clients = pandas.read_json("x/clients.jsonl", lines=True)
+    mean = clients.query("population == 'participants' and round == 4")["accuracy"].map(np.mean).item()
+    assert mean == pytest.approx(frame["id_accuracy"].iloc[-1], abs=1e-6)
+
+
+def test_stored_models_are_whole_models(fedreach: Command, home: Path) -> None:
+    fedreach("run", "tiny.toml", "--out", "x")
+    shapes = {name: value.shape for name, value in load_file("x/last.safetensors").items()}
+    assert sorted(shapes.values()) == [(10,), (10, 64)]
+    assert load_file("x/best.safetensors").keys() == shapes.keys()
+
+
+def test_a_stored_run_can_be_run_again_from_its_run_json(fedreach: Command, home: Path) -> None:
+    fedreach("run", "tiny.toml", "--method", "entropy", "--out", "x")
+    assert fedreach("run", "x/run.json", "--out", "y").exit_code == 0
+    assert Path("x/rounds.jsonl").read_bytes() == Path("y/rounds.jsonl").read_bytes()
+
+
+# ------------------------------------------------------------------------------------------------ compare and report
+
+
+def test_a_comparison_tells_each_run_the_time_left_and_the_page(fedreach: Command, home: Path) -> None:
+    result = fedreach("compare", "tiny.toml", "--workers", 1, "--formats", "svg")
+    assert result.exit_code == 0
+    assert "2 methods x 2 seeds = 4 runs of 4 rounds; federation " in result.stderr
+    ended = re.findall(r"^\[(\d)/4\] (\w+), seed (\d): .* \(\d+:\d\d, \d+:\d\d left\)$", result.stderr, re.MULTILINE)
+    assert ended == [("1", "uniform", "0"), ("2", "entropy", "0"), ("3", "uniform", "1"), ("4", "entropy", "1")]
+    assert "\x1b" not in result.output
+    assert "uniform" in result.stdout
+    page = re.search(r"^Page: (.*)$", result.stdout, re.MULTILINE)
+    assert page is not None
+    assert Path(page[1]).stat().st_size > 1000
+
+    quiet = fedreach("compare", "tiny.toml", "--quiet", "--formats", "svg")
+    assert quiet.stderr == ""
+    assert quiet.stdout == result.stdout
+
+    machine = fedreach("compare", "tiny.toml", "--json", "--formats", "svg")
+    assert machine.stderr == ""
+    told = json.loads(machine.stdout)
+    assert Path(told["page"]) == Path(page[1])
+    assert [method["method"] for method in told["methods"]] == ["uniform", "entropy"]
+    last = [rows(Path("runs/tiny/runs/entropy", f"seed-{seed}"))[-1]["unseen_accuracy"] for seed in (0, 1)]
+    (key,) = re.findall(r"jq '\.methods\[\]\.(\w+)'", main.commands["report"].epilog or "")
+    assert key == "unseen_mean"  # what the example in the help asks for is there
+    assert told["methods"][1][key] == pytest.approx(np.mean(last))
+    again = fedreach("report", "runs/tiny", "--formats", "svg", "--json")
+    assert json.loads(again.stdout)["methods"] == told["methods"]
+
+
+# ----------------------------------------------------------------------------------------------------- partition
+
+
+def test_a_saved_partition_is_the_same_federation(fedreach: Command, home: Path) -> None:
+    drawn = fedreach("partition", "tiny.toml", "--seed", 5, "--save", "p.npz", "--plot", "p.svg")
+    assert drawn.exit_code == 0
+    assert "Saved p.npz" in drawn.stdout
+    assert "Drew p.svg" in drawn.stdout
+    assert Path("p.svg").read_text().lstrip().startswith("<?xml")
+    text = TINY.replace("clients = 12\nalpha = 0.5", 'file = "p.npz"')
+    (home / "saved.toml").write_text(text, encoding="utf-8")
+    told = json.loads(fedreach("partition", "saved.toml", "--seed", 5, "--json").stdout)
+    assert f"federation {told['hash']}" in drawn.stdout
+    assert fedreach("run", "saved.toml", "--seed", 5, "--out", "x", "-q").exit_code == 0
+    assert json.loads(Path("x/federation.json").read_text())["hash"] == told["hash"]
+    assert np.sum(told["label_counts"]) == sum(told["sizes"]) == 1437
+    assert sorted(told["participants"] + told["unseen"]) == list(range(12))
+
+
+def test_a_partition_of_other_data_is_refused(fedreach: Command, home: Path) -> None:
+    fedreach("partition", "tiny.toml", "--save", "p.npz")
+    np.savez("own.npz", x=np.eye(40, dtype=np.float32), y=np.arange(40) % 2)
+    (home / "saved.toml").write_text(TINY.replace("clients = 12\nalpha = 0.5", 'file = "p.npz"'), encoding="utf-8")
+    result = fedreach("partition", "saved.toml", "--set", "data=own.npz")
+    assert result.exit_code == 3
+    assert "It belongs to another data set." in result.stderr
+
+
+# -------------------------------------------------------------------------------------------- list, init, completion
+
+
+def test_list_shows_every_kind_with_a_line_for_each_name(fedreach: Command) -> None:
+    told = json.loads(fedreach("list", "--json").stdout)
+    assert {entry["kind"] for entry in told} == set(KINDS)
+    text = fedreach("list").stdout
+    for entry in told:
+        assert len(entry["summary"].split()) > 2, entry
+        assert f"\n  {entry['name']}" in text
+    assert json.loads(fedreach("list", "selection", "--json").stdout) == [e for e in told if e["kind"] == "selection"]
+
+
+@pytest.mark.slow
+def test_the_templates_run_as_they_are(fedreach: Command, home: Path) -> None:
+    written = fedreach("init", "study", "--json")
+    assert json.loads(written.stdout)["written"] == [
+        f"study/{name}" for name in ("experiment.toml", "my_policy.py", "my_data.py")
+    ]
+    short = ["--set", "rounds=2", "--seeds", 1, "--formats", "svg"]
+    result = fedreach("compare", "study/experiment.toml", *short)
+    assert result.exit_code == 0, result.output
+    for method in ("uniform", "entropy", "fedprox", "my_selection", "my_weighting"):
+        assert Path("runs/my-study/runs", method, "seed-0", "result.json").exists()
+    own = fedreach("run", "study/experiment.toml", "--set", "data=my_data.py:two_moons", "--set", "rounds=2")
+    assert own.exit_code == 0, own.output
+    assert "two moons, 1600 samples, 2 classes" in own.stderr
+    smaller = ["--set", "data={name='my_data.py:two_moons',samples=1000}", "--set", "rounds=2", "--out", "small"]
+    assert "two moons, 800 samples" in fedreach("run", "study/experiment.toml", *smaller).stderr
+
+
+def test_init_overwrites_nothing(fedreach: Command, home: Path) -> None:
+    (home / "my_policy.py").write_text("mine")
+    result = fedreach("init")
+    assert result.exit_code == 2
+    assert "my_policy.py is there already and is not overwritten." in result.stderr
+    assert not (home / "experiment.toml").exists()
+    assert (home / "my_policy.py").read_text() == "mine"
+
+
+def test_every_commented_line_of_the_template_is_true(fedreach: Command, home: Path) -> None:
+    """What stands behind a # as an option must be accepted once the # is gone."""
+    fedreach("init", "study")
+    text = Path("study/experiment.toml").read_text()
+    options = re.findall(r"^# (\[?\w+\]?(?: = .*)?)$", text, re.MULTILINE)
+    assert len([line for line in options if "=" in line]) >= 6
+    opened = re.sub(
+        r"^# (\[noise\]|name = \"symmetric\"|rate = 0.2|exclude_labels|seed|clip_norm|patience)",
+        r"\1",
+        text,
+        flags=re.M,
+    )
+    assert opened.count("#") < text.count("#") - 5
+    (home / "study" / "opened.toml").write_text(opened)
+    result = fedreach("partition", "study/opened.toml", "--set", "population.participants=5")
+    assert result.exit_code == 0, result.output
+    assert "training labels are wrong (symmetric)" in result.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts_are_valid(fedreach: Command, home: Path, shell: str) -> None:
+    result = fedreach("completion", shell)
+    assert result.exit_code == 0
+    assert "_FEDREACH_COMPLETE" in result.stdout
+    program = shutil.which(shell)
+    if program is not None:
+        (home / "script").write_text(result.stdout)
+        subprocess.run([program, "-n", "script"], check=True)
+    assert json.loads(fedreach("completion", shell, "--json").stdout)["script"] == result.stdout[:-1]
+
+
+def test_kinds_and_commands_are_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from click.shell_completion import BashComplete
+
+    def complete(words: str, last: str) -> list[str]:
+        monkeypatch.setenv("COMP_WORDS", f"fedreach {words}")
+        monkeypatch.setenv("COMP_CWORD", str(len(words.split())))
+        found = BashComplete(main, {}, "fedreach", "_FEDREACH_COMPLETE")
+        return [item.value for item in found.get_completions(words.split()[:-1], last)]
+
+    assert complete("com", "com") == ["compare", "completion"]
+    assert complete("list sel", "sel") == ["selection"]
+    assert complete("run --me", "--me") == ["--method"]
+
+
+# -------------------------------------------------------------------------------------------------- the user's code
+
+OWN = '''\
+import numpy as np
+from dataclasses import dataclass
+from fedreach.federation.round import Selection
+from fedreach.federation.selection import Policy
+
+
+def rarest(view, k, rng, power=1.0):
+    """Those with the fewest examples more often."""
+    p = 1 / view.num_examples**power
+    return rng.choice(view.ids, size=k, replace=False, p=p / p.sum())
+
+
+def by_root(reports):
+    return np.sqrt(reports.metrics["num_examples"])
+
+
+@dataclass(frozen=True)
+class InTurn(Policy):
+    step: int = 1
+
+    def init(self, view):
+        return {"next": np.array(0)}
+
+    def select(self, state, view, k, rng):
+        return Selection(view.ids[(int(state["next"]) + np.arange(k)) % len(view.ids)])
+
+    def observe(self, state, reports):
+        return {"next": state["next"] + self.step}
+
+
+@dataclass(frozen=True)
+class ByPower:
+    power: float
+
+    def weights(self, state, reports):
+        raw = reports.metrics["num_examples"] ** self.power
+        return raw / raw.sum(), state
+'''
+
+
+def own_experiment(home: Path, method: str) -> None:
+    (home / "parts").mkdir()
+    (home / "parts" / "own.py").write_text(OWN, encoding="utf-8")
+    (home / "own.toml").write_text(TINY.partition("[method]")[0].replace("baseline", "# ") + method, encoding="utf-8")
+
+
+def test_functions_of_a_user_are_used_from_a_file(fedreach: Command, home: Path) -> None:
+    own_experiment(
+        home,
+        '[method]\ncohort = 3\nweighting = "parts/own.py:by_root"\n'
+        'selection = { name = "parts/own.py:rarest", power = 50.0 }\n',
+    )
+    assert fedreach("run", "own.toml", "--out", "x").exit_code == 0
+    record = json.loads(Path("x/federation.json").read_text())
+    smallest = min(record["participants"], key=lambda client: record["sizes"][client])
+    table = rows(Path("x"))[1:]
+    assert all(smallest in row["cohort"] for row in table)  # at power 50, next to always
+    for row in table:  # 80 % of a client's samples train, rounded
+        root = np.sqrt([record["sizes"][client] * 0.8 for client in row["cohort"]])
+        np.testing.assert_allclose(row["weights"], root / root.sum(), atol=0.01)
+    assert set(json.loads(Path("x/run.json").read_text())["code"]) == {"parts/own.py:rarest", "parts/own.py:by_root"}
+
+
+def test_classes_of_a_user_keep_state_and_are_checked(fedreach: Command, home: Path) -> None:
+    own_experiment(
+        home,
+        '[method]\ncohort = 2\nweighting = { name = "parts/own.py:ByPower", power = 0.0 }\n'
+        'selection = { name = "parts/own.py:InTurn", step = 2 }\n',
+    )
+    assert fedreach("run", "own.toml", "--out", "x").exit_code == 0
+    ids = json.loads(Path("x/federation.json").read_text())["participants"]
+    assert [row["cohort"] for row in rows(Path("x"))[1:]] == [ids[0:2], ids[2:4], ids[4:6], ids[0:2]]
+    assert all(row["weights"] == [0.5, 0.5] for row in rows(Path("x"))[1:])
+    wrong = fedreach("run", "own.toml", "--set", "method.selection.stepp=3", "--set", "method.weighting.power=x")
+    assert wrong.exit_code == 2
+    assert (
+        "method.selection.stepp: selection 'parts/own.py:InTurn' has no such option. Did you mean 'step'?"
+        in wrong.stderr
+    )
+    assert "method.weighting.power: must be a number; got 'x' (str)." in wrong.stderr
+
+
+def test_a_run_goes_on_only_with_the_same_code(fedreach: Command, home: Path) -> None:
+    own_experiment(home, '[method]\ncohort = 3\nselection = "parts/own.py:rarest"\n')
+    assert fedreach("run", "own.toml", "--out", "x").exit_code == 0
+    with (home / "parts" / "own.py").open("a") as file:
+        file.write("# changed\n")
+    changed = fedreach("run", "own.toml", "--out", "x")
+    assert changed.exit_code == 3
+    assert "x holds another experiment. code.parts/own.py:rarest: '" in changed.stderr
