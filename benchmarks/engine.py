@@ -39,7 +39,6 @@ class Contender(NamedTuple):
 
 CONTENDERS = (
     Contender("fedreach sequential", "fedreach_run.py", ("--engine", "sequential")),
-    Contender("fedreach parallel", "fedreach_run.py", ("--engine", "parallel")),
     Contender("fedreach stacked", "fedreach_run.py", ("--engine", "stacked")),
     Contender("plain torch", "plain_torch.py", ("--shuffle",)),
     Contender("pfl", "pfl_run.py", workers=tuple(sorted({1, CORES}))),

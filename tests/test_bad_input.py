@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -67,13 +68,16 @@ def test_a_misspelt_key_is_answered_with_file_line_and_the_nearest_name(
         ("population.participants=13", "must be at most the 12 clients of the partition; got 13."),
         ("method.cohort=7", "method.cohort: must be at most the 6 participants; got 7. Lower it or let more take"),
         ("methods.entropy.cohort=7", "methods.entropy.cohort: must be at most the 6 participants; got 7."),
-        ("engine.name=stackd", "engine.name: must be 'auto', 'sequential' or 'stacked'; got 'stackd' (str)."),
+        ("engine.name=stackd", "engine.name: must be 'auto', 'sequential', "),
         ("partition.alpha=-1.0", "alpha of dirichlet_by_class must be a number from 1e-100 to 1e+100; got -1.0."),
         ("partition.name=dirichlet", "there is no partition 'dirichlet'. Did you mean 'dirichlet_by_class'?"),
         ("data=digts", "there is no data 'digts'. Did you mean 'digits'?"),
         ("model.name=lineer", "there is no model 'lineer'. Did you mean 'linear'?"),
         ("method.selection=unifrom", "there is no selection 'unifrom'. Did you mean 'uniform'?"),
-        ("method.selection={candidates=3}", "method.selection.name: this table needs this option."),
+        (
+            "method.selection={candidates=3}",
+            "method.selection.name: must be given; `fedreach list` shows what there is.",
+        ),
         ("method.weighting=entropie", "there is no weighting 'entropie'. Did you mean 'entropy'?"),
         ("method.solver={name='fedprox',mu=-1.0}", "FedProx.mu must be not negative; got -1.0."),
         ("population.participation=bernoulli", "participation.act_prob: participation 'bernoulli' needs this option."),
@@ -388,6 +392,9 @@ def raises(view, k, rng):
     if view.loss[0] > 0 or k:
         return {}["key"]
 
+def leaves(view, k, rng):
+    raise SystemExit(0)
+
 def one_argument(view):
     return view.ids
 
@@ -418,6 +425,7 @@ def too_few(reports):
         ("selection", "twice", 1, "twice.select must not return a client twice"),
         ("selection", "everybody", 1, "everybody.select must return at most the 3 clients it was asked for; got 6."),
         ("selection", "raises", 1, "my.py, line 18, in raises: KeyError: 'key'."),
+        ("selection", "leaves", 1, "my.py, line 21, in leaves: SystemExit: 0."),
         ("selection", "one_argument", 2, "must take the arguments (view, k, rng); it takes (view)."),
         ("selection", "Incomplete", 2, "SelectionPolicy; init, probe, observe missing. Inherit from"),
         ("selection", "Unmakeable", 2, "cannot be made: OSError: no such machine."),
@@ -443,6 +451,7 @@ def test_a_mistake_in_the_users_code_is_placed(
         ("import nothere", "cannot be imported: ModuleNotFoundError: No module named 'nothere'."),
         ("def f(:", "cannot be imported: SyntaxError: invalid syntax"),
         ("open('nothere.txt')", "cannot be imported: FileNotFoundError"),
+        ("exit(0)", "cannot be imported: SystemExit: 0."),
         ("1 / 0", "cannot be imported: ZeroDivisionError: division by zero."),
     ],
 )
@@ -520,3 +529,18 @@ def test_a_run_that_fails_does_not_stop_the_others(fedreach: Command, home: Path
         "entropy/seed-1": "failed",
     }
     assert "uniform" in result.stdout
+
+
+def test_a_model_that_diverges_although_no_client_does_is_told(refused: Refused, fedreach: Command, home: Path) -> None:
+    """Updates stay finite, and the server's rate of 1e38 takes the parameters beyond float32."""
+    options = ["--set", "method.server={name='average',rate=1e39}", "--set", "evaluation.every=1", "--out", "x"]
+    said = refused(1, "run", "tiny.toml", *options)
+    assert re.match(r"The model diverged: \w+ is not finite after round 1\. Lower local\.rate or set", said)
+    options[-1] = "y"
+    result = fedreach("run", "tiny.toml", *options, "--set", "run.on_failure=drop")
+    assert result.exit_code == 0
+    table = rows(home / "y")
+    assert table[0]["test_loss"] is not None
+    assert table[1]["test_loss"] is None  # not finite has no other word in JSON
+    assert len(table[1]["cohort"]) == 3
+    assert all(len(row["lost"]) == 3 for row in table[2:])

@@ -34,6 +34,9 @@ def furnished(home: Path, monkeypatch: pytest.MonkeyPatch, fedreach: Command) ->
     small = TINY.replace("rounds = 4", "rounds = 2").replace("seeds = [0, 1]", "seeds = [0]")
     (home / "default.toml").write_text(small.replace('"tiny"', '"digits"'), encoding="utf-8")
     monkeypatch.setattr(loading, "DEFAULT", home / "default.toml")
+    for command in ("compare", "report"):  # one format is quicker than three; what is drawn has tests of its own
+        (formats,) = [p for p in main.commands[command].params if p.name == "formats"]
+        monkeypatch.setattr(formats, "default", "svg")
     (home / "my.toml").write_text(small, encoding="utf-8")
     (home / "examples").mkdir()
     (home / "examples" / "fashion_mnist.toml").write_text(small, encoding="utf-8")
@@ -101,6 +104,13 @@ def test_a_run_tells_what_it_does_and_every_file_it_wrote(fedreach: Command, hom
     assert f"unseen clients {100 * last['unseen_accuracy']:.1f} %" in result.stdout.splitlines()[0]
 
 
+def test_an_empty_file_is_an_experiment(fedreach: Command, home: Path) -> None:
+    (home / "empty.toml").write_text("")
+    result = fedreach("run", "empty.toml", "--set", "rounds=2", "--set", "evaluation.every=1", "--out", "x")
+    assert result.exit_code == 0, result.output
+    assert "50 clients by dirichlet_by_class" in result.stderr
+
+
 def test_quiet_says_only_the_outcome(fedreach: Command) -> None:
     result = fedreach("run", "tiny.toml", "--quiet")
     assert result.stderr == ""
@@ -160,7 +170,8 @@ def test_a_comparison_tells_each_run_the_time_left_and_the_page(fedreach: Comman
     ended = re.findall(r"^\[(\d)/4\] (\w+), seed (\d): .* \(\d+:\d\d, \d+:\d\d left\)$", result.stderr, re.MULTILINE)
     assert ended == [("1", "uniform", "0"), ("2", "entropy", "0"), ("3", "uniform", "1"), ("4", "entropy", "1")]
     assert "\x1b" not in result.output
-    assert "uniform" in result.stdout
+    for method in ("uniform", "entropy"):
+        assert re.search(rf"^ {method} ", result.stdout, re.MULTILINE)  # a row of the table
     page = re.search(r"^Page: (.*)$", result.stdout, re.MULTILINE)
     assert page is not None
     assert Path(page[1]).stat().st_size > 1000
@@ -173,6 +184,10 @@ def test_a_comparison_tells_each_run_the_time_left_and_the_page(fedreach: Comman
     assert machine.stderr == ""
     told = json.loads(machine.stdout)
     assert Path(told["page"]) == Path(page[1])
+    written = {Path(path) for path in told["files"]}
+    assert written == {path for path in Path("runs/tiny/report").rglob("*") if path.is_file()}
+    named = re.findall(r"^(?:Tables|Figures): (.*)/: (.*)$", result.stdout, re.MULTILINE)
+    assert {Path(folder, name) for folder, names in named for name in names.split(", ")} == written - {Path(page[1])}
     assert [method["method"] for method in told["methods"]] == ["uniform", "entropy"]
     last = [rows(Path("runs/tiny/runs/entropy", f"seed-{seed}"))[-1]["unseen_accuracy"] for seed in (0, 1)]
     (key,) = re.findall(r"jq '\.methods\[\]\.(\w+)'", main.commands["report"].epilog or "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
+import os
 import re
 import subprocess
 import sys
@@ -122,12 +123,14 @@ def test_decisions_and_checks_of_an_experiment_need_no_torch() -> None:
 def test_quick_commands_load_nothing_heavy(tmp_path: Path, arguments: list[str]) -> None:
     statement = f"import os\nos.chdir({str(tmp_path)!r})\nfrom fedreach.cli import main\n"
     statement += f"try:\n    main({arguments!r})\nexcept SystemExit:\n    pass\n"
-    seconds = time.perf_counter()
-    found = loaded(statement)
-    seconds = time.perf_counter() - seconds
-    assert not found & {*HEAVY, "numpy"}
-    # Under 0.1 s on an idle core beside 0.02 s for Python itself; the bound leaves room for a busy machine.
-    assert seconds < 2.0
+    quickest = float("inf")
+    for _ in range(5):  # a busy machine may hold up one try, not the best of several
+        began = time.perf_counter()
+        assert not loaded(statement) & {*HEAVY, "numpy"}
+        quickest = min(quickest, time.perf_counter() - began)
+        if quickest < 0.5:
+            break
+    assert quickest < 0.5 * (1 + os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 # ------------------------------------------------------------------------------------------------ the installation

@@ -117,9 +117,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return exact(home / "whole")
 
 
-@pytest.mark.parametrize(
-    "moment", [1, 13, pytest.param(6, marks=pytest.mark.slow), pytest.param(29, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("moment", [1, 13, pytest.param(29, marks=pytest.mark.slow)])
 def test_a_run_killed_in_any_round_goes_on_as_if_nothing_had_happened(
     fedreach: Command, start: Start, home: Path, slow: list[str], uninterrupted: dict[str, bytes], moment: int
 ) -> None:
@@ -298,6 +296,7 @@ def test_a_comparison_survives_ctrl_c_and_kill(
     assert not (home / "x" / "workers.log").exists()
 
 
+@pytest.mark.slow
 @needs_proc
 def test_a_worker_that_dies_fails_its_run_only(
     fedreach: Command, start: Start, home: Path, comparison: list[str], whole: dict[str, dict[str, bytes]]

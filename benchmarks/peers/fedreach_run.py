@@ -69,7 +69,7 @@ def make_simulation(case: Case, engine: str, seed: int, threads: int) -> Simulat
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--engine", default="auto", choices=["auto", "sequential", "parallel", "stacked"])
+    parser.add_argument("--engine", default="auto", choices=["auto", "sequential", "stacked"])
     arguments = parse_arguments(parser)
     case = CASES[arguments.case]
     if arguments.check:

@@ -150,7 +150,7 @@ def run(
 
 @main.command(
     epilog="Examples:\n\n\b\n  fedreach compare\n  fedreach compare examples/fashion_mnist.toml\n"
-    "  fedreach compare my.toml --seeds 10 --workers 4 --set local.epochs=5 --out runs/longer"
+    "  fedreach compare my.toml --seeds 5 --workers 2 --set local.epochs=5 --out runs/longer"
 )
 @_config
 @_set
@@ -239,15 +239,17 @@ def _report(folders: Sequence[Path], out: Path, formats: tuple[str, ...], as_jso
     written = write_report(folders, out, formats=formats)
     comparison = read(folders)
     if as_json:
-        click.echo(json.dumps({"methods": as_records(comparison), "page": str(written.page)}))
+        files = [str(path) for path in (written.page, *written.tables, *written.figures)]
+        click.echo(json.dumps({"methods": as_records(comparison), "page": str(written.page), "files": files}))
         return
     from rich.console import Console
 
-    console = Console(highlight=False)
-    if not console.is_terminal:  # a log or a pipe has no width of its own
-        console = Console(highlight=False, width=160)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else LOG_WIDTH)
     console.print(terminal_table(comparison, width=console.width))
-    console.print(f"\nPage: {written.page}\nTables and figures: {written.page.parent}", soft_wrap=True)
+    click.echo(f"\nPage: {written.page}")
+    for kind, paths in (("Tables", written.tables), ("Figures", written.figures)):
+        if paths:
+            click.echo(f"{kind}: {paths[0].parent}/: {', '.join(path.name for path in paths)}")
 
 
 # --------------------------------------------------------------------------------------------------- partition

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedreach.engines import Parallel, Sequential, Stacked, build_engine
+from fedreach.engines import Sequential, Stacked
 from fedreach.errors import ConfigError
 from fedreach.federation.solvers import FedAvg, FedProx, LocalSGD
 from fedreach.models import build
@@ -184,26 +184,33 @@ def test_the_model_of_the_user_is_copied_and_left_alone(federated):
     assert all(p.grad is None for p in module.parameters())
 
 
+@pytest.mark.parametrize("kind", [Sequential, Stacked])
 @pytest.mark.parametrize("name", ["mlp", "lenet", "resnet20 batch", "lstm"])
-def test_the_parallel_engine_is_the_sequential_one_bit_for_bit_on_any_number_of_threads(name, federated):
+def test_the_number_of_threads_changes_no_bit(name, kind, federated, monkeypatch):
+    monkeypatch.setattr("fedreach.engines.stacked.STACK_BYTES", 1)  # else these clients would all be one stack
     module, data = make(name, federated)
-    parts = (module, data, *LOOPS["everything"])
-    alone, index = Sequential(*parts, 3), np.arange(sum(SIZES))[::-1].copy()
+    index = np.arange(sum(SIZES))[::-1].copy()
+    found = []
     for threads in (1, 3):
-        together = Parallel(*parts, 3, threads=threads)
-        expected, found = (engine.train(engine.initial, IDS, 1, RATE) for engine in (alone, together))
-        assert np.array_equal(expected.update, found.update)
-        assert np.array_equal(expected.loss, found.loss)
-        scores = (engine.predict(engine.initial, engine.train_samples, index) for engine in (alone, together))
-        assert all(np.array_equal(a, b) for a, b in zip(*scores, strict=True))
+        engine = kind(module, data, *LOOPS["everything"], 3, threads=threads)
+        trained = engine.train(engine.initial, IDS, 1, RATE)
+        found.append((trained.update, trained.loss, *engine.predict(engine.initial, engine.train_samples, index)))
+    assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
 
 
-def test_the_parallel_engine_refuses_a_model_with_dropout_and_auto_takes_another(federated):
-    data = federated(SIZES, (1, 16, 16), "image", 3)
-    module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Dropout(), nn.Flatten(), nn.Linear(2 * 14 * 14, 3))
-    with pytest.raises(ConfigError, match="draws random numbers"):
-        Parallel(module, data, FedAvg(), LocalSGD(), 0)
-    assert build_engine("auto", module, data, FedAvg(), LocalSGD(), 0, threads=2).name == "sequential"
+def test_a_stack_is_cut_into_parts_that_stay_small_and_hold_everybody_once(federated, monkeypatch):
+    module, data = make("mlp", federated)
+    engine = Stacked(module, data, FedAvg(), LocalSGD(), 0)
+    assert [len(group) for group in engine.groups(IDS)] == [4]
+    monkeypatch.setattr("fedreach.engines.stacked.STACK_BYTES", 2 * 4 * engine.layout.size)
+    groups = engine.groups(IDS)
+    assert [len(group) for group in groups] == [2, 2]
+    assert sorted(np.concatenate(groups)) == IDS.tolist()
+
+
+def test_a_model_with_dropout_is_trained_on_one_thread(federated):
+    module = nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(4, 3))
+    assert Sequential(module, federated(SIZES), FedAvg(), LocalSGD(), 0, threads=4).threads == 1
 
 
 @pytest.mark.parametrize(

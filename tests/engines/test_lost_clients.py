@@ -62,9 +62,9 @@ def test_a_round_that_loses_everybody_keeps_the_model():
     simulation = with_broken_client(2, drop=True)
     simulation = changed(simulation, selection=FunctionSelection(lambda view, k, rng: [2]))
     before = simulation.start()
-    after, report, models = simulation.step(before)
+    after, report, update = simulation.step(before)
     assert after.params.tobytes() == before.params.tobytes()
-    assert (report.cohort, list(report.lost), report.train_loss, len(models)) == ((), [2], None, 0)
+    assert (report.cohort, list(report.lost), report.train_loss, len(update)) == ((), [2], None, 0)
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,8 @@ def test_a_client_is_known_by_its_id_and_not_by_its_place_among_the_participants
     parts = (FunctionSelection(last_two), FunctionWeighting(listen), FedAvg(), LocalSGD(batch_size=100), Average())
     simulation = simulate(data, "linear", Federation(*parts, cohort=2, seed=0), rounds=1)
     before = simulation.engine.training_loss(simulation.engine.initial, np.array([2, 4]))
-    state, report, models = simulation.step(simulation.start())
+    state, report, update = simulation.step(simulation.start())
+    models = simulation.engine.initial + update
     assert report.cohort == (2, 4)
     metrics = heard[0].metrics
     assert metrics["num_examples"].tolist() == data.train.sizes[[2, 4]].tolist() == [3, 7]
@@ -129,7 +130,8 @@ def test_choosing_a_client_that_never_trains_is_an_error():
 
 def test_the_new_model_is_the_weighted_mean_of_the_local_models():
     simulation = changed(tiny_simulation(), selection=Full())
-    state, report, models = simulation.step(simulation.start())
+    state, report, update = simulation.step(simulation.start())
+    models = simulation.engine.initial + update
     sizes = simulation.data.train.sizes[:4]
     np.testing.assert_allclose(report.weights, sizes / sizes.sum(), rtol=1e-12)
     np.testing.assert_allclose(state.params, report.weights @ models.astype(float), rtol=0, atol=1e-7)
@@ -137,7 +139,8 @@ def test_the_new_model_is_the_weighted_mean_of_the_local_models():
 
 def test_with_one_participant_the_aggregate_is_its_model():
     simulation = changed(tiny_simulation(), cohort=1)
-    state, _, models = simulation.step(simulation.start())
+    state, _, update = simulation.step(simulation.start())
+    models = simulation.engine.initial + update
     np.testing.assert_array_max_ulp(state.params, models[0], maxulp=1)
 
 
@@ -147,7 +150,8 @@ def test_the_rate_of_a_round_follows_the_schedule():
     engine = Sequential(build("linear", (2,), 2, seed=0), base.data, FedAvg(), local, 0)
     simulation = replace(base, engine=engine, federation=replace(base.federation, local=local))
     state = replace(simulation.start(), round=2)
-    _, report, models = simulation.step(state)
+    _, report, update = simulation.step(state)
+    models = state.params + update
     expected = engine.train(state.params, np.array(report.cohort), 3, 0.1).update
     np.testing.assert_array_equal(models - state.params, (state.params + expected) - state.params)
 

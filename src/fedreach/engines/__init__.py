@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from fedreach.engines.base import Engine, Trained
 from fedreach.engines.choice import ENGINES, build_engine
-from fedreach.engines.parallel import Parallel
 from fedreach.engines.sequential import Sequential
 from fedreach.engines.stacked import Stacked
 
-__all__ = ["ENGINES", "Engine", "Parallel", "Sequential", "Stacked", "Trained", "build_engine"]
+__all__ = ["ENGINES", "Engine", "Sequential", "Stacked", "Trained", "build_engine"]

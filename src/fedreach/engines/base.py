@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import NamedTuple, Self
+from queue import SimpleQueue
+from typing import NamedTuple, Self, TypeVar, cast
 
 import numpy as np
 import torch
@@ -22,6 +24,7 @@ from fedreach.federation.solvers import LocalSGD, LocalSolver
 from fedreach.models.flat import Layout, bind, flatten
 
 EVALUATION_BATCH = 256
+T = TypeVar("T")
 
 
 class Trained(NamedTuple):
@@ -83,6 +86,10 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 class Engine(ABC):
     """Trains cohorts and evaluates models on one federation.
 
+    A cohort is cut into groups of clients that are trained together. On a CPU, `threads` groups are trained at a
+    time, each with single-threaded kernels: small steps do not keep several cores busy, and what threads wait for each
+    other is lost. As the groups do not depend on the number of threads, neither does any result, bit for bit.
+
     Args:
         module: The model; its present numbers are the initial parameters. It is copied.
         data: The federation.
@@ -90,6 +97,8 @@ class Engine(ABC):
         local: Local SGD.
         seed: Seed of the batch order.
         device: Where tensors live, such as ``"cpu"`` or ``"cuda"``.
+        threads: Groups at a time; one on a GPU, and for models that draw random numbers in training, since all
+            threads share torch's generator.
     """
 
     name: str
@@ -102,6 +111,7 @@ class Engine(ABC):
         local: LocalSGD,
         seed: int,
         device: str = "cpu",
+        threads: int = 1,
     ) -> None:
         self.device = checked_device(device)
         self.module = copy.deepcopy(module).to(self.device)
@@ -113,10 +123,49 @@ class Engine(ABC):
         self.test_samples = Samples(d.test_x, d.test_y, d.kind, d.mean, d.std, self.device)
         self.initial: Float32s = flatten(self.module).cpu().numpy()
         self.draws = _draws(self.module, self.train_samples, d.num_classes)
+        self.threads = 1 if self.draws or self.device.type != "cpu" else threads
+        self._idle: SimpleQueue[Self] = SimpleQueue()
+        for _ in range(self.threads):
+            twin = cast(Self, copy.copy(self))
+            twin.module = copy.deepcopy(self.module)
+            self._idle.put(twin)
+        self._pool = ThreadPoolExecutor(self.threads, initializer=torch.set_num_threads, initargs=(1,))
 
     @abstractmethod
+    def groups(self, ids: Ints) -> list[Ints]:
+        """Return the positions in `ids` of the clients that are trained together, those with most to do first."""
+
+    @abstractmethod
+    def train_group(
+        self, start: Tensor, ids: Ints, round_: int, rate: float, update: Sequence[Tensor]
+    ) -> Floats | list[float]:
+        """Train these clients from the (d,) `start`, write their updates and return their mean training losses."""
+
     def train(self, broadcast: Float32s, ids: Ints, round_: int, rate: float) -> Trained:
         """Train each client of `ids` from the `broadcast` (d,) vector with step size `rate`."""
+        start = self.tensor(broadcast)
+        update = torch.empty(len(ids), self.layout.size)
+        loss = np.empty(len(ids))
+
+        def train_group(engine: Self, group: Ints) -> None:
+            loss[group] = engine.train_group(start, ids[group], round_, rate, [update[row] for row in group])
+
+        self._side_by_side(train_group, self.groups(ids))
+        return Trained(update.numpy(), loss, self.layout.num_trainable)
+
+    def _side_by_side(self, work: Callable[[Self, Ints], T], parts: Sequence[Ints]) -> list[T]:
+        """Do the work for each part, on a free engine of those that share the data."""
+
+        def on_a_free_engine(part: Ints) -> T:
+            engine = self._idle.get()
+            try:
+                return work(engine, part)
+            finally:
+                self._idle.put(engine)
+
+        if self.threads == 1:
+            return [on_a_free_engine(part) for part in parts]
+        return list(self._pool.map(on_a_free_engine, parts))
 
     def tensor(self, vector: Float32s) -> Tensor:
         """Return a copy of a vector on the device."""
@@ -133,19 +182,19 @@ class Engine(ABC):
 
     def predict(self, params: Float32s, samples: Samples, index: Ints) -> tuple[Bools, Float32s]:
         """Return, for each sample of `index`, whether the model is right and its loss in nats."""
-        bind(self.module, self.tensor(params), layout=self.layout)
-        self.module.eval()
-        order = torch.from_numpy(index).to(self.device)
-        right, loss = [], []
-        with torch.no_grad():
-            for chunk in order.split(EVALUATION_BATCH):  # type: ignore[no-untyped-call]
-                x, y = samples.batch(chunk)
-                logits = self.module(x)
-                right.append(logits.argmax(-1) == y)
-                loss.append(F.cross_entropy(logits, y, reduction="none"))
-        if not right:
-            return np.empty(0, np.bool_), np.empty(0, np.float32)
-        return torch.cat(right).cpu().numpy(), torch.cat(loss).cpu().numpy()
+        vector = self.tensor(params)
+
+        def predict_part(engine: Self, part: Ints) -> tuple[Tensor, Tensor]:
+            bind(engine.module, vector, layout=self.layout)
+            engine.module.eval()
+            return _predict(engine.module, samples, torch.from_numpy(part).to(self.device))
+
+        # Batches are the same for every number of threads.
+        batches = -(-len(index) // EVALUATION_BATCH)
+        cuts = [EVALUATION_BATCH * (batches * i // self.threads) for i in range(1, self.threads)]
+        parts = self._side_by_side(predict_part, np.split(index, cuts))
+        right, loss = (torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True))
+        return right, loss
 
     def training_loss(self, params: Float32s, ids: Ints) -> Floats:
         """Return each client's mean loss on its training part at the given parameters, as a probe asks for it."""
@@ -153,6 +202,19 @@ class Engine(ABC):
         _, loss = self.predict(params, self.train_samples, np.concatenate(parts))
         starts = np.cumsum([0, *map(len, parts[:-1])])
         return np.add.reduceat(loss.astype(np.float64), starts) / [len(part) for part in parts]
+
+
+@torch.no_grad()
+def _predict(module: nn.Module, samples: Samples, index: Tensor) -> tuple[Tensor, Tensor]:
+    right = torch.empty(len(index), dtype=torch.bool, device=index.device)
+    loss = torch.empty(len(index), device=index.device)
+    for begin in range(0, len(index), EVALUATION_BATCH):
+        rows = slice(begin, begin + EVALUATION_BATCH)
+        x, y = samples.batch(index[rows])
+        logits = module(x)
+        right[rows] = logits.argmax(-1) == y
+        loss[rows] = F.cross_entropy(logits, y, reduction="none")
+    return right, loss
 
 
 def _draws(module: nn.Module, samples: Samples, num_classes: int) -> bool:

@@ -6,13 +6,12 @@ from torch import nn
 
 from fedreach.data.federated import FederatedData
 from fedreach.engines.base import Engine
-from fedreach.engines.parallel import Parallel
 from fedreach.engines.sequential import Sequential
 from fedreach.engines.stacked import Stacked
 from fedreach.errors import ConfigError, nearest
 from fedreach.federation.solvers import LocalSGD, LocalSolver
 
-ENGINES: dict[str, type[Engine]] = {"sequential": Sequential, "parallel": Parallel, "stacked": Stacked}
+ENGINES: dict[str, type[Engine]] = {"sequential": Sequential, "stacked": Stacked}
 
 
 def build_engine(
@@ -22,37 +21,17 @@ def build_engine(
     solver: LocalSolver,
     local: LocalSGD,
     seed: int,
-    *,
     device: str = "cpu",
     threads: int = 1,
 ) -> Engine:
-    """Return the engine of this name; ``"auto"`` takes the faster one.
+    """Return the engine of this name, with the arguments of `Engine`; ``"auto"`` takes the faster one.
 
     A stack of convolutions runs as a grouped convolution, which on a CPU is slower than one client after the
-    other, or one a thread (`benchmarks/engine.py` shows it); everything else, and everything on a GPU, is faster
-    stacked.
-
-    Args:
-        name: A name of `ENGINES`, or ``"auto"``.
-        module: The model; it is copied.
-        data: The federation.
-        solver: Correction of the local gradient.
-        local: Local SGD.
-        seed: Seed of the batch order.
-        device: ``"cpu"``, ``"cuda"`` or another torch device.
-        threads: Threads of torch; of ``"parallel"``, the clients that are trained at a time.
+    other (`benchmarks/engine.py` shows it); everything else, and everything on a GPU, is faster stacked.
     """
     if name == "auto":
         convolutional = any(isinstance(layer, nn.modules.conv._ConvNd) for layer in module.modules())
-        if not convolutional or device != "cpu":
-            name = "stacked"
-        else:
-            sequential = Sequential(module, data, solver, local, seed, device)
-            if threads == 1 or sequential.draws:
-                return sequential
-            name = "parallel"
-    if name == "parallel":
-        return Parallel(module, data, solver, local, seed, device, threads)
+        name = "sequential" if convolutional and device == "cpu" else "stacked"
     if name not in ENGINES:
         raise ConfigError(f"engine.name must be known; got {name!r}." + nearest(name, [*ENGINES, "auto"]))
-    return ENGINES[name](module, data, solver, local, seed, device)
+    return ENGINES[name](module, data, solver, local, seed, device, threads)

@@ -2,52 +2,49 @@
 
 from __future__ import annotations
 
-import copy
+from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import Self
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
-from fedreach.arrays import Float32s, Ints
-from fedreach.engines.base import Engine, Trained, seeded
+from fedreach.arrays import Ints
+from fedreach.engines.base import Engine, seeded
 from fedreach.errors import TrainingError
 from fedreach.models.flat import bind
 from fedreach.streams import torch_seed
 
 
 class Sequential(Engine):
-    """Trains one client at a time."""
+    """Trains one client at a time, or one a thread."""
 
     name = "sequential"
 
-    def train(self, broadcast: Float32s, ids: Ints, round_: int, rate: float) -> Trained:
-        """Train each client from the broadcast vector."""
-        start = self.tensor(broadcast)
-        update = np.empty((len(ids), self.layout.size), np.float32)
-        loss = np.empty(len(ids))
-        for row, (client, plan) in enumerate(zip(ids, self.plans(ids, round_), strict=True)):
-            seed = torch_seed(self.seed, "dropout", round_, int(client)) if self.draws else 0
+    def groups(self, ids: Ints) -> list[Ints]:
+        """Return every client by itself, the largest first."""
+        return list(np.argsort(-self.data.train.sizes[ids], kind="stable")[:, None])
+
+    def train_group(self, start: Tensor, ids: Ints, round_: int, rate: float, update: Sequence[Tensor]) -> list[float]:
+        """Train each client from the (d,) `start`."""
+        losses = []
+        for client, plan, row in zip(map(int, ids), self.plans(ids, round_), update, strict=True):
+            seed = torch_seed(self.seed, "dropout", round_, client) if self.draws else 0
             try:
                 with seeded(seed, self.device) if self.draws else nullcontext():
-                    vector, loss[row] = self._train_one(start, plan, rate)
+                    vector, loss = self._train_one(start, plan, rate)
             except Exception as error:
                 raise TrainingError(f"Client {client} failed in round {round_}: {error}") from error
-            update[row] = (vector - start).cpu().numpy()
-        return Trained(update, loss, self.layout.num_trainable)
+            row.copy_(vector.sub_(start))
+            losses.append(loss)
+        return losses
 
-    def twin(self) -> Self:
-        """Return an engine with a model of its own on the same data."""
-        other = copy.copy(self)
-        other.module = copy.deepcopy(self.module)
-        return other
-
-    def _train_one(self, start: torch.Tensor, plan: Ints, rate: float) -> tuple[torch.Tensor, float]:
+    def _train_one(self, start: Tensor, plan: Ints, rate: float) -> tuple[Tensor, float]:
         local, p = self.local, self.layout.num_trainable
         vector, gradient = start.clone(), torch.zeros(p, device=self.device)
         weights, broadcast = vector[:p], start[:p]
-        velocity = torch.zeros_like(gradient)
+        velocity = torch.zeros_like(gradient) if local.momentum else gradient
         total, seen = torch.zeros((), device=self.device), 0
         bind(self.module, vector, gradient, layout=self.layout)
         self.module.train()

@@ -36,7 +36,7 @@ class Round(NamedTuple):
 
     state: FederationState
     report: RoundReport
-    local_models: Float32s  # (r, d) of the clients whose reports count, in the order of `report.cohort`
+    update: Float32s  # (r, d) of the clients whose reports count, in the order of `report.cohort`
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,10 +119,11 @@ class Simulation:
             trained = Trained(np.empty((0, len(state.params)), np.float32), np.empty(0))
         reports = self._reports(view, selection.ids, trained, number)
         new, report = conclude_round(federation, state, view, selection, reports)
-        return Round(new, report, state.params + reports.update)
+        return Round(new, report, reports.update)
 
     def _reports(self, view: ClientView, ids: Ints, trained: Trained, number: int) -> Reports:
-        finite = np.isfinite(trained.update).all(axis=1) & np.isfinite(trained.loss)
+        # A sum is finite only if all its terms are, and costs no second array of that size.
+        finite = np.isfinite(trained.update.sum(axis=1, dtype=np.float64)) & np.isfinite(trained.loss)
         lost = {
             int(client): f"its update is not finite (mean training loss {loss:.4g})"
             for client, loss in zip(ids[~finite], trained.loss[~finite], strict=True)
@@ -134,12 +135,13 @@ class Simulation:
                 f"Client {client} failed in round {number}: {cause}.{more} Lower local.rate or set local.clip_norm; "
                 "or go on without failing clients by run.on_failure = 'drop'."
             )
+        update = trained.update if finite.all() else trained.update[finite]
         ids, rows = ids[finite], view.rows(ids[finite])
         metrics = {"num_examples": view.num_examples[rows].astype(np.float64), "loss": trained.loss[finite]}
         if view.label_entropy is not None:
             metrics["label_entropy"] = view.label_entropy[rows]
         counts = None if view.label_counts is None else view.label_counts[rows]
-        return Reports(ids, trained.update[finite], metrics, counts, lost, trained.trainable)
+        return Reports(ids, update, metrics, counts, lost, trained.trainable)
 
 
 def simulate(
@@ -165,7 +167,7 @@ def simulate(
         model_options: Further arguments of the model.
         engine: Its name, and
         device: where it runs, and
-        threads: on how many threads, see `fedreach.engines.build_engine`.
+        threads: on how many threads, see `fedreach.engines.base.Engine`.
         participation: Who can be reached in a round; everybody where left out.
         drop_failing: See `Simulation`.
     """
@@ -177,7 +179,7 @@ def simulate(
         options=model_options,
     )
     parts = (module, data, federation.solver, federation.local, federation.seed)
-    made = build_engine(engine, *parts, device=device, threads=threads)
+    made = build_engine(engine, *parts, device, threads)
     return Simulation(federation, data, made, rounds, participation or Always(), drop_failing)
 
 

@@ -9,7 +9,8 @@ of dropout differ, because one stream serves the whole stack.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -17,12 +18,16 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional as F
 
-from fedreach.arrays import Float32s, Ints
-from fedreach.engines.base import Engine, Trained
+from fedreach.arrays import Float32s, Floats, Ints
+from fedreach.engines.base import Engine, Trained, seeded
 from fedreach.errors import TrainingError
 from fedreach.streams import torch_seed
 
 Rows = slice | Tensor
+
+# A stack and its gradients pass through the cache in every step, and the C library gives larger pieces of memory back
+# to the system each time, which then hands them out page by page.
+STACK_BYTES = 16_000_000
 
 
 class Stacked(Engine):
@@ -30,27 +35,36 @@ class Stacked(Engine):
 
     name = "stacked"
 
+    def groups(self, ids: Ints) -> list[Ints]:
+        """Return stacks of clients with about equally many steps."""
+        order = np.argsort(-self.data.train.sizes[ids], kind="stable")
+        if self.device.type != "cpu":
+            return [order]
+        most = max(1, STACK_BYTES // (4 * self.layout.size))
+        return np.array_split(order, -(-len(order) // most))
+
     def train(self, broadcast: Float32s, ids: Ints, round_: int, rate: float) -> Trained:
-        """Train each client from the broadcast vector."""
+        """Train each client of `ids` from the `broadcast` (d,) vector with step size `rate`."""
+        with _recurrence(self.module):
+            return super().train(broadcast, ids, round_, rate)
+
+    def train_group(self, start: Tensor, ids: Ints, round_: int, rate: float, update: Sequence[Tensor]) -> Floats:
+        """Train the clients from the (d,) `start`, all in one stack."""
         plans = self.plans(ids, round_)
         order = np.argsort([-len(plan) for plan in plans], kind="stable")
         index = _stack([plans[i] for i in order])
         counts = (index >= 0).sum(axis=2)  # (k, steps), 0 where a client is done
         batches = torch.from_numpy(index).to(self.device)
 
-        start = self.tensor(broadcast)
         stack = start.repeat(len(ids), 1)
         velocity = torch.zeros(len(ids), self.layout.num_trainable if self.local.momentum else 0, device=self.device)
         total = torch.zeros(len(ids), device=self.device)
         self.module.train()
-        with (
-            torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []),
-            _recurrence(self.module),
-        ):
-            torch.manual_seed(torch_seed(self.seed, "dropout", round_))
+        seed = torch_seed(self.seed, "dropout", round_, int(ids.min())) if self.draws else 0
+        with seeded(seed, self.device) if self.draws else nullcontext():
             for step in range(index.shape[1]):
                 active = int((counts[:, step] > 0).sum())
-                for rows, count in self._groups(counts[:active, step]):
+                for rows, count in self._alike(counts[:active, step]):
                     batch = batches[rows, step, : count.max()]
                     try:
                         total[rows] += self._step(stack, velocity, start, rows, batch, count, rate)
@@ -60,13 +74,13 @@ class Stacked(Engine):
                             "engine.name = 'sequential' says which."
                         ) from error
 
-        update = np.empty((len(ids), self.layout.size), np.float32)
-        update[order] = (stack - start).cpu().numpy()
+        for row, position in zip(stack.sub_(start).cpu(), order, strict=True):
+            update[position].copy_(row)
         loss = np.empty(len(ids))
         loss[order] = total.cpu().numpy() / counts.sum(axis=1)
-        return Trained(update, loss, self.layout.num_trainable)
+        return loss
 
-    def _groups(self, counts: Ints) -> Iterator[tuple[Rows, Ints]]:
+    def _alike(self, counts: Ints) -> Iterator[tuple[Rows, Ints]]:
         """Split the active rows, with their batch sizes, into what can run together.
 
         That is all of them, unless the model has buffers: BatchNorm normalises over the batch, where samples of

@@ -100,7 +100,7 @@ class Builder:
             seed=seed,
         )
 
-    def simulation(self, data: FederatedData, seed: int) -> Simulation:
+    def simulation(self, data: FederatedData, seed: int, threads: int = 1) -> Simulation:
         """Return the federation on its data, with model and engine."""
         e = self.experiment
         federation = self.federation(seed)
@@ -118,7 +118,7 @@ class Builder:
             model_options=e.model.options,
             engine=e.engine.name,
             device=e.engine.device,
-            threads=e.engine.threads,
+            threads=threads,
             participation=self.part("participation", e.population.participation),
             drop_failing=e.run.on_failure == "drop",
         )

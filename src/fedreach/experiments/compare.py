@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import queue
 import signal
 import subprocess
@@ -20,6 +19,7 @@ from fedreach.errors import ConfigError, RunFolderError
 from fedreach.experiments.config import Experiment
 from fedreach.experiments.folder import RunFolder
 from fedreach.experiments.identity import OtherExperimentError, finished, identity
+from fedreach.experiments.machine import cores
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,11 +70,6 @@ class Told:
         return (time.monotonic() - self.began) * self.rounds_left / self.fresh_rounds
 
 
-def cores() -> int:
-    """Return the number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def plan(experiment: Experiment, out: Path) -> list[Job]:
     """Return the runs of a comparison, all methods of one seed before the next seed."""
     if not experiment.methods:
@@ -104,7 +99,7 @@ def compare(
         experiment: With its methods.
         out: Folder of the comparison.
         base: Folder that paths in the experiment are relative to.
-        workers: Processes at a time; None takes the cores divided by ``engine.threads``.
+        workers: Processes at a time; None takes the cores, divided by ``engine.threads`` where that is set.
         begin: Called once before the first run starts, and not where all are finished.
         tell: Called whenever a run has news.
 
@@ -134,9 +129,10 @@ def compare(
             tell(told)
         if waiting:
             begin()
-            size = workers or max(1, cores() // experiment.engine.threads)
+            size = min(workers or max(1, cores() // (experiment.engine.threads or 1)), len(waiting))
+            threads = max(1, cores() // size)  # where the experiment does not say
             log = out / "workers.log"
-            _run_all(waiting[::-1], told, [_Worker(base, log) for _ in range(min(size, len(waiting)))], tell)
+            _run_all(waiting[::-1], told, [_Worker(base, log, threads) for _ in range(size)], tell)
             if not log.stat().st_size:
                 log.unlink()
     return told
@@ -230,8 +226,8 @@ def _take_in(
 class _Worker:
     """One process; see `fedreach.experiments.worker`."""
 
-    def __init__(self, base: Path, log: Path) -> None:
-        self.base, self.log = base, log
+    def __init__(self, base: Path, log: Path, threads: int) -> None:
+        self.base, self.log, self.threads = base, log, threads
         self.job: Job | None = None
         self.process: subprocess.Popen[str]
 
@@ -267,6 +263,7 @@ class _Worker:
             "seed": job.seed,
             "folder": str(job.folder),
             "base": str(self.base),
+            "threads": self.threads,
             "config": job.experiment.model_dump(mode="json"),
         }
         with contextlib.suppress(BrokenPipeError):  # a process that died is noticed where its output ends

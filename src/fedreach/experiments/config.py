@@ -81,9 +81,9 @@ class LocalSection(Section):
 class EngineSection(Section):
     """How training is computed; the decisions do not depend on it."""
 
-    name: Literal["auto", "sequential", "parallel", "stacked"] = "auto"
+    name: Literal["auto", "sequential", "stacked"] = "auto"
     device: str = "cpu"
-    threads: Positive = 1  # of torch in one run; results are reproducible for a fixed number
+    threads: Positive | None = None  # at work in one run; changes no number; default: the cores, shared by all runs
 
 
 class EvaluationSection(Section):
@@ -131,7 +131,7 @@ class Experiment(Section):
     baseline: str | None = None  # default: the first method
     target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
     data: Data = Data()
-    partition: PartitionSection = PartitionSection()
+    partition: PartitionSection = PartitionSection.model_validate({"alpha": 0.3})
     noise: Choice | None = None
     population: PopulationSection = PopulationSection()
     model: Choice = Choice(name="mlp")

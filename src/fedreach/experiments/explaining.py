@@ -53,7 +53,8 @@ def explained(
                 Problem(path, what + (nearest(str(loc[-1]), options) if options else " It has no options."))
             )
         elif kind == "missing":
-            problems.append(Problem(path, f"{owner or 'this table'} needs this option."))
+            what = f"{owner} needs this option." if owner else "must be given; `fedreach list` shows what there is."
+            problems.append(Problem(path, what))
         else:  # a union such as `int | list[int]` gives one refusal for each member
             rules.setdefault(path, ([], found["input"]))[0].append(_rule(found["msg"]))
     for path, (said, got) in rules.items():

@@ -14,7 +14,15 @@ from fedreach.experiments import names
 from fedreach.experiments.config import Choice, Experiment
 from fedreach.experiments.folder import RunFolder
 
-HARMLESS = {"name", "seeds", "target_accuracy", "run.checkpoint_seconds", "data.folder", "data.download"}
+HARMLESS = {
+    "name",
+    "seeds",
+    "target_accuracy",
+    "run.checkpoint_seconds",
+    "engine.threads",
+    "data.folder",
+    "data.download",
+}
 """Options that change no number of a run: a folder is gone on with although they differ."""
 
 
@@ -102,7 +110,7 @@ def blamed(experiment: Experiment, base: Path) -> Iterator[None]:
         yield
     except FedReachError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         files = set(users_files(experiment, base).values())
         frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).resolve() in files]
         if not frames:

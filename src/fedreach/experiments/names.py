@@ -128,7 +128,7 @@ def _users(name: str, base: Path) -> Any:
         raise ConfigError(f"{name!r}: there is no file {path}. Paths are relative to the experiment file.")
     try:
         module = _from_file(path) if where.endswith(".py") else importlib.import_module(where)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"{name!r} cannot be imported: {type(error).__name__}: {error}.") from error
     if not hasattr(module, attribute):
         public = [key for key, value in vars(module).items() if not key.startswith("_") and callable(value)]

@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from fedreach.arrays import AnyArray, Float32s
 from fedreach.data.federated import FederatedData
-from fedreach.engines.simulation import Round, Simulation
+from fedreach.engines.simulation import Simulation
 from fedreach.errors import RunFolderError, TrainingError
 from fedreach.evaluation import Evaluator
 from fedreach.experiments.build import Builder
@@ -21,6 +21,7 @@ from fedreach.experiments.config import Experiment
 from fedreach.experiments.describe import environment, federation_record, git_revision
 from fedreach.experiments.folder import RunFolder
 from fedreach.experiments.identity import blamed, finished, identity
+from fedreach.experiments.machine import cores
 from fedreach.federation.round import FederationState
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -36,6 +37,14 @@ class Progress:
     lost: Mapping[int, str]  # client -> why its reply does not count
     seconds: float  # since this process started or resumed the run
     rounds_done: int  # in this process, for the time left
+
+
+class Trained(NamedTuple):
+    """The local models of a round before aggregation, as the broadcast model and what was added to it."""
+
+    cohort: tuple[int, ...]
+    broadcast: Float32s  # (d,)
+    update: Float32s  # (r, d)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +66,7 @@ def run(
     folder: Path,
     base: Path,
     method: str = "run",
+    threads: int | None = None,
     begin: Callable[[FederatedData], None] = lambda data: None,
     tell: Callable[[Progress], None] = lambda progress: None,
 ) -> dict[str, Any]:
@@ -68,6 +78,7 @@ def run(
         folder: The run folder. A finished run of the same experiment is left as it is.
         base: Folder that paths in the experiment are relative to.
         method: Name under which the run is reported.
+        threads: At work where the experiment does not say; default: the cores. Changes no number.
         begin: Called once with the federation, before the first round that is to be run.
         tell: Called after every round.
 
@@ -78,7 +89,7 @@ def run(
     store = RunFolder(folder)
     described = identity(experiment, seed, method, base)
     with store.locked():
-        return finished(store, described) or _run(store, experiment, described, base, begin, tell)
+        return finished(store, described) or _run(store, experiment, described, base, threads, begin, tell)
 
 
 def _run(
@@ -86,16 +97,18 @@ def _run(
     experiment: Experiment,
     described: Mapping[str, Any],
     base: Path,
+    threads: int | None,
     begin: Callable[[FederatedData], None],
     tell: Callable[[Progress], None],
 ) -> dict[str, Any]:
     seed = described["seed"]
-    torch.set_num_threads(experiment.engine.threads)
+    # Threads train different clients; a kernel on several of them would round otherwise than on one.
+    torch.set_num_threads(1)
     try:
         with blamed(experiment, base):
             builder = Builder(experiment, base)
             data = builder.federated(builder.dataset(), seed)
-            simulation = builder.simulation(data, seed)
+            simulation = builder.simulation(data, seed, experiment.engine.threads or threads or cores())
             record = federation_record(data)
             _check_federation(store, record)
             store.write_json("run.json", {**described, "environment": environment(), "git": git_revision(base)})
@@ -200,11 +213,12 @@ class _Loop:
             "probe_bytes": report.probe_bytes,
         }
         timing = {"round": done.state.round, "train_seconds": round(time.perf_counter() - began, 6)}
-        snapshot, row = self._close(replace(snapshot, state=done.state, bytes_total=total), row, done, timing)
+        trained = Trained(report.cohort, snapshot.state.params, done.update)
+        snapshot, row = self._close(replace(snapshot, state=done.state, bytes_total=total), row, trained, timing)
         return snapshot, row, report.lost
 
     def _close(
-        self, snapshot: Snapshot, row: dict[str, Any], done: Round | None, timing: dict[str, Any]
+        self, snapshot: Snapshot, row: dict[str, Any], trained: Trained | None, timing: dict[str, Any]
     ) -> tuple[Snapshot, dict[str, Any]]:
         """Evaluate where it is due, append the rows and return the snapshot after them."""
         number, e = snapshot.state.round, self.experiment.evaluation
@@ -212,9 +226,10 @@ class _Loop:
         if number % e.every == 0 or number == self.experiment.rounds:
             began = time.perf_counter()
             columns, lines = self.evaluator.evaluate(snapshot.state.params, number)
-            if done is not None and e.local and done.report.cohort:
-                cohort = np.array(done.report.cohort, dtype=np.int64)
-                more, more_lines = self.evaluator.evaluate_local(done.local_models, cohort, number)
+            if trained is not None and e.local and trained.cohort:
+                cohort = np.array(trained.cohort, dtype=np.int64)
+                models = trained.broadcast + trained.update
+                more, more_lines = self.evaluator.evaluate_local(models, cohort, number)
                 columns, lines = {**columns, **more}, lines + more_lines
             self._refuse_if_diverged(number, columns)
             row = {**row, **columns}

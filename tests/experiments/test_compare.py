@@ -1,0 +1,75 @@
+"""A comparison knows what is left to do, and its workers say only what is theirs to say."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedreach.errors import ConfigError
+from fedreach.experiments.compare import Told, plan
+from fedreach.experiments.loading import load
+from fedreach.experiments.show import clock
+
+
+def test_seeds_come_one_after_the_other_with_all_methods_of_each() -> None:
+    e = load(None, ["seeds=[3,1]"])
+    jobs = plan(e, Path("out"))
+    assert [(job.seed, job.method) for job in jobs] == [(seed, m) for seed in (3, 1) for m in e.methods]
+    assert jobs[0].folder == Path("out/runs/uniform/seed-3")
+    assert jobs[0].experiment == e.resolved("uniform")
+    with pytest.raises(ConfigError, match=r"it has no \[methods.NAME\] table|no \[methods.NAME\] table"):
+        plan(e.resolved("uniform"), Path("out"))
+
+
+def test_the_time_left_follows_from_the_rounds_run_so_far() -> None:
+    jobs = plan(load(None, ["rounds=10", "seeds=[0]"]), Path("out"))[:4]
+    told = Told(jobs)
+    assert (told.rounds_left, told.seconds_left) == (40, None)
+    told.finished.append(jobs[0])  # before this command: it says nothing about speed
+    told.running[jobs[1]], told.fresh_rounds, told.began = 5, 5, time.monotonic() - 10.0
+    assert told.rounds_left == 25
+    assert told.seconds_left == pytest.approx(10.0 * 25 / 5, rel=0.01)
+    told.failed[jobs[2]] = "cause"
+    assert told.rounds_left == 15
+    assert clock(told.seconds_left) == "0:30"
+
+
+NOISY = """\
+print("loading")
+
+def noisy(view, k, rng):
+    print("choosing")
+    return view.ids[:k]
+"""
+
+
+def test_a_worker_ends_with_its_input_and_what_users_print_is_no_message(home: Path) -> None:
+    (home / "noisy.py").write_text(NOISY, encoding="utf-8")
+    e = load(home / "tiny.toml", ["method.selection=noisy.py:noisy"]).resolved("uniform")
+    request = {"method": "uniform", "seed": 0, "folder": "x", "base": str(home), "config": e.model_dump(mode="json")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedreach.experiments.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(request) + "\n")
+        process.stdin.flush()
+        messages = [json.loads(process.stdout.readline()) for _ in range(5)]
+        assert [message.get("round") for message in messages] == [1, 2, 3, 4, None]
+        assert messages[-1]["ended"] == "finished"
+        said, complaints = process.communicate(timeout=30)  # closes its input
+        assert process.returncode == 0
+        assert said == ""
+        assert complaints.count("choosing") == 4
+        assert "Traceback" not in complaints
+    assert json.loads((home / "x" / "result.json").read_text())["status"] == "finished"

@@ -1,0 +1,84 @@
+"""A run folder keeps rows and checkpoint in step, and notices when somebody else changed them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedreach.errors import RunFolderError
+from fedreach.experiments.folder import RunFolder
+
+ARRAYS = {
+    "params": np.arange(5, dtype=np.float32),
+    "one": np.array(3.5),
+    "none": np.empty((0, 2)),
+    "flags": np.array([True, False]),
+}
+
+
+def test_tensors_come_back_bit_for_bit(tmp_path: Path) -> None:
+    store = RunFolder(tmp_path)
+    store.write_tensors("a.safetensors", ARRAYS, {"round": 3, "best_loss": 0.1})
+    found = store.read_tensors("a.safetensors")
+    assert found is not None
+    arrays, record = found
+    assert (record["round"], record["best_loss"]) == (3, 0.1)
+    assert arrays.keys() == ARRAYS.keys()
+    for key, value in ARRAYS.items():
+        assert arrays[key].dtype == value.dtype
+        np.testing.assert_array_equal(arrays[key], value)
+    assert store.read_tensors("b.safetensors") is None
+
+
+def test_any_changed_byte_of_a_checkpoint_is_noticed(tmp_path: Path) -> None:
+    store, path = RunFolder(tmp_path), tmp_path / "a.safetensors"
+    store.write_tensors("a.safetensors", ARRAYS, {"round": 3})
+    whole = path.read_bytes()
+    for position in range(len(whole)):
+        changed = bytearray(whole)
+        changed[position] ^= 1
+        path.write_bytes(changed)
+        try:
+            found = store.read_tensors("a.safetensors")
+        except RunFolderError:
+            continue
+        assert found is not None  # a space in the header: nothing that counts was changed
+        assert found[1]["round"] == 3
+        assert all(np.array_equal(found[0][key], ARRAYS[key]) for key in ARRAYS)
+
+
+def test_a_number_that_is_not_finite_is_null(tmp_path: Path) -> None:
+    store = RunFolder(tmp_path)
+    store.append(
+        "rounds.jsonl", {"round": 1, "loss": float("nan"), "weights": [float("inf"), 0.5], "a": {"b": -np.inf}}
+    )
+    assert store.rows("rounds.jsonl") == [{"round": 1, "loss": None, "weights": [None, 0.5], "a": {"b": None}}]
+
+
+def test_rewinding_cuts_rows_and_timing_to_the_round(tmp_path: Path) -> None:
+    store = RunFolder(tmp_path)
+    lengths = store.lengths()
+    for number in range(5):
+        store.append("rounds.jsonl", {"round": number})
+        store.append("timing.jsonl", {"round": number, "train_seconds": 0.1 / (number + 3)})
+        if number == 2:
+            lengths = store.lengths()
+    with (tmp_path / "timing.jsonl").open("a") as file:
+        file.write('{"round": 1')  # cut off
+    store.rewind(lengths, 2)
+    assert [row["round"] for row in store.rows("rounds.jsonl")] == [0, 1, 2]
+    assert [row["round"] for row in store.rows("timing.jsonl")] == [0, 1, 2]
+    with pytest.raises(RunFolderError, match="holds 39 bytes, but 50 were written to it"):  # 3 rows of 13
+        store.rewind({"rounds.jsonl": 50, "clients.jsonl": 0}, 2)
+
+
+def test_json_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    store = RunFolder(tmp_path)
+    store.write_json("run.json", {"a": 1})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        store.write_json("run.json", {"a": float("nan")})
+    assert json.loads((tmp_path / "run.json").read_text()) == {"format": 1, "a": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]

@@ -1,0 +1,139 @@
+"""What a name's options may be is read from the signature of what it stands for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pydantic
+import pytest
+
+from fedreach.errors import ConfigError
+from fedreach.experiments import names
+from fedreach.experiments.config import Experiment
+from fedreach.experiments.loading import DEFAULT, check, load
+from fedreach.experiments.options import options_model
+
+
+@dataclass(frozen=True)
+class Part:
+    power: float
+    mode: Literal["a", "b"] = "a"
+    sizes: tuple[int, ...] = (1,)
+    anything: Any = None
+
+
+def function(view, k, rng, patience: float = 1.0, *, name: str = "x"):  # type: ignore[no-untyped-def]
+    return view
+
+
+def open_ended(x, **options):  # type: ignore[no-untyped-def]
+    return x
+
+
+def test_options_of_a_class_are_its_fields() -> None:
+    model = options_model(Part, ())
+    assert model is not None
+    assert model.model_validate({"power": 2.0, "sizes": [3, 4]}, strict=False).model_dump() == {
+        "power": 2.0,
+        "mode": "a",
+        "sizes": (3, 4),
+        "anything": None,
+    }
+    for wrong in ({}, {"power": "2"}, {"power": 1.0, "mode": "c"}, {"power": 1.0, "powr": 1.0}):
+        with pytest.raises(pydantic.ValidationError):
+            model.model_validate(wrong)
+
+
+def test_options_of_a_function_are_its_arguments_after_those_it_is_called_with() -> None:
+    given = names.given("selection", "f.py:function", function)
+    assert given == ("view", "k", "rng")
+    model = options_model(function, given)
+    assert model is not None
+    assert list(model.model_fields) == ["patience", "name"]
+    with pytest.raises(pydantic.ValidationError):
+        model.model_validate({"patience": "long"})
+
+
+def test_a_function_may_name_its_arguments_as_it_likes() -> None:
+    assert names.given("selection", "f.py:f", lambda v, many, r, extra=1: v) == ("v", "many", "r")
+    assert names.given("weighting", "f.py:f", lambda heard: heard) == ("heard",)
+    with pytest.raises(ConfigError, match=r"must take the arguments \(view, k, rng\); it takes \(v, many\)\."):
+        names.given("selection", "f.py:f", lambda v, many: v)
+    assert names.given("selection", "f.py:f", lambda *arguments: arguments) == ()
+
+
+def test_a_callable_that_takes_anything_is_not_checked() -> None:
+    assert options_model(open_ended, ()) is None
+
+
+@pytest.mark.parametrize("kind", [kind for kind in names.KINDS if kind not in ("engine", "data")])
+def test_every_built_in_thing_has_options_that_a_file_can_say(kind: str) -> None:
+    for name, thing in names.table(kind).items():
+        model = options_model(thing, names.given(kind, name, thing))
+        assert model is not None, name
+        for field, about in model.model_fields.items():
+            assert about.annotation is not None, (name, field)
+            plain = about.is_required() or isinstance(about.default, (int, float, str, bool, tuple, list, type(None)))
+            assert plain, (name, field)
+
+
+def test_overrides_are_read_as_toml_and_bare_words_as_strings() -> None:
+    e = load(
+        None,
+        [
+            "local.rate=0.5",
+            "seeds=[7]",
+            "method.selection=full",
+            "method.server={name='average',momentum=0.9}",
+            "name = 'a b'",
+            "methods.uniform.local.epochs=3",
+            "population.participation={name='bernoulli',act_prob=0.5}",
+        ],
+    )
+    assert (e.local.rate, e.seeds, e.method.selection.name, e.name) == (0.5, [7], "full", "a b")
+    assert e.population.participation.options == {"act_prob": 0.5}
+    assert e.resolved("uniform").local.epochs == 3
+    assert e.resolved("entropy").local.epochs == e.local.epochs
+
+
+def test_an_option_can_be_set_on_something_that_the_file_only_names() -> None:
+    e = load(
+        None, ["methods.entropy_topk.selection.name=power_of_choice", "methods.entropy_topk.selection.candidates=9"]
+    )
+    assert e.methods["entropy_topk"].selection is not None
+    assert e.methods["entropy_topk"].selection.options == {"candidates": 9}
+
+
+def test_a_method_keeps_what_it_does_not_say() -> None:
+    e = load(None)
+    one = e.resolved("entropy")
+    assert one.method.weighting.name == "entropy"
+    assert one.method.selection == e.method.selection
+    assert one.methods == {}
+    assert one.resolved() == one
+    stored = Experiment.model_validate(one.model_dump(mode="json"))  # as run.json and the workers have it
+    assert stored == one
+
+
+def test_the_templates_are_right_as_they_are() -> None:
+    assert load(DEFAULT).methods
+    assert load(Path(DEFAULT).with_name("experiment.toml")).methods
+
+
+def test_everything_is_checked_although_something_is_wrong() -> None:
+    raw = {"rounds": "x", "enigne": {}, "population": {"participants": 3}, "method": {"cohort": 4}, "baseline": "a"}
+    _, problems = check(raw, Path())
+    assert {".".join(map(str, p.path)) for p in problems} == {
+        "rounds",
+        "enigne",
+        "method.cohort",
+        "baseline",
+    } | {".".join(map(str, p.path)) for p in problems if "alpha" in str(p.path)}
+
+
+def test_a_policy_that_ignores_the_cohort_may_have_any() -> None:
+    load(None, ["method.cohort=49", "method.selection=full", "methods={a={}}", "baseline=a"])
+    with pytest.raises(ConfigError, match=r"method\.cohort: must be at most the 20 participants; got 49\."):
+        load(None, ["method.cohort=49", "methods={a={}}", "baseline=a"])
