@@ -137,9 +137,12 @@ class Engine(ABC):
 
     @abstractmethod
     def train_group(
-        self, start: Tensor, ids: Ints, round_: int, rate: float, update: Sequence[Tensor]
+        self, start: Tensor, ids: Ints, round_: int, rate: float, update: Tensor, group: Ints
     ) -> Floats | list[float]:
-        """Train these clients from the (d,) `start`, write their updates and return their mean training losses."""
+        """Train the clients ``ids[group]`` from the (d,) `start` and return their mean training losses.
+
+        Their updates are written into the rows `group` of the (k, d) `update`, which lies on the CPU.
+        """
 
     def train(self, broadcast: Float32s, ids: Ints, round_: int, rate: float) -> Trained:
         """Train each client of `ids` from the `broadcast` (d,) vector with step size `rate`."""
@@ -148,7 +151,7 @@ class Engine(ABC):
         loss = np.empty(len(ids))
 
         def train_group(engine: Self, group: Ints) -> None:
-            loss[group] = engine.train_group(start, ids[group], round_, rate, [update[row] for row in group])
+            loss[group] = engine.train_group(start, ids, round_, rate, update, group)
 
         self._side_by_side(train_group, self.groups(ids))
         return Trained(update.numpy(), loss, self.layout.num_trainable)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import nullcontext
 
 import numpy as np
@@ -26,17 +25,20 @@ class Sequential(Engine):
         """Return every client by itself, the largest first."""
         return list(np.argsort(-self.data.train.sizes[ids], kind="stable")[:, None])
 
-    def train_group(self, start: Tensor, ids: Ints, round_: int, rate: float, update: Sequence[Tensor]) -> list[float]:
+    def train_group(
+        self, start: Tensor, ids: Ints, round_: int, rate: float, update: Tensor, group: Ints
+    ) -> list[float]:
         """Train each client from the (d,) `start`."""
         losses = []
-        for client, plan, row in zip(map(int, ids), self.plans(ids, round_), update, strict=True):
+        for row, plan in zip(group, self.plans(ids[group], round_), strict=True):
+            client = int(ids[row])
             seed = torch_seed(self.seed, "dropout", round_, client) if self.draws else 0
             try:
                 with seeded(seed, self.device) if self.draws else nullcontext():
                     vector, loss = self._train_one(start, plan, rate)
             except Exception as error:
                 raise TrainingError(f"Client {client} failed in round {round_}: {error}") from error
-            row.copy_(vector.sub_(start))
+            update[row].copy_(vector.sub_(start))
             losses.append(loss)
         return losses
 

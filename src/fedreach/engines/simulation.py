@@ -122,8 +122,7 @@ class Simulation:
         return Round(new, report, reports.update)
 
     def _reports(self, view: ClientView, ids: Ints, trained: Trained, number: int) -> Reports:
-        # A sum is finite only if all its terms are, and costs no second array of that size.
-        finite = np.isfinite(trained.update.sum(axis=1, dtype=np.float64)) & np.isfinite(trained.loss)
+        finite = np.isfinite(trained.update).all(axis=1) & np.isfinite(trained.loss)
         lost = {
             int(client): f"its update is not finite (mean training loss {loss:.4g})"
             for client, loss in zip(ids[~finite], trained.loss[~finite], strict=True)

@@ -9,7 +9,7 @@ of dropout differ, because one stream serves the whole stack.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import nullcontext
 
 import numpy as np
@@ -24,6 +24,7 @@ from fedreach.errors import TrainingError
 from fedreach.streams import torch_seed
 
 Rows = slice | Tensor
+Tensors = dict[str, Tensor]
 
 # A stack and its gradients pass through the cache in every step, and the C library gives larger pieces of memory back
 # to the system each time, which then hands them out page by page.
@@ -48,35 +49,40 @@ class Stacked(Engine):
         with _recurrence(self.module):
             return super().train(broadcast, ids, round_, rate)
 
-    def train_group(self, start: Tensor, ids: Ints, round_: int, rate: float, update: Sequence[Tensor]) -> Floats:
+    def train_group(self, start: Tensor, ids: Ints, round_: int, rate: float, update: Tensor, group: Ints) -> Floats:
         """Train the clients from the (d,) `start`, all in one stack."""
-        plans = self.plans(ids, round_)
+        plans = self.plans(ids[group], round_)
         order = np.argsort([-len(plan) for plan in plans], kind="stable")
         index = _stack([plans[i] for i in order])
         counts = (index >= 0).sum(axis=2)  # (k, steps), 0 where a client is done
         batches = torch.from_numpy(index).to(self.device)
 
-        stack = start.repeat(len(ids), 1)
-        velocity = torch.zeros(len(ids), self.layout.num_trainable if self.local.momentum else 0, device=self.device)
-        total = torch.zeros(len(ids), device=self.device)
+        # Rows that lie together are trained where their updates shall stand.
+        rows = group[order]
+        in_place = self.device.type == "cpu" and bool((np.diff(rows) == 1).all())
+        stack = update[rows[0] : rows[-1] + 1] if in_place else torch.empty(len(rows), len(start), device=self.device)
+        stack.copy_(start)
+        velocity = torch.zeros(len(rows), self.layout.num_trainable if self.local.momentum else 0, device=self.device)
+        total = torch.zeros(len(rows), device=self.device)
         self.module.train()
-        seed = torch_seed(self.seed, "dropout", round_, int(ids.min())) if self.draws else 0
+        seed = torch_seed(self.seed, "dropout", round_, int(ids[group].min())) if self.draws else 0
         with seeded(seed, self.device) if self.draws else nullcontext():
             for step in range(index.shape[1]):
                 active = int((counts[:, step] > 0).sum())
-                for rows, count in self._alike(counts[:active, step]):
-                    batch = batches[rows, step, : count.max()]
+                for alike, count in self._alike(counts[:active, step]):
+                    batch = batches[alike, step, : count.max()]
                     try:
-                        total[rows] += self._step(stack, velocity, start, rows, batch, count, rate)
+                        total[alike] += self._step(stack, velocity, start, alike, batch, count, rate)
                     except Exception as error:
                         raise TrainingError(
-                            f"One of the clients {sorted(map(int, ids))} failed in round {round_}: {error}. "
+                            f"One of the clients {sorted(map(int, ids[group]))} failed in round {round_}: {error}. "
                             "engine.name = 'sequential' says which."
                         ) from error
 
-        for row, position in zip(stack.sub_(start).cpu(), order, strict=True):
-            update[position].copy_(row)
-        loss = np.empty(len(ids))
+        stack.sub_(start)
+        if not in_place:
+            update[torch.from_numpy(rows)] = stack.cpu()
+        loss = np.empty(len(rows))
         loss[order] = total.cpu().numpy() / counts.sum(axis=1)
         return loss
 
@@ -97,54 +103,57 @@ class Stacked(Engine):
         self, stack: Tensor, velocity: Tensor, start: Tensor, rows: Rows, batch: Tensor, count: Ints, rate: float
     ) -> Tensor:
         """Take one step for these rows of the stack; return each one's loss summed over its samples."""
-        local, p = self.local, self.layout.num_trainable
+        local, views, p = self.local, self.layout.parameter_views, self.layout.num_trainable
         full = bool((count == batch.shape[1]).all())
         # Filled up with the client's own first sample: weight 0 would not silence another client's infinite loss.
         x, y = self.train_samples.batch(batch if full else torch.where(batch >= 0, batch, batch[:, :1]))
         weight = None if full else (batch >= 0).float()
-        vectors = stack[rows]
-        weights = vectors[:, :p]
-        gradient, (loss, buffers) = self._gradients(weights, vectors[:, p:], x, y, weight)
+        vectors = stack[rows]  # a view where `rows` is a slice, else a copy that is written back
+        weights, broadcast = views(vectors[:, :p]), views(start[:p])
+        buffers = self.layout.buffer_views(vectors[:, p:])
+        gradient, (loss, statistics) = self._gradients(weights, buffers, x, y, weight)
 
-        g = self.solver.correct(gradient, weights, start[:p])
+        g = {name: self.solver.correct(gradient[name], weights[name], broadcast[name]) for name in weights}
         if local.clip_norm is not None:
-            g = g * torch.clamp(local.clip_norm / g.norm(dim=1, keepdim=True), max=1.0)
+            norm = torch.stack([tensor.flatten(1).square().sum(1) for tensor in g.values()]).sum(0).sqrt()
+            scale = torch.clamp(local.clip_norm / norm, max=1.0)
+            g = {name: tensor * scale.view(-1, *[1] * (tensor.dim() - 1)) for name, tensor in g.items()}
         if local.weight_decay:
-            g = g + local.weight_decay * weights
+            g = {name: tensor + local.weight_decay * weights[name] for name, tensor in g.items()}
         if local.momentum:
-            g = velocity[rows] = local.momentum * velocity[rows] + g
-        if isinstance(rows, slice):
-            weights.sub_(g, alpha=rate)  # a view of the stack
-        else:
-            stack[rows] = torch.cat([weights - rate * g, buffers], dim=1)
+            speeds = velocity[rows]
+            g = {name: v.mul_(local.momentum).add_(g[name]) for name, v in views(speeds).items()}
+            velocity[rows] = speeds
+        for name, tensor in weights.items():
+            tensor.sub_(g[name], alpha=rate)
+        for name, tensor in buffers.items():
+            tensor.copy_(statistics[name])
+        if not isinstance(rows, slice):
+            stack[rows] = vectors
         return loss * torch.from_numpy(count).to(self.device)
 
     def _gradients(
-        self, weights: Tensor, buffers: Tensor, x: Tensor, y: Tensor, weight: Tensor | None
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Return the (a, p) gradients of each row's mean loss, the (a,) losses and the (a, d - p) new buffers."""
+        self, weights: Tensors, buffers: Tensors, x: Tensor, y: Tensor, weight: Tensor | None
+    ) -> tuple[Tensors, tuple[Tensor, Tensors]]:
+        """Return the gradients of each row's mean loss, the (a,) losses and the new buffers."""
 
         def loss_of(
-            w: Tensor, statistics: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor | None
-        ) -> tuple[Tensor, dict[str, Tensor]]:
+            parameters: Tensors, statistics: Tensors, x: Tensor, y: Tensor, weight: Tensor | None
+        ) -> tuple[Tensor, Tensors]:
             counters = {n: t.clone() for n, t in self.module.named_buffers() if not t.is_floating_point()}
             # vmap has no rule for some operations on filters with their channels last.
-            parameters = {name: view.contiguous() for name, view in self.layout.parameter_views(w).items()}
+            parameters = {name: tensor.contiguous() for name, tensor in parameters.items()}
             logits = functional_call(self.module, {**parameters, **statistics, **counters}, (x,))
             if weight is None:
                 return F.cross_entropy(logits, y), statistics
             return (F.cross_entropy(logits, y, reduction="none") * weight).sum() / weight.sum(), statistics
 
         # BatchNorm writes its running statistics in place, under vmap only where they lie on their own.
-        names, shapes = self.layout.buffers, self.layout.shapes[len(self.layout.parameters) :]
-        columns = torch.split(buffers, [shape.numel() for shape in shapes], dim=1) if names else ()
-        statistics = {n: c.reshape(-1, *s).clone() for n, c, s in zip(names, columns, shapes, strict=True)}
-
+        statistics = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in buffers.items()}
         in_dims = (0, 0, 0, 0, None if weight is None else 0)
         gradient_of = vmap(grad_and_value(loss_of, has_aux=True), in_dims=in_dims, randomness="different")
-        gradient, (loss, statistics) = gradient_of(weights, statistics, x, y, weight)
-        new = [statistics[name].flatten(1) for name in names]
-        return gradient, (loss, torch.cat(new, dim=1) if new else buffers)
+        result: tuple[Tensors, tuple[Tensor, Tensors]] = gradient_of(weights, statistics, x, y, weight)
+        return result
 
 
 def _stack(plans: list[Ints]) -> Ints:

@@ -79,7 +79,7 @@ def _serve(job: dict[str, Any], tell: Any) -> dict[str, Any]:
             seed=job["seed"],
             folder=Path(job["folder"]),
             base=Path(job["base"]),
-            threads=job["threads"],
+            threads=job.get("threads"),
             method=job["method"],
             tell=tell,
         )

@@ -69,7 +69,7 @@ class Layout:
         return self.parameters + self.buffers
 
     def views(self, vector: Tensor) -> dict[str, Tensor]:
-        """Return the named tensors of a (d,) vector; views, not copies.
+        """Return the named tensors of a (d,) vector, or of the rows of a (..., d) stack; views, not copies.
 
         Example:
             >>> layout = Layout.of(nn.Linear(3, 2))
@@ -77,7 +77,7 @@ class Layout:
             {'weight': (2, 3), 'bias': (2,)}
         """
         p = self.num_trainable
-        return {**self.parameter_views(vector[:p]), **self.buffer_views(vector[p:])}
+        return {**self.parameter_views(vector[..., :p]), **self.buffer_views(vector[..., p:])}
 
     def parameter_views(self, vector: Tensor) -> dict[str, Tensor]:
         """Return the named parameters that the first p numbers hold."""
@@ -89,16 +89,17 @@ class Layout:
 
 
 def _named_views(vector: Tensor, names: tuple[str, ...], shapes: tuple[torch.Size, ...]) -> dict[str, Tensor]:
-    pieces = torch.split(vector, [shape.numel() for shape in shapes]) if names else ()
+    pieces = torch.split(vector, [shape.numel() for shape in shapes], dim=-1) if names else ()
     return {name: _shaped(piece, shape) for name, piece, shape in zip(names, pieces, shapes, strict=True)}
 
 
 def _shaped(piece: Tensor, shape: torch.Size) -> Tensor:
     """Return a piece of a vector as a tensor; filters lie with their channels last, which convolutions run faster."""
+    stack = piece.shape[:-1]
     if len(shape) == 4:
         out, channels, height, width = shape
-        return piece.view(out, height, width, channels).permute(0, 3, 1, 2)
-    return piece.view(shape)
+        return piece.view(*stack, out, height, width, channels).movedim(-1, -3)
+    return piece.view(*stack, *shape)
 
 
 def flatten(module: nn.Module) -> Tensor:

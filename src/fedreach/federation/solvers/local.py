@@ -14,8 +14,9 @@ Schedule = Literal["constant", "exponential", "cosine"]
 class LocalSolver(Protocol):
     """One correction of the gradient in the local loop.
 
-    The arguments are torch tensors of shape (p,) for one client, or (k, p) for a stacked cohort, over the p
-    trainable parameters; written with +, - and * the same line serves both. None of them may be written to.
+    A correction acts on each number by itself. The arguments are torch tensors of one shape, or with one more
+    dimension in front for a stack of clients: all trainable parameters of a model in a row, or some of them. Written
+    with +, - and * the same line serves all. None of them may be written to.
     """
 
     def correct(self, gradient: Any, params: Any, broadcast: Any) -> Any:
