@@ -65,6 +65,14 @@ def test_the_same_run_twice_gives_the_same_bytes(fedreach: Command, home: Path) 
     assert exact(home / "a")["rounds.jsonl"] != b""
 
 
+@pytest.mark.parametrize("engine", ["sequential", "stacked"])
+def test_the_number_of_threads_changes_no_byte(fedreach: Command, home: Path, engine: str) -> None:
+    for threads in (1, 3):
+        options = ["--set", f"engine.name={engine}", "--set", f"engine.threads={threads}", "--out", threads]
+        assert fedreach("run", "tiny.toml", *options).exit_code == 0
+    assert exact(home / "1") == exact(home / "3")
+
+
 def test_a_finished_run_is_not_repeated(fedreach: Command, home: Path) -> None:
     first = fedreach("run", "tiny.toml", "--out", "a")
     times = {path.name: path.stat().st_mtime_ns for path in (home / "a").glob("[!.]*")}

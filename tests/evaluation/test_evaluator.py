@@ -202,3 +202,14 @@ def test_a_group_leaves_out_clients_without_samples_and_joins_ranges_client_by_c
     assert scores.accuracy.tolist() == [0.5, 0.75]
     assert scores.loss.tolist() == [0.5, 3.5]
     assert scores.pooled_accuracy == pytest.approx(4 / 6)
+
+
+def test_a_limit_of_samples_per_client_takes_the_first_ones_of_each():
+    data = make_data()
+    few, all_ = Evaluator(None, data, 0, samples_per_client=2), Evaluator(None, data, 0)
+    for name in ("participants", "training", "unseen"):
+        limited, whole = getattr(few, name), getattr(all_, name)
+        assert limited.sizes.tolist() == np.minimum(whole.sizes, 2).tolist()
+        starts = np.cumsum(whole.sizes) - whole.sizes
+        firsts = [whole.index[i : i + min(2, m)] for i, m in zip(starts, whole.sizes, strict=True)]
+        assert limited.index.tolist() == np.concatenate(firsts).tolist()

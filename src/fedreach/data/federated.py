@@ -71,7 +71,8 @@ class FederatedData:
 
     def digest(self) -> str:
         """Return the sha256 that names this federation: data, labels, partition, splits and who takes part."""
-        digest = hashlib.sha256(self.dataset.sha256.encode())
+        d = self.dataset
+        digest = hashlib.sha256(f"{d.sha256} {d.kind} {d.num_classes} {d.mean} {d.std}".encode())
         arrays = (self.labels, self.train.order, self.train.offsets, self.held_out.order, self.held_out.offsets)
         for array in (*arrays, self.population.participants):
             digest.update(np.ascontiguousarray(array, dtype="<i8").tobytes())

@@ -54,7 +54,7 @@ def draw_population(
 
     if participants is None:
         chosen = eligible
-    elif isinstance(participants, int):
+    elif isinstance(participants, int | np.integer):
         if not 1 <= participants <= len(eligible):
             raise ConfigError(
                 f"population.participants must be between 1 and the {len(eligible)} clients that are not excluded "

@@ -39,14 +39,18 @@ class Evaluator:
       its own client's held-out data. It says how well clients do alone and is no property of the global model.
     - ``..._low`` and ``..._high``: 95 % bootstrap interval over clients; ``_p10``, ``_p50``, ``_p90``: percentiles;
       ``_worst_decile``: mean over the tenth of the clients that does worst (at least one client).
+
+    With `samples_per_client`, at most so many samples of each client are used, the same in all rounds and methods.
     """
 
-    def __init__(self, engine: Predictor, data: FederatedData, seed: int) -> None:
-        self.engine, self.data, self.seed = engine, data, seed
+    def __init__(
+        self, engine: Predictor, data: FederatedData, seed: int, samples_per_client: int | None = None
+    ) -> None:
+        self.engine, self.data, self.seed, self.most = engine, data, seed, samples_per_client
         population = data.population
-        self.participants = Group.of(population.participants, data.held_out)
-        self.training = Group.of(population.participants, data.train)
-        self.unseen = Group.of(population.unseen, data.train, data.held_out)
+        self.participants = Group.of(population.participants, data.held_out, most=samples_per_client)
+        self.training = Group.of(population.participants, data.train, most=samples_per_client)
+        self.unseen = Group.of(population.unseen, data.train, data.held_out, most=samples_per_client)
         self.test_index = np.arange(len(data.dataset.test_y))
 
     def evaluate(self, params: Float32s, round_: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
@@ -82,7 +86,7 @@ class Evaluator:
         self, models: Float32s, cohort: Ints, round_: int
     ) -> tuple[dict[str, float], list[dict[str, Any]]]:
         """Return `local_accuracy` and the line about single clients, for the (r, d) local models of the cohort."""
-        group = Group.of(cohort, self.data.held_out)
+        group = Group.of(cohort, self.data.held_out, most=self.most)
         if not len(group.ids):
             return {}, []
         rows = np.searchsorted(cohort, group.ids)

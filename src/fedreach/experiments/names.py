@@ -73,7 +73,7 @@ def find(kind: str, name: str, base: Path) -> Callable[..., Any]:
     Raises:
         ConfigError: If there is no such thing.
     """
-    if ":" in name:
+    if ":" in name and kind != "noise":
         found = _users(name, base)
         if not callable(found):
             raise ConfigError(f"{name!r} must be a class or a function; got {type(found).__name__}.")
@@ -81,7 +81,10 @@ def find(kind: str, name: str, base: Path) -> Callable[..., Any]:
         return result
     known = table(kind)
     if name not in known:
-        raise ConfigError(f"there is no {kind} {name!r}.{nearest(name, known)} Your own: 'FILE.py:NAME'.")
+        raise ConfigError(
+            f"there is no {kind} {name!r}.{nearest(name, known)}"
+            + (" Your own: 'FILE.py:NAME'." if kind != "noise" else "")
+        )
     thing: Callable[..., Any] = known[name]
     return thing
 

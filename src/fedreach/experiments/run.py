@@ -35,8 +35,10 @@ class Progress:
     rounds: int
     row: Mapping[str, Any]
     lost: Mapping[int, str]  # client -> why its reply does not count
-    seconds: float  # since this process started or resumed the run
-    rounds_done: int  # in this process, for the time left
+    rounds_done: int  # in this process, as are the seconds
+    seconds: float  # in all
+    round_seconds: float  # mean of a round without its evaluation
+    evaluation_seconds: float  # mean of an evaluation; 0 before the first
 
 
 class Trained(NamedTuple):
@@ -114,7 +116,8 @@ def _run(
             store.write_json("run.json", {**described, "environment": environment(), "git": git_revision(base)})
             store.write_json("federation.json", record)
             begin(data)
-            result = _Loop(experiment, simulation, Evaluator(simulation.engine, data, seed), store, tell).run()
+            evaluator = Evaluator(simulation.engine, data, seed, experiment.evaluation.samples_per_client)
+            result = _Loop(experiment, simulation, evaluator, store, tell).run()
     except RunFolderError:
         raise
     except Exception as error:
@@ -135,6 +138,8 @@ class _Loop:
     ) -> None:
         self.experiment, self.simulation, self.evaluator = experiment, simulation, evaluator
         self.store, self.tell = store, tell
+        self.round_seconds: list[float] = []
+        self.evaluation_seconds: list[float] = []
 
     def run(self) -> dict[str, Any]:
         began = written = time.monotonic()
@@ -148,7 +153,10 @@ class _Loop:
                     self._checkpoint(snapshot)
                     written = now
                 done = snapshot.state.round
-                self.tell(Progress(done, self.experiment.rounds, row, lost, now - began, done - first))
+                means = (
+                    sum(seconds) / max(1, len(seconds)) for seconds in (self.round_seconds, self.evaluation_seconds)
+                )
+                self.tell(Progress(done, self.experiment.rounds, row, lost, done - first, now - began, *means))
         finally:
             # Also on Ctrl-C or a full disk: the snapshot is always that of the last round that ended.
             self._checkpoint(snapshot)
@@ -212,7 +220,8 @@ class _Loop:
             "bytes_total": total,
             "probe_bytes": report.probe_bytes,
         }
-        timing = {"round": done.state.round, "train_seconds": round(time.perf_counter() - began, 6)}
+        self.round_seconds.append(time.perf_counter() - began)
+        timing = {"round": done.state.round, "train_seconds": round(self.round_seconds[-1], 6)}
         trained = Trained(report.cohort, snapshot.state.params, done.update)
         snapshot, row = self._close(replace(snapshot, state=done.state, bytes_total=total), row, trained, timing)
         return snapshot, row, report.lost
@@ -233,7 +242,8 @@ class _Loop:
                 columns, lines = {**columns, **more}, lines + more_lines
             self._refuse_if_diverged(number, columns)
             row = {**row, **columns}
-            timing = {**timing, "evaluate_seconds": round(time.perf_counter() - began, 6)}
+            self.evaluation_seconds.append(time.perf_counter() - began)
+            timing = {**timing, "evaluate_seconds": round(self.evaluation_seconds[-1], 6)}
             snapshot = self._judge(snapshot, columns.get("id_loss", np.inf))
         self.store.append("rounds.jsonl", row)
         for line in lines:

@@ -140,7 +140,7 @@ def run_progress(experiment: Experiment, *, quiet: bool) -> Iterator[Callable[[P
                 line = (
                     f"round {p.round}/{p.rounds}  participants {percent(p.row, 'id_accuracy'):>7}  unseen "
                     f"{percent(p.row, 'unseen_accuracy'):>7}  test {percent(p.row, 'test_accuracy'):>7}  "
-                    f"{p.seconds / p.rounds_done:.3f} s/round  {clock(left)} left"
+                    f"{p.round_seconds:.3f} s/round + {p.evaluation_seconds:.3f} s/evaluation  {clock(left)} left"
                 )
                 _line(bar, line)
             for client, cause in p.lost.items():
