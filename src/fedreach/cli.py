@@ -119,7 +119,7 @@ def run(
     and does nothing where the run is finished.
     """
     from fedreach.experiments import show
-    from fedreach.experiments.run import CHECKPOINT
+    from fedreach.experiments.checkpoint import CHECKPOINT
     from fedreach.experiments.run import run as run_one
 
     experiment, base = _load(config, overrides)

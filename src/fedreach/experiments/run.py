@@ -17,14 +17,12 @@ from fedreach.engines.simulation import Simulation
 from fedreach.errors import RunFolderError, TrainingError
 from fedreach.evaluation import Evaluator
 from fedreach.experiments.build import Builder
+from fedreach.experiments.checkpoint import CHECKPOINT, Snapshot, load, save
 from fedreach.experiments.config import Experiment
 from fedreach.experiments.describe import environment, federation_record, git_revision
 from fedreach.experiments.folder import RunFolder
 from fedreach.experiments.identity import blamed, finished, identity
 from fedreach.experiments.machine import cores
-from fedreach.federation.round import FederationState
-
-CHECKPOINT = "checkpoint.safetensors"
 
 
 @dataclass(frozen=True)
@@ -47,18 +45,6 @@ class Trained(NamedTuple):
     cohort: tuple[int, ...]
     broadcast: Float32s  # (d,)
     update: Float32s  # (r, d)
-
-
-@dataclass(frozen=True, eq=False)
-class Snapshot:
-    """A run between two rounds; writing it is a checkpoint."""
-
-    state: FederationState
-    bytes_total: int
-    best_round: int
-    best_loss: float
-    evaluations_since_best: int
-    lengths: Mapping[str, int]
 
 
 def run(
@@ -143,14 +129,14 @@ class _Loop:
 
     def run(self) -> dict[str, Any]:
         began = written = time.monotonic()
-        snapshot = self._resume() or self._begin()
+        snapshot = load(self.store) or self._begin()
         first = snapshot.state.round
         try:
             while snapshot.state.round < self.experiment.rounds and not self._patience_is_over(snapshot):
                 snapshot, row, lost = self._round(snapshot)
                 now = time.monotonic()
                 if now - written >= self.experiment.run.checkpoint_seconds:
-                    self._checkpoint(snapshot)
+                    save(self.store, snapshot)
                     written = now
                 done = snapshot.state.round
                 means = (
@@ -159,7 +145,7 @@ class _Loop:
                 self.tell(Progress(done, self.experiment.rounds, row, lost, done - first, now - began, *means))
         finally:
             # Also on Ctrl-C or a full disk: the snapshot is always that of the last round that ended.
-            self._checkpoint(snapshot)
+            save(self.store, snapshot)
         self._refuse_if_nobody_counted()
         self.store.write_tensors(
             "last.safetensors", self._model(snapshot.state.params), {"round": snapshot.state.round}
@@ -201,7 +187,7 @@ class _Loop:
             "probe_bytes": 0,
         }
         snapshot, _ = self._close(snapshot, row, None, {})
-        self._checkpoint(snapshot)
+        save(self.store, snapshot)
         return snapshot
 
     def _round(self, snapshot: Snapshot) -> tuple[Snapshot, dict[str, Any], Mapping[int, str]]:
@@ -274,44 +260,6 @@ class _Loop:
     def _model(self, params: Float32s) -> dict[str, AnyArray]:
         engine = self.simulation.engine
         return {name: view.numpy() for name, view in engine.layout.views(torch.from_numpy(params.copy())).items()}
-
-    # ------------------------------------------------------------------------------------------ checkpoints
-
-    def _checkpoint(self, snapshot: Snapshot) -> None:
-        state = snapshot.state
-        tensors: dict[str, AnyArray] = {"params": state.params, "loss": state.loss}
-        for part in ("selection", "weighting", "server"):
-            tensors |= {f"{part}.{key}": value for key, value in getattr(state, part).items()}
-        record = {
-            "round": state.round,
-            "bytes_total": snapshot.bytes_total,
-            "best_round": snapshot.best_round,
-            "best_loss": None if np.isinf(snapshot.best_loss) else snapshot.best_loss,
-            "evaluations_since_best": snapshot.evaluations_since_best,
-            "lengths": dict(snapshot.lengths),
-        }
-        self.store.write_tensors(CHECKPOINT, tensors, record)
-
-    def _resume(self) -> Snapshot | None:
-        found = self.store.read_tensors(CHECKPOINT)
-        if found is None:
-            return None
-        tensors, record = found
-        parts = {
-            part: {key.partition(".")[2]: value for key, value in tensors.items() if key.startswith(part + ".")}
-            for part in ("selection", "weighting", "server")
-        }
-        state = FederationState(record["round"], tensors["params"], tensors["loss"], **parts)
-        self.store.rewind(record["lengths"], record["round"])
-        best_loss = np.inf if record["best_loss"] is None else record["best_loss"]
-        return Snapshot(
-            state,
-            record["bytes_total"],
-            record["best_round"],
-            best_loss,
-            record["evaluations_since_best"],
-            record["lengths"],
-        )
 
 
 def _check_federation(store: RunFolder, record: Mapping[str, Any]) -> None:

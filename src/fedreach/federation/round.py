@@ -20,6 +20,7 @@ import numpy as np
 
 from fedreach.arrays import AnyArray, Bools, Float32s, Floats, Ints
 from fedreach.errors import ConfigError, PartError, nearest
+from fedreach.federation.contract import check_type, checked_ids, checked_weights, name_of
 from fedreach.federation.solvers import LocalSGD, LocalSolver
 from fedreach.streams import generator
 
@@ -189,7 +190,7 @@ class Federation:
         for part in (self.selection, self.weighting):
             for fact in getattr(part, "needs", ()):
                 if fact not in FACTS:
-                    raise PartError(f"{_name(part)}.needs must list facts; got {fact!r}." + nearest(fact, FACTS))
+                    raise PartError(f"{name_of(part)}.needs must list facts; got {fact!r}." + nearest(fact, FACTS))
                 asked.add(fact)
         return frozenset(asked)
 
@@ -223,8 +224,8 @@ def plan_probe(federation: Federation, state: FederationState, view: ClientView)
     probe = federation.selection.probe(state.selection, view, k, rng)
     if probe is None:
         return None
-    _check_type(federation.selection, "probe", probe, Probe)
-    return Probe(_checked_ids(federation.selection, "probe", probe.ids, view))
+    check_type(federation.selection, "probe", probe, Probe)
+    return Probe(checked_ids(federation.selection, "probe", probe.ids, view))
 
 
 def plan_round(federation: Federation, state: FederationState, view: ClientView) -> Selection:
@@ -235,11 +236,11 @@ def plan_round(federation: Federation, state: FederationState, view: ClientView)
         return Selection(np.empty(0, np.int64))
     rng = generator(federation.seed, "select", state.round + 1)
     chosen = policy.select(state.selection, view, k, rng)
-    _check_type(policy, "select", chosen, Selection)
-    ids = _checked_ids(policy, "select", chosen.ids, view)
+    check_type(policy, "select", chosen, Selection)
+    ids = checked_ids(policy, "select", chosen.ids, view)
     if len(ids) > k and not getattr(policy, "ignores_cohort", False):
         raise PartError(
-            f"{_name(policy)}.select must return at most the {k} clients it was asked for; got {len(ids)}. "
+            f"{name_of(policy)}.select must return at most the {k} clients it was asked for; got {len(ids)}. "
             "Cut the choice to k, or set `ignores_cohort = True` on the policy."
         )
     return Selection(ids)
@@ -264,7 +265,7 @@ def conclude_round(
         return new, RoundReport((), (), reports.lost, None, down, up, probe_bytes)
 
     answer = federation.weighting.weights(state.weighting, reports)
-    weights, weighting_state = _checked_weights(federation.weighting, answer, len(reports.ids))
+    weights, weighting_state = checked_weights(federation.weighting, answer, len(reports.ids))
     mean, p = weighted_sum(weights, reports.update), reports.trainable
     params, server_state = federation.server.apply(state.params[:p], state.server, mean[:p])
     if p is not None:
@@ -296,58 +297,6 @@ def weighted_sum(weights: Floats, update: Float32s) -> Floats:
         for weight, row in zip(weights, update[:, begin : begin + BLOCK], strict=True):
             part += np.multiply(row, weight, out=product[: len(part)], dtype=np.float64)
     return total
-
-
-# -------------------------------------------------------------------------------------------------- checks
-
-
-def _name(part: object) -> str:
-    return str(getattr(part, "name", type(part).__name__))
-
-
-def _checked_ids(policy: object, method: str, ids: Ints, view: ClientView) -> Ints:
-    """Return the ids increasing, or say which rule of the contract they break."""
-    ids = np.asarray(ids)
-    where = f"{_name(policy)}.{method}"
-    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
-        raise PartError(f"{where} must return a list of client ids; got shape {ids.shape} of {ids.dtype}.")
-    ids = np.sort(ids.astype(np.int64))
-    if ids.size == 0:
-        raise PartError(f"{where} must return at least one of the {int(view.available.sum())} available clients.")
-    if (ids[1:] == ids[:-1]).any():
-        raise PartError(f"{where} must not return a client twice; got {int(ids[1:][ids[1:] == ids[:-1]][0])} twice.")
-    stranger = ids[~np.isin(ids, view.ids)]
-    if stranger.size:
-        raise PartError(
-            f"{where} must return participants only; client {int(stranger[0])} is not one of the "
-            f"{len(view.ids)} participants. Return values of `view.ids`, not positions."
-        )
-    absent = ids[~view.available[view.rows(ids)]]
-    if absent.size:
-        raise PartError(f"{where} must return available clients only; client {int(absent[0])} is not available.")
-    return ids
-
-
-def _check_type(part: object, method: str, answer: object, wanted: type) -> None:
-    if not isinstance(answer, wanted):
-        name = wanted.__name__
-        raise PartError(
-            f"{_name(part)}.{method} must return a {name}; got {type(answer).__name__}. Return `{name}(ids)`."
-        )
-
-
-def _checked_weights(weighting: object, answer: tuple[Floats, State], r: int) -> tuple[Floats, State]:
-    where = f"{_name(weighting)}.weights"
-    if not (isinstance(answer, tuple) and len(answer) == 2):
-        raise PartError(f"{where} must return a pair, the weights and the new state; got {type(answer).__name__}.")
-    weights, state = np.asarray(answer[0], dtype=np.float64), answer[1]
-    if weights.shape != (r,):
-        raise PartError(f"{where} must return one weight for each of the {r} reports; got shape {weights.shape}.")
-    if not np.isfinite(weights).all() or (weights < 0).any():
-        raise PartError(f"{where} must return finite weights that are not negative; got {weights}.")
-    if abs(weights.sum() - 1.0) > 1e-6:
-        raise PartError(f"{where} must return weights that sum to 1; they sum to {weights.sum():.9g}.")
-    return weights, state
 
 
 def _count_bytes(

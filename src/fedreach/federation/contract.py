@@ -1,0 +1,65 @@
+"""What parts must return, checked where their answers come in; what comes after trusts them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedreach.arrays import Floats, Ints
+from fedreach.errors import PartError
+
+if TYPE_CHECKING:
+    from fedreach.federation.round import ClientView, State
+
+
+def name_of(part: object) -> str:
+    """Return what messages call a part."""
+    return str(getattr(part, "name", type(part).__name__))
+
+
+def checked_ids(policy: object, method: str, ids: Ints, view: ClientView) -> Ints:
+    """Return the ids increasing, or say which rule of the contract they break."""
+    ids = np.asarray(ids)
+    where = f"{name_of(policy)}.{method}"
+    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+        raise PartError(f"{where} must return a list of client ids; got shape {ids.shape} of {ids.dtype}.")
+    ids = np.sort(ids.astype(np.int64))
+    if ids.size == 0:
+        raise PartError(f"{where} must return at least one of the {int(view.available.sum())} available clients.")
+    if (ids[1:] == ids[:-1]).any():
+        raise PartError(f"{where} must not return a client twice; got {int(ids[1:][ids[1:] == ids[:-1]][0])} twice.")
+    stranger = ids[~np.isin(ids, view.ids)]
+    if stranger.size:
+        raise PartError(
+            f"{where} must return participants only; client {int(stranger[0])} is not one of the "
+            f"{len(view.ids)} participants. Return values of `view.ids`, not positions."
+        )
+    absent = ids[~view.available[view.rows(ids)]]
+    if absent.size:
+        raise PartError(f"{where} must return available clients only; client {int(absent[0])} is not available.")
+    return ids
+
+
+def check_type(part: object, method: str, answer: object, wanted: type) -> None:
+    """Refuse an answer of another type."""
+    if not isinstance(answer, wanted):
+        name = wanted.__name__
+        raise PartError(
+            f"{name_of(part)}.{method} must return a {name}; got {type(answer).__name__}. Return `{name}(ids)`."
+        )
+
+
+def checked_weights(weighting: object, answer: tuple[Floats, State], r: int) -> tuple[Floats, State]:
+    """Return (r,) weights on the simplex and the new state, or say which rule of the contract they break."""
+    where = f"{name_of(weighting)}.weights"
+    if not (isinstance(answer, tuple) and len(answer) == 2):
+        raise PartError(f"{where} must return a pair, the weights and the new state; got {type(answer).__name__}.")
+    weights, state = np.asarray(answer[0], dtype=np.float64), answer[1]
+    if weights.shape != (r,):
+        raise PartError(f"{where} must return one weight for each of the {r} reports; got shape {weights.shape}.")
+    if not np.isfinite(weights).all() or (weights < 0).any():
+        raise PartError(f"{where} must return finite weights that are not negative; got {weights}.")
+    if abs(weights.sum() - 1.0) > 1e-6:
+        raise PartError(f"{where} must return weights that sum to 1; they sum to {weights.sum():.9g}.")
+    return weights, state
