@@ -6,7 +6,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 # One thread a test process: pytest-xdist fills the cores.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: demo test test-all check format bench clean
+.PHONY: demo test test-all check format bench docs clean
 
 demo: $(VENV)/.installed-base
 	$(BIN)/fedreach compare --out runs/digits
@@ -42,9 +42,16 @@ $(VENV)/.installed-dev: $(VENV)/.installed-base
 	$(PIP) --editable '.[dev]'
 	touch $@
 
+$(VENV)/.installed-docs: $(VENV)/.installed-base
+	$(PIP) --editable '.[docs]'
+	touch $@
+
 $(VENV)/.installed-bench: $(VENV)/.installed-dev
 	$(PIP) --editable '.[bench]'
 	touch $@
+
+docs: $(VENV)/.installed-docs
+	$(BIN)/mkdocs build --quiet
 
 clean:
 	rm -rf $(VENV) runs site build dist .mypy_cache .ruff_cache .hypothesis
