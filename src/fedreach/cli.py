@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fedreach.experiments.config import Experiment
 
 INTERRUPTED = 130
-LOG_WIDTH = 200  # of tables that go to a file or a pipe
+LOG_WIDTH = 220  # of tables that go to a file or a pipe
 
 
 class _Commands(click.Group):
