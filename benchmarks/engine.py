@@ -151,8 +151,8 @@ def _page(table: str, versions: dict[str, str], arguments: argparse.Namespace) -
     return f"""# Speed
 
 Made by `python benchmarks/engine.py --write` on {CORES} cores of {cpu}: {about}.
-{arguments.passes} passes in which all contenders take turns, {arguments.repeats} timings of {arguments.rounds} rounds in
-each; medians. Only ratios mean anything on another machine, or on a busy one.
+{arguments.passes} passes in which all contenders take turns, {arguments.repeats} timings of {arguments.rounds} rounds
+in each; medians. Only ratios mean anything on another machine, or on a busy one.
 
 `logistic`, `mlp` (784-200-100-10) and `lenet`: 40 clients of 600 samples, all of them in each round, batch 50.
 `..._device`: 1000 clients of 50 samples, 50 a round, batch 10. One local epoch of SGD, random data; FedReach's
