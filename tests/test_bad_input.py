@@ -153,6 +153,7 @@ def test_a_device_that_is_not_there_is_refused(refused: Refused, monkeypatch: py
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "this torch sees no CUDA device. Use 'cpu'." in refused(2, "run", "tiny.toml", "--set", "engine.device=cuda")
+    assert "this torch sees no CUDA device" in refused(2, "compare", "tiny.toml", "--device", "cuda:1")
     assert "must be a torch device such as" in refused(2, "run", "tiny.toml", "--set", "engine.device=tpuu")
 
 

@@ -77,13 +77,16 @@ _set = click.option(
     metavar="A.B=C",
     help="Override an option, such as local.rate=0.05. Repeatable.",
 )
+_device = click.option("--device", help="Where to train: cpu, cuda, cuda:1. Short for --set engine.device=...")
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document for machines, and no progress.")
 _quiet = click.option("-q", "--quiet", is_flag=True, help="No progress.")
 
 
-def _load(config: Path | None, overrides: Sequence[str]) -> tuple[Experiment, Path]:
+def _load(config: Path | None, overrides: Sequence[str], device: str | None = None) -> tuple[Experiment, Path]:
     from fedreach.experiments.loading import load
 
+    if device is not None:
+        overrides = [*overrides, f"engine.device={device}"]
     experiment = load(config, overrides)
     return experiment, (config.resolve().parent if config is not None else Path.cwd())
 
@@ -101,6 +104,7 @@ def _load(config: Path | None, overrides: Sequence[str]) -> tuple[Experiment, Pa
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Default: the first of `seeds`.")
 @click.option("--out", type=click.Path(path_type=Path), help="Run folder. Default: runs/NAME-METHOD-seed-N.")
 @click.option("--resume", is_flag=True, help="Insist on going on: fail where there is no checkpoint.")
+@_device
 @_quiet
 @_json
 def run(
@@ -110,6 +114,7 @@ def run(
     seed: int | None,
     out: Path | None,
     resume: bool,
+    device: str | None,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -122,7 +127,7 @@ def run(
     from fedreach.experiments.checkpoint import CHECKPOINT
     from fedreach.experiments.run import run as run_one
 
-    experiment, base = _load(config, overrides)
+    experiment, base = _load(config, overrides, device)
     seed = experiment.seeds[0] if seed is None else seed
     folder = out or Path("runs") / f"{experiment.name}-{method or 'run'}-seed-{seed}"
     if resume and not (folder / CHECKPOINT).exists():
@@ -158,6 +163,7 @@ def run(
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the comparison. Default: runs/NAME.")
 @click.option("--workers", type=click.IntRange(1), help="Processes at a time. Default: the cores. Changes no number.")
 @click.option("--formats", default="svg,png,pdf", show_default=True, help="Figure formats, comma separated.")
+@_device
 @_quiet
 @_json
 def compare(
@@ -167,6 +173,7 @@ def compare(
     out: Path | None,
     workers: int | None,
     formats: str,
+    device: str | None,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -178,7 +185,7 @@ def compare(
     from fedreach.experiments import show
     from fedreach.experiments.compare import compare as compare_all
 
-    experiment, base = _load(config, overrides)
+    experiment, base = _load(config, overrides, device)
     if seeds is not None:
         experiment = experiment.model_copy(update={"seeds": list(range(seeds))})
     out = out or Path("runs") / experiment.name
