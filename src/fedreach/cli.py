@@ -193,6 +193,9 @@ def compare(
     silent = quiet or as_json
 
     def begin() -> None:
+        from fedreach.engines.base import checked_device
+
+        checked_device(experiment.engine.device)
         data = _federated(experiment, base)  # read here too, so that data that cannot be used ends it at once
         if not silent:
             click.echo(show.summary(experiment, data), err=True)
