@@ -198,6 +198,22 @@ def test_the_number_of_threads_changes_no_bit(name, kind, federated, monkeypatch
     assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
 
 
+@pytest.mark.parametrize("kind", [Sequential, Stacked])
+def test_torchs_own_threads_change_no_bit_and_are_left_as_they_were(kind, federated):
+    shape, width = (40, 40), 900  # large enough for torch to divide a kernel among threads
+    data = federated((300, 200), shape, "features", 3)
+    found = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        engine = kind(
+            build("mlp", shape, 3, seed=1, options={"hidden": [width]}), data, FedAvg(), LocalSGD(batch_size=200), 3
+        )
+        trained = engine.train(engine.initial, np.arange(2), 1, RATE)
+        found.append((trained.update, *engine.predict(engine.initial, engine.train_samples, np.arange(500))))
+        assert torch.get_num_threads() == threads
+    assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
+
+
 def test_a_stack_is_cut_into_parts_that_stay_small_and_hold_everybody_once(federated, monkeypatch):
     module, data = make("mlp", federated)
     engine = Stacked(module, data, FedAvg(), LocalSGD(), 0)

@@ -83,6 +83,17 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _single_threaded_kernels() -> Iterator[None]:
+    """Let torch use one thread a kernel for a while: on several it rounds otherwise."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 class Engine(ABC):
     """Trains cohorts and evaluates models on one federation.
 
@@ -166,9 +177,10 @@ class Engine(ABC):
             finally:
                 self._idle.put(engine)
 
-        if self.threads == 1:
-            return [on_a_free_engine(part) for part in parts]
-        return list(self._pool.map(on_a_free_engine, parts))
+        with _single_threaded_kernels():
+            if self.threads == 1:
+                return [on_a_free_engine(part) for part in parts]
+            return list(self._pool.map(on_a_free_engine, parts))
 
     def tensor(self, vector: Float32s) -> Tensor:
         """Return a copy of a vector on the device."""

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import nn
 
-from fedreach.arrays import Float32s, Floats, Ints
+from fedreach.arrays import Float32s, Ints
 from fedreach.data.federated import FederatedData
+from fedreach.data.partition.statistics import label_entropy
 from fedreach.engines.base import Engine, Trained
 from fedreach.engines.choice import build_engine
 from fedreach.errors import ConfigError, DataError, TrainingError
@@ -180,16 +181,3 @@ def simulate(
     parts = (module, data, federation.solver, federation.local, federation.seed)
     made = build_engine(engine, *parts, device, threads)
     return Simulation(federation, data, made, rounds, participation or Always(), drop_failing)
-
-
-def label_entropy(counts: Ints) -> Floats:
-    """Return H_i = -sum_c p_ic ln p_ic in nats for (n, c) label counts, with 0 ln 0 = 0.
-
-    Example:
-        >>> label_entropy(np.array([[10, 0, 0, 0], [5, 5, 0, 0], [1, 2, 3, 4], [25, 25, 25, 25]])).round(4)
-        array([0.    , 0.6931, 1.2799, 1.3863])
-    """
-    share = counts / counts.sum(axis=1, keepdims=True)
-    logs = np.log(share, out=np.zeros_like(share), where=share > 0)
-    entropy: Floats = np.maximum(-(share * logs).sum(axis=1), 0.0)
-    return entropy

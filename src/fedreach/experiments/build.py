@@ -77,7 +77,8 @@ class Builder:
             if dataset.owners is None:
                 raise ConfigError(f"partition.name is 'natural', but {dataset.name} has no natural clients.")
             options["owners"], num_clients = dataset.owners, int(dataset.owners.max()) + 1
-        return make(dataset.train_y, num_clients, generator(seed, "partition"), **options)  # type: ignore[no-any-return]
+        made: Partition = make(dataset.train_y, num_clients, generator(seed, "partition"), **options)
+        return made
 
     def part(self, kind: str, choice: Choice) -> Any:
         """Return a part of a federation; a user's function is wrapped."""

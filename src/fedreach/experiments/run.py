@@ -39,7 +39,7 @@ class Progress:
     evaluation_seconds: float  # mean of an evaluation; 0 before the first
 
 
-class Trained(NamedTuple):
+class LocalModels(NamedTuple):
     """The local models of a round before aggregation, as the broadcast model and what was added to it."""
 
     cohort: tuple[int, ...]
@@ -90,8 +90,6 @@ def _run(
     tell: Callable[[Progress], None],
 ) -> dict[str, Any]:
     seed = described["seed"]
-    # Threads train different clients; a kernel on several of them would round otherwise than on one.
-    torch.set_num_threads(1)
     try:
         with blamed(experiment, base):
             builder = Builder(experiment, base)
@@ -208,12 +206,12 @@ class _Loop:
         }
         self.round_seconds.append(time.perf_counter() - began)
         timing = {"round": done.state.round, "train_seconds": round(self.round_seconds[-1], 6)}
-        trained = Trained(report.cohort, snapshot.state.params, done.update)
-        snapshot, row = self._close(replace(snapshot, state=done.state, bytes_total=total), row, trained, timing)
+        local = LocalModels(report.cohort, snapshot.state.params, done.update)
+        snapshot, row = self._close(replace(snapshot, state=done.state, bytes_total=total), row, local, timing)
         return snapshot, row, report.lost
 
     def _close(
-        self, snapshot: Snapshot, row: dict[str, Any], trained: Trained | None, timing: dict[str, Any]
+        self, snapshot: Snapshot, row: dict[str, Any], local: LocalModels | None, timing: dict[str, Any]
     ) -> tuple[Snapshot, dict[str, Any]]:
         """Evaluate where it is due, append the rows and return the snapshot after them."""
         number, e = snapshot.state.round, self.experiment.evaluation
@@ -221,9 +219,9 @@ class _Loop:
         if number % e.every == 0 or number == self.experiment.rounds:
             began = time.perf_counter()
             columns, lines = self.evaluator.evaluate(snapshot.state.params, number)
-            if trained is not None and e.local and trained.cohort:
-                cohort = np.array(trained.cohort, dtype=np.int64)
-                models = trained.broadcast + trained.update
+            if local is not None and e.local and local.cohort:
+                cohort = np.array(local.cohort, dtype=np.int64)
+                models = local.broadcast + local.update
                 more, more_lines = self.evaluator.evaluate_local(models, cohort, number)
                 columns, lines = {**columns, **more}, lines + more_lines
             self._refuse_if_diverged(number, columns)

@@ -61,15 +61,28 @@ def statistics(partition: Partition, labels: ArrayLike, num_classes: int) -> Par
         (array([2., 1.]), array([0.1438, 0.2877]))
     """
     counts = partition.label_counts(labels, num_classes)
+    entropy = label_entropy(counts)
     sizes, whole = counts.sum(axis=1), counts.sum(axis=0) / counts.sum()
     mix = counts / np.maximum(sizes, 1)[:, None]
     # Where p_kc = 0 the summand is 0 (p ln p -> 0), so ln 1 stands in for ln 0.
     log_mix = np.log(np.where(mix > 0, mix, 1))
     log_whole = np.log(np.where(whole > 0, whole, 1))
     held = sizes > 0
-    entropy = np.where(held, np.maximum(-(mix * log_mix).sum(axis=1), 0), np.nan)
     divergence = np.where(held, np.maximum((mix * (log_mix - log_whole)).sum(axis=1), 0), np.nan)
     return PartitionStatistics(sizes, entropy, divergence, np.exp(entropy))
+
+
+def label_entropy(counts: Ints) -> Floats:
+    """Return H_i = -sum_c p_ic ln p_ic in nats for (N, C) label counts, with 0 ln 0 = 0; nan for empty clients.
+
+    Example:
+        >>> label_entropy(np.array([[10, 0, 0, 0], [5, 5, 0, 0], [1, 2, 3, 4], [25, 25, 25, 25]])).round(4)
+        array([0.    , 0.6931, 1.2799, 1.3863])
+    """
+    sizes = counts.sum(axis=1)
+    mix = counts / np.maximum(sizes, 1)[:, None]
+    entropy = -(mix * np.log(np.where(mix > 0, mix, 1))).sum(axis=1)
+    return np.where(sizes > 0, np.maximum(entropy, 0), np.nan)
 
 
 def _spread(values: Ints | Floats) -> dict[str, float]:
