@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from fedreach.engines import Sequential, Stacked
 from fedreach.errors import ConfigError
-from fedreach.federation.solvers import FedAvg, FedProx, LocalSGD
+from fedreach.federation.solvers import FedAvg, FedDyn, FedProx, LocalSGD, Scaffold
 from fedreach.models import build
 
 SIZES = (13, 2, 8, 6)  # of which one sample each is held out: 12, 1, 7 and 5 are trained on, in batches of 4
@@ -63,6 +63,25 @@ def test_the_stacked_engine_trains_every_model_as_the_sequential_one(name, loop,
     np.testing.assert_allclose(other.update, one.update, rtol=0, atol=tolerance * max(1.0, scale))
     np.testing.assert_allclose(other.loss, one.loss, rtol=tolerance)
     assert one.trainable == other.trainable
+
+
+@pytest.mark.parametrize("name", ["linear", "lenet", "resnet20 batch", "lstm"])
+@pytest.mark.parametrize("solver", [Scaffold(), FedDyn(alpha=0.3)])
+def test_both_engines_hand_a_solver_what_it_prepared(name, solver, federated):
+    """Each client gets its own rows, whatever its place in a stack; numbers reach all parameters."""
+    module, data = make(name, federated)
+    local = LocalSGD(batch_size=4, epochs=1, **({"steps": 2} if "batch" in name else {}))
+    plain, fast = (kind(module, data, solver, local, seed=3) for kind in (Sequential, Stacked))
+    p, rng = plain.num_trainable, np.random.Generator(np.random.Philox(5))
+    memory = rng.standard_normal((4, p)).astype(np.float32) * 0.1
+    state = {"c": rng.standard_normal(p) * 0.1}
+    terms = solver.prepare(memory, state, np.array([2.0, 0.1, 1.2, 0.7]))
+    one, other = (engine.train(plain.initial, IDS, 2, RATE, terms) for engine in (plain, fast))
+    without = plain.train(plain.initial, IDS, 2, RATE, {key: 0 * rows for key, rows in terms.items()})
+    assert abs(one.update - without.update).max() > 1e-3  # the terms do something
+    np.testing.assert_allclose(other.update, one.update, rtol=0, atol=TOLERANCE.get(name, 1e-5))
+    np.testing.assert_array_equal(other.steps, one.steps)
+    assert one.steps.tolist() == [2] * 4 if "batch" in name else one.steps.tolist() == [3, 1, 2, 2]
 
 
 @pytest.mark.parametrize("loop", LOOPS)

@@ -27,12 +27,14 @@ def test_a_run_that_goes_on_from_a_stored_state_equals_one_that_never_stopped():
     straight, reports = run(simulation, 8)
     half, _ = run(simulation, 4)
     # What a checkpoint keeps: numbers, not objects.
-    parts = {p: {k: v.copy() for k, v in getattr(half, p).items()} for p in ("selection", "weighting", "server")}
-    restored = FederationState(half.round, half.params.copy(), half.loss.copy(), **parts)
+    parts = {p: {k: v.copy() for k, v in getattr(half, p).items()} for p in ("selection", "weighting")}
+    server = tuple({k: v.copy() for k, v in state.items()} for state in half.server)
+    arrays = half.models.copy(), half.clusters.copy(), half.loss.copy()
+    restored = FederationState(half.round, *arrays, **parts, server=server, solver=half.solver)
     resumed, later = run(replace(whole(tiny_simulation()), participation=Bernoulli(0.7)), 4, restored)
     assert resumed.params.tobytes() == straight.params.tobytes()
     assert resumed.loss.tobytes() == straight.loss.tobytes()
-    assert resumed.server["velocity"].tobytes() == straight.server["velocity"].tobytes()
+    assert resumed.server[0]["velocity"].tobytes() == straight.server[0]["velocity"].tobytes()
     assert later == reports[4:]
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from fedreach.engines.sequential import Sequential
-from fedreach.engines.simulation import label_entropy, simulate
+from fedreach.data.partition.statistics import label_entropy
+from fedreach.engines.simulation import simulate
 from fedreach.errors import ConfigError, PartError
 from fedreach.federation.round import Federation
 from fedreach.federation.selection import Full, FunctionSelection, PowerOfChoice

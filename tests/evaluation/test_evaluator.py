@@ -213,3 +213,27 @@ def test_a_limit_of_samples_per_client_takes_the_first_ones_of_each():
         starts = np.cumsum(whole.sizes) - whole.sizes
         firsts = [whole.index[i : i + min(2, m)] for i, m in zip(starts, whole.sizes, strict=True)]
         assert limited.index.tolist() == np.concatenate(firsts).tolist()
+
+
+def test_each_participant_is_scored_by_its_clusters_model_and_strangers_by_all_in_proportion():
+    data = make_data()
+    evaluator = make(data)
+    clusters = np.array([0, 1, 1, 1])  # of participants 0, 1, 3, 4: model 1 counts three quarters elsewhere
+    models = np.stack([params_of(0), params_of(1)])
+    columns, lines = evaluator.evaluate(models, 3, clusters)
+    alone = [evaluator.evaluate(model, 3) for model in models]
+    accuracy = [dict(zip(found[0]["ids"], found[0]["accuracy"], strict=True)) for _, found in alone]
+    own = {0: accuracy[0][0], 3: accuracy[1][3], 4: accuracy[1][4]}  # client 1 has nothing held out
+    assert dict(zip(lines[0]["ids"], lines[0]["accuracy"], strict=True)) == own
+    assert columns["id_accuracy"] == pytest.approx(np.mean(list(own.values())), abs=1e-6)
+    for name in ("unseen_accuracy", "unseen_loss", "test_accuracy", "test_loss"):
+        expected = 0.25 * alone[0][0][name] + 0.75 * alone[1][0][name]
+        assert columns[name] == pytest.approx(expected, abs=1e-6)
+        assert abs(alone[0][0][name] - alone[1][0][name]) > 1e-3
+
+
+def test_equal_models_in_several_clusters_score_as_one():
+    evaluator = make(make_data())
+    one, _ = evaluator.evaluate(params_of(), 3)
+    two, _ = evaluator.evaluate(np.stack([params_of(), params_of()]), 3, np.array([0, 1, 0, 1]))
+    assert one == pytest.approx(two)

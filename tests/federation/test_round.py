@@ -88,7 +88,7 @@ def test_server_momentum_moves_parameters_only_and_leaves_buffers_a_plain_mean()
     # Column 4 is a buffer, such as a running variance: 1 at first, and every client reports -0.9 once, then 0.
     chosen = federation(weighting=Equal(), server=Average(rate=1.0, momentum=0.9))
     view = make_view()
-    state = replace(start(chosen, view), params=np.ones(D, np.float32))
+    state = replace(start(chosen, view), models=np.ones((1, D), np.float32))
     for buffer in (-0.9, 0.0, 0.0):
         update = np.full((2, D), 1.0, np.float32)
         update[:, 4] = buffer

@@ -6,7 +6,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from fedreach.engines.simulation import label_entropy
+from fedreach.data.partition.statistics import label_entropy
 from fedreach.errors import ConfigError
 from fedreach.federation.round import ClientView
 from fedreach.federation.selection import SELECTIONS, EntropyTopK, Full, FunctionSelection, PowerOfChoice, Uniform

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedreach.engines.simulation import label_entropy
+from fedreach.data.partition.statistics import label_entropy
 from fedreach.errors import PartError
 from fedreach.federation.round import Reports
 from fedreach.federation.weighting import WEIGHTINGS, ByEntropy, ByExamples, Equal, FunctionWeighting

@@ -45,6 +45,14 @@ class Ranges:
 
 
 @dataclass(frozen=True, eq=False)
+class ServerData:
+    """What the server holds itself."""
+
+    x: AnyArray  # (s, ...)
+    y: Ints  # (s,)
+
+
+@dataclass(frozen=True, eq=False)
 class FederatedData:
     """What every method of a comparison shares.
 
@@ -59,6 +67,7 @@ class FederatedData:
     train: Ranges
     held_out: Ranges
     noise: Mapping[str, Any] | None
+    server: ServerData | None = None
 
     @property
     def num_clients(self) -> int:

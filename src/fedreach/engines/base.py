@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from queue import SimpleQueue
+from types import MappingProxyType
 from typing import NamedTuple, Self, TypeVar, cast
 
 import numpy as np
@@ -21,10 +22,14 @@ from fedreach.data.federated import FederatedData
 from fedreach.engines.batches import batch_plan
 from fedreach.errors import ConfigError
 from fedreach.federation.solvers import LocalSGD, LocalSolver
+from fedreach.federation.values import LocalOutputs
 from fedreach.models.flat import Layout, bind, flatten
+from fedreach.streams import torch_seed
 
 EVALUATION_BATCH = 256
 T = TypeVar("T")
+Terms = dict[str, Tensor]
+"""What a solver with memory prepared for the clients of a cohort: (k, p) vectors, or (k, 1) numbers."""
 
 
 class Trained(NamedTuple):
@@ -32,6 +37,7 @@ class Trained(NamedTuple):
 
     update: Float32s  # (k, d) local - broadcast
     loss: Floats  # (k,) mean training loss over all examples of all local steps
+    steps: Ints  # (k,) local steps that each client ran
     trainable: int | None = None  # p: the first p of the d numbers are trained, the rest are buffers; None: all d
 
 
@@ -132,6 +138,8 @@ class Engine(ABC):
         self.train_samples = Samples(d.train_x, data.labels, d.kind, d.mean, d.std, self.device)
         self.true_samples = self.train_samples.relabelled(d.train_y)  # without label noise, for evaluation
         self.test_samples = Samples(d.test_x, d.test_y, d.kind, d.mean, d.std, self.device)
+        given = data.server
+        self.server_samples = None if given is None else Samples(given.x, given.y, d.kind, d.mean, d.std, self.device)
         self.initial: Float32s = flatten(self.module).cpu().numpy()
         self.draws = _draws(self.module, self.train_samples, d.num_classes)
         self.threads = 1 if self.draws or self.device.type != "cpu" else threads
@@ -142,30 +150,89 @@ class Engine(ABC):
             self._idle.put(twin)
         self._pool = ThreadPoolExecutor(self.threads, initializer=torch.set_num_threads, initargs=(1,))
 
+    @property
+    def num_trainable(self) -> int:
+        """How many numbers of the flat vector are trained, p."""
+        return self.layout.num_trainable
+
     @abstractmethod
     def groups(self, ids: Ints) -> list[Ints]:
         """Return the positions in `ids` of the clients that are trained together, those with most to do first."""
 
     @abstractmethod
     def train_group(
-        self, start: Tensor, ids: Ints, round_: int, rate: float, update: Tensor, group: Ints
-    ) -> Floats | list[float]:
-        """Train the clients ``ids[group]`` from the (d,) `start` and return their mean training losses.
+        self, start: Tensor, ids: Ints, round_: int, rate: float, update: Tensor, group: Ints, terms: Terms
+    ) -> tuple[Floats | list[float], Ints | list[int]]:
+        """Train the clients ``ids[group]`` from the (d,) `start`; return their mean training losses and steps.
 
-        Their updates are written into the rows `group` of the (k, d) `update`, which lies on the CPU.
+        Their updates are written into the rows `group` of the (k, d) `update`, which lies on the CPU, as `terms` do.
         """
 
-    def train(self, broadcast: Float32s, ids: Ints, round_: int, rate: float) -> Trained:
-        """Train each client of `ids` from the `broadcast` (d,) vector with step size `rate`."""
+    def train(
+        self,
+        broadcast: Float32s,
+        ids: Ints,
+        round_: int,
+        rate: float,
+        terms: Mapping[str, Float32s] = MappingProxyType({}),
+    ) -> Trained:
+        """Train each client of `ids` from the `broadcast` (d,) vector with step size `rate`.
+
+        `terms` is what the solver's `prepare` returned for these clients.
+        """
         start = self.tensor(broadcast)
         update = torch.empty(len(ids), self.layout.size)
-        loss = np.empty(len(ids))
+        loss, steps = np.empty(len(ids)), np.empty(len(ids), np.int64)
+        tensors = {name: torch.from_numpy(np.array(rows, np.float32)) for name, rows in terms.items()}
 
         def train_group(engine: Self, group: Ints) -> None:
-            loss[group] = engine.train_group(start, ids, round_, rate, update, group)
+            loss[group], steps[group] = engine.train_group(start, ids, round_, rate, update, group, tensors)
 
         self._side_by_side(train_group, self.groups(ids))
-        return Trained(update.numpy(), loss, self.layout.num_trainable)
+        return Trained(update.numpy(), loss, steps, self.layout.num_trainable)
+
+    def server_step(self, params: Float32s, index: Ints, round_: int, rate: float) -> Float32s:
+        """Return the (d,) move of one gradient step on these examples of the server's data."""
+        samples = self.server_samples
+        assert samples is not None  # the simulation asks for it
+        start = self.tensor(params)
+        vector, gradient = start.clone(), torch.zeros(self.num_trainable, device=self.device)
+        seed = torch_seed(self.seed, "server-dropout", round_) if self.draws else 0
+        with _single_threaded_kernels(), seeded(seed, self.device) if self.draws else nullcontext():
+            bind(self.module, vector, gradient, layout=self.layout)
+            self.module.train()
+            x, y = samples.batch(torch.from_numpy(index).to(self.device))
+            F.cross_entropy(self.module(x), y).backward()  # type: ignore[no-untyped-call]
+        vector[: self.num_trainable].sub_(gradient, alpha=rate)
+        return (vector - start).cpu().numpy()
+
+    def outputs(self, broadcast: Float32s, update: Float32s, ids: Ints, *, before: bool) -> list[LocalOutputs]:
+        """Return what the local models `broadcast + update` (k, d) say about their clients' training data.
+
+        Args:
+            broadcast: (d,) the model they started from.
+            update: (k, d) what local training added.
+            ids: (k,) the clients.
+            before: Whether to add what the broadcast model says.
+        """
+        start = self.tensor(broadcast)
+
+        def outputs_of(engine: Self, rows: Ints) -> LocalOutputs:
+            row = int(rows[0])
+            samples = self.data.train[int(ids[row])]
+            index = torch.from_numpy(samples).to(self.device)
+
+            def logits(vector: Tensor) -> Float32s:
+                bind(engine.module, vector, layout=self.layout)
+                engine.module.eval()
+                parts = [out for out, _ in _logits(engine.module, self.train_samples, index)]
+                return torch.cat(parts).cpu().numpy()
+
+            after = logits(start + self.tensor(update[row]))
+            labels = self.data.labels[samples]
+            return LocalOutputs(after, labels, logits(start) if before else None)
+
+        return self._side_by_side(outputs_of, list(np.arange(len(ids))[:, None]))
 
     def _side_by_side(self, work: Callable[[Self, Ints], T], parts: Sequence[Ints]) -> list[T]:
         """Do the work for each part, on a free engine of those that share the data."""
@@ -211,9 +278,12 @@ class Engine(ABC):
         right, loss = (torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True))
         return right, loss
 
-    def training_loss(self, params: Float32s, ids: Ints) -> Floats:
-        """Return each client's mean loss on its training part at the given parameters, as a probe asks for it."""
-        parts = [self.data.train[int(client)] for client in ids]
+    def training_loss(self, params: Float32s, ids: Ints, parts: Sequence[Ints] | None = None) -> Floats:
+        """Return each client's mean loss at the given parameters, as a probe asks for it.
+
+        Over its training part, or over the samples that `parts` gives for each client.
+        """
+        parts = [self.data.train[int(client)] for client in ids] if parts is None else parts
         _, loss = self.predict(params, self.train_samples, np.concatenate(parts))
         starts = np.cumsum([0, *map(len, parts[:-1])])
         return np.add.reduceat(loss.astype(np.float64), starts) / [len(part) for part in parts]
@@ -223,13 +293,21 @@ class Engine(ABC):
 def _predict(module: nn.Module, samples: Samples, index: Tensor) -> tuple[Tensor, Tensor]:
     right = torch.empty(len(index), dtype=torch.bool, device=index.device)
     loss = torch.empty(len(index), device=index.device)
-    for begin in range(0, len(index), EVALUATION_BATCH):
-        rows = slice(begin, begin + EVALUATION_BATCH)
-        x, y = samples.batch(index[rows])
-        logits = module(x)
+    begin = 0
+    for logits, y in _logits(module, samples, index):
+        rows = slice(begin, begin := begin + len(y))
         right[rows] = logits.argmax(-1) == y
         loss[rows] = F.cross_entropy(logits, y, reduction="none")
     return right, loss
+
+
+def _logits(module: nn.Module, samples: Samples, index: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the model's answers and the labels, batch by batch."""
+    for part in torch.split(index, EVALUATION_BATCH):
+        x, y = samples.batch(part)
+        with torch.no_grad():  # not around the loop: between two batches the caller goes on
+            logits = module(x)
+        yield logits, y
 
 
 def _draws(module: nn.Module, samples: Samples, num_classes: int) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedreach.arrays import Ints
-from fedreach.engines.base import Engine, seeded
+from fedreach.engines.base import Engine, Terms, seeded
 from fedreach.errors import TrainingError
 from fedreach.models.flat import bind
 from fedreach.streams import torch_seed
@@ -26,23 +26,25 @@ class Sequential(Engine):
         return list(np.argsort(-self.data.train.sizes[ids], kind="stable")[:, None])
 
     def train_group(
-        self, start: Tensor, ids: Ints, round_: int, rate: float, update: Tensor, group: Ints
-    ) -> list[float]:
+        self, start: Tensor, ids: Ints, round_: int, rate: float, update: Tensor, group: Ints, terms: Terms
+    ) -> tuple[list[float], list[int]]:
         """Train each client from the (d,) `start`."""
-        losses = []
+        losses, steps = [], []
         for row, plan in zip(group, self.plans(ids[group], round_), strict=True):
             client = int(ids[row])
             seed = torch_seed(self.seed, "dropout", round_, client) if self.draws else 0
             try:
                 with seeded(seed, self.device) if self.draws else nullcontext():
-                    vector, loss = self._train_one(start, plan, rate)
+                    own = {name: rows[row].to(self.device) for name, rows in terms.items()}
+                    vector, loss = self._train_one(start, plan, rate, own)
             except Exception as error:
                 raise TrainingError(f"Client {client} failed in round {round_}: {error}") from error
             update[row].copy_(vector.sub_(start))
             losses.append(loss)
-        return losses
+            steps.append(len(plan))
+        return losses, steps
 
-    def _train_one(self, start: Tensor, plan: Ints, rate: float) -> tuple[Tensor, float]:
+    def _train_one(self, start: Tensor, plan: Ints, rate: float, terms: Terms) -> tuple[Tensor, float]:
         local, p = self.local, self.layout.num_trainable
         vector, gradient = start.clone(), torch.zeros(p, device=self.device)
         weights, broadcast = vector[:p], start[:p]
@@ -57,7 +59,7 @@ class Sequential(Engine):
             loss = F.cross_entropy(self.module(x), y)
             loss.backward()  # type: ignore[no-untyped-call]
 
-            g = self.solver.correct(gradient, weights, broadcast)
+            g = self.solver.correct(gradient, weights, broadcast, **terms)
             if local.clip_norm is not None:
                 g = g * torch.clamp(local.clip_norm / g.norm(), max=1.0)
             if local.weight_decay:

@@ -5,28 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from torch import nn
 
-from fedreach.arrays import Float32s, Ints
+from fedreach.arrays import Float32s
 from fedreach.data.federated import FederatedData
-from fedreach.data.partition.statistics import label_entropy
-from fedreach.engines.base import Engine, Trained
+from fedreach.engines.base import Engine
 from fedreach.engines.choice import build_engine
-from fedreach.errors import ConfigError, DataError, TrainingError
+from fedreach.engines.clients import Clients
+from fedreach.errors import ConfigError, DataError
+from fedreach.federation.labels import released_entropy
+from fedreach.federation.memory import ClientMemory
 from fedreach.federation.participation import Always, Participation
 from fedreach.federation.round import (
     ClientView,
     Federation,
     FederationState,
-    Reports,
+    Probe,
     RoundReport,
+    ServerTrains,
     conclude_round,
+    conclude_server_round,
     initial_state,
+    observe_probe,
     plan_probe,
     plan_round,
+    server_trains,
 )
 from fedreach.models import build as build_model
 from fedreach.streams import generator, torch_seed
@@ -52,6 +59,8 @@ class Simulation:
         participation: Who can be reached in a round.
         drop_failing: Whether a client whose update is not finite is left out of its round (and named in the row)
             instead of ending the run.
+        memory_file: Where what clients keep between rounds is stored, if their solver has them keep anything; None
+            keeps it in main memory.
 
     Example:
         >>> from fedreach.testing.problems import tiny_simulation
@@ -69,18 +78,23 @@ class Simulation:
     rounds: int
     participation: Participation = field(default_factory=Always)
     drop_failing: bool = False
+    memory_file: Path | None = None
 
     def __post_init__(self) -> None:
         for part in ("solver", "local"):
             ours, theirs = getattr(self.federation, part), getattr(self.engine, part)
             if ours != theirs:
                 raise ConfigError(f"federation.{part} {ours} and that of the engine, {theirs}, must be the same.")
+        if isinstance(self.federation.server, ServerTrains) and self.data.server is None:
+            raise ConfigError(
+                f"{type(self.federation.server).__name__} trains on data of the server's own, and there is none. "
+                "Add `[server_data] examples = 100` to the experiment, or server_examples=100 to `federate`."
+            )
 
     @cached_property
     def first_view(self) -> ClientView:
         """What the server knows before the first round."""
         ids, needs = self.data.population.participants, self.federation.needs()
-        counts = self.data.label_counts()[ids]
         empty = ids[self.data.train.sizes[ids] == 0]
         if empty.size:
             raise DataError(
@@ -88,60 +102,79 @@ class Simulation:
                 "Leave it out of the population, or drop or merge empty clients (`handle_empty`)."
             )
         view = ClientView.of(ids, self.data.train.sizes[ids])
+        if not needs:
+            return view
+        counts = self.data.label_counts()[ids]
+        statistics, rng = self.federation.label_statistics, generator(self.federation.seed, "label-statistics")
+        # Under a secure sum the server sees none of this; each client's own entropy goes into its own weight only.
+        told = counts.astype(np.float64) if statistics.only_sum else statistics.release(counts, rng)
         return replace(
             view,
-            label_counts=counts if "label_counts" in needs else None,
-            label_entropy=label_entropy(counts) if "label_entropy" in needs else None,
+            label_counts=told if "label_counts" in needs else None,
+            label_entropy=released_entropy(told) if "label_entropy" in needs else None,
         )
 
     def start(self) -> FederationState:
         """Return the state before the first round."""
-        return initial_state(self.federation, self.engine.initial, self.first_view)
+        state = initial_state(self.federation, self.engine.initial, self.first_view)
+        if not self.federation.has_memory:
+            return state
+        n, p = len(self.first_view.ids), self.engine.num_trainable
+        return replace(state, memory=ClientMemory.zeros(n, p, self.memory_file))
 
     def step(self, state: FederationState) -> Round:
         """Simulate one round."""
         federation, number = self.federation, state.round + 1
-        view = self.first_view
         rng = generator(federation.seed, "participation", number)
-        view = replace(view, available=self.participation.available(len(view.ids), rng), loss=state.loss)
+        view = replace(
+            self.first_view,
+            available=self.participation.available(len(self.first_view.ids), rng),
+            loss=state.loss,
+            round=number,
+        )
+        if server_trains(federation, state):
+            new, report = conclude_server_round(federation, state, view, self._server_steps(state))
+            return Round(new, report, np.empty((0, state.models.shape[1]), np.float32))
 
         probe = plan_probe(federation, state, view)
         if probe is not None:
-            loss, probed = view.loss.copy(), view.probed.copy()
-            loss[view.rows(probe.ids)] = self.engine.training_loss(state.params, probe.ids)
-            probed[view.rows(probe.ids)] = True
-            view = replace(view, loss=loss, probed=probed)
-
+            state, view = self._probed(state, view, probe)
         selection = plan_round(federation, state, view)
-        if len(selection.ids):
-            rate = federation.local.rate_at(number, self.rounds)
-            trained = self.engine.train(state.params, selection.ids, number, rate)
-        else:
-            trained = Trained(np.empty((0, len(state.params)), np.float32), np.empty(0))
-        reports = self._reports(view, selection.ids, trained, number)
-        new, report = conclude_round(federation, state, view, selection, reports)
-        return Round(new, report, reports.update)
+        replies = self.clients.work(state, view, selection.ids)
+        state = replace(state, memory=replies.memory)
+        new, report = conclude_round(federation, state, view, selection, replies.reports)
+        return Round(new, report, replies.reports.update)
 
-    def _reports(self, view: ClientView, ids: Ints, trained: Trained, number: int) -> Reports:
-        finite = np.isfinite(trained.update).all(axis=1) & np.isfinite(trained.loss)
-        lost = {
-            int(client): f"its update is not finite (mean training loss {loss:.4g})"
-            for client, loss in zip(ids[~finite], trained.loss[~finite], strict=True)
-        }
-        if lost and not self.drop_failing:
-            client, cause = next(iter(lost.items()))
-            more = f" So did {len(lost) - 1} more." if len(lost) > 1 else ""
-            raise TrainingError(
-                f"Client {client} failed in round {number}: {cause}.{more} Lower local.rate or set local.clip_norm; "
-                "or go on without failing clients by run.on_failure = 'drop'."
-            )
-        update = trained.update if finite.all() else trained.update[finite]
-        ids, rows = ids[finite], view.rows(ids[finite])
-        metrics = {"num_examples": view.num_examples[rows].astype(np.float64), "loss": trained.loss[finite]}
-        if view.label_entropy is not None:
-            metrics["label_entropy"] = view.label_entropy[rows]
-        counts = None if view.label_counts is None else view.label_counts[rows]
-        return Reports(ids, update, metrics, counts, lost, trained.trainable)
+    @cached_property
+    def clients(self) -> Clients:
+        """Who does the work of a round."""
+        return Clients(
+            self.federation, self.data, self.engine, self.rounds, self.participation, drop_failing=self.drop_failing
+        )
+
+    def _probed(self, state: FederationState, view: ClientView, probe: Probe) -> tuple[FederationState, ClientView]:
+        """Ask the clients; return the state and the view after their answers."""
+        rows = view.rows(probe.ids)
+        probed, sent, loss = view.probed.copy(), None, view.loss.copy()
+        probed[rows] = True
+        if probe.asks == "update":
+            answers = self.clients.work(state, view, probe.ids, probe=True).reports
+            sent = np.zeros_like(probed)
+            sent[view.rows(answers.ids)] = True
+            loss[sent] = answers.metrics["loss"]
+            state = observe_probe(self.federation, state, answers)
+        else:
+            loss[rows] = self.clients.losses(state, view, probe)
+        return state, replace(view, loss=loss, probed=probed, sent_update=sent)
+
+    def _server_steps(self, state: FederationState) -> Float32s:
+        """Return the (m, d) gradient steps on one batch of the server's data."""
+        server, data, number = self.federation.server, self.data.server, state.round + 1
+        assert isinstance(server, ServerTrains)  # that is why we are here,
+        assert data is not None  # and `__post_init__` saw to it
+        rng = generator(self.federation.seed, "server-batches", number)
+        batch = np.sort(rng.choice(len(data.y), size=min(server.batch_size, len(data.y)), replace=False))
+        return np.stack([self.engine.server_step(model, batch, number, server.rate) for model in state.models])
 
 
 def simulate(

@@ -9,8 +9,9 @@ of dropout differ, because one stream serves the whole stack.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional as F
 
 from fedreach.arrays import Float32s, Floats, Ints
-from fedreach.engines.base import Engine, Trained, seeded
+from fedreach.engines.base import Engine, Terms, Trained, seeded
 from fedreach.errors import TrainingError
 from fedreach.streams import torch_seed
 
@@ -44,12 +45,21 @@ class Stacked(Engine):
         most = max(1, STACK_BYTES // (4 * self.layout.size))
         return np.array_split(order, -(-len(order) // most))
 
-    def train(self, broadcast: Float32s, ids: Ints, round_: int, rate: float) -> Trained:
+    def train(
+        self,
+        broadcast: Float32s,
+        ids: Ints,
+        round_: int,
+        rate: float,
+        terms: Mapping[str, Float32s] = MappingProxyType({}),
+    ) -> Trained:
         """Train each client of `ids` from the `broadcast` (d,) vector with step size `rate`."""
         with _recurrence(self.module):
-            return super().train(broadcast, ids, round_, rate)
+            return super().train(broadcast, ids, round_, rate, terms)
 
-    def train_group(self, start: Tensor, ids: Ints, round_: int, rate: float, update: Tensor, group: Ints) -> Floats:
+    def train_group(
+        self, start: Tensor, ids: Ints, round_: int, rate: float, update: Tensor, group: Ints, terms: Terms
+    ) -> tuple[Floats, Ints]:
         """Train the clients from the (d,) `start`, all in one stack."""
         plans = self.plans(ids[group], round_)
         order = np.argsort([-len(plan) for plan in plans], kind="stable")
@@ -64,6 +74,7 @@ class Stacked(Engine):
         stack.copy_(start)
         velocity = torch.zeros(len(rows), self.layout.num_trainable if self.local.momentum else 0, device=self.device)
         total = torch.zeros(len(rows), device=self.device)
+        terms = {name: vectors[torch.from_numpy(rows)].to(self.device) for name, vectors in terms.items()}
         self.module.train()
         seed = torch_seed(self.seed, "dropout", round_, int(ids[group].min())) if self.draws else 0
         with seeded(seed, self.device) if self.draws else nullcontext():
@@ -72,7 +83,7 @@ class Stacked(Engine):
                 for alike, count in self._alike(counts[:active, step]):
                     batch = batches[alike, step, : count.max()]
                     try:
-                        total[alike] += self._step(stack, velocity, start, alike, batch, count, rate)
+                        total[alike] += self._step(stack, velocity, start, terms, alike, batch, count, rate)
                     except Exception as error:
                         raise TrainingError(
                             f"One of the clients {sorted(map(int, ids[group]))} failed in round {round_}: {error}. "
@@ -82,9 +93,9 @@ class Stacked(Engine):
         stack.sub_(start)
         if not in_place:
             update[torch.from_numpy(rows)] = stack.cpu()
-        loss = np.empty(len(rows))
-        loss[order] = total.cpu().numpy() / counts.sum(axis=1)
-        return loss
+        loss, steps = np.empty(len(rows)), np.empty(len(rows), np.int64)
+        loss[order], steps[order] = total.cpu().numpy() / counts.sum(axis=1), (counts > 0).sum(axis=1)
+        return loss, steps
 
     def _alike(self, counts: Ints) -> Iterator[tuple[Rows, Ints]]:
         """Split the active rows, with their batch sizes, into what can run together.
@@ -100,7 +111,15 @@ class Stacked(Engine):
             yield torch.from_numpy(rows).to(self.device), counts[rows]
 
     def _step(
-        self, stack: Tensor, velocity: Tensor, start: Tensor, rows: Rows, batch: Tensor, count: Ints, rate: float
+        self,
+        stack: Tensor,
+        velocity: Tensor,
+        start: Tensor,
+        terms: Terms,
+        rows: Rows,
+        batch: Tensor,
+        count: Ints,
+        rate: float,
     ) -> Tensor:
         """Take one step for these rows of the stack; return each one's loss summed over its samples."""
         local, views, p = self.local, self.layout.parameter_views, self.layout.num_trainable
@@ -113,7 +132,8 @@ class Stacked(Engine):
         buffers = self.layout.buffer_views(vectors[:, p:])
         gradient, (loss, statistics) = self._gradients(weights, buffers, x, y, weight)
 
-        g = {name: self.solver.correct(gradient[name], weights[name], broadcast[name]) for name in weights}
+        own = self._terms_of(terms, rows, weights)
+        g = {name: self.solver.correct(gradient[name], weights[name], broadcast[name], **own[name]) for name in weights}
         if local.clip_norm is not None:
             norm = torch.stack([tensor.flatten(1).square().sum(1) for tensor in g.values()]).sum(0).sqrt()
             scale = torch.clamp(local.clip_norm / norm, max=1.0)
@@ -131,6 +151,18 @@ class Stacked(Engine):
         if not isinstance(rows, slice):
             stack[rows] = vectors
         return loss * torch.from_numpy(count).to(self.device)
+
+    def _terms_of(self, terms: Terms, rows: Rows, weights: Tensors) -> dict[str, Terms]:
+        """Return, for each parameter, what the solver prepared for these rows: vectors as views, numbers to broadcast."""
+        own: dict[str, Terms] = {name: {} for name in weights}
+        for key, values in terms.items():
+            if values.shape[1] == 1:
+                shaped = {name: values[rows].view(-1, *[1] * (tensor.dim() - 1)) for name, tensor in weights.items()}
+            else:
+                shaped = self.layout.parameter_views(values[rows])
+            for name in weights:
+                own[name][key] = shaped[name]
+        return own
 
     def _gradients(
         self, weights: Tensors, buffers: Tensors, x: Tensor, y: Tensor, weight: Tensor | None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from fedreach.arrays import Bools, Float32s, Ints
+from fedreach.arrays import Bools, Float32s, Floats, Ints
 from fedreach.data.federated import FederatedData
 from fedreach.evaluation.confidence import bootstrap_means, interval
 from fedreach.evaluation.populations import Group, Scores
@@ -37,6 +38,9 @@ class Evaluator:
       label noise. ``out_of_sample_gap`` = train_accuracy - id_accuracy.
     - ``local_accuracy``: the models of this round's cohort after local training and before aggregation, each on
       its own client's held-out data. It says how well clients do alone and is no property of the global model.
+    - With one model a cluster, participants are scored by their own cluster's model. Nobody assigned the others to a
+      cluster, nor could a server: unseen clients and the test set get the mean over models of right answers and losses,
+      each model counting by its share of the participants, as if each drew a participant's model at random.
     - ``..._low`` and ``..._high``: 95 % bootstrap interval over clients; ``_p10``, ``_p50``, ``_p90``: percentiles;
       ``_worst_decile``: mean over the tenth of the clients that does worst (at least one client).
 
@@ -48,13 +52,23 @@ class Evaluator:
     ) -> None:
         self.engine, self.data, self.seed, self.most = engine, data, seed, samples_per_client
         population = data.population
+        self.participant_ids = population.participants
         self.participants = Group.of(population.participants, data.held_out, most=samples_per_client)
         self.training = Group.of(population.participants, data.train, most=samples_per_client)
         self.unseen = Group.of(population.unseen, data.train, data.held_out, most=samples_per_client)
         self.test_index = np.arange(len(data.dataset.test_y))
 
-    def evaluate(self, params: Float32s, round_: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
-        """Return the columns of the (d,) global model after `round_` rounds, and the lines about single clients."""
+    def evaluate(
+        self, models: Float32s, round_: int, clusters: Ints | None = None
+    ) -> tuple[dict[str, float], list[dict[str, Any]]]:
+        """Return the columns after `round_` rounds, and the lines about single clients.
+
+        Args:
+            models: (d,) the global model, or (m, d) one a cluster.
+            round_: The round.
+            clusters: (n,) which of the models each participant has; needed where there are several.
+        """
+        served = _Served.of(models, clusters, self.participant_ids)
         columns: dict[str, float] = {}
         records: list[dict[str, Any]] = []
         rng = generator(self.seed, "bootstrap", round_)
@@ -64,7 +78,7 @@ class Evaluator:
             ("unseen", "unseen", self.unseen),
         ):
             if len(group.ids):
-                scores = self._scores(params, self.engine.true_samples, group)
+                scores = self._scores(served, self.engine.true_samples, group)
                 means[name] = bootstrap_means(scores.accuracy, rng)
                 columns |= _columns(name, scores, interval(means[name]))
                 records.append(scores.record(round_, population))
@@ -73,12 +87,12 @@ class Evaluator:
             low, high = interval(means["id"] - means["unseen"])
             columns |= {"participation_gap_low": low, "participation_gap_high": high}
         columns["train_accuracy"] = float(
-            self._scores(params, self.engine.train_samples, self.training).accuracy.mean()
+            self._scores(served, self.engine.train_samples, self.training).accuracy.mean()
         )
         if "id_accuracy" in columns:
             columns["out_of_sample_gap"] = columns["train_accuracy"] - columns["id_accuracy"]
         if len(self.test_index):
-            right, loss = self.engine.predict(params, self.engine.test_samples, self.test_index)
+            right, loss = served.predict(self.engine, self.engine.test_samples, self.test_index, None)
             columns |= {"test_accuracy": float(right.mean()), "test_loss": float(loss.mean(dtype=np.float64))}
         return {name: round(value, 9) for name, value in columns.items()}, records
 
@@ -99,8 +113,44 @@ class Evaluator:
         joined = group.scores(right, loss)
         return {"local_accuracy": round(float(joined.accuracy.mean()), 9)}, [joined.record(round_, "local")]
 
-    def _scores(self, params: Float32s, samples: Any, group: Group) -> Scores:
-        return group.scores(*self.engine.predict(params, samples, group.index))
+    def _scores(self, served: _Served, samples: Any, group: Group) -> Scores:
+        own = np.repeat(group.ids, group.sizes)
+        return group.scores(*served.predict(self.engine, samples, group.index, own))
+
+
+@dataclass(frozen=True, eq=False)
+class _Served:
+    """The models that clients are served, and who has which."""
+
+    models: Float32s  # (m, d)
+    clusters: Ints  # (n,)
+    participants: Ints  # (n,)
+
+    @classmethod
+    def of(cls, models: Float32s, clusters: Ints | None, participants: Ints) -> _Served:
+        return cls(
+            np.atleast_2d(models), np.zeros(len(participants), np.int64) if clusters is None else clusters, participants
+        )
+
+    def predict(
+        self, engine: Predictor, samples: Any, index: Ints, owner: Ints | None
+    ) -> tuple[Bools | Floats, Float32s | Floats]:
+        """Return how right each sample is and its loss; `owner` says whose it is, None stands for nobody's."""
+        if len(self.models) == 1:
+            return engine.predict(self.models[0], samples, index)
+        if owner is not None and np.isin(owner, self.participants).all():
+            model_of = self.clusters[np.searchsorted(self.participants, owner)]
+            right, loss = np.empty(len(index), np.bool_), np.empty(len(index))
+            for model in np.unique(model_of):
+                mine = model_of == model
+                right[mine], loss[mine] = engine.predict(self.models[model], samples, index[mine])
+            return right, loss
+        mean_right, mean_loss = np.zeros(len(index)), np.zeros(len(index))
+        for model, share in zip(self.models, np.bincount(self.clusters) / len(self.clusters), strict=True):
+            one_right, one_loss = engine.predict(model, samples, index)
+            mean_right += share * one_right
+            mean_loss += share * one_loss.astype(np.float64)
+        return mean_right, mean_loss
 
 
 def _columns(name: str, scores: Scores, bounds: tuple[float, float]) -> dict[str, float]:

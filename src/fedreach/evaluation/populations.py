@@ -61,7 +61,7 @@ class Group:
         index = np.concatenate(parts) if parts else np.empty(0, np.int64)
         return cls(ids[sizes > 0], index, sizes[sizes > 0])
 
-    def scores(self, right: Bools, loss: Float32s) -> Scores:
+    def scores(self, right: Bools | Floats, loss: Float32s | Floats) -> Scores:
         """Return each client's scores from those of its samples."""
         starts = np.cumsum(self.sizes) - self.sizes
         return Scores(

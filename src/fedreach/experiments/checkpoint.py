@@ -9,10 +9,11 @@ import numpy as np
 
 from fedreach.arrays import AnyArray
 from fedreach.experiments.folder import RunFolder
-from fedreach.federation.round import FederationState
+from fedreach.federation.memory import ClientMemory
+from fedreach.federation.round import FederationState, State
 
 CHECKPOINT = "checkpoint.safetensors"
-PARTS = ("selection", "weighting", "server")
+MEMORY = "memory.rows"
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,9 +31,15 @@ class Snapshot:
 def save(store: RunFolder, snapshot: Snapshot) -> None:
     """Write the checkpoint of a run."""
     state = snapshot.state
-    tensors: dict[str, AnyArray] = {"params": state.params, "loss": state.loss}
-    for part in PARTS:
-        tensors |= {f"{part}.{key}": value for key, value in getattr(state, part).items()}
+    tensors: dict[str, AnyArray] = {"models": state.models, "clusters": state.clusters, "loss": state.loss}
+    parts = {"selection": state.selection, "weighting": state.weighting}
+    for name in ("server", "solver"):
+        parts |= {f"{name}.{model}": kept for model, kept in enumerate(getattr(state, name))}
+    for name, kept in parts.items():
+        tensors |= {f"{name}.{key}": value for key, value in kept.items()}
+    if state.memory is not None:
+        with store.disk(MEMORY):
+            tensors["memory"] = state.memory.places()
     record = {
         "round": state.round,
         "bytes_total": snapshot.bytes_total,
@@ -44,17 +51,33 @@ def save(store: RunFolder, snapshot: Snapshot) -> None:
     store.write_tensors(CHECKPOINT, tensors, record)
 
 
-def load(store: RunFolder) -> Snapshot | None:
-    """Return the run at its checkpoint, its rows cut back to it; None where there is no checkpoint."""
+def load(store: RunFolder, width: int) -> Snapshot | None:
+    """Return the run at its checkpoint, its rows cut back to it; None where there is no checkpoint.
+
+    Args:
+        store: The run folder.
+        width: Numbers in what a client keeps between rounds.
+    """
     found = store.read_tensors(CHECKPOINT)
     if found is None:
         return None
     tensors, record = found
-    parts = {
-        part: {key.partition(".")[2]: value for key, value in tensors.items() if key.startswith(part + ".")}
-        for part in PARTS
-    }
-    state = FederationState(record["round"], tensors["params"], tensors["loss"], **parts)
+    models = tensors["models"]
+
+    def kept(name: str) -> State:
+        return {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
+
+    state = FederationState(
+        round=record["round"],
+        models=models,
+        clusters=tensors["clusters"],
+        loss=tensors["loss"],
+        selection=kept("selection"),
+        weighting=kept("weighting"),
+        server=tuple(kept(f"server.{model}") for model in range(len(models))),
+        solver=tuple(kept(f"solver.{model}") for model in range(len(models))),
+        memory=None if "memory" not in tensors else ClientMemory.stored(store.path / MEMORY, width, tensors["memory"]),
+    )
     store.rewind(record["lengths"], record["round"])
     best_loss = np.inf if record["best_loss"] is None else record["best_loss"]
     return Snapshot(

@@ -6,7 +6,8 @@ federation.json        who holds what and who takes part, with a hash
 rounds.jsonl           one row a round          pandas.read_json(path, lines=True)
 clients.jsonl          scores of single clients, a line for each evaluation and population
 timing.jsonl           seconds a round; the only rows that differ between two runs of the same thing
-checkpoint.safetensors all that is needed to go on
+checkpoint.safetensors all that is needed to go on, with
+memory.rows            what clients keep between rounds, where the solver has them; gone when the run is finished
 last.safetensors, best.safetensors     models by parameter name
 result.json            how it ended; written last
 ```
@@ -38,7 +39,7 @@ try:
 except ImportError:  # Windows has no such lock; two processes on one folder are then not kept apart
     fcntl = None  # type: ignore[assignment]
 
-FORMAT = 1
+FORMAT = 2  # 2: models, clusters, solver states; rows with metrics
 ROWS = ("rounds.jsonl", "clients.jsonl")
 TIMING = "timing.jsonl"
 LOCK_SECONDS = 5.0  # a worker whose comparison was killed ends within a round
@@ -54,7 +55,7 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes from writing to the folder; the lock ends with the process, however that ends."""
-        with self._disk(".lock"):
+        with self.disk(".lock"):
             self.path.mkdir(parents=True, exist_ok=True)
             file = (self.path / ".lock").open("w")
         with file:
@@ -98,7 +99,7 @@ class RunFolder:
     def append(self, name: str, row: Mapping[str, Any]) -> None:
         """Append one row; a number that is not finite becomes null, as JSON has no other word for it."""
         line = json.dumps(_finite(row), allow_nan=False) + "\n"
-        with self._disk(name), (self.path / name).open("a", encoding="utf-8", newline="\n") as file:
+        with self.disk(name), (self.path / name).open("a", encoding="utf-8", newline="\n") as file:
             file.write(line)
 
     def rows(self, name: str) -> list[dict[str, Any]]:
@@ -138,7 +139,7 @@ class RunFolder:
         """Write arrays and a JSON record as one safetensors file, whole or not at all."""
         from safetensors.numpy import save
 
-        plain = {key: np.ascontiguousarray(value) for key, value in tensors.items()}
+        plain = {key: np.asarray(value, order="C") for key, value in tensors.items()}
         full = {"format": FORMAT, **record}
         content = save(plain, {KEY: json.dumps({**full, "sha256": _digest(plain, full)}, sort_keys=True)})
         with self._whole(name) as temporary:
@@ -174,7 +175,7 @@ class RunFolder:
     def _whole(self, name: str) -> Iterator[Path]:
         """Hand out a temporary path and put it in place once it is written."""
         temporary = self.path / f".{name}.{os.getpid()}"
-        with self._disk(name):
+        with self.disk(name):
             self.path.mkdir(parents=True, exist_ok=True)
             try:
                 yield temporary
@@ -183,7 +184,8 @@ class RunFolder:
                 temporary.unlink(missing_ok=True)
 
     @contextmanager
-    def _disk(self, name: str) -> Iterator[None]:
+    def disk(self, name: str) -> Iterator[None]:
+        """Say what to do where a file cannot be written."""
         try:
             yield
         except OSError as error:
@@ -218,7 +220,7 @@ def _check_format(path: Path, version: Any) -> None:
 def _digest(arrays: Mapping[str, AnyArray], record: Mapping[str, Any]) -> str:
     digest = hashlib.sha256(json.dumps(record, sort_keys=True).encode())
     for key in sorted(arrays):
-        array = np.ascontiguousarray(arrays[key])
+        array = np.asarray(arrays[key], order="C")
         digest.update(f"{key} {array.dtype} {array.shape};".encode())
         digest.update(array.reshape(-1).view(np.uint8).data if array.size else b"")
     return digest.hexdigest()

@@ -17,12 +17,13 @@ from fedreach.engines.simulation import Simulation
 from fedreach.errors import RunFolderError, TrainingError
 from fedreach.evaluation import Evaluator
 from fedreach.experiments.build import Builder
-from fedreach.experiments.checkpoint import CHECKPOINT, Snapshot, load, save
+from fedreach.experiments.checkpoint import CHECKPOINT, MEMORY, Snapshot, load, save
 from fedreach.experiments.config import Experiment
 from fedreach.experiments.describe import environment, federation_record, git_revision
 from fedreach.experiments.folder import RunFolder
 from fedreach.experiments.identity import blamed, finished, identity
 from fedreach.experiments.machine import cores
+from fedreach.federation.round import FederationState
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class LocalModels(NamedTuple):
     """The local models of a round before aggregation, as the broadcast model and what was added to it."""
 
     cohort: tuple[int, ...]
-    broadcast: Float32s  # (d,)
+    broadcast: Float32s  # (d,), or (r, d) where clusters have models of their own
     update: Float32s  # (r, d)
 
 
@@ -95,6 +96,7 @@ def _run(
             builder = Builder(experiment, base)
             data = builder.federated(builder.dataset(), seed)
             simulation = builder.simulation(data, seed, experiment.engine.threads or threads or cores())
+            simulation = replace(simulation, memory_file=store.path / MEMORY)
             record = federation_record(data)
             _check_federation(store, record)
             store.write_json("run.json", {**described, "environment": environment(), "git": git_revision(base)})
@@ -127,14 +129,14 @@ class _Loop:
 
     def run(self) -> dict[str, Any]:
         began = written = time.monotonic()
-        snapshot = load(self.store) or self._begin()
+        snapshot = self.saved = load(self.store, self.simulation.engine.num_trainable) or self._begin()
         first = snapshot.state.round
         try:
             while snapshot.state.round < self.experiment.rounds and not self._patience_is_over(snapshot):
                 snapshot, row, lost = self._round(snapshot)
                 now = time.monotonic()
                 if now - written >= self.experiment.run.checkpoint_seconds:
-                    save(self.store, snapshot)
+                    self._save(snapshot)
                     written = now
                 done = snapshot.state.round
                 means = (
@@ -143,11 +145,12 @@ class _Loop:
                 self.tell(Progress(done, self.experiment.rounds, row, lost, done - first, now - began, *means))
         finally:
             # Also on Ctrl-C or a full disk: the snapshot is always that of the last round that ended.
-            save(self.store, snapshot)
+            self._save(snapshot)
         self._refuse_if_nobody_counted()
-        self.store.write_tensors(
-            "last.safetensors", self._model(snapshot.state.params), {"round": snapshot.state.round}
-        )
+        self.store.write_tensors("last.safetensors", self._models(snapshot.state), {"round": snapshot.state.round})
+        if snapshot.state.memory is not None:  # nobody will go on with it
+            self._save(replace(snapshot, state=replace(snapshot.state, memory=None)))
+            (self.store.path / MEMORY).unlink(missing_ok=True)
         return {
             "status": "finished",
             "rounds": snapshot.state.round,
@@ -156,13 +159,18 @@ class _Loop:
             "error": None,
         }
 
+    def _save(self, snapshot: Snapshot) -> None:
+        """Write a checkpoint, and hold on to it: what clients kept then must not be written over before the next."""
+        save(self.store, snapshot)
+        self.saved = snapshot
+
     def _refuse_if_nobody_counted(self) -> None:
         rows = self.store.rows("rounds.jsonl")[1:]
         lost = sum(len(row["lost"]) for row in rows)
         if lost and not any(row["cohort"] for row in rows):
             raise TrainingError(
-                f"No client's update counted in any of the {len(rows)} rounds: all {lost} were dropped, as they were "
-                "not finite. Lower local.rate or set local.clip_norm, and choose another folder with --out."
+                f"No client's update counted in any of the {len(rows)} rounds: all {lost} were lost or not finite. "
+                "Lower local.rate or set local.clip_norm, and choose another folder with --out."
             )
 
     def _begin(self) -> Snapshot:
@@ -190,7 +198,8 @@ class _Loop:
 
     def _round(self, snapshot: Snapshot) -> tuple[Snapshot, dict[str, Any], Mapping[int, str]]:
         began = time.perf_counter()
-        done = self.simulation.step(snapshot.state)
+        with self.store.disk(MEMORY):
+            done = self.simulation.step(snapshot.state)
         report = done.report
         total = snapshot.bytes_total + report.bytes_down + report.bytes_up
         row = {
@@ -198,15 +207,22 @@ class _Loop:
             "cohort": list(report.cohort),
             "weights": [round(w, 9) for w in report.weights],
             "lost": list(report.lost),
+            "metrics": {name: [round(value, 9) for value in values] for name, values in report.metrics.items()},
             "train_loss": None if report.train_loss is None else round(report.train_loss, 9),
             "bytes_down": report.bytes_down,
             "bytes_up": report.bytes_up,
             "bytes_total": total,
             "probe_bytes": report.probe_bytes,
         }
+        if report.remark:
+            row["remark"] = report.remark
+        if report.by_server:
+            row["by_server"] = True
+        if len(done.state.models) > 1:
+            row["clusters"] = done.state.clusters.tolist()
         self.round_seconds.append(time.perf_counter() - began)
         timing = {"round": done.state.round, "train_seconds": round(self.round_seconds[-1], 6)}
-        local = LocalModels(report.cohort, snapshot.state.params, done.update)
+        local = LocalModels(report.cohort, self._broadcast(snapshot.state, report.cohort), done.update)
         snapshot, row = self._close(replace(snapshot, state=done.state, bytes_total=total), row, local, timing)
         return snapshot, row, report.lost
 
@@ -218,11 +234,11 @@ class _Loop:
         lines: list[dict[str, Any]] = []
         if number % e.every == 0 or number == self.experiment.rounds:
             began = time.perf_counter()
-            columns, lines = self.evaluator.evaluate(snapshot.state.params, number)
+            models = snapshot.state.served(self.simulation.federation)
+            columns, lines = self.evaluator.evaluate(models, number, snapshot.state.clusters)
             if local is not None and e.local and local.cohort:
                 cohort = np.array(local.cohort, dtype=np.int64)
-                models = local.broadcast + local.update
-                more, more_lines = self.evaluator.evaluate_local(models, cohort, number)
+                more, more_lines = self.evaluator.evaluate_local(local.broadcast + local.update, cohort, number)
                 columns, lines = {**columns, **more}, lines + more_lines
             self._refuse_if_diverged(number, columns)
             row = {**row, **columns}
@@ -247,7 +263,7 @@ class _Loop:
         """Keep the model with the lowest loss on the participants' held-out data; never look at the test set."""
         if loss < snapshot.best_loss:
             number = snapshot.state.round
-            self.store.write_tensors("best.safetensors", self._model(snapshot.state.params), {"round": number})
+            self.store.write_tensors("best.safetensors", self._models(snapshot.state), {"round": number})
             return replace(snapshot, best_round=number, best_loss=loss, evaluations_since_best=0)
         return replace(snapshot, evaluations_since_best=snapshot.evaluations_since_best + 1)
 
@@ -255,9 +271,22 @@ class _Loop:
         patience = self.experiment.evaluation.patience
         return patience is not None and snapshot.evaluations_since_best >= patience
 
-    def _model(self, params: Float32s) -> dict[str, AnyArray]:
-        engine = self.simulation.engine
-        return {name: view.numpy() for name, view in engine.layout.views(torch.from_numpy(params.copy())).items()}
+    def _broadcast(self, state: FederationState, cohort: tuple[int, ...]) -> Float32s:
+        """Return the model that these clients were sent."""
+        if len(state.models) == 1:
+            return state.params
+        rows = self.simulation.first_view.rows(np.array(cohort, dtype=np.int64))
+        broadcast: Float32s = state.models[state.clusters[rows]]
+        return broadcast
+
+    def _models(self, state: FederationState) -> dict[str, AnyArray]:
+        """Return the served model by parameter name; one a cluster, under ``0/``, ``1/``, ..., where there are several."""
+        models, layout = state.served(self.simulation.federation), self.simulation.engine.layout
+        return {
+            (f"{number}/{name}" if len(models) > 1 else name): view.numpy()
+            for number, params in enumerate(models)
+            for name, view in layout.views(torch.from_numpy(params.copy())).items()
+        }
 
 
 def _check_federation(store: RunFolder, record: Mapping[str, Any]) -> None:

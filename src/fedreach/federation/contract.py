@@ -10,7 +10,7 @@ from fedreach.arrays import Floats, Ints
 from fedreach.errors import PartError
 
 if TYPE_CHECKING:
-    from fedreach.federation.round import ClientView, State
+    from fedreach.federation.values import ClientView, State
 
 
 def name_of(part: object) -> str:
@@ -63,3 +63,21 @@ def checked_weights(weighting: object, answer: tuple[Floats, State], r: int) -> 
     if abs(weights.sum() - 1.0) > 1e-6:
         raise PartError(f"{where} must return weights that sum to 1; they sum to {weights.sum():.9g}.")
     return weights, state
+
+
+def checked_clusters(policy: object, clusters: Ints, n: int, models: int) -> Ints:
+    """Return each of the n participants' model, or say which rule of the contract the clusters break."""
+    where = f"{name_of(policy)}.clusters"
+    clusters = np.asarray(clusters)
+    if clusters.shape != (n,) or clusters.dtype.kind not in "iu":
+        raise PartError(
+            f"{where} must return a whole number for each of the {n} participants; got shape {clusters.shape} of "
+            f"{clusters.dtype}."
+        )
+    count = int(clusters.max()) + 1
+    if clusters.min() < 0 or count < models or len(np.unique(clusters)) != count:
+        raise PartError(
+            f"{where} must number the clusters 0, 1, ... with a member each, and keep the {models} there are; "
+            f"got the numbers {np.unique(clusters).tolist()}."
+        )
+    return clusters.astype(np.int64)

@@ -12,7 +12,10 @@ from fedreach.errors import ConfigError
 
 
 class Participation(Protocol):
-    """Says who is available; the generator is that of the round."""
+    """Says who is available; the generator is that of the round.
+
+    Optional method: ``replies(k, rng) -> (k,) flags``, whose replies arrive of the k clients that worked.
+    """
 
     def available(self, n: int, rng: np.random.Generator) -> Bools:
         """Return (n,) flags over the participants."""
@@ -41,18 +44,26 @@ class Bernoulli:
     code draws again instead, which hides such rounds and their share of the time.)
 
     Args:
-        act_prob: Probability in (0, 1].
+        act_prob: Probability that a participant can be reached, in (0, 1].
+        reply_prob: Probability that the reply of a client that trained arrives, in (0, 1]. A client whose reply was
+            lost forgets the round, as if it had not been asked.
     """
 
-    act_prob: float
+    act_prob: float = 1.0
+    reply_prob: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.act_prob <= 1:
-            raise ConfigError(f"Bernoulli.act_prob must be in (0, 1]; got {self.act_prob}.")
+        for name in ("act_prob", "reply_prob"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ConfigError(f"Bernoulli.{name} must be in (0, 1]; got {getattr(self, name)}.")
 
     def available(self, n: int, rng: np.random.Generator) -> Bools:
         """Return n independent draws."""
         return rng.random(n) < self.act_prob
+
+    def replies(self, k: int, rng: np.random.Generator) -> Bools:
+        """Return k independent draws."""
+        return rng.random(k) < self.reply_prob
 
 
 PARTICIPATIONS: dict[str, type] = {"always": Always, "bernoulli": Bernoulli}

@@ -11,156 +11,72 @@ decisions are small numpy functions, the same in the simulator and on a real net
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from fedreach.arrays import AnyArray, Bools, Float32s, Floats, Ints
+from fedreach.arrays import Bools, Float32s, Floats, Ints
 from fedreach.errors import ConfigError, PartError, nearest
-from fedreach.federation.contract import check_type, checked_ids, checked_weights, name_of
-from fedreach.federation.solvers import LocalSGD, LocalSolver
+from fedreach.federation.contract import check_type, checked_clusters, checked_ids, checked_weights, name_of
+from fedreach.federation.cost import count_bytes
+from fedreach.federation.labels import Exact
+from fedreach.federation.memory import ClientMemory
+from fedreach.federation.protocols import (
+    FACTS,
+    LabelStatistics,
+    LocalSolver,
+    Measurement,
+    MemorySolver,
+    SelectionPolicy,
+    ServerStep,
+    ServerTrains,
+    Weighting,
+)
+from fedreach.federation.secure_sum import weighted_mean_of_shares
+from fedreach.federation.solvers import LocalSGD
+from fedreach.federation.values import (
+    NO_STATE,
+    ClientView,
+    LocalOutputs,
+    Probe,
+    Reports,
+    RoundReport,
+    Selection,
+    State,
+)
 from fedreach.streams import generator
 
-State = Mapping[str, AnyArray]
-"""What a part remembers between rounds: named arrays, never written to in place."""
+__all__ = [
+    "FACTS",
+    "NO_STATE",
+    "ClientView",
+    "Federation",
+    "FederationState",
+    "LabelStatistics",
+    "LocalOutputs",
+    "Measurement",
+    "MemorySolver",
+    "Probe",
+    "Reports",
+    "RoundReport",
+    "Selection",
+    "SelectionPolicy",
+    "ServerStep",
+    "ServerTrains",
+    "State",
+    "Weighting",
+    "conclude_round",
+    "conclude_server_round",
+    "initial_state",
+    "observe_probe",
+    "plan_probe",
+    "plan_round",
+    "server_trains",
+    "weighted_sum",
+]
 
-NO_STATE: State = MappingProxyType({})
-
-
-# ------------------------------------------------------------------------------------------------ the values
-
-
-@dataclass(frozen=True, eq=False)
-class ClientView:
-    """All that the server may look at before it chooses; arrays over the n participants, ids increasing."""
-
-    ids: Ints  # (n,)
-    available: Bools  # (n,) can be reached in this round
-    num_examples: Ints  # (n,)
-    loss: Floats  # (n,) last loss heard from each client, nan where never heard
-    probed: Bools  # (n,) answered this round's probe
-    label_counts: Ints | None = None  # (n, c) where a part asked for it, counted as bytes in round 1
-    label_entropy: Floats | None = None  # (n,) in nats, likewise
-
-    @classmethod
-    def of(
-        cls, ids: Ints, num_examples: Ints, *, available: Bools | None = None, loss: Floats | None = None
-    ) -> ClientView:
-        """Return a view in which, unless said otherwise, everybody is available and nothing was heard yet.
-
-        Example:
-            >>> ClientView.of(np.arange(3), np.array([10, 20, 30])).available
-            array([ True,  True,  True])
-        """
-        n = len(ids)
-        return cls(
-            ids=ids,
-            available=np.ones(n, np.bool_) if available is None else available,
-            num_examples=num_examples,
-            loss=np.full(n, np.nan) if loss is None else loss,
-            probed=np.zeros(n, np.bool_),
-        )
-
-    def rows(self, ids: Ints) -> Ints:
-        """Return where these ids stand in the arrays of this view."""
-        return np.searchsorted(self.ids, ids).astype(np.int64)
-
-
-@dataclass(frozen=True, eq=False)
-class Probe:
-    """Clients that are sent the model and asked for their mean training loss before anybody is chosen."""
-
-    ids: Ints  # (p,)
-
-
-@dataclass(frozen=True, eq=False)
-class Selection:
-    """The cohort of a round."""
-
-    ids: Ints  # (k,)
-
-
-@dataclass(frozen=True, eq=False)
-class Reports:
-    """The r replies of a round, ids increasing, so that the result never depends on who answered first."""
-
-    ids: Ints  # (r,)
-    update: Float32s  # (r, d) local - broadcast, always this sign
-    metrics: Mapping[str, Floats]  # name -> (r,): num_examples, loss, label_entropy where asked for
-    label_counts: Ints | None = None  # (r, c) where asked for
-    lost: Mapping[int, str] = field(default_factory=dict)  # client id -> why its reply does not count
-    trainable: int | None = None  # p: the first p of the d numbers are trained, the rest are buffers; None: all d
-
-
-@dataclass(frozen=True)
-class RoundReport:
-    """What a round did, as its row tells it."""
-
-    cohort: tuple[int, ...]
-    weights: tuple[float, ...]  # of the clients in `cohort` that replied, summing to 1
-    lost: Mapping[int, str]
-    train_loss: float | None  # weighted mean of the clients' losses during training
-    bytes_down: int
-    bytes_up: int
-    probe_bytes: int  # part of the two above
-
-
-# --------------------------------------------------------------------------------------------- the protocols
-
-
-@runtime_checkable
-class SelectionPolicy(Protocol):
-    """Decides who trains. Optional attributes: `needs` (facts, see `FACTS`), `ignores_cohort` (may choose more)."""
-
-    def init(self, view: ClientView) -> State:
-        """Return the state before round 1."""
-        ...
-
-    def probe(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Probe | None:
-        """Return whom to ask for a loss first (it costs bytes), or None."""
-        ...
-
-    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
-        """Return at most k available clients; k is never larger than the number available."""
-        ...
-
-    def observe(self, state: State, reports: Reports) -> State:
-        """Return the state after hearing the reports."""
-        ...
-
-
-@runtime_checkable
-class Weighting(Protocol):
-    """Decides how much each report counts. Optional attribute: `needs` (facts, see `FACTS`)."""
-
-    def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
-        """Return (r,) weights, not negative and summing to 1, and the new state (`NO_STATE` at first)."""
-        ...
-
-
-@runtime_checkable
-class ServerStep(Protocol):
-    """Turns the weighted mean update into new parameters."""
-
-    def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
-        """Return the new (d,) parameters and the new state (`NO_STATE` at first)."""
-        ...
-
-
-FACTS: Mapping[str, str] = MappingProxyType(
-    {
-        "label_counts": "number of training examples per class, c numbers a client, sent once",
-        "label_entropy": "entropy of the client's labels in nats, one number a client, sent once",
-    }
-)
-"""What a part may ask of clients through its attribute `needs`; 4 bytes a number, counted in round 1."""
-
-BYTES_PER_NUMBER = 4
 BLOCK = 32_768  # numbers of a vector that are summed at a time
-REPORT_SCALARS = 2  # a report carries num_examples and loss beside the update
 
 
 @dataclass(frozen=True)
@@ -174,11 +90,25 @@ class Federation:
     server: ServerStep
     cohort: int
     seed: int
+    label_statistics: LabelStatistics = field(default_factory=Exact)
 
     def __post_init__(self) -> None:
         for name, least in {"cohort": 1, "seed": 0}.items():
             if getattr(self, name) < least:
                 raise ConfigError(f"Federation.{name} must be at least {least}; got {getattr(self, name)}.")
+        if self.label_statistics.only_sum:
+            self._refuse_what_sees_single_clients()
+
+    def _refuse_what_sees_single_clients(self) -> None:
+        hidden = f"{name_of(self.label_statistics)} shows the server sums only"
+        selection = self.selection
+        if getattr(selection, "needs", ()) or getattr(selection, "reads_updates", False):
+            raise ConfigError(f"{hidden}, but {name_of(selection)} looks at single clients' labels or updates.")
+        if not hasattr(self.weighting, "raw"):
+            raise ConfigError(
+                f"{hidden}, so that each client must know its own weight; {name_of(self.weighting)} compares clients. "
+                "Choose a weighting with a method `raw`, such as 'by_examples', 'equal', 'entropy' or 'disagreement'."
+            )
 
     def needs(self) -> frozenset[str]:
         """Return the facts that the parts ask of clients.
@@ -194,17 +124,60 @@ class Federation:
                 asked.add(fact)
         return frozenset(asked)
 
+    def measurements(self) -> tuple[Measurement, ...]:
+        """Return what the parts have clients measure.
+
+        Raises:
+            PartError: If two of them give one name to different measurements.
+        """
+        found: dict[str, Measurement] = {}
+        for part in (self.selection, self.weighting):
+            for measurement in getattr(part, "measures", ()):
+                if found.setdefault(measurement.name, measurement) != measurement:
+                    raise PartError(
+                        f"Two parts ask for {measurement.name!r}, but not the same: {found[measurement.name]} "
+                        f"and {measurement}. Give both the same options."
+                    )
+        return tuple(found.values())
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether clients keep a vector between rounds."""
+        return isinstance(self.solver, MemorySolver)
+
 
 @dataclass(frozen=True, eq=False)
 class FederationState:
-    """Everything that changes on the server; saving it is a checkpoint."""
+    """Everything that changes; saving it is a checkpoint."""
 
     round: int  # rounds concluded
-    params: Float32s  # (d,)
+    models: Float32s  # (m, d) what is broadcast; m = 1 unless the selection policy makes clusters
+    clusters: Ints  # (n,) which model each participant is sent
     loss: Floats  # (n,) last loss heard from each participant
     selection: State
     weighting: State
-    server: State
+    server: tuple[State, ...]  # one a model
+    solver: tuple[State, ...]  # one a model
+    memory: ClientMemory | None = None  # in a simulation, what the n clients keep; elsewhere they keep it themselves
+
+    @property
+    def params(self) -> Float32s:
+        """The (d,) model, of a federation that has one."""
+        if len(self.models) > 1:
+            raise PartError(f"There are {len(self.models)} models, one a cluster; use `state.models`.")
+        model: Float32s = self.models[0]
+        return model
+
+    def served(self, federation: Federation) -> Float32s:
+        """Return the (m, d) models that are evaluated and handed out; most solvers serve what they broadcast."""
+        solver = federation.solver
+        if not isinstance(solver, MemorySolver):
+            return self.models
+        rows = []
+        for model, state in zip(self.models, self.solver, strict=True):
+            p = len(next(iter(state.values()))) if state else 0
+            rows.append(np.concatenate([solver.served(model[:p], state), model[p:]]) if state else model)
+        return np.stack(rows)
 
 
 # --------------------------------------------------------------------------------------------- the functions
@@ -212,7 +185,22 @@ class FederationState:
 
 def initial_state(federation: Federation, params: Float32s, view: ClientView) -> FederationState:
     """Return the state before round 1."""
-    return FederationState(0, params, view.loss, federation.selection.init(view), NO_STATE, NO_STATE)
+    return FederationState(
+        round=0,
+        models=params[None],
+        clusters=np.zeros(len(view.ids), np.int64),
+        loss=view.loss,
+        selection=federation.selection.init(view),
+        weighting=NO_STATE,
+        server=(NO_STATE,),
+        solver=(NO_STATE,),
+    )
+
+
+def server_trains(federation: Federation, state: FederationState) -> bool:
+    """Return whether the server trains on its own data in round ``state.round + 1`` and no client is asked."""
+    server = federation.server
+    return isinstance(server, ServerTrains) and server.trains(generator(federation.seed, "coin", state.round + 1))
 
 
 def plan_probe(federation: Federation, state: FederationState, view: ClientView) -> Probe | None:
@@ -225,7 +213,12 @@ def plan_probe(federation: Federation, state: FederationState, view: ClientView)
     if probe is None:
         return None
     check_type(federation.selection, "probe", probe, Probe)
-    return Probe(checked_ids(federation.selection, "probe", probe.ids, view))
+    return replace(probe, ids=checked_ids(federation.selection, "probe", probe.ids, view))
+
+
+def observe_probe(federation: Federation, state: FederationState, answers: Reports) -> FederationState:
+    """Return the state after the selection policy has seen the answers to its probe for updates."""
+    return replace(state, selection=federation.selection.observe(state.selection, answers))
 
 
 def plan_round(federation: Federation, state: FederationState, view: ClientView) -> Selection:
@@ -243,7 +236,7 @@ def plan_round(federation: Federation, state: FederationState, view: ClientView)
             f"{name_of(policy)}.select must return at most the {k} clients it was asked for; got {len(ids)}. "
             "Cut the choice to k, or set `ignores_cohort = True` on the policy."
         )
-    return Selection(ids)
+    return Selection(ids, chosen.remark)
 
 
 def conclude_round(
@@ -251,29 +244,31 @@ def conclude_round(
 ) -> tuple[FederationState, RoundReport]:
     """Weigh the reports, take the server step and return the new state with the row of the round.
 
-    Implements ``x <- server(x, sum_i w_i update_i)``. With no report the parameters stay as they are. Buffers (see
-    `Reports.trainable`) take the weighted mean as it is: a server rate or momentum, which may overshoot, could make
-    the running variance of BatchNorm negative.
+    Implements ``x <- server(x, sum_i w_i update_i)``, for each model with the clients that train it. With no report
+    a model stays as it is. Buffers (see `Reports.trainable`) take the weighted mean as it is: a server rate or
+    momentum, which may overshoot, could make the running variance of BatchNorm negative.
     """
-    number = state.round + 1
-    down, up, probe_bytes = _count_bytes(federation, number, view, selection, reports, len(state.params))
-    loss, selection_state = state.loss, federation.selection.observe(state.selection, reports)
-    if view.probed.any():
-        loss = np.where(view.probed, view.loss, loss)
+    d = state.models.shape[1]
+    down, up, probe_bytes = count_bytes(federation, state.round + 1, view, selection, reports, d)
+    loss = np.where(view.probed & ~np.isnan(view.loss), view.loss, state.loss)
+    state = replace(
+        state,
+        round=state.round + 1,
+        loss=loss,
+        selection=federation.selection.observe(state.selection, reports),
+    )
     if len(reports.ids) == 0:
-        new = replace(state, round=number, loss=loss, selection=selection_state)
-        return new, RoundReport((), (), reports.lost, None, down, up, probe_bytes)
+        return _clustered(federation, state), RoundReport(
+            (), (), reports.lost, None, down, up, probe_bytes, remark=selection.remark
+        )
 
-    answer = federation.weighting.weights(state.weighting, reports)
-    weights, weighting_state = checked_weights(federation.weighting, answer, len(reports.ids))
-    mean, p = weighted_sum(weights, reports.update), reports.trainable
-    params, server_state = federation.server.apply(state.params[:p], state.server, mean[:p])
-    if p is not None:
-        params = np.concatenate([params, (state.params[p:] + mean[p:]).astype(np.float32)])
-    loss = loss.copy()
-    loss[view.rows(reports.ids)] = reports.metrics["loss"]
-    new = FederationState(number, params, loss, selection_state, weighting_state, server_state)
-    return new, RoundReport(
+    rows = view.rows(reports.ids)
+    weights, weighting_state = _weights(federation, state, reports)
+    loss[rows] = reports.metrics["loss"]
+    state = replace(state, loss=loss, weighting=weighting_state)
+    for model in np.unique(state.clusters[rows]):
+        state = _updated(federation, state, int(model), weights, reports, state.clusters[rows] == model)
+    report = RoundReport(
         cohort=tuple(map(int, reports.ids)),
         weights=tuple(map(float, weights)),
         lost=reports.lost,
@@ -281,6 +276,105 @@ def conclude_round(
         bytes_down=down,
         bytes_up=up,
         probe_bytes=probe_bytes,
+        metrics={
+            name: tuple(map(float, reports.metrics[name]))
+            for name in ("loss", *(measurement.name for measurement in federation.measurements()))
+        },
+        remark=selection.remark,
+    )
+    return _clustered(federation, state), report
+
+
+def conclude_server_round(
+    federation: Federation, state: FederationState, view: ClientView, step: Float32s
+) -> tuple[FederationState, RoundReport]:
+    """Return the state after a round in which the server trained: it adds its own (m, d) step to the models."""
+    nobody, d = Selection(np.empty(0, np.int64)), state.models.shape[1]
+    silence = Reports(nobody.ids, np.empty((0, d), np.float32), {})
+    down, up, probe_bytes = count_bytes(federation, state.round + 1, view, nobody, silence, d)
+    report = RoundReport((), (), {}, None, down, up, probe_bytes, by_server=True)
+    return replace(state, round=state.round + 1, models=state.models + step), report
+
+
+def _weights(federation: Federation, state: FederationState, reports: Reports) -> tuple[Floats, State]:
+    """Return weights that sum to 1 among the clients of each model."""
+    weighting = federation.weighting
+    answer = weighting.weights(state.weighting, reports)
+    weights, new = checked_weights(weighting, answer, len(reports.ids))
+    return weights, new
+
+
+def _updated(
+    federation: Federation, state: FederationState, model: int, weights: Floats, reports: Reports, mine: Bools
+) -> FederationState:
+    """Return the state in which one model has taken its step, with the reports of those that train it."""
+    solver, p = federation.solver, reports.trainable
+    if not mine.all():
+        reports, weights = _some(reports, mine), weights[mine]
+        if weights.sum() == 0:
+            return state
+        weights = weights / weights.sum()
+    if federation.label_statistics.only_sum:
+        raw = np.asarray(federation.weighting.raw(reports.metrics))  # type: ignore[attr-defined]
+        mean = weighted_mean_of_shares(raw, reports.update)
+    else:
+        mean = weighted_sum(weights, reports.update)
+    params, step = state.models[model], mean[:p]
+    solver_states = state.solver
+    if isinstance(solver, MemorySolver):
+        n = int((state.clusters == model).sum())
+        step, solver_state = solver.conclude(state.solver[model], reports, step, n)
+        solver_states = _with(state.solver, model, solver_state)
+    new, server_state = federation.server.apply(params[:p], state.server[model], step)
+    if p is not None:
+        new = np.concatenate([new, (params[p:] + mean[p:]).astype(np.float32)])
+    models = state.models.copy()
+    models[model] = new
+    return replace(state, models=models, solver=solver_states, server=_with(state.server, model, server_state))
+
+
+def _some(reports: Reports, mine: Bools) -> Reports:
+    return replace(
+        reports,
+        ids=reports.ids[mine],
+        update=reports.update[mine],
+        metrics={name: values[mine] for name, values in reports.metrics.items()},
+        label_counts=None if reports.label_counts is None else reports.label_counts[mine],
+        note=None if reports.note is None else reports.note[mine],
+    )
+
+
+def _with(states: Sequence[State], index: int, state: State) -> tuple[State, ...]:
+    return tuple(state if i == index else old for i, old in enumerate(states))
+
+
+def _clustered(federation: Federation, state: FederationState) -> FederationState:
+    """Return the state after the policy's clusters, if it makes any, changed.
+
+    A new cluster's model starts as that of the one its members come from. What server and solver kept, and the
+    memory of the clients in a cluster that changed, belong to an average over other clients, and are forgotten.
+    """
+    divide = getattr(federation.selection, "clusters", None)
+    if divide is None:
+        return state
+    clusters = checked_clusters(federation.selection, divide(state.selection), len(state.clusters), len(state.models))
+    changed = np.unique(
+        np.concatenate([clusters[clusters != state.clusters], state.clusters[clusters != state.clusters]])
+    )
+    if changed.size == 0:
+        return state
+    count = int(clusters.max()) + 1
+    parents = [m if m < len(state.models) else int(state.clusters[clusters == m][0]) for m in range(count)]
+    memory = state.memory
+    if memory is not None:
+        memory = memory.forget(np.flatnonzero(np.isin(clusters, changed)))
+    return replace(
+        state,
+        models=state.models[parents],
+        clusters=clusters,
+        server=tuple(NO_STATE if m in changed else state.server[m] for m in range(count)),
+        solver=tuple(NO_STATE if m in changed else state.solver[m] for m in range(count)),
+        memory=memory,
     )
 
 
@@ -297,20 +391,3 @@ def weighted_sum(weights: Floats, update: Float32s) -> Floats:
         for weight, row in zip(weights, update[:, begin : begin + BLOCK], strict=True):
             part += np.multiply(row, weight, out=product[: len(part)], dtype=np.float64)
     return total
-
-
-def _count_bytes(
-    federation: Federation, number: int, view: ClientView, selection: Selection, reports: Reports, d: int
-) -> tuple[int, int, int]:
-    """Return (down, up, probe) bytes. A probed client already holds the model: it is not sent again to the cohort."""
-    model = d * BYTES_PER_NUMBER
-    probed = int(view.probed.sum())
-    fresh = len(selection.ids) - int(view.probed[view.rows(selection.ids)].sum())
-    probe_up = probed * BYTES_PER_NUMBER
-    up = len(reports.ids) * (model + REPORT_SCALARS * BYTES_PER_NUMBER) + probe_up
-    if number == 1:
-        facts = sum(
-            array.size for array in (view.label_counts, view.label_entropy) if array is not None and federation.needs()
-        )
-        up += facts * BYTES_PER_NUMBER
-    return (fresh + probed) * model, up, probed * model + probe_up

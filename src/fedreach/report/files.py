@@ -9,7 +9,7 @@ from typing import Any
 
 from fedreach.errors import RunFolderError
 
-FORMAT = 1
+FORMAT = 2
 
 
 def read_text(path: Path) -> str:

@@ -29,7 +29,7 @@ def columns(rows: Sequence[Mapping[str, Any]], path: Path) -> dict[str, Floats]:
     try:
         for names, places in groups.items():
             for name in names:
-                if not isinstance(rows[places[0]][name], (list, str)):  # a cohort is no column
+                if not isinstance(rows[places[0]][name], (list, str, dict)):  # a cohort is no column
                     column = found.setdefault(name, np.full(len(rows), np.nan))
                     column[places] = np.array([rows[place][name] for place in places], dtype=np.float64)  # None is nan
     except (TypeError, ValueError) as error:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import cast
 
 import numpy as np
@@ -62,7 +64,19 @@ class QuadraticEngine:
     solver: LocalSolver
     local: LocalSGD
 
-    def train(self, broadcast: Float32s, ids: Ints, round_: int, rate: float) -> Trained:
+    @property
+    def num_trainable(self) -> int:
+        """All d numbers are trained."""
+        return len(self.initial)
+
+    def train(
+        self,
+        broadcast: Float32s,
+        ids: Ints,
+        round_: int,
+        rate: float,
+        terms: Mapping[str, Float32s] = MappingProxyType({}),
+    ) -> Trained:
         """Take the local steps of each client of `ids`."""
         local, start = self.local, broadcast.astype(np.float64)
         steps = local.epochs if local.steps is None else local.steps
@@ -70,16 +84,22 @@ class QuadraticEngine:
         velocity, total = np.zeros_like(w), np.zeros(len(ids))
         for _ in range(steps):
             loss, gradient = self._loss_and_gradient(w, ids)
-            g = self.solver.correct(gradient, w, start)
+            g = self.solver.correct(gradient, w, start, **terms)
             if local.clip_norm is not None:
                 norm = np.linalg.norm(g, axis=1, keepdims=True)
                 g = g * (local.clip_norm / np.maximum(norm, local.clip_norm))
             velocity = local.momentum * velocity + g + local.weight_decay * w
             w = w - rate * velocity
             total += loss
-        return Trained((w - start).astype(np.float32), total / steps)
+        return Trained((w - start).astype(np.float32), total / steps, np.full(len(ids), steps))
 
-    def training_loss(self, params: Float32s, ids: Ints) -> Floats:
+    def server_step(self, params: Float32s, index: Ints, round_: int, rate: float) -> Float32s:
+        """Return the step on the server's own objective, 1/2 |w - b|^2 with b = (0, ..., 0, 1)."""
+        away = params.astype(np.float64)
+        away[-1] -= 1
+        return (-rate * away).astype(np.float32)
+
+    def training_loss(self, params: Float32s, ids: Ints, parts: Sequence[Ints] | None = None) -> Floats:
         """Return (p,) values f_k at the given parameters, as a probe asks for them."""
         return self._loss_and_gradient(np.tile(params.astype(np.float64), (len(ids), 1)), ids)[0]
 

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from fedreach.federation.protocols import LocalSolver, MemorySolver
 from fedreach.federation.solvers.fedavg import FedAvg
+from fedreach.federation.solvers.feddyn import FedDyn
 from fedreach.federation.solvers.fedprox import FedProx
-from fedreach.federation.solvers.local import LocalSGD, LocalSolver, Schedule
+from fedreach.federation.solvers.local import LocalSGD, Schedule
+from fedreach.federation.solvers.scaffold import Scaffold
 
-SOLVERS: dict[str, type] = {"fedavg": FedAvg, "fedprox": FedProx}
+SOLVERS: dict[str, type] = {"fedavg": FedAvg, "fedprox": FedProx, "scaffold": Scaffold, "feddyn": FedDyn}
 
-__all__ = ["SOLVERS", "FedAvg", "FedProx", "LocalSGD", "LocalSolver", "Schedule"]
+__all__ = [
+    "SOLVERS",
+    "FedAvg",
+    "FedDyn",
+    "FedProx",
+    "LocalSGD",
+    "LocalSolver",
+    "MemorySolver",
+    "Scaffold",
+    "Schedule",
+]

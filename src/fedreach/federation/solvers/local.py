@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args
+from typing import Literal, get_args
 
+import numpy as np
+
+from fedreach.arrays import Floats, Ints
 from fedreach.errors import ConfigError, nearest
 
 Schedule = Literal["constant", "exponential", "cosine"]
-
-
-class LocalSolver(Protocol):
-    """One correction of the gradient in the local loop.
-
-    A correction acts on each number by itself. The arguments are torch tensors of one shape, or with one more
-    dimension in front for a stack of clients: all trainable parameters of a model in a row, or some of them. Written
-    with +, - and * the same line serves all. None of them may be written to.
-    """
-
-    def correct(self, gradient: Any, params: Any, broadcast: Any) -> Any:
-        """Return the gradient that the step follows, at the local `params`, given the `broadcast` ones."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -96,3 +86,18 @@ class LocalSGD:
             share = (round_ - 1) / max(1, rounds - 1)
             return self.rate * (self.decay + (1 - self.decay) * (1 + math.cos(math.pi * share)) / 2)
         return self.rate
+
+    def moved_steps(self, steps: Ints) -> Floats:
+        """Return (k,) how many plain steps of its mean gradient a client's local training amounts to.
+
+        Without momentum these are the `steps`, of which momentum makes sum_(j=1..K) (1 - momentum^j) / (1 - momentum).
+
+        Example:
+            >>> LocalSGD(momentum=0.5).moved_steps(np.array([1, 2]))
+            array([1. , 2.5])
+        """
+        if self.momentum == 0:
+            return steps.astype(np.float64)
+        beta, k = self.momentum, steps.astype(np.float64)
+        result: Floats = (k - beta * (1 - beta**k) / (1 - beta)) / (1 - beta)
+        return result

@@ -1,0 +1,168 @@
+"""What clients do in a simulated round: answer probes, train, measure, remember, and send what may get lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from fedreach.arrays import Float32s, Floats, Ints
+from fedreach.data.federated import FederatedData
+from fedreach.engines.base import Engine, Trained
+from fedreach.errors import TrainingError
+from fedreach.federation.memory import ClientMemory
+from fedreach.federation.participation import Participation
+from fedreach.federation.round import ClientView, Federation, FederationState, MemorySolver, Probe, Reports
+from fedreach.streams import generator
+
+
+class Replies(NamedTuple):
+    """What the server hears, and what the clients keep for themselves."""
+
+    reports: Reports
+    memory: ClientMemory | None
+
+
+@dataclass(frozen=True, eq=False)
+class Clients:
+    """The participants of a federation at work; arguments as those of `Simulation`."""
+
+    federation: Federation
+    data: FederatedData
+    engine: Engine
+    rounds: int
+    participation: Participation
+    drop_failing: bool = False
+
+    def losses(self, state: FederationState, view: ClientView, probe: Probe) -> Floats:
+        """Return the mean training losses that the clients of a probe answer with."""
+        parts = [self.data.train[int(client)] for client in probe.ids]
+        if probe.asks == "batch_loss":
+            parts = [
+                generator(self.federation.seed, "probe-batches", view.round, int(client)).choice(
+                    samples, size=min(probe.batch_size, len(samples)), replace=False
+                )
+                for client, samples in zip(probe.ids, parts, strict=True)
+            ]
+        loss = np.empty(len(probe.ids))
+        for model, mine in _by_model(state, view.rows(probe.ids)):
+            loss[mine] = self.engine.training_loss(state.models[model], probe.ids[mine], [parts[i] for i in mine])
+        return loss
+
+    def work(self, state: FederationState, view: ClientView, ids: Ints, *, probe: bool = False) -> Replies:
+        """Let these clients train, each from its model and with its memory, and return the replies that count.
+
+        The memory changes for those whose report counts, and for nobody who was only probed.
+        """
+        trained = self._train(state, view, ids)
+        ids, trained, lost = self._arrived(ids, trained, view.round, probe=probe)
+        rows = view.rows(ids)
+        memory, note = state.memory, None
+        if memory is not None and len(ids) and not probe:
+            memory, change = self._remembered(state, memory, rows, trained)
+            note = (
+                change
+                if isinstance(self.federation.solver, MemorySolver) and self.federation.solver.sends_note
+                else None
+            )
+        metrics = {"num_examples": view.num_examples[rows].astype(np.float64), "loss": trained.loss}
+        if view.label_entropy is not None:
+            metrics["label_entropy"] = view.label_entropy[rows]
+        reports = Reports(
+            ids,
+            trained.update,
+            metrics | self._measured(state, rows, ids, trained),
+            label_counts=None if view.label_counts is None else view.label_counts[rows],
+            lost=lost,
+            trainable=trained.trainable,
+            note=note,
+            round=view.round,
+            probe=probe,
+        )
+        return Replies(reports, memory)
+
+    def _train(self, state: FederationState, view: ClientView, ids: Ints) -> Trained:
+        solver = self.federation.solver
+        if len(ids) == 0:
+            return Trained(np.empty((0, state.models.shape[1]), np.float32), np.empty(0), np.empty(0, np.int64))
+        rate = self.federation.local.rate_at(view.round, self.rounds)
+        rows = view.rows(ids)
+        share = view.num_examples[rows] / view.num_examples.mean()
+        done, order = [], []
+        for model, mine in _by_model(state, rows):
+            terms: Mapping[str, Float32s] = {}
+            if isinstance(solver, MemorySolver):
+                assert state.memory is not None  # see `Simulation.start`
+                terms = solver.prepare(state.memory.read(rows[mine]), state.solver[model], share[mine])
+            done.append(self.engine.train(state.models[model], ids[mine], view.round, rate, terms))
+            order.append(mine)
+        if len(done) == 1:
+            return done[0]
+        back = np.argsort(np.concatenate(order))
+        update, loss, steps = (np.concatenate(column)[back] for column in zip(*(t[:3] for t in done), strict=True))
+        return Trained(update, loss, steps, done[0].trainable)
+
+    def _arrived(
+        self, ids: Ints, trained: Trained, number: int, *, probe: bool
+    ) -> tuple[Ints, Trained, dict[int, str]]:
+        """Return those whose replies count, and why the others' do not."""
+        finite = np.isfinite(trained.update).all(axis=1) & np.isfinite(trained.loss)
+        lost = {
+            int(client): f"its update is not finite (mean training loss {loss:.4g})"
+            for client, loss in zip(ids[~finite], trained.loss[~finite], strict=True)
+        }
+        if lost and not self.drop_failing:
+            client, cause = next(iter(lost.items()))
+            more = f" So did {len(lost) - 1} more." if len(lost) > 1 else ""
+            raise TrainingError(
+                f"Client {client} failed in round {number}: {cause}.{more} Lower local.rate or set local.clip_norm; "
+                "or go on without failing clients by run.on_failure = 'drop'."
+            )
+        replies = getattr(self.participation, "replies", None)
+        if replies is not None:
+            purpose = "probe-replies" if probe else "replies"
+            arrived = replies(len(ids), generator(self.federation.seed, purpose, number))
+            lost |= dict.fromkeys(map(int, ids[finite & ~arrived]), "its reply did not arrive")
+            finite &= arrived
+        if finite.all():
+            return ids, trained, lost
+        counted = Trained(trained.update[finite], trained.loss[finite], trained.steps[finite], trained.trainable)
+        return ids[finite], counted, lost
+
+    def _remembered(
+        self, state: FederationState, memory: ClientMemory, rows: Ints, trained: Trained
+    ) -> tuple[ClientMemory, Float32s]:
+        """Return what clients keep after local training, and the (r, p) change."""
+        solver = self.federation.solver
+        assert isinstance(solver, MemorySolver)  # or there were no memory
+        rate = self.federation.local.rate_at(state.round + 1, self.rounds)
+        steps = self.federation.local.moved_steps(trained.steps)
+        old = memory.read(rows)
+        new = np.empty_like(old)
+        for model, mine in _by_model(state, rows):
+            update = trained.update[mine, : trained.trainable]
+            new[mine] = solver.remember(old[mine], state.solver[model], update, steps[mine], rate)
+        return memory.written(rows, new), new - old
+
+    def _measured(self, state: FederationState, rows: Ints, ids: Ints, trained: Trained) -> dict[str, Floats]:
+        """Return what the parts have the clients measure with their local models."""
+        wanted = self.federation.measurements()
+        values = {measurement.name: np.empty(len(ids)) for measurement in wanted}
+        before = any(measurement.wants_before for measurement in wanted)
+        for model, mine in _by_model(state, rows) if wanted else ():
+            outputs = self.engine.outputs(state.models[model], trained.update[mine], ids[mine], before=before)
+            for row, output in zip(mine, outputs, strict=True):
+                for measurement in wanted:
+                    purpose = f"measure {measurement.name}"
+                    rng = generator(self.federation.seed, purpose, state.round + 1, int(ids[row]))
+                    values[measurement.name][row] = measurement.measure(output, rng)
+        return values
+
+
+def _by_model(state: FederationState, rows: Ints) -> Iterator[tuple[int, Ints]]:
+    """Yield each model and where the participants that train it stand among these rows."""
+    own = state.clusters[rows]
+    for model in np.unique(own):
+        yield int(model), np.flatnonzero(own == model)

@@ -1,0 +1,189 @@
+"""What the parts of a federation must have; small, so that others can write their own.
+
+A part is a frozen dataclass of hyper-parameters. What changes during a run is its `State`, which comes in and goes
+out, so saving the states saves the run. No method writes into its arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+
+from fedreach.arrays import Float32s, Floats, Ints
+from fedreach.federation.values import ClientView, LocalOutputs, Probe, Reports, Selection, State
+
+FACTS: Mapping[str, str] = MappingProxyType(
+    {
+        "label_counts": "number of training examples per class, c numbers a client, sent once",
+        "label_entropy": "entropy of the client's labels in nats, one number a client, sent once",
+    }
+)
+"""What a part may ask of clients through its attribute `needs`; 4 bytes a number, counted in round 1."""
+
+
+@runtime_checkable
+class SelectionPolicy(Protocol):
+    """Decides who trains.
+
+    Optional attributes: `needs` (facts, see `FACTS`), `measures` (tuple of `Measurement`), `ignores_cohort` (may choose
+    more than k). A policy that gives clusters of clients a model each has a method ``clusters(state) -> (n,) int``:
+    the number 0, 1, ... of each participant's model after `observe`. A new number's model starts as that of the
+    cluster its members come from.
+    """
+
+    def init(self, view: ClientView) -> State:
+        """Return the state before round 1."""
+        ...
+
+    def probe(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Probe | None:
+        """Return whom to ask for a loss or an update first (it costs bytes), or None."""
+        ...
+
+    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+        """Return at most k available clients; k is never larger than the number available."""
+        ...
+
+    def observe(self, state: State, reports: Reports) -> State:
+        """Return the state after hearing the reports of a round, or the answers to a probe for updates."""
+        ...
+
+
+@runtime_checkable
+class Weighting(Protocol):
+    """Decides how much each report counts.
+
+    Optional attributes: `needs` (facts, see `FACTS`), `measures` (tuple of `Measurement`). A weighting under which each
+    weight is a number of the client's own, divided by the sum of all, has a method ``raw(metrics) -> (r,)`` that
+    returns these numbers, each from the client's own metrics only; then clients can scale their updates themselves.
+    """
+
+    def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
+        """Return (r,) weights, not negative and summing to 1, and the new state (`NO_STATE` at first)."""
+        ...
+
+
+class LocalSolver(Protocol):
+    """One correction of the gradient in the local loop.
+
+    A correction acts on each number by itself. The arguments are torch tensors of one shape, or with one more
+    dimension in front for a stack of clients: all trainable parameters of a model in a row, or some of them. Written
+    with +, - and * the same line serves all. None of them may be written to.
+    """
+
+    def correct(self, gradient: Any, params: Any, broadcast: Any) -> Any:
+        """Return the gradient that the step follows, at the local `params`, given the `broadcast` ones.
+
+        A `MemorySolver` is also handed, by name, what its `prepare` returned.
+        """
+        ...
+
+
+@runtime_checkable
+class MemorySolver(Protocol):
+    """A local solver whose clients each keep a (p,) vector between rounds, 0 at first.
+
+    The server keeps a `State` of the solver's own beside it, empty at first. `sends_note` says whether clients send
+    the change of their memory as a second message, `sends_state` whether the server sends its state's arrays along
+    with the model; both cost bytes.
+    """
+
+    sends_note: ClassVar[bool]
+    sends_state: ClassVar[bool]
+
+    def prepare(self, memory: Float32s, state: State, share: Floats) -> Mapping[str, Float32s]:
+        """Return what `correct` is handed by name: arrays (k, p), or (k, 1) for one number a client.
+
+        Args:
+            memory: (k, p) of the clients that are about to train.
+            state: The server's, of this solver.
+            share: (k,) N m_i / sum_j m_j, each client's number of examples relative to the mean over participants.
+        """
+        ...
+
+    def remember(self, memory: Float32s, state: State, update: Float32s, steps: Floats, rate: float) -> Float32s:
+        """Return the (k, p) memory after local training, kept by those whose report counts.
+
+        Args:
+            memory: (k, p) before.
+            state: The server's, as it was when the round began.
+            update: (k, p) local - broadcast.
+            steps: (k,) local steps that each client ran; with momentum, the sum of what each gradient moved in steps.
+            rate: Step size of the round.
+        """
+        ...
+
+    def conclude(self, state: State, reports: Reports, mean_update: Floats, n: int) -> tuple[Floats, State]:
+        """Return the (p,) step that is handed to the server, and the solver's new state.
+
+        Args:
+            state: Before the round.
+            reports: Of the round, with `note` where the solver sends one.
+            mean_update: (p,) weighted mean update.
+            n: Participants that share this model, whether they were chosen or not.
+        """
+        ...
+
+    def served(self, params: Float32s, state: State) -> Float32s:
+        """Return the (p,) model that is evaluated and handed out, given the one that is broadcast."""
+        ...
+
+
+@runtime_checkable
+class ServerStep(Protocol):
+    """Turns the weighted mean update into new parameters."""
+
+    def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
+        """Return the new (d,) parameters and the new state (`NO_STATE` at first)."""
+        ...
+
+
+@runtime_checkable
+class ServerTrains(Protocol):
+    """A server step that in some rounds trains on the server's own data instead of asking clients."""
+
+    @property
+    def rate(self) -> float:
+        """Step size of the server's stochastic gradient step."""
+        ...
+
+    @property
+    def batch_size(self) -> int:
+        """Examples of the server's data that one step sees."""
+        ...
+
+    def trains(self, rng: np.random.Generator) -> bool:
+        """Return whether the server trains in this round; `rng` is a stream of its own for each round."""
+        ...
+
+
+@runtime_checkable
+class Measurement(Protocol):
+    """A number that each client computes on its own training data after local training, and sends with its report.
+
+    Its name is the key of ``Reports.metrics``. With ``wants_before = True`` it also sees what the broadcast model says.
+    """
+
+    wants_before: ClassVar[bool]
+
+    @property
+    def name(self) -> str:
+        """Key of the number."""
+        ...
+
+    def measure(self, outputs: LocalOutputs, rng: np.random.Generator) -> float:
+        """Return the number; `rng` is a stream of its own for each client and round."""
+        ...
+
+
+@runtime_checkable
+class LabelStatistics(Protocol):
+    """What the server is told of clients' labels. `only_sum`: nothing; clients scale their own updates (secure sum)."""
+
+    only_sum: ClassVar[bool]
+
+    def release(self, counts: Ints, rng: np.random.Generator) -> Floats:
+        """Return the (n, c) label counts that the server sees, given the true ones."""
+        ...

@@ -1,0 +1,68 @@
+"""FedDyn: regularise each client so that all agree where the sum of the objectives is least."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fedreach.arrays import Float32s, Floats
+from fedreach.errors import ConfigError
+from fedreach.federation.values import Reports, State
+
+
+@dataclass(frozen=True)
+class FedDyn:
+    """Let each client remember how far it was moved in all, h_i, and pull it by that.
+
+    Local gradient: g + a_i (w - w0 + h_i) with a_i = alpha / (N p_i), where N p_i is the client's number of examples
+    relative to the mean. Each client that was heard keeps h_i + update_i; with h the mean of the h_i over all
+    participants, the new model is mean_i(w_i) + h. At the fixed point h_i = -grad F_i(x) / a_i, so that
+    sum_i p_i grad F_i(x) = 0. The weighting averages the models only. A round costs a client what FedAvg costs.
+
+    What is evaluated and handed out is the mean of the local models, x - h, as in the authors' code: x itself is
+    ahead of it and settles only as h does. With one client this is not SGD: the server adds h.
+
+    Args:
+        alpha: Strength of the pull, positive.
+
+    Reference: Acar et al., "Federated Learning Based on Dynamic Regularization", ICLR 2021, Algorithm 1, in the form
+    of the authors' code, h_i here being the paper's -grad L_i / a_i.
+
+    Example:
+        >>> FedDyn().correct(2.0, params=1.0, broadcast=0.0, pull=0.5, memory=3.0)
+        4.0
+    """
+
+    alpha: float = 0.01
+    sends_note: ClassVar[bool] = False  # the change of h_i is the update
+    sends_state: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha < math.inf:
+            raise ConfigError(f"FedDyn.alpha must be positive; got {self.alpha}. Without a pull it is FedAvg.")
+
+    def correct(self, gradient: Any, params: Any, broadcast: Any, pull: Any, memory: Any) -> Any:
+        """Return g + a_i (w - w0 + h_i)."""
+        return gradient + pull * (params - broadcast + memory)
+
+    def prepare(self, memory: Float32s, state: State, share: Floats) -> Mapping[str, Float32s]:
+        """Return the (k, 1) strengths a_i and the (k, p) memories h_i."""
+        return {"pull": (self.alpha / share[:, None]).astype(np.float32), "memory": memory}
+
+    def remember(self, memory: Float32s, state: State, update: Float32s, steps: Floats, rate: float) -> Float32s:
+        """Return the (k, p) h_i after local training."""
+        return memory + update
+
+    def conclude(self, state: State, reports: Reports, mean_update: Floats, n: int) -> tuple[Floats, State]:
+        """Return the mean update + h, and the new h."""
+        h = state.get("h", 0.0) + reports.trained.sum(axis=0, dtype=np.float64) / n
+        return mean_update + h, {"h": h}
+
+    def served(self, params: Float32s, state: State) -> Float32s:
+        """Return x - h."""
+        result: Float32s = (params - state["h"]).astype(np.float32) if state else params
+        return result

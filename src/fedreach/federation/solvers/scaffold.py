@@ -1,0 +1,59 @@
+"""SCAFFOLD: correct each client's drift by control variates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fedreach.arrays import Float32s, Floats
+from fedreach.federation.values import Reports, State
+
+
+@dataclass(frozen=True)
+class Scaffold:
+    """Let each client subtract its own mean gradient c_i and add everybody's, c, so that all drift the same way.
+
+    Local step: w <- w - rate (g + c - c_i). After K steps from x to y, each client that was heard keeps
+    c_i' = c_i - c + (x - y) / (K rate) (option II of the paper), K being the steps that this client ran, and
+    c <- c + 1/n sum_i (c_i' - c_i) over the replies, n counting all participants. All start at 0. The weighting
+    averages the models only; `Average(rate=...)` is the paper's global step size. A round costs twice FedAvg's bytes.
+
+    With momentum, K counts what the gradients moved in plain steps, see `LocalSGD.moved_steps`. A client whose reply
+    is lost forgets that round, so that c remains the mean of the c_i.
+
+    Reference: Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020,
+    Algorithm 1.
+
+    Example:
+        >>> Scaffold().correct(2.0, params=1.0, broadcast=0.0, drift=-0.5)
+        1.5
+    """
+
+    sends_note: ClassVar[bool] = True
+    sends_state: ClassVar[bool] = True
+
+    def correct(self, gradient: Any, params: Any, broadcast: Any, drift: Any) -> Any:
+        """Return g + (c - c_i)."""
+        return gradient + drift
+
+    def prepare(self, memory: Float32s, state: State, share: Floats) -> Mapping[str, Float32s]:
+        """Return the (k, p) drift c - c_i."""
+        return {"drift": (state.get("c", 0.0) - memory).astype(np.float32)}
+
+    def remember(self, memory: Float32s, state: State, update: Float32s, steps: Floats, rate: float) -> Float32s:
+        """Return the (k, p) control variates after local training."""
+        followed = update / (-rate * steps[:, None])  # the mean of what the local steps followed
+        kept: Float32s = (memory - state.get("c", 0.0) + followed).astype(np.float32)
+        return kept
+
+    def conclude(self, state: State, reports: Reports, mean_update: Floats, n: int) -> tuple[Floats, State]:
+        """Return the mean update as it is, and the new c."""
+        assert reports.note is not None  # because of `sends_note`
+        return mean_update, {"c": state.get("c", 0.0) + reports.note.sum(axis=0, dtype=np.float64) / n}
+
+    def served(self, params: Float32s, state: State) -> Float32s:
+        """Return what is broadcast."""
+        return params

@@ -1,0 +1,126 @@
+"""The values of a round: what the server sees, asks for, chooses and hears."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
+
+import numpy as np
+
+from fedreach.arrays import AnyArray, Bools, Float32s, Floats, Ints
+
+State = Mapping[str, AnyArray]
+"""What a part remembers between rounds: named arrays, never written to in place."""
+
+NO_STATE: State = MappingProxyType({})
+
+
+@dataclass(frozen=True, eq=False)
+class ClientView:
+    """All that the server may look at before it chooses; arrays over the n participants, ids increasing."""
+
+    ids: Ints  # (n,)
+    available: Bools  # (n,) can be reached in this round
+    num_examples: Ints  # (n,)
+    loss: Floats  # (n,) last loss heard from each client, nan where never heard
+    probed: Bools  # (n,) was asked by this round's probe
+    label_counts: Floats | None = None  # (n, c) where a part asked for it; whole numbers unless they are noised
+    label_entropy: Floats | None = None  # (n,) in nats, likewise
+    sent_update: Bools | None = None  # (n,) answered this round's probe for updates, if that was one
+    round: int = 1  # the round that is being planned
+
+    @classmethod
+    def of(
+        cls, ids: Ints, num_examples: Ints, *, available: Bools | None = None, loss: Floats | None = None
+    ) -> ClientView:
+        """Return a view in which, unless said otherwise, everybody is available and nothing was heard yet.
+
+        Example:
+            >>> ClientView.of(np.arange(3), np.array([10, 20, 30])).available
+            array([ True,  True,  True])
+        """
+        n = len(ids)
+        return cls(
+            ids=ids,
+            available=np.ones(n, np.bool_) if available is None else available,
+            num_examples=num_examples,
+            loss=np.full(n, np.nan) if loss is None else loss,
+            probed=np.zeros(n, np.bool_),
+        )
+
+    def rows(self, ids: Ints) -> Ints:
+        """Return where these ids stand in the arrays of this view."""
+        return np.searchsorted(self.ids, ids).astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """Clients that are sent the model before anybody is chosen, and what they are asked for.
+
+    - ``loss``: their mean training loss. It stands in ``view.loss`` when the policy selects.
+    - ``batch_loss``: the same over `batch_size` of their examples, drawn for the round.
+    - ``update``: they train as if they were chosen and send their update, which counts for nothing but the
+      policy's `observe`, and their metrics. One of them that is then chosen has done its work already.
+    """
+
+    ids: Ints  # (p,)
+    asks: Literal["loss", "batch_loss", "update"] = "loss"
+    batch_size: int = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """The cohort of a round."""
+
+    ids: Ints  # (k,)
+    remark: str = ""  # what the row of the round should say, such as a filter that could not be kept
+
+
+@dataclass(frozen=True, eq=False)
+class Reports:
+    """The r replies of a round, ids increasing, so that the result never depends on who answered first."""
+
+    ids: Ints  # (r,)
+    update: Float32s  # (r, d) local - broadcast, always this sign
+    metrics: Mapping[str, Floats]  # name -> (r,): num_examples, loss, label_entropy where asked for, measurements
+    label_counts: Floats | None = None  # (r, c) where asked for
+    lost: Mapping[int, str] = field(default_factory=dict)  # client id -> why its reply does not count
+    trainable: int | None = None  # p: the first p of the d numbers are trained, the rest are buffers; None: all d
+    note: Float32s | None = None  # (r, p) the second message, where the solver sends one: the change of its memory
+    round: int = 1
+    probe: bool = False  # whether these are answers to a probe
+
+    @property
+    def trained(self) -> Float32s:
+        """The (r, p) trained part of the updates, without buffers."""
+        return self.update[:, : self.trainable]
+
+
+@dataclass(frozen=True, eq=False)
+class LocalOutputs:
+    """What a client's local model says about the client's own training data, in evaluation mode.
+
+    Local means after local training, before aggregation.
+    """
+
+    logits: Float32s  # (m, c)
+    labels: Ints  # (m,) as the client sees them
+    before: Float32s | None = None  # (m, c) of the broadcast model, where a measurement asks for it
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """What a round did, as its row tells it."""
+
+    cohort: tuple[int, ...]
+    weights: tuple[float, ...]  # of the clients in `cohort` that replied, summing to 1; clusters renormalise theirs
+    lost: Mapping[int, str]
+    train_loss: float | None  # weighted mean of the clients' losses during training
+    bytes_down: int
+    bytes_up: int
+    probe_bytes: int  # part of the two above
+    metrics: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # what the replies measured
+    remark: str = ""  # of the selection policy
+    by_server: bool = False  # whether the server trained on its own data and no client was asked

@@ -1,0 +1,112 @@
+"""Federations in which each cluster of clients has a model of its own."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from fedreach.errors import PartError
+from fedreach.federation.memory import ClientMemory
+from fedreach.federation.round import NO_STATE, Selection, conclude_round, initial_state
+from fedreach.federation.selection import Policy
+from fedreach.federation.server import Average
+from fedreach.federation.solvers import FedDyn, Scaffold
+from fedreach.federation.weighting import Equal
+from fedreach.testing.problems import two_quadratics
+
+from .small import D, federation, make_reports, make_view
+
+
+@dataclass(frozen=True)
+class Split(Policy):
+    """Chooses everybody and divides the clients as it is told, from its second round on."""
+
+    after: tuple[int, ...]
+
+    def init(self, view):
+        return {"clusters": np.zeros(len(view.ids), np.int64), "rounds": np.zeros(1, np.int64)}
+
+    def select(self, state, view, k, rng):
+        return Selection(view.ids[view.available][:k])
+
+    def observe(self, state, reports):
+        rounds = state["rounds"] + 1
+        return {"clusters": np.array(self.after) if rounds[0] >= 2 else state["clusters"], "rounds": rounds}
+
+    def clusters(self, state):
+        return state["clusters"]
+
+
+def two_rounds(after, **parts):
+    chosen = replace(federation(Split(after), Equal(), cohort=6), **parts)
+    view = make_view()
+    state = initial_state(chosen, np.zeros(D, np.float32), view)
+    for _ in range(2):
+        state, _ = conclude_round(chosen, state, view, Selection(np.arange(6)), make_reports(range(6)))
+    return chosen, view, state
+
+
+def test_a_new_clusters_model_starts_as_that_of_its_members():
+    _, _, state = two_rounds((0, 0, 1, 1, 0, 2))
+    assert state.clusters.tolist() == [0, 0, 1, 1, 0, 2]
+    # Equal weights over updates 1, ..., 6, twice.
+    np.testing.assert_allclose(state.models, np.full((3, D), 7.0), rtol=1e-6)
+    with pytest.raises(PartError, match="There are 3 models, one a cluster"):
+        _ = state.params
+
+
+def test_each_model_takes_the_mean_of_its_own_clients_only():
+    chosen, view, state = two_rounds((0, 0, 1, 1, 0, 2))
+    # Clients 0, 2 and 3 reply; client i's update is i + 1.
+    state, report = conclude_round(chosen, state, view, Selection(np.arange(6)), make_reports([0, 2, 3]))
+    np.testing.assert_allclose(state.models[:, 0], [7 + 1, 7 + 3.5, 7], rtol=1e-6)
+    assert report.cohort == (0, 2, 3)
+    np.testing.assert_allclose(report.weights, np.full(3, 1 / 3))
+
+
+def test_each_model_has_its_own_server_state_which_a_split_forgets():
+    chosen, view, state = two_rounds((0, 0, 0, 1, 1, 1), server=Average(momentum=0.5))
+    assert [dict(s) for s in state.server] == [{}, {}]
+    state, _ = conclude_round(chosen, state, view, Selection(np.arange(6)), make_reports(range(6)))
+    assert [s["velocity"][0] for s in state.server] == pytest.approx([2.0, 5.0])
+    state, _ = conclude_round(chosen, state, view, Selection(np.arange(6)), make_reports([0, 1, 2]))
+    assert [s["velocity"][0] for s in state.server] == pytest.approx([3.0, 5.0])  # 2 + 0.5 * 2; nobody of the other
+
+
+def test_what_clients_of_a_changed_cluster_kept_is_forgotten():
+    chosen = replace(federation(Split((0, 0, 1, 1, 0, 0)), Equal(), cohort=6), solver=Scaffold())
+    view = make_view()
+    memory = ClientMemory.zeros(6, D).written(np.arange(6), np.ones((6, D), np.float32))
+    state = replace(initial_state(chosen, np.zeros(D, np.float32), view), memory=memory)
+    reports = replace(make_reports(range(6)), note=np.ones((6, D), np.float32))
+    state, _ = conclude_round(chosen, state, view, Selection(np.arange(6)), reports)
+    assert state.solver[0]["c"][0] == pytest.approx(1.0)
+    assert state.memory.read(np.arange(6)).all()
+    state, _ = conclude_round(chosen, state, view, Selection(np.arange(6)), reports)
+    assert state.solver == (NO_STATE, NO_STATE)
+    assert not state.memory.read(np.arange(6)).any()
+
+
+@pytest.mark.parametrize(
+    ("after", "wrong"),
+    [
+        ((0, 0, 2, 2, 0, 0), r"got the numbers \[0, 2\]"),
+        ((1, 1, 1, 1, 1, 1), r"got the numbers \[1\]"),
+        ((0, 0, -1, 0, 0, 0), r"got the numbers \[-1, 0\]"),
+        ((0, 1), "for each of the 6 participants; got shape"),
+    ],
+)
+def test_clusters_that_break_the_contract_are_refused(after, wrong):
+    with pytest.raises(PartError, match=wrong):
+        two_rounds(after)
+
+
+@pytest.mark.parametrize("solver", [Scaffold(), FedDyn(0.5)])
+def test_clusters_of_one_client_each_reach_their_own_optimum(solver):
+    simulation = two_quadratics(solver, Equal())
+    simulation = replace(simulation, federation=replace(simulation.federation, selection=Split((0, 1))))
+    state = simulation.start()
+    for _ in range(600):
+        state = simulation.step(state).state
+    served = state.served(simulation.federation)
+    np.testing.assert_allclose(served, simulation.engine.optimum, rtol=0, atol=1e-4)
