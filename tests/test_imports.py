@@ -19,7 +19,8 @@ SOURCE = ROOT / "src" / "fedreach"
 
 LAYERS = (
     ("errors", "streams", "arrays"),
-    ("data", "models", "theory", "wireless"),
+    ("data", "models"),
+    ("theory", "wireless"),
     ("federation",),
     ("engines", "evaluation"),
     ("experiments",),
@@ -32,8 +33,9 @@ which runs the model over samples.
 """
 
 ELSEWHERE = {
-    "report": {"errors"},  # reads run folders only
+    "report": {"errors", "arrays", "theory"},  # reads run folders only; theory is arithmetic
     "testing": {"errors", "streams", "arrays", "data", "models", "theory", "wireless", "federation", "engines"},
+    "experiments": {"testing"},  # `fedreach verify` finds a user's part by its name
     "cli": {"report"},  # beside all the layers before it
 }
 

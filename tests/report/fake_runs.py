@@ -1,4 +1,4 @@
-"""Run folders as FedReach writes them, with made-up but lifelike numbers (format 1).
+"""Run folders as FedReach writes them, with made-up but lifelike numbers (of the format that is read).
 
 Shown methods differ by a known amount on unseen clients, so that a table made from them has a known answer.
 """
@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from fedreach.report.files import FORMAT
 
 CLASSES = 10
 METHODS = ("fedavg", "power_of_choice", "minimax_gap", "entropy_weighting", "feddyn")
@@ -63,6 +65,7 @@ def write_run(
     weights: str = "examples",
     held: Mapping[str, Any] | None = None,
     test: bool = True,
+    measured: bool = False,
     status: str | None = "finished",
     error: str | None = None,
     config: Mapping[str, Any] | None = None,
@@ -81,6 +84,9 @@ def write_run(
         row: dict[str, Any] = {"round": r}
         if r:
             ids = np.sort(rng.choice(participants, min(cohort, len(participants)), replace=False, p=chance))
+            row["metrics"] = {"loss": (2.0 + 0.1 * (ids % 3)).tolist()}
+            if measured:
+                row["metrics"] |= {"disagreement": (1.5 + 0.01 * (ids % 7)).tolist(), "wlrc": [0.03] * len(ids)}
             w = np.ones(len(ids)) if weights == "equal" else sizes[ids].astype(float)
             if weights == "sharp":
                 w = np.exp(rng.normal(0, 1.2, len(ids)))
@@ -99,7 +105,7 @@ def write_run(
     write_json(
         folder / "run.json",
         {
-            "format": 1,
+            "format": FORMAT,
             "fedreach": "0.1.0",
             "method": method,
             "seed": seed,
@@ -195,7 +201,7 @@ def write_comparison(
             settings = {"gap": 0.085 - 0.015 * j, "level": 0.72 - 0.002 * (j % 5), "weights": kinds[j % 5]} | options
             write_run(out / path, method, seed, **settings)
     comparison = {
-        "format": 1,
+        "format": FORMAT,
         "name": name,
         "baseline": baseline or methods[0],
         "target_accuracy": target,

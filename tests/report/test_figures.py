@@ -137,7 +137,7 @@ def test_a_method_without_the_column_has_no_curve(tmp_path: Path) -> None:
     comparison = read([write_run(tmp_path / "run", rounds=4, held=federation(20, 0))])
     assert curves(comparison, "participation_gap") == {}
     assert {picture.name for picture in gallery(comparison)} == {
-        *("accuracy", "distribution", "cost", "chosen", "weights", "partition")
+        *("accuracy", "distribution", "cost", "chosen", "weights", "theory", "partition")
     }
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fedreach.errors import RunFolderError
+from fedreach.report.files import FORMAT
 from fedreach.report.reading import read, read_run
 from fedreach.report.values import Comparison
 
@@ -104,8 +105,8 @@ def test_a_run_that_failed_before_its_first_round_is_readable(tmp_path: Path) ->
 
 def test_another_format_is_refused(run: Path) -> None:
     head = json.loads((run / "run.json").read_text())
-    write_json(run / "run.json", head | {"format": 2})
-    with pytest.raises(RunFolderError, match=r"must be of format 1; got format 2\. Report it with"):
+    write_json(run / "run.json", head | {"format": FORMAT + 1})
+    with pytest.raises(RunFolderError, match=rf"must be of format {FORMAT}; got format {FORMAT + 1}\. Report it with"):
         read_run(run)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedreach.report.files import FORMAT
 from fedreach.report.reading import read
 from fedreach.report.statistics import paired
 from fedreach.report.summary import MethodSummary, summarize
@@ -34,7 +35,7 @@ def small(tmp_path: Path) -> Comparison:
                 "bytes_total": [0, 1_500_000, 3_000_000],
             }
             write_curve(tmp_path / runs[method][str(seed)], method, seed, columns, best_round=1)
-    stored = {"format": 1, "name": "small", "baseline": "base", "target_accuracy": 0.58, "methods": list(UNSEEN)}
+    stored = {"format": FORMAT, "name": "small", "baseline": "base", "target_accuracy": 0.58, "methods": list(UNSEEN)}
     write_json(tmp_path / "comparison.json", stored | {"seeds": [0, 1, 2], "runs": runs, "config": {}})
     return read([tmp_path])
 

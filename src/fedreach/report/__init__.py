@@ -11,7 +11,7 @@ from __future__ import annotations
 from fedreach.report.figures.partition import partition_heatmap
 from fedreach.report.figures.saving import save
 from fedreach.report.findings import find
-from fedreach.report.formats import terminal_table
+from fedreach.report.formats import terminal_table, terminal_theory
 from fedreach.report.reading import read, read_run
 from fedreach.report.records import as_records
 from fedreach.report.writing import ReportPaths, write_report
@@ -25,5 +25,6 @@ __all__ = [
     "read_run",
     "save",
     "terminal_table",
+    "terminal_theory",
     "write_report",
 ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fedreach.report.summary import When
 from fedreach.report.tables import Table, tabulate
+from fedreach.report.theory_table import tabulate_theory
 from fedreach.report.values import Comparison
 
 if TYPE_CHECKING:
@@ -62,14 +63,28 @@ def terminal_table(comparison: Comparison, when: When = "last", *, width: int | 
         when: As in `tabulate`.
         width: Columns of the terminal; columns that would not fit are left out. None keeps all.
     """
+    return _rich(tabulate(comparison, when), comparison.name, width)
+
+
+def terminal_theory(comparison: Comparison, *, width: int | None = None) -> RichTable | None:
+    """Return the table of the terms of the papers' bounds for `rich.print`; None if no run has any.
+
+    Args:
+        comparison: What `read` returns.
+        width: As in `terminal_table`.
+    """
+    table = tabulate_theory(comparison)
+    return _rich(table, comparison.name, width) if table else None
+
+
+def _rich(table: Table, name: str, width: int | None) -> RichTable:
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    table = tabulate(comparison, when)
     kept = [j for j, least in enumerate(table.from_width) if width is None or width >= least]
     rich = RichTable(
-        title=Text(f"{comparison.name}: {table.caption[0].lower()}{table.caption[1:]}"),
+        title=Text(f"{name}: {table.caption[0].lower()}{table.caption[1:]}"),
         caption=Text(table.note),
         box=box.SIMPLE_HEAD,
         title_justify="left",

@@ -17,6 +17,8 @@ from fedreach.report.figures.style import METHOD, METHOD_ON_DARK
 from fedreach.report.findings import best_of, find
 from fedreach.report.summary import When, primary_of, summarize
 from fedreach.report.tables import tabulate
+from fedreach.report.theory_table import tabulate_theory
+from fedreach.report.theory_words import explain
 from fedreach.report.values import Comparison
 
 
@@ -39,6 +41,8 @@ def render(comparison: Comparison, pictures: Sequence[Picture], files: Sequence[
         findings=find(comparison),
         facts=gather(comparison),
         tables=_tables(comparison),
+        theory=tabulate_theory(comparison),
+        explained=explain(comparison),
         figures=[_figure(picture, files) for picture in pictures],
         files=[path for path in files if path.parent.name != "figures"],
         palette=list(zip(METHOD, METHOD_ON_DARK, strict=True)),

@@ -11,6 +11,7 @@ import numpy as np
 from fedreach.errors import RunFolderError
 from fedreach.report.files import field, read_lines, read_object
 from fedreach.report.rows import columns, last_scores, replies
+from fedreach.report.theory import terms
 from fedreach.report.values import Comparison, Partition, Run
 
 
@@ -119,6 +120,7 @@ def read_run(folder: Path, path: str | None = None) -> Run:
     whole = status == "finished"
     rows = read_lines(folder / "rounds.jsonl", whole=whole)
     rounds = columns(rows, folder / "rounds.jsonl")
+    told = replies(rows, rounds["round"], folder / "rounds.jsonl")
     return Run(
         path=path or folder.name,
         method=field(head, "method", str, head_path),
@@ -129,7 +131,8 @@ def read_run(folder: Path, path: str | None = None) -> Run:
         git=head.get("git") or {},
         partition=partition,
         rounds=rounds,
-        replies=replies(rows, rounds["round"], folder / "rounds.jsonl"),
+        theory=terms(partition, told, rounds["round"], folder / "rounds.jsonl"),
+        replies=told,
         clients=last_scores(folder / "clients.jsonl", whole, bool(len(partition.unseen))),
         timing=columns(read_lines(folder / "timing.jsonl", whole=whole), folder / "timing.jsonl"),
         status=status,

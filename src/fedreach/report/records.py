@@ -7,6 +7,7 @@ import io
 from typing import Any
 
 from fedreach.report.summary import MethodSummary, summarize
+from fedreach.report.theory_table import theory_records
 from fedreach.report.values import Comparison
 
 
@@ -14,7 +15,8 @@ def as_records(comparison: Comparison) -> list[dict[str, Any]]:
     """Return one flat dictionary of plain numbers per method.
 
     Accuracies, gaps and differences are fractions; ``best_`` marks the best round on participants' held-out
-    loss; None is what was not measured, not reached or cannot be said.
+    loss; ``theory_`` are terms of the papers' bounds (see `theory.terms`), means over the rounds; None is what was not
+    measured, not reached or cannot be said.
     """
     records = []
     for last, best in zip(summarize(comparison, "last"), summarize(comparison, "best"), strict=True):
@@ -30,6 +32,7 @@ def as_records(comparison: Comparison) -> list[dict[str, Any]]:
             "rounds_to_target": last.rounds_to_target.mean,
             "megabytes_to_target": last.megabytes_to_target.mean,
             **{f"best_{key}": value for key, value in _numbers(best).items()},
+            **theory_records(comparison, last.method),
         }
         records.append(record)
     return records

@@ -51,10 +51,10 @@ def columns(rows: Sequence[Mapping[str, Any]], path: Path) -> dict[str, Floats]:
 
 
 def replies(rows: Sequence[Mapping[str, Any]], numbers: Floats, path: Path) -> Replies:
-    """Return who was chosen and what each report weighed; `numbers` are the rounds of the rows.
+    """Return who was chosen, what each report weighed and measured; `numbers` are the rounds of the rows.
 
     Raises:
-        RunFolderError: If a round does not have one weight per report.
+        RunFolderError: If a round does not have one weight, or one number of a measurement, per report.
     """
     cohorts: list[list[int]] = [row.get("cohort") or [] for row in rows]
     weights: list[list[float]] = [row.get("weights") or [] for row in rows]
@@ -76,7 +76,26 @@ def replies(rows: Sequence[Mapping[str, Any]], numbers: Floats, path: Path) -> R
         weight_round=np.repeat(rounds, [len(ids) for ids in replied]),
         weight_client=_flat(replied, np.int64),
         weight=_flat(weights, np.float64),
+        metrics=_metrics(rows, [len(ids) for ids in replied], path),
     )
+
+
+def _metrics(rows: Sequence[Mapping[str, Any]], counts: Sequence[int], path: Path) -> dict[str, Floats]:
+    """Return what the replies of all rounds measured, laid end to end; `counts` are the replies of each round."""
+    held: list[Mapping[str, list[float]]] = [row.get("metrics") or {} for row in rows]
+    found = {}
+    for name in dict.fromkeys(chain.from_iterable(held)):
+        lists = [values.get(name) or [] for values in held]
+        for number, (values, count) in enumerate(zip(lists, counts, strict=True), 1):
+            if values and len(values) != count:
+                raise RunFolderError(
+                    f"{path}, line {number}: there must be one {name} per report; got {len(values)} for {count} "
+                    "reports. Run the same command again."
+                )
+        measured = np.repeat([bool(values) for values in lists], counts)
+        found[name] = np.full(len(measured), np.nan)
+        found[name][measured] = np.array(list(chain.from_iterable(lists)), dtype=np.float64)  # None is nan
+    return found
 
 
 def last_scores(path: Path, whole: bool, has_unseen: bool) -> dict[str, ClientScores]:

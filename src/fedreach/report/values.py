@@ -41,6 +41,7 @@ class Replies:
     weight_round: Ints  # (total replies,)
     weight_client: Ints  # (total replies,)
     weight: Floats  # (total replies,)
+    metrics: Columns  # what the replies measured -> (total replies,), nan in rounds that did not measure it
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class Run:
     git: Mapping[str, Any]
     partition: Partition
     rounds: Columns  # column -> (rounds,)
+    theory: Columns  # term, see `theory.TERMS` -> (rounds,), nan where it cannot be said
     replies: Replies
     clients: Mapping[str, ClientScores]  # population -> scores at its last evaluation
     timing: Columns

@@ -14,6 +14,7 @@ from fedreach.report.page import render
 from fedreach.report.reading import read
 from fedreach.report.records import as_records, to_csv
 from fedreach.report.tables import tabulate
+from fedreach.report.theory_table import tabulate_theory
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,12 @@ def write_report(folders: Sequence[Path], out: Path, *, formats: Sequence[str] =
     comparison = read(folders)
     report = Path(out) / "report"
     (report / "figures").mkdir(parents=True, exist_ok=True)
-    last, best = tabulate(comparison, "last"), tabulate(comparison, "best")
+    theory = tabulate_theory(comparison)
+    tables = [tabulate(comparison, "last"), tabulate(comparison, "best"), *([theory] if theory else [])]
     texts = {
-        "table.md": f"{to_markdown(last)}\n{to_markdown(best)}",
+        "table.md": "\n".join(map(to_markdown, tables)),
         "table.csv": to_csv(comparison),
-        "table.tex": f"{to_latex(last)}\n{to_latex(best)}",
+        "table.tex": "\n".join(map(to_latex, tables)),
         "table.json": json.dumps(as_records(comparison), indent=1, ensure_ascii=False) + "\n",
     }
     for name, text in texts.items():

@@ -72,15 +72,17 @@ def statistics(partition: Partition, labels: ArrayLike, num_classes: int) -> Par
     return PartitionStatistics(sizes, entropy, divergence, np.exp(entropy))
 
 
-def label_entropy(counts: Ints) -> Floats:
+def label_entropy(counts: Ints | Floats) -> Floats:
     """Return H_i = -sum_c p_ic ln p_ic in nats for (N, C) label counts, with 0 ln 0 = 0; nan for empty clients.
+
+    Distributions, whose rows sum to 1, may stand for the counts.
 
     Example:
         >>> label_entropy(np.array([[10, 0, 0, 0], [5, 5, 0, 0], [1, 2, 3, 4], [25, 25, 25, 25]])).round(4)
         array([0.    , 0.6931, 1.2799, 1.3863])
     """
     sizes = counts.sum(axis=1)
-    mix = counts / np.maximum(sizes, 1)[:, None]
+    mix = counts / np.where(sizes > 0, sizes, 1)[:, None]
     entropy = -(mix * np.log(np.where(mix > 0, mix, 1))).sum(axis=1)
     return np.where(sizes > 0, np.maximum(entropy, 0), np.nan)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fedreach.report.figures import clients, curves, effects
 from fedreach.report.figures.partition import partition_heatmap
+from fedreach.report.figures.theory import theory
 from fedreach.report.summary import POPULATION, primary_of, summarize
 from fedreach.report.tables import percent, points
 from fedreach.report.values import Comparison
@@ -89,6 +90,15 @@ def gallery(comparison: Comparison) -> list[Picture]:
             "Mean weight of each participant's report in stretches of rounds; a round without its report counts 0.",
             "One heat map per method, rounds from left to right, participants by id.",
             clients.weights(comparison),
+        ),
+        (
+            "theory",
+            "What the bounds look at",
+            f"Means over stretches of rounds. {'Bands: ± sd over seeds. ' if several else ''}Dashed: all "
+            "participants, each counting the same (entropy) or by examples (gap). What each term means is told below.",
+            "One panel per term of the papers' bounds, one line per method over the rounds; the means are in the table "
+            "of that name.",
+            theory(comparison),
         ),
         (
             "partition",

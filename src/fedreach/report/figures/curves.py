@@ -69,7 +69,7 @@ def accuracy(comparison: Comparison) -> Figure:
     panels = figure.subplots(len(columns), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     for axes, column in zip(panels, columns, strict=True):
         for j, made in drawn[column].items():
-            _draw(axes, j, made.rounds, made, len(legend.names))
+            draw(axes, j, made.rounds, made, len(legend.names))
         axes.set_title(f"Accuracy on {POPULATION[column]}, %")
         in_percent(axes)
     panels[-1].set_xlabel("round")
@@ -89,7 +89,7 @@ def gap(comparison: Comparison) -> Figure | None:
     figure = new_figure(2.6 + legend.height)
     axes = figure.subplots()
     for j, made in drawn.items():
-        _draw(axes, j, made.rounds, made, len(legend.names))
+        draw(axes, j, made.rounds, made, len(legend.names))
     axes.axhline(0, color=INK, linewidth=0.8)
     axes.set_title("Participation gap, percentage points")
     axes.set_xlabel("round")
@@ -106,7 +106,7 @@ def cost(comparison: Comparison) -> Figure:
     figure = new_figure(2.6 + legend.height)
     axes = figure.subplots()
     for j, made in drawn.items():
-        _draw(axes, j, made.megabytes, made, len(legend.names))
+        draw(axes, j, made.megabytes, made, len(legend.names))
         runs = comparison.counted(comparison.methods[j])
         hits = [
             run.column("bytes_total")[row] / 1e6 for run in runs if (row := target_row(run, comparison)) is not None
@@ -124,7 +124,8 @@ def cost(comparison: Comparison) -> Figure:
     return figure
 
 
-def _draw(axes: Axes, j: int, x: Floats, made: Curve, neighbours: int) -> None:
+def draw(axes: Axes, j: int, x: Floats, made: Curve, neighbours: int) -> None:
+    """Draw the curve of the method at position j over x, with its band and a mark at its end."""
     known = np.isfinite(made.low) & np.isfinite(made.high)
     if known.any():
         alpha = 0.14 if neighbours <= 6 else 0.06

@@ -1,0 +1,141 @@
+"""What the papers' bounds look at, round by round, from stored rows: who was averaged, and what their labels are.
+
+Unknown constants of the bounds are 1, so that the course of a term over the rounds and its order between methods mean
+something, and its size alone does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedreach.arrays import Bools
+from fedreach.errors import RunFolderError
+from fedreach.report.values import Columns, Floats, Ints, Partition, Replies
+from fedreach.theory.divergence import kl_divergence
+from fedreach.theory.entropy import label_entropy
+
+SAMPLED = 120  # rounds in which those left out are compared with the cohort, evenly spread
+BLOCK = 2**20  # differences of label shares that are held at a time
+WHOLE = 1e-3  # weights of one model sum to 1 up to this
+
+
+def terms(partition: Partition, replies: Replies, rounds: Floats, path: Path) -> Columns:
+    """Return the terms of one run; (t,) each for t rounds, nan in rounds of which it cannot be said.
+
+    With weights w_i of the k clients averaged in a round, their label distributions p_i, that of all clients' examples
+    p, and TV(p, q) = sum_c |p_c - q_c| / 2:
+
+    - ``entropy``: sum_i w_i H(p_i);
+    - ``label_gap``: TV(sum_i w_i p_i, p), and ``label_divergence``: KL(sum_i w_i p_i || p);
+    - ``label_gap_so_far``: TV(mean of sum_i w_i p_i over the rounds up to this one, p);
+    - ``label_gap_alone``: sum_i w_i TV(p_i, p);
+    - ``left_out``: mean over the participants j not averaged of the least TV(p_j, p_i); in at most `SAMPLED`
+      rounds, as it takes longest;
+    - ``disagreement``, ``wlrc``: weighted mean, and mean, of what the clients measured, where they did.
+
+    A round in which nobody was averaged has none, nor has one in which the weights belong to several models.
+
+    Raises:
+        RunFolderError: If a reply is from a client that the federation does not have.
+    """
+    client, weight = replies.weight_client, replies.weight
+    n = len(partition.label_counts)
+    strange = client[(client < 0) | (client >= n)]
+    if len(strange):
+        raise RunFolderError(
+            f"{path} has a reply of client {strange[0]}, but federation.json beside it counts {n} clients. "
+            "Copy the run folder whole, or run the same command again."
+        )
+    row = np.searchsorted(rounds, replies.weight_round)
+    shares = _shares(partition.label_counts)
+    whole = _shares(partition.label_counts.sum(axis=0, keepdims=True))[0]
+
+    def total(values: Floats) -> Floats:
+        return np.asarray(np.bincount(row, values, minlength=len(rounds)), np.float64)
+
+    told = np.abs(total(weight) - 1) < WHOLE
+
+    def mean(values: Floats) -> Floats:
+        return np.where(told, total(weight * values), np.nan)
+
+    mixture = np.stack([mean(share[client]) for share in shares.T], axis=1)  # (t, c)
+    until = np.cumsum(np.where(told[:, None], mixture, 0), axis=0) / np.maximum(np.cumsum(told), 1)[:, None]
+    found = {
+        "entropy": mean(label_entropy(partition.label_counts)[client]),
+        "left_out": _left_out(shares, partition.participants, client, row, told),
+        "label_gap": _distance(mixture, whole),
+        "label_divergence": np.where(told, kl_divergence(np.where(told[:, None], mixture, whole), whole), np.nan),
+        "label_gap_so_far": np.where(told, _distance(until, whole), np.nan),
+        "label_gap_alone": mean(_distance(shares, whole)[client]),
+    }
+    if "disagreement" in replies.metrics:
+        found["disagreement"] = mean(replies.metrics["disagreement"])
+    if "wlrc" in replies.metrics:
+        count = np.maximum(total(np.ones(len(row))), 1)
+        found["wlrc"] = np.where(told, total(replies.metrics["wlrc"]) / count, np.nan)
+    return found
+
+
+@dataclass(frozen=True)
+class References:
+    """What the terms of a method are to be read beside; of one partition."""
+
+    participants: float  # mean label entropy, nats
+    unseen: float  # nan if nobody is unseen
+    pooled: float  # TV between all participants' examples together and all clients': what no selection can mend
+
+
+def references(partition: Partition) -> References:
+    """Return the terms that the choice of clients and weights does not change."""
+    entropy = label_entropy(partition.label_counts)
+    own, unseen = entropy[partition.participants], entropy[partition.unseen]
+    counts = partition.label_counts
+    pooled = _shares(np.stack([counts[partition.participants].sum(axis=0), counts.sum(axis=0)]))
+    return References(
+        participants=float(np.nanmean(own)) if np.isfinite(own).any() else np.nan,
+        unseen=float(np.nanmean(unseen)) if np.isfinite(unseen).any() else np.nan,
+        pooled=float(_distance(pooled[0], pooled[1])),
+    )
+
+
+def _shares(counts: Ints) -> Floats:
+    shares: Floats = counts / np.maximum(counts.sum(axis=1), 1)[:, None]
+    return shares
+
+
+def _distance(p: Floats, q: Floats) -> Floats:
+    """Return the total variation between distributions in the last axis."""
+    distance: Floats = np.abs(p - q).sum(axis=-1) / 2
+    return distance
+
+
+def _left_out(shares: Floats, participants: Ints, client: Ints, row: Ints, told: Bools) -> Floats:
+    found = np.full(len(told), np.nan)
+    known = np.flatnonzero(told)
+    if len(known) == 0:
+        return found
+    sampled = known[np.unique(np.linspace(0, len(known) - 1, SAMPLED).round().astype(int))]
+    begins, ends = np.searchsorted(row, [sampled, sampled + 1])  # replies lie in the order of the rounds
+    own = shares[participants]
+    step = max(1, BLOCK // max(own.size, 1))
+    for t, begin, end in zip(sampled, begins, ends, strict=True):
+        rest = ~_among(participants, client[begin:end], len(shares))
+        if rest.any():
+            blocks = [client[first : min(first + step, end)] for first in range(begin, end, step)]
+            found[t] = _nearest(own[rest], shares, blocks).mean()
+    return found
+
+
+def _nearest(own: Floats, shares: Floats, blocks: list[Ints]) -> Floats:
+    """Return each row's least distance to the shares of the clients in all blocks."""
+    nearest: Floats = np.min([_distance(own[:, None], shares[block]).min(axis=1) for block in blocks], axis=0)
+    return nearest
+
+
+def _among(ids: Ints, chosen: Ints, n: int) -> Bools:
+    held = np.zeros(n, np.bool_)
+    held[chosen] = True
+    return held[ids]
