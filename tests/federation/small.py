@@ -15,9 +15,21 @@ from fedreach.federation.round import (
 from fedreach.federation.selection import Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg, LocalSGD
-from fedreach.federation.weighting import ByExamples
+from fedreach.federation.weighting import ByDisagreement, ByEntropy, ByExamples, Equal
 
 D = 5  # numbers in the model, 4 bytes each
+
+OPTIONS = {
+    "product": {"parts": (ByEntropy(), ByExamples())},
+    "mix": {"parts": (Equal(), ByDisagreement())},
+    "clip": {"inner": ByExamples(), "most": 0.5},
+}
+"""Of parts that cannot do without."""
+
+
+def part(table, name):
+    """Return a built-in part."""
+    return table[name](**OPTIONS.get(name, {}))
 
 
 def federation(selection=None, weighting=None, server=None, cohort=2):
@@ -36,6 +48,7 @@ def make_reports(ids, update=None, trainable=None):
     ids = np.asarray(ids, np.int64)
     update = np.outer(ids + 1.0, np.ones(D)).astype(np.float32) if update is None else update
     metrics = {"num_examples": (ids + 1.0) * 10, "loss": ids * 0.5, "label_entropy": ids * 0.1}
+    metrics |= {"disagreement": ids * 0.1 + 0.5, "wlrc": ids * 0.01 + 0.1}
     return Reports(ids, update, metrics, np.ones((len(ids), 3), np.int64), trainable=trainable)
 
 

@@ -12,10 +12,15 @@ from fedreach.arrays import Floats, Ints
 
 @dataclass(frozen=True)
 class SecureSum:
-    """Clients weigh and scale their updates themselves; the server sees two sums, sum_i a_i u_i and sum_i a_i.
+    """The server sees no client's labels, weight or update, but their sums.
 
-    Their quotient is the weighted mean, so the model is the same as if the server had seen the weights
-    a_i / sum_j a_j, for every weighting in which a_i is the client's own: see `fedreach.federation.secure_sum`.
+    Clients weigh and scale their updates themselves; the server sees sum_i a_i update_i and sum_i a_i. Their quotient
+    is the weighted mean, so the model is the same, up to rounding, as if the server had seen the weights
+    a_i / sum_j a_j: see `fedreach.federation.secure_sum`, which states how far off it may be.
+
+    This needs a weighting in which a_i is the client's own (one with a method `raw`), and a selection that asks for
+    neither labels nor updates. Sizes are public in FedReach, and so is who was chosen; and a sum over a single client
+    is that client's update.
     """
 
     only_sum: ClassVar[bool] = True

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from fedreach.arrays import Floats
-from fedreach.federation.round import Reports, State
+from fedreach.federation.weighting.base import OwnWeight
 
 
 @dataclass(frozen=True)
-class Equal:
+class Equal(OwnWeight):
     """Give each client the same say: w_i = 1 / r."""
 
-    def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
-        """Return the (r,) weights."""
-        r = len(reports.ids)
-        return np.full(r, 1 / r), state
+    def raw(self, metrics: Mapping[str, Floats]) -> Floats:
+        """Return 1 for everybody."""
+        return np.ones(len(metrics["num_examples"]))

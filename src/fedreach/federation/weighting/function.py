@@ -8,15 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedreach.arrays import Floats
-from fedreach.errors import PartError
-from fedreach.federation.round import Reports, State
+from fedreach.federation.round import Measurement, Reports, State
+from fedreach.federation.weighting.base import normalised
 
 
 @dataclass(frozen=True)
 class FunctionWeighting:
     """Use ``function(reports) -> (r,) numbers``; they are divided by their sum.
 
-    Facts that the function needs (see `FACTS`) are named in its attribute ``needs``.
+    Facts that the function needs (see `FACTS`) are named in its attribute ``needs``, what clients shall measure for it
+    stands in ``measures``.
 
     Example:
         >>> reports = Reports(np.arange(2), np.zeros((2, 1), np.float32), {"num_examples": np.array([1.0, 3.0])})
@@ -36,9 +37,11 @@ class FunctionWeighting:
         """The facts that the function asks of clients."""
         return tuple(getattr(self.function, "needs", ()))
 
+    @property
+    def measures(self) -> tuple[Measurement, ...]:
+        """What the function has clients measure."""
+        return tuple(getattr(self.function, "measures", ()))
+
     def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
         """Return the (r,) weights."""
-        raw = np.asarray(self.function(reports), dtype=np.float64)
-        if not (np.isfinite(raw).all() and (raw >= 0).all() and raw.sum() > 0):
-            raise PartError(f"{self.name} must return numbers that are not negative, not all 0; got {raw}.")
-        return raw / raw.sum(), state
+        return normalised(self, np.asarray(self.function(reports), dtype=np.float64)), state

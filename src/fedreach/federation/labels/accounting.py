@@ -1,0 +1,37 @@
+"""What noise on label counts costs in privacy, by the privacy loss distributions of the library dp_accounting."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from fedreach.errors import ConfigError
+
+
+def check_epsilon(owner: str, epsilon: float) -> None:
+    """Refuse a budget that is no number or hides everything: at 0.001 the noise is that of thousands of examples."""
+    if not 0.001 <= epsilon < math.inf:
+        raise ConfigError(f"{owner}.epsilon must be finite and at least 0.001; got {epsilon}.")
+
+
+def loss_distributions() -> Any:
+    """Return the module ``dp_accounting.pld.privacy_loss_distribution``.
+
+    Raises:
+        ConfigError: If the library is not installed.
+    """
+    try:
+        from dp_accounting.pld import privacy_loss_distribution
+    except ImportError as error:
+        raise ConfigError(
+            "Accounting for privacy needs the library dp_accounting; install it with pip install 'fedreach[privacy]'."
+        ) from error
+    return privacy_loss_distribution
+
+
+def one_example_replaced(distribution: Any) -> Any:
+    """Return the loss of replacing an example, given that of changing one count by 1.
+
+    Another example in place of one lowers a count by 1 and raises another by 1, whose noises are independent.
+    """
+    return distribution.self_compose(2)

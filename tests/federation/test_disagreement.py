@@ -1,0 +1,84 @@
+"""What a client measures of how far the bounds on its loss disagree."""
+
+import numpy as np
+import pytest
+
+from fedreach.errors import ConfigError
+from fedreach.federation.measurements.disagreement import Disagreement
+from fedreach.federation.protocols import Measurement
+from fedreach.federation.round import LocalOutputs
+from fedreach.streams import generator
+
+
+def outputs_of(logits, labels):
+    logits, labels = np.asarray(logits, np.float32), np.asarray(labels)
+    logits.setflags(write=False)
+    labels.setflags(write=False)
+    return LocalOutputs(logits, labels)
+
+
+def errors(share, m=100):
+    """Logits of which this share is wrong."""
+    wrong = np.arange(m) < share * m
+    return outputs_of(np.stack([~wrong, wrong], axis=1), np.zeros(m, np.int64))
+
+
+def measured(outputs, **options):
+    return Disagreement(**options).measure(outputs, generator(0, "measure"))
+
+
+def test_it_is_a_measurement():
+    assert isinstance(Disagreement(), Measurement)
+    assert (Disagreement().name, Disagreement.wants_before) == ("disagreement", False)
+
+
+def test_errors_of_a_tenth_give_the_golden_total_but_for_the_divisor_of_the_variance():
+    """design/golden.json, "robust_weights", has .1 * .9; with many examples m - 1 is m."""
+    expected = [0.3039467199999999, 1.323346028089211, 1.815689204666272, 2.7735110729657877]
+    for share, eta in zip([0, 0.05, 0.1, 0.3], expected, strict=True):
+        assert measured(errors(share, 100_000), loss="zero_one") == pytest.approx(eta, rel=1e-5)
+
+
+def test_always_wrong_looks_like_always_right_with_errors_but_not_with_divergences():
+    """The trap of measuring before training; see the docstring."""
+    assert measured(errors(0.2), loss="zero_one") == pytest.approx(measured(errors(0.8), loss="zero_one"))
+    assert measured(errors(0.2)) < measured(errors(0.8))
+
+
+def test_a_client_that_is_fitted_better_disagrees_less():
+    logits, labels = generator(1, "test").normal(size=(50, 4)), np.arange(50) % 4
+    right = np.eye(4)[labels]
+    totals = [measured(outputs_of(logits + margin * right, labels)) for margin in (0, 2, 4, 8, 16)]
+    assert totals == sorted(totals, reverse=True)
+    least = sum(d**2 * (2 - d**2) for d in 0.02 * np.arange(1, 11))
+    assert measured(outputs_of(1e4 * right, labels)) == pytest.approx(least)
+
+
+def test_a_larger_radius_and_a_finer_step_sum_over_more_distances():
+    outputs = errors(0.3)
+    parts = [measured(outputs, radius=0.1 * i, step=0.1 * i) for i in (1, 2, 3)]
+    assert measured(outputs, radius=0.3, step=0.1) == pytest.approx(sum(parts))
+
+
+def test_allowing_for_few_examples_matters_less_with_many():
+    def widened(m):
+        return measured(errors(0.1, m), confidence=0.01) / measured(errors(0.1, m))
+
+    assert 1 < widened(1_000_000) < 1.1 < widened(100) < widened(10)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"loss": "jds"}, r"Disagreement\.loss: there is no loss 'jds'\. Did you mean 'jsd'\?"),
+        ({"radius": 0.0}, r"Disagreement\.radius must be above 0 and at most 1; got 0\.0"),
+        ({"radius": 1.5}, r"Disagreement\.radius must be above 0 and at most 1; got 1\.5"),
+        ({"radius": np.nan}, r"Disagreement\.radius must be above 0"),
+        ({"step": 0}, r"Disagreement\.step must be above 0 and at most the radius, 0\.2; got 0"),
+        ({"step": 0.21}, r"Disagreement\.step must be above 0 and at most the radius, 0\.2; got 0\.21"),
+        ({"confidence": 1.0}, r"Disagreement\.confidence must be between 0 and 1"),
+    ],
+)
+def test_an_option_out_of_range_is_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        Disagreement(**options)
