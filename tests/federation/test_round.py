@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from fedreach.federation.round import (
-    NO_STATE,
     FederationState,
     Selection,
     conclude_round,
+    observe_probe,
     plan_probe,
     plan_round,
     weighted_sum,
@@ -19,7 +19,7 @@ from fedreach.federation.server import Average
 from fedreach.federation.weighting import WEIGHTINGS, Equal
 from fedreach.streams import generator
 
-from .small import D, conclude, federation, make_reports, make_view, start
+from .small import D, conclude, federation, make_reports, make_view, part, start
 
 
 def test_the_cohort_shrinks_to_those_available_and_ids_come_out_increasing():
@@ -115,17 +115,20 @@ def frozen(value):
 @pytest.mark.parametrize("selection", SELECTIONS)
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
 def test_no_part_writes_to_what_it_is_given(selection, weighting):
-    chosen = federation(SELECTIONS[selection](), WEIGHTINGS[weighting](), Average(momentum=0.5))
+    chosen = federation(part(SELECTIONS, selection), part(WEIGHTINGS, weighting), Average(momentum=0.5))
     view = frozen(make_view(facts=("label_entropy", "label_counts")))
     state = start(chosen, view)
-    for _ in range(3):
+    for number in (1, 2, 3):
         state = frozen(state)
-        seen = replace(view, loss=np.where(np.isnan(state.loss), 1.0, state.loss))
+        seen = replace(view, loss=np.where(np.isnan(state.loss), 1.0, state.loss), round=number)
         probe = plan_probe(chosen, state, seen)
         if probe is not None:
             seen = replace(seen, probed=np.isin(view.ids, probe.ids))
+            if probe.asks == "update":
+                seen = replace(seen, sent_update=seen.probed)
+                answers = replace(make_reports(probe.ids), round=number, probe=True)
+                state = frozen(observe_probe(chosen, state, frozen(answers)))
         cohort = plan_round(chosen, state, frozen(seen))
         state, _ = conclude_round(chosen, state, seen, cohort, frozen(make_reports(cohort.ids)))
     assert state.round == 3
     assert isinstance(state, FederationState)
-    assert state.selection == NO_STATE

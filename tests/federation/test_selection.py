@@ -35,15 +35,15 @@ def make_view(loss=None, num_examples=None, entropy=None, available=None, n=N):
 def read_only(view):
     for field in fields(view):
         value = getattr(view, field.name)
-        if value is not None:
+        if isinstance(value, np.ndarray):
             value.setflags(write=False)
     return view
 
 
 def permuted(view, order):
     """Return the view in which position i holds what position order[i] held; the ids stay increasing."""
-    arrays = {f.name: getattr(view, f.name)[order] for f in fields(view) if f.name != "ids"}
-    return replace(view, **arrays)
+    arrays = {f.name: getattr(view, f.name) for f in fields(view) if f.name != "ids"}
+    return replace(view, **{name: value[order] for name, value in arrays.items() if isinstance(value, np.ndarray)})
 
 
 @pytest.mark.parametrize("name", SELECTIONS)

@@ -1,46 +1,82 @@
-"""Ask some clients for their loss and choose the worst off."""
+"""Choose the worst off of some candidates."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 
-from fedreach.errors import ConfigError
+from fedreach.arrays import Ints
+from fedreach.errors import ConfigError, nearest
 from fedreach.federation.round import ClientView, Probe, Selection, State
 from fedreach.federation.selection.base import Policy, largest
+
+Loss = Literal["full", "batch", "last"]
 
 
 @dataclass(frozen=True)
 class PowerOfChoice(Policy):
     """Choose the k clients with the largest loss among some candidates.
 
-    Candidates are drawn without replacement with probability proportional to their number of examples. Each is
-    sent the model and answers with its mean training loss: one model down and 4 bytes up a candidate, counted.
-    Ties go to the lower id.
+    Candidates are drawn without replacement with probability proportional to their number of examples. A candidate
+    that is asked is sent the model and answers with its mean training loss: one model down and 4 bytes up, counted.
+    Ties go to the lower id; a candidate that was asked and did not answer comes last.
 
     Args:
-        candidates: How many are asked, at least the cohort; None asks everybody who is available, as in
+        candidates: How many there are, at least the cohort; None takes everybody who is available, as in
             "Advocating for the Silent" (arXiv 2310.07171). Fewer than the cohort: as many as the cohort.
+        loss: Which loss is compared. ``"full"``: over all of a candidate's examples. ``"batch"``: over `batch_size`
+            of them, less work for the client (cpow-d). ``"last"``: the last one heard, for which nobody is asked; a
+            candidate never heard from counts as +inf and so goes first (rpow-d).
+        batch_size: Examples of ``loss = "batch"``, at least 1.
+
+    Raises:
+        ConfigError: If an option is out of its range.
 
     Reference: Cho et al., "Towards Understanding Biased Client Selection in Federated Learning", AISTATS 2022,
     section 4.
+
+    Example:
+        >>> view = ClientView.of(np.arange(5), np.full(5, 10), loss=np.array([0.3, 0.9, np.nan, 0.9, 0.5]))
+        >>> PowerOfChoice(loss="last").select({}, view, 2, np.random.Generator(np.random.Philox(0))).ids
+        array([2, 1])
     """
 
     candidates: int | None = None
+    loss: Loss = "full"
+    batch_size: int = 64
 
     def __post_init__(self) -> None:
+        if self.loss not in get_args(Loss):
+            raise ConfigError(
+                f"PowerOfChoice.loss must be 'full', 'batch' or 'last'; got {self.loss!r}."
+                + nearest(str(self.loss), get_args(Loss))
+            )
         if self.candidates is not None and self.candidates < 1:
             raise ConfigError(f"PowerOfChoice.candidates must be at least 1; got {self.candidates}.")
+        if self.batch_size < 1:
+            raise ConfigError(f"PowerOfChoice.batch_size must be at least 1; got {self.batch_size}.")
 
     def probe(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Probe | None:
-        """Return the candidates."""
-        ids = view.ids[view.available]
-        if self.candidates is None or self.candidates >= len(ids):
-            return Probe(ids)
-        examples = view.num_examples[view.available]
-        return Probe(rng.choice(ids, size=max(k, self.candidates), replace=False, p=examples / examples.sum()))
+        """Return the candidates, unless it is the last known loss that counts."""
+        if self.loss == "last":
+            return None
+        ids = self._candidates(view, k, rng)
+        return Probe(ids) if self.loss == "full" else Probe(ids, "batch_loss", self.batch_size)
 
     def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
         """Return the k candidates with the largest loss."""
+        if self.loss == "last":
+            rows = view.rows(np.sort(self._candidates(view, k, rng)))
+            loss = view.loss[rows]
+            return Selection(largest(view.ids[rows], np.where(np.isnan(loss), np.inf, loss), k))
         return Selection(largest(view.ids[view.probed], view.loss[view.probed], k))
+
+    def _candidates(self, view: ClientView, k: int, rng: np.random.Generator) -> Ints:
+        """Return the ids of the candidates."""
+        ids: Ints = view.ids[view.available]
+        if self.candidates is None or self.candidates >= len(ids):
+            return ids
+        examples = view.num_examples[view.available]
+        return rng.choice(ids, size=max(k, self.candidates), replace=False, p=examples / examples.sum())
