@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -244,7 +246,7 @@ def _formats(text: str) -> tuple[str, ...]:
 
 
 def _report(folders: Sequence[Path], out: Path, formats: tuple[str, ...], as_json: bool) -> None:
-    from fedreach.report import as_records, read, terminal_table, write_report
+    from fedreach.report import as_records, read, terminal_table, terminal_theory, write_report
 
     written = write_report(folders, out, formats=formats)
     comparison = read(folders)
@@ -256,6 +258,8 @@ def _report(folders: Sequence[Path], out: Path, formats: tuple[str, ...], as_jso
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else LOG_WIDTH)
     console.print(terminal_table(comparison, width=console.width))
+    if (theory := terminal_theory(comparison, width=console.width)) is not None:
+        console.print(theory)
     click.echo(f"\nPage: {written.page}")
     for kind, paths in (("Tables", written.tables), ("Figures", written.figures)):
         if paths:
@@ -314,6 +318,62 @@ def _federated(experiment: Experiment, base: Path) -> FederatedData:
     with blamed(experiment, base):
         builder = Builder(experiment, base)
         return builder.federated(builder.dataset(progress=sys.stderr.isatty()), experiment.seeds[0])
+
+
+# ------------------------------------------------------------------------------------------------------ verify
+
+
+@main.command(
+    epilog="Examples:\n\n\b\n  fedreach verify\n  fedreach verify minimax scaffold\n"
+    "  fedreach verify my_policy.py:rarely_heard\n  fedreach verify my_solvers.py:MyDyn --as feddyn --set alpha=0.5"
+)
+@click.argument("parts", nargs=-1)
+@click.option("--kind", help="What the part is, such as selection; needed where its methods do not tell.")
+@click.option("--as", "as_", multiple=True, metavar="NAME", help="Try it by the laws of this built-in part, too.")
+@click.option("--set", "options", multiple=True, metavar="NAME=VALUE", help="An option of the part. Repeatable.")
+@click.option("--without", multiple=True, metavar="LAW", help="Leave out a law. Repeatable.")
+@click.option("--list", "only_list", is_flag=True, help="Show all laws in words, and try nothing.")
+@_json
+def verify(
+    parts: tuple[str, ...],
+    kind: str | None,
+    as_: tuple[str, ...],
+    options: tuple[str, ...],
+    without: tuple[str, ...],
+    only_list: bool,
+    as_json: bool,
+) -> None:
+    """Try parts by the laws that they must keep; tell which law broke, and with which input.
+
+    PARTS are built-in names, FILE.py:NAME or module:NAME: a class, an object, or a function that selects or weighs.
+    Without PARTS, all built-in ones. A class that inherits from a built-in part, or is named like one, must keep that
+    one's own laws as well. Ends with 1 if a law is broken.
+    """
+    if "numpy" not in sys.modules:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # inputs are small: threads would only wait for each other
+    from fedreach.experiments import verifying
+
+    if only_list:
+        laws = verifying.listed()
+        click.echo(json.dumps(laws) if as_json else verifying.list_text(laws))
+        return
+    began, found = time.perf_counter(), []
+    for verdict in verifying.verdicts(parts, Path.cwd(), kind=kind, as_=as_, options=options, without=without):
+        found.append(verdict)
+        if not as_json:
+            click.echo(verifying.line(verdict))
+    seconds = time.perf_counter() - began
+    broken, skipped = [v for v in found if not v.keeps_all], [v for v in found if v.skipped]
+    if as_json:
+        click.echo(json.dumps({"parts": [verifying.record(v) for v in found], "seconds": seconds, "kept": not broken}))
+    if parts and skipped:
+        raise ConfigError(skipped[0].skipped)
+    tried = len(found) - len(skipped)
+    if broken:
+        _end(f"{len(broken)} of {tried} parts break{'s' if len(broken) == 1 else ''} a law.", 1)
+    if not as_json:
+        left_out = f"; {len(skipped)} skipped, as libraries are missing" if skipped else ""
+        click.echo(f"All laws kept by {tried} part{'s' * (tried != 1)} in {seconds:.0f} s{left_out}.")
 
 
 # ------------------------------------------------------------------------------------------- list, init, shells

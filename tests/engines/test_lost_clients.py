@@ -1,6 +1,7 @@
 """Clients that fail, cannot be reached or hold nothing."""
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from fedreach.errors import DataError, TrainingError
 from fedreach.federation.participation import Bernoulli
 from fedreach.federation.selection import Full, FunctionSelection, PowerOfChoice
 from fedreach.federation.solvers import FedAvg, LocalSGD
+from fedreach.federation.weighting import OwnWeight
 from fedreach.models import build
 from fedreach.testing.problems import tiny_data, tiny_simulation, two_quadratics
 
@@ -103,3 +105,54 @@ def test_a_participant_without_training_examples_is_named():
         replace(tiny_simulation(), data=data).start()
     others = replace(data, population=Population(np.array([0, 2, 3]), np.array([1, 4, 5])))
     assert replace(tiny_simulation(), data=others).start().round == 0
+
+
+def test_a_lost_reply_costs_a_download_and_changes_nothing_else():
+    simulation = changed(replace(tiny_simulation(), participation=Bernoulli(reply_prob=0.5)), selection=Full())
+    state, seen = simulation.start(), set()
+    for _ in range(12):
+        done = simulation.step(state)
+        lost = done.report.lost
+        assert set(lost.values()) <= {"its reply did not arrive"}
+        assert len(done.report.cohort) + len(lost) == 4
+        assert done.report.bytes_down == 4 * MODEL
+        assert done.report.bytes_up == (4 - len(lost)) * REPORT
+        ids = list(lost)
+        np.testing.assert_array_equal(done.state.loss[ids], state.loss[ids])
+        seen.add(len(lost))
+        state = done.state
+    assert len(seen) > 2
+
+
+@dataclass(frozen=True)
+class Broken:
+    """Measures the number of examples, but client 2's answer is no number."""
+
+    name: str = "broken"
+    wants_before: ClassVar[bool] = False
+
+    def measure(self, outputs, rng):
+        return float("nan") if outputs.labels.tolist() == LABELS_OF_2 else float(len(outputs.labels))
+
+
+LABELS_OF_2 = tiny_data().labels[tiny_data().train[2]].tolist()
+
+
+@dataclass(frozen=True)
+class ByBroken(OwnWeight):
+    measures = (Broken(),)
+
+    def raw(self, metrics):
+        return metrics["broken"]
+
+
+def test_a_client_that_measures_no_number_is_named():
+    simulation = changed(tiny_simulation(), selection=Full(), weighting=ByBroken())
+    with pytest.raises(TrainingError, match="Client 2 failed in round 1: its 'broken' is not finite"):
+        simulation.step(simulation.start())
+    report = replace(simulation, drop_failing=True).step(simulation.start()).report
+    assert report.cohort == (0, 1, 3)
+    assert report.lost == {2: "its 'broken' is not finite"}
+    sizes = tiny_data().train.sizes[[0, 1, 3]]
+    assert report.metrics["broken"] == tuple(sizes)
+    np.testing.assert_allclose(report.weights, sizes / sizes.sum())

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach.engines.sequential import Sequential
 from fedreach.data.partition.statistics import label_entropy
+from fedreach.engines.sequential import Sequential
 from fedreach.engines.simulation import simulate
 from fedreach.errors import ConfigError, PartError
 from fedreach.federation.round import Federation

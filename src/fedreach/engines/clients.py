@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedreach.arrays import Float32s, Floats, Ints
+from fedreach.arrays import Bools, Float32s, Floats, Ints
 from fedreach.data.federated import FederatedData
 from fedreach.engines.base import Engine, Trained
 from fedreach.errors import TrainingError
@@ -57,7 +57,9 @@ class Clients:
         The memory changes for those whose report counts, and for nobody who was only probed.
         """
         trained = self._train(state, view, ids)
-        ids, trained, lost = self._arrived(ids, trained, view.round, probe=probe)
+        ids, trained, lost = self._finite(ids, trained, view.round)
+        measured = self._measured(state, view.rows(ids), ids, trained)
+        ids, trained, measured, lost = self._arrived(ids, trained, measured, lost, view.round, probe=probe)
         rows = view.rows(ids)
         memory, note = state.memory, None
         if memory is not None and len(ids) and not probe:
@@ -73,7 +75,7 @@ class Clients:
         reports = Reports(
             ids,
             trained.update,
-            metrics | self._measured(state, rows, ids, trained),
+            metrics | measured,
             label_counts=None if view.label_counts is None else view.label_counts[rows],
             lost=lost,
             trainable=trained.trainable,
@@ -104,15 +106,42 @@ class Clients:
         update, loss, steps = (np.concatenate(column)[back] for column in zip(*(t[:3] for t in done), strict=True))
         return Trained(update, loss, steps, done[0].trainable)
 
-    def _arrived(
-        self, ids: Ints, trained: Trained, number: int, *, probe: bool
-    ) -> tuple[Ints, Trained, dict[int, str]]:
-        """Return those whose replies count, and why the others' do not."""
+    def _finite(self, ids: Ints, trained: Trained, number: int) -> tuple[Ints, Trained, dict[int, str]]:
+        """Return those whose update is finite, and why the others do not count."""
         finite = np.isfinite(trained.update).all(axis=1) & np.isfinite(trained.loss)
         lost = {
             int(client): f"its update is not finite (mean training loss {loss:.4g})"
             for client, loss in zip(ids[~finite], trained.loss[~finite], strict=True)
         }
+        self._refuse_failing(lost, number)
+        return ids[finite], _some(trained, finite), lost
+
+    def _arrived(
+        self,
+        ids: Ints,
+        trained: Trained,
+        measured: dict[str, Floats],
+        lost: dict[int, str],
+        number: int,
+        *,
+        probe: bool,
+    ) -> tuple[Ints, Trained, dict[str, Floats], dict[int, str]]:
+        """Return those who measured numbers and whose replies were not lost on the way, and why the others' were."""
+        counts = np.ones(len(ids), np.bool_)
+        for name, values in measured.items():
+            wrong = ~np.isfinite(values)
+            failing = dict.fromkeys(map(int, ids[wrong]), f"its {name!r} is not finite")
+            self._refuse_failing(failing, number)
+            lost, counts = failing | lost, counts & ~wrong
+        replies = getattr(self.participation, "replies", None)
+        if replies is not None:
+            purpose = "probe-replies" if probe else "replies"
+            arrived = replies(len(ids), generator(self.federation.seed, purpose, number))
+            lost = dict.fromkeys(map(int, ids[~arrived]), "its reply did not arrive") | lost
+            counts &= arrived
+        return ids[counts], _some(trained, counts), {name: v[counts] for name, v in measured.items()}, lost
+
+    def _refuse_failing(self, lost: Mapping[int, str], number: int) -> None:
         if lost and not self.drop_failing:
             client, cause = next(iter(lost.items()))
             more = f" So did {len(lost) - 1} more." if len(lost) > 1 else ""
@@ -120,16 +149,6 @@ class Clients:
                 f"Client {client} failed in round {number}: {cause}.{more} Lower local.rate or set local.clip_norm; "
                 "or go on without failing clients by run.on_failure = 'drop'."
             )
-        replies = getattr(self.participation, "replies", None)
-        if replies is not None:
-            purpose = "probe-replies" if probe else "replies"
-            arrived = replies(len(ids), generator(self.federation.seed, purpose, number))
-            lost |= dict.fromkeys(map(int, ids[finite & ~arrived]), "its reply did not arrive")
-            finite &= arrived
-        if finite.all():
-            return ids, trained, lost
-        counted = Trained(trained.update[finite], trained.loss[finite], trained.steps[finite], trained.trainable)
-        return ids[finite], counted, lost
 
     def _remembered(
         self, state: FederationState, memory: ClientMemory, rows: Ints, trained: Trained
@@ -159,6 +178,13 @@ class Clients:
                     rng = generator(self.federation.seed, purpose, state.round + 1, int(ids[row]))
                     values[measurement.name][row] = measurement.measure(output, rng)
         return values
+
+
+def _some(trained: Trained, rows: Bools) -> Trained:
+    """Return what these rows hold, without a copy where that is all."""
+    if rows.all():
+        return trained
+    return Trained(trained.update[rows], trained.loss[rows], trained.steps[rows], trained.trainable)
 
 
 def _by_model(state: FederationState, rows: Ints) -> Iterator[tuple[int, Ints]]:

@@ -153,7 +153,7 @@ class Stacked(Engine):
         return loss * torch.from_numpy(count).to(self.device)
 
     def _terms_of(self, terms: Terms, rows: Rows, weights: Tensors) -> dict[str, Terms]:
-        """Return, for each parameter, what the solver prepared for these rows: vectors as views, numbers to broadcast."""
+        """Return what the solver prepared for these rows, by parameter: vectors as views, numbers to broadcast."""
         own: dict[str, Terms] = {name: {} for name in weights}
         for key, values in terms.items():
             if values.shape[1] == 1:
