@@ -80,5 +80,5 @@ def test_json_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     store.write_json("run.json", {"a": 1})
     with pytest.raises(ValueError, match="not JSON compliant"):
         store.write_json("run.json", {"a": float("nan")})
-    assert json.loads((tmp_path / "run.json").read_text()) == {"format": 1, "a": 1}
+    assert json.loads((tmp_path / "run.json").read_text()) == {"format": 2, "a": 1}
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]

@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedreach.arrays import AnyArray, Bools, Ints
-from fedreach.data.datasets import Dataset
+from fedreach.data.datasets import Dataset, content_hash
 from fedreach.data.noise import corrupt
 from fedreach.data.partition import Partition
 from fedreach.data.population import Population, draw_population
+from fedreach.data.server_data import ServerData, drawn_for_server, given_to_server
 from fedreach.errors import ConfigError, DataError
 from fedreach.streams import generator
 
@@ -37,6 +39,11 @@ class Ranges:
         """Client of each sample in `order`, (samples,)."""
         return np.repeat(np.arange(len(self.offsets) - 1), self.sizes)
 
+    def without(self, gone: Bools) -> Ranges:
+        """Return the ranges without the samples of `order` that are flagged, (samples,)."""
+        left = np.bincount(self.owner()[~gone], minlength=len(self.offsets) - 1)
+        return _ranges(self.order[~gone], left)
+
     def label_counts(self, labels: Ints, num_classes: int) -> Ints:
         """Return the (N, c) number of samples per client and class."""
         n = len(self.offsets) - 1
@@ -45,19 +52,12 @@ class Ranges:
 
 
 @dataclass(frozen=True, eq=False)
-class ServerData:
-    """What the server holds itself."""
-
-    x: AnyArray  # (s, ...)
-    y: Ints  # (s,)
-
-
-@dataclass(frozen=True, eq=False)
 class FederatedData:
     """What every method of a comparison shares.
 
     Participants train on `train` and are tested on `held_out`; unseen clients never train, so all of their
-    samples are test data. `labels` may be noisy on the training part; held-out and test labels never are.
+    samples are test data. `labels` may be noisy on the training part; held-out and test labels never are. Samples that
+    the server took from clients are in neither part, so that nobody trains or is tested on them.
     """
 
     dataset: Dataset
@@ -78,6 +78,10 @@ class FederatedData:
         """Return the (N, c) labels that the clients see on their training part."""
         return self.train.label_counts(self.labels, self.dataset.num_classes)
 
+    def taken_by_server(self) -> Ints:
+        """Return the (N,) number of samples that the server took from each client."""
+        return self.partition.sizes - self.train.sizes - self.held_out.sizes
+
     def digest(self) -> str:
         """Return the sha256 that names this federation: data, labels, partition, splits and who takes part."""
         d = self.dataset
@@ -85,6 +89,8 @@ class FederatedData:
         arrays = (self.labels, self.train.order, self.train.offsets, self.held_out.order, self.held_out.offsets)
         for array in (*arrays, self.population.participants):
             digest.update(np.ascontiguousarray(array, dtype="<i8").tobytes())
+        if self.server is not None:
+            digest.update(f"server {content_hash(self.server.x, self.server.y)}".encode())
         return digest.hexdigest()
 
 
@@ -98,19 +104,29 @@ def federate(
     exclude_labels: Sequence[int] = (),
     held_out: float = 0.2,
     noise: Mapping[str, Any] | None = None,
+    server_examples: int | None = None,
+    server_data: tuple[Any, Any] | Path | str | None = None,
 ) -> FederatedData:
-    """Choose who takes part, hold data out and add label noise.
+    """Choose who takes part, hold data out, give the server its share and add label noise.
 
     Args:
         dataset: What is divided.
         partition: How, over N clients.
-        seed: Of the three choices; each has a stream of its own, so that one does not change the others.
+        seed: Of the four choices; each has a stream of its own, so that one does not change the others.
         participants: See `fedreach.data.population.draw_population`, also for the two exclusions.
         exclude_clients: Ids of clients that never train.
         exclude_labels: Clients with an example of one of these classes never train.
         held_out: Share of each client's samples that is held out, see `split_held_out`.
         noise: Arguments of `fedreach.data.noise.corrupt`, such as ``{"kind": "symmetric", "rate": 0.2}``. Only
             training labels are corrupted: what is held out must measure the truth.
+        server_examples: How many training examples the server takes from the clients, those that never train too, so
+            that its sample stands for everybody; see `fedreach.data.server_data.drawn_for_server`. None: none.
+        server_data: Data of the server's own instead, see `fedreach.data.server_data.given_to_server`; clients then
+            keep all of theirs.
+
+    Raises:
+        ConfigError: If an argument is outside its range.
+        DataError: If partition or server data do not belong to the data set.
 
     Example:
         >>> from fedreach.data.catalogue import load
@@ -134,6 +150,15 @@ def federate(
         exclude_clients=exclude_clients,
         exclude_labels=exclude_labels,
     )
+    server = None
+    if server_examples is not None and server_data is not None:
+        raise ConfigError("server_data: give server_examples or server_data, not both.")
+    if server_examples is not None:
+        taken = drawn_for_server(train.owner(), server_examples, generator(seed, "server-data"))
+        index = np.sort(train.order[taken])
+        server, train = ServerData(dataset.train_x[index], dataset.train_y[index]), train.without(taken)
+    elif server_data is not None:
+        server = given_to_server(dataset, server_data)
     labels, record = dataset.train_y, None
     if noise is not None:
         own = Partition(np.arange(len(train.order)), train.offsets, kind=partition.kind)
@@ -143,7 +168,7 @@ def federate(
         labels = labels.copy()
         labels[train.order] = made.labels
         record = made.record
-    return FederatedData(dataset, labels, partition, population, train, held, record)
+    return FederatedData(dataset, labels, partition, population, train, held, record, server)
 
 
 def split_held_out(partition: Partition, share: float, rng: np.random.Generator) -> tuple[Ranges, Ranges]:

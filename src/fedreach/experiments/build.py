@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fedreach.data.catalogue import load
 from fedreach.data.datasets import Dataset
@@ -12,12 +11,9 @@ from fedreach.data.federated import FederatedData, federate
 from fedreach.data.partition import Partition, handle_empty
 from fedreach.engines.simulation import Simulation, simulate
 from fedreach.errors import ConfigError, DataError
-from fedreach.experiments import names
-from fedreach.experiments.config import Choice, Experiment
+from fedreach.experiments import names, parts
+from fedreach.experiments.config import Experiment
 from fedreach.federation.round import Federation
-from fedreach.federation.selection import FunctionSelection
-from fedreach.federation.solvers import LocalSGD
-from fedreach.federation.weighting import FunctionWeighting
 from fedreach.streams import generator
 
 
@@ -41,13 +37,13 @@ class Builder:
         return load(name, folder, download=data.download, progress=progress, **data.options)
 
     def federated(self, dataset: Dataset, seed: int) -> FederatedData:
-        """Partition the data set, choose who takes part, hold data out and add label noise.
+        """Partition the data set, choose who takes part, hold data out, give the server its share and add label noise.
 
         All of it depends on ``population.seed``, or on `seed` where that is not set, and on nothing else, so that
         all methods of a comparison share it.
         """
         e = self.experiment
-        p = e.population
+        p, own = e.population, e.server_data
         seed = seed if p.seed is None else p.seed
         return federate(
             dataset,
@@ -58,6 +54,8 @@ class Builder:
             exclude_labels=p.exclude_labels,
             held_out=p.held_out,
             noise=None if e.noise is None else {"kind": e.noise.name, **e.noise.options},
+            server_examples=None if own is None else own.examples,
+            server_data=None if own is None or own.file is None else self.base / own.file,
         )
 
     def _without_empty(self, partition: Partition) -> Partition:
@@ -80,26 +78,9 @@ class Builder:
         made: Partition = make(dataset.train_y, num_clients, generator(seed, "partition"), **options)
         return made
 
-    def part(self, kind: str, choice: Choice) -> Any:
-        """Return a part of a federation; a user's function is wrapped."""
-        target = names.find(kind, choice.name, self.base)
-        wrappers = {"selection": FunctionSelection, "weighting": FunctionWeighting}
-        if kind in wrappers and not isinstance(target, type):
-            return wrappers[kind](_with_options(target, choice.options))
-        return target(**choice.options)
-
     def federation(self, seed: int) -> Federation:
         """Return the federation that `[method]` describes."""
-        method = self.experiment.method
-        return Federation(
-            selection=self.part("selection", method.selection),
-            weighting=self.part("weighting", method.weighting),
-            solver=self.part("solver", method.solver),
-            local=LocalSGD(**self.experiment.local.model_dump()),
-            server=self.part("server", method.server),
-            cohort=method.cohort,
-            seed=seed,
-        )
+        return parts.federation(self.experiment, seed, self.base)
 
     def simulation(self, data: FederatedData, seed: int, threads: int = 1) -> Simulation:
         """Return the federation on its data, with model and engine."""
@@ -120,18 +101,6 @@ class Builder:
             engine=e.engine.name,
             device=e.engine.device,
             threads=threads,
-            participation=self.part("participation", e.population.participation),
+            participation=parts.make("participation", e.population.participation, self.base),
             drop_failing=e.run.on_failure == "drop",
         )
-
-
-def _with_options(function: Any, options: dict[str, Any]) -> Any:
-    if not options:
-        return function
-
-    def configured(*args: Any) -> Any:
-        return function(*args, **options)
-
-    configured.__name__ = function.__name__
-    configured.needs = getattr(function, "needs", ())  # type: ignore[attr-defined]
-    return configured

@@ -44,7 +44,12 @@ def _options(kind: str, name: str, thing: Any) -> dict[str, Any]:
     given = names.given(kind, name, thing)
     parameters = inspect.signature(thing).parameters.values()
     empty = inspect.Parameter.empty
-    return {p.name: "required" if p.default is empty else p.default for p in parameters if p.name not in given}
+    known = {part: key for key, part in names.table(kind).items()}  # a part that is a default is said by its name
+    return {
+        p.name: "required" if p.default is empty else known.get(type(p.default), p.default)
+        for p in parameters
+        if p.name not in given
+    }
 
 
 def text(found: Sequence[dict[str, Any]]) -> str:

@@ -13,6 +13,10 @@ Positive = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 
+PARTS = ("selection", "weighting", "solver", "server", "label_statistics")
+"""Keys of a method that name a part of its federation."""
+
+
 class Section(BaseModel):
     """A table of the file: unknown keys are refused, types are not guessed."""
 
@@ -64,6 +68,13 @@ class PopulationSection(Section):
     seed: Seed | None = None  # of partition, noise and population; default: the seed of the run
 
 
+class ServerDataSection(Section):
+    """Data that the server holds itself, for methods that train on it: drawn from the clients', or a file."""
+
+    examples: Positive | None = None  # taken from training data of all clients, those that never train too
+    file: str | None = None  # an .npz file with x and y
+
+
 class LocalSection(Section):
     """Local SGD, see `fedreach.federation.solvers.LocalSGD`."""
 
@@ -109,6 +120,7 @@ class Method(Section):
     weighting: Choice | None = None
     solver: Choice | None = None
     server: Choice | None = None
+    label_statistics: Choice | None = None
     cohort: Positive | None = None
     local: dict[str, Any] = {}
 
@@ -120,6 +132,7 @@ class DefaultMethod(Section):
     weighting: Choice = Choice(name="by_examples")
     solver: Choice = Choice(name="fedavg")
     server: Choice = Choice(name="average")
+    label_statistics: Choice = Choice(name="exact")
     cohort: Positive = 10
 
 
@@ -135,6 +148,7 @@ class Experiment(Section):
     partition: PartitionSection = PartitionSection.model_validate({"alpha": 0.3})
     noise: Choice | None = None
     population: PopulationSection = PopulationSection()
+    server_data: ServerDataSection | None = None
     model: Choice = Choice(name="mlp")
     local: LocalSection = LocalSection()
     engine: EngineSection = EngineSection()

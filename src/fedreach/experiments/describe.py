@@ -10,6 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import fedreach
 from fedreach.data.federated import FederatedData
 from fedreach.data.partition import statistics
@@ -50,7 +52,10 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def federation_record(data: FederatedData) -> dict[str, Any]:
-    """Return who holds what and who takes part, as ``federation.json`` keeps it."""
+    """Return who holds what and who takes part, as ``federation.json`` keeps it.
+
+    Counts and sizes are those of the partition; what the server took of each client's samples stands beside them.
+    """
     d, population = data.dataset, data.population
     counts = data.partition.label_counts(d.train_y, d.num_classes)
     participants = population.participants
@@ -74,4 +79,12 @@ def federation_record(data: FederatedData) -> dict[str, Any]:
         "participants_without_held_out_data": without.tolist(),
         "statistics": statistics(data.partition, d.train_y, d.num_classes).summary(),
         "noise": None if data.noise is None else dict(data.noise),
+        "server_data": _server_record(data),
     }
+
+
+def _server_record(data: FederatedData) -> dict[str, Any] | None:
+    if data.server is None:
+        return None
+    counts = np.bincount(data.server.y, minlength=data.dataset.num_classes)
+    return {"examples": len(data.server.y), "label_counts": counts.tolist(), "taken": data.taken_by_server().tolist()}

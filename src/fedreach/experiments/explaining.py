@@ -98,9 +98,14 @@ def listed(problems: Iterable[Problem], source: Path, text: str, overridden: Seq
     for path, message in dict.fromkeys(problems):
         number = None if _came_from(path, overridden) else _line(text, path) if source.suffix != ".json" else 0
         where = "--set " if number is None else f"{source.name}:{number}: " if number else ""
-        lines.append((number is None, number or 0, f"{where}{'.'.join(map(str, path)) or 'file'}: {message}"))
+        lines.append((number is None, number or 0, f"{where}{_key(path) or 'file'}: {message}"))
     count = "1 mistake" if len(lines) == 1 else f"{len(lines)} mistakes"
     return f"{count} in {source.name}:\n  " + "\n  ".join(line for _, _, line in sorted(lines))
+
+
+def _key(path: Path_) -> str:
+    """Return a path as people write it: ``methods.x.weighting.parts[1].temperature``."""
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
 
 
 def _came_from(path: Path_, overridden: Sequence[Path_]) -> bool:
@@ -112,12 +117,20 @@ def _line(text: str, path: Path_) -> int:
     """Return the line of a key, or of the closest table above it; 0 where the file has neither."""
     steps = [str(step) for step in path]
     table: list[str] = []
+    last: dict[tuple[str, ...], int] = {}  # index of the element of each [[list of tables]] that began last
     best = found = 0
     for number, line in enumerate(text.splitlines(), start=1):
         header = re.match(r"\s*\[\[?([^\]]+)\]", line)
         key = re.match(r"\s*([A-Za-z0-9_.\"' -]+?)\s*=", line)
         if header:
-            table = [part.strip().strip("\"'") for part in header[1].split(".")]
+            whole = [part.strip().strip("\"'") for part in header[1].split(".")]
+            table = []
+            for depth, part in enumerate(whole, start=1):
+                table.append(part)
+                if depth == len(whole) and line.lstrip().startswith("[["):
+                    last[tuple(table)] = last.get(tuple(table), -1) + 1
+                if tuple(table) in last:
+                    table.append(str(last[tuple(table)]))
             full = table
         elif key:
             full = table + [part.strip().strip("\"'") for part in key[1].split(".")]

@@ -11,8 +11,9 @@ from typing import Any
 
 from fedreach.errors import FedReachError, PartError, RunFolderError
 from fedreach.experiments import names
-from fedreach.experiments.config import Choice, Experiment
+from fedreach.experiments.config import PARTS, Choice, Experiment
 from fedreach.experiments.folder import RunFolder
+from fedreach.experiments.parts import with_nested
 
 HARMLESS = {
     "name",
@@ -91,10 +92,10 @@ def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
 
 def users_files(experiment: Experiment, base: Path) -> dict[str, Path]:
     """Return each name of the user's own code in the experiment, with its file."""
-    e, method = experiment, experiment.method
-    choices: list[Choice] = [e.data, e.partition, e.model, e.population.participation]
-    choices += [method.selection, method.weighting, method.solver, method.server]
-    choices += [] if e.noise is None else [e.noise]
+    e = experiment
+    choices: list[Choice] = [e.data, e.partition, e.model, *([] if e.noise is None else [e.noise])]
+    for part in (e.population.participation, *(getattr(e.method, kind) for kind in PARTS)):
+        choices += with_nested(part)
     files = {choice.name: names.code_file(choice.name, base) for choice in choices if ":" in choice.name}
     return {name: path for name, path in files.items() if path is not None and path.is_file()}
 

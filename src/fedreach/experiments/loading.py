@@ -12,11 +12,13 @@ from typing import Any
 
 import pydantic
 
-from fedreach.errors import ConfigError, nearest
-from fedreach.experiments import names
-from fedreach.experiments.config import Choice, Experiment, LocalSection
+from fedreach.errors import ConfigError, FedReachError, nearest
+from fedreach.experiments import parts
+from fedreach.experiments.config import PARTS, Choice, Experiment, LocalSection
 from fedreach.experiments.explaining import Path_, Problem, explained, listed
 from fedreach.experiments.options import check_choice
+from fedreach.federation.contract import name_of
+from fedreach.federation.protocols import ServerTrains
 
 DEFAULT = Path(__file__).parent / "templates" / "digits.toml"
 
@@ -68,6 +70,7 @@ def check(raw: Mapping[str, Any], base: Path) -> tuple[Experiment | None, list[P
                 problems += explained(error, ("methods", name, "local"), LocalSection)
     if experiment is not None:
         problems += _contradictions(experiment, base)
+        problems += _clashes(experiment, base, problems)
     return experiment, problems
 
 
@@ -99,6 +102,10 @@ def _contradictions(e: Experiment, base: Path) -> list[Problem]:
             problems.append(
                 Problem(("methods", name), "a method's name becomes a folder: use letters, digits, _ . + = -.")
             )
+    own = e.server_data
+    if own is not None and (own.examples is None) == (own.file is None):
+        got = "neither" if own.file is None else "both"
+        problems.append(Problem(("server_data",), f"give either `examples` or `file`; got {got}."))
     participants = e.population.participants
     drawn = e.partition.file is None and e.partition.name != "natural"  # else the file or the data say how many
     if drawn and isinstance(participants, int) and participants > e.partition.clients:
@@ -130,9 +137,35 @@ def _cohorts(e: Experiment) -> list[tuple[Path_, int, Choice]]:
 
 def _ignores_cohort(selection: Choice, base: Path) -> bool:
     try:
-        return bool(getattr(names.find("selection", selection.name, base), "ignores_cohort", False))
-    except ConfigError:
-        return True  # there is no such policy, which is said elsewhere
+        return bool(getattr(parts.make("selection", selection, base), "ignores_cohort", False))
+    except Exception:
+        return True  # there is no such policy, or it cannot be made, which is said elsewhere
+
+
+def _clashes(e: Experiment, base: Path, known: Sequence[Problem]) -> list[Problem]:
+    """Return which parts are right by themselves, but not together; parts with a known problem are left alone."""
+    problems = []
+    for name in e.methods or [None]:
+        where: Path_ = ("method",) if name is None else ("methods", name)
+        said = {} if name is None else dict(e.methods[name])
+        places = {kind: (*(where if said.get(kind) else ("method",)), kind) for kind in (*PARTS, "cohort")}
+        wrong = [*places.values(), ("local",), (*where, "local")]
+        if any(problem.path[: len(path)] == path for problem in known for path in wrong):
+            continue
+        try:
+            federation = parts.federation(e.resolved(name), 0, base)
+            federation.needs()
+            federation.measurements()
+        except FedReachError as error:
+            problems.append(Problem(where, str(error)))
+            continue
+        except Exception as error:  # in a user's own part
+            problems.append(Problem(where, f"the parts cannot be joined: {type(error).__name__}: {error}."))
+            continue
+        if isinstance(federation.server, ServerTrains) and e.server_data is None:
+            rule = "trains on data of the server's own, and there is none. Add `[server_data] examples = 100`."
+            problems.append(Problem(places["server"], f"{name_of(federation.server)} {rule}"))
+    return problems
 
 
 def _choices(raw: Mapping[str, Any]) -> list[tuple[str, tuple[str, ...]]]:
@@ -140,11 +173,10 @@ def _choices(raw: Mapping[str, Any]) -> list[tuple[str, tuple[str, ...]]]:
     places: list[tuple[str, tuple[str, ...]]]
     places = [(kind, (kind,)) for kind in ("data", "partition", "noise", "model")]
     places.append(("participation", ("population", "participation")))
-    parts = ("selection", "weighting", "solver", "server")
-    places += [(part, ("method", part)) for part in parts]
+    places += [(part, ("method", part)) for part in PARTS]
     methods = raw.get("methods")
     for name in methods if isinstance(methods, dict) else ():
-        places += [(part, ("methods", name, part)) for part in parts]
+        places += [(part, ("methods", name, part)) for part in PARTS]
     return [(kind, path) for kind, path in places if _at(raw, path) is not None]
 
 
@@ -182,21 +214,32 @@ def _read(source: Path) -> tuple[str, dict[str, Any]]:
 
 
 def _override(raw: dict[str, Any], override: str) -> Path_:
-    """Set one option and return its path."""
+    """Set one option and return its path; a step into a list is a number, ``parts[1]`` or ``parts.1``."""
     key, equals, value = override.partition("=")
-    path = [step.strip() for step in key.split(".")]
+    path: list[str | int] = [step.strip() for step in re.sub(r"\[(\d+)\]", r".\1", key).split(".")]
     if not equals or not all(path):
         raise ConfigError(f"--set must be of the form a.b=c, such as local.rate=0.05; got {override!r}.")
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         parsed = value.strip()
-    table = raw
-    for step in path[:-1]:
-        inner = table.get(step)
+    table: Any = raw
+    for i, step in enumerate(path):
+        if isinstance(table, list):
+            step = path[i] = _index(step, table, override)
+        if i == len(path) - 1:
+            table[step] = parsed
+            break
+        inner = table.get(step) if isinstance(table, dict) else table[step]
         if isinstance(inner, str):  # selection = "uniform" becomes a table when an option is set
             inner = {"name": inner}
-        table[step] = inner if isinstance(inner, dict) else {}
+        table[step] = inner if isinstance(inner, dict | list) else {}
         table = table[step]
-    table[path[-1]] = parsed
     return tuple(path)
+
+
+def _index(step: str | int, table: Sequence[Any], override: str) -> int:
+    if not str(step).isdecimal() or int(step) >= len(table):
+        rule = f"must name an element of the list by its number, 0 to {len(table) - 1}"
+        raise ConfigError(f"--set {override}: {step!r} {rule}. Or set the whole list.")
+    return int(step)

@@ -24,18 +24,26 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "weighting": ("fedreach.federation.weighting", "WEIGHTINGS"),
     "solver": ("fedreach.federation.solvers", "SOLVERS"),
     "server": ("fedreach.federation.server", "SERVERS"),
+    "label_statistics": ("fedreach.federation.labels", "LABEL_STATISTICS"),
     "engine": ("fedreach.engines", "ENGINES"),
 }
 """Kind -> where its table of names stands. Tables are imported when they are looked into, and not before."""
 
 PROTOCOLS: Mapping[str, tuple[str, str]] = {
     "participation": ("fedreach.federation.participation", "Participation"),
-    "selection": ("fedreach.federation.round", "SelectionPolicy"),
-    "weighting": ("fedreach.federation.round", "Weighting"),
-    "solver": ("fedreach.federation.solvers", "LocalSolver"),
-    "server": ("fedreach.federation.round", "ServerStep"),
+    "selection": ("fedreach.federation.protocols", "SelectionPolicy"),
+    "weighting": ("fedreach.federation.protocols", "Weighting"),
+    "solver": ("fedreach.federation.protocols", "LocalSolver"),
+    "server": ("fedreach.federation.protocols", "ServerStep"),
+    "label_statistics": ("fedreach.federation.protocols", "LabelStatistics"),
 }
 """Kinds whose names stand for a part of a federation, and the protocol that it must follow."""
+
+FURTHER: Mapping[str, tuple[str, tuple[str, str]]] = {
+    "solver": ("prepare", ("fedreach.federation.protocols", "MemorySolver")),
+    "server": ("trains", ("fedreach.federation.protocols", "ServerTrains")),
+}
+"""Kinds of which some parts follow a second protocol: those that have this method, and then all of it."""
 
 CALLED_WITH: Mapping[str, tuple[str, ...]] = {
     "partition": ("labels", "num_clients", "rng"),

@@ -7,14 +7,14 @@ import inspect
 import typing
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pydantic
 from pydantic import BaseModel, ConfigDict
 
 from fedreach.errors import ConfigError, DataError
-from fedreach.experiments import names
+from fedreach.experiments import names, parts
 from fedreach.experiments.config import Choice, Data, PartitionSection
 from fedreach.experiments.explaining import Path_, Problem, explained
 from fedreach.streams import generator
@@ -36,18 +36,37 @@ def check_choice(kind: str, path: Path_, choice: Mapping[str, Any], base: Path) 
     except ConfigError as error:
         return [Problem((*path, "name"), str(error))]
     options = {key: value for key, value in choice.items() if key not in own.model_fields}
+    problems = _check_nested(kind, path, options, base) if kind in names.PROTOCOLS else []
     model = options_model(target, given)
     if model is not None:
         try:
             model.model_validate(options)
         except pydantic.ValidationError as error:
             known = [*model.model_fields, *own.model_fields]
-            return explained(error, path, known=known, owner=f"{kind} {name!r}")
+            problems += explained(error, path, known=known, owner=f"{kind} {name!r}")
+    if problems:
+        return problems
     if kind == "partition" and ":" not in name and name != "natural":
         return [Problem(path, message) for message in _out_of_range(target, options)]
     if kind in names.PROTOCOLS and not names.is_wrapped(kind, target):
-        return [Problem(path, message) for message in _broken_contract(kind, name, target, options)]
+        return [Problem(path, message) for message in _broken_contract(kind, Choice.model_validate(choice), base)]
     return []
+
+
+def _check_nested(kind: str, path: Path_, options: Mapping[str, Any], base: Path) -> list[Problem]:
+    """Return what is wrong with the parts that a part is made of."""
+    problems = []
+    listed = options.get("parts")
+    if listed is not None and not isinstance(listed, list):
+        problems.append(Problem((*path, "parts"), f"must be a list of names or tables with a `name`; got {listed!r}."))
+    for where, said in parts.nested(options):
+        choice = {"name": said} if isinstance(said, str) else said
+        if isinstance(choice, dict) and isinstance(choice.get("name"), str):
+            problems += check_choice(kind, (*path, *where), choice, base)
+        else:
+            rule = f"must be a name, or a table with a `name`; got {said!r} ({type(said).__name__})."
+            problems.append(Problem((*path, *where), rule))
+    return problems
 
 
 def _out_of_range(partitioner: Callable[..., Any], options: Mapping[str, Any]) -> list[str]:
@@ -61,21 +80,33 @@ def _out_of_range(partitioner: Callable[..., Any], options: Mapping[str, Any]) -
     return []
 
 
-def _broken_contract(kind: str, name: str, target: Callable[..., Any], options: Mapping[str, Any]) -> list[str]:
-    """Make the part and say which methods it lacks, or why it cannot be made."""
+def _broken_contract(kind: str, choice: Choice, base: Path) -> list[str]:
+    """Make the part and say what it lacks, or why it cannot be made."""
     try:
-        part = target(**options)
+        part = parts.make(kind, choice, base)
     except ConfigError as error:
         return [str(error)]
     except Exception as error:
-        return [f"{name!r} cannot be made: {type(error).__name__}: {error}."]
-    module, protocol = names.PROTOCOLS[kind]
-    wanted = [key for key in vars(getattr(importlib.import_module(module), protocol)) if not key.startswith("_")]
-    lacking = [key for key in wanted if not callable(getattr(part, key, None))]
-    if not lacking:
-        return []
-    base = " Inherit from fedreach.federation.selection.Policy to have all but `select`." if kind == "selection" else ""
-    return [f"{name!r} must have the methods of {module}.{protocol}; {', '.join(lacking)} missing.{base}"]
+        return [f"{choice.name!r} cannot be made: {type(error).__name__}: {error}."]
+    protocols = [names.PROTOCOLS[kind]]
+    method, further = names.FURTHER.get(kind, ("", protocols[0]))
+    if callable(getattr(part, method, None)):
+        protocols.append(further)
+    hint = " Inherit from fedreach.federation.selection.Policy to have all but `select`." if kind == "selection" else ""
+    return [
+        f"{choice.name!r} must have all of {module}.{protocol}; {', '.join(lacking)} missing.{hint}"
+        for module, protocol in protocols
+        if (lacking := _lacking(part, getattr(importlib.import_module(module), protocol)))
+    ]
+
+
+def _lacking(part: Any, protocol: type) -> list[str]:
+    """Return which methods, properties and attributes of a protocol an object does not have."""
+    methods = [key for key, value in vars(protocol).items() if inspect.isfunction(value) and key[0] != "_"]
+    others = [key for key, value in vars(protocol).items() if isinstance(value, property)]
+    others += inspect.get_annotations(protocol)
+    lacking = [key for key in methods if not callable(getattr(part, key, None))]
+    return lacking + [key for key in others if not hasattr(part, key)]
 
 
 def options_model(target: Callable[..., Any], given: Collection[str]) -> type[BaseModel] | None:
@@ -93,19 +124,21 @@ def options_model(target: Callable[..., Any], given: Collection[str]) -> type[Ba
     parameters = inspect.signature(target).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return None
-    function: Any = vars(target)["__init__"] if inspect.isclass(target) and "__init__" in vars(target) else target
-    try:
-        hints = typing.get_type_hints(function)
-    except NameError:
-        hints = {}
+    hints = parts.hints(target)
     fields: dict[str, Any] = {}
     for parameter in parameters:
         if parameter.name in given or parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
             continue
         hint = hints.get(parameter.name, Any)
-        default = ... if parameter.default is parameter.empty else parameter.default
-        fields[parameter.name] = (hint if _is_plain(hint) else Any, default)
+        hint = hint if _is_plain(hint) else Any
+        if parts.is_tuple(hint):
+            hint = Annotated[hint, pydantic.BeforeValidator(_tuple_for_list)]
+        fields[parameter.name] = (hint, ... if parameter.default is parameter.empty else parameter.default)
     return pydantic.create_model("Options", __config__=ConfigDict(extra="forbid", strict=True), **fields)
+
+
+def _tuple_for_list(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _is_plain(hint: Any) -> bool:

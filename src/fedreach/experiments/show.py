@@ -52,6 +52,9 @@ def summary(experiment: Experiment, data: FederatedData) -> str:
         f"  {len(population.participants)} take part, {len(population.unseen)} never train; "
         f"{experiment.population.held_out:.0%} of each participant's samples are held out",
     ]
+    if data.server is not None:
+        taken = ", taken from the training data of all clients" if data.taken_by_server().any() else " of its own"
+        lines.append(f"  the server holds {len(data.server.y)} samples{taken}")
     if data.noise:
         lines.append(f"  label noise: {data.noise['num_changed']} training labels are wrong ({data.noise['kind']})")
     empty = np.flatnonzero(np.bincount(d.train_y, minlength=d.num_classes) == 0)

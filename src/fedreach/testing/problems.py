@@ -14,6 +14,7 @@ from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData, Ranges, split_held_out
 from fedreach.data.partition import Partition, iid
 from fedreach.data.population import Population
+from fedreach.data.server_data import ServerData
 from fedreach.engines.base import Engine, Trained
 from fedreach.engines.sequential import Sequential
 from fedreach.engines.simulation import Simulation
@@ -136,6 +137,7 @@ def two_quadratics(
         train,
         Ranges(nobody, np.zeros(3, int)),
         None,
+        ServerData(dataset.train_x[:1], dataset.train_y[:1]),  # it says that there is one: `server_step` needs no data
     )
     federation = Federation(
         selection=Full(),
