@@ -108,7 +108,7 @@ def test_a_participant_without_training_examples_is_named():
 
 
 def test_a_lost_reply_costs_a_download_and_changes_nothing_else():
-    simulation = changed(replace(tiny_simulation(), participation=Bernoulli(reply_prob=0.5)), selection=Full())
+    simulation = changed(replace(tiny_simulation(), participation=Bernoulli(1.0, reply_prob=0.5)), selection=Full())
     state, seen = simulation.start(), set()
     for _ in range(12):
         done = simulation.step(state)

@@ -280,7 +280,7 @@ class _Loop:
         return broadcast
 
     def _models(self, state: FederationState) -> dict[str, AnyArray]:
-        """Return the served model by parameter name; one a cluster, under ``0/``, ``1/``, ..., where there are several."""
+        """Return the served model by parameter name; of several, one a cluster, under ``0/...``, ``1/...``."""
         models, layout = state.served(self.simulation.federation), self.simulation.engine.layout
         return {
             (f"{number}/{name}" if len(models) > 1 else name): view.numpy()

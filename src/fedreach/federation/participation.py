@@ -49,7 +49,7 @@ class Bernoulli:
             lost forgets the round, as if it had not been asked.
     """
 
-    act_prob: float = 1.0
+    act_prob: float
     reply_prob: float = 1.0
 
     def __post_init__(self) -> None:
