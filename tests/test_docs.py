@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "benchmarks").glob("*.md"))]
-FEW = ["--set", "rounds=2", "--set", "evaluation.every=1"]
+FEW = ["--set", "rounds=2", "--set", "evaluation.every=2"]
 DATA = os.environ.get("FEDREACH_DATA") or str(ROOT.parent / "shared" / "data")
 
 
@@ -66,10 +66,36 @@ def test_an_example_program_runs_and_says_something(example: Path, tmp_path: Pat
     assert run([sys.executable, str(example)], tmp_path).stdout.count("\n") >= 2
 
 
-@pytest.mark.parametrize("example", sorted((ROOT / "examples").rglob("*.toml")), ids=lambda path: path.name)
+@pytest.mark.parametrize("example", sorted((ROOT / "examples" / "papers").glob("*.py")), ids=lambda path: path.name)
+def test_a_papers_example_says_what_is_claimed_and_what_was_measured(example: Path, tmp_path: Path) -> None:
+    said = run([sys.executable, str(example), "--quick"], tmp_path).stdout.lower()
+    if not Path(DATA, "MNIST").exists():
+        pytest.skip("the data files are not here; set FEDREACH_DATA to the folder that holds them")
+    assert "claim" in said
+    assert "measured" in said
+
+
+LONG = {"fashion_mnist_selection.toml", "fashion_mnist_weighting.toml"}  # a minute and more, even with two rounds
+EXPERIMENTS = [
+    pytest.param(path, marks=pytest.mark.slow) if path.name in LONG else path
+    for path in sorted((ROOT / "examples").rglob("*.toml"))
+]
+
+
+@pytest.mark.parametrize("example", EXPERIMENTS, ids=lambda path: path.name)
 def test_an_example_experiment_runs(example: Path, tmp_path: Path) -> None:
-    if example.name == "fashion_mnist.toml" and not Path(DATA, "FashionMNIST").exists():
-        pytest.skip("the Fashion-MNIST files are not here; set FEDREACH_DATA to the folder that holds them")
+    need_data(example)
     out = tmp_path / "out"
     run(quick(f"fedreach compare {example} --out {out} --quiet"), tmp_path)
     assert (out / "report" / "index.html").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("name", sorted(LONG))
+def test_a_long_example_is_at_least_right_in_all_its_parts(name: str, tmp_path: Path) -> None:
+    need_data(ROOT / "examples" / name)
+    run(quick(f"fedreach partition {ROOT / 'examples' / name}"), tmp_path)
+
+
+def need_data(example: Path) -> None:
+    if example.name.startswith("fashion_mnist") and not Path(DATA, "FashionMNIST").exists():
+        pytest.skip("the Fashion-MNIST files are not here; set FEDREACH_DATA to the folder that holds them")

@@ -119,6 +119,7 @@ def test_decisions_and_checks_of_an_experiment_need_no_torch() -> None:
     assert not loaded(statement) & HEAVY
     assert not loaded("import fedreach.experiments.loading, fedreach.experiments.compare") & HEAVY
     assert not loaded("import fedreach.data.catalogue, fedreach.data.partition, fedreach.data.noise") & HEAVY
+    assert not loaded("import fedreach.testing, fedreach.experiments.verifying") & HEAVY
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["compare", "--help"], ["--version"], ["init", "x"], ["comparee"]])

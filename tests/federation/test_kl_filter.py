@@ -44,7 +44,8 @@ def chosen(policy, view, k=4, seed=0):
     ],
 )
 def test_those_within_the_threshold_are_chosen_and_no_others(options, positions):
-    assert chosen(KLFilter(**options), make_view()) == (positions, "")
+    said = "" if len(positions) == 4 else f"{len(positions)} of 4 clients within {options['threshold']:g} nats"
+    assert chosen(KLFilter(**options), make_view()) == (positions, said)
 
 
 def test_k_of_those_admitted_are_drawn_each_equally_often():
@@ -61,7 +62,8 @@ def test_k_of_those_admitted_are_drawn_each_equally_often():
 
 def test_distances_are_from_all_participants_and_only_available_ones_are_chosen():
     view = make_view(available=np.array([True, True, True, False]))
-    assert chosen(KLFilter(0.3), view) == ([0, 1], "")  # as above, although the pool without client 3 is another
+    # As above, although the pool without client 3 is another.
+    assert chosen(KLFilter(0.3), view, k=3) == ([0, 1], "2 of 3 clients within 0.3 nats")
 
 
 def test_where_nobody_passes_the_nearest_is_let_in_and_the_row_says_so():
@@ -76,7 +78,8 @@ def test_clients_are_let_in_by_increasing_divergence_until_they_hold_enough(leas
     got, remark = chosen(policy, make_view())
     assert got == positions
     # One alone passes, and holds 30 examples.
-    assert (remark == "") if least == 30 else re.match(rf"1 of 4 .* admitted {admitted}, up to 0\.", remark)
+    more = "" if least == 30 else rf"; admitted {admitted}, up to 0\.\d+"
+    assert re.fullmatch(f"1 of 4 clients within 0.15 nats{more}", remark)
 
 
 def test_where_all_together_hold_too_little_all_are_let_in():
@@ -104,7 +107,7 @@ def test_the_threshold_that_the_error_names_is_enough():
     with pytest.raises(PartError) as error:
         chosen(policy, make_view())
     named = float(re.search(r"enough is ([0-9.]+)\.$", str(error.value))[1])
-    positions, remark = chosen(replace(policy, threshold=named), make_view())
+    positions, remark = chosen(replace(policy, threshold=named), make_view(), k=3)
     assert (positions, remark) == ([0, 1, 3], "")
 
 

@@ -82,7 +82,7 @@ def find(kind: str, name: str, base: Path) -> Callable[..., Any]:
         ConfigError: If there is no such thing.
     """
     if ":" in name and kind != "noise":
-        found = _users(name, base)
+        found = users_own(name, base)
         if not callable(found):
             raise ConfigError(f"{name!r} must be a class or a function; got {type(found).__name__}.")
         result: Callable[..., Any] = found
@@ -130,7 +130,8 @@ def code_file(name: str, base: Path) -> Path | None:
     return Path(spec.origin).resolve() if spec is not None and spec.origin else None
 
 
-def _users(name: str, base: Path) -> Any:
+def users_own(name: str, base: Path) -> Any:
+    """Return what ``FILE.py:NAME`` or ``module:NAME`` stands for, or say what is wrong with it."""
     where, _, attribute = name.rpartition(":")
     if not where or not attribute:
         raise ConfigError(f"{name!r} must be 'FILE.py:NAME' or 'module:NAME'.")

@@ -94,8 +94,8 @@ class ClientMemory:
         present = path.stat().st_size if path.exists() else 0
         if present < needed:
             raise RunFolderError(
-                f"{path} must hold {needed} bytes of what clients keep between rounds; it holds {present}. Put it back, "
-                "or move the run folder away to start this run anew."
+                f"{path} must hold {needed} bytes of what clients keep between rounds; it holds {present}. "
+                "Put it back, or move the run folder away to start this run anew."
             )
         file = RowFile(path, width, taken=places[places >= 0].tolist())
         return cls(tuple(None if place < 0 else StoredRow(file, int(place)) for place in places), width, file)

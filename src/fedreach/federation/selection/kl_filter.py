@@ -23,8 +23,8 @@ class KLFilter(Policy):
     An available client i is admitted if KL(p || p_i) <= `threshold`, where p_i is its label distribution, smoothed, and
     p the pooled one of all participants, available or not (see `fedreach.theory.divergence.label_divergences`). k of
     those admitted are drawn, each set of k equally likely; all of them if they are fewer than k, so that the cohort
-    shrinks. If nobody is admitted, or all of them together hold fewer than `min_examples`, the filter cannot be
-    kept, see `infeasible`.
+    shrinks, as the row of the round says. If nobody is admitted, or all of them together hold fewer than
+    `min_examples`, the filter cannot be kept, see `infeasible`.
 
     With few examples a client, hardly any passes the paper's 0.2 nats: of clients with 750 examples from
     Dirichlet(0.5) fewer than 1 %, so that the filter keeps the clients that are nearly balanced.
@@ -73,7 +73,7 @@ class KLFilter(Policy):
                 )
 
     def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
-        """Return the cohort; the remark says where clients beyond the threshold were let in."""
+        """Return the cohort; the remark says where clients beyond the threshold were let in, or too few were not."""
         assert view.label_counts is not None  # because of `needs`
         # Rounded, so that the order of summation decides neither a tie nor who stands exactly at the threshold.
         divergence = label_divergences(view.label_counts, self.direction, self.smoothing).round(12)[view.available]
@@ -85,13 +85,15 @@ class KLFilter(Policy):
         if within < enough and self.infeasible == "error":
             raise PartError(self._refusal(far, held, within, enough, view.round))
         admitted = min(max(within, enough), len(ids))
-        remark = self._remark(far, held, within, admitted) if within < enough else ""
+        remark = self._remark(far, held, within, admitted) if within < enough or admitted < k else ""
         chosen = np.sort(ids[order[:admitted]])
         return Selection(chosen if admitted <= k else rng.choice(chosen, size=k, replace=False), remark)
 
     def _remark(self, far: Floats, held: Ints, within: int, admitted: int) -> str:
-        said = f"{within} of {len(far)} clients within {self.threshold:g} nats; admitted {admitted}, "
-        said += f"up to {far[admitted - 1]:.4g}"
+        said = f"{within} of {len(far)} clients within {self.threshold:g} nats"
+        if admitted == within:
+            return said
+        said += f"; admitted {admitted}, up to {far[admitted - 1]:.4g}"
         short = held[admitted - 1] < self.min_examples
         return f"{said}, with {held[admitted - 1]} of {self.min_examples} examples" if short else said
 

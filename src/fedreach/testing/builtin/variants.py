@@ -1,0 +1,43 @@
+"""Options that built-in parts are tried with, beside their defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedreach.federation.server import FedAdam
+from fedreach.federation.weighting import ByDisagreement, ByEntropy, ByExamples, Equal
+
+Options = Mapping[str, Any]
+
+PAIR = (ByEntropy(), ByExamples())
+
+VARIANTS: Mapping[tuple[str, str], Sequence[Options]] = {
+    ("selection", "power_of_choice"): ({}, {"candidates": 4}, {"loss": "batch"}, {"candidates": 3, "loss": "last"}),
+    ("selection", "kl_filter"): ({}, {"threshold": 10.0}, {"direction": "local_to_global", "smoothing": 0.0}),
+    ("selection", "clustered"): ({}, {"first_round": 1, "eps1": 100.0, "eps2": 0.0}),
+    ("selection", "rademacher"): ({"n_clusters": 2}, {"use": "soft", "n_clusters": 2, "every": 2}),
+    ("selection", "minimax"): ({}, {"refresh": 0}, {"sketch": 4}),
+    ("selection", "convex_hull"): ({}, {"exact": False}, {"normalize": True, "components": 3}),
+    ("weighting", "entropy"): ({}, {"temperature": 0.02}, {"temperature": 1e6}),
+    ("weighting", "disagreement"): ({}, {"loss": "zero_one", "confidence": 0.01}),
+    ("weighting", "product"): ({"parts": PAIR}, {"parts": (*PAIR, ByDisagreement()), "exponents": (0.5, 0, 2)}),
+    ("weighting", "mix"): ({"parts": PAIR}, {"parts": (*PAIR, Equal()), "shares": (1, 0, 2)}),
+    ("weighting", "clip"): ({"inner": ByExamples(), "most": 0.3}, {"inner": ByEntropy(), "times_equal": 1.0}),
+    ("solver", "fedprox"): ({}, {"mu": 0.0}),
+    ("solver", "feddyn"): ({}, {"alpha": 0.5}),
+    ("server", "average"): ({}, {"rate": 0.5, "momentum": 0.9}),
+    ("server", "torch_optim"): ({}, {"optimizer": "SGD", "options": {"momentum": 0.9}}, {"optimizer": "RMSprop"}),
+    ("server", "safari"): ({}, {"inner": FedAdam(), "client_probability": 0.0}),
+    ("participation", "bernoulli"): ({"act_prob": 1.0}, {"act_prob": 0.5, "reply_prob": 0.5}),
+    ("label_statistics", "discrete_laplace"): ({"epsilon": 1.0}, {"epsilon": 0.001}),
+    ("label_statistics", "discrete_gaussian"): ({"epsilon": 1.0, "delta": 1e-5},),
+    ("measurement", "wlrc"): ({}, {"outputs": "logits", "estimator": "closed_form"}, {"outputs": "excess_loss"}),
+    ("measurement", "disagreement"): ({}, {"loss": "zero_one"}, {"radius": 1.0, "confidence": 0.01}),
+}
+"""(kind, name) -> options; the first are those that the laws of the part itself are tried with."""
+
+
+def variants(kind: str, name: str) -> Sequence[Options]:
+    """Return the options that a built-in part is tried with."""
+    return VARIANTS.get((kind, name), ({},))

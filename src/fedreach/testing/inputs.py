@@ -1,0 +1,197 @@
+"""Small federations that parts are tried on, ordinary ones and those on which careless code fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from fedreach.arrays import AnyArray, Floats, Ints
+from fedreach.federation.labels import released_entropy
+from fedreach.federation.protocols import Measurement
+from fedreach.federation.values import ClientView, LocalOutputs, Reports
+from fedreach.streams import generator
+
+Lists = Mapping[int, Sequence[int]]
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """A made-up federation: what each client holds, and what it would answer in each round."""
+
+    words: str
+    ids: Ints  # (n,)
+    num_examples: Ints  # (n,)
+    label_counts: Floats  # (n, c)
+    loss: Floats  # (n,) falls by a tenth a round
+    direction: Floats  # (n, d) of each client's updates
+    cohort: int
+    rounds: int = 4
+    away: Lists = field(default_factory=dict)  # round -> ids that cannot be reached
+    lost: Lists = field(default_factory=dict)  # round -> ids whose replies, to a probe too, do not arrive
+    noise: float = 0.1  # how much a client's updates differ between rounds
+    heard: bool = False  # whether losses are known before round 1
+    who: Ints = field(default_factory=lambda: np.empty(0, np.int64))  # (n,) whose random numbers each client has
+
+    def __str__(self) -> str:
+        return f"{self.words}; cohort {self.cohort}"
+
+    def view(self, needs: Iterable[str] = ()) -> ClientView:
+        """Return what the server knows before round 1, with the facts that a part needs."""
+        facts: Mapping[str, Any] = {
+            "label_counts": self.label_counts,
+            "label_entropy": released_entropy(self.label_counts),
+        }
+        view = ClientView.of(self.ids, self.num_examples, loss=self.loss.copy() if self.heard else None)
+        return replace(view, **{name: facts[name].copy() for name in needs})
+
+    def available(self, number: int) -> AnyArray:
+        """Return the (n,) flags of a round."""
+        return ~np.isin(self.ids, self.away.get(number, ()))
+
+    def reports(
+        self, ids: Ints, number: int, needs: Iterable[str], measures: Iterable[Measurement], *, probe: bool = False
+    ) -> Reports:
+        """Return the replies of these clients, less those that get lost."""
+        gone = self.lost.get(number, ())
+        ids = np.sort(ids[~np.isin(ids, gone)])
+        rows = np.searchsorted(self.ids, ids)
+        view = self.view(needs)
+        metrics = {"num_examples": self.num_examples[rows].astype(np.float64), "loss": self.losses(number)[rows]}
+        if view.label_entropy is not None:
+            metrics["label_entropy"] = view.label_entropy[rows]
+        for measurement in measures:
+            purpose = f"measure {measurement.name}"
+            metrics[measurement.name] = np.array(
+                [
+                    measurement.measure(self.outputs(row, number), generator(0, purpose, number, int(self.who[row])))
+                    for row in rows
+                ],
+                dtype=np.float64,
+            )
+        return Reports(
+            ids,
+            self.updates(rows, number),
+            metrics,
+            label_counts=None if view.label_counts is None else view.label_counts[rows],
+            lost={int(client): "its reply did not arrive" for client in gone},
+            round=number,
+            probe=probe,
+        )
+
+    def losses(self, number: int) -> Floats:
+        """Return the (n,) training losses of a round."""
+        return self.loss * 0.9**number
+
+    def updates(self, rows: Ints, number: int) -> AnyArray:
+        """Return the (r, d) updates of a round."""
+        d = self.direction.shape[1]
+        noise = [generator(0, "updates", number, int(self.who[row])).standard_normal(d) for row in rows]
+        moved = self.direction[rows] + self.noise * np.array(noise).reshape(-1, d)
+        return moved.astype(np.float32)
+
+    def outputs(self, row: int, number: int) -> LocalOutputs:
+        """Return what a client's local model says about its examples."""
+        rng, c = generator(0, "outputs", number, int(self.who[row])), self.label_counts.shape[1]
+        labels = rng.integers(c, size=3 + int(self.num_examples[row]) % 5)
+        local, before = (rng.standard_normal((len(labels), c)).astype(np.float32) for _ in range(2))
+        return LocalOutputs(local, labels, before)
+
+    def renamed(self, order: Ints) -> World:
+        """Return the federation in which the i-th id is that of the client who was the order[i]-th."""
+        return replace(
+            self,
+            num_examples=self.num_examples[order],
+            label_counts=self.label_counts[order],
+            loss=self.loss[order],
+            direction=self.direction[order],
+            who=self.who[order],
+        )
+
+
+def world(words: str, n: int, cohort: int, *, d: int = 8, c: int = 4, ids: Sequence[int] | None = None) -> World:
+    """Return n clients of which no two are alike."""
+    rng = generator(n, "testing world")
+    return World(
+        words=words,
+        ids=np.arange(n) if ids is None else np.array(ids),
+        num_examples=rng.permutation(np.arange(1, n + 1)) * 7,
+        label_counts=rng.integers(1, 20, (n, c)).astype(np.float64),
+        loss=rng.uniform(0.2, 2.0, n),
+        direction=rng.standard_normal((n, d)),
+        cohort=cohort,
+        who=np.arange(n),
+    )
+
+
+def worlds() -> Iterator[World]:
+    """Yield federations of which most are inconvenient."""
+    six = world("6 clients, 0 to 5, no two alike", 6, 2)
+    alike = np.zeros(6, np.int64)
+    pairs = np.array([0, 0, 1, 1, 2, 2])
+    yield six
+    yield world("5 clients with the ids 3, 7, 20, 21 and 50", 5, 2, ids=[3, 7, 20, 21, 50])
+    yield world("a single client, with the id 4", 1, 1, ids=[4])
+    yield replace(six, words="6 clients, all of them wanted", cohort=6)
+    yield replace(six, words="6 clients, one wanted", cohort=1)
+    yield replace(
+        six,
+        words="6 clients; in round 2 only client 4 can be reached, in round 3 nobody",
+        cohort=3,
+        away={2: [0, 1, 2, 3, 5], 3: range(6)},
+    )
+    yield replace(
+        six,
+        words="6 clients; the replies of 0, 1 and 2 get lost in round 1 and those of everybody in round 2",
+        lost={1: [0, 1, 2], 2: range(6)},
+    )
+    yield replace(six.renamed(alike), words="6 clients that are all alike", noise=0.0)
+    yield replace(
+        six.renamed(pairs),
+        words="3 pairs of alike clients, each with a single class",
+        label_counts=np.eye(4)[pairs] * 10,
+        noise=0.0,
+        cohort=3,
+    )
+    yield replace(six, words="6 clients whose updates are zero", direction=np.zeros((6, 8)), noise=0.0)
+    noised = six.label_counts + np.linspace(-0.4, 0.6, 24).reshape(6, 4)
+    noised[2] = 0
+    yield replace(six, words="6 clients with noised label counts, those of client 2 all 0", label_counts=noised)
+    yield world("12 clients, 10 classes, a model of 40 numbers", 12, 5, d=40, c=10)
+
+
+def distinct_worlds() -> Iterator[World]:
+    """Yield federations without ties, in which losses are known from the start."""
+    for made in (world("7 clients, no two alike", 7, 3), world("10 clients, no two alike, ids 5 to 14", 10, 4)):
+        ids = made.ids + (5 if len(made.ids) == 10 else 0)
+        yield replace(made, ids=ids, heard=True, rounds=3)
+
+
+@dataclass(frozen=True, eq=False)
+class Heard:
+    """Reports of a few rounds, each a function of what the part needs and measures."""
+
+    words: str
+    rounds: Sequence[Callable[[Iterable[str], Iterable[Measurement]], Reports]]
+
+    def __str__(self) -> str:
+        return self.words
+
+
+def heard() -> Iterator[Heard]:
+    """Yield reports that weightings are tried on: everybody of each world replies, and then only some."""
+    for made in worlds():
+        some = made.ids[: max(1, len(made.ids) // 2)]
+
+        def told(ids: Ints, number: int, made: World = made) -> Callable[..., Reports]:
+            return lambda needs, measures: replace(made, lost={}).reports(ids, number, needs, measures)
+
+        yield Heard(f"reports of {made.words}", [told(made.ids, 1), told(some, 2), told(made.ids, 3)])
+    huge = world("", 4, 1)
+    huge = replace(huge, num_examples=np.array([1, 10, 10**6, 10**9]), loss=np.array([0.0, 1e-30, 1.0, 1e30]))
+    yield Heard(
+        "reports of 4 clients with 1 to 10^9 examples and losses of 0 to 10^30",
+        [lambda needs, measures: huge.reports(huge.ids, 1, needs, measures)],
+    )

@@ -1,0 +1,82 @@
+"""The benchmark of decisions measures every part there is, and says so where one takes too long."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedreach.federation.selection import SELECTIONS
+from fedreach.federation.weighting import WEIGHTINGS
+
+SCRIPT = Path(__file__).parents[1] / "benchmarks" / "decisions.py"
+
+
+@pytest.fixture(scope="module")
+def decisions():
+    spec = importlib.util.spec_from_file_location("decisions", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("selection", s) for s in SELECTIONS] + [("weighting", w) for w in WEIGHTINGS]
+)
+def test_every_part_can_be_measured(decisions, kind, name):
+    part = decisions.make(kind, name, sketch=8)
+    prepare = decisions.selection_work if kind == "selection" else decisions.weighting_work
+    for work, function in prepare(part, 40, 20).items():
+        answer = function()
+        if work == "choose":
+            assert 1 <= len(answer.ids) <= (40 if getattr(part, "ignores_cohort", False) else decisions.cohort(40))
+        if work == "weigh":
+            assert answer[0].sum() == pytest.approx(1)
+
+
+def test_the_rows_are_printed_and_written(tmp_path):
+    command = [sys.executable, str(SCRIPT), "--parts", "minimax", "--clients", "30", "--numbers", "100"]
+    done = subprocess.run([*command, "--json", str(tmp_path / "rows.json")], capture_output=True, text=True, check=True)
+    found = json.loads((tmp_path / "rows.json").read_text())
+    assert [(row["work"], row["clients"], row["sketch"]) for row in found["rows"]] == [
+        ("hear", 30, None),
+        ("choose", 30, None),
+    ]
+    assert all(0 < row["seconds"] < 60 and row["megabytes"] >= 0 for row in found["rows"])
+    (sketch,) = found["sketches"]
+    assert sketch["size"] == 64
+    assert 0.05 < sketch["root_mean_square"] < 0.2  # 1 / sqrt(64) = 0.125
+    assert "| Choosing a cohort | 30 clients |" in done.stdout
+
+
+def measured(work: str) -> subprocess.CompletedProcess[str]:
+    """Time some work, at most a second long, in a process of its own."""
+    code = f"import sys, time; sys.path.insert(0, {str(SCRIPT.parent)!r}); import decisions as d"
+    code += f"; print(d.timed(lambda: {work}, 1, 1)['megabytes'])"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_a_call_over_the_limit_ends_the_process():
+    began = time.perf_counter()
+    assert measured("time.sleep(30)").returncode == -signal.SIGALRM
+    assert time.perf_counter() - began < 20
+
+
+def test_memory_is_that_of_the_call():
+    assert 90 < float(measured("bytearray(100_000_000).count(1)").stdout) < 110
+
+
+def test_the_page_is_put_between_its_markers_once(decisions, tmp_path, monkeypatch):
+    page = tmp_path / "benchmarks.md"
+    page.write_text("# Speed\n\n## Other\n", encoding="utf-8")
+    monkeypatch.setattr(decisions, "PAGE", page)
+    decisions._put("old")
+    page.write_text(page.read_text() + "## After\n", encoding="utf-8")
+    decisions._put("new")
+    assert page.read_text() == "# Speed\n\n## Other\n\n<!-- decisions -->\nnew\n<!-- /decisions -->\n\n## After\n"

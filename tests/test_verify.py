@@ -1,0 +1,228 @@
+"""The command ``fedreach verify``: a user's part that is right, one that is wrong, and requests that make no sense."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedreach.cli import main
+from fedreach.testing import checks
+
+from .conftest import Command
+
+MINE = '''\
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedreach.federation.selection import Minimax, Policy
+from fedreach.federation.solvers import FedDyn
+from fedreach.federation.values import Selection
+
+
+@dataclass(frozen=True)
+class LongestWait(Policy):
+    """Choose those who waited longest, with some chance for the others."""
+
+    patience: float = 1.0
+
+    def init(self, view):
+        return {"ids": view.ids, "waited": np.ones(len(view.ids))}
+
+    def select(self, state, view, k, rng):
+        wait = state["waited"][view.available] ** self.patience
+        return Selection(rng.choice(view.ids[view.available], size=k, replace=False, p=wait / wait.sum()))
+
+    def observe(self, state, reports):
+        waited = state["waited"] + 1
+        waited[np.searchsorted(state["ids"], reports.ids)] = 1
+        return {**state, "waited": waited}
+
+
+class Forgetful(LongestWait):
+    def observe(self, state, reports):
+        state["waited"][np.searchsorted(state["ids"], reports.ids)] -= 0.5
+        return state
+
+
+@dataclass(frozen=True)
+class MyDyn(FedDyn):
+    def conclude(self, state, reports, mean_update, n):
+        return super().conclude(state, reports, mean_update, len(reports.ids))
+
+
+def most_data(view, k, rng, least=0):
+    ids = view.ids[view.available & (view.num_examples >= least)]
+    return ids[np.lexsort((ids, -view.num_examples[view.rows(ids)]))[:k]]
+
+
+def by_position(view, k, rng):
+    return np.flatnonzero(view.available)[:k]
+
+
+def by_loss(reports):
+    return 1 / (1 + reports.metrics["loss"])
+
+
+minimax = Minimax(refresh=3)
+number = 5
+
+
+class Rude(Policy):
+    def select(self, state, view, k, rng):
+        raise RuntimeError("no clients today")
+'''
+
+
+@pytest.fixture
+def mine(home: Path) -> Path:
+    (home / "mine.py").write_text(MINE, encoding="utf-8")
+    return home / "mine.py"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["mine.py:LongestWait"],
+        ["mine.py:LongestWait", "--set", "patience=0.5"],
+        ["mine.py:most_data"],
+        ["mine.py:by_loss"],
+        ["mine.py:minimax"],
+        ["fedreach.federation.solvers:FedProx", "--set", "mu=0.5"],
+        ["average", "--kind", "server"],
+        ["clip", "--set", "inner=entropy", "--set", "most=0.3"],
+        ["by_examples", "equal"],
+    ],
+    ids=" ".join,
+)
+def test_a_right_part_passes(fedreach: Command, mine: Path, arguments: list[str]) -> None:
+    result = fedreach("verify", *arguments)
+    assert result.exit_code == 0, result.output
+    *lines, last = result.stdout.splitlines()
+    for line in lines:
+        assert re.search(r"\d laws kept$", line)
+    assert re.fullmatch(r"All laws kept by \d parts? in \d+ s\.", last)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "law", "said"),
+    [
+        (["mine.py:Forgetful"], "arguments untouched", "observe wrote to state.waited: before ["),
+        (["mine.py:MyDyn"], "h is the mean over all participants", "h = broadcast - served should be ["),
+        (["mine.py:by_position"], "valid choice", "by_position.select must return participants only; client 0 is not"),
+        (["mine.py:by_loss", "--as", "by_examples"], "in proportion to examples", "the weights should be ["),
+        (["mine.py:most_data", "--set", "least=1000"], "valid choice", "must return at least one of the"),
+        (["mine.py:Rude"], "valid choice", "it raised RuntimeError in line 60 of mine.py: no clients today"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_wrong_part_is_told_in_words(
+    fedreach: Command, mine: Path, arguments: list[str], law: str, said: str
+) -> None:
+    result = fedreach("verify", *arguments)
+    assert result.exit_code == 1
+    assert isinstance(result.exception, SystemExit)
+    assert "Traceback" not in result.output
+    assert f'breaks the law "{law}": ' in result.stdout
+    at = result.stdout.index(f'breaks the law "{law}": ')
+    assert "with:" in result.stdout[at:] or law == "options are all it is"
+    assert said in result.stdout[at:]
+    assert result.stderr.strip() == "error: 1 of 1 parts breaks a law."
+
+
+def test_one_cause_is_told_once(fedreach: Command, mine: Path) -> None:
+    out = fedreach("verify", "mine.py:Rude").stdout
+    assert out.count("no clients today") == 1
+    assert out.count("for the same reason") >= 3
+
+
+def test_json_tells_the_same_to_machines(fedreach: Command, mine: Path) -> None:
+    result = fedreach("verify", "mine.py:Forgetful", "equal", "--json")
+    assert result.exit_code == 1
+    told = json.loads(result.stdout)
+    assert told["kept"] is False
+    assert told["seconds"] > 0
+    wrong, right = told["parts"]
+    assert (right["kind"], right["name"], right["broken"]) == ("weighting", "equal", [])
+    assert right["laws"] > 8
+    breach = next(breach for breach in wrong["broken"] if breach["law"] == "arguments untouched")
+    assert breach["statement"] == "A policy does not write to its arguments: view, state and reports."
+    assert breach["with"].startswith("6 clients, 0 to 5")
+    assert "state.waited" in breach["happened"]
+
+
+def test_a_name_of_two_kinds_stands_for_both_unless_the_kind_is_said(fedreach: Command, home: Path) -> None:
+    told = json.loads(fedreach("verify", "disagreement", "--json").stdout)
+    assert [part["kind"] for part in told["parts"]] == ["weighting", "measurement"]
+    told = json.loads(fedreach("verify", "disagreement", "--kind", "weighting", "--json").stdout)
+    assert [part["kind"] for part in told["parts"]] == ["weighting"]
+
+
+def test_all_laws_are_listed_in_words(fedreach: Command) -> None:
+    laws = json.loads(fedreach("verify", "--list", "--json").stdout)
+    assert {law["kind"] for law in laws} == set(checks.KINDS)
+    assert {(law["kind"], law["part"]) for law in laws if law["part"]} == {
+        (kind, name) for kind in checks.KINDS for name in checks.built_in(kind)
+    }
+    assert len(laws) > 100
+    text = fedreach("verify", "--list").stdout
+    for law in laws:
+        assert f"  {law['law']}: {law['statement']}" in text
+    assert "(specification, section 2.3" in text
+
+
+def test_a_law_can_be_left_out(fedreach: Command, mine: Path) -> None:
+    assert fedreach("verify", "mine.py:Forgetful", "--without", "arguments untouched").exit_code in (0, 1)
+    result = fedreach("verify", "mine.py:Forgetful", "--without", "arguments untouched", "--json")
+    (part,) = json.loads(result.stdout)["parts"]
+    assert "arguments untouched" not in {breach["law"] for breach in part["broken"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["scafold"], "There is no part 'scafold'. Did you mean 'scaffold'? Your own: 'FILE.py:NAME'."),
+        (["scaffold", "--kind", "selection"], "There is no part 'scaffold'."),
+        (["uniform", "--kind", "selektion"], "There is no kind of part 'selektion'. Did you mean 'selection'?"),
+        (["mine.py:LongestWayt"], "mine.py has no 'LongestWayt'. Did you mean 'LongestWait'?"),
+        (["nobody.py:X"], "there is no file"),
+        (["mine.py:number"], "int has the methods of no kind of part"),
+        (["mine.py:LongestWait", "--set", "patients=1.0"], "has no such option. Did you mean 'patience'?"),
+        (["mine.py:LongestWait", "--set", "patience"], "--set must be of the form name=value"),
+        (["mine.py:minimax", "--set", "refresh=1"], "is an object already"),
+        (["feddyn", "--set", "alpha=-1.0"], "FedDyn.alpha must be positive; got -1.0."),
+        (["mine.py:by_loss", "--as", "entropie"], "There is no weighting 'entropie'. Did you mean 'entropy'?"),
+        (["uniform", "--without", "renamed"], "There is no law 'renamed' for uniform."),
+        (["--as", "entropy"], "name one"),
+        (["label_statistics.discrete_laplace"], "There is no part"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_request_that_makes_no_sense_ends_with_2(
+    refused: Callable[..., str], mine: Path, arguments: list[str], said: str
+) -> None:
+    assert said in refused(2, "verify", *arguments)
+
+
+def test_a_part_that_was_asked_for_and_cannot_be_tried_is_an_error(
+    refused: Callable[..., str], home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("scipy", "sklearn"):
+        monkeypatch.setitem(__import__("sys").modules, name, None)
+    assert "pip install 'fedreach[geometry]'" in refused(2, "verify", "interior")
+
+
+def test_every_example_of_the_help_runs(fedreach: Command, home: Path) -> None:
+    lines = re.findall(r"^\s*fedreach (verify.*)$", main.commands["verify"].epilog or "", re.MULTILINE)
+    assert len(lines) == 4
+    assert fedreach("init", ".").exit_code == 0
+    (home / "my_solvers.py").write_text(
+        "from fedreach.federation.solvers import FedDyn\n\nclass MyDyn(FedDyn): ...\n", encoding="utf-8"
+    )
+    for line in lines[1:]:  # the first tries everything, which tests/testing does
+        result = fedreach(*line.split())
+        assert result.exit_code == 0, result.output
