@@ -142,12 +142,15 @@ def test_a_run_killed_in_any_round_goes_on_as_if_nothing_had_happened(
     assert [row["round"] for row in rows(home / "x", "timing.jsonl")] == list(range(ROUNDS + 1))
 
 
-@pytest.mark.parametrize("solver", ["scaffold", "feddyn"])
-def test_what_clients_remember_survives_a_kill(
-    fedreach: Command, start: Start, home: Path, slow: list[str], solver: str
+@pytest.mark.parametrize(
+    ("solver", "selection", "server"), [("scaffold", "minimax", "yogi"), ("feddyn", "rademacher", "adam")]
+)
+def test_what_clients_and_parts_remember_survives_a_kill(
+    fedreach: Command, start: Start, home: Path, slow: list[str], solver: str, selection: str, server: str
 ) -> None:
     """The rows of a checkpoint are not written over by the rounds after it, which are run again."""
-    solving = [*slow, "--set", f"method.solver={solver}", "--set", "run.checkpoint_seconds=0.3"]
+    parts = [f"method.solver={solver}", f"method.selection={selection}", f"method.server={server}"]
+    solving = [*slow, *(word for part in parts for word in ("--set", part)), "--set", "run.checkpoint_seconds=0.3"]
     assert fedreach("run", "tiny.toml", *solving, "--out", "whole", "-q").exit_code == 0
     command = ["run", "tiny.toml", *solving, "--out", "x", "-q"]
     for moment in (7, 16):

@@ -127,7 +127,7 @@ class MemorySolver(Protocol):
         ...
 
     def served(self, params: Float32s, state: State) -> Float32s:
-        """Return the (p,) model that is evaluated and handed out, given the one that is broadcast."""
+        """Return the (d,) model that is evaluated and handed out, given the one that is broadcast."""
         ...
 
 

@@ -173,11 +173,7 @@ class FederationState:
         solver = federation.solver
         if not isinstance(solver, MemorySolver):
             return self.models
-        rows = []
-        for model, state in zip(self.models, self.solver, strict=True):
-            p = len(next(iter(state.values()))) if state else 0
-            rows.append(np.concatenate([solver.served(model[:p], state), model[p:]]) if state else model)
-        return np.stack(rows)
+        return np.stack([solver.served(model, state) for model, state in zip(self.models, self.solver, strict=True)])
 
 
 # --------------------------------------------------------------------------------------------- the functions

@@ -63,6 +63,9 @@ class FedDyn:
         return mean_update + h, {"h": h}
 
     def served(self, params: Float32s, state: State) -> Float32s:
-        """Return x - h."""
-        result: Float32s = (params - state["h"]).astype(np.float32) if state else params
-        return result
+        """Return x - h; buffers stay as they are."""
+        if not state:
+            return params
+        served, h = params.copy(), state["h"]
+        served[: len(h)] = params[: len(h)] - h
+        return served
