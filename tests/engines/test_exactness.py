@@ -1,11 +1,15 @@
 """The seed decides a run, however it is carried out; and a run does train."""
 
+import gc
+import weakref
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from fedreach.engines.sequential import Sequential
 from fedreach.engines.simulation import Simulation, simulate
+from fedreach.engines.stacked import Stacked
 from fedreach.federation.participation import Bernoulli
 from fedreach.federation.round import FederationState
 from fedreach.federation.selection import Full, PowerOfChoice
@@ -84,3 +88,18 @@ def test_training_improves_the_model():
     assert reports[-1].train_loss < reports[0].train_loss / 2
     losses = [simulation.engine.training_loss(p, np.arange(4)) for p in (simulation.start().params, state.params)]
     assert (losses[1] < losses[0]).all()
+
+
+@pytest.mark.parametrize("kind", [Sequential, Stacked])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_engine_that_nobody_needs_gives_its_memory_back_at_once(kind, threads):
+    simulation = tiny_simulation()
+    engine = kind(simulation.engine.module, simulation.data, FedAvg(), LocalSGD(), 0, threads=threads)
+    engine.train(engine.initial, np.arange(4), 1, 0.1)
+    gone = weakref.ref(engine.train_samples)
+    gc.disable()  # no collector of cycles is to be needed
+    try:
+        del engine
+        assert gone() is None
+    finally:
+        gc.enable()

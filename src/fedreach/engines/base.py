@@ -143,9 +143,10 @@ class Engine(ABC):
         self.initial: Float32s = flatten(self.module).cpu().numpy()
         self.draws = _draws(self.module, self.train_samples, d.num_classes)
         self.threads = 1 if self.draws or self.device.type != "cpu" else threads
+        twins = [cast(Self, copy.copy(self)) for _ in range(self.threads)]
+        # Only now: twins that referred to the queue they are in would keep the data in memory after the engine is gone.
         self._idle: SimpleQueue[Self] = SimpleQueue()
-        for _ in range(self.threads):
-            twin = cast(Self, copy.copy(self))
+        for twin in twins:
             twin.module = copy.deepcopy(self.module)
             self._idle.put(twin)
         self._pool = ThreadPoolExecutor(self.threads, initializer=torch.set_num_threads, initargs=(1,))
