@@ -26,6 +26,9 @@ class Minimax(GradientTable):
     whose second largest cosine is smaller, then the third, and so on (12 decimals), and at last to the lower id, so
     that renaming the clients renames the choice.
 
+    Without `refresh`, clients that are not chosen keep their row of round 1, when all updates still point alike, while
+    those chosen send new ones, which differ: the clients of round 1 may then be chosen in every round of the run.
+
     Cosines are computed in float64, block by block; with n clients and rows of p numbers it takes n^2 p products and
     memory for a block.
 
