@@ -10,7 +10,7 @@ Of the noise the paper says that 20 % of the data are noisy, "by assigning some 
 Equal weights are the control: they, too, keep large clients from deciding.
 
 Run: python examples/papers/disagreement.py        (--quick: a smoke test of seconds; --rounds, --seeds, --clients,
---examples, --workers.) TIME The paper's size is --examples 60000 --rounds 200.
+--examples, --workers.) The paper's size is --examples 60000 --rounds 200.
 """
 
 import argparse
