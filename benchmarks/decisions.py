@@ -108,11 +108,13 @@ def selection_work(policy: Any, clients: int, numbers: int) -> dict[str, Callabl
 
     from fedreach.federation.values import ClientView
     from fedreach.streams import generator
+    from fedreach.testing.inputs import with_rates
 
     rng, k, ids = generator(0, "view"), cohort(clients), np.arange(clients)
     counts = rng.integers(0, 50, (clients, CLASSES)) * 1.0
     view = ClientView.of(ids, counts.sum(axis=1).astype(np.int64) + 1, loss=rng.random(clients))
     view = replace(view, label_counts=counts, label_entropy=rng.random(clients), round=2)
+    view = with_rates(view, rng.uniform(5e6, 3e7, clients))
     state = policy.init(view)
     update = updates(clients, numbers)
     if getattr(policy, "reads_updates", False):

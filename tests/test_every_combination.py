@@ -25,6 +25,7 @@ from fedreach.federation.solvers import SOLVERS, LocalSGD
 from fedreach.federation.weighting import WEIGHTINGS
 from fedreach.models import build
 from fedreach.streams import generator
+from fedreach.wireless.radio import Radio
 
 LOCAL = LocalSGD(rate=0.1, batch_size=8, steps=3)
 ROUNDS, PARTICIPANTS, COHORT, SEED = 2, 9, 4, 1
@@ -70,6 +71,7 @@ def run(kind: type[Engine], selection: str, weighting: str, solver: str, server:
         server=made(SERVERS, server),
         cohort=COHORT,
         seed=SEED,
+        radio=Radio(),
     )
     unreliable = Bernoulli(act_prob=0.8, reply_prob=0.8)
     simulation = Simulation(federation, digits(), engine(kind, solver), ROUNDS, unreliable)
@@ -91,6 +93,8 @@ def check(simulation: Simulation, state: FederationState, reports: list[RoundRep
         json.dumps([report.cohort, report.weights, dict(report.metrics)], allow_nan=False)
         assert len(report.cohort) + len(report.lost) <= (PARTICIPANTS if everybody else COHORT)
         assert not set(report.cohort) & set(report.lost)
+        assert 0 <= report.spending.probe_seconds <= report.spending.seconds < np.inf
+        assert 0 <= report.spending.probe_joules <= report.spending.joules < np.inf
         if report.cohort:
             assert sum(report.weights) == pytest.approx(1.0)
             assert report.bytes_down > 0

@@ -26,6 +26,12 @@ class PartError(FedReachError, ValueError):
     """A selection policy, weighting, solver or model broke its contract."""
 
 
+class InfeasibleError(FedReachError, ValueError):
+    """No set of clients fulfils what was asked of it; the message says what is nearest."""
+
+    exit_code = 2
+
+
 class DataError(FedReachError, ValueError):
     """Data is missing, altered, truncated, or cannot be partitioned as asked."""
 

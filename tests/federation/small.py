@@ -16,6 +16,8 @@ from fedreach.federation.selection import Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg, LocalSGD
 from fedreach.federation.weighting import ByDisagreement, ByEntropy, ByExamples, Equal
+from fedreach.testing.inputs import with_rates
+from fedreach.wireless.radio import Radio
 
 D = 5  # numbers in the model, 4 bytes each
 
@@ -34,14 +36,15 @@ def part(table, name):
 
 def federation(selection=None, weighting=None, server=None, cohort=2):
     parts = (selection or Uniform(), weighting or ByExamples(), FedAvg(), LocalSGD(), server or Average())
-    return Federation(*parts, cohort=cohort, seed=3)
+    radio = Radio() if getattr(parts[0], "needs_radio", False) else None
+    return Federation(*parts, cohort=cohort, seed=3, radio=radio)
 
 
 def make_view(n=6, available=None, facts=()):
     view = ClientView.of(np.arange(n), np.arange(1, n + 1) * 10, available=available)
     entropy = np.linspace(0.1, 0.9, n) if "label_entropy" in facts else None
     counts = np.arange(3 * n).reshape(n, 3) if "label_counts" in facts else None
-    return replace(view, label_entropy=entropy, label_counts=counts)
+    return with_rates(replace(view, label_entropy=entropy, label_counts=counts), np.linspace(1e6, 2e6, n))
 
 
 def make_reports(ids, update=None, trainable=None):

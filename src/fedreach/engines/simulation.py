@@ -35,8 +35,10 @@ from fedreach.federation.round import (
     plan_round,
     server_trains,
 )
+from fedreach.federation.spending import with_radio
 from fedreach.models import build as build_model
 from fedreach.streams import generator, torch_seed
+from fedreach.wireless.radio import Devices
 
 
 class Round(NamedTuple):
@@ -132,6 +134,8 @@ class Simulation:
             loss=state.loss,
             round=number,
         )
+        if federation.radio is not None:
+            view = self._with_radio(view)
         if server_trains(federation, state):
             new, report = conclude_server_round(federation, state, view, self._server_steps(state))
             return Round(new, report, np.empty((0, state.models.shape[1]), np.float32))
@@ -165,7 +169,18 @@ class Simulation:
             state = observe_probe(self.federation, state, answers)
         else:
             loss[rows] = self.clients.losses(state, view, probe)
-        return state, replace(view, loss=loss, probed=probed, sent_update=sent)
+        return state, replace(view, loss=loss, probed=probed, sent_update=sent, probe=probe)
+
+    def _with_radio(self, view: ClientView) -> ClientView:
+        d, p, x = len(self.engine.initial), self.engine.num_trainable, self.data.dataset.train_x
+        bits = 8.0 * x[:1].nbytes
+        return with_radio(self.federation, view, self.devices, d=d, p=p, bits_per_example=bits)
+
+    @cached_property
+    def devices(self) -> Devices:
+        """What the participants send and compute with, of a federation with a radio."""
+        assert self.federation.radio is not None
+        return self.federation.radio.devices(len(self.first_view.ids), self.federation.seed)
 
     def _server_steps(self, state: FederationState) -> Float32s:
         """Return the (m, d) gradient steps on one batch of the server's data."""

@@ -26,6 +26,8 @@ class Snapshot:
     best_loss: float
     evaluations_since_best: int
     lengths: Mapping[str, int]
+    seconds_total: float = 0.0  # simulated, as are the joules: of a federation with a radio
+    joules_total: float = 0.0
 
 
 def save(store: RunFolder, snapshot: Snapshot) -> None:
@@ -47,6 +49,8 @@ def save(store: RunFolder, snapshot: Snapshot) -> None:
         "best_loss": None if np.isinf(snapshot.best_loss) else snapshot.best_loss,
         "evaluations_since_best": snapshot.evaluations_since_best,
         "lengths": dict(snapshot.lengths),
+        "seconds_total": snapshot.seconds_total,
+        "joules_total": snapshot.joules_total,
     }
     store.write_tensors(CHECKPOINT, tensors, record)
 
@@ -87,4 +91,6 @@ def load(store: RunFolder, width: int) -> Snapshot | None:
         best_loss,
         record["evaluations_since_best"],
         record["lengths"],
+        record.get("seconds_total", 0.0),  # absent from checkpoints of earlier versions, which had no radio
+        record.get("joules_total", 0.0),
     )

@@ -13,7 +13,7 @@ Positive = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 
-PARTS = ("selection", "weighting", "solver", "server", "label_statistics")
+PARTS = ("selection", "weighting", "solver", "server", "label_statistics", "allocation")
 """Keys of a method that name a part of its federation."""
 
 
@@ -75,6 +75,12 @@ class ServerDataSection(Section):
     file: str | None = None  # an .npz file with x and y
 
 
+class RadioSection(Choice):
+    """Channels, devices and prices; with this section, seconds and joules are counted."""
+
+    name: str = "gigahertz"
+
+
 class LocalSection(Section):
     """Local SGD, see `fedreach.federation.solvers.LocalSGD`."""
 
@@ -121,6 +127,7 @@ class Method(Section):
     solver: Choice | None = None
     server: Choice | None = None
     label_statistics: Choice | None = None
+    allocation: Choice | None = None  # of bandwidth and CPU frequency, where there is a radio
     cohort: Positive | None = None
     local: dict[str, Any] = {}
 
@@ -133,6 +140,7 @@ class DefaultMethod(Section):
     solver: Choice = Choice(name="fedavg")
     server: Choice = Choice(name="average")
     label_statistics: Choice = Choice(name="exact")
+    allocation: Choice | None = None  # default: the selection policy's own, or the exact one for the cohort
     cohort: Positive = 10
 
 
@@ -149,6 +157,7 @@ class Experiment(Section):
     noise: Choice | None = None
     population: PopulationSection = PopulationSection()
     server_data: ServerDataSection | None = None
+    radio: RadioSection | None = None
     model: Choice = Choice(name="mlp")
     local: LocalSection = LocalSection()
     engine: EngineSection = EngineSection()

@@ -93,9 +93,9 @@ def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
 def users_files(experiment: Experiment, base: Path) -> dict[str, Path]:
     """Return each name of the user's own code in the experiment, with its file."""
     e = experiment
-    choices: list[Choice] = [e.data, e.partition, e.model, *([] if e.noise is None else [e.noise])]
-    for part in (e.population.participation, *(getattr(e.method, kind) for kind in PARTS)):
-        choices += with_nested(part)
+    choices: list[Choice] = [e.data, e.partition, e.model]
+    for part in (e.noise, e.radio, e.population.participation, *(getattr(e.method, kind) for kind in PARTS)):
+        choices += [] if part is None else with_nested(part)
     files = {choice.name: names.code_file(choice.name, base) for choice in choices if ":" in choice.name}
     return {name: path for name, path in files.items() if path is not None and path.is_file()}
 

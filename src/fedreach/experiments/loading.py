@@ -171,7 +171,7 @@ def _clashes(e: Experiment, base: Path, known: Sequence[Problem]) -> list[Proble
 def _choices(raw: Mapping[str, Any]) -> list[tuple[str, tuple[str, ...]]]:
     """Return (kind, path) of every named thing that the file sets."""
     places: list[tuple[str, tuple[str, ...]]]
-    places = [(kind, (kind,)) for kind in ("data", "partition", "noise", "model")]
+    places = [(kind, (kind,)) for kind in ("data", "partition", "noise", "radio", "model")]
     places.append(("participation", ("population", "participation")))
     places += [(part, ("method", part)) for part in PARTS]
     methods = raw.get("methods")

@@ -25,6 +25,8 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "solver": ("fedreach.federation.solvers", "SOLVERS"),
     "server": ("fedreach.federation.server", "SERVERS"),
     "label_statistics": ("fedreach.federation.labels", "LABEL_STATISTICS"),
+    "allocation": ("fedreach.wireless.allocation.rules", "RULES"),
+    "radio": ("fedreach.wireless.radio", "RADIOS"),
     "engine": ("fedreach.engines", "ENGINES"),
 }
 """Kind -> where its table of names stands. Tables are imported when they are looked into, and not before."""
@@ -36,6 +38,8 @@ PROTOCOLS: Mapping[str, tuple[str, str]] = {
     "solver": ("fedreach.federation.protocols", "LocalSolver"),
     "server": ("fedreach.federation.protocols", "ServerStep"),
     "label_statistics": ("fedreach.federation.protocols", "LabelStatistics"),
+    "allocation": ("fedreach.wireless.allocation.rules", "AllocationRule"),
+    "radio": ("fedreach.wireless.radio", "Radio"),
 }
 """Kinds whose names stand for a part of a federation, and the protocol that it must follow."""
 

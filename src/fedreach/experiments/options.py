@@ -15,11 +15,11 @@ from pydantic import BaseModel, ConfigDict
 
 from fedreach.errors import ConfigError, DataError
 from fedreach.experiments import names, parts
-from fedreach.experiments.config import Choice, Data, PartitionSection
+from fedreach.experiments.config import Choice, Data, PartitionSection, RadioSection
 from fedreach.experiments.explaining import Path_, Problem, explained
 from fedreach.streams import generator
 
-OWN_KEYS: Mapping[str, type[Choice]] = {"data": Data, "partition": PartitionSection}
+OWN_KEYS: Mapping[str, type[Choice]] = {"data": Data, "partition": PartitionSection, "radio": RadioSection}
 
 
 def check_choice(kind: str, path: Path_, choice: Mapping[str, Any], base: Path) -> list[Problem]:
@@ -49,7 +49,7 @@ def check_choice(kind: str, path: Path_, choice: Mapping[str, Any], base: Path) 
     if kind == "partition" and ":" not in name and name != "natural":
         return [Problem(path, message) for message in _out_of_range(target, options)]
     if kind in names.PROTOCOLS and not names.is_wrapped(kind, target):
-        return [Problem(path, message) for message in _broken_contract(kind, Choice.model_validate(choice), base)]
+        return [Problem(path, message) for message in _broken_contract(kind, own.model_validate(choice), base)]
     return []
 
 

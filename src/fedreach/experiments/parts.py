@@ -73,7 +73,8 @@ def make(kind: str, choice: Choice, base: Path) -> Any:
 def federation(experiment: Experiment, seed: int, base: Path) -> Federation:
     """Return the federation that `[method]` describes."""
     method = experiment.method
-    parts = {kind: make(kind, getattr(method, kind), base) for kind in PARTS}
+    said = {kind: getattr(method, kind) for kind in PARTS} | {"radio": experiment.radio}
+    parts = {kind: make(kind, choice, base) for kind, choice in said.items() if choice is not None}
     local = LocalSGD(**experiment.local.model_dump())
     return Federation(**parts, local=local, cohort=method.cohort, seed=seed)
 

@@ -23,7 +23,7 @@ from fedreach.experiments.describe import environment, federation_record, git_re
 from fedreach.experiments.folder import RunFolder
 from fedreach.experiments.identity import blamed, finished, identity
 from fedreach.experiments.machine import cores
-from fedreach.federation.round import FederationState
+from fedreach.federation.round import FederationState, Spending
 
 
 @dataclass(frozen=True)
@@ -192,6 +192,8 @@ class _Loop:
             "bytes_total": 0,
             "probe_bytes": 0,
         }
+        if self.experiment.radio is not None:
+            row |= _spent(Spending(0.0, 0.0, 0.0, 0.0, None), snapshot)
         snapshot, _ = self._close(snapshot, row, None, {})
         save(self.store, snapshot)
         return snapshot
@@ -214,6 +216,13 @@ class _Loop:
             "bytes_total": total,
             "probe_bytes": report.probe_bytes,
         }
+        if report.spending is not None:
+            snapshot = replace(
+                snapshot,
+                seconds_total=snapshot.seconds_total + report.spending.seconds,
+                joules_total=snapshot.joules_total + report.spending.joules,
+            )
+            row |= _spent(report.spending, snapshot)
         if report.remark:
             row["remark"] = report.remark
         if report.by_server:
@@ -287,6 +296,21 @@ class _Loop:
             for number, params in enumerate(models)
             for name, view in layout.views(torch.from_numpy(params.copy())).items()
         }
+
+
+def _spent(spending: Spending, after: Snapshot) -> dict[str, Any]:
+    """Return the columns of a round's seconds and joules, and who got which share and frequency."""
+    row: dict[str, Any] = {
+        key: float(f"{getattr(spending, key):.9g}") for key in ("seconds", "joules", "probe_seconds", "probe_joules")
+    }
+    row |= {key: float(f"{getattr(after, key):.12g}") for key in ("seconds_total", "joules_total")}
+    given = spending.allocation
+    if given is not None:
+        columns = {"share": given.share, "hertz": given.hertz, "upload_seconds": given.upload_seconds}
+        columns |= {"compute_seconds": given.compute_seconds, "joules": given.upload_joules + given.compute_joules}
+        told = {name: [float(f"{value:.6g}") for value in values] for name, values in columns.items()}
+        row["allocation"] = {"ids": given.ids.tolist(), **told}
+    return row
 
 
 def _check_federation(store: RunFolder, record: Mapping[str, Any]) -> None:

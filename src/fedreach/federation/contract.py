@@ -8,6 +8,7 @@ import numpy as np
 
 from fedreach.arrays import Floats, Ints
 from fedreach.errors import PartError
+from fedreach.wireless.allocation.problem import Allocation, AllocationProblem
 
 if TYPE_CHECKING:
     from fedreach.federation.values import ClientView, State
@@ -48,6 +49,31 @@ def check_type(part: object, method: str, answer: object, wanted: type) -> None:
         raise PartError(
             f"{name_of(part)}.{method} must return a {name}; got {type(answer).__name__}. Return `{name}(ids)`."
         )
+
+
+def checked_allocation(part: object, method: str, answer: Allocation, problem: AllocationProblem) -> Allocation:
+    """Return what the shares and frequencies come to, or say which rule of the contract they break."""
+    where = f"{name_of(part)}.{method}"
+    check_type(part, method, answer, Allocation)
+    if not np.array_equal(answer.ids, problem.ids):
+        raise PartError(f"{where} must allocate to the clients {problem.ids.tolist()}; got {list(answer.ids)}.")
+    share, hertz = np.asarray(answer.share, np.float64), np.asarray(answer.hertz, np.float64)
+    if not (share.shape == hertz.shape == problem.ids.shape):
+        raise PartError(f"{where} must give each of the {len(problem)} clients one share and one frequency.")
+    for what, values, bad in (
+        ("shares that are positive", share, ~((share > 0) & (share <= 1))),
+        (
+            "CPU frequencies in (0, max_hertz]",
+            hertz,
+            ~((hertz > 0) | (problem.cycles == 0)) | ~(hertz <= problem.max_hertz * (1 + 1e-9)),
+        ),
+    ):
+        if bad.any():
+            first = np.flatnonzero(bad)[0]
+            raise PartError(f"{where} must return {what}; client {problem.ids[first]} gets {values[first]}.")
+    if not share.sum() <= 1 + 1e-9:
+        raise PartError(f"{where} must return shares of the band that sum to at most 1; they sum to {share.sum():.9g}.")
+    return Allocation.of(problem, np.arange(len(problem)), share, hertz, answer.band_price)
 
 
 def checked_weights(weighting: object, answer: tuple[Floats, State], r: int) -> tuple[Floats, State]:

@@ -14,6 +14,16 @@ BYTES_PER_NUMBER = 4
 REPORT_SCALARS = 2  # a report carries num_examples and loss beside the update and what was measured
 
 
+def report_numbers(federation: Federation, d: int) -> int:
+    """Return how many numbers a report carries beside its note, for a model of d."""
+    return d + REPORT_SCALARS + len(federation.measurements())
+
+
+def note_numbers(federation: Federation, p: int) -> int:
+    """Return how many numbers the second message of a report carries, of p that are trained; mostly none."""
+    return p * (isinstance(federation.solver, MemorySolver) and federation.solver.sends_note)
+
+
 def count_bytes(
     federation: Federation, number: int, view: ClientView, selection: Selection, reports: Reports, d: int
 ) -> tuple[int, int, int]:
@@ -32,10 +42,8 @@ def count_bytes(
     """
     solver = federation.solver
     p = d if reports.trainable is None else reports.trainable
-    state, note = (isinstance(solver, MemorySolver) and getattr(solver, key) for key in ("sends_state", "sends_note"))
-    model = d + p * state
-    scalars = REPORT_SCALARS + len(federation.measurements())
-    report = d + scalars
+    model = d + p * (isinstance(solver, MemorySolver) and solver.sends_state)
+    report, note = report_numbers(federation, d), note_numbers(federation, p)
 
     sent = view.sent_update
     asked = int(view.probed.sum())
@@ -43,7 +51,7 @@ def count_bytes(
     holds = int(view.probed[view.rows(selection.ids)].sum())
     done = 0 if sent is None else int(sent[view.rows(reports.ids)].sum())
     down = (len(selection.ids) - holds) * model + probe_down
-    up = (len(reports.ids) - done) * report + len(reports.ids) * p * note + probe_up
+    up = (len(reports.ids) - done) * report + len(reports.ids) * note + probe_up
     if number == 1 and federation.needs() and not federation.label_statistics.only_sum:
         up += sum(array.size for array in (view.label_counts, view.label_entropy) if array is not None)
     return down * BYTES_PER_NUMBER, up * BYTES_PER_NUMBER, (probe_down + probe_up) * BYTES_PER_NUMBER

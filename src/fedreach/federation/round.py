@@ -18,7 +18,14 @@ import numpy as np
 
 from fedreach.arrays import Bools, Float32s, Floats, Ints
 from fedreach.errors import ConfigError, PartError, nearest
-from fedreach.federation.contract import check_type, checked_clusters, checked_ids, checked_weights, name_of
+from fedreach.federation.contract import (
+    check_type,
+    checked_allocation,
+    checked_clusters,
+    checked_ids,
+    checked_weights,
+    name_of,
+)
 from fedreach.federation.cost import count_bytes
 from fedreach.federation.labels import Exact
 from fedreach.federation.memory import ClientMemory
@@ -35,6 +42,7 @@ from fedreach.federation.protocols import (
 )
 from fedreach.federation.secure_sum import weighted_mean_of_shares
 from fedreach.federation.solvers import LocalSGD
+from fedreach.federation.spending import spend
 from fedreach.federation.values import (
     NO_STATE,
     ClientView,
@@ -43,9 +51,12 @@ from fedreach.federation.values import (
     Reports,
     RoundReport,
     Selection,
+    Spending,
     State,
 )
 from fedreach.streams import generator
+from fedreach.wireless.allocation.rules import AllocationRule
+from fedreach.wireless.radio import Radio
 
 __all__ = [
     "FACTS",
@@ -64,6 +75,7 @@ __all__ = [
     "SelectionPolicy",
     "ServerStep",
     "ServerTrains",
+    "Spending",
     "State",
     "Weighting",
     "conclude_round",
@@ -91,8 +103,20 @@ class Federation:
     cohort: int
     seed: int
     label_statistics: LabelStatistics = field(default_factory=Exact)
+    radio: Radio | None = None  # seconds and joules are accounted for where there is one
+    allocation: AllocationRule | None = None  # None: the selection policy's own, or else the exact one for its choice
 
     def __post_init__(self) -> None:
+        if self.radio is None:
+            for part, asks in (
+                (self.allocation, self.allocation is not None),
+                (self.selection, getattr(self.selection, "needs_radio", False)),
+            ):
+                if asks:
+                    raise ConfigError(
+                        f"{name_of(part)} needs to know channels and devices, and there is no radio. Add a section "
+                        "`[radio]` to the experiment, or `radio=Radio()` to the `Federation`."
+                    )
         for name, least in {"cohort": 1, "seed": 0}.items():
             if getattr(self, name) < least:
                 raise ConfigError(f"Federation.{name} must be at least {least}; got {getattr(self, name)}.")
@@ -232,7 +256,10 @@ def plan_round(federation: Federation, state: FederationState, view: ClientView)
             f"{name_of(policy)}.select must return at most the {k} clients it was asked for; got {len(ids)}. "
             "Cut the choice to k, or set `ignores_cohort = True` on the policy."
         )
-    return Selection(ids, chosen.remark)
+    if chosen.allocation is None or view.radio is None:
+        return Selection(ids, chosen.remark)
+    problem = view.radio.problem().only(view.rows(ids))
+    return Selection(ids, chosen.remark, checked_allocation(policy, "select", chosen.allocation, problem))
 
 
 def conclude_round(
@@ -246,6 +273,7 @@ def conclude_round(
     """
     d = state.models.shape[1]
     down, up, probe_bytes = count_bytes(federation, state.round + 1, view, selection, reports, d)
+    spending = spend(federation, view, selection, d)
     loss = np.where(view.probed & ~np.isnan(view.loss), view.loss, state.loss)
     state = replace(
         state,
@@ -255,7 +283,7 @@ def conclude_round(
     )
     if len(reports.ids) == 0:
         return _clustered(federation, state), RoundReport(
-            (), (), reports.lost, None, down, up, probe_bytes, remark=selection.remark
+            (), (), reports.lost, None, down, up, probe_bytes, remark=selection.remark, spending=spending
         )
 
     rows = view.rows(reports.ids)
@@ -277,6 +305,7 @@ def conclude_round(
             for name in ("loss", *(measurement.name for measurement in federation.measurements()))
         },
         remark=selection.remark,
+        spending=spending,
     )
     return _clustered(federation, state), report
 
@@ -288,7 +317,8 @@ def conclude_server_round(
     nobody, d = Selection(np.empty(0, np.int64)), state.models.shape[1]
     silence = Reports(nobody.ids, np.empty((0, d), np.float32), {})
     down, up, probe_bytes = count_bytes(federation, state.round + 1, view, nobody, silence, d)
-    report = RoundReport((), (), {}, None, down, up, probe_bytes, by_server=True)
+    spending = None if federation.radio is None else Spending(0.0, 0.0, 0.0, 0.0, None)
+    report = RoundReport((), (), {}, None, down, up, probe_bytes, by_server=True, spending=spending)
     return replace(state, round=state.round + 1, models=state.models + step), report
 
 

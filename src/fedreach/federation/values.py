@@ -10,6 +10,8 @@ from typing import Literal
 import numpy as np
 
 from fedreach.arrays import AnyArray, Bools, Float32s, Floats, Ints
+from fedreach.wireless.allocation.problem import Allocation
+from fedreach.wireless.radio import RadioState
 
 State = Mapping[str, AnyArray]
 """What a part remembers between rounds: named arrays, never written to in place."""
@@ -30,6 +32,8 @@ class ClientView:
     label_entropy: Floats | None = None  # (n,) in nats, likewise
     sent_update: Bools | None = None  # (n,) answered this round's probe for updates, if that was one
     round: int = 1  # the round that is being planned
+    probe: Probe | None = None  # that of this round, if there was one
+    radio: RadioState | None = None  # channels and devices, where the federation has a radio
 
     @classmethod
     def of(
@@ -76,6 +80,18 @@ class Selection:
 
     ids: Ints  # (k,)
     remark: str = ""  # what the row of the round should say, such as a filter that could not be kept
+    allocation: Allocation | None = None  # of bandwidth and CPU frequency, of a policy that decides these too
+
+
+@dataclass(frozen=True, eq=False)
+class Spending:
+    """Simulated seconds and joules of a round, of all who were asked, whether their replies arrived or not."""
+
+    seconds: float  # the probe's, then until the last of the cohort is ready
+    joules: float  # of all clients, to compute and to send
+    probe_seconds: float  # part of the two above
+    probe_joules: float
+    allocation: Allocation | None  # of those in the cohort that had work left after the probe; None: nobody
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,3 +140,4 @@ class RoundReport:
     metrics: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # what the replies measured
     remark: str = ""  # of the selection policy
     by_server: bool = False  # whether the server trained on its own data and no client was asked
+    spending: Spending | None = None  # seconds and joules, where the federation has a radio

@@ -10,6 +10,7 @@ with numbers that were worked out by hand or by other programs before there was 
 from __future__ import annotations
 
 from fedreach.testing.checks import (
+    check_allocation,
     check_label_statistics,
     check_measurement,
     check_participation,
@@ -22,6 +23,7 @@ from fedreach.testing.law import BrokenLaw
 
 __all__ = [
     "BrokenLaw",
+    "check_allocation",
     "check_label_statistics",
     "check_measurement",
     "check_participation",

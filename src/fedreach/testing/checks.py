@@ -29,6 +29,7 @@ KINDS: Mapping[str, Kind] = {
     "server": Kind("fedreach.federation.server", "SERVERS", ("apply",)),
     "participation": Kind("fedreach.federation.participation", "PARTICIPATIONS", ("available",)),
     "label_statistics": Kind("fedreach.federation.labels", "LABEL_STATISTICS", ("release",)),
+    "allocation": Kind("fedreach.wireless.allocation.rules", "RULES", ("allocate",)),
     "measurement": Kind("fedreach.federation.measurements", "MEASUREMENTS", ("measure",)),
 }
 """What can be verified."""
@@ -202,6 +203,11 @@ def check_label_statistics(statistics: Any, *, as_: str = "", without: Sequence[
 def check_participation(participation: Any, *, as_: str = "", without: Sequence[str] = ()) -> None:
     """Check who can be reached; see `check`."""
     check("participation", participation, as_=as_, without=without)
+
+
+def check_allocation(rule: Any, *, as_: str = "", without: Sequence[str] = ()) -> None:
+    """Check how band and CPU are divided; see `check`."""
+    check("allocation", rule, as_=as_, without=without)
 
 
 def _snake(name: str) -> str:

@@ -13,6 +13,7 @@ from fedreach.federation.labels import released_entropy
 from fedreach.federation.protocols import Measurement
 from fedreach.federation.values import ClientView, LocalOutputs, Reports
 from fedreach.streams import generator
+from fedreach.wireless.radio import Devices, Radio, RadioState
 
 Lists = Mapping[int, Sequence[int]]
 
@@ -50,6 +51,22 @@ class World:
     def available(self, number: int) -> AnyArray:
         """Return the (n,) flags of a round."""
         return ~np.isin(self.ids, self.away.get(number, ()))
+
+    def with_radio(self, view: ClientView) -> ClientView:
+        """Return the view with channels that stay the same, each client's its own."""
+        radio, k = Radio(fading="none"), int(self.who.max(initial=0)) + 1
+        devices = Devices(*(drawn[self.who] for drawn in radio.devices(k, seed=0)))
+        state = radio.state(
+            devices,
+            seed=0,
+            round_=view.round,
+            ids=view.ids,
+            num_examples=view.num_examples,
+            bits_per_example=6272.0,
+            passes=np.ones(len(view.ids)),
+            report_bits=1_000_000,
+        )
+        return replace(view, radio=state)
 
     def reports(
         self, ids: Ints, number: int, needs: Iterable[str], measures: Iterable[Measurement], *, probe: bool = False
@@ -124,6 +141,25 @@ def world(words: str, n: int, cohort: int, *, d: int = 8, c: int = 4, ids: Seque
         cohort=cohort,
         who=np.arange(n),
     )
+
+
+def with_rates(view: ClientView, bits_per_second: Floats) -> ClientView:
+    """Return the view with channels of these rates, a report of 10^6 bits and devices that are all alike."""
+    n = len(view.ids)
+    state = RadioState(
+        ids=view.ids,
+        bits_per_second=bits_per_second,
+        power_watts=np.full(n, 0.5),
+        max_hertz=np.full(n, 2e9),
+        cycles_per_pass=view.num_examples.astype(np.float64) * 1e6,
+        num_examples=view.num_examples,
+        passes=np.ones(n),
+        report_bits=1_000_000,
+        seconds_price=1.0,
+        joules_price=1.0,
+        capacitance=1e-27,
+    )
+    return replace(view, radio=state)
 
 
 def worlds() -> Iterator[World]:

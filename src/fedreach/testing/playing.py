@@ -25,6 +25,7 @@ from fedreach.federation.solvers import FedAvg, LocalSGD
 from fedreach.federation.values import State
 from fedreach.federation.weighting import Equal
 from fedreach.testing.inputs import World
+from fedreach.wireless.radio import Radio
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ class Turn:
 
 def federation_of(policy: Any, world: World, seed: int = 0) -> Federation:
     """Return a federation of plain parts around a selection policy."""
-    return Federation(policy, Equal(), FedAvg(), LocalSGD(), Average(), cohort=world.cohort, seed=seed)
+    radio = Radio(fading="none") if getattr(policy, "needs_radio", False) else None
+    return Federation(policy, Equal(), FedAvg(), LocalSGD(), Average(), cohort=world.cohort, seed=seed, radio=radio)
 
 
 def begin(policy: Any, world: World) -> FederationState:
@@ -58,6 +60,8 @@ def asked(federation: Federation, world: World, state: FederationState) -> tuple
     """Return the view of the next round, and whom the policy asks in it."""
     number = state.round + 1
     view = replace(world.view(federation.needs()), available=world.available(number), loss=state.loss, round=number)
+    if federation.radio is not None:
+        view = world.with_radio(view)
     return view, plan_probe(federation, state, view)
 
 
@@ -77,7 +81,7 @@ def answered(
         state = observe_probe(federation, state, answers)
     else:
         loss[rows] = world.losses(view.round)[rows]
-    return state, replace(view, loss=loss, probed=probed, sent_update=sent)
+    return state, replace(view, loss=loss, probed=probed, sent_update=sent, probe=probe)
 
 
 def choice(policy: Any, world: World, seed: int = 0) -> list[int]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from fedreach.federation.selection.base import Policy
+from fedreach.federation.selection.best_channels import BestChannels
 from fedreach.federation.selection.clustered import Clustered
 from fedreach.federation.selection.convex_hull import ConvexHull
+from fedreach.federation.selection.csra import CSRA
 from fedreach.federation.selection.entropy_topk import EntropyTopK
 from fedreach.federation.selection.full import Full
 from fedreach.federation.selection.function import FunctionSelection
@@ -31,10 +33,14 @@ SELECTIONS: dict[str, type] = {
     "convex_hull": ConvexHull,
     "hull_distance": HullDistance,
     "interior": Interior,
+    "best_channels": BestChannels,
+    "csra": CSRA,
 }
 
 __all__ = [
+    "CSRA",
     "SELECTIONS",
+    "BestChannels",
     "Clustered",
     "ConvexHull",
     "EntropyTopK",

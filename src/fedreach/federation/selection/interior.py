@@ -27,8 +27,9 @@ class Interior(Hull):
 
     Example:
         >>> ids, corners = np.arange(5), np.array([[0, 0], [4, 0], [4, 3], [0, 3], [2, 1]], np.float32)
-        >>> Interior().choose(ids, corners, 2, None)
-        Selection(ids=array([4]), remark='1 of 5 clients inside the hull, fewer than the cohort of 2')
+        >>> chosen = Interior().choose(ids, corners, 2, None)
+        >>> chosen.ids, chosen.remark
+        (array([4]), '1 of 5 clients inside the hull, fewer than the cohort of 2')
     """
 
     def choose(self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator) -> Selection:

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedreach.federation.values import ClientView
 from fedreach.streams import generator
-from fedreach.testing.builtin import clusters, geometry
+from fedreach.testing.builtin import clusters, geometry, radio
 from fedreach.testing.inputs import World, world
 from fedreach.testing.law import Law, Subject, broken, law
 from fedreach.testing.playing import choice, frequencies
@@ -158,6 +158,7 @@ LAWS: Mapping[str, tuple[Law, ...]] = {
     "kl_filter": (golden_divergences, golden_reverse_divergences),
     **geometry.LAWS,
     **clusters.LAWS,
+    **radio.LAWS,
 }
 
 

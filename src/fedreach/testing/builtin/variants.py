@@ -18,6 +18,12 @@ VARIANTS: Mapping[tuple[str, str], Sequence[Options]] = {
     ("selection", "clustered"): ({}, {"first_round": 1, "eps1": 100.0, "eps2": 0.0}),
     ("selection", "rademacher"): ({"n_clusters": 2}, {"use": "soft", "n_clusters": 2, "every": 2}),
     ("selection", "minimax"): ({}, {"refresh": 0}, {"sketch": 4}),
+    ("selection", "csra"): (
+        {},
+        {"threshold": 10.0, "min_examples": 60},
+        {"threshold": 1.0, "search": "sorted"},
+        {"threshold": 1.0, "search": "genetic"},
+    ),
     ("selection", "convex_hull"): ({}, {"exact": False}, {"normalize": True, "components": 3}),
     ("weighting", "entropy"): ({}, {"temperature": 0.02}, {"temperature": 1e6}),
     ("weighting", "disagreement"): ({}, {"loss": "zero_one", "confidence": 0.01}),

@@ -1,0 +1,123 @@
+"""Choose clients, bandwidth and CPU frequencies together, at the least cost in seconds and joules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+import numpy as np
+
+from fedreach.arrays import Ints
+from fedreach.errors import ConfigError, nearest
+from fedreach.federation.round import ClientView, Selection, State
+from fedreach.federation.selection.admission import Admission
+from fedreach.wireless.allocation.baselines import DC, genetic_selection, sqrt_sort
+from fedreach.wireless.allocation.exact import allocate
+from fedreach.wireless.allocation.problem import Allocation, AllocationProblem
+from fedreach.wireless.allocation.solving import solve
+
+PAPER = DC("rlt", (1.0,), shares="relaxed", allocation="paper")
+"""Algorithms 1 and 2 as printed, with those constants that the paper leaves out."""
+
+
+Search = Literal["certified", "heuristic", "sorted", "genetic", "paper"]
+
+
+@dataclass(frozen=True)
+class CSRA(Admission):
+    """Choose the set of clients, near to all in their labels and rich enough in examples, that costs least.
+
+    Among the available clients with KL(p || p_i) <= `threshold` (see `KLFilter`), the set S that holds at least
+    `min_examples`, its bandwidth shares b and CPU frequencies f are chosen together to
+
+        minimise  a1 T + a2 sum_{i in S} (P_i tau_i / b_i + eps W_i f_i^2)
+
+    with T the time until the last of S is ready (see `fedreach.wireless.allocation.AllocationProblem`). It has no
+    use for the cohort size k, but to set `min_examples` where that is None. The allocation is part of the selection;
+    a method's ``allocation`` replaces it, which makes the baselines of the paper: CS-Greedy is this policy with
+    ``allocation = "greedy"``, GA-Random is ``search = "genetic"`` with ``allocation = "random"``.
+
+    Args:
+        threshold: e1, in nats, not negative.
+        direction: As of `KLFilter`.
+        smoothing: kappa, as of `KLFilter`.
+        min_examples: e2, training examples that those chosen must hold together; None: as many as k clients of the
+            mean size.
+        infeasible: ``"admit"`` lets in more clients, in increasing divergence, until it is feasible, and says so in
+            the row of the round (everybody, where all available hold too few); ``"error"`` ends the run.
+        search: ``"certified"`` proves that no set is cheaper, up to `tolerance`; ``"heuristic"`` is the same without
+            the proof; ``"sorted"`` takes clients in increasing sqrt(P tau) / d; ``"genetic"`` is the paper's baseline;
+            ``"paper"`` its own algorithm with its own allocation, see `DC` (needs the extra `oracles`). Sets found by
+            ``"sorted"`` and ``"genetic"`` are given their exact allocation.
+        tolerance: Largest gap, relative to the cost, of ``"certified"``.
+        max_nodes: Where the proof ends at the latest; the row of the round then says how large the gap is. A limit in
+            seconds would make the choice depend on the machine.
+
+    Raises:
+        ConfigError: If an option is out of its range, or there is no radio.
+        PartError: From `select`, if nobody can be chosen and `infeasible` is ``"error"``.
+
+    Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", eq. 37 and
+    algorithm 2, which ends far from the least cost: see ``benchmarks/allocation.py``.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> from fedreach.testing.inputs import with_rates
+        >>> counts = np.array([[10, 10], [10, 10], [30, 1], [10, 9]])
+        >>> view = replace(ClientView.of(np.arange(4), counts.sum(axis=1)), label_counts=counts)
+        >>> view = with_rates(view, np.array([1e6, 4e6, 9e6, 2e6]))
+        >>> chosen = CSRA(min_examples=30).select({}, view, 2, np.random.Generator(np.random.Philox(0)))
+        >>> chosen.ids, chosen.allocation.share.round(2)
+        (array([1, 3]), array([0.34, 0.66]))
+    """
+
+    min_examples: int | None = None
+    search: Search = "certified"
+    tolerance: float = 1e-4
+    max_nodes: int = 2000
+    ignores_cohort: ClassVar[bool] = True
+    needs_radio: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.search not in get_args(Search):
+            raise ConfigError(f"CSRA.search is unknown: {self.search!r}." + nearest(str(self.search), get_args(Search)))
+        if not 0 < self.tolerance < 1:
+            raise ConfigError(f"CSRA.tolerance must be in (0, 1); got {self.tolerance}.")
+        if self.max_nodes < 1:
+            raise ConfigError(f"CSRA.max_nodes must be at least 1; got {self.max_nodes}.")
+
+    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+        """Return the cohort with its allocation; the remark says what could not be kept."""
+        assert view.radio is not None  # because of `needs_radio`
+        admitted = self.admitted(view, k)
+        problem = view.radio.problem().only(view.rows(admitted.ids))
+        remarks = [] if admitted.kept and admitted.enough else [admitted.said]
+        if not admitted.enough:
+            return Selection(admitted.ids, remarks[0], allocate(problem))
+        allocation, remark = self._searched(problem, max(1, admitted.min_examples), rng)
+        return Selection(allocation.ids, "; ".join([*remarks, *([remark] if remark else [])]), allocation)
+
+    def _searched(
+        self, problem: AllocationProblem, min_examples: int, rng: np.random.Generator
+    ) -> tuple[Allocation, str]:
+        if self.search == "paper":
+            return PAPER.solve(problem, min_examples).allocation, ""
+        if self.search in ("sorted", "genetic"):
+            rows: Ints
+            rows = (
+                sqrt_sort(problem, min_examples)
+                if self.search == "sorted"
+                else genetic_selection(problem, min_examples, rng)
+            )
+            return allocate(problem.only(rows)), ""
+        found = solve(
+            problem,
+            min_examples,
+            tolerance=self.tolerance,
+            time_limit_seconds=np.inf,
+            max_nodes=self.max_nodes,
+            certify=self.search == "certified",
+        )
+        open_gap = self.search == "certified" and found.status != "optimal"
+        return found.allocation, f"the allocation's gap is {found.gap:.1e}" if open_gap else ""

@@ -1,0 +1,204 @@
+"""The best allocation for clients that are given: all of them take part, nothing is left to choose but b, f and T.
+
+    min_T max_mu  a1 T - mu + sum_k c_k(T, mu)
+
+is convex in T and concave in mu. Inside, Newton's method on 1 / sum_k (tau_k / u_k) = 1 in sqrt(mu), which is concave
+there, and so is never right of the root after its first step. Outside, Newton's method with a bracket on the
+power -1/3 of the marginal gain of time, which is nearly linear in T.
+
+Many sets are solved at once, one a row. The readable twin, two nested bisections, stands in the tests.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedreach.arrays import Bools, Floats, Ints
+from fedreach.errors import ConfigError
+from fedreach.wireless.allocation.kernel import Needs, Sending, sending
+from fedreach.wireless.allocation.problem import Allocation, AllocationProblem
+
+STEPS = 100
+"""Newton steps at most, inside as outside; 4 to 8 are usual."""
+CLOSE = 1e-13
+"""Relative change of T or of the sum of shares that is left to rounding."""
+
+
+def shortest_deadline(problem: AllocationProblem) -> float:
+    """Return Tmin, the least deadline that all clients can keep: sum_k tau_k / (Tmin - W_k / f_k^max) = 1.
+
+    Raises:
+        ConfigError: If there is no client.
+
+    Example:
+        >>> clients = np.array([[0.1, 0.3], [1.0, 1.0], [0.0, 0.0], [1e9, 1e9]])
+        >>> round(shortest_deadline(AllocationProblem(*clients, np.array([5, 5]))), 12)
+        0.4
+    """
+    needs = Needs.of(_some(problem))
+    return float(_shortest(Needs(*(values[None] for values in needs)))[0])
+
+
+def allocate(problem: AllocationProblem) -> Allocation:
+    """Return the allocation of least cost in which every client of the problem takes part.
+
+    Raises:
+        ConfigError: If there is no client.
+
+    Reference: ours. The paper alternates between shares and frequencies (algorithm 2), which stops early.
+
+    Example:
+        >>> clients = np.array([[0.1, 0.06], [0.5, 2.0], [1e8, 3e8], [2e9, 4e9]])
+        >>> best = allocate(AllocationProblem(*clients, np.array([100, 200])))
+        >>> round(best.cost, 10), best.share.round(6)
+        (1.0089620654, array([0.382248, 0.617752]))
+    """
+    needs = Needs.of(_some(problem))
+    needs = Needs(*(values[None] for values in needs))
+    T, mu, u = _saddle(needs, problem.seconds_price)
+    u, T = _feasible(needs, T, u)
+    left = np.maximum(T[0] - u[0], needs.least[0])
+    hertz = np.divide(problem.cycles, left, out=problem.max_hertz.copy(), where=problem.cycles > 0)
+    share = problem.upload_seconds / u[0]
+    return Allocation.of(
+        problem, slice(None), share / max(1.0, share.sum()), np.minimum(hertz, problem.max_hertz), float(mu[0])
+    )
+
+
+def allocate_batch(problem: AllocationProblem, rows: Ints, counted: Bools) -> tuple[Floats, Floats, Floats]:
+    """Return the cost, deadline and band price of the best allocation of each of m sets of clients.
+
+    Args:
+        problem: Of K clients.
+        rows: (m, n) where the clients of each set stand in the problem; any row where not counted.
+        counted: (m, n) which of them count; at least one a set.
+
+    Raises:
+        ConfigError: If a set is empty.
+
+    Example:
+        >>> clients = np.array([[0.1, 0.06], [0.5, 2.0], [1e8, 3e8], [2e9, 4e9]])
+        >>> problem = AllocationProblem(*clients, np.array([100, 200]))
+        >>> rows, counted = np.array([[0, 1], [1, 0]]), np.array([[True, True], [True, False]])
+        >>> allocate_batch(problem, rows, counted)[0].round(6)
+        array([1.008962, 0.746964])
+    """
+    counted = np.asarray(counted, np.bool_)
+    if not counted.any(axis=1).all():
+        raise ConfigError(f"counted must hold a client of every set; set {int(counted.any(axis=1).argmin())} has none.")
+    needs = Needs.of(problem, rows, counted)
+    T, mu, u = _saddle(needs, problem.seconds_price)
+    u, T = _feasible(needs, T, u)
+    x = np.maximum(T[:, None] - u, needs.floor)
+    energy = (needs.A * u + needs.Q / (2 * x * x)).sum(axis=1)
+    return problem.seconds_price * T + energy, T, mu
+
+
+def _some(problem: AllocationProblem) -> AllocationProblem:
+    if not len(problem):
+        raise ConfigError("an allocation must have at least one client; got none.")
+    return problem
+
+
+def _shortest(needs: Needs) -> Floats:
+    """Return Tmin of each set, (m,): Newton's method on 1 / sum tau / (T - least) = 1, concave, from the left."""
+    tau, least = needs.tau, needs.least
+    start: Floats = (least * (1 + 1e-15) + tau).max(axis=1)
+    T = start
+    for _ in range(STEPS):
+        share = tau / (T[:, None] - least)
+        total = share.sum(axis=1)
+        step = total * (total - 1) / (share / (T[:, None] - least)).sum(axis=1)
+        T = np.maximum(T + step, start)
+        if np.all(np.abs(step) <= CLOSE * T):
+            break
+    return T
+
+
+def _feasible(needs: Needs, T: Floats, u: Floats) -> tuple[Floats, Floats]:
+    """Return upload times whose shares sum to 1, and a deadline that all keep with them."""
+    u = u * np.divide(needs.tau, u, out=np.zeros_like(u), where=needs.tau > 0).sum(axis=1, keepdims=True)
+    return u, np.maximum(T, (u + needs.least).max(axis=1))
+
+
+def _saddle(needs: Needs, a1: float) -> tuple[Floats, Floats, Floats]:
+    """Return T (m,), mu (m,) and the upload times u (m, n) of the saddle points of m sets."""
+    m = len(needs.tau)
+    Tmin = _shortest(needs)
+    longest = Tmin[:, None] - needs.least
+    # At Tmin everyone is at the upper end. It is the answer if the price that then balances a1 keeps them there.
+    mu = (a1 + needs.A.sum(axis=1)) / (needs.tau / (longest * longest)).sum(axis=1)
+    root = longest * np.sqrt(needs.steepest)
+    open_ = (root > np.sqrt(mu)[:, None] * needs.root_tau).any(axis=1)
+    T, u = Tmin.copy(), longest
+    if open_.any():
+        rows = np.flatnonzero(open_)
+        T[rows], mu[rows], u[rows] = _interior(needs.only(rows) if len(rows) < m else needs, a1, Tmin[rows])
+    return T, mu, u
+
+
+def _interior(needs: Needs, a1: float, Tmin: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return the saddle points of sets whose T is above Tmin."""
+    low, high = Tmin, np.full(len(Tmin), np.inf)
+    least_root = np.sqrt(needs.A * needs.tau).sum(axis=1)  # of mu: it is reached where no client is at its upper end
+    T = np.maximum(1.2 * Tmin, np.cbrt(needs.Q.sum(axis=1) / a1) + 0.5 * Tmin)
+    root = least_root
+    last = np.full(len(T), np.inf)
+    for _ in range(STEPS):
+        root, best = _price(needs, T, root, least_root)
+        slope, along, curvature = _derivatives(needs, best, root)
+        gain = -slope  # of a second more, in joules' price
+        low, high = np.where(gain > a1, T, low), np.where(gain > a1, high, T)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            step = 3 * gain * (np.cbrt(gain / a1) - 1) / curvature
+        done = (np.abs(step) <= CLOSE * T) | (high - low <= CLOSE * T)
+        if done.all():
+            break
+        # Newton's step where it falls into the bracket and shrinks; else the middle of the bracket, of log(T - Tmin).
+        good = (T + step > low) & (T + step < high) & (np.abs(step) < 0.5 * last)
+        wide = np.where(np.isfinite(high), high - Tmin, 64 * (T - Tmin))
+        middle = Tmin + np.sqrt(wide * np.maximum(low - Tmin, 1e-3 * wide))
+        last = np.where(done, 0.0, np.where(good, step, middle - T))
+        T, root = T + last, np.maximum(root + np.nan_to_num(along * last), least_root)
+        last = np.abs(last)
+    root, best = _price(needs, T, root, least_root)
+    return T, root * root, best.u
+
+
+def _price(needs: Needs, T: Floats, root: Floats, least_root: Floats) -> tuple[Floats, Sending]:
+    """Return sqrt(mu) (m,) at which the shares of each set sum to 1 by the deadline T > Tmin, and how all send."""
+    for _ in range(STEPS):
+        best = sending(needs, T[:, None], root[:, None])
+        share = needs.tau / best.u
+        total = share.sum(axis=1)
+        u_root = _per_root(needs, best)
+        step = total * (total - 1) / (share / best.u * u_root).sum(axis=1)
+        if np.all(np.abs(total - 1) <= CLOSE):
+            break
+        root = np.maximum(root + step, least_root)
+    return root, best
+
+
+def _per_root(needs: Needs, best: Sending) -> Floats:
+    """Return du / dsqrt(mu) (m, n)."""
+    return np.where(best.clipped, 0.0, needs.root_tau / (best.h + best.u * _bend(needs, best)))
+
+
+def _bend(needs: Needs, best: Sending) -> Floats:
+    return 1.5 * needs.Q / (best.x**4 * best.h)
+
+
+def _derivatives(needs: Needs, best: Sending, root: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return d/dT of the cost less a1, dsqrt(mu)/dT along the optimum, and the second derivative in T, each (m,)."""
+    u, x, h, clipped = best
+    tau, mu = needs.tau, (root * root)[:, None]
+    slope = np.where(clipped, needs.A - mu * tau / (u * u), -needs.Q / (x * x * x)).sum(axis=1)
+    bend = u * _bend(needs, best)
+    u_T = np.where(clipped, 1.0, bend / (h + bend))
+    weight = tau / (u * u)
+    cross = (weight * u_T).sum(axis=1)
+    own = (weight * _per_root(needs, best)).sum(axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        along = -cross / own
+        curvature = (2 * mu * weight / u * u_T).sum(axis=1) + 2 * root * cross * cross / own
+    return slope, along, curvature

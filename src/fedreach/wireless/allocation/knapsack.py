@@ -1,0 +1,166 @@
+"""Cheapest sets of items that together are large enough: fractional, exact, and all below a limit.
+
+An item has a cost (maybe negative or +inf) and a size, a whole number; a *cover* is a set of sizes that sum to at least
+the demand. Here an item is a client, its size the number of its examples, its cost what the dual prices make of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+
+from fedreach.arrays import Bools, Floats, Ints
+
+
+@dataclass(frozen=True, eq=False)
+class FractionalCover:
+    """The cheapest cover when items may be taken in part; `value` is at most the cost of any cover."""
+
+    value: float  # +inf where all items together are too small
+    taken: Floats  # (n,) x, 0 to 1; at most one item lies between
+    price: float  # nu: what one more of demand costs
+
+
+def fractional_cover(costs: Floats, sizes: Ints, demand: int, forced: Bools | None = None) -> FractionalCover:
+    """Return min c.x subject to d.x >= demand and 0 <= x <= 1: items in the order of c/d until there is enough.
+
+    Negative costs are taken whatever the demand, and those that are `forced`; infinite ones never.
+
+    Args:
+        costs: c (n,).
+        sizes: d (n,), not negative.
+        demand: What the sizes must sum to; may be 0 or less.
+        forced: (n,) whom to take; finite costs.
+
+    Example:
+        >>> fractional_cover(np.array([3.0, 1.0, 4.0]), np.array([2, 1, 2]), 4)
+        FractionalCover(value=6.0, taken=array([1. , 1. , 0.5]), price=2.0)
+    """
+    first = costs < 0 if forced is None else (costs < 0) | forced
+    taken = first.astype(np.float64)
+    short = demand - int(sizes[first].sum())
+    if short <= 0:
+        return FractionalCover(float(costs[first].sum()), taken, 0.0)
+    open_ = np.flatnonzero(~first & (costs < inf) & (sizes > 0))
+    ratio = costs[open_] / sizes[open_]
+    order = np.argsort(ratio, kind="stable")
+    inside = open_[order]
+    reached = np.cumsum(sizes[inside])
+    last = int(np.searchsorted(reached, short))
+    if last == len(inside):
+        return FractionalCover(inf, taken, inf)
+    taken[inside[:last]] = 1.0
+    before = int(reached[last - 1]) if last else 0
+    taken[inside[last]] = (short - before) / sizes[inside[last]]
+    some = np.flatnonzero(taken)
+    return FractionalCover(float(costs[some] @ taken[some]), taken, float(ratio[order[last]]))
+
+
+def coarser(sizes: Ints, demand: int, cells: int) -> tuple[Ints, int] | None:
+    """Return sizes and demand in a larger unit, so that a table of the whole covers has at most `cells` cells.
+
+    Every cover stays one: from sum d >= D follows sum ceil(d/s) >= ceil(D/s). So the cheapest cover in the larger unit
+    costs at most as much as the cheapest in truth; and the same where the unit divides all sizes. None: the unit would
+    be so large, over a quarter of the mean size, that little would be left of the truth.
+
+    Example:
+        >>> coarser(np.array([20, 30, 50]), 60, 1000)  # ten is common to all, and nothing is lost
+        (array([2, 3, 5]), 6)
+        >>> coarser(np.array([20, 31, 50]), 60, 64)
+        (array([ 5,  8, 13]), 15)
+    """
+    sizes = np.minimum(sizes, demand)
+    most = cells // (len(sizes) + 1) - 1  # the largest demand that fits
+    if most < 1:
+        return None
+    # Sizes at the demand or above mean "enough alone": they need not be a multiple of the unit.
+    unit = int(np.gcd.reduce(sizes[sizes < demand])) or max(1, demand)
+    times = max(1, -(-demand // (unit * most)))
+    if times > 1 and 4 * unit * times > sizes.mean():
+        return None
+    unit *= times
+    return -(-sizes // unit), -(-demand // unit)
+
+
+def cover_table(costs: Floats, sizes: Ints, demand: int) -> Floats:
+    """Return best[i, j, r]: the least cost, under the j-th costs, at which the items i, i+1, ... cover r.
+
+    By dynamic programming from the last item to the first: best[i, j, r] is the less of best[i+1, j, r], without item
+    i, and c_ji + best[i+1, j, max(r - d_i, 0)], with it. Nothing is added where r = 0, not even at a negative cost: all
+    covers without an item to spare are looked at, and no others are wanted.
+
+    Args:
+        costs: c (m, n), finite.
+        sizes: d (n,), at most the demand.
+        demand: D, at least 0.
+
+    Returns:
+        best (n + 1, m, D + 1).
+
+    Example:
+        >>> cover_table(np.array([[3.0, 1.0, 4.0]]), np.array([2, 1, 2]), 4)[:, 0]
+        array([[ 0.,  1.,  3.,  4.,  7.],
+               [ 0.,  1.,  4.,  5., inf],
+               [ 0.,  4.,  4., inf, inf],
+               [ 0., inf, inf, inf, inf]])
+    """
+    m, n = costs.shape
+    best = np.empty((n + 1, m, demand + 1))
+    best[n] = inf
+    best[n, :, 0] = 0.0
+    for i in range(n - 1, -1, -1):
+        cost, size, after, here = costs[:, i, None], int(sizes[i]), best[i + 1], best[i]
+        np.add(after[:, : demand + 1 - size], cost, out=here[:, size:])
+        here[:, :size] = after[:, :1] + cost
+        np.minimum(here, after, out=here)
+        here[:, 0] = 0.0
+    return best
+
+
+def cheapest_covers(best: Floats, sizes: Ints) -> Bools:
+    """Return (m, n), one cheapest cover under each costs of a table; items that change nothing are left out."""
+    n, m = best.shape[0] - 1, best.shape[1]
+    chosen, left, every = np.zeros((m, n), bool), np.full(m, best.shape[2] - 1), np.arange(m)
+    for i in range(n):
+        chosen[:, i] = best[i, every, left] < best[i + 1, every, left]
+        left = np.maximum(left - np.where(chosen[:, i], sizes[i], 0), 0)
+    return chosen
+
+
+def covers_below(
+    best: Floats, costs: Floats, sizes: Ints, limits: Floats, most: int, after: Ints | None = None
+) -> Bools | None:
+    """Return (s, n): every cover that costs less than the limit under at least one of the costs; None: over `most`.
+
+    Sets are grown item by item. One that even its cheapest completion, known from the table, brings to the limit under
+    all costs is dropped; so each that is carried along ends in a cover that counts, and no work is wasted. Nothing is
+    added to a cover.
+
+    Args:
+        best: (n + 1, m, D + 1), the table of these costs.
+        costs: (m, n).
+        sizes: (n,).
+        limits: (m,).
+        most: How many sets may be carried along.
+        after: (n,), for each item an earlier one without which it is not wanted, or -1.
+    """
+    n, m = best.shape[0] - 1, best.shape[1]
+    chosen, paid = np.zeros((1, n), bool), np.zeros((1, m))
+    left, every = np.full(1, best.shape[2] - 1), np.arange(m)
+    for i in range(n):
+        short = left
+        paid = np.concatenate([paid, paid + costs[:, i]])
+        left = np.concatenate([left, np.maximum(left - sizes[i], 0)])
+        keep = (paid + best[i + 1, every, left[:, None]] < limits).any(axis=1)
+        keep[len(chosen) :] &= short > 0
+        if after is not None and after[i] >= 0:
+            keep[len(chosen) :] &= chosen[:, after[i]]
+        without, including = chosen[keep[: len(chosen)]], chosen[keep[len(chosen) :]]
+        including[:, i] = True  # indexing with flags has made a copy
+        chosen = np.concatenate([without, including])
+        if len(chosen) > most:
+            return None
+        paid, left = paid[keep], left[keep]
+    return chosen

@@ -1,0 +1,49 @@
+"""Shares and frequencies at random."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedreach.errors import ConfigError
+from fedreach.wireless.allocation.problem import Allocation, AllocationProblem
+
+LEAST_SHARE = 1e-15  # a draw of exactly 0 is possible, if hardly ever met, and would never be uploaded
+
+
+@dataclass(frozen=True)
+class Random:
+    """Cut the band at random and set the CPU frequencies at random: the floor for every other rule.
+
+    b is uniform over all ways to share the band, Dirichlet(1, ..., 1), and f_k / f_k^max uniform from `slowest` to 1.
+
+    Args:
+        slowest: The lowest frequency that is drawn, as a part of f_k^max; above 0 and at most 1. The paper does not
+            state how it draws.
+
+    Raises:
+        ConfigError: If `slowest` is out of its range.
+
+    Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", section V-A,
+    CS-Random and GA-Random.
+
+    Example:
+        >>> problem = AllocationProblem(*np.array([[0.1, 0.2], [1, 1], [1e8, 2e8], [1e9, 5e8]]), np.array([5, 5]))
+        >>> given = Random().allocate(problem, np.random.Generator(np.random.Philox(0)))
+        >>> given.share.round(3), (given.hertz / 1e6).round(1)
+        (array([0.146, 0.854]), array([524.4,  91.1]))
+    """
+
+    slowest: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.slowest <= 1:
+            raise ConfigError(f"Random.slowest must be above 0 and at most 1; got {self.slowest!r}.")
+
+    def allocate(self, problem: AllocationProblem, rng: np.random.Generator) -> Allocation:
+        """Return k shares and then k frequencies drawn from `rng`, whatever the clients are."""
+        k = len(problem)
+        share = np.maximum(rng.dirichlet(np.ones(k)), LEAST_SHARE)
+        part = rng.uniform(self.slowest, 1.0, k)
+        return Allocation.of(problem, np.arange(k), share / share.sum(), part * problem.max_hertz)

@@ -1,0 +1,131 @@
+"""The whole problem: which clients take part, with which shares and frequencies, and a proof of how good that is."""
+
+from __future__ import annotations
+
+import time
+from math import isfinite
+from numbers import Integral, Real
+
+import numpy as np
+
+from fedreach.errors import ConfigError, InfeasibleError
+from fedreach.wireless.allocation.certificate import Effort, prove
+from fedreach.wireless.allocation.certificate_interval import Node
+from fedreach.wireless.allocation.exact import allocate
+from fedreach.wireless.allocation.incumbent import Incumbent
+from fedreach.wireless.allocation.moves import improve
+from fedreach.wireless.allocation.problem import AllocationProblem, Solution, Status
+from fedreach.wireless.allocation.relaxation import Clients, earliest_deadline, least_energy, relax
+from fedreach.wireless.allocation.rounding import settle
+
+CUTS = 6
+"""Intervals to either side of the first deadline found; each is twice as wide, in log T, as the one before."""
+UNPROVEN = 40
+"""Nodes that the bound may take where no proof is asked for."""
+
+
+def solve(
+    problem: AllocationProblem,
+    min_examples: int,
+    *,
+    tolerance: float = 1e-6,
+    time_limit_seconds: float = 30.0,
+    max_nodes: int | None = None,
+    certify: bool = True,
+) -> Solution:
+    """Return the cheapest set of clients that together hold enough examples, with its best allocation, and a bound.
+
+    Args:
+        problem: Of K clients.
+        min_examples: e2, how many examples the set must hold at least.
+        tolerance: The gap between cost and bound, relative to the cost, at which the proof ends; 1e-9 or more.
+        time_limit_seconds: After which the proof stops where it is; the bound holds all the same.
+        max_nodes: Parts after which the proof stops likewise, on every machine at the same place; None: no limit.
+        certify: Whether to prove. Without, the set is the same in nearly all cases, and the bound looser.
+
+    Raises:
+        InfeasibleError: If all clients together hold too few examples.
+        ConfigError: If an argument is outside its range.
+
+    Reference: the problem is P1' of "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless
+    Networks", eq. 37; the method is ours. The paper's is not exact, and gives no bound.
+
+    Example:
+        >>> tau, P = [0.10, 0.08, 0.12, 0.20, 0.06], [0.5, 1.0, 0.25, 0.1, 2.0]
+        >>> W, f = [1e8, 2e8, 5e7, 1.5e8, 3e8], [2e9, 3e9, 2.5e9, 1e9, 4e9]
+        >>> problem = AllocationProblem(*np.array([tau, P, W, f]), np.array([100, 150, 80, 120, 200]))
+        >>> solution = solve(problem, 300)
+        >>> solution.allocation.ids, round(solution.cost, 12), solution.status
+        (array([0, 4]), 1.008962065383, 'optimal')
+    """
+    start = time.monotonic()
+    _check(problem, min_examples, tolerance, time_limit_seconds)
+    best = Incumbent(problem, min_examples)
+    clients = Clients.of(problem, min_examples)
+    earliest = earliest_deadline(clients)
+    _first_set(best, clients, earliest)
+    nodes = _seeds(best, clients, earliest)
+    _search(best, nodes, tolerance)
+
+    def in_time(looked_at: int) -> bool:
+        if not certify:
+            return looked_at < UNPROVEN
+        return looked_at < (max_nodes or np.inf) and time.monotonic() - start < time_limit_seconds
+
+    proof = prove(nodes, best, tolerance=tolerance, go_on=in_time, effort=Effort(whole=certify))
+    allocation = allocate(problem.only(best.rows))
+    status: Status = ("optimal" if proof.complete else "time_limit") if certify else "heuristic"
+    return Solution(allocation, min(proof.lower_bound, allocation.cost), status, proof.nodes)
+
+
+def _check(problem: AllocationProblem, min_examples: int, tolerance: float, time_limit_seconds: float) -> None:
+    if isinstance(min_examples, bool) or not isinstance(min_examples, Integral) or min_examples < 1:
+        raise ConfigError(f"min_examples must be a whole number, at least 1; got {min_examples!r}.")
+    if not isinstance(tolerance, Real) or not 1e-9 <= tolerance < 1:
+        raise ConfigError(f"tolerance must be at least 1e-9, where rounding begins, and below 1; got {tolerance!r}.")
+    if not isinstance(time_limit_seconds, Real) or not time_limit_seconds > 0:
+        raise ConfigError(f"time_limit_seconds must be positive; got {time_limit_seconds!r}.")
+    total = int(problem.num_examples.sum())
+    if total < min_examples:
+        raise InfeasibleError(
+            f"min_examples is {min_examples}, but the {len(problem)} clients hold {total} examples together. "
+            f"Lower `min_examples` to {total} at most, or admit more clients."
+        )
+
+
+def _first_set(best: Incumbent, clients: Clients, earliest: float) -> None:
+    """Find a good set: from the prices at twice the earliest deadline."""
+    T = 2 * earliest
+    settle(best, clients.needs, T, relax(clients, T).band_price)
+    if not isfinite(best.cost):
+        best.offer([np.flatnonzero(clients.sizes > 0)])
+    improve(best, clients.needs)
+
+
+def _seeds(best: Incumbent, clients: Clients, earliest: float) -> list[Node]:
+    """Cut the deadlines that may be better than the best set's into intervals, narrow near it and wide far away.
+
+    No set is ready before `earliest`, and none that is ready after (best cost - least energy) / a1 is cheaper. Near the
+    optimum bounds must be tight; away from it they rise as the square of the distance, as do the errors of lines.
+    """
+    energy = least_energy(clients)
+    latest = (best.cost - energy) / clients.seconds_price * (1 + 1e-9)
+    latest = max(latest, best.deadline)
+    cuts = {earliest, latest}
+    for end in (earliest, latest):
+        reach = np.log(end / best.deadline) / (2**CUTS - 1)
+        cuts |= {best.deadline * float(np.exp(reach * (2**j - 1))) for j in range(CUTS)}
+    ends = sorted(cuts)
+    bounds = [clients.seconds_price * low + energy for low in ends[:-1]]
+    mu = best.band_price
+    return [Node(a, b, clients, bound, mu) for a, b, bound in zip(ends[:-1], ends[1:], bounds, strict=True)]
+
+
+def _search(best: Incumbent, nodes: list[Node], tolerance: float) -> None:
+    """Look for better sets in every interval whose bound leaves room for one."""
+    for node in nodes:
+        if node.clients.band_needed(node.middle) <= 1:
+            point = relax(node.clients, node.middle, node.band_price, limit=best.cost, tolerance=tolerance)
+            if point.bound < best.cost:
+                settle(best, node.clients.needs, node.middle, point.band_price)
+    improve(best, nodes[0].clients.needs)

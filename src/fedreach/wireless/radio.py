@@ -1,0 +1,229 @@
+"""The radio of a federation: where clients stand, what their devices can do, and the channels of a round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+
+from fedreach.arrays import Floats, Ints
+from fedreach.errors import ConfigError, nearest
+from fedreach.streams import generator
+from fedreach.wireless.allocation.problem import AllocationProblem
+from fedreach.wireless.channel import bits_per_second, path_gain, watts
+from fedreach.wireless.cost import training_cycles
+
+Fading = Literal["rayleigh", "none"]
+
+
+class Devices(NamedTuple):
+    """What n clients keep for a whole run."""
+
+    distance_meters: Floats  # (n,) to the base station
+    power_watts: Floats  # (n,) with which they send
+    max_hertz: Floats  # (n,) highest CPU frequency
+    cycles_per_bit: Floats  # (n,) of training data
+
+
+@dataclass(frozen=True)
+class Radio:
+    """A cell whose clients share one uplink band, and the prices of a second and a joule.
+
+    Ranges are drawn from uniformly, once a run; a power is drawn in dBm. The fading |h|^2 of each client is
+    drawn anew in each round, exponential with mean `mean_gain` (Rayleigh), or is `mean_gain` itself. Both depend only
+    on the seed, the round and the number of clients, so that all methods of a comparison see the same channels. Only
+    the clients' sending and computing is accounted for: the base station's broadcast costs bits, but no
+    seconds, as in the paper.
+
+    Args:
+        bandwidth_hertz: B, of all clients together.
+        noise_dbm_per_hertz: N0.
+        distance_meters: Range of the distance.
+        carrier_hertz: f_c.
+        path_loss_exponent: gamma, at least 1.
+        power_dbm: Range of the transmit power.
+        max_hertz: Range of the highest CPU frequency. The paper prints 2 to 5 MHz, with which a round of local training
+            takes a minute and microjoules; 2 to 5 GHz fits its energies. See `PaperRadio`.
+        cycles_per_bit: Range of the CPU cycles that one pass needs for a bit of training data.
+        bits_per_example: Of the training data; None: as many as its numbers take (28 * 28 * 8 for Fashion-MNIST). With
+            1, `cycles_per_bit` are cycles an example, as eq. 4 of the paper reads.
+        capacitance: eps, in J / (cycle Hz^2).
+        mean_gain: Mean of |h|^2.
+        fading: ``"rayleigh"`` or ``"none"``.
+        seconds_price: a1 of the objective a1 T + a2 E that allocations minimise; positive.
+        joules_price: a2, not negative.
+
+    Raises:
+        ConfigError: If a number or range is not legal.
+
+    Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", section II-B and
+    table I, with its units mended.
+
+    Example:
+        >>> radio = Radio()
+        >>> devices = radio.devices(3, seed=0)
+        >>> gains = radio.gains(devices, seed=0, round_=1)
+        >>> (bits_per_second(2e6, watts(-174.0), gains, devices.power_watts) / 1e6).round(1)
+        array([21.2, 24.4, 22.7])
+    """
+
+    bandwidth_hertz: float = 2e6
+    noise_dbm_per_hertz: float = -174.0
+    distance_meters: tuple[float, float] = (200.0, 250.0)
+    carrier_hertz: float = 2.4e9
+    path_loss_exponent: float = 2.7
+    power_dbm: tuple[float, float] = (20.0, 33.0)
+    max_hertz: tuple[float, float] = (2e9, 5e9)
+    cycles_per_bit: tuple[float, float] = (1.0, 10.0)
+    bits_per_example: float | None = None
+    capacitance: float = 1e-27
+    mean_gain: float = 1.0
+    fading: Fading = "rayleigh"
+    seconds_price: float = 1.0
+    joules_price: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in (
+            "bandwidth_hertz", "carrier_hertz", "capacitance", "mean_gain", "seconds_price", "bits_per_example"
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if value is not None and not 0 < value < np.inf:
+                raise ConfigError(f"Radio.{name} must be positive and finite; got {value}.")
+        if not 0 <= self.joules_price < np.inf:
+            raise ConfigError(f"Radio.joules_price must be finite and not negative; got {self.joules_price}.")
+        if not 1 <= self.path_loss_exponent < 10:
+            raise ConfigError(f"Radio.path_loss_exponent must be in [1, 10); got {self.path_loss_exponent}.")
+        if not -300 < self.noise_dbm_per_hertz < 0:
+            raise ConfigError(
+                f"Radio.noise_dbm_per_hertz must be in (-300, 0); got {self.noise_dbm_per_hertz}; thermal noise has -174."
+            )
+        for name in ("distance_meters", "max_hertz", "cycles_per_bit", "power_dbm"):
+            self._check_range(name)
+        if self.fading not in get_args(Fading):
+            raise ConfigError(
+                f"Radio.fading is unknown: {self.fading!r}." + nearest(str(self.fading), get_args(Fading))
+            )
+
+    def _check_range(self, name: str) -> None:
+        value = getattr(self, name)
+        least = -np.inf if name == "power_dbm" else 0.0
+        if np.shape(value) != (2,) or not least < value[0] <= value[1] < np.inf:
+            rule = "of finite numbers" if name == "power_dbm" else "of positive, finite numbers"
+            raise ConfigError(f"Radio.{name} must be a range [from, to] {rule}; got {value}.")
+        if name == "max_hertz" and value[1] < 1e5:
+            raise ConfigError(f"Radio.max_hertz is in hertz, such as [2e9, 5e9]; got {value}. Are these gigahertz?")
+        if name == "power_dbm" and not (value[0] > -100 and value[1] < 100):
+            raise ConfigError(f"Radio.power_dbm must be between -100 and 100 dBm; got {value}.")
+
+    @property
+    def noise_watts_per_hertz(self) -> float:
+        """N0."""
+        return float(watts(self.noise_dbm_per_hertz))
+
+    def devices(self, n: int, seed: int) -> Devices:
+        """Return what n clients keep for the run of this seed."""
+        rng = generator(seed, "devices")
+        distance, dbm, hertz, cycles = (
+            rng.uniform(*bounds, size=n)
+            for bounds in (self.distance_meters, self.power_dbm, self.max_hertz, self.cycles_per_bit)
+        )
+        return Devices(distance, watts(dbm), hertz, cycles)
+
+    def gains(self, devices: Devices, seed: int, round_: int) -> Floats:
+        """Return each client's power gain in a round, path loss times fading."""
+        path = path_gain(devices.distance_meters, self.carrier_hertz, self.path_loss_exponent)
+        if self.fading == "none":
+            return np.asarray(path * self.mean_gain)
+        drawn = generator(seed, "fading", round_).exponential(self.mean_gain, size=len(path))
+        # A draw of exactly 0 would be a rate of 0, and a client that never gets its report through.
+        return np.asarray(path * np.maximum(drawn, 1e-9 * self.mean_gain))
+
+    def state(
+        self,
+        devices: Devices,
+        *,
+        seed: int,
+        round_: int,
+        ids: Ints,
+        num_examples: Ints,
+        bits_per_example: float,
+        passes: Floats,
+        report_bits: int,
+    ) -> RadioState:
+        """Return the radio of a round, as the server sees it.
+
+        Args:
+            devices: Of the n clients.
+            seed: Of the run.
+            round_: Number of the round.
+            ids: (n,) of the clients.
+            num_examples: (n,)
+            bits_per_example: Used where the radio has none of its own.
+            passes: (n,) over its data that each client's local training makes.
+            report_bits: Of a report.
+        """
+        bits = bits_per_example if self.bits_per_example is None else self.bits_per_example
+        gains = self.gains(devices, seed, round_)
+        return RadioState(
+            ids=ids,
+            bits_per_second=bits_per_second(
+                self.bandwidth_hertz, self.noise_watts_per_hertz, gains, devices.power_watts
+            ),
+            power_watts=devices.power_watts,
+            max_hertz=devices.max_hertz,
+            cycles_per_pass=training_cycles(1.0, num_examples, bits, devices.cycles_per_bit),
+            num_examples=num_examples,
+            passes=passes,
+            report_bits=report_bits,
+            seconds_price=self.seconds_price,
+            joules_price=self.joules_price,
+            capacitance=self.capacitance,
+        )
+
+
+@dataclass(frozen=True)
+class PaperRadio(Radio):
+    """The frequencies that the paper prints: 2 to 5 MHz; otherwise as `Radio`.
+
+    Example:
+        >>> PaperRadio().max_hertz
+        (2000000.0, 5000000.0)
+    """
+
+    max_hertz: tuple[float, float] = (2e6, 5e6)
+
+
+RADIOS: dict[str, type[Radio]] = {"gigahertz": Radio, "paper": PaperRadio}
+
+
+@dataclass(frozen=True, eq=False)
+class RadioState:
+    """What the server knows of the radio in a round; arrays over the n participants."""
+
+    ids: Ints  # (n,)
+    bits_per_second: Floats  # (n,) R, over the whole band
+    power_watts: Floats  # (n,)
+    max_hertz: Floats  # (n,)
+    cycles_per_pass: Floats  # (n,) one pass of training over the client's own data
+    num_examples: Ints  # (n,)
+    passes: Floats  # (n,) of the round's local training
+    report_bits: int
+    seconds_price: float
+    joules_price: float
+    capacitance: float
+
+    def problem(self, *, bits: float | None = None, passes: Floats | None = None) -> AllocationProblem:
+        """Return what each client would need to train and report, or to do other work and send other bits."""
+        bits, passes = self.report_bits if bits is None else bits, self.passes if passes is None else passes
+        return AllocationProblem(
+            upload_seconds=bits / self.bits_per_second,
+            power_watts=self.power_watts,
+            cycles=self.cycles_per_pass * passes,
+            max_hertz=self.max_hertz,
+            num_examples=self.num_examples,
+            ids=self.ids,
+            seconds_price=self.seconds_price,
+            joules_price=self.joules_price,
+            capacitance=self.capacitance,
+        )
