@@ -71,7 +71,17 @@ def test_every_example_of_the_help_runs(fedreach: Command, furnished: Path, comm
 
 
 def test_every_command_has_help_examples_and_json() -> None:
-    assert set(main.commands) == {"run", "compare", "report", "partition", "list", "init", "verify", "completion"}
+    assert set(main.commands) == {
+        "run",
+        "compare",
+        "report",
+        "partition",
+        "list",
+        "init",
+        "verify",
+        "completion",
+        "allocate",
+    }
     for name, command in main.commands.items():
         assert command.help, name
         assert examples(name), name

@@ -1,0 +1,202 @@
+"""Mistakes in a table of clients or in the options of `fedreach allocate`: named, with the first bad client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedreach.experiments.planning.columns import COLUMNS, clients_of
+from fedreach.experiments.planning.question import RULES
+from fedreach.experiments.planning.table import read_table
+
+from .small_tables import G1, RADIO, RADIO_QUESTION, text_of, with_
+
+Refused = Callable[..., str]
+
+
+# ------------------------------------------------------------------------------------------- what spreadsheets write
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xef\xbb\xbf" + text_of(G1).encode(),
+        text_of(G1, ";").encode(),
+        text_of(G1, "\t").encode("utf-16"),
+        text_of(G1).replace("\n", "\r\n").encode(),
+        text_of(G1).replace(",", " , ").encode(),
+        text_of(G1).replace("\n", ",,\n").encode(),
+        ("\n\n" + text_of(G1).replace("\n", "\n , ,,,,\n\n")).encode(),
+        text_of(G1).replace("num_examples", '"num_examples"').replace(",100\n", ',"100"\n').encode(),
+        text_of(G1).rstrip().encode(),
+    ],
+    ids=["mark", "semicolons", "utf16", "crlf", "spaces", "trailing", "blank", "quoted", "no-end"],
+)
+def test_what_spreadsheets_write_is_read(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "clients.csv").write_bytes(content)
+    clients = clients_of(read_table(tmp_path / "clients.csv", COLUMNS))
+    assert clients.names == ("a", "b", "c", "d", "e")
+    assert set(clients.numbers) == set(G1[0]) - {"client"}
+    for name, values in clients.numbers.items():
+        assert values.tolist() == [row[name] for row in G1]
+
+
+BAD_TABLES = {
+    "empty": ("", "clients.csv is empty."),
+    "no clients": (text_of(G1).splitlines()[0], "clients.csv has no clients below its header."),
+    "ragged": (text_of(G1) + "f,0.1,1\n", "clients.csv:7: the line has 3 cells, but there are 6 columns."),
+    "more": (text_of(G1).replace("100000000.0", "1,000,000.0"), "clients.csv:2: the line has 8 cells, but there are 6"),
+    "twice": (text_of(with_(G1, 2, client="a")), "clients.csv:4: client 'a' stands in line 2 already."),
+    "nameless": (text_of(with_(G1, 2, client="")), "clients.csv:4: the client has no name."),
+    "unknown": (
+        text_of(with_(G1, max_ghz=2)),
+        "clients.csv: unknown column 'max_ghz'. Did you mean 'max_gigahertz'?",
+    ),
+    "no header": (text_of(G1).split("\n", 1)[1], "clients.csv: unknown column 'a'."),
+    "same": (text_of(G1).replace("power_watts", "cycles"), "clients.csv:1: there are 2 columns 'cycles'; keep one."),
+    "missing": (
+        text_of(with_(G1, drop=["power_watts"])),
+        "clients.csv does not give the power: it needs one of the columns power_watts, power_dbm.",
+    ),
+    "examples": (text_of(with_(G1, drop=["num_examples"])), "clients.csv has no column num_examples."),
+    "mixed": (
+        text_of(with_(G1, max_hertz=2e9)),
+        "clients.csv gives the highest CPU frequency twice, as max_hertz and max_gigahertz; keep one of them.",
+    ),
+    "fading": (text_of(with_(G1, fading_gain=1)), "fading_gain belongs to distance_meters; upload_seconds already"),
+    "gap": (text_of(with_(G1, label_0=1, label_2=1)), "clients.csv has a column label_2 but none label_1;"),
+    "both": (text_of(with_(G1, label_0=1, divergence=0)), "has both divergence and label_0"),
+    "labels": (
+        text_of(with_(with_(G1, label_0=50, label_1=50), 3, label_0=70)),
+        "clients.csv:3: client 'b': its labels sum to 100, but num_examples is 150.",
+    ),
+    "quote": (text_of(G1) + 'f,"0.1,1,1,1,1', "clients.csv:7: unexpected end of data."),
+}
+
+
+@pytest.mark.parametrize("case", BAD_TABLES)
+def test_a_table_that_cannot_be_used_is_refused(refused: Refused, home: Path, case: str) -> None:
+    content, message = BAD_TABLES[case]
+    (home / "clients.csv").write_text(content, encoding="utf-8")
+    assert message in refused(3, "allocate", "clients.csv", "--min-examples", 300)
+
+
+def test_a_file_that_is_no_text_is_refused(refused: Refused, home: Path) -> None:
+    for content, message in (
+        (b"PK\x03\x04rest", "clients.csv is a workbook or an archive, not text; save it as CSV (UTF-8)."),
+        (text_of(with_(G1, 1, client="Zürich")).encode("cp1252"), "clients.csv:3: this is not UTF-8;"),
+    ):
+        (home / "clients.csv").write_bytes(content)
+        assert message in refused(3, "allocate", "clients.csv", "--min-examples", 300)
+    assert "other.csv: No such file" in refused(3, "allocate", "other.csv", "--min-examples", 300)
+    assert ". is a folder" in refused(3, "allocate", ".", "--min-examples", 300)
+
+
+BAD_CELLS = [
+    ("upload_seconds", "0", "upload_seconds must be positive; got 0."),
+    ("upload_seconds", "inf", "upload_seconds must be finite; got inf."),
+    ("upload_seconds", "1e999", "upload_seconds must be finite; got 1e999."),
+    ("upload_seconds", "nan", "upload_seconds must be a number; got 'nan'."),
+    ("upload_seconds", "", "upload_seconds is empty."),
+    ("upload_seconds", "0,1", "upload_seconds must be a number; got '0,1'. Write it without thousands separators, and"),
+    ("upload_seconds", "0.1 s", "must be a number; got '0.1 s'. The unit stands in the name of the column."),
+    ("power_watts", "-0.2", "power_watts must be positive; got -0.2."),
+    ("power_watts", "23", "power_watts must be at most 10; got 23. Power in dBm belongs into the column power_dbm"),
+    ("cycles", "-1", "cycles must be not negative; got -1."),
+    ("cycles", "2.5", "cycles must be at least 1000; got 2.5."),
+    ("cycles", "1_000_000", "cycles must be a number; got '1_000_000'. Write it without thousands separators"),
+    ("max_gigahertz", "0", "max_gigahertz must be positive; got 0."),
+    ("max_gigahertz", "2e9", "max_gigahertz must be at most 100; got 2e9. A frequency in hertz belongs into the"),
+    ("max_gigahertz", "#N/A", "max_gigahertz must be a number; got '#N/A'."),
+    ("num_examples", "10.5", "num_examples must be a whole number; got 10.5."),
+    ("num_examples", "1.000", "num_examples must be a whole number; got 1.000. Write it without a point."),
+    ("num_examples", "1 000", "num_examples must be a number; got '1 000'. Write it without thousands separators"),
+    ("num_examples", "1e15", "num_examples must be at most 1.09951e+12; got 1e15."),
+    ("num_examples", "1" * 5000, "num_examples must be finite; got 111111111111111111111111111111111111111…."),
+    ("num_examples", "-1", "num_examples must be not negative; got -1."),
+]
+
+
+@pytest.mark.parametrize(("column", "cell", "message"), BAD_CELLS, ids=lambda value: str(value)[:24])
+def test_the_first_bad_client_is_named(refused: Refused, home: Path, column: str, cell: str, message: str) -> None:
+    rows = with_(with_(G1, 3, **{column: cell}), 2, **{column: cell})
+    (home / "clients.csv").write_text(text_of(rows), encoding="utf-8")
+    said = refused(3, "allocate", "clients.csv", "--min-examples", 300)
+    assert said.startswith("clients.csv:4: client 'c': ")
+    assert message in said
+
+
+@pytest.mark.parametrize(
+    ("swap", "cell", "message"),
+    [
+        ({"max_gigahertz": "max_hertz"}, "2.4", "max_hertz must be at least 100000; got 2.4. A frequency in gigahertz"),
+        ({"power_watts": "power_dbm"}, "200", "power_dbm must be at most 60; got 200. Power in watts belongs into"),
+        ({"upload_seconds": "bits_per_second"}, "0", "bits_per_second must be positive; got 0."),
+        ({"upload_seconds": "bits_per_second"}, "20", "bits_per_second must be at least 1000; got 20."),
+        ({"upload_seconds": "distance_meters"}, "0.25", "distance_meters must be at least 1; got 0.25. Write 250 for"),
+    ],
+)
+def test_a_number_of_another_unit_is_refused(
+    refused: Refused, home: Path, swap: dict[str, str], cell: str, message: str
+) -> None:
+    rows = [{swap.get(name, name): cell if name in swap else v for name, v in row.items()} for row in G1]
+    (home / "clients.csv").write_text(text_of(rows), encoding="utf-8")
+    assert message in refused(3, "allocate", "clients.csv", "--min-examples", 300, "--report-bits", 1e6)
+
+
+# ---------------------------------------------------------------------------------------------------- the options
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--min-examples", 0], "--min-examples must be from 1 to 1.09951e+12; got 0."),
+        (["--min-examples", 300, "--bandwidth", 2], "--bandwidth must be from 10000 to 1e+12; got 2. It is in hertz"),
+        (["--min-examples", 300, "--bandwidth", "nan"], "--bandwidth must be from 10000 to 1e+12; got nan."),
+        (["--min-examples", 300, "--bandwidth", "inf"], "--bandwidth must be from 10000 to 1e+12; got inf."),
+        (["--min-examples", 300, "--noise-dbm", 174], "--noise-dbm must be from -300 to -50; got 174."),
+        (["--min-examples", 300, "--seconds-price", 0], "--seconds-price must be from 1e-12"),
+        (["--min-examples", 300, "--joules-price", -1], "--joules-price must be from 0"),
+        (["--min-examples", 300, "--max-divergence", "nan"], "--max-divergence must be at least 0; got nan."),
+        (["--min-examples", 300, "--max-divergence", 0.2], "--max-divergence has no effect: it is about the column"),
+        (["--min-examples", 300, "--epochs", 2], "--epochs has no effect: it is about the column cycles_per_bit"),
+        (["--min-examples", 300, "--report-bits", 9, "--model-parameters", 9], "say the same; give one of them."),
+        (["--min-examples", 300, "--carrier", 2.4e9], "--carrier has no effect"),
+        (["--min-examples", 300, "--figure", "clients.gif"], "formats must be among svg, png, pdf; got 'gif'."),
+        (["--min-examples", 300, "--out", "clients.csv"], "--out clients.csv would replace the table of clients"),
+    ],
+    ids=lambda value: " ".join(map(str, value))[20:] if isinstance(value, list) else "",
+)
+def test_an_option_that_cannot_be_meant_is_refused(
+    refused: Refused, home: Path, options: list[object], message: str
+) -> None:
+    (home / "clients.csv").write_text(text_of(G1), encoding="utf-8")
+    assert message in refused(2, "allocate", "clients.csv", *options)
+    assert (home / "clients.csv").read_text() == text_of(G1)
+
+
+@pytest.mark.parametrize("missing", ["bandwidth_hertz", "report_bits", "bits_per_example"])
+def test_a_column_that_needs_an_option_says_so(refused: Refused, home: Path, missing: str) -> None:
+    (home / "clients.csv").write_text(text_of(RADIO), encoding="utf-8")
+    given = {name: value for name, value in RADIO_QUESTION.given().items() if name in RULES and name != missing}
+    options = [word for name, value in given.items() for word in (RULES[name].flag, value)]
+    assert f"needs {RULES[missing].flag}" in refused(2, "allocate", "clients.csv", *options)
+
+
+def test_too_few_examples_are_answered_with_the_nearest_thresholds(refused: Refused, home: Path) -> None:
+    (home / "clients.csv").write_text(text_of(G1), encoding="utf-8")
+    said = refused(2, "allocate", "clients.csv", "--min-examples", 651)
+    assert "All 5 clients together hold 650 examples; min_examples = 651 are needed. Lower min_examples to 650" in said
+    divergence = ("0.4", "0.1", "inf", "0.25", "0.3")
+    rows = [{**row, "divergence": far} for row, far in zip(G1, divergence, strict=True)]
+    (home / "clients.csv").write_text(text_of(rows), encoding="utf-8")
+    said = refused(2, "allocate", "clients.csv", "--min-examples", 400, "--max-divergence", 0.26)
+    assert "2 of 5 clients are within max_divergence = 0.26 and hold 270 examples;" in said
+    assert "Lower min_examples to 270 or less or raise max_divergence to 0.3000." in said
+    (home / "clients.csv").write_text(text_of(with_(rows, divergence="inf")), encoding="utf-8")
+    said = refused(2, "allocate", "clients.csv", "--min-examples", 400, "--max-divergence", 0.26)
+    assert "0 of 5 clients are within max_divergence = 0.26 and hold 0 examples;" in said
+    assert "No max_divergence is enough" in said
+    assert "Infinite it is for 5" in said
