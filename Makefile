@@ -14,7 +14,7 @@ demo: $(VENV)/.installed-base
 test: $(VENV)/.installed-dev
 	$(TEST_ENV) $(BIN)/pytest -n 2 -m "not slow" tests src/fedreach
 
-test-all: $(VENV)/.installed-dev
+test-all: $(VENV)/.installed-oracles
 	$(TEST_ENV) $(BIN)/pytest -n 2 tests src/fedreach
 
 check: $(VENV)/.installed-dev
@@ -42,6 +42,10 @@ $(VENV)/.installed-base: pyproject.toml constraints.txt | $(VENV)/bin/pip
 
 $(VENV)/.installed-dev: $(VENV)/.installed-base
 	$(PIP) --editable '.[dev]'
+	touch $@
+
+$(VENV)/.installed-oracles: $(VENV)/.installed-dev
+	$(PIP) --editable '.[oracles]'
 	touch $@
 
 $(VENV)/.installed-docs: $(VENV)/.installed-base

@@ -164,6 +164,22 @@ def test_what_clients_and_parts_remember_survives_a_kill(
     assert not (home / "x" / "memory.rows").exists()
 
 
+def test_seconds_and_joules_add_up_over_a_kill(fedreach: Command, start: Start, home: Path, slow: list[str]) -> None:
+    radio = [*slow, "--set", "radio.bandwidth_hertz=1e6", "--set", "method.allocation=random"]
+    assert fedreach("run", "tiny.toml", *radio, "--out", "whole", "-q").exit_code == 0
+    command = ["run", "tiny.toml", *radio, "--out", "x", "-q"]
+    killed = start(*command)
+    wait_until(lambda: lines(home / "x" / "rounds.jsonl") >= 16)
+    killed.kill()
+    killed.wait()
+    assert fedreach(*command).exit_code == 0
+    assert exact(home / "x") == exact(home / "whole")
+    told = rows(home / "x")
+    for key in ("seconds", "joules"):
+        assert told[-1][f"{key}_total"] == pytest.approx(sum(row[key] for row in told), rel=1e-8)
+        assert told[-1][key] > 0
+
+
 def test_memory_that_is_missing_is_not_taken_for_zeros(
     fedreach: Command, start: Start, home: Path, slow: list[str]
 ) -> None:

@@ -66,11 +66,15 @@ def write_run(
     held: Mapping[str, Any] | None = None,
     test: bool = True,
     measured: bool = False,
+    radio: str | None = None,
     status: str | None = "finished",
     error: str | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write one run; `level` and `gap` are participants' final accuracy and the participation gap, up to noise."""
+    """Write one run; `level` and `gap` are participants' final accuracy and the participation gap, up to noise.
+
+    With `radio` ("best", "equal" or "random", after how the band is shared) the rounds cost seconds and joules.
+    """
     held = dict(held or federation())
     rng = np.random.default_rng([seed, *method.encode()])
     shared = np.random.default_rng(seed)  # what all methods of a seed have in common, so that pairing helps
@@ -99,6 +103,8 @@ def write_run(
             timing.append({"round": r, "train_seconds": 0.006, "evaluate_seconds": 0.002, "decide_seconds": 0.0003})
         else:
             row |= {"cohort": [], "weights": [], "lost": [], "bytes_total": 0}
+        if radio is not None:
+            row |= _spending(row, radio, "choice" in method, np.random.default_rng([r, seed]), rows[-1] if r else None)
         if r % every == 0 or r == rounds:
             row |= _evaluation(r, clients, rng, own, level + luck, gap, participants, unseen, sizes, test)
         rows.append(row)
@@ -123,6 +129,39 @@ def write_run(
         result = {"status": status, "rounds": rounds, "best_round": min(losses)[1], "error": error}
         write_json(folder / "result.json", result)
     return folder
+
+
+def _spending(
+    row: Mapping[str, Any], radio: str, probes: bool, rng: np.random.Generator, last: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    names = ("seconds", "joules", "probe_seconds", "probe_joules")
+    if last is None:
+        return dict.fromkeys((*names, "seconds_total", "joules_total"), 0.0)
+    k = len(row["cohort"])
+    share = rng.dirichlet(np.full(k, 0.3)) + 1e-3 if radio == "random" else np.ones(k)
+    share /= share.sum()
+    upload = 0.09 * rng.uniform(0.5, 1.5, k) / share
+    hertz = rng.uniform(1e9, 3e9, k)
+    cycles = 1e8 * rng.uniform(0.5, 2.0, k)
+    if radio == "best":  # all end at once, as slowly as the slowest must
+        upload = upload.mean() * rng.uniform(0.8, 1.1, k)
+        hertz = cycles / (1.2 * upload.max() - upload)
+    compute = cycles / hertz
+    joules = 0.2 * upload + 1e-27 * cycles * hertz**2
+    probe_seconds, probe_joules = (0.4, 0.3) if probes else (0.0, 0.0)
+    spent = (float((upload + compute).max()) + probe_seconds, float(joules.sum()) + probe_joules)
+    return dict(zip(names, (*spent, probe_seconds, probe_joules), strict=True)) | {
+        "seconds_total": last["seconds_total"] + spent[0],
+        "joules_total": last["joules_total"] + spent[1],
+        "allocation": {
+            "ids": row["cohort"],
+            "share": share.tolist(),
+            "hertz": hertz.tolist(),
+            "upload_seconds": upload.tolist(),
+            "compute_seconds": compute.tolist(),
+            "joules": joules.tolist(),
+        },
+    }
 
 
 def _evaluation(
@@ -188,9 +227,10 @@ def write_comparison(
     target: float | None = 0.6,
     name: str = "digits, 50 clients",
     baseline: str | None = None,
+    radios: Sequence[str | None] = (None,),
     **options: Any,
 ) -> Path:
-    """Write a comparison; method j reaches unseen clients 1.5 points better than method j - 1."""
+    """Write a comparison; method j reaches unseen clients 1.5 points better than method j - 1 (`radios` in turn)."""
     runs: dict[str, dict[str, str]] = {}
     kinds = ("examples", "examples", "equal", "sharp", "equal")
     for j, method in enumerate(methods):
@@ -199,6 +239,7 @@ def write_comparison(
             path = f"runs/{method}/seed-{seed}"
             runs[method][str(seed)] = path
             settings = {"gap": 0.085 - 0.015 * j, "level": 0.72 - 0.002 * (j % 5), "weights": kinds[j % 5]} | options
+            settings["radio"] = radios[j % len(radios)]
             write_run(out / path, method, seed, **settings)
     comparison = {
         "format": FORMAT,

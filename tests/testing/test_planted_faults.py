@@ -12,7 +12,9 @@ from fedreach.federation.labels import DiscreteLaplace, SecureSum, released
 from fedreach.federation.measurements import WLRC, Disagreement
 from fedreach.federation.participation import Bernoulli
 from fedreach.federation.selection import (
+    CSRA,
     SELECTIONS,
+    BestChannels,
     ConvexHull,
     EntropyTopK,
     KLFilter,
@@ -28,6 +30,13 @@ from fedreach.federation.values import ClientView, Probe, Selection
 from fedreach.federation.weighting import ByEntropy, ByExamples
 from fedreach.streams import generator
 from fedreach.testing import checks
+from fedreach.testing.inputs import with_rates
+from fedreach.wireless.allocation.baselines import best_frequencies, best_shares, sqrt_sort
+from fedreach.wireless.allocation.exact import allocate
+from fedreach.wireless.allocation.problem import Allocation
+from fedreach.wireless.allocation.rules import Equal as EqualShares
+from fedreach.wireless.allocation.rules import Exact, Greedy
+from fedreach.wireless.allocation.rules import Random as RandomShares
 
 Clustered, Rademacher = SELECTIONS["clustered"], SELECTIONS["rademacher"]
 
@@ -570,6 +579,83 @@ class AllOrNobody(Bernoulli):
 class ReachedTooOften(Bernoulli):
     def available(self, n, rng):
         return rng.random(n) < self.act_prob**0.5
+
+
+# ------------------------------------------------------------------------------------------------ radio, allocation
+
+
+@caught_by("the best channels")
+class WorstChannels(BestChannels):
+    def select(self, state, view, k, rng):
+        return super().select(state, with_rates(view, 1 / view.radio.bits_per_second), k, rng)
+
+
+@caught_by("no set is cheaper", threshold=10.0)
+class TakesTheCheapestFirst(CSRA):
+    def _searched(self, problem, min_examples, rng):
+        return allocate(problem.only(sqrt_sort(problem, min_examples))), ""
+
+
+@caught_by("golden choice", threshold=10.0)
+class ForgetsTheJoules(CSRA):
+    def _searched(self, problem, min_examples, rng):
+        return super()._searched(replace(problem, joules_price=0.0), min_examples, rng)
+
+
+@caught_by("the filter comes first")
+class Unfiltered(CSRA):
+    def admitted(self, view, k):
+        return CSRA(threshold=np.inf, min_examples=self.min_examples).admitted(view, k)
+
+
+@caught_by("band and frequencies are kept")
+class GivesTheBandTwice(EqualShares):
+    def allocate(self, problem, rng):
+        given = super().allocate(problem, rng)
+        return Allocation.of(problem, slice(None), np.minimum(2 * given.share, 1), given.hertz)
+
+
+@caught_by("costs are those of the formulas")
+class BillsTheWholeBand(EqualShares):
+    """Power is paid for the time over the whole band, and not for that over the client's share."""
+
+    def allocate(self, problem, rng):
+        given = super().allocate(problem, rng)
+        return replace(given, upload_joules=given.upload_joules * given.share)
+
+
+@caught_by("golden optimum")
+class AlternatesOnce(Exact):
+    """Shares for given frequencies, then frequencies for these shares, as in the paper's algorithm 2."""
+
+    def allocate(self, problem, rng):
+        share = best_shares(problem, problem.max_hertz)
+        return Allocation.of(problem, slice(None), share, best_frequencies(problem, share).hertz)
+
+
+@caught_by("best single frequency")
+class PrintedFrequency(Greedy):
+    def allocate(self, problem, rng):
+        return Greedy(frequency="printed").allocate(problem, rng)
+
+
+@caught_by("band goes where it gains most")
+class PrintedSign(Greedy):
+    """The largest of the negative gains is the smallest gain."""
+
+    def allocate(self, problem, rng):
+        worth = (problem.seconds_price + problem.joules_price * problem.power_watts) * problem.upload_seconds
+        share = np.where(worth == worth.min(), 1 - 0.01 * (len(problem) - 1), 0.01)
+        return Allocation.of(problem, slice(None), share, super().allocate(problem, rng).hertz)
+
+
+@caught_by("drawn evenly")
+class DrawsThenScales(RandomShares):
+    """Uniform numbers divided by their sum are not Dirichlet(1), but their mean is: frequencies tell."""
+
+    def allocate(self, problem, rng):
+        given = super().allocate(problem, rng)
+        return Allocation.of(problem, slice(None), given.share, rng.uniform(0.0, 1.0, len(problem)) * problem.max_hertz)
 
 
 # -----------------------------------------------------------------------------------------------------------------

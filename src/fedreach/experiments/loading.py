@@ -149,7 +149,7 @@ def _clashes(e: Experiment, base: Path, known: Sequence[Problem]) -> list[Proble
         where: Path_ = ("method",) if name is None else ("methods", name)
         said = {} if name is None else dict(e.methods[name])
         places = {kind: (*(where if said.get(kind) else ("method",)), kind) for kind in (*PARTS, "cohort")}
-        wrong = [*places.values(), ("local",), (*where, "local")]
+        wrong = [*places.values(), ("local",), (*where, "local"), ("radio",)]
         if any(problem.path[: len(path)] == path for problem in known for path in wrong):
             continue
         try:

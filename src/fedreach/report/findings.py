@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fedreach.report.summary import POPULATION, MethodSummary, primary_of, summarize
 from fedreach.report.tables import interval, p_text, percent, points
+from fedreach.report.targets import WORDS, leasts, target_sentences
 from fedreach.report.values import Comparison
 
 LEVEL = 0.05
@@ -48,9 +49,10 @@ def find(comparison: Comparison) -> Findings:
         _comparison_sentence(comparison, best, rows),
         _gap_sentence(best, rows),
         _runner_up(comparison, best, rows),
+        *target_sentences(comparison, rows),
         _runs_left_out(comparison),
     ]
-    return Findings(headline, tuple(s for s in sentences if s), _cards(comparison, best))
+    return Findings(headline, tuple(s for s in sentences if s), _cards(comparison, best, rows))
 
 
 def best_of(comparison: Comparison, rows: Sequence[MethodSummary]) -> MethodSummary:
@@ -159,7 +161,7 @@ def _runs_left_out(comparison: Comparison) -> str:
     return f"{planned - finished} of {planned} runs did not finish and are not counted; they are listed below."
 
 
-def _cards(comparison: Comparison, best: MethodSummary) -> tuple[Card, ...]:
+def _cards(comparison: Comparison, best: MethodSummary, rows: list[MethodSummary]) -> tuple[Card, ...]:
     accuracy = primary_of(best, comparison)
     spread = f"± {100 * accuracy.sd:.1f} sd over {accuracy.count} seeds" if accuracy.sd is not None else "one seed"
     first = "Best on" if len(comparison.methods) > 1 else "On"
@@ -182,4 +184,9 @@ def _cards(comparison: Comparison, best: MethodSummary) -> tuple[Card, ...]:
     if best.unseen_worst_decile.mean is not None:
         value = f"{100 * best.unseen_worst_decile.mean:.1f}"
         cards.append(Card("Its worst tenth of unseen clients", value, "%", "mean accuracy over them"))
+    for least in leasts(rows):
+        value, unit = least.text.split(" ")
+        name = WORDS[least.quantity] if len(comparison.methods) == 1 else f"least {WORDS[least.quantity]}"
+        label = f"{name.capitalize()} to {100 * (comparison.target_accuracy or 0):g} %"
+        cards.append(Card(label, value, unit, " and ".join(least.methods)))
     return tuple(cards)

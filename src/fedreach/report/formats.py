@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 
+LONG_NAME = 24  # letters; longer names of methods are folded before a column is left out
+
+
 def to_markdown(table: Table) -> str:
     """Return the table as GitHub-flavoured Markdown."""
 
@@ -82,7 +85,7 @@ def _rich(table: Table, name: str, width: int | None) -> RichTable:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    kept = [j for j, least in enumerate(table.from_width) if width is None or width >= least]
+    kept = _fitting(table, width)
     rich = RichTable(
         title=Text(f"{name}: {table.caption[0].lower()}{table.caption[1:]}"),
         caption=Text(table.note),
@@ -97,6 +100,27 @@ def _rich(table: Table, name: str, width: int | None) -> RichTable:
     for row in table.rows:
         rich.add_row(*[Text(row[j]) for j in kept])
     return rich
+
+
+def _fitting(table: Table, width: int | None) -> list[int]:
+    """Return the columns that fit into the width; of those that may be left out, the most dispensable go first."""
+    kept = list(range(len(table.header)))
+    if width is None:
+        return kept
+    kept = [j for j in kept if width >= table.from_width[j]]
+    while sum(_letters(table, j) for j in kept) + 3 * len(kept) - 1 > width:
+        last = max(kept, key=lambda j: (table.from_width[j], j))
+        if table.from_width[last] == 0:
+            break
+        kept.remove(last)
+    return kept
+
+
+def _letters(table: Table, j: int) -> int:
+    if j == 0:
+        return min(max(len(row[0]) for row in table.rows), LONG_NAME)
+    lines = [*_two_lines(table.header[j]).split("\n"), table.units[j], *(row[j] for row in table.rows)]
+    return max(len(line) for line in lines)
 
 
 def _two_lines(header: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedreach.errors import RunFolderError
+from fedreach.report.airtime import airtime
 from fedreach.report.files import field, read_lines, read_object
 from fedreach.report.rows import columns, last_scores, replies
 from fedreach.report.theory import terms
@@ -132,6 +133,7 @@ def read_run(folder: Path, path: str | None = None) -> Run:
         partition=partition,
         rounds=rounds,
         theory=terms(partition, told, rounds["round"], folder / "rounds.jsonl"),
+        airtime=airtime(rows, folder / "rounds.jsonl"),
         replies=told,
         clients=last_scores(folder / "clients.jsonl", whole, bool(len(partition.unseen))),
         timing=columns(read_lines(folder / "timing.jsonl", whole=whole), folder / "timing.jsonl"),

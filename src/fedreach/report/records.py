@@ -16,7 +16,7 @@ def as_records(comparison: Comparison) -> list[dict[str, Any]]:
 
     Accuracies, gaps and differences are fractions; ``best_`` marks the best round on participants' held-out
     loss; ``theory_`` are terms of the papers' bounds (see `theory.terms`), means over the rounds; None is what was not
-    measured, not reached or cannot be said.
+    measured, not reached or cannot be said. With radio there are simulated ``seconds_`` and ``joules_`` as well.
     """
     records = []
     for last, best in zip(summarize(comparison, "last"), summarize(comparison, "best"), strict=True):
@@ -32,6 +32,7 @@ def as_records(comparison: Comparison) -> list[dict[str, Any]]:
             "rounds_to_target": last.rounds_to_target.mean,
             "megabytes_to_target": last.megabytes_to_target.mean,
             **{f"best_{key}": value for key, value in _numbers(best).items()},
+            **(_radio(last, best) if comparison.radio else {}),
             **theory_records(comparison, last.method),
         }
         records.append(record)
@@ -60,6 +61,14 @@ def _numbers(row: MethodSummary) -> dict[str, float | None]:
         "difference_high": difference.high,
     }
     return numbers | {"difference_seeds": difference.count, "p": difference.p, "p_corrected": row.corrected_p}
+
+
+def _radio(last: MethodSummary, best: MethodSummary) -> dict[str, float | None]:
+    numbers = {"seconds_to_target": last.seconds_to_target.mean, "joules_to_target": last.joules_to_target.mean}
+    for prefix, row in (("", last), ("best_", best)):
+        for name, found in (("seconds_total", row.seconds), ("joules_total", row.joules)):
+            numbers |= {f"{prefix}{name}_mean": found.mean, f"{prefix}{name}_sd_over_seeds": found.sd}
+    return numbers
 
 
 def to_csv(comparison: Comparison) -> str:

@@ -35,9 +35,13 @@ class MethodSummary:
     participants_worst_decile: Spread
     unseen_worst_decile: Spread
     megabytes: Spread  # 10^6 bytes, down and up, probes included
+    seconds: Spread  # simulated, of all rounds so far, probes included; not measured without radio, as joules
+    joules: Spread
     reached: int  # seeds that reached the target accuracy
     rounds_to_target: Spread  # over the seeds that reached it
     megabytes_to_target: Spread
+    seconds_to_target: Spread
+    joules_to_target: Spread
     difference: Paired  # primary accuracy minus the baseline's, seed by seed
     corrected_p: float | None  # Holm, over the methods compared with the baseline
 
@@ -81,9 +85,13 @@ def _summarize_method(comparison: Comparison, method: str, when: When) -> Method
         participants_worst_decile=at("id_accuracy_worst_decile"),
         unseen_worst_decile=at("unseen_accuracy_worst_decile"),
         megabytes=spread([run.column("bytes_total")[row_of(run, when)] / 1e6 for run in runs]),
+        seconds=at("seconds_total"),
+        joules=at("joules_total"),
         reached=len(hits),
         rounds_to_target=spread([run.rounds["round"][hit] for run, hit in hits]),
         megabytes_to_target=spread([run.column("bytes_total")[hit] / 1e6 for run, hit in hits]),
+        seconds_to_target=spread([run.column("seconds_total")[hit] for run, hit in hits]),
+        joules_to_target=spread([run.column("joules_total")[hit] for run, hit in hits]),
         difference=_difference(comparison, method, when),
         corrected_p=None,
     )

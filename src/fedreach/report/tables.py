@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from fedreach.report.statistics import Spread
 from fedreach.report.summary import POPULATION, MethodSummary, When, summarize
+from fedreach.report.units import number, unit_of
 from fedreach.report.values import Comparison
 
 ABSENT = "-"
@@ -28,7 +29,7 @@ class Table:
     header: tuple[str, ...]
     units: tuple[str, ...]  # what stands below each header: the unit and what the spread is over
     rows: tuple[tuple[str, ...], ...]
-    from_width: tuple[int, ...]  # terminal width from which a column is shown
+    from_width: tuple[int, ...]  # terminal width from which a column is shown, if it fits
     note: str
 
 
@@ -72,6 +73,7 @@ def _columns(comparison: Comparison, rows: Sequence[MethodSummary]) -> list[_Col
         _Column("gap", f"points [{where}]", lambda row: _gap(row, where == "seeds"), 0),
         _Column("difference", "points [seeds]", lambda row: _difference(row, alone=len(rows) == 1), 0),
         _Column("p", "corrected", lambda row: p_text(row.corrected_p), 0),
+        *(_radio_columns(comparison, rows) if comparison.radio else ()),
         _Column("worst decile, unseen", share, lambda row: percent(row.unseen_worst_decile)),
         _Column("worst decile, participants", share, lambda row: percent(row.participants_worst_decile)),
         _Column("seeds", "finished", lambda row: f"{row.seeds}/{row.seeds_planned}"),
@@ -83,6 +85,26 @@ def _columns(comparison: Comparison, rows: Sequence[MethodSummary]) -> list[_Col
         columns += [
             _Column(target, "rounds", lambda row: _reached(row, row.rounds_to_target)),
             _Column(target, "MB", lambda row: _reached(row, row.megabytes_to_target)),
+        ]
+    return columns
+
+
+def _radio_columns(comparison: Comparison, rows: Sequence[MethodSummary]) -> list[_Column]:
+    def column(header: str, quantity: str, of: Callable[[MethodSummary], Spread], *, target: bool) -> _Column:
+        # One unit for the whole column: its numbers are there to be compared.
+        unit = unit_of(quantity, [of(row).mean for row in rows])
+        show = _reached if target else _mean
+        return _Column(header, unit.name, lambda row: show(row, of(row), unit.size), 110 if target else 130)
+
+    columns = [
+        column("time", "seconds", lambda row: row.seconds, target=False),
+        column("energy", "joules", lambda row: row.joules, target=False),
+    ]
+    if comparison.target_accuracy is not None:
+        header = f"to {100 * comparison.target_accuracy:g} %"
+        columns += [
+            column(header, "seconds", lambda row: row.seconds_to_target, target=True),
+            column(header, "joules", lambda row: row.joules_to_target, target=True),
         ]
     return columns
 
@@ -111,6 +133,8 @@ def _note(comparison: Comparison, rows: Sequence[MethodSummary]) -> str:
     parts += [
         f"{method}: {reason}." for method, reason in dict.fromkeys(reasons) if reason and "one seed" not in reason
     ]
+    if comparison.radio:
+        parts.append("Time and energy: simulated, of sending and computing, probes included.")
     if comparison.target_accuracy is not None:
         parts.append(
             f"To {100 * comparison.target_accuracy:g} %: on {primary}; mean over the seeds that reached it "
@@ -177,12 +201,13 @@ def p_text(value: float | None) -> str:
 
 
 def _number(value: float | None) -> str:
-    if value is None:
-        return ABSENT
-    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+    return ABSENT if value is None else number(value)
 
 
-def _reached(row: MethodSummary, cost: Spread) -> str:
-    if not row.reached:
-        return ABSENT
-    return _number(cost.mean) + ("" if row.reached == row.seeds else f" ({row.reached} of {row.seeds})")
+def _mean(_: MethodSummary, cost: Spread, unit: float = 1.0) -> str:
+    return _number(None if cost.mean is None else cost.mean / unit)
+
+
+def _reached(row: MethodSummary, cost: Spread, unit: float = 1.0) -> str:
+    counted = "" if row.reached == row.seeds or cost.mean is None else f" ({row.reached} of {row.seeds})"
+    return _mean(row, cost, unit) + counted

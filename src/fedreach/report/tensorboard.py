@@ -14,7 +14,7 @@ from fedreach.errors import ConfigError
 from fedreach.report.reading import read
 from fedreach.report.values import Floats, Run
 
-GROUPS = ("id", "unseen", "test", "participation_gap", "bytes")
+GROUPS = ("id", "unseen", "test", "participation_gap", "bytes", "seconds", "joules")
 
 
 def write_events(folders: Sequence[Path], out: Path) -> tuple[Path, ...]:

@@ -67,6 +67,7 @@ class Run:
     partition: Partition
     rounds: Columns  # column -> (rounds,)
     theory: Columns  # term, see `theory.TERMS` -> (rounds,), nan where it cannot be said
+    airtime: Columns  # part, see `airtime.PARTS` -> (rounds,) mean over the chosen clients; empty without radio
     replies: Replies
     clients: Mapping[str, ClientScores]  # population -> scores at its last evaluation
     timing: Columns
@@ -123,3 +124,8 @@ class Comparison:
             if any(np.isfinite(run.column(name)).any() for run in self.all_counted):
                 return name
         return "id_accuracy"
+
+    @property
+    def radio(self) -> bool:
+        """Whether any counted run tells the simulated seconds and joules of its rounds."""
+        return any(np.isfinite(run.column("seconds_total")).any() for run in self.all_counted)

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 
 from fedreach.report.figures import clients, curves, effects
 from fedreach.report.figures.partition import partition_heatmap
+from fedreach.report.figures.round_time import round_times
+from fedreach.report.figures.spending import accuracy_against, spending
 from fedreach.report.figures.theory import theory
 from fedreach.report.summary import POPULATION, primary_of, summarize
 from fedreach.report.tables import percent, points
+from fedreach.report.units import told
 from fedreach.report.values import Comparison
 
 if TYPE_CHECKING:
@@ -77,6 +80,7 @@ def gallery(comparison: Comparison) -> list[Picture]:
             "Accuracy against megabytes sent, one line per method. " + final,
             curves.cost(comparison),
         ),
+        *_of_radio(comparison, band, final),
         (
             "chosen",
             "Who was chosen",
@@ -109,7 +113,52 @@ def gallery(comparison: Comparison) -> list[Picture]:
             partition_heatmap(first.label_counts, first.participants, first.unseen),
         ),
     ]
-    return [Picture(name, title, caption, told, figure) for name, title, caption, told, figure in drawn if figure]
+    return [Picture(name, title, caption, words, figure) for name, title, caption, words, figure in drawn if figure]
+
+
+def _of_radio(comparison: Comparison, band: str, final: str) -> list[tuple[str, str, str, str, Figure | None]]:
+    if not comparison.radio:
+        return []
+    means = f"Both are means over seeds at the same round. {band} " if "seeds" in band else f"{band} "
+    ring = "A ring: all seeds have reached the target, here on average."
+    return [
+        (
+            "accuracy_seconds",
+            "Accuracy in the time it takes",
+            f"{means}The radio and the processors are simulated. {ring}",
+            "Accuracy against simulated seconds, one line per method. " + final,
+            accuracy_against(comparison, "seconds"),
+        ),
+        (
+            "accuracy_joules",
+            "Accuracy for the energy it takes",
+            f"{means}The energy is that of sending and computing. {ring}",
+            "Accuracy against simulated joules, one line per method. " + final,
+            accuracy_against(comparison, "joules"),
+        ),
+        (
+            "spending",
+            "Time and energy over the rounds",
+            "Simulated, of all rounds so far, probes included."
+            + (" Bands: ± sd over seeds." if "seeds" in band else ""),
+            "One line per method over the rounds, for time and for energy. In total: " + _totals(comparison),
+            spending(comparison),
+        ),
+        (
+            "round_time",
+            "Where a round's time goes",
+            "Means over chosen clients, rounds and seeds: a client computes, sends, and waits for the slowest. "
+            "To the right: the mean round's simulated time and energy.",
+            "One bar per method, split by the parts of a round.",
+            round_times(comparison),
+        ),
+    ]
+
+
+def _totals(comparison: Comparison) -> str:
+    rows = [(row.method, row.seconds.mean, row.joules.mean) for row in summarize(comparison)]
+    parts = [f"{m} {told('seconds', s)} and {told('joules', j)}" for m, s, j in rows if s is not None and j is not None]
+    return ", ".join(parts) + "."
 
 
 def _final(comparison: Comparison) -> str:

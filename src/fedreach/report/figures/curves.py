@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+LABEL = (0.2, 0.16)  # width and height of a short text in a panel, as shares of it
+
+
 @dataclass(frozen=True)
 class Curve:
     """A column over the rounds that all runs evaluated, and a band around it; e rounds."""
@@ -34,19 +37,19 @@ def curve(runs: Sequence[Run], column: str) -> Curve:
     rounds = evaluated[0]
     for other in evaluated[1:]:
         rounds = np.intersect1d(rounds, other)
-    rows = [np.searchsorted(run.rounds["round"], rounds) for run in runs]
-
-    def stack(name: str) -> Floats:
-        return np.array([run.column(name)[row] for run, row in zip(runs, rows, strict=True)])
-
-    values = stack(column)
+    values = at(runs, rounds, column)
     mean = values.mean(0)
     if len(runs) > 1:
         sd = values.std(0, ddof=1)
         low, high = mean - sd, mean + sd
     else:
-        low, high = stack(f"{column}_low")[0], stack(f"{column}_high")[0]
-    return Curve(rounds, stack("bytes_total").mean(0) / 1e6, mean, low, high)
+        low, high = at(runs, rounds, f"{column}_low")[0], at(runs, rounds, f"{column}_high")[0]
+    return Curve(rounds, at(runs, rounds, "bytes_total").mean(0) / 1e6, mean, low, high)
+
+
+def at(runs: Sequence[Run], rounds: Floats, column: str) -> Floats:
+    """Return a column of s runs at e rounds that all of them have, shape (s, e)."""
+    return np.array([run.column(column)[np.searchsorted(run.rounds["round"], rounds)] for run in runs])
 
 
 def curves(comparison: Comparison, column: str) -> dict[int, Curve]:
@@ -73,8 +76,8 @@ def accuracy(comparison: Comparison) -> Figure:
         axes.set_title(f"Accuracy on {POPULATION[column]}, %")
         in_percent(axes)
     panels[-1].set_xlabel("round")
-    _leave_out_the_start(panels[-1], [made for by_method in drawn.values() for made in by_method.values()])
-    _target(panels[-1], comparison)
+    leave_out_the_start(panels[-1], [made for by_method in drawn.values() for made in by_method.values()])
+    target_line(panels[-1], comparison)
     legend.draw(figure)
     return figure
 
@@ -107,19 +110,13 @@ def cost(comparison: Comparison) -> Figure:
     axes = figure.subplots()
     for j, made in drawn.items():
         draw(axes, j, made.megabytes, made, len(legend.names))
-        runs = comparison.counted(comparison.methods[j])
-        hits = [
-            run.column("bytes_total")[row] / 1e6 for run in runs if (row := target_row(run, comparison)) is not None
-        ]
-        if len(hits) == len(runs) and comparison.target_accuracy is not None:
-            (ring,) = axes.plot(np.mean(hits), comparison.target_accuracy, "o", ms=7, mfc="none", mec=look(j)["color"])
-            tag(ring, j, "ring")
+        ring(axes, j, comparison, "bytes_total", 1e6)
     axes.set_title(f"Accuracy on {POPULATION[comparison.primary]}, %")
     axes.set_xlabel("MB sent so far, down + up, probes included")
     axes.set_xlim(left=0)
-    _leave_out_the_start(axes, list(drawn.values()))
+    leave_out_the_start(axes, list(drawn.values()))
     in_percent(axes)
-    _target(axes, comparison)
+    target_line(axes, comparison)
     legend.draw(figure)
     return figure
 
@@ -137,7 +134,7 @@ def draw(axes: Axes, j: int, x: Floats, made: Curve, neighbours: int) -> None:
     tag(end, j, f"end{id_of(axes)}")
 
 
-def _leave_out_the_start(axes: Axes, drawn: Sequence[Curve]) -> None:
+def leave_out_the_start(axes: Axes, drawn: Sequence[Curve]) -> None:
     # The steep first fifth of the rounds would take most of the height and press all methods into one line.
     late = [made.mean[made.rounds >= 0.2 * made.rounds[-1]] for made in drawn]
     values = np.concatenate([np.concatenate([made.low, made.high]) for made in drawn] + late)
@@ -151,18 +148,56 @@ def id_of(axes: Axes) -> int:
     return figure.axes.index(axes) if figure is not None else 0
 
 
-def _target(axes: Axes, comparison: Comparison) -> None:
-    if comparison.target_accuracy is not None:
-        axes.axhline(comparison.target_accuracy, color=MUTED, linewidth=0.9, linestyle=(0, (2, 2)))
-        low, high = axes.get_ylim()
-        axes.set_ylim(min(low, comparison.target_accuracy - 0.02), max(high, comparison.target_accuracy + 0.02))
-        label = axes.annotate(
-            f"target {100 * comparison.target_accuracy:g} %",
-            (0.0, comparison.target_accuracy),
-            xycoords=("axes fraction", "data"),
-            xytext=(3, 3),
-            textcoords="offset points",
-            fontsize=8,
-            color=MUTED,
-        )
-        label.set_in_layout(False)
+def ring(axes: Axes, j: int, comparison: Comparison, column: str, unit: float) -> None:
+    """Mark where the method at position j first reaches the target, on average, if all its seeds do."""
+    runs = comparison.counted(comparison.methods[j])
+    hits = [run.column(column)[row] / unit for run in runs if (row := target_row(run, comparison)) is not None]
+    if len(hits) == len(runs) and comparison.target_accuracy is not None:
+        (mark,) = axes.plot(np.mean(hits), comparison.target_accuracy, "o", ms=7, mfc="none", mec=look(j)["color"])
+        tag(mark, j, "ring")
+
+
+def target_line(axes: Axes, comparison: Comparison) -> None:
+    """Draw and name the target accuracy, if there is one."""
+    target = comparison.target_accuracy
+    if target is None:
+        return
+    axes.axhline(target, color=MUTED, linewidth=0.9, linestyle=(0, (2, 2)))
+    low, high = axes.get_ylim()
+    low, high = min(low, target - 0.02), max(high, target + 0.02)
+    axes.set_ylim(low, high)
+    x, below = _free_place(axes, (target - low) / (high - low))
+    label = axes.annotate(
+        f"target {100 * target:g} %",
+        (x, target),
+        xycoords=("axes fraction", "data"),
+        xytext=(3 - 6 * x, -3 if below else 3),
+        textcoords="offset points",
+        horizontalalignment={0.0: "left", 0.5: "center", 1.0: "right"}[x],
+        verticalalignment="top" if below else "baseline",
+        fontsize=8,
+        color=MUTED,
+    )
+    label.set_in_layout(False)
+
+
+def _free_place(axes: Axes, height: float) -> tuple[float, bool]:
+    """Return where along a line at this height, and whether below it, its name covers the least of the curves.
+
+    All are shares of the axes' width and height. A name above a high line would touch the panel's title.
+    """
+    lines = [np.asarray(line.get_xydata()) for line in axes.lines]
+    drawn = [line for line in lines if len(line) > 2]  # marks have one point, level lines two
+    known = [axes.transLimits.transform(axes.transScale.transform(line)) for line in drawn]
+    width, tall = LABEL
+
+    def covered(place: tuple[float, bool]) -> int:
+        x, below = place
+        across = x * (1 - width) + np.linspace(0, width, 20)
+        bottom, top = (height - tall, height) if below else (height, height + tall)
+        heights = [np.interp(across, points[:, 0], points[:, 1], left=np.nan, right=np.nan) for points in known]
+        return sum(int(((y > bottom) & (y < top)).sum()) for y in heights)
+
+    places = [(0.0, False), (0.0, True), (1.0, True), (1.0, False), (0.5, False), (0.5, True)]
+    allowed = [place for place in places if place[1] or height + tall <= 1]
+    return min(allowed, key=covered)  # the first of the best

@@ -1,0 +1,154 @@
+"""What simulated time and energy buy: accuracy against them, and both over the rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedreach.arrays import Bools
+from fedreach.report.figures.curves import Curve, at, curves, draw, leave_out_the_start, ring, target_line
+from fedreach.report.figures.style import Legend, in_percent, new_figure, styled
+from fedreach.report.summary import POPULATION
+from fedreach.report.units import Unit, number, unit_of
+from fedreach.report.values import Comparison, Floats, Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FAR = 10.0  # methods whose ends differ by more share a logarithmic axis: a linear one would press the cheap ones flat
+POINTS = 200  # of a line over the rounds
+WORDS = {"seconds": "simulated time", "joules": "energy"}
+
+
+@styled
+def accuracy_against(comparison: Comparison, quantity: str) -> Figure | None:
+    """Draw accuracy against what was spent, panels as in `curves.accuracy`; None if no run had a radio.
+
+    Args:
+        comparison: What `read` returns.
+        quantity: ``"seconds"`` or ``"joules"``.
+    """
+    columns = ["id_accuracy"] + ([comparison.primary] if comparison.primary != "id_accuracy" else [])
+    drawn = {column: curves(comparison, column) for column in columns}
+    spent = {column: _spent(comparison, drawn[column], quantity) for column in columns}
+    ends = [x[-1] for by_method in spent.values() for x in by_method.values()]
+    if not ends:
+        return None
+    unit, far = unit_of(quantity, ends), _far(ends)
+    legend = Legend.of(comparison.methods, spent["id_accuracy"])
+    figure = new_figure(0.4 + 1.75 * len(columns) + legend.height)
+    panels = figure.subplots(len(columns), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    for axes, column in zip(panels, columns, strict=True):
+        if far:
+            axes.set_xscale("log")
+        for j, x in spent[column].items():
+            shown = x > 0 if far else x >= 0
+            draw(axes, j, x[shown] / unit.size, _cut(drawn[column][j], shown), len(legend.names))
+        axes.set_title(f"Accuracy on {POPULATION[column]}, %")
+        in_percent(axes)
+    for j in spent[comparison.primary]:
+        ring(panels[-1], j, comparison, f"{quantity}_total", unit.size)
+    panels[-1].set_xlabel(f"{WORDS[quantity]} so far, {unit.name}, probes included")
+    leave_out_the_start(panels[-1], [drawn[column][j] for column in columns for j in spent[column]])
+    starts = [_start(panels[-1], drawn[column][j], x) for column in columns for j, x in spent[column].items()]
+    panels[-1].set_xlim(left=0.7 * min(starts) / unit.size if far else 0)
+    _plain_numbers(panels[-1], "x", far=far)
+    target_line(panels[-1], comparison)
+    legend.draw(figure)
+    return figure
+
+
+@styled
+def spending(comparison: Comparison) -> Figure | None:
+    """Draw simulated time and energy so far over the rounds, a panel each; None if no run had a radio."""
+    drawn = {quantity: _totals(comparison, f"{quantity}_total") for quantity in WORDS}
+    drawn = {quantity: by_method for quantity, by_method in drawn.items() if by_method}
+    if not drawn:
+        return None
+    legend = Legend.of(comparison.methods, sorted({j for by_method in drawn.values() for j in by_method}))
+    figure = new_figure(0.4 + 1.75 * len(drawn) + legend.height)
+    panels = figure.subplots(len(drawn), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, (quantity, by_method) in zip(panels, drawn.items(), strict=True):
+        ends = [made.mean[-1] for made in by_method.values()]
+        unit, far = unit_of(quantity, ends), _far(ends)
+        if far:
+            axes.set_yscale("log")
+        for j, made in by_method.items():
+            shown = _cut(_scaled(made, unit), made.mean > 0 if far else made.mean >= 0)
+            if far:  # a band may reach below 0, which such an axis does not have
+                shown = replace(shown, low=np.maximum(shown.low, shown.mean / FAR))
+            draw(axes, j, shown.rounds, shown, len(legend.names))
+        axes.set_title(f"{WORDS[quantity].capitalize()} so far, {unit.name}")
+        if not far:
+            axes.set_ylim(bottom=0)
+        _plain_numbers(axes, "y", far=far)
+    panels[-1].set_xlabel("round")
+    legend.draw(figure)
+    return figure
+
+
+def _spent(comparison: Comparison, drawn: Mapping[int, Curve], quantity: str) -> dict[int, Floats]:
+    """Return what each method had spent, mean over seeds, at the rounds of its curve; not of those without radio."""
+    spent = {}
+    for j, made in drawn.items():
+        x = at(comparison.counted(comparison.methods[j]), made.rounds, f"{quantity}_total").mean(0)
+        if np.isfinite(x).all() and x[-1] > 0:
+            spent[j] = x
+    return spent
+
+
+def _start(axes: Axes, made: Curve, spent: Floats) -> float:
+    """Return what was spent at the first point that lies inside the frame."""
+    inside = np.flatnonzero((made.mean >= axes.get_ylim()[0]) & (spent > 0))
+    return float(spent[inside[0]] if len(inside) else spent[-1])
+
+
+def _totals(comparison: Comparison, column: str) -> dict[int, Curve]:
+    found = {}
+    for j, method in enumerate(comparison.methods):
+        runs = comparison.counted(method)
+        rounds = _common_rounds(runs)
+        if len(rounds) and np.isfinite(values := at(runs, rounds, column)).all() and values[:, -1].min() > 0:
+            nothing = np.full(len(rounds), np.nan)
+            mean, sd = values.mean(0), values.std(0, ddof=1) if len(runs) > 1 else nothing
+            found[j] = Curve(rounds, nothing, mean, mean - sd, mean + sd)
+    return found
+
+
+def _common_rounds(runs: tuple[Run, ...]) -> Floats:
+    if not runs:
+        return np.zeros(0)
+    rounds: Floats = runs[0].rounds["round"]
+    for run in runs[1:]:
+        rounds = np.intersect1d(rounds, run.rounds["round"])
+    places = np.unique(np.linspace(0, len(rounds) - 1, min(POINTS, len(rounds))).round().astype(int))
+    return np.asarray(rounds[places], np.float64)
+
+
+def _cut(made: Curve, shown: Bools) -> Curve:
+    return Curve(made.rounds[shown], made.megabytes[shown], made.mean[shown], made.low[shown], made.high[shown])
+
+
+def _scaled(made: Curve, unit: Unit) -> Curve:
+    return replace(made, mean=made.mean / unit.size, low=made.low / unit.size, high=made.high / unit.size)
+
+
+def _far(ends: Iterable[float]) -> bool:
+    known = list(ends)
+    return max(known) > FAR * min(known)
+
+
+def _plain_numbers(axes: Axes, which: str, *, far: bool) -> None:
+    """Write ticks as plain numbers; on a logarithmic axis at 1, 3, 10, ... while there is room for that."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    if far:
+        low, high = axes.get_xlim() if which == "x" else axes.get_ylim()
+        axis.set_major_locator(LogLocator(subs=(1.0, 3.0) if high < 1e3 * low else (1.0,)))
+        axis.set_minor_formatter(NullFormatter())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))

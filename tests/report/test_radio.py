@@ -1,0 +1,393 @@
+"""Simulated seconds and joules: made-up rounds with answers that can be worked out by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from fedreach.errors import RunFolderError
+from fedreach.report import write_report
+from fedreach.report.airtime import airtime
+from fedreach.report.figures import gallery
+from fedreach.report.figures.curves import accuracy
+from fedreach.report.figures.round_time import round_time, round_times
+from fedreach.report.figures.spending import POINTS, accuracy_against, spending
+from fedreach.report.files import FORMAT
+from fedreach.report.findings import find
+from fedreach.report.formats import terminal_table
+from fedreach.report.reading import read
+from fedreach.report.records import as_records, to_csv
+from fedreach.report.summary import summarize
+from fedreach.report.tables import Table, tabulate
+from fedreach.report.tensorboard import tag_of
+from fedreach.report.units import unit_of
+from fedreach.report.values import Comparison
+
+from .fake_runs import write_comparison, write_curve, write_json, write_lines
+
+NEVER = [0.1, 0.2, 0.3]
+# method -> one course on unseen clients per seed; the target is 50 %.
+Courses = Mapping[str, Sequence[Sequence[float]]]
+
+
+def compared(
+    folder: Path, courses: Courses, seconds: Mapping[str, Sequence[float]], target: float | None = 0.5
+) -> Comparison:
+    """Write and read methods whose every round takes so many seconds (one number a seed), and half as many joules."""
+    runs: dict[str, dict[str, str]] = {}
+    for method, by_seed in courses.items():
+        runs[method] = {str(seed): f"runs/{method}/{seed}" for seed in range(len(by_seed))}
+        for seed, course in enumerate(by_seed):
+            columns: dict[str, Any] = {"id_accuracy": course, "unseen_accuracy": course}
+            if method in seconds:
+                total = [seconds[method][seed] * r for r in range(len(course))]
+                columns |= {"seconds_total": total, "joules_total": [value / 2 for value in total]}
+            write_curve(folder / runs[method][str(seed)], method, seed, columns, best_round=1)
+    methods = list(courses)
+    seeds = list(range(max(map(len, courses.values()))))
+    stored = {"format": FORMAT, "name": "small", "baseline": methods[0], "target_accuracy": target, "methods": methods}
+    write_json(folder / "comparison.json", stored | {"seeds": seeds, "runs": runs, "config": {}})
+    return read([folder])
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Comparison:
+    """`base` reaches the target in round 2 of one seed of two, `fast` in round 1 of both."""
+    courses = {"base": [[0.1, 0.4, 0.6], NEVER], "fast": [[0.1, 0.5, 0.4], [0.1, 0.7, 0.7]]}
+    return compared(tmp_path, courses, {"base": [10.0, 20.0], "fast": [4.0, 8.0]})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("radio")
+    return write_comparison(
+        out,
+        ["fedavg", "power_of_choice", "exact"],
+        [0, 1, 2],
+        rounds=12,
+        target=0.45,
+        radios=("equal", "equal", "best"),
+    )
+
+
+@pytest.fixture(scope="module")
+def comparison(folder: Path) -> Comparison:
+    return read([folder])
+
+
+def column(table: Table, header: str, unit: str) -> list[str]:
+    (place,) = [j for j, names in enumerate(zip(table.header, table.units, strict=True)) if names == (header, unit)]
+    return [row[place] for row in table.rows]
+
+
+# ---------------------------------------------------------------------------------------------- rows and summary
+
+
+def test_airtime_is_the_mean_over_the_chosen_whether_or_not_they_were_heard() -> None:
+    rows = [
+        {"round": 0},
+        {
+            "round": 1,
+            "cohort": [3, 5, 9],
+            "lost": [5],
+            "allocation": {"ids": [3, 5, 9], "compute_seconds": [1.0, 2.0, 6.0], "upload_seconds": [4.0, 4.0, 1.0]},
+        },
+        {"round": 2},  # all had sent their update in the probe
+    ]
+    found = airtime(rows, Path("rounds.jsonl"))
+    assert found["compute_seconds"].tolist() == pytest.approx([np.nan, 3.0, np.nan], nan_ok=True)
+    assert found["upload_seconds"].tolist() == pytest.approx([np.nan, 3.0, np.nan], nan_ok=True)
+    assert airtime(rows[::2], Path("rounds.jsonl")) == {}
+
+
+def test_an_allocation_with_a_number_too_few_is_named() -> None:
+    rows = [{"round": 0}, {"round": 1, "allocation": {"ids": [1, 2], "compute_seconds": [1.0], "upload_seconds": []}}]
+    with pytest.raises(RunFolderError, match=r"rounds.jsonl, line 2: .* one compute_seconds per client; got 1 for 2"):
+        airtime(rows, Path("rounds.jsonl"))
+
+
+def test_time_and_energy_are_those_of_the_round_that_is_told(small: Comparison) -> None:
+    last, best = summarize(small)[1], summarize(small, "best")[1]
+    assert (last.seconds.mean, last.joules.mean) == (12.0, 6.0)  # two rounds of 4 and of 8 seconds
+    assert (best.seconds.mean, best.joules.mean) == (6.0, 3.0)
+
+
+def test_the_target_is_paid_for_up_to_the_first_round_that_has_it(small: Comparison) -> None:
+    base, fast = summarize(small)
+    assert (fast.reached, fast.seconds_to_target.mean, fast.joules_to_target.mean) == (2, 6.0, 3.0)
+    assert (base.reached, base.seconds_to_target.mean, base.joules_to_target.mean) == (1, 20.0, 10.0)
+
+
+def test_rounds_that_were_not_evaluated_are_paid_for(tmp_path: Path) -> None:
+    run = write_curve(tmp_path / "run", "m", 0, {"id_accuracy": [0.1, None, 0.9], "seconds_total": [0, 3, 7]})
+    stored = {"format": FORMAT, "name": "n", "baseline": "m", "target_accuracy": 0.5, "methods": ["m"], "seeds": [0]}
+    write_json(tmp_path / "comparison.json", stored | {"runs": {"m": {"0": run.name}}, "config": {}})
+    assert summarize(read([tmp_path]))[0].seconds_to_target.mean == 7
+
+
+# ------------------------------------------------------------------------------------------------------- tables
+
+
+def test_records_have_them_only_with_a_radio(small: Comparison, tmp_path: Path) -> None:
+    record = as_records(small)[1]
+    assert (record["seconds_total_mean"], record["joules_total_mean"]) == (12.0, 6.0)
+    assert (record["seconds_to_target"], record["joules_to_target"], record["best_seconds_total_mean"]) == (6, 3, 6)
+    assert record["seconds_total_sd_over_seeds"] == pytest.approx(4 * 2**0.5)  # of 8 and 16
+    assert [row["seconds_to_target"] for row in csv.DictReader(io.StringIO(to_csv(small)))] == ["20.0", "6.0"]
+    without = read([write_comparison(tmp_path / "without", ["a"], [0], rounds=2)])
+    assert not [key for key in as_records(without)[0] if "seconds" in key or "joules" in key]
+    assert not {"time", "energy"} & set(tabulate(without).header)
+    assert "simulated" not in tabulate(without).note
+
+
+def test_the_table_counts_the_seeds_that_reached_the_target(small: Comparison) -> None:
+    table = tabulate(small)
+    assert column(table, "time", "s") == ["30", "12"]
+    assert column(table, "energy", "J") == ["15", "6"]
+    assert column(table, "to 50 %", "s") == ["20 (1 of 2)", "6"]
+    assert column(table, "to 50 %", "J") == ["10 (1 of 2)", "3"]
+
+
+def test_a_method_without_radio_has_no_time(tmp_path: Path) -> None:
+    courses = {"wired": [[0.1, 0.6]], "wireless": [[0.1, 0.6]]}
+    mixed = compared(tmp_path, courses, {"wireless": [4.0]})
+    assert column(tabulate(mixed), "time", "s") == ["-", "4"]
+    assert column(tabulate(mixed), "to 50 %", "s") == ["-", "4"]
+    assert as_records(mixed)[0]["seconds_total_mean"] is None
+    for quantity in ("seconds", "joules"):
+        figure = accuracy_against(mixed, quantity)
+        assert figure is not None
+        assert {str(line.get_gid())[:7] for line in figure.axes[1].lines if line.get_gid()} == {"method1"}
+    assert spending(mixed) is not None
+    assert round_times(mixed) is None  # nobody told who got what
+    assert said(mixed).startswith("wireless takes the least simulated time")
+
+
+def test_long_times_are_told_in_hours_by_all_methods(tmp_path: Path) -> None:
+    courses = {"a": [[0.1, 0.6]], "b": [[0.1, 0.6]], "c": [[0.1, 0.6]]}
+    table = tabulate(compared(tmp_path, courses, {"a": [7560.0], "b": [720_000.0], "c": [36.0]}))
+    assert column(table, "time", "h") == ["2.1", "200", "0.01"]
+    assert column(table, "energy", "kJ") == ["3.78", "360", "0.018"]
+
+
+@pytest.mark.parametrize(
+    ("quantity", "value", "text"),
+    [
+        ("seconds", 0.04321, "0.0432 s"),
+        ("seconds", 999.6, "1,000 s"),
+        ("seconds", 7199.0, "7,199 s"),
+        ("seconds", 7200.0, "2 h"),
+        ("joules", 999.4, "999 J"),
+        ("joules", 1_234_567.0, "1,235 kJ"),
+    ],
+)
+def test_a_unit_fits_its_number(quantity: str, value: float, text: str) -> None:
+    assert unit_of(quantity, [value]).text(value) == text
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 150, 190, 220])
+def test_no_number_of_the_terminal_table_is_cut(comparison: Comparison, width: int) -> None:
+    console = Console(width=width, file=io.StringIO(), legacy_windows=False)
+    table = terminal_table(comparison, width=width)
+    console.print(table)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= width
+    cells = [str(cell) for column in table.columns for cell in column.cells]
+    assert all(cell in text for cell in cells)
+    full = tabulate(comparison)
+    to_target = column(full, "to 45 %", "s") + column(full, "to 45 %", "J")
+    assert set(to_target) <= set(cells) or width < 150
+
+
+# -------------------------------------------------------------------------------------------------------- words
+
+
+def said(comparison: Comparison) -> str:
+    return find(comparison).sentences[-1]
+
+
+def test_the_fastest_and_the_next_are_named_with_the_seeds_that_agree(tmp_path: Path) -> None:
+    course = [[0.1, 0.6]] * 3
+    three = compared(tmp_path, {"a": course, "b": course, "c": course}, {"a": [9] * 3, "b": [1, 2, 6], "c": [4, 5, 3]})
+    assert said(three) == (
+        "b takes the least simulated time to 50 % on unseen clients, 3 s; next comes c with 4 s, more in 2 of 3 shared "
+        "seeds. b takes the least energy to it, 1.5 J; next comes c with 2 J, more in 2 of 3 shared seeds. "
+        "Means over seeds, not tested."
+    )
+
+
+def test_equal_costs_are_a_tie(tmp_path: Path) -> None:
+    course = [[0.1, 0.6]]
+    tie = compared(tmp_path, {"a": course, "b": course, "c": course}, {"a": [3], "b": [3 * (1 + 1e-12)], "c": [5]})
+    assert said(tie).startswith("a and b take the least simulated time to 50 % on unseen clients, 3 s; next comes c")
+    assert said(tie).endswith("One seed, not tested.")
+
+
+def test_a_method_with_a_seed_that_missed_is_not_ranked(tmp_path: Path) -> None:
+    # `lucky` was fastest in the one seed that reached the target, and that says nothing of the other.
+    reached = [[0.1, 0.6], [0.1, 0.6]]
+    courses = {"a": reached, "b": reached, "lucky": [[0.1, 0.9], [0.1, 0.2]], "slow": [[0.1, 0.2]] * 2}
+    text = said(compared(tmp_path, courses, {"a": [5, 5], "b": [6, 6], "lucky": [1, 1], "slow": [1, 1]}))
+    assert text.startswith("a takes the least simulated time")
+    assert text.endswith("Not ranked, as not every seed got there: lucky (1 of 2), slow (none of 2).")
+
+
+def test_the_only_method_to_reach_it_has_nobody_to_be_compared_with(small: Comparison) -> None:
+    assert said(small) == (
+        "Only fast reaches 50 % on unseen clients in every seed: in 6 s of simulated time, with 3 J. "
+        "The others are not ranked, as not every seed got there: base (1 of 2)."
+    )
+
+
+def test_nobody_is_ranked_if_every_method_missed_it(tmp_path: Path) -> None:
+    seconds = {"a": [1, 1], "b": [1, 1]}
+    partly = {"a": [[0.1, 0.6], NEVER[:2]], "b": [NEVER[:2]] * 2}
+    assert said(compared(tmp_path / "partly", partly, seconds)).startswith("No method is ranked by time and energy")
+    never = {"a": [NEVER] * 2, "b": [NEVER] * 2}
+    assert said(compared(tmp_path / "never", never, seconds)).startswith("No run reaches 50 % on unseen clients")
+
+
+def test_a_single_method_is_told_alone(tmp_path: Path) -> None:
+    one = compared(tmp_path / "one", {"a": [[0.1, 0.6], NEVER[:2]]}, {"a": [7560, 1]})
+    assert said(one) == (
+        "It reaches 50 % on unseen clients in 2.1 h of simulated time, with 3.78 kJ, "
+        "mean over the 1 of 2 seeds that got there."
+    )
+    never = compared(tmp_path / "never", {"a": [NEVER]}, {"a": [1]})
+    assert said(never) == "It does not reach 50 % on unseen clients."
+
+
+def test_without_target_or_radio_nothing_is_said_of_time(tmp_path: Path) -> None:
+    course = {"a": [[0.1, 0.6]], "b": [[0.1, 0.7]]}
+    for name, seconds, target in (("target", {"a": [1.0], "b": [2.0]}, None), ("radio", {}, 0.5)):
+        findings = find(compared(tmp_path / name, course, seconds, target))
+        assert not [s for s in findings.sentences if "time" in s]
+        assert not [card for card in findings.cards if "time" in card.label]
+
+
+def test_cards_tell_who_is_fastest(small: Comparison) -> None:
+    cards = {card.label: (card.value, card.unit, card.detail) for card in find(small).cards}
+    assert cards["Least simulated time to 50 %"] == ("6", "s", "fast")
+    assert cards["Least energy to 50 %"] == ("3", "J", "fast")
+
+
+# ------------------------------------------------------------------------------------------------------ figures
+
+OF_RADIO = {"accuracy_seconds", "accuracy_joules", "spending", "round_time"}
+
+
+def test_the_figures_are_there_only_with_a_radio(comparison: Comparison, tmp_path: Path) -> None:
+    without = {picture.name for picture in gallery(read([write_comparison(tmp_path, rounds=4)]))}
+    assert {picture.name for picture in gallery(comparison)} == without | OF_RADIO
+
+
+@pytest.mark.parametrize(("slow", "scale"), [(9.0, "linear"), (11.0, "log")])
+def test_methods_far_apart_share_a_logarithmic_axis(tmp_path: Path, slow: float, scale: str) -> None:
+    course = [[0.1, 0.3, 0.6, 0.7]]
+    apart = compared(tmp_path, {"a": course, "b": course}, {"a": [1.0], "b": [slow]})
+    against, over = accuracy_against(apart, "seconds"), spending(apart)
+    assert against is not None
+    assert over is not None
+    assert {axes.get_xscale() for axes in against.axes} == {scale}
+    assert {axes.get_yscale() for axes in over.axes} == {scale}
+    # Whatever the scale, each line ends at its last round.
+    ends = {float(line.get_xdata()[-1]) for line in against.axes[1].lines if len(line.get_xdata()) > 2}
+    assert ends == {3.0, 3 * slow}
+
+
+def test_a_ring_is_where_all_seeds_have_the_target_on_average(small: Comparison) -> None:
+    figure = accuracy_against(small, "seconds")
+    assert figure is not None
+    rings = [line.get_xydata().tolist() for line in figure.axes[1].lines if "ring" in str(line.get_gid())]
+    assert rings == [[[6.0, 0.5]]]  # `base` missed it in a seed
+
+
+def test_time_so_far_ends_at_the_total_and_long_runs_are_thinned(tmp_path: Path) -> None:
+    course = np.linspace(0.1, 0.7, 1001).tolist()
+    long = compared(tmp_path, {"a": [course, course]}, {"a": [10.0, 30.0]})
+    figure = spending(long)
+    assert figure is not None
+    (line,) = [line for line in figure.axes[0].lines if len(line.get_xdata()) > 2]
+    assert len(line.get_xdata()) == POINTS
+    assert line.get_xydata()[[0, -1]].tolist() == [[0, 0], [1000, pytest.approx(20_000 / 3600)]]  # hours
+    assert figure.axes[0].get_title(loc="left") == "Simulated time so far, h"
+    against = accuracy_against(long, "seconds")
+    assert against is not None
+    (line,) = [line for line in against.axes[0].lines if len(line.get_xdata()) > 2]
+    assert line.get_xdata()[-1] == pytest.approx(20_000 / 3600)
+    (ring,) = [line for line in against.axes[1].lines if "ring" in str(line.get_gid())]
+    row = int(np.searchsorted(course, 0.5))
+    assert ring.get_xdata()[0] == pytest.approx(20 * row / 3600)
+
+
+def test_the_parts_of_a_round_sum_up_to_its_time(comparison: Comparison) -> None:
+    for method in comparison.methods:
+        made = round_time(comparison.counted(method))
+        assert made is not None
+        assert sum(made.parts.values()) == pytest.approx(made.seconds)
+        totals = [run.column("seconds_total")[-1] / 12 for run in comparison.counted(method)]
+        assert made.seconds == pytest.approx(np.mean(totals))
+        assert (made.parts["probe"] > 0) == (method == "power_of_choice")
+    # With the best shares all end at once, and nobody waits.
+    best = round_time(comparison.counted("exact"))
+    assert best is not None
+    assert best.share("waiting") == 0
+    assert round_times(comparison) is not None
+
+
+def test_a_round_is_split_as_by_hand(tmp_path: Path) -> None:
+    run = write_curve(tmp_path, "m", 0, {"id_accuracy": [0.1, 0.2, 0.3]})
+    allocation = {"ids": [1, 2], "compute_seconds": [1.0, 2.0], "upload_seconds": [3.0, 6.0]}
+    spent = [{"seconds": 0.0}, {"seconds": 9.0, "probe_seconds": 1.0, "joules": 4.0, "allocation": allocation}]
+    spent += [{"seconds": 3.0, "probe_seconds": 3.0, "joules": 2.0}]  # all was sent in the probe
+    rows = [{"round": r, "id_accuracy": 0.1 * r, "seconds_total": r, "joules_total": r} | spent[r] for r in range(3)]
+    write_lines(run / "rounds.jsonl", rows)
+    made = round_time(read([run]).all_counted)
+    assert made is not None
+    # Round 1: probe 1, computing (1 + 2) / 2, sending (3 + 6) / 2, and of 8 seconds 2 are left; round 2: probe 3.
+    assert made.parts == pytest.approx({"probe": 2.0, "computing": 0.75, "sending": 2.25, "waiting": 1.0})
+    assert (made.seconds, made.joules) == (6.0, 3.0)
+
+
+@pytest.mark.parametrize(("target", "side"), [(0.55, "top"), (0.3, "baseline")])
+def test_the_name_of_the_target_stays_off_the_title(tmp_path: Path, target: float, side: str) -> None:
+    course = [[0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 0.55]]
+    axes = accuracy(compared(tmp_path, {"a": course}, {}, target)).axes[-1]
+    (name,) = [text for text in axes.texts if text.get_text().startswith("target")]
+    assert name.get_verticalalignment() == side
+
+
+def test_the_name_of_the_target_makes_way_for_curves(tmp_path: Path) -> None:
+    # A steep line stands at the left; the right below the target is free.
+    steep = [[0.1, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.75, 0.75, 0.75]]
+    apart = compared(tmp_path, {"a": steep, "b": steep}, {"a": [1.0], "b": [9.0]}, 0.6)
+    figure = accuracy_against(apart, "seconds")
+    assert figure is not None
+    (name,) = [text for text in figure.axes[-1].texts if text.get_text().startswith("target")]
+    assert name.xy[0] > 0  # type: ignore[attr-defined]
+
+
+# --------------------------------------------------------------------------------------------- page and exports
+
+
+def test_the_page_explains_simulated_time_only_with_a_radio(folder: Path, tmp_path: Path) -> None:
+    text = write_report([folder], tmp_path / "with", formats=()).page.read_text()
+    assert "Simulated time and energy" in text
+    assert "Seconds per round of this program, not simulated" in text
+    assert all(f'id="figure-{name}"' in text for name in OF_RADIO)
+    wired = write_comparison(tmp_path / "wired", ["a"], [0], rounds=2)
+    assert not re.search("simulated", write_report([wired], tmp_path, formats=()).page.read_text(), re.IGNORECASE)
+
+
+def test_event_files_put_seconds_and_joules_together() -> None:
+    assert [tag_of(name) for name in ("seconds", "seconds_total", "joules_total", "probe_seconds")] == [
+        *("seconds", "seconds/total", "joules/total", "probe_seconds")
+    ]
