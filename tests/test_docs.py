@@ -75,7 +75,8 @@ def test_a_papers_example_says_what_is_claimed_and_what_was_measured(example: Pa
     assert "measured" in said
 
 
-LONG = {"fashion_mnist_selection.toml", "fashion_mnist_weighting.toml"}  # a minute and more, even with two rounds
+LONG = {f"fashion_mnist_{kind}.toml" for kind in ("selection", "weighting", "radio")}
+"""A minute and more, even with two rounds."""
 EXPERIMENTS = [
     pytest.param(path, marks=pytest.mark.slow) if path.name in LONG else path
     for path in sorted((ROOT / "examples").rglob("*.toml"))

@@ -320,6 +320,78 @@ def _federated(experiment: Experiment, base: Path) -> FederatedData:
         return builder.federated(builder.dataset(progress=sys.stderr.isatty()), experiment.seeds[0])
 
 
+# --------------------------------------------------------------------------------------------------- reproduce
+
+
+@main.command(
+    epilog="Examples:\n\n\b\n  fedreach reproduce                       # lists the recipes\n"
+    "  fedreach reproduce csra/fig6\n  fedreach reproduce csra/fig2 --scale full --device cuda\n"
+    "  fedreach reproduce my_figure.toml        # one's own, see [recipe] extends"
+)
+@click.argument("name", metavar="[PAPER[/ITEM]]", required=False)
+@click.option(
+    "--scale",
+    type=click.Choice(["smoke", "cpu", "full"]),
+    default="cpu",
+    show_default=True,
+    help="smoke: to see that it runs; cpu: minutes on a laptop; full: as in the paper.",
+)
+@click.option("--out", type=click.Path(path_type=Path), help="Folder. Default: runs/PAPER-ITEM-SCALE for each item.")
+@click.option("--workers", type=click.IntRange(1), help="Processes at a time. Default: the cores. Changes no number.")
+@click.option("--formats", default="svg,png,pdf", show_default=True, help="Figure formats, comma separated.")
+@_device
+@_quiet
+@_json
+def reproduce(
+    name: str | None,
+    scale: str,
+    out: Path | None,
+    workers: int | None,
+    formats: str,
+    device: str | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Run the figures of a paper, and say which of its statements hold here.
+
+    PAPER/ITEM is a recipe, such as csra/fig5; csra/fig2 stands for fig2a and fig2b, csra for all. The same command
+    again goes on where it was interrupted. That a statement does not hold is a result, and no failure.
+    """
+    from fedreach.experiments.reproducing import recipe as recipes
+    from fedreach.experiments.reproducing import telling
+
+    if name is None:
+        click.echo(json.dumps(recipes.names()) if as_json else telling.listing())
+        return
+    from fedreach.experiments import show
+    from fedreach.experiments.reproducing.reproduce import reproduce as reproduce_one
+    from fedreach.report import save as save_figure
+    from fedreach.report import write_report
+    from fedreach.report.figures.sweep import sweep
+
+    figure_formats, found, silent = _formats(formats), recipes.find(name), quiet or as_json
+    records = []
+    for each in found:
+        recipe = recipes.load(each, scale, device=device)
+        item = f"{recipe.name.replace('/', '-')}-{scale}"
+        folder = Path("runs") / item if out is None else out / item if len(found) > 1 else out
+        with show.compare_progress(quiet=silent) as tell, telling.rounds_progress(each, quiet=silent) as tell_rounds:
+            record = reproduce_one(recipe, folder, workers=workers, tell_runs=tell, tell_rounds=tell_rounds)
+        figure = sweep(record, telling.DRAWN)
+        if figure is not None:
+            save_figure(figure, folder / "figure", figure_formats)
+        if recipe.about.kind == "training":
+            write_report([folder], folder, formats=figure_formats)
+        records.append({**record, "folder": str(folder)})
+        if not as_json:
+            from rich.console import Console
+
+            click.echo(telling.to_terminal(record, Console().width if sys.stdout.isatty() else LOG_WIDTH))
+            click.echo(f"\nWrote {folder}: {', '.join(sorted(path.name for path in folder.glob('[!.]*')))}\n")
+    if as_json:
+        click.echo(json.dumps(records, allow_nan=False))
+
+
 # ---------------------------------------------------------------------------------------------------- allocate
 
 

@@ -45,7 +45,7 @@ def sweep(record: Mapping[str, Any], titles: Mapping[str, str]) -> Figure | None
     for axes, (quantity, by_method) in zip(panels, known.items(), strict=True):
         lines = {j: v.mean(axis=0) for j, m in enumerate(methods) if np.isfinite(v := by_method[m]).all()}
         share = quantity == "accuracy"
-        far = not share and max(y[-1] for y in lines.values()) > FAR / 3 * min(y[-1] for y in lines.values())
+        far = not share and max(y[-1] for y in lines.values()) > FAR * min(y[-1] for y in lines.values())
         if far:
             axes.set_yscale("log")
         for j, mean in lines.items():
@@ -64,7 +64,7 @@ def sweep(record: Mapping[str, Any], titles: Mapping[str, str]) -> Figure | None
 
 def _line(axes: Axes, j: int, x: Floats, mean: Floats, seeds: Floats, neighbours: int, *, far: bool) -> None:
     sd = seeds.std(axis=0, ddof=1) if len(seeds) > 1 else np.full(len(x), np.nan)
-    low = np.maximum(mean - sd, mean / FAR) if far else mean - sd  # a logarithmic axis has no 0
+    low = np.maximum(mean - sd, mean / (3 * FAR)) if far else mean - sd  # a logarithmic axis has no 0
     draw(axes, j, x, Curve(x, x, mean, low, mean + sd), neighbours)
     if len(x) <= FEW:
         (marks,) = axes.plot(x[:-1], mean[:-1], **look(j) | {"linestyle": ""}, zorder=4)

@@ -1,0 +1,1 @@
+"""A paper's figures as recipes: run what it ran, and say which of its statements hold here."""
