@@ -199,7 +199,7 @@ def test_a_simulation_counts_and_is_otherwise_the_same():
     assert a.models.tobytes() == b.models.tobytes()
     assert total > 0
     # Two features in float32 are 64 bits an example.
-    view = counted._with_radio(replace(counted.first_view, round=1))
+    view = counted.view(counted.start())
     devices = counted.federation.radio.devices(4, 0)
     np.testing.assert_allclose(view.radio.cycles_per_pass, view.num_examples * 64 * devices.cycles_per_bit, rtol=1e-15)
     assert generator(0, "fading", 1).random() != generator(0, "devices").random()

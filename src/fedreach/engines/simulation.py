@@ -126,16 +126,7 @@ class Simulation:
 
     def step(self, state: FederationState) -> Round:
         """Simulate one round."""
-        federation, number = self.federation, state.round + 1
-        rng = generator(federation.seed, "participation", number)
-        view = replace(
-            self.first_view,
-            available=self.participation.available(len(self.first_view.ids), rng),
-            loss=state.loss,
-            round=number,
-        )
-        if federation.radio is not None:
-            view = self._with_radio(view)
+        federation, view = self.federation, self.view(state)
         if server_trains(federation, state):
             new, report = conclude_server_round(federation, state, view, self._server_steps(state))
             return Round(new, report, np.empty((0, state.models.shape[1]), np.float32))
@@ -148,6 +139,17 @@ class Simulation:
         state = replace(state, memory=replies.memory)
         new, report = conclude_round(federation, state, view, selection, replies.reports)
         return Round(new, report, replies.reports.update)
+
+    def view(self, state: FederationState) -> ClientView:
+        """Return what the server knows as the next round begins: who can be reached, and over which channels."""
+        number, n = state.round + 1, len(self.first_view.ids)
+        available = self.participation.available(n, generator(self.federation.seed, "participation", number))
+        view = replace(self.first_view, available=available, loss=state.loss, round=number)
+        if self.federation.radio is None:
+            return view
+        d, p = len(self.engine.initial), self.engine.num_trainable
+        bits = 8.0 * self.data.dataset.train_x[:1].nbytes
+        return with_radio(self.federation, view, self.devices, d=d, p=p, bits_per_example=bits)
 
     @cached_property
     def clients(self) -> Clients:
@@ -170,11 +172,6 @@ class Simulation:
         else:
             loss[rows] = self.clients.losses(state, view, probe)
         return state, replace(view, loss=loss, probed=probed, sent_update=sent, probe=probe)
-
-    def _with_radio(self, view: ClientView) -> ClientView:
-        d, p, x = len(self.engine.initial), self.engine.num_trainable, self.data.dataset.train_x
-        bits = 8.0 * x[:1].nbytes
-        return with_radio(self.federation, view, self.devices, d=d, p=p, bits_per_example=bits)
 
     @cached_property
     def devices(self) -> Devices:

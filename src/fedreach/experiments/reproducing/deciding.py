@@ -22,8 +22,7 @@ from fedreach.experiments.reproducing.recipe import Recipe
 from fedreach.federation.contract import name_of
 from fedreach.federation.protocols import ServerTrains
 from fedreach.federation.round import Federation, plan_probe, plan_round
-from fedreach.federation.spending import spend, with_radio
-from fedreach.streams import generator
+from fedreach.federation.spending import spend
 
 ROWS = "decisions.jsonl"
 QUANTITIES = ("seconds", "joules", "cost")
@@ -96,20 +95,14 @@ class _Maker:
 
 def _rows(simulation: Simulation, rounds: list[int]) -> Iterator[dict[str, Any]]:
     """Yield what each round would choose and cost, as `Simulation.step` has it."""
-    federation, engine, radio = simulation.federation, simulation.engine, simulation.federation.radio
+    federation, radio, start = simulation.federation, simulation.federation.radio, simulation.start()
     assert radio is not None  # `decide` asked for one
-    d, p = len(engine.initial), engine.num_trainable
-    bits = 8.0 * simulation.data.dataset.train_x[:1].nbytes
-    start = simulation.start()
     for number in rounds:
         state = replace(start, round=number - 1)
-        rng = generator(federation.seed, "participation", number)
-        first = simulation.first_view
-        view = replace(first, available=simulation.participation.available(len(first.ids), rng), round=number)
-        view = with_radio(federation, view, simulation.devices, d=d, p=p, bits_per_example=bits)
+        view = simulation.view(state)
         _refuse_what_needs_training(federation, plan_probe(federation, state, view) is not None)
         selection = plan_round(federation, state, view)
-        spending = spend(federation, view, selection, d)
+        spending = spend(federation, view, selection, start.models.shape[1])
         assert spending is not None  # as there is a radio
         row = {"round": number, "seconds": spending.seconds, "joules": spending.joules}
         row["cost"] = radio.seconds_price * spending.seconds + radio.joules_price * spending.joules
