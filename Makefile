@@ -29,6 +29,7 @@ format: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/engine.py --write
 	$(BIN)/python benchmarks/small_rounds.py --write
+	$(BIN)/python benchmarks/allocation.py --write
 	$(BIN)/python benchmarks/decisions.py --write
 
 $(VENV)/bin/pip:
