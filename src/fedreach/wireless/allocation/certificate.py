@@ -1,9 +1,9 @@
 """The proof that no set is better: best-first search over intervals of the deadline.
 
-Each part of the search, a `Node`, holds deadlines from `low` to `high`, clients that may and clients that must take part.
-Its bound comes from `certificate_interval`, and where that is not enough from `certificate_whole`. A part whose bound is
-at the limit, the best cost less the tolerance, is closed. The others lose the clients that cannot matter, and are cut
-in two. The least bound of the open parts is valid at any moment, so that the proof can be stopped at any moment.
+Each part of the search, a `Node`, holds deadlines from `low` to `high`, clients that may and clients that must take
+part. Its bound comes from `certificate_interval`, and where that is not enough from `certificate_whole`. A part whose
+bound is at the limit, the best cost less the tolerance, is closed. The others lose the clients that cannot matter, and
+are cut in two. The least bound of the open parts is valid at any moment, so that the proof can stop at any moment.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ import numpy as np
 from fedreach.arrays import Floats
 from fedreach.wireless.allocation.certificate_interval import Ends, Node, fixed, narrowed
 from fedreach.wireless.allocation.certificate_whole import WholeCovers
+from fedreach.wireless.allocation.clients import Clients, priced
 from fedreach.wireless.allocation.incumbent import Incumbent
 from fedreach.wireless.allocation.kernel import ClientCost
 from fedreach.wireless.allocation.knapsack import fractional_cover
-from fedreach.wireless.allocation.relaxation import Clients, Point, priced, relax
+from fedreach.wireless.allocation.relaxation import Point, relax
 from fedreach.wireless.allocation.rounding import round_core
 
-FEW = 16
+FEW = 80
 """Free clients so few that all their covers may be tried, however wide the interval."""
 QUICK = 200
 """Covers that are tried so."""
@@ -100,9 +101,10 @@ class Search:
 
     def examine(self, node: Node) -> list[Node]:
         """Bound a node by fractional covers, and by whole ones where that is not enough."""
-        if node.clients.band_needed(node.high) > 1:
+        clients = node.clients.keeping(node.high)
+        if clients is None:
             return []
-        T = node.middle
+        node, T = replace(node, clients=clients), node.middle
         if node.clients.band_needed(T) > 1:  # no set is ready before the middle
             node, T = replace(node, low=T), node.high
         point = self._relax(node, T)
@@ -123,6 +125,8 @@ class Search:
         clients = node.clients
         if clients.short <= 0:
             self.best.offer([clients.rows[clients.forced]])  # whoever else takes part adds to the cost
+            return []
+        if not clients.num_free:
             return []
         whole = WholeCovers.of(clients, node.high, node.band_price, self.effort.cells)
         if whole is None:

@@ -1,22 +1,22 @@
 """Bounds that hold for all deadlines of an interval: client by client, a line below the cost.
 
-c_k is convex in T, so each of its tangents lies below it; one of them stands for the client on the whole interval, at one
-price mu of the band. Then a set costs at least a1 T - mu + the sum of its lines, which is linear in T; the cheapest of
-all sets is a minimum of linear functions, thus concave, and a concave function is least at an end. So two knapsacks, one at each end,
-bound every set and every deadline between; and what is lost is of the order of the width squared.
+c_k is convex in T, so each of its tangents lies below it; one of them stands for the client on the whole interval, at
+one price mu of the band. Then a set costs at least a1 T - mu + the sum of its lines, which is linear in T; the cheapest
+of all sets is a minimum of linear functions, thus concave, and a concave function is least at an end. So two knapsacks,
+one at each end, bound every set and every deadline between.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import inf, isfinite
+from math import inf, isfinite, sqrt
 
 import numpy as np
 
 from fedreach.arrays import Floats
+from fedreach.wireless.allocation.clients import Clients, priced
 from fedreach.wireless.allocation.kernel import ClientCost
 from fedreach.wireless.allocation.knapsack import fractional_cover
-from fedreach.wireless.allocation.relaxation import Clients, priced
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class Node:
     @property
     def middle(self) -> float:
         """The geometric mean of the deadlines."""
-        return (self.low * self.high) ** 0.5
+        return sqrt(self.low * self.high)
 
     def halves(self) -> list[Node]:
         """Return the two parts left and right of the middle."""
@@ -66,8 +66,8 @@ class Ends:
 def lines(clients: Clients, low: float, high: float, T: float, mu: float, costs: ClientCost) -> Floats:
     """Return (2, n): the tangents of c_k at T, taken at both ends; +inf for clients that keep no deadline between.
 
-    Where there is no tangent at T, or it falls to less than half of c_k at the upper end, that at the upper end is taken:
-    a client whose computing takes about T has a cost so steep that its tangent at T says nothing.
+    Where there is no tangent at T, or it falls to less than half of c_k at the upper end, that at the upper end is
+    taken: a client whose computing takes about T has a cost so steep that its tangent at T says nothing.
 
     Args:
         clients: n of them.
@@ -80,7 +80,7 @@ def lines(clients: Clients, low: float, high: float, T: float, mu: float, costs:
     ends = np.array([low, high])
     found = np.where(np.isfinite(costs.cost), costs.cost + costs.slope * (ends[:, None] - T), -inf)
     poor = np.flatnonzero(found[1] < 0.5 * costs.cost)  # c_k falls in T, so that only these can be below half
-    if T < high and len(poor):
+    if len(poor) and high > T:
         upper = priced(clients.needs.only(poor), high, mu)
         steep = found[1, poor] < 0.5 * upper.cost
         tangent = upper.cost + upper.slope * (ends[:, None] - high)

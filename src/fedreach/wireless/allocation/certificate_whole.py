@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedreach.arrays import Bools, Floats, Ints
+from fedreach.wireless.allocation.clients import Clients, priced
 from fedreach.wireless.allocation.incumbent import Incumbent, repaired
 from fedreach.wireless.allocation.knapsack import FractionalCover, cheapest_covers, coarser, cover_table, covers_below
-from fedreach.wireless.allocation.relaxation import Clients, Point, ascend, priced
+from fedreach.wireless.allocation.relaxation import Point, ascend
 
 STEPS = 8
 """Prices of the band that are tried at most."""
@@ -39,7 +40,8 @@ class WholeCovers:
 
     def values(self, costs: Floats, table: Floats) -> Floats:
         """Return (m,), what the cheapest covers cost."""
-        return costs[:, self.clients.forced].sum(axis=1) + table[0, :, self.short]
+        values: Floats = costs[:, self.clients.forced].sum(axis=1) + table[0, :, self.short]
+        return values
 
     def with_forced(self, chosen: Bools) -> Bools:
         """Return sets of free clients (s, f), and those who must, as flags (s, n)."""

@@ -167,15 +167,18 @@ def _interior(needs: Needs, a1: float, Tmin: Floats) -> tuple[Floats, Floats, Fl
 
 def _price(needs: Needs, T: Floats, root: Floats, least_root: Floats) -> tuple[Floats, Sending]:
     """Return sqrt(mu) (m,) at which the shares of each set sum to 1 by the deadline T > Tmin, and how all send."""
-    for _ in range(STEPS):
+    done = np.zeros(len(T), np.bool_)
+    for i in range(STEPS):
         best = sending(needs, T[:, None], root[:, None])
         share = needs.tau / best.u
         total = share.sum(axis=1)
-        u_root = _per_root(needs, best)
-        step = total * (total - 1) / (share / best.u * u_root).sum(axis=1)
-        if np.all(np.abs(total - 1) <= CLOSE):
+        # After the first step there is none to the left but by rounding.
+        done |= (np.abs(total - 1) <= CLOSE) | ((total <= 1) & (i > 0))
+        if done.all():
             break
-        root = np.maximum(root + step, least_root)
+        with np.errstate(divide="ignore"):  # where all are at the upper end, by rounding, the way is to the left
+            step = total * (total - 1) / (share / best.u * _per_root(needs, best)).sum(axis=1)
+        root = np.where(done, root, np.maximum(root + step, least_root))
     return root, best
 
 

@@ -58,30 +58,33 @@ def fractional_cover(costs: Floats, sizes: Ints, demand: int, forced: Bools | No
     return FractionalCover(float(costs[some] @ taken[some]), taken, float(ratio[order[last]]))
 
 
-def coarser(sizes: Ints, demand: int, cells: int) -> tuple[Ints, int] | None:
+def coarser(sizes: Ints, demand: int, cells: int, *, enough: bool = False) -> tuple[Ints, int] | None:
     """Return sizes and demand in a larger unit, so that a table of the whole covers has at most `cells` cells.
 
-    Every cover stays one: from sum d >= D follows sum ceil(d/s) >= ceil(D/s). So the cheapest cover in the larger unit
-    costs at most as much as the cheapest in truth; and the same where the unit divides all sizes. None: the unit would
-    be so large, over a quarter of the mean size, that little would be left of the truth.
+    The unit is the largest that divides all sizes, so that nothing is lost; or, where the table would be too large, a
+    multiple of it that gives a sixth of the cells. Sizes are rounded up, so that every cover stays one: from
+    sum d >= D follows sum ceil(d/s) >= ceil(D/s), and the cheapest cover in the larger unit costs at most as much as
+    the cheapest in truth. With `enough` they are rounded down, so that what is a cover in the larger unit is one in
+    truth. None: the unit would be over a quarter of the mean size, so that little would be left of the truth.
 
     Example:
         >>> coarser(np.array([20, 30, 50]), 60, 1000)  # ten is common to all, and nothing is lost
         (array([2, 3, 5]), 6)
-        >>> coarser(np.array([20, 31, 50]), 60, 64)
-        (array([ 5,  8, 13]), 15)
+        >>> coarser(np.array([2001, 3103, 5007]), 6000, 600)
+        (array([ 8, 13, 20]), 24)
+        >>> coarser(np.array([2001, 3103, 5007]), 6000, 600, enough=True)
+        (array([ 7, 12, 19]), 24)
     """
-    sizes = np.minimum(sizes, demand)
-    most = cells // (len(sizes) + 1) - 1  # the largest demand that fits
-    if most < 1:
-        return None
-    # Sizes at the demand or above mean "enough alone": they need not be a multiple of the unit.
-    unit = int(np.gcd.reduce(sizes[sizes < demand])) or max(1, demand)
-    times = max(1, -(-demand // (unit * most)))
-    if times > 1 and 4 * unit * times > sizes.mean():
-        return None
-    unit *= times
-    return -(-sizes // unit), -(-demand // unit)
+    whole, sizes = sizes >= demand, np.minimum(sizes, demand)
+    unit = int(np.gcd.reduce(sizes[~whole])) or max(1, demand)  # of the others each is enough alone, in any unit
+    columns = -(-demand // unit) + 1
+    if columns * (len(sizes) + 1) > cells:
+        most = max(2, cells // (6 * (len(sizes) + 1)))
+        unit *= -(-columns // (most - 1))
+        if 4 * unit > sizes.mean():
+            return None
+    demand = -(-demand // unit)
+    return np.where(whole, demand, sizes // unit if enough else -(-sizes // unit)), demand
 
 
 def cover_table(costs: Floats, sizes: Ints, demand: int) -> Floats:

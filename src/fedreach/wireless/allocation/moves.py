@@ -1,7 +1,7 @@
 """Local search: drop a client, or swap one for another, where an estimate says that it pays.
 
-At the saddle point (T, mu) of a set the cost is L(T, mu) = a1 T - mu + sum c_k(T, mu), with slope 0. A move changes L by
-Delta = sum +-c_k, with the slope g = (dDelta/dT, dDelta/dmu); the new saddle value is, to second order,
+At the saddle point (T, mu) of a set the cost is L(T, mu) = a1 T - mu + sum c_k(T, mu), with slope 0. A move changes L
+by Delta = sum +-c_k, with the slope g = (dDelta/dT, dDelta/dmu); the new saddle value is, to second order,
 L + Delta - 1/2 g' H^-1 g with H the second derivatives of L, two by two. So all moves are scored at once, and the best
 few are evaluated exactly.
 """
@@ -11,10 +11,10 @@ from __future__ import annotations
 import numpy as np
 
 from fedreach.arrays import Bools, Floats, Ints
+from fedreach.wireless.allocation.clients import priced
 from fedreach.wireless.allocation.incumbent import Incumbent
 from fedreach.wireless.allocation.kernel import Needs, sending
 from fedreach.wireless.allocation.problem import AllocationProblem
-from fedreach.wireless.allocation.relaxation import priced
 
 NEIGHBOURS = 300
 """Clients inside and outside that moves are made of: those that the prices hold nearest the border."""
@@ -23,11 +23,12 @@ TRIED = 40, 8
 ROUNDS = 30
 
 
-def improve(best: Incumbent, needs: Needs) -> None:
-    """Move from the best set to better ones until none of the moves tried is better."""
+def improve(best: Incumbent, needs: Needs, *, worthwhile: float = 0.0) -> None:
+    """Move from the best set to better ones until no move tried gains more than this part of the cost."""
     for _ in range(ROUNDS):
-        tried = TRIED[len(best.rows) > 300]
-        if not best.offer(promising(best, needs, tried)):
+        before, tried = best.cost, TRIED[len(best.rows) > 300]
+        best.offer(promising(best, needs, tried))
+        if best.cost >= before * (1 - worthwhile):
             break
 
 
@@ -88,4 +89,5 @@ def _change(delta: Floats, slope: Floats, curvature: Floats) -> Floats:
     if not determinant < 0:
         return delta
     g_T, g_m = slope
-    return delta - (mm * g_T * g_T - 2 * Tm * g_T * g_m + TT * g_m * g_m) / (2 * determinant)
+    second: Floats = (mm * g_T * g_T - 2 * Tm * g_T * g_m + TT * g_m * g_m) / (2 * determinant)
+    return delta - second

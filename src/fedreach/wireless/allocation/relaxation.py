@@ -13,15 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf, log
-from typing import NamedTuple
+from math import inf, isfinite, log, sqrt
 
 import numpy as np
 
-from fedreach.arrays import Bools, Floats, Ints
-from fedreach.wireless.allocation.kernel import ClientCost, Needs, sending
+from fedreach.wireless.allocation.clients import Clients, priced
+from fedreach.wireless.allocation.kernel import ClientCost
 from fedreach.wireless.allocation.knapsack import FractionalCover, fractional_cover
-from fedreach.wireless.allocation.problem import AllocationProblem
 
 STEPS = 16
 """Prices that are tried at most; any price gives a valid bound, and 3 to 6 are usual."""
@@ -40,52 +38,6 @@ class Point:
     costs: ClientCost  # (n,) of the clients at T and mu
 
 
-class Clients(NamedTuple):
-    """Those who may take part, of whom some must, as the bounds need them; n clients, which `rows` names."""
-
-    needs: Needs
-    sizes: Ints  # (n,) d, numbers of examples
-    forced: Bools  # (n,) who must
-    rows: Ints  # (n,) where they stand in the problem
-    demand: int  # e2
-    seconds_price: float  # a1
-
-    @classmethod
-    def of(cls, problem: AllocationProblem, min_examples: int) -> Clients:
-        """Return all clients of a problem, free to take part or not."""
-        forced, rows = np.zeros(len(problem), bool), np.arange(len(problem))
-        return cls(Needs.of(problem), problem.num_examples, forced, rows, min_examples, problem.seconds_price)
-
-    @property
-    def num_free(self) -> int:
-        """How many may take part but need not."""
-        return len(self.rows) - int(np.count_nonzero(self.forced))
-
-    @property
-    def short(self) -> int:
-        """How many examples those who must take part leave open; at least 0."""
-        return max(0, self.demand - int(self.sizes[self.forced].sum()))
-
-    def only(self, kept: Bools, forced: Bools) -> Clients:
-        """Return those who are kept, and who of them must take part; flags (n,)."""
-        if kept.all():
-            return self._replace(forced=forced)
-        return self._replace(
-            needs=self.needs.only(kept), sizes=self.sizes[kept], forced=forced[kept], rows=self.rows[kept]
-        )
-
-    def band_needed(self, T: float) -> float:
-        """Return the least band, in parts of all, that any cover needs by T: falls in T; +inf if none keeps T."""
-        if (self.forced & (self.needs.least >= T)).any():
-            return inf
-        return fractional_cover(self.least_shares(T), self.sizes, self.demand, self.forced).value
-
-    def least_shares(self, T: float) -> Floats:
-        """Return tau / (T - W / f^max) (n,), the share that each needs to keep T; +inf if none is enough."""
-        late = self.needs.least >= T
-        return np.where(late, inf, self.needs.tau / np.where(late, 1.0, T - self.needs.least))
-
-
 def relax(
     clients: Clients, T: float, band_price: float | None = None, *, limit: float = inf, tolerance: float = 1e-6
 ) -> Point:
@@ -95,7 +47,7 @@ def relax(
         clients: Who may and who must take part.
         T: Deadline in seconds, with ``clients.band_needed(T) <= 1``; else the bound has no end.
         band_price: Where to begin; a1 T where left out.
-        limit: A bound above it is as good as any; a gap to it is closed to one part in twenty.
+        limit: A bound above it is as good as any, and of a gap to it a twentieth does not matter; +inf for no limit.
         tolerance: A relative change of the bound that does not matter.
     """
     needs, sizes, forced, _, demand, a1 = clients
@@ -110,16 +62,6 @@ def relax(
     return ascend(at, band_price or a1 * T, limit, tolerance, STEPS)
 
 
-def priced(needs: Needs, T: float, mu: float) -> ClientCost:
-    """Return c_k(T, mu), its upload time and its slope in T, as `kernel.client_cost`, of clients already looked at."""
-    late = needs.least >= T
-    u, x, _, clipped = sending(needs, np.where(late, 2 * needs.least + 1.0, T), np.sqrt(mu))
-    rent = mu * (needs.tau / u)
-    cost = np.where(late, inf, needs.A * u + needs.Q / (2 * x * x) + rent)
-    slope = np.where(clipped, needs.A - rent / u, -needs.Q / (x * x * x))
-    return ClientCost(cost, u, slope)
-
-
 def earliest_deadline(clients: Clients, *, closeness: float = 1e-3) -> float:
     """Return Tlo: a deadline, at most this much too early, before which no set with enough examples can be ready.
 
@@ -130,7 +72,7 @@ def earliest_deadline(clients: Clients, *, closeness: float = 1e-3) -> float:
     while clients.band_needed(high) > 1:
         low, high = high, 2 * high
     while high > low * (1 + closeness):
-        middle = (low * high) ** 0.5
+        middle = sqrt(low * high)
         if clients.band_needed(middle) > 1:
             low = middle
         else:
@@ -165,20 +107,25 @@ def ascend(at: Callable[[float], Point], start: float, limit: float, tolerance: 
             break
         below, above = (point, above) if point.slope > 0 else (below, point)
         if below is None or above is None:
-            if below is None and -point.slope * mu <= FINE * max(limit - best.bound, tolerance * abs(best.bound)):
+            if below is None and -point.slope * mu <= _negligible(best, limit, tolerance):
                 break  # concave: down to the price 0 no more than this can be gained
             power = (1.0 + point.slope) ** 2
             mu *= min(max(power, 1.3), 100.0) if above is None else max(min(power, 0.77), 0.01)
             continue
         cross = _crossing(below, above)
         reachable = below.bound + below.slope * (cross - below.band_price)
-        if reachable - best.bound <= FINE * max(limit - best.bound, tolerance * abs(best.bound)):
+        if reachable - best.bound <= _negligible(best, limit, tolerance):
             break
         mu = cross if step % 2 else _power_law(below, above)
         if not below.band_price < mu < above.band_price:
-            mu = (below.band_price * above.band_price) ** 0.5
+            mu = sqrt(below.band_price * above.band_price)
     assert best is not None
     return best
+
+
+def _negligible(best: Point, limit: float, tolerance: float) -> float:
+    gap = limit - best.bound if isfinite(limit) else 0.0
+    return FINE * max(gap, tolerance * abs(best.bound))
 
 
 def _crossing(below: Point, above: Point) -> float:
@@ -189,5 +136,6 @@ def _crossing(below: Point, above: Point) -> float:
 def _power_law(below: Point, above: Point) -> float:
     high, low = log(1.0 + below.slope), log(1.0 + above.slope) if above.slope > -1 else -inf
     if low == -inf:
-        return (below.band_price * above.band_price) ** 0.5
-    return below.band_price * (above.band_price / below.band_price) ** (high / (high - low))
+        return sqrt(below.band_price * above.band_price)
+    part = high / (high - low)
+    return below.band_price * float((above.band_price / below.band_price) ** part)

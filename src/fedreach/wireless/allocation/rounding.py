@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from fedreach.arrays import Bools, Floats, Ints
+from fedreach.wireless.allocation.clients import priced
 from fedreach.wireless.allocation.incumbent import Incumbent, repaired
 from fedreach.wireless.allocation.kernel import Needs
 from fedreach.wireless.allocation.knapsack import cheapest_covers, coarser, cover_table, fractional_cover
-from fedreach.wireless.allocation.relaxation import priced
 
 CORE = 24
 """Clients to either side of the one taken in part that are chosen anew."""
@@ -34,11 +34,11 @@ def round_core(costs: Floats, sizes: Ints, demand: int, *, core: int = CORE) -> 
     chosen = np.zeros(len(sizes), bool)
     chosen[head] = True
     short = demand - int(sizes[head].sum())
-    fitting = coarser(sizes[near], short, CELLS) if short > 0 else None
-    if fitting is None:
+    fitting = coarser(sizes[near], short, CELLS, enough=True) if short > 0 else None
+    table = None if fitting is None else cover_table(costs[None, near], *fitting)
+    if table is None or fitting is None or not np.isfinite(table[0, 0, -1]):
         chosen |= relaxed.taken > 0
     else:
-        table = cover_table(costs[None, near], *fitting)
         chosen[near] = cheapest_covers(table, fitting[0])[0]
     return repaired(chosen, costs, sizes, demand)
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import time
-from math import isfinite
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 
 from fedreach.errors import ConfigError, InfeasibleError
 from fedreach.wireless.allocation.certificate import Effort, prove
 from fedreach.wireless.allocation.certificate_interval import Node
+from fedreach.wireless.allocation.clients import Clients
 from fedreach.wireless.allocation.exact import allocate
 from fedreach.wireless.allocation.incumbent import Incumbent
 from fedreach.wireless.allocation.moves import improve
 from fedreach.wireless.allocation.problem import AllocationProblem, Solution, Status
-from fedreach.wireless.allocation.relaxation import Clients, earliest_deadline, least_energy, relax
+from fedreach.wireless.allocation.relaxation import earliest_deadline, least_energy, relax
 from fedreach.wireless.allocation.rounding import settle
 
 CUTS = 6
@@ -39,7 +40,8 @@ def solve(
         problem: Of K clients.
         min_examples: e2, how many examples the set must hold at least.
         tolerance: The gap between cost and bound, relative to the cost, at which the proof ends; 1e-9 or more.
-        time_limit_seconds: After which the proof stops where it is; the bound holds all the same.
+        time_limit_seconds: After which the proof stops where it is; the bound holds all the same. The search for a
+            good set that comes before it is always finished: about 0.1 s for 1000 clients, 3 s for 100,000.
         max_nodes: Parts after which the proof stops likewise, on every machine at the same place; None: no limit.
         certify: Whether to prove. Without, the set is the same in nearly all cases, and the bound looser.
 
@@ -59,18 +61,18 @@ def solve(
         (array([0, 4]), 1.008962065383, 'optimal')
     """
     start = time.monotonic()
-    _check(problem, min_examples, tolerance, time_limit_seconds)
+    _check(problem, min_examples, tolerance, time_limit_seconds, max_nodes)
     best = Incumbent(problem, min_examples)
     clients = Clients.of(problem, min_examples)
     earliest = earliest_deadline(clients)
-    _first_set(best, clients, earliest)
+    _first_set(best, clients, earliest, tolerance)
     nodes = _seeds(best, clients, earliest)
     _search(best, nodes, tolerance)
 
     def in_time(looked_at: int) -> bool:
         if not certify:
             return looked_at < UNPROVEN
-        return looked_at < (max_nodes or np.inf) and time.monotonic() - start < time_limit_seconds
+        return (max_nodes is None or looked_at < max_nodes) and time.monotonic() - start < time_limit_seconds
 
     proof = prove(nodes, best, tolerance=tolerance, go_on=in_time, effort=Effort(whole=certify))
     allocation = allocate(problem.only(best.rows))
@@ -78,13 +80,20 @@ def solve(
     return Solution(allocation, min(proof.lower_bound, allocation.cost), status, proof.nodes)
 
 
-def _check(problem: AllocationProblem, min_examples: int, tolerance: float, time_limit_seconds: float) -> None:
-    if isinstance(min_examples, bool) or not isinstance(min_examples, Integral) or min_examples < 1:
+def _check(
+    problem: AllocationProblem, min_examples: Any, tolerance: Any, time_limit_seconds: Any, max_nodes: Any
+) -> None:
+    def is_whole(value: Any) -> bool:
+        return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= 1
+
+    if not is_whole(min_examples):
         raise ConfigError(f"min_examples must be a whole number, at least 1; got {min_examples!r}.")
-    if not isinstance(tolerance, Real) or not 1e-9 <= tolerance < 1:
+    if not isinstance(tolerance, Real) or not 1e-9 <= float(tolerance) < 1:
         raise ConfigError(f"tolerance must be at least 1e-9, where rounding begins, and below 1; got {tolerance!r}.")
-    if not isinstance(time_limit_seconds, Real) or not time_limit_seconds > 0:
+    if not isinstance(time_limit_seconds, Real) or not float(time_limit_seconds) > 0:
         raise ConfigError(f"time_limit_seconds must be positive; got {time_limit_seconds!r}.")
+    if max_nodes is not None and not is_whole(max_nodes):
+        raise ConfigError(f"max_nodes must be a whole number, at least 1, or None; got {max_nodes!r}.")
     total = int(problem.num_examples.sum())
     if total < min_examples:
         raise InfeasibleError(
@@ -93,13 +102,11 @@ def _check(problem: AllocationProblem, min_examples: int, tolerance: float, time
         )
 
 
-def _first_set(best: Incumbent, clients: Clients, earliest: float) -> None:
+def _first_set(best: Incumbent, clients: Clients, earliest: float, tolerance: float) -> None:
     """Find a good set: from the prices at twice the earliest deadline."""
     T = 2 * earliest
-    settle(best, clients.needs, T, relax(clients, T).band_price)
-    if not isfinite(best.cost):
-        best.offer([np.flatnonzero(clients.sizes > 0)])
-    improve(best, clients.needs)
+    settle(best, clients.needs, T, relax(clients, T, tolerance=tolerance).band_price)
+    improve(best, clients.needs, worthwhile=0.1 * tolerance)
 
 
 def _seeds(best: Incumbent, clients: Clients, earliest: float) -> list[Node]:
@@ -128,4 +135,4 @@ def _search(best: Incumbent, nodes: list[Node], tolerance: float) -> None:
             point = relax(node.clients, node.middle, node.band_price, limit=best.cost, tolerance=tolerance)
             if point.bound < best.cost:
                 settle(best, node.clients.needs, node.middle, point.band_price)
-    improve(best, nodes[0].clients.needs)
+    improve(best, nodes[0].clients.needs, worthwhile=0.1 * tolerance)
