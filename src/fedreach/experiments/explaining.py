@@ -70,7 +70,11 @@ def _rule(message: str) -> str:
         return "a name, or a table with a `name`" if choice else "a table"
     rule = re.sub(r"^(Input|List|Tuple|Dictionary) should (be )?", "", message)
     rule = re.sub(r"^have at least (\d+) items?.*", r"a list of at least \1", rule)
-    rule = rule.replace("a valid dictionary", "a table").replace("a valid tuple", "a list").replace("a valid integer", "an integer")
+    rule = (
+        rule.replace("a valid dictionary", "a table")
+        .replace("a valid tuple", "a list")
+        .replace("a valid integer", "an integer")
+    )
     return rule.replace("a valid ", "a ")
 
 
