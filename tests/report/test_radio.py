@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -391,3 +393,16 @@ def test_event_files_put_seconds_and_joules_together() -> None:
     assert [tag_of(name) for name in ("seconds", "seconds_total", "joules_total", "probe_seconds")] == [
         *("seconds", "seconds/total", "joules/total", "probe_seconds")
     ]
+
+
+def test_the_table_says_how_the_band_is_shared(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "copy")
+    own = "bandwidth and CPU frequencies as the policy allocates them, or else at the least cost"
+    assert f"probes included; {own}." in tabulate(read([tmp_path / "copy"])).note
+    for path in (tmp_path / "copy").glob("runs/*/*/run.json"):
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        if stored["method"] == "exact":
+            continue
+        stored["config"]["method"] = {"allocation": {"name": "greedy"}}
+        path.write_text(json.dumps(stored), encoding="utf-8")
+    assert f"{own}; but greedy for fedavg, power_of_choice." in tabulate(read([tmp_path / "copy"])).note

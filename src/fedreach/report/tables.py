@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fedreach.report.statistics import Spread
@@ -134,13 +134,29 @@ def _note(comparison: Comparison, rows: Sequence[MethodSummary]) -> str:
         f"{method}: {reason}." for method, reason in dict.fromkeys(reasons) if reason and "one seed" not in reason
     ]
     if comparison.radio:
-        parts.append("Time and energy: simulated, of sending and computing, probes included.")
+        parts.append("Time and energy: simulated, of sending and computing, probes included;")
+        parts.append(f"{_allocations(comparison)}.")
     if comparison.target_accuracy is not None:
         parts.append(
             f"To {100 * comparison.target_accuracy:g} %: on {primary}; mean over the seeds that reached it "
             "(how many, if not all); - if none did."
         )
     return " ".join(parts)
+
+
+def _allocations(comparison: Comparison) -> str:
+    """Return in words how each method shares the band; without a rule it is the policy's way, or the exact one."""
+    said: dict[str, list[str]] = {}
+    for run in comparison.runs:
+        rule = run.config.get("method", {}).get("allocation")
+        name = str(rule.get("name")) if isinstance(rule, Mapping) else ""
+        if run.method not in said.setdefault(name, []):
+            said[name].append(run.method)
+    others = "; ".join(f"{name} for {', '.join(methods)}" for name, methods in said.items() if name)
+    if not said.get(""):
+        return f"bandwidth and CPU frequencies: {others}"
+    first = "bandwidth and CPU frequencies as the policy allocates them, or else at the least cost"
+    return f"{first}; but {others}" if others else first
 
 
 def _spreads(row: MethodSummary) -> list[Spread]:
