@@ -197,12 +197,11 @@ def profile(clients: int, regime: str, seed: int) -> dict[str, float]:
 
     The functions of a part are replaced, wherever they are imported, by ones that note the time and call them.
     """
-    from fedreach.wireless.allocation import clients as some_clients
     from fedreach.wireless.allocation import exact, incumbent, kernel, knapsack
     from fedreach.wireless.allocation.solving import solve
 
     functions = (
-        (some_clients.priced, kernel.sending),
+        (kernel.priced, kernel.sending),
         (knapsack.fractional_cover,),
         (knapsack.coarser, knapsack.cover_table, knapsack.cheapest_covers, knapsack.covers_below, incumbent.repaired),
         (exact.allocate_batch, exact.allocate),

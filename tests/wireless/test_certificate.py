@@ -10,9 +10,10 @@ from fedreach.wireless.allocation import certificate
 from fedreach.wireless.allocation.certificate import Effort, Search, prove
 from fedreach.wireless.allocation.certificate_interval import Ends, Node, fixed, lines, narrowed
 from fedreach.wireless.allocation.certificate_whole import WholeCovers
-from fedreach.wireless.allocation.clients import Clients, priced
+from fedreach.wireless.allocation.clients import Clients
 from fedreach.wireless.allocation.exact import allocate, allocate_batch
 from fedreach.wireless.allocation.incumbent import Incumbent, padded
+from fedreach.wireless.allocation.kernel import priced
 from fedreach.wireless.allocation.relaxation import earliest_deadline
 
 from .brute import minimal_covers

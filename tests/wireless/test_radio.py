@@ -90,7 +90,7 @@ def test_the_defaults_are_sane_and_the_papers_frequencies_are_not():
         ({"power_dbm": (20.0, 200.0)}, "power_dbm must be between -100 and 100 dBm"),
         ({"distance_meters": (-1.0, 5.0)}, "distance_meters must be a range"),
         ({"distance_meters": 225.0}, "distance_meters must be a range"),
-        ({"noise_dbm_per_hertz": 4e-21}, r"noise_dbm_per_hertz must be in \(-300, 0\).*thermal noise has -174"),
+        ({"noise_dbm_per_hertz": 4e-21}, r"noise_dbm_per_hertz must be in \(-300, 0\).*heat makes -174"),
         ({"path_loss_exponent": 0.0}, r"path_loss_exponent must be in \[1, 10\)"),
         ({"joules_price": -1.0}, "joules_price must be finite and not negative; got -1"),
         ({"seconds_price": 0.0}, "seconds_price must be positive and finite; got 0"),

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from fedreach.streams import generator
-from fedreach.wireless.allocation.clients import Clients, priced
+from fedreach.wireless.allocation.clients import Clients
 from fedreach.wireless.allocation.exact import allocate, allocate_batch, shortest_deadline
 from fedreach.wireless.allocation.incumbent import padded
-from fedreach.wireless.allocation.kernel import Needs, client_cost
+from fedreach.wireless.allocation.kernel import priced
 from fedreach.wireless.allocation.relaxation import Point, ascend, earliest_deadline, least_energy, relax
 
 from .brute import minimal_covers
@@ -79,16 +79,6 @@ def test_a_deadline_leaves_out_who_is_too_slow_for_it():
     kept = clients.keeping(deadline)
     assert (kept.needs.least < deadline).all()
     assert len(kept.rows) < 7
-
-
-def test_costs_are_those_of_the_kernel(small):
-    problem, *_ = small
-    needs = Needs.of(problem)
-    for T in np.append(needs.least[:2], [1.0, 30.0]):
-        mine, kernel = priced(needs, T, 0.7), client_cost(problem, T, 0.7)
-        assert (mine.cost == kernel.cost).all()
-        some = np.isfinite(kernel.cost)
-        assert (mine.slope[some] == kernel.slope[some]).all()
 
 
 @pytest.mark.parametrize("start", [1e-6, 0.3, 1.0, 2.0, 1e6])

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from fedreach.streams import generator
-from fedreach.wireless.allocation.clients import priced
 from fedreach.wireless.allocation.exact import allocate
 from fedreach.wireless.allocation.incumbent import Incumbent, repaired
-from fedreach.wireless.allocation.kernel import Needs
+from fedreach.wireless.allocation.kernel import Needs, priced
 from fedreach.wireless.allocation.moves import curvatures, improve, promising
 from fedreach.wireless.allocation.rounding import round_core, settle
 

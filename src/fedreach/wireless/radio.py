@@ -96,7 +96,7 @@ class Radio:
             raise ConfigError(f"Radio.path_loss_exponent must be in [1, 10); got {self.path_loss_exponent}.")
         if not -300 < self.noise_dbm_per_hertz < 0:
             raise ConfigError(
-                f"Radio.noise_dbm_per_hertz must be in (-300, 0); got {self.noise_dbm_per_hertz}; thermal noise has -174."
+                f"Radio.noise_dbm_per_hertz must be in (-300, 0); got {self.noise_dbm_per_hertz}; heat makes -174."
             )
         for name in ("distance_meters", "max_hertz", "cycles_per_bit", "power_dbm"):
             self._check_range(name)

@@ -46,9 +46,9 @@ class CSRA(Admission):
         infeasible: ``"admit"`` lets in more clients, in increasing divergence, until it is feasible, and says so in
             the row of the round (everybody, where all available hold too few); ``"error"`` ends the run.
         search: ``"certified"`` proves that no set is cheaper, up to `tolerance`; ``"sorted"`` takes clients in
-            increasing sqrt(P tau) / d; ``"genetic"`` is the paper's baseline; ``"paper"`` its own algorithm with its own
-            allocation, see `DC` (needs the extra `oracles`). Sets found by ``"sorted"`` and ``"genetic"`` are given
-            their exact allocation.
+            increasing sqrt(P tau) / d; ``"genetic"`` is the paper's baseline; ``"paper"`` its own algorithm with its
+            own allocation, see `DC` (needs the extra `oracles`). Sets found by ``"sorted"`` and ``"genetic"`` are
+            given their exact allocation.
         tolerance: Largest gap, relative to the cost, of ``"certified"``.
         max_nodes: Where the proof ends at the latest; the row of the round then says how large the gap is. A limit in
             seconds would make the choice depend on the machine.

@@ -18,9 +18,9 @@ import numpy as np
 from fedreach.arrays import Floats
 from fedreach.wireless.allocation.certificate_interval import Ends, Node, fixed, narrowed
 from fedreach.wireless.allocation.certificate_whole import WholeCovers
-from fedreach.wireless.allocation.clients import Clients, priced
+from fedreach.wireless.allocation.clients import Clients
 from fedreach.wireless.allocation.incumbent import Incumbent
-from fedreach.wireless.allocation.kernel import ClientCost
+from fedreach.wireless.allocation.kernel import ClientCost, priced
 from fedreach.wireless.allocation.knapsack import fractional_cover
 from fedreach.wireless.allocation.relaxation import Point, relax
 from fedreach.wireless.allocation.rounding import round_core

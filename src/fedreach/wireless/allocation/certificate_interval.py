@@ -14,8 +14,8 @@ from math import inf, isfinite, sqrt
 import numpy as np
 
 from fedreach.arrays import Floats
-from fedreach.wireless.allocation.clients import Clients, priced
-from fedreach.wireless.allocation.kernel import ClientCost
+from fedreach.wireless.allocation.clients import Clients
+from fedreach.wireless.allocation.kernel import ClientCost, priced
 from fedreach.wireless.allocation.knapsack import fractional_cover
 
 

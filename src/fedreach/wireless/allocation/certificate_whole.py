@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedreach.arrays import Bools, Floats, Ints
-from fedreach.wireless.allocation.clients import Clients, priced
+from fedreach.wireless.allocation.clients import Clients
 from fedreach.wireless.allocation.incumbent import Incumbent, repaired
+from fedreach.wireless.allocation.kernel import priced
 from fedreach.wireless.allocation.knapsack import FractionalCover, cheapest_covers, coarser, cover_table, covers_below
 from fedreach.wireless.allocation.relaxation import Point, ascend
 

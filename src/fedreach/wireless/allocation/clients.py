@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedreach.arrays import Bools, Floats, Ints
-from fedreach.wireless.allocation.kernel import ClientCost, Needs, sending
+from fedreach.wireless.allocation.kernel import Needs
 from fedreach.wireless.allocation.knapsack import FractionalCover, fractional_cover
 from fedreach.wireless.allocation.problem import AllocationProblem
 
@@ -72,17 +72,3 @@ class Clients(NamedTuple):
         """Return tau / (T - W / f^max) (n,), the share that each needs to keep T; +inf if none is enough."""
         late = self.needs.least >= T
         return np.where(late, inf, self.needs.tau / np.where(late, 1.0, T - self.needs.least))
-
-
-def priced(needs: Needs, T: float, mu: float) -> ClientCost:
-    """Return what `kernel.client_cost` does, for clients whose needs are known; T and mu are numbers.
-
-    Where T is too short the cost is +inf, and the other two mean nothing.
-    """
-    late = needs.least >= T
-    with np.errstate(over="ignore"):
-        u, x, _, clipped = sending(needs, np.where(late, 2 * needs.least + 1.0, T), np.sqrt(mu))
-        rent = mu * (needs.tau / u)
-        cost = np.where(late, inf, needs.A * u + needs.Q / (2 * x * x) + rent)
-        slope = np.where(clipped, needs.A - rent / u, -needs.Q / (x * x * x))
-    return ClientCost(cost, u, slope)

@@ -95,6 +95,17 @@ def sending(needs: Needs, T: Any, root_mu: Any) -> Sending:
     return Sending(u, x, np.sqrt(A + Q / (x * x * x) + NO_PRICE), clipped)
 
 
+def priced(needs: Needs, T: Any, mu: Any) -> ClientCost:
+    """Return what `client_cost` does, for clients whose needs are known; where T is too short, only the cost counts."""
+    late = needs.least >= T
+    with np.errstate(over="ignore"):
+        u, x, _, clipped = sending(needs, np.where(late, 2 * needs.least + 1.0, T), np.sqrt(mu))
+        rent = mu * (needs.tau / u)
+        cost = np.where(late, np.inf, needs.A * u + needs.Q / (2 * x * x) + rent)
+        slope = np.where(clipped, needs.A - rent / u, -needs.Q / (x * x * x))
+    return ClientCost(cost, u, slope)
+
+
 def client_cost(problem: AllocationProblem, T: Any, mu: Any) -> ClientCost:
     """Return what each client costs at the deadline T when the whole band costs mu.
 
@@ -111,15 +122,6 @@ def client_cost(problem: AllocationProblem, T: Any, mu: Any) -> ClientCost:
         >>> cost.round(9), seconds.round(9)
         (array([0.45045599]), array([0.44214879]))
     """
-    needs = Needs.of(problem)
-    T, mu = np.asarray(T, np.float64), np.asarray(mu, np.float64)
-    late = needs.least >= T
-    some_late = bool(late.any())
-    with np.errstate(over="ignore"):
-        u, x, _, clipped = sending(needs, np.where(late, 2 * needs.least + 1.0, T) if some_late else T, np.sqrt(mu))
-        rent = mu * (needs.tau / u)
-        cost = needs.A * u + needs.Q / (2 * x * x) + rent
-        slope = np.where(clipped, needs.A - rent / u, -needs.Q / (x * x * x))
-    if some_late:
-        cost, u, slope = np.where(late, np.inf, cost), np.where(late, np.nan, u), np.where(late, np.nan, slope)
-    return ClientCost(cost, u, slope)
+    cost, u, slope = priced(Needs.of(problem), np.asarray(T, np.float64), np.asarray(mu, np.float64))
+    late = np.isinf(cost)
+    return ClientCost(cost, np.where(late, np.nan, u), np.where(late, np.nan, slope))

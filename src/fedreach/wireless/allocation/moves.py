@@ -11,9 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from fedreach.arrays import Bools, Floats, Ints
-from fedreach.wireless.allocation.clients import priced
 from fedreach.wireless.allocation.incumbent import Incumbent
-from fedreach.wireless.allocation.kernel import Needs, sending
+from fedreach.wireless.allocation.kernel import Needs, priced, sending
 from fedreach.wireless.allocation.problem import AllocationProblem
 
 NEIGHBOURS = 300

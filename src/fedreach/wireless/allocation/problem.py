@@ -171,7 +171,8 @@ class Solution:
     """The best set that was found, with its exact allocation, and a proven bound on every other.
 
     `status`: ``"optimal"``, the gap is at most the tolerance; ``"time_limit"``, time or the nodes that were allowed
-    ended before, and the bound holds all the same; ``"heuristic"``, no proof was asked for, and the bound is that of the relaxation alone.
+    ended before, and the bound holds all the same; ``"heuristic"``, no proof was asked for, and the bound is that of
+    the relaxation alone.
     """
 
     allocation: Allocation

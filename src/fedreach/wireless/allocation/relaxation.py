@@ -17,8 +17,8 @@ from math import inf, isfinite, log, sqrt
 
 import numpy as np
 
-from fedreach.wireless.allocation.clients import Clients, priced
-from fedreach.wireless.allocation.kernel import ClientCost
+from fedreach.wireless.allocation.clients import Clients
+from fedreach.wireless.allocation.kernel import ClientCost, priced
 from fedreach.wireless.allocation.knapsack import FractionalCover, fractional_cover
 
 STEPS = 16

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from fedreach.arrays import Bools, Floats, Ints
-from fedreach.wireless.allocation.clients import priced
 from fedreach.wireless.allocation.incumbent import Incumbent, repaired
-from fedreach.wireless.allocation.kernel import Needs
+from fedreach.wireless.allocation.kernel import Needs, priced
 from fedreach.wireless.allocation.knapsack import cheapest_covers, coarser, cover_table, fractional_cover
 
 CORE = 24
