@@ -81,6 +81,7 @@ def test_every_command_has_help_examples_and_json() -> None:
         "verify",
         "completion",
         "allocate",
+        "reproduce",
     }
     for name, command in main.commands.items():
         assert command.help, name

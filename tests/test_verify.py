@@ -141,13 +141,13 @@ def test_one_cause_is_told_once(fedreach: Command, mine: Path) -> None:
 
 
 def test_json_tells_the_same_to_machines(fedreach: Command, mine: Path) -> None:
-    result = fedreach("verify", "mine.py:Forgetful", "equal", "--json")
+    result = fedreach("verify", "mine.py:Forgetful", "by_examples", "--json")
     assert result.exit_code == 1
     told = json.loads(result.stdout)
     assert told["kept"] is False
     assert told["seconds"] > 0
     wrong, right = told["parts"]
-    assert (right["kind"], right["name"], right["broken"]) == ("weighting", "equal", [])
+    assert (right["kind"], right["name"], right["broken"]) == ("weighting", "by_examples", [])
     assert right["laws"] > 8
     breach = next(breach for breach in wrong["broken"] if breach["law"] == "arguments untouched")
     assert breach["statement"] == "A policy does not write to its arguments: view, state and reports."

@@ -5,10 +5,19 @@ import pytest
 
 from fedreach.errors import ConfigError, InfeasibleError
 from fedreach.streams import generator
+from fedreach.wireless.allocation import solving
 from fedreach.wireless.allocation.solving import solve
 
 from .brute import brute
 from .instances import KINDS, gigahertz, megahertz, odd
+
+
+@pytest.fixture(autouse=True, scope="module")
+def proof_even_of_few_clients():
+    """Let no problem be so small that all its sets are tried: the proof is what is tested here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(solving, "FEW_COVERS", 0)
+        yield
 
 
 def check(problem, demand, solution, optimum):
