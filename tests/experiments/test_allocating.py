@@ -324,6 +324,7 @@ def test_ctrl_c_gives_what_was_found_until_then(
         return solve(*args, **kwargs)
 
     monkeypatch.setattr(planning, "solve", until)
+    monkeypatch.setattr("fedreach.wireless.allocation.solving.FEW_COVERS", 0)  # else all sets are tried, without proof
     result = fedreach("allocate", "clients.csv", "--min-examples", 300, "--json")
     assert result.exit_code == 130
     assert "Interrupted. What is printed was found before" in result.stderr
