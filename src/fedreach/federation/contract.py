@@ -30,13 +30,14 @@ def checked_ids(policy: object, method: str, ids: Ints, view: ClientView) -> Int
         raise PartError(f"{where} must return at least one of the {int(view.available.sum())} available clients.")
     if (ids[1:] == ids[:-1]).any():
         raise PartError(f"{where} must not return a client twice; got {int(ids[1:][ids[1:] == ids[:-1]][0])} twice.")
-    stranger = ids[~np.isin(ids, view.ids)]
+    rows = np.minimum(view.rows(ids), len(view.ids) - 1)  # an id above all others would stand after the last
+    stranger = ids[view.ids[rows] != ids]
     if stranger.size:
         raise PartError(
             f"{where} must return participants only; client {int(stranger[0])} is not one of the "
             f"{len(view.ids)} participants. Return values of `view.ids`, not positions."
         )
-    absent = ids[~view.available[view.rows(ids)]]
+    absent = ids[~view.available[rows]]
     if absent.size:
         raise PartError(f"{where} must return available clients only; client {int(absent[0])} is not available.")
     return ids

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedreach.federation.protocols import MemorySolver
 from fedreach.federation.values import ClientView, Reports, Selection
 
 if TYPE_CHECKING:
@@ -21,7 +20,8 @@ def report_numbers(federation: Federation, d: int) -> int:
 
 def note_numbers(federation: Federation, p: int) -> int:
     """Return how many numbers the second message of a report carries, of p that are trained; mostly none."""
-    return p * (isinstance(federation.solver, MemorySolver) and federation.solver.sends_note)
+    solver = federation.memory_solver
+    return p * (solver is not None and solver.sends_note)
 
 
 def count_bytes(
@@ -40,9 +40,9 @@ def count_bytes(
         reports: Those that count.
         d: Numbers in a model.
     """
-    solver = federation.solver
+    solver = federation.memory_solver
     p = d if reports.trainable is None else reports.trainable
-    model = d + p * (isinstance(solver, MemorySolver) and solver.sends_state)
+    model = d + p * (solver is not None and solver.sends_state)
     report, note = report_numbers(federation, d), note_numbers(federation, p)
 
     sent = view.sent_update

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -164,10 +165,21 @@ class Federation:
                     )
         return tuple(found.values())
 
+    # Asked many times a round, and comparing a class with a protocol takes as long as a small step of training.
+    @cached_property
+    def memory_solver(self) -> MemorySolver | None:
+        """The solver, where clients keep a vector between rounds."""
+        return self.solver if isinstance(self.solver, MemorySolver) else None
+
+    @cached_property
+    def training_server(self) -> ServerTrains | None:
+        """The server step, where the server may train on its own data."""
+        return self.server if isinstance(self.server, ServerTrains) else None
+
     @property
     def has_memory(self) -> bool:
         """Whether clients keep a vector between rounds."""
-        return isinstance(self.solver, MemorySolver)
+        return self.memory_solver is not None
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,8 +206,8 @@ class FederationState:
 
     def served(self, federation: Federation) -> Float32s:
         """Return the (m, d) models that are evaluated and handed out; most solvers serve what they broadcast."""
-        solver = federation.solver
-        if not isinstance(solver, MemorySolver):
+        solver = federation.memory_solver
+        if solver is None:
             return self.models
         return np.stack([solver.served(model, state) for model, state in zip(self.models, self.solver, strict=True)])
 
@@ -219,8 +231,8 @@ def initial_state(federation: Federation, params: Float32s, view: ClientView) ->
 
 def server_trains(federation: Federation, state: FederationState) -> bool:
     """Return whether the server trains on its own data in round ``state.round + 1`` and no client is asked."""
-    server = federation.server
-    return isinstance(server, ServerTrains) and server.trains(generator(federation.seed, "coin", state.round + 1))
+    server = federation.training_server
+    return server is not None and server.trains(generator(federation.seed, "coin", state.round + 1))
 
 
 def plan_probe(federation: Federation, state: FederationState, view: ClientView) -> Probe | None:
@@ -334,7 +346,7 @@ def _updated(
     federation: Federation, state: FederationState, model: int, weights: Floats, reports: Reports, mine: Bools
 ) -> FederationState:
     """Return the state in which one model has taken its step, with the reports of those that train it."""
-    solver, p = federation.solver, reports.trainable
+    solver, p = federation.memory_solver, reports.trainable
     if not mine.all():
         reports, weights = _some(reports, mine), weights[mine]
         if weights.sum() == 0:
@@ -347,7 +359,7 @@ def _updated(
         mean = weighted_sum(weights, reports.update)
     params, step = state.models[model], mean[:p]
     solver_states = state.solver
-    if isinstance(solver, MemorySolver):
+    if solver is not None:
         n = int((state.clusters == model).sum())
         step, solver_state = solver.conclude(state.solver[model], reports, step, n)
         solver_states = _with(state.solver, model, solver_state)

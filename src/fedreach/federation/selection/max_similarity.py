@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedreach.arrays import Float32s, Ints
-from fedreach.federation.selection.gradient_table import GradientTable
+from fedreach.federation.selection.nearest import NearestTable
 from fedreach.federation.selection.similarity import first_by_similarity
-from fedreach.federation.values import Selection
+from fedreach.federation.values import ClientView, Selection, State
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaxSimilarity(GradientTable):
+class MaxSimilarity(NearestTable):
     """Choose the k clients whose update has the most similar neighbour: the opposite of `Minimax`, to compare with.
 
     The k largest m_i = max_{j != i} cos(g_i, g_j); ties go to the client whose second largest cosine is larger, then
@@ -26,6 +26,10 @@ class MaxSimilarity(GradientTable):
         >>> MaxSimilarity().choose(ids, rows, 2, None).ids
         array([3, 5])
     """
+
+    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+        """Return the cohort."""
+        return self._by_similarity(state, view, k, rng, most_similar=True)
 
     def choose(self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator) -> Selection:
         """Return the cohort."""

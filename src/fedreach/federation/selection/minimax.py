@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedreach.arrays import Float32s, Ints
-from fedreach.federation.selection.gradient_table import GradientTable
+from fedreach.federation.selection.nearest import NearestTable
 from fedreach.federation.selection.similarity import first_by_similarity
-from fedreach.federation.values import Selection
+from fedreach.federation.values import ClientView, Selection, State
 
 
 @dataclass(frozen=True, kw_only=True)
-class Minimax(GradientTable):
+class Minimax(NearestTable):
     """Choose the k clients whose update is least like that of the client it is most like.
 
     The k smallest m_i = max_{j != i} cos(g_i, g_j) over the available clients, g_i the latest update of client i. As
@@ -39,6 +39,10 @@ class Minimax(GradientTable):
         >>> Minimax().choose(ids, rows, 2, None).ids
         array([8, 9])
     """
+
+    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+        """Return the cohort."""
+        return self._by_similarity(state, view, k, rng, most_similar=False)
 
     def choose(self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator) -> Selection:
         """Return the cohort."""

@@ -46,7 +46,7 @@ def nearest_similarity(rows: AnyArray) -> Floats:
     return most
 
 
-def first_by_similarity(rows: AnyArray, k: int, *, most_similar: bool = False) -> Ints:
+def first_by_similarity(rows: AnyArray, k: int, *, most_similar: bool = False, nearest: Floats | None = None) -> Ints:
     """Return the positions of the k rows whose nearest row is farthest, or nearest.
 
     Each closest pair ties. Ties go to the row whose second nearest is farther (or nearer), then the third, and so on,
@@ -56,13 +56,14 @@ def first_by_similarity(rows: AnyArray, k: int, *, most_similar: bool = False) -
         rows: (n, p).
         k: At least 1, at most n.
         most_similar: Whether to begin with the nearest.
+        nearest: (n,) what `nearest_similarity` would return, where that is known.
 
     Example:
         >>> first_by_similarity(np.array([[1.0, 0.0], [1.0, 0.1], [-1.0, 0.1], [0.0, 1.0]]), 2)
         array([2, 3])
     """
     sign = -1.0 if most_similar else 1.0
-    score = (sign * nearest_similarity(rows)).round(DECIMALS)
+    score = (sign * (nearest_similarity(rows) if nearest is None else nearest)).round(DECIMALS)
     cut = np.partition(score, k - 1)[k - 1]
     sure, tied = np.flatnonzero(score < cut), np.flatnonzero(score == cut)
     if len(sure) + len(tied) > k:
