@@ -161,7 +161,7 @@ def largest_cosines(rows):
 class MinimaxByValue(Minimax):
     """The paper's set of values: of two clients with one value, the second vanishes."""
 
-    def choose(self, ids, rows, k, rng):
+    def choose(self, ids, rows, k, rng, nearest=None):
         _, first = np.unique(largest_cosines(rows), return_index=True)
         return Selection(ids[first[:k]])
 
@@ -170,19 +170,19 @@ class MinimaxByValue(Minimax):
 class MinimaxWithOneMore(Minimax):
     """The paper's loop ``while |chosen| <= k``."""
 
-    def choose(self, ids, rows, k, rng):
-        return super().choose(ids, rows, min(k + 1, len(ids)), rng)
+    def choose(self, ids, rows, k, rng, nearest=None):
+        return super().choose(ids, rows, min(k + 1, len(ids)), rng, nearest)
 
 
 @caught_by("golden minimax")
 class MinimaxTheOtherWay(Minimax):
-    def choose(self, ids, rows, k, rng):
+    def choose(self, ids, rows, k, rng, nearest=None):
         return MaxSimilarity().choose(ids, rows, k, rng)
 
 
 @caught_by("lengths do not count")
 class MinimaxByInnerProduct(Minimax):
-    def choose(self, ids, rows, k, rng):
+    def choose(self, ids, rows, k, rng, nearest=None):
         product = (rows @ rows.T).astype(np.float64)
         np.fill_diagonal(product, -np.inf)
         return Selection(ids[np.argsort(product.max(axis=1), kind="stable")[:k]])

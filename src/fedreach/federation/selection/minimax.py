@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedreach.arrays import Float32s, Ints
+from fedreach.arrays import Float32s, Floats, Ints
 from fedreach.federation.selection.nearest import NearestTable
 from fedreach.federation.selection.similarity import first_by_similarity
-from fedreach.federation.values import ClientView, Selection, State
+from fedreach.federation.values import Selection
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +40,8 @@ class Minimax(NearestTable):
         array([8, 9])
     """
 
-    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
-        """Return the cohort."""
-        return self._by_similarity(state, view, k, rng, most_similar=False)
-
-    def choose(self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator) -> Selection:
-        """Return the cohort."""
-        return Selection(ids[first_by_similarity(rows, k)])
+    def choose(
+        self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator, nearest: Floats | None = None
+    ) -> Selection:
+        """Return the cohort; `nearest` (a,) are the m_i, where they are known."""
+        return Selection(ids[first_by_similarity(rows, k, nearest=nearest)])

@@ -14,12 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedreach.arrays import AnyArray, Bools, Floats, Ints
+from fedreach.arrays import AnyArray, Bools, Float32s, Floats, Ints
 from fedreach.federation.selection.gradient_table import GradientTable
 from fedreach.federation.selection.similarity import (
     NUMBERS,
     blocks,
-    first_by_similarity,
     inverse,
     lengths,
     products,
@@ -145,10 +144,8 @@ class NearestTable(GradientTable):
     Beside the table the state holds ``length``, ``nearest`` and ``whom`` (n,), see `Nearest`.
     """
 
-    def _by_similarity(
-        self, state: State, view: ClientView, k: int, rng: np.random.Generator, *, most_similar: bool
-    ) -> Selection:
-        """Return the k clients whose nearest neighbour is farthest, or nearest; those without a row come last."""
+    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+        """Return what `choose` finds among the available clients with a row, then those without one if too few."""
         known = view.available & (state["heard"] > 0)
         count = int(known.sum())
         if "nearest" not in state or count < 2:
@@ -156,9 +153,15 @@ class NearestTable(GradientTable):
         rows = state["rows"]
         found = among(rows, state["length"], Nearest(state["nearest"], state["whom"]), known)
         some = rows if count == len(rows) else rows[known]
-        first = first_by_similarity(some, min(k, count), most_similar=most_similar, nearest=found.cosine[known])
+        chosen = self.choose(view.ids[known], some, min(k, count), rng, found.cosine[known])
         silent = view.ids[view.available & ~known][: max(0, k - count)]
-        return Selection(np.concatenate([view.ids[known][first], silent]))
+        return Selection(np.concatenate([chosen.ids, silent]), chosen.remark)
+
+    def choose(
+        self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator, nearest: Floats | None = None
+    ) -> Selection:
+        """Return k of these (a,) clients; `nearest` (a,) are their largest cosines, where these are known."""
+        raise NotImplementedError(f"{type(self).__name__} must have a method choose(ids, rows, k, rng, nearest).")
 
     def observe(self, state: State, reports: Reports) -> State:
         """Return the table with the rows of those that reported replaced, and who is nearest to whom now."""
