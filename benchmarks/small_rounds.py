@@ -1,22 +1,32 @@
 """A round of a tiny federation, as a user meets it: what rounds, evaluations and the start cost.
 
-    python benchmarks/small_rounds.py            # prints a table
-    python benchmarks/small_rounds.py --write    # also puts it into docs/benchmarks.md
+    python benchmarks/small_rounds.py            # prints two tables
+    python benchmarks/small_rounds.py --write    # also puts them into docs/benchmarks.md
 
 The digits over 50 clients, 10 of them a round, MLP 64-32-10, one epoch, batch 16: rows and checkpoints are written as
-in any run.
+in any run. The second table is of long runs that are seldom evaluated, and says how much of them is not training.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from fedreach.engines.stacked import Stacked
+from fedreach.evaluation import Evaluator
+from fedreach.experiments.loading import load
+from fedreach.experiments.run import run
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 HEADING = "## A round of a tiny federation"
@@ -27,6 +37,12 @@ OPTIONS = {
     "local.epochs": 1,
     "local.batch_size": 16,
     "evaluation.every": 10,
+}
+LONG = OPTIONS | {"evaluation.every": 100, "evaluation.samples_per_client": 10}
+LONG_RUNS: dict[str, dict[str, Any]] = {
+    "MLP 64-32-10, batch 16": {},
+    "linear, batch 32": {"model": "linear", "local.batch_size": 32},
+    "linear, one step a client": {"model": "linear", "local.batch_size": 2000},
 }
 
 
@@ -59,23 +75,83 @@ def measure(repeats: int) -> dict[str, list[float]]:
     return found
 
 
+def shares(rounds: int, options: dict[str, Any]) -> dict[str, float]:
+    """Return how long a round of a long run takes, and which shares of the run are not training.
+
+    The run is all from the first round to ``result.json``, training is `Engine.train`, batch order included. What
+    evaluations take, single clients' local models included, is told apart from everything else.
+    """
+    spent: dict[str, float] = defaultdict(float)
+
+    def timed(what: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            began = time.perf_counter()
+            result = function(*arguments, **named)
+            spent[what] += time.perf_counter() - began
+            return result
+
+        return call
+
+    experiment = load(None, [f"{key}={value}" for key, value in (LONG | options | {"rounds": rounds}).items()])
+    began: list[float] = []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        patch.object(Stacked, "train", timed("training", Stacked.train)),
+        patch.object(Evaluator, "evaluate", timed("evaluation", Evaluator.evaluate)),
+        patch.object(Evaluator, "evaluate_local", timed("evaluation", Evaluator.evaluate_local)),
+    ):
+        run(
+            experiment.resolved(),
+            seed=0,
+            folder=Path(folder),
+            base=Path.cwd(),
+            begin=lambda data: began.append(time.perf_counter()),
+        )
+        whole = time.perf_counter() - began[0]
+    rest = whole - spent["training"] - spent["evaluation"]
+    return {"ms a round": 1e3 * whole / rounds} | {
+        name: 100 * part / whole for name, part in (("evaluation, %", spent["evaluation"]), ("all else, %", rest))
+    }
+
+
+def long_runs(rounds: int, repeats: int) -> str:
+    """Return the table of long runs."""
+    lines: list[str] = []
+    for name, options in LONG_RUNS.items():
+        found = [shares(rounds, options) for _ in range(repeats)]
+        columns = {key: [one[key] for one in found] for key in found[0]}
+        if not lines:
+            lines = [f"| {rounds} rounds | {' | '.join(columns)} |", "| --- |" + " ---: |" * len(columns)]
+        cells = (f"{statistics.median(v):.1f} ({min(v):.1f} to {max(v):.1f})" for v in columns.values())
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5, help="default: %(default)s")
+    parser.add_argument("--rounds", type=int, default=2000, help="of a long run; default: %(default)s")
     parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
     arguments = parser.parse_args()
     lines = ["| what | seconds, median (range) |", "| --- | ---: |"]
     for what, values in measure(arguments.repeats).items():
         lines.append(f"| {what} | {statistics.median(values):.4f} ({min(values):.4f} to {max(values):.4f}) |")
     table = "\n".join(lines)
-    print(table)
+    longer = long_runs(arguments.rounds, arguments.repeats)
+    print(f"{table}\n\n{longer}")
     if arguments.write:
-        before = PAGE.read_text(encoding="utf-8").split(HEADING)[0].rstrip()
+        before, _, rest = PAGE.read_text(encoding="utf-8").partition(HEADING)
+        after = re.split(r"\n(?=## |<!-- )", rest, maxsplit=1)[1:]  # other benchmarks' sections
         about = (
             "The digits over 50 clients, 10 a round, MLP 64-32-10, one epoch, batch 16, by `python\n"
             f"benchmarks/small_rounds.py --write`: medians of {arguments.repeats} runs, rows and checkpoints included."
         )
-        PAGE.write_text(f"{before}\n\n{HEADING}\n\n{about}\n\n{table}\n", encoding="utf-8")
+        about_long = (
+            "Long runs on all cores, evaluated every 100 rounds on at most 10 samples a client: milliseconds a round,\n"
+            "and which share of the run went to evaluating, and to all that is neither that nor training."
+        )
+        parts = [before.rstrip(), HEADING, about, table, about_long, longer]
+        PAGE.write_text("\n".join(["\n\n".join(parts) + "\n", *after]), encoding="utf-8")
 
 
 if __name__ == "__main__":

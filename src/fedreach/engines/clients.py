@@ -14,7 +14,7 @@ from fedreach.engines.base import Engine, Trained
 from fedreach.errors import TrainingError
 from fedreach.federation.memory import ClientMemory
 from fedreach.federation.participation import Participation
-from fedreach.federation.round import ClientView, Federation, FederationState, MemorySolver, Probe, Reports
+from fedreach.federation.round import ClientView, Federation, FederationState, Probe, Reports
 from fedreach.streams import generator
 
 
@@ -64,11 +64,8 @@ class Clients:
         memory, note = state.memory, None
         if memory is not None and len(ids) and not probe:
             memory, change = self._remembered(state, memory, rows, trained)
-            note = (
-                change
-                if isinstance(self.federation.solver, MemorySolver) and self.federation.solver.sends_note
-                else None
-            )
+            solver = self.federation.memory_solver
+            note = change if solver is not None and solver.sends_note else None
         metrics = {"num_examples": view.num_examples[rows].astype(np.float64), "loss": trained.loss}
         if view.label_entropy is not None:
             metrics["label_entropy"] = view.label_entropy[rows]
@@ -86,7 +83,7 @@ class Clients:
         return Replies(reports, memory)
 
     def _train(self, state: FederationState, view: ClientView, ids: Ints) -> Trained:
-        solver = self.federation.solver
+        solver = self.federation.memory_solver
         if len(ids) == 0:
             return Trained(np.empty((0, state.models.shape[1]), np.float32), np.empty(0), np.empty(0, np.int64))
         rate = self.federation.local.rate_at(view.round, self.rounds)
@@ -95,7 +92,7 @@ class Clients:
         done, order = [], []
         for model, mine in _by_model(state, rows):
             terms: Mapping[str, Float32s] = {}
-            if isinstance(solver, MemorySolver):
+            if solver is not None:
                 assert state.memory is not None  # see `Simulation.start`
                 terms = solver.prepare(state.memory.read(rows[mine]), state.solver[model], share[mine])
             done.append(self.engine.train(state.models[model], ids[mine], view.round, rate, terms))
@@ -154,8 +151,8 @@ class Clients:
         self, state: FederationState, memory: ClientMemory, rows: Ints, trained: Trained
     ) -> tuple[ClientMemory, Float32s]:
         """Return what clients keep after local training, and the (r, p) change."""
-        solver = self.federation.solver
-        assert isinstance(solver, MemorySolver)  # or there were no memory
+        solver = self.federation.memory_solver
+        assert solver is not None  # or there were no memory
         rate = self.federation.local.rate_at(state.round + 1, self.rounds)
         steps = self.federation.local.moved_steps(trained.steps)
         old = memory.read(rows)

@@ -26,7 +26,6 @@ from fedreach.federation.round import (
     FederationState,
     Probe,
     RoundReport,
-    ServerTrains,
     conclude_round,
     conclude_server_round,
     initial_state,
@@ -87,7 +86,7 @@ class Simulation:
             ours, theirs = getattr(self.federation, part), getattr(self.engine, part)
             if ours != theirs:
                 raise ConfigError(f"federation.{part} {ours} and that of the engine, {theirs}, must be the same.")
-        if isinstance(self.federation.server, ServerTrains) and self.data.server is None:
+        if self.federation.training_server is not None and self.data.server is None:
             raise ConfigError(
                 f"{type(self.federation.server).__name__} trains on data of the server's own, and there is none. "
                 "Add `[server_data] examples = 100` to the experiment, or server_examples=100 to `federate`."
@@ -181,8 +180,8 @@ class Simulation:
 
     def _server_steps(self, state: FederationState) -> Float32s:
         """Return the (m, d) gradient steps on one batch of the server's data."""
-        server, data, number = self.federation.server, self.data.server, state.round + 1
-        assert isinstance(server, ServerTrains)  # that is why we are here,
+        server, data, number = self.federation.training_server, self.data.server, state.round + 1
+        assert server is not None  # that is why we are here,
         assert data is not None  # and `__post_init__` saw to it
         rng = generator(self.federation.seed, "server-batches", number)
         batch = np.sort(rng.choice(len(data.y), size=min(server.batch_size, len(data.y)), replace=False))

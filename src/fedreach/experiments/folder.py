@@ -98,19 +98,27 @@ class RunFolder:
 
     def append(self, name: str, row: Mapping[str, Any]) -> None:
         """Append one row; a number that is not finite becomes null, as JSON has no other word for it."""
-        line = json.dumps(_finite(row), allow_nan=False) + "\n"
-        with self.disk(name), (self.path / name).open("a", encoding="utf-8", newline="\n") as file:
-            file.write(line)
+        try:
+            line = json.dumps(row, allow_nan=False)
+        except (TypeError, ValueError):  # seldom: going through every value takes as long as writing the row
+            line = json.dumps(_finite(row), allow_nan=False)
+        with self.disk(name), (self.path / name).open("ab") as file:
+            file.write(line.encode() + b"\n")
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """Return the rows of a file; none where there is no file. A last row that was cut off is left out."""
+        return list(self.each_row(name))
+
+    def each_row(self, name: str) -> Iterator[dict[str, Any]]:
+        """Yield the rows of a file one by one, for those who need not see them all."""
         path = self.path / name
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        if path.exists():
+            with path.open(encoding="utf-8", newline="\n") as file:
+                yield from (json.loads(line) for line in file if line.endswith("\n"))
 
     def lengths(self) -> dict[str, int]:
         """Return the length of each file of rows in bytes."""
-        return {name: (self.path / name).stat().st_size if (self.path / name).exists() else 0 for name in ROWS}
+        return {name: _length(self.path / name) for name in ROWS}
 
     def check_lengths(self, lengths: Mapping[str, int]) -> None:
         """Refuse files of rows that are shorter than they were."""
@@ -232,6 +240,13 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list):
         return [_finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _length(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _round(line: str) -> float:

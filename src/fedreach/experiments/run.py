@@ -113,6 +113,22 @@ def _run(
     return result
 
 
+class _Mean:
+    """Mean duration of what was done so far, 0 before the first; a list of them would be summed anew every round."""
+
+    def __init__(self) -> None:
+        self.total, self.count = 0.0, 0
+
+    def add(self, seconds: float) -> float:
+        """Count one more; return it in whole microseconds, as rows of timing tell it."""
+        self.total, self.count = self.total + seconds, self.count + 1
+        return round(seconds, 6)
+
+    @property
+    def seconds(self) -> float:
+        return self.total / max(1, self.count)
+
+
 class _Loop:
     def __init__(
         self,
@@ -124,8 +140,7 @@ class _Loop:
     ) -> None:
         self.experiment, self.simulation, self.evaluator = experiment, simulation, evaluator
         self.store, self.tell = store, tell
-        self.round_seconds: list[float] = []
-        self.evaluation_seconds: list[float] = []
+        self.round_time, self.evaluation_time = _Mean(), _Mean()
 
     def run(self) -> dict[str, Any]:
         began = written = time.monotonic()
@@ -139,9 +154,7 @@ class _Loop:
                     self._save(snapshot)
                     written = now
                 done = snapshot.state.round
-                means = (
-                    sum(seconds) / max(1, len(seconds)) for seconds in (self.round_seconds, self.evaluation_seconds)
-                )
+                means = self.round_time.seconds, self.evaluation_time.seconds
                 self.tell(Progress(done, self.experiment.rounds, row, lost, done - first, now - began, *means))
         finally:
             # Also on Ctrl-C or a full disk: the snapshot is always that of the last round that ended.
@@ -165,9 +178,11 @@ class _Loop:
         self.saved = snapshot
 
     def _refuse_if_nobody_counted(self) -> None:
+        if any(row["cohort"] for row in self.store.each_row("rounds.jsonl")):  # mostly that of round 1: no more is read
+            return
         rows = self.store.rows("rounds.jsonl")[1:]
         lost = sum(len(row["lost"]) for row in rows)
-        if lost and not any(row["cohort"] for row in rows):
+        if lost:
             raise TrainingError(
                 f"No client's update counted in any of the {len(rows)} rounds: all {lost} were lost or not finite. "
                 "Lower local.rate or set local.clip_norm, and choose another folder with --out."
@@ -229,8 +244,7 @@ class _Loop:
             row["by_server"] = True
         if len(done.state.models) > 1:
             row["clusters"] = done.state.clusters.tolist()
-        self.round_seconds.append(time.perf_counter() - began)
-        timing = {"round": done.state.round, "train_seconds": round(self.round_seconds[-1], 6)}
+        timing = {"round": done.state.round, "train_seconds": self.round_time.add(time.perf_counter() - began)}
         local = LocalModels(report.cohort, self._broadcast(snapshot.state, report.cohort), done.update)
         snapshot, row = self._close(replace(snapshot, state=done.state, bytes_total=total), row, local, timing)
         return snapshot, row, report.lost
@@ -251,8 +265,7 @@ class _Loop:
                 columns, lines = {**columns, **more}, lines + more_lines
             self._refuse_if_diverged(number, columns)
             row = {**row, **columns}
-            self.evaluation_seconds.append(time.perf_counter() - began)
-            timing = {**timing, "evaluate_seconds": round(self.evaluation_seconds[-1], 6)}
+            timing = {**timing, "evaluate_seconds": self.evaluation_time.add(time.perf_counter() - began)}
             snapshot = self._judge(snapshot, columns.get("id_loss", np.inf))
         self.store.append("rounds.jsonl", row)
         for line in lines:

@@ -165,7 +165,7 @@ class Federation:
                     )
         return tuple(found.values())
 
-    # Asked many times a round, and comparing a class with a protocol takes as long as a small step of training.
+    # Kept: a round asks for them many times, and `isinstance` of a protocol looks at every member anew.
     @cached_property
     def memory_solver(self) -> MemorySolver | None:
         """The solver, where clients keep a vector between rounds."""
