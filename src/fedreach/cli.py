@@ -246,10 +246,10 @@ def _formats(text: str) -> tuple[str, ...]:
 
 
 def _report(folders: Sequence[Path], out: Path, formats: tuple[str, ...], as_json: bool) -> None:
-    from fedreach.report import as_records, read, terminal_table, terminal_theory, write_report
+    from fedreach.report import as_records, terminal_table, terminal_theory, write_report
 
     written = write_report(folders, out, formats=formats)
-    comparison = read(folders)
+    comparison = written.comparison
     if as_json:
         files = [str(path) for path in (written.page, *written.tables, *written.figures)]
         click.echo(json.dumps({"methods": as_records(comparison), "page": str(written.page), "files": files}))

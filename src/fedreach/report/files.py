@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,26 +61,44 @@ def read_lines(path: Path, *, whole: bool = True) -> list[dict[str, Any]]:
     Raises:
         RunFolderError: If a line is not a JSON object, or the file of an ended run is missing.
     """
-    lines = list_lines(path, whole=whole)
+    text = _text(path, whole=whole)
+    body = text.strip()
     try:
         # One call for all lines is several times faster; only when it fails is the guilty line looked for.
-        rows: list[dict[str, Any]] = json.loads("[" + ",".join(lines) + "]")
-        if len(rows) == len(lines) and all(isinstance(row, dict) for row in rows):
+        rows: list[dict[str, Any]] = json.loads(f"[{body.replace(chr(10), ',')}]")
+        if len(rows) == body.count("\n") + 1 and all(isinstance(row, dict) for row in rows):
             return rows
     except json.JSONDecodeError:
         pass
-    return [read_line(path, number, line) for number, line in enumerate(lines, 1)]
+    return [read_line(path, number, line) for number, line in enumerate(_lines(text), 1)]
 
 
 def list_lines(path: Path, *, whole: bool) -> list[str]:
     """Return the lines of a JSON Lines file, unread; `whole` as in `read_lines`."""
+    return _lines(_text(path, whole=whole))
+
+
+def _text(path: Path, *, whole: bool) -> str:
     if not whole and not path.exists():
-        return []
+        return ""
     text = read_text(path)
-    lines = text.split("\n")
-    if not whole and lines[-1]:
-        lines.pop()
-    return [line for line in lines if line.strip()]
+    return text if whole else text[: text.rfind("\n") + 1]
+
+
+def _lines(text: str) -> list[str]:
+    return [line for line in text.split("\n") if line.strip()]
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Hold off Python's search for cycles: it would walk through all rows and figures, again and again."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def read_line(path: Path, number: int, line: str) -> dict[str, Any]:

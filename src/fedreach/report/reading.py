@@ -10,7 +10,7 @@ import numpy as np
 
 from fedreach.errors import RunFolderError
 from fedreach.report.airtime import airtime
-from fedreach.report.files import field, read_lines, read_object
+from fedreach.report.files import field, no_collection, read_lines, read_object
 from fedreach.report.rows import columns, last_scores, replies
 from fedreach.report.theory import terms
 from fedreach.report.values import Comparison, Partition, Run
@@ -100,6 +100,7 @@ def _read_comparison(folder: Path) -> Comparison:
     )
 
 
+@no_collection()
 def read_run(folder: Path, path: str | None = None) -> Run:
     """Read one run folder.
 

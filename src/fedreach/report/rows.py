@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,15 @@ def columns(rows: Sequence[Mapping[str, Any]], path: Path) -> dict[str, Floats]:
     found: dict[str, Floats] = {"round": np.full(len(rows), np.nan)}
     # Rows with the same keys are read together: a few groups (evaluated or not), however many rounds.
     groups: dict[tuple[str, ...], list[int]] = {}
-    for place, held in enumerate(rows):
-        groups.setdefault(tuple(held), []).append(place)
+    for place, row in enumerate(rows):
+        groups.setdefault(tuple(row), []).append(place)
     try:
         for names, places in groups.items():
-            for name in names:
-                if not isinstance(rows[places[0]][name], (list, str, dict)):  # a cohort is no column
-                    column = found.setdefault(name, np.full(len(rows), np.nan))
-                    column[places] = np.array([rows[place][name] for place in places], dtype=np.float64)  # None is nan
+            held = [rows[place] for place in places]
+            numbers = [name for name in names if not isinstance(held[0][name], (list, str, dict))]  # a cohort is none
+            for name in numbers:
+                column = found.setdefault(name, np.full(len(rows), np.nan))
+                column[places] = np.array(list(map(itemgetter(name), held)), dtype=np.float64)  # None is nan
     except (TypeError, ValueError) as error:
         raise RunFolderError(
             f"{path} holds a value that is not a number ({error}). Run the same command again."
@@ -42,9 +44,9 @@ def columns(rows: Sequence[Mapping[str, Any]], path: Path) -> dict[str, Floats]:
         raise RunFolderError(f"{path}, line {line} has no 'round'. Run the same command again.")
     wrong = np.flatnonzero(np.diff(rounds) <= 0)
     if len(wrong):
-        row = int(wrong[0]) + 1
+        place = int(wrong[0]) + 1
         raise RunFolderError(
-            f"{path}, line {row + 1}: rounds must increase; got {rounds[row]:g} after {rounds[row - 1]:g}. "
+            f"{path}, line {place + 1}: rounds must increase; got {rounds[place]:g} after {rounds[place - 1]:g}. "
             "Two runs wrote into one folder: give each its own."
         )
     return found
@@ -119,4 +121,4 @@ def last_scores(path: Path, whole: bool, has_unseen: bool) -> dict[str, ClientSc
 
 
 def _flat(lists: Iterable[Sequence[Any]], kind: type) -> NDArray[Any]:
-    return np.fromiter(chain.from_iterable(lists), dtype=kind)
+    return np.array(list(chain.from_iterable(lists)), dtype=kind)

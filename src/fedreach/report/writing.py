@@ -9,23 +9,27 @@ from pathlib import Path, PurePosixPath
 
 from fedreach.report.figures import gallery
 from fedreach.report.figures.saving import FORMATS, check_formats, save
+from fedreach.report.files import no_collection
 from fedreach.report.formats import to_latex, to_markdown
 from fedreach.report.page import render
 from fedreach.report.reading import read
 from fedreach.report.records import as_records, to_csv
 from fedreach.report.tables import tabulate
 from fedreach.report.theory_table import tabulate_theory
+from fedreach.report.values import Comparison
 
 
 @dataclass(frozen=True)
 class ReportPaths:
-    """The files of a report."""
+    """The files of a report, and what they were made from: run folders are long to read twice."""
 
     page: Path
     tables: tuple[Path, ...]
     figures: tuple[Path, ...]
+    comparison: Comparison
 
 
+@no_collection()
 def write_report(folders: Sequence[Path], out: Path, *, formats: Sequence[str] = FORMATS) -> ReportPaths:
     """Write page, tables and figures into ``out/report``; the same run folders give the same bytes.
 
@@ -57,7 +61,7 @@ def write_report(folders: Sequence[Path], out: Path, *, formats: Sequence[str] =
     files = [PurePosixPath(name) for name in texts] + [PurePosixPath("figures", path.name) for path in figures]
     page = report / "index.html"
     _write(page, render(comparison, pictures, files))
-    return ReportPaths(page, tuple(report / name for name in texts), figures)
+    return ReportPaths(page, tuple(report / name for name in texts), figures, comparison)
 
 
 def _write(path: Path, text: str) -> None:

@@ -80,6 +80,7 @@ def _lay_out(figure: Figure) -> None:
     # Once for all formats: it takes as long as drawing.
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    if isinstance(figure.get_layout_engine(), ConstrainedLayoutEngine):
-        figure.draw_without_rendering()
+    engine = figure.get_layout_engine()
+    if isinstance(engine, ConstrainedLayoutEngine):
+        engine.execute(figure)
         figure.set_layout_engine("none")
