@@ -45,10 +45,11 @@ def check(found, rows):
     assert (found.cosine[mutual] == found.cosine[found.whom[mutual]]).all()
 
 
-@pytest.mark.parametrize("numbers", [module.NUMBERS, 64])
+@pytest.mark.parametrize(("numbers", "most"), [(module.NUMBERS, module.MOST), (64, 8), (64, 3)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_after_any_changes_it_is_what_comparing_all_with_all_gives(kind, numbers, monkeypatch):
+def test_after_any_changes_it_is_what_comparing_all_with_all_gives(kind, numbers, most, monkeypatch):
     monkeypatch.setattr(module, "NUMBERS", numbers)  # 64: many small blocks
+    monkeypatch.setattr(module, "MOST", most)
     rng = generator(0, kind)
     rows = table(kind, 40, rng)
     found = nearest_of_all(rows, lengths(rows))
@@ -65,15 +66,18 @@ def test_after_any_changes_it_is_what_comparing_all_with_all_gives(kind, numbers
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_among_some_rows_it_is_what_comparing_these_gives(kind):
+def test_among_some_rows_it_is_what_comparing_these_gives(kind, monkeypatch):
     rng = generator(1, kind)
     rows = table(kind, 30, rng)
     found = nearest_of_all(rows, lengths(rows))
-    for share in (0.9, 0.5, 0.1):
+    for share, most in ((0.9, module.MOST), (0.9, 2), (0.5, 3), (0.1, 1)):
+        monkeypatch.setattr(module, "MOST", most)
         some = rng.random(30) < share
         some[:2] = True
         here = among(rows, lengths(rows), found, some)
         np.testing.assert_allclose(here.cosine[some], nearest_similarity(rows[some]), rtol=0, atol=1e-14)
+        mutual = np.flatnonzero(some & (here.whom >= 0) & (here.whom[here.whom] == np.arange(30)))
+        assert (here.cosine[mutual] == here.cosine[here.whom[mutual]]).all()
 
 
 def test_few_products_are_needed_where_few_rows_change(monkeypatch):

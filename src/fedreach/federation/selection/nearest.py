@@ -27,6 +27,8 @@ from fedreach.federation.values import ClientView, Reports, Selection, State
 
 MANY = 0.25
 """Part of all rows from which on all are compared with all again."""
+MOST = 4096
+"""Rows that are compared with all at a time, as their cosines with each other are held."""
 
 
 class Nearest(NamedTuple):
@@ -66,7 +68,7 @@ def renewed(rows: AnyArray, length: Floats, old: Nearest, changed: Ints) -> Near
         old: Before the change.
         changed: Positions of the rows that are new.
     """
-    if len(changed) > MANY * len(rows):
+    if len(changed) > min(MANY * len(rows), MOST):
         return nearest_of_all(rows, length)
     cosine, whom = old.cosine.copy(), old.whom.copy()
     is_new, still = np.zeros(len(rows), np.bool_), length == 0
@@ -95,20 +97,23 @@ def among(rows: AnyArray, length: Floats, found: Nearest, some: Bools) -> Neares
 
 def _searched(rows: AnyArray, length: Floats, found: Nearest, lost: Bools, some: Bools | None = None) -> Nearest:
     """Return it with those who lost their nearest row compared with all rows, or with some."""
-    who = np.flatnonzero(lost)
-    if not len(who):
+    everybody = np.flatnonzero(lost)
+    if not len(everybody):
         return found
     cosine, whom = found.cosine.copy(), found.whom.copy()
-    cosine[who], whom[who] = -np.inf, -1
-    place = np.full(len(rows), -1)
-    place[who] = np.arange(len(who))
-    for columns, cosines in _met(rows, length, who):
-        if some is not None:
-            cosines[:, ~some[columns]] = -np.inf
-        _take(cosine, whom, who, cosines, columns.start)
-        # Whoever is each other's nearest must have the same cosine to the last bit, as it was computed now.
-        mine = np.flatnonzero((place[whom[columns]] >= 0) & (whom[columns] >= 0) & ~lost[columns])
-        cosine[columns.start + mine] = cosines[place[whom[columns][mine]], mine]
+    cosine[everybody], whom[everybody] = -np.inf, -1
+    for begin in range(0, len(everybody), MOST):
+        who = everybody[begin : begin + MOST]
+        place = np.full(len(rows), -1)
+        place[who] = np.arange(len(who))
+        for columns, cosines in _met(rows, length, who):
+            if some is not None:
+                cosines[:, ~some[columns]] = -np.inf
+            _take(cosine, whom, who, cosines, columns.start)
+            # Whoever is each other's nearest must have the same cosine to the last bit, as it was computed now.
+            others = (whom[columns] >= 0) & (place[columns] < 0)
+            mine = np.flatnonzero(others & (place[whom[columns]] >= 0))
+            cosine[columns.start + mine] = cosines[place[whom[columns][mine]], mine]
     return Nearest(cosine, whom)
 
 
