@@ -7,13 +7,27 @@ import pytest
 from safetensors.numpy import load, save
 
 from fedreach.errors import ConfigError, PartError
+from fedreach.federation.halves import packed, unpacked
 from fedreach.federation.labels import SecureSum
+from fedreach.federation.memory import ClientMemory
 from fedreach.federation.round import observe_probe, plan_probe, plan_round
-from fedreach.federation.selection import GradientTable, Minimax, Policy
-from fedreach.federation.selection.gradient_table import sketched
+from fedreach.federation.selection import (
+    Clustered,
+    ConvexHull,
+    GradientTable,
+    HullDistance,
+    Interior,
+    MaxSimilarity,
+    Minimax,
+    Policy,
+    Rademacher,
+    gradient_table,
+)
+from fedreach.federation.selection.gradient_table import rows_of, sketched
 from fedreach.federation.selection.similarity import gram
 from fedreach.federation.values import ClientView, Reports, Selection
 from fedreach.streams import generator
+from fedreach.testing.checks import check_selection
 
 from .small import D, federation, make_reports, start
 from .small import make_view as small_view
@@ -220,6 +234,94 @@ def test_a_sketched_table_holds_that_many_numbers_a_client():
     assert state["rows"].shape == (5, 8)
 
 
+# ------------------------------------------------------------------------------------------------ large tables
+
+
+TABLES = [
+    Minimax(),
+    Minimax(refresh=2, sketch=9),
+    MaxSimilarity(),
+    ConvexHull(components=2),
+    HullDistance(),
+    Interior(components=2),
+    Clustered(first_round=2, eps1=10.0, eps2=0.01),
+    Rademacher(every=2),
+]
+
+
+def played(policy, rounds=8, n=17, seed=0, sent=lambda update: update):
+    """Return whom a policy chooses, and the rows of its table before and after each round."""
+    rng = generator(seed, "played")
+    view = ClientView.of(np.arange(n) * 3, np.full(n, 10))
+    state, cohorts, tables = policy.init(view), [], []
+    for number in range(1, rounds + 1):
+        view = replace(view, round=number, available=rng.random(n) < 0.8)
+        probe = policy.probe(state, view, 4, generator(number, "probe"))
+        if probe is not None:
+            state = heard(policy, state, probe.ids, number, rng, sent, probe=True)
+        cohort = np.sort(policy.select(state, view, 4, generator(number, "select")).ids)
+        before = state["rows"], np.array(state["rows"])
+        state = heard(policy, state, cohort, number, rng, sent, probe=False)
+        np.testing.assert_array_equal(np.asarray(before[0]), before[1])  # nothing handed in is written to
+        cohorts.append(cohort.tolist())
+        tables.append(np.array(rows_of(state)))
+    return cohorts, tables, state
+
+
+def heard(policy, state, ids, number, rng, sent, *, probe):
+    update = sent(rng.standard_normal((len(ids), 12)).astype(np.float32))
+    return policy.observe(state, Reports(ids, update, {"wlrc": rng.random(len(ids))}, round=number, probe=probe))
+
+
+@pytest.fixture
+def all_tables_are_large(monkeypatch):
+    monkeypatch.setattr(gradient_table, "LARGE", 1)
+    monkeypatch.setattr(gradient_table, "TOGETHER", 3 * 12 * 4)  # three rows of 12 float32
+
+
+@pytest.mark.parametrize("storage", ["memory", "disk"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("policy", TABLES, ids=repr)
+def test_a_large_table_holds_and_chooses_what_a_small_one_does(policy, dtype, storage, request):
+    if hasattr(policy, "dtype"):
+        policy = replace(policy, dtype=dtype, storage=storage)
+    cohorts, tables, small = played(policy)
+    request.getfixturevalue("all_tables_are_large")
+    large_cohorts, large_tables, large = played(policy)
+    assert isinstance(small["rows"], np.ndarray)
+    assert isinstance(large["rows"], ClientMemory)
+    assert large_cohorts == cohorts
+    np.testing.assert_array_equal(large_tables, tables)
+
+
+@pytest.mark.parametrize("policy", [Minimax(), HullDistance(), ConvexHull(components=2)], ids=repr)
+def test_halves_choose_as_updates_that_were_rounded_to_them(policy):
+    cohorts, tables, state = played(replace(policy, dtype="float16"))
+    assert state["rows"].nbytes == 17 * 13 * 2
+    rounded, rounded_tables, _ = played(policy, sent=lambda update: unpacked(packed(update)))
+    assert cohorts == rounded
+    np.testing.assert_array_equal(tables, rounded_tables)
+
+
+def test_a_table_of_halves_keeps_the_laws_of_a_policy():
+    check_selection(Minimax(dtype="float16"))
+
+
+def test_a_table_becomes_large_at_16_mib_and_shares_what_did_not_change():
+    n, p = 2**13, 2**9
+    view = ClientView.of(np.arange(n), np.full(n, 10))
+    policy = GradientTable()
+    for clients, kind in ((n, ClientMemory), (n - 1, np.ndarray)):
+        some = ClientView.of(view.ids[:clients], view.num_examples[:clients])
+        state = policy.observe(policy.init(some), Reports(np.array([1, 5000]), random_rows(2, p), {}))
+        assert isinstance(state["rows"], kind)
+        if kind is ClientMemory:
+            later = policy.observe(state, Reports(np.array([5000]), random_rows(1, p, seed=1), {}, round=2))
+            old, new = state["rows"].parts, later["rows"].parts
+            assert [i for i in range(len(old)) if old[i] is not new[i]] == [5000 // 32]  # 2^16 bytes are 32 rows
+            assert sum(part is not None for part in new) == 2
+
+
 # ------------------------------------------------------------------------------------------------ options
 
 
@@ -227,6 +329,20 @@ def test_a_sketched_table_holds_that_many_numbers_a_client():
 def test_options_have_ranges(option, value, least):
     with pytest.raises(ConfigError, match=rf"Minimax\.{option} must be at least {least}; got {value}"):
         Minimax(**{option: value})
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("dtype", "float61", "Minimax.dtype must be 'float32' or 'float16'; got 'float61'. Did you mean 'float16'?"),
+        ("storage", "disc", "Minimax.storage must be 'memory' or 'disk'; got 'disc'. Did you mean 'disk'?"),
+    ],
+)
+def test_a_misspelt_option_is_answered_with_the_nearest(option, value, said):
+    with pytest.raises(ConfigError) as refused:
+        Minimax(**{option: value})
+    assert str(refused.value) == said
+    assert refused.value.exit_code == 2
 
 
 def test_a_table_alone_cannot_choose():

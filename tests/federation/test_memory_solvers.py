@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach.federation.participation import Bernoulli
+from fedreach.errors import ConfigError
+from fedreach.federation.participation import Always, Bernoulli
 from fedreach.federation.selection import Full, FunctionSelection, Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg, FedDyn, LocalSGD, Scaffold
@@ -109,6 +110,39 @@ def test_scaffolds_c_is_the_mean_of_the_clients_control_variates_whoever_replies
             mean = state.memory.read(np.arange(2)).mean(axis=0)
             np.testing.assert_allclose(state.solver[0]["c"], mean, rtol=0, atol=1e-5)
     assert {(1, 0), (2, 0), (1, 1)} <= seen  # partial cohorts and lost replies did occur
+
+
+@pytest.mark.parametrize("participation", [Always(), Bernoulli(act_prob=0.7, reply_prob=0.7)], ids=repr)
+def test_scaffold_with_halves_reaches_the_optimum_but_for_their_rounding(participation):
+    """c stays the mean of the c_i, and of the drift that FedAvg has, 2^-10 at most is left."""
+
+    def end(solver):
+        simulation = uneven(two_quadratics(solver, Equal(), local=LocalSGD(rate=0.05, steps=3)))
+        return run(replace(simulation, participation=participation, rounds=3000), 3000)
+
+    halves, exact, drifting = end(Scaffold(memory_dtype="float16")), end(Scaffold()), end(FedAvg())
+    memory = halves.memory.read(np.arange(2))
+    np.testing.assert_allclose(halves.solver[0]["c"], memory.mean(axis=0), rtol=0, atol=1e-6)
+    drift, left = (np.abs(state.params - exact.params).max() for state in (drifting, halves))
+    assert 0 < left < 2.0**-10 * drift
+
+
+def uneven(simulation):
+    """Return it with other optima, so that no float16 holds the gradients there."""
+    return replace(simulation, engine=replace(simulation.engine, optimum=np.array([[1.01, -1.03], [-2.07, 4.05]])))
+
+
+def test_scaffold_with_halves_keeps_half_the_bytes(tmp_path):
+    solver = Scaffold(memory_dtype="float16")
+    simulation = replace(two_quadratics(solver, Equal()), memory_file=tmp_path / "rows")
+    state = run(simulation, 1)
+    assert (state.memory.places() >= 0).all()
+    assert (tmp_path / "rows").stat().st_size == 2 * (2 + 1) * 2  # 2 clients, 2 numbers and an exponent
+
+
+def test_a_type_of_memory_that_does_not_exist_is_refused():
+    with pytest.raises(ConfigError, match=r"Scaffold\.memory_dtype must be .* got 'float61'\. Did you mean 'float16'"):
+        Scaffold(memory_dtype="float61")
 
 
 def test_scaffold_with_one_client_is_gradient_descent():

@@ -13,6 +13,7 @@ from fedreach.data.cifar import cifar10, cifar100
 from fedreach.data.datasets import Dataset, from_arrays, from_npz
 from fedreach.data.download import Place, Source, data_folder, sources
 from fedreach.data.idx_sets import emnist, idx_digits
+from fedreach.data.mapped import from_folder
 from fedreach.data.shakespeare import shakespeare
 from fedreach.errors import ConfigError, nearest
 
@@ -39,14 +40,15 @@ def names() -> list[Known]:
 def load(
     name: str, folder: Path | str | None = None, *, download: bool = True, progress: bool = False, **options: Any
 ) -> Dataset:
-    """Load a known data set, or your own ``.npz`` file by its path.
+    """Load a known data set, or your own by the path of an ``.npz`` file, or of the ``x.npy`` of a folder of arrays.
 
     Files are looked for in `folder`, else in the folder that the environment variable ``FEDREACH_DATA`` names,
     else in the user's cache folder, in the formats and places that torchvision and others use; what is missing is
     downloaded there. Structure is checked always, content wherever the published checksum is known.
 
     Args:
-        name: One of `names`, or the path of a file that ends in ``.npz`` (see `from_npz`).
+        name: One of `names`, or the path of a file that ends in ``.npz`` (see `from_npz`), or in ``x.npy``: the
+            samples of a folder that stays on disk (see `from_folder`).
         folder: The data folder.
         download: Whether missing files may be downloaded.
         progress: Show a progress bar while downloading.
@@ -62,15 +64,26 @@ def load(
         >>> load("digits")
         Dataset(digits: 1437 training and 360 test samples, image 1x8x8 uint8, 10 classes, sha256 ...)
     """
-    if name.endswith(".npz"):
+    if name.endswith((".npz", ".npy")):
         _check_options(name, ("kind", "num_classes"), options)
-        return from_npz(name, **options)
+        return from_npz(name, **options) if name.endswith(".npz") else from_folder(_folder_of(name), **options)
     if name not in LOADERS:
         raise ConfigError(
-            f"data set must be a known name or the path of an .npz file; got {name!r}.{nearest(name, LOADERS)}"
+            "data set must be a known name, or the path of an .npz file or of the x.npy of a folder of arrays; "
+            f"got {name!r}.{nearest(name, LOADERS)}"
         )
     _check_options(name, _options(LOADERS[name]), options)
     return LOADERS[name](Place(data_folder(folder), download, progress), sources()[name], **options)
+
+
+def _folder_of(name: str) -> Path:
+    path = Path(name)
+    if path.name != "x.npy":
+        raise ConfigError(
+            f"data set {name!r}: a folder of arrays is named by its x.npy; got {path.name!r}. "
+            "Name the samples x.npy and their labels y.npy, in a folder of their own."
+        )
+    return path.parent
 
 
 def _options(loader: Callable[..., Dataset]) -> tuple[str, ...]:

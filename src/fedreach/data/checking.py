@@ -12,6 +12,7 @@ from fedreach.arrays import AnyArray, Ints
 from fedreach.errors import DataError
 
 Kind = Literal["image", "features", "tokens"]
+BLOCK = 2**24  # numbers that are looked at together
 
 
 @dataclass(frozen=True)
@@ -27,15 +28,15 @@ class Check:
     def array(self, argument: str, value: Any) -> AnyArray:
         """Return the value as one array of numbers or strings."""
         try:
-            array = np.asarray(value)
+            array = value if isinstance(value, np.memmap) else np.asarray(value)
         except ValueError as error:  # lists of unequal length
             raise self.error(f"{argument} must be one rectangular array; {error}") from error
         if array.dtype.kind not in "uifbUS":
             raise self.error(f"{argument} must hold numbers, not python objects; got dtype {array.dtype}")
         return array
 
-    def samples(self, argument: str, value: Any, kind: Kind | None) -> tuple[AnyArray, Kind]:
-        """Return samples in the type in which they are kept, and their kind."""
+    def samples(self, argument: str, value: Any, kind: Kind | None, *, known: bool = False) -> tuple[AnyArray, Kind]:
+        """Return samples in the type in which they are kept, and their kind; of known ones no number is looked at."""
         x = self.array(argument, value)
         if x.ndim < 2 or 0 in x.shape[1:] or x.dtype.kind in "US":
             raise self.error(f"{argument} must be numbers of shape (n, ...); got shape {x.shape}, dtype {x.dtype}")
@@ -44,17 +45,18 @@ class Check:
         if kind == "image":
             return self._images(argument, x), kind
         if kind == "tokens":
-            if x.ndim != 2 or x.dtype.kind not in "ui" or x.min(initial=0) < 0:
+            least = 0 if known else x.min(initial=0)
+            if x.ndim != 2 or x.dtype.kind not in "ui" or least < 0:
                 raise self.error(
                     f"{argument} must be (n, T) integers >= 0 for tokens; got shape {x.shape}, dtype {x.dtype}, "
-                    f"smallest {x.min(initial=0)}"
+                    f"smallest {least}"
                 )
             return own(x, np.uint8 if x.dtype == np.uint8 else np.int64), kind
         if kind != "features":
             raise self.error(f"kind must be 'image', 'features' or 'tokens'; got {kind!r}")
         with np.errstate(over="ignore"):  # what overflows float32 is refused below
             features = own(x, np.float32)
-        bad = np.flatnonzero(~np.isfinite(features).all(axis=tuple(range(1, x.ndim))))
+        bad = np.empty(0, np.int64) if known else _not_finite(features)
         if len(bad):
             raise self.error(
                 f"{argument} must be finite as float32; {len(bad)} samples are not, the first at index {bad[0]}"
@@ -117,8 +119,18 @@ class Check:
 
 
 def own(array: AnyArray, dtype: Any) -> AnyArray:
-    """Return it contiguous and writable in this type: torch shares such memory; copied only where needed."""
-    return np.require(array, dtype, ["C", "W"])
+    """Return it contiguous and writable in this type: torch shares such memory; copied only where needed.
+
+    What is mapped from a file stays so and read-only: mapped writable, it might take no more than main memory has.
+    """
+    return np.require(array, dtype, ["C"] if isinstance(array, np.memmap) else ["C", "W"])
+
+
+def _not_finite(samples: AnyArray) -> Ints:
+    """Return the positions of samples that are not finite; blocks bound the memory."""
+    axes, step = tuple(range(1, samples.ndim)), max(1, BLOCK // max(1, samples[:1].size))
+    blocks = [~np.isfinite(samples[i : i + step]).all(axis=axes) for i in range(0, len(samples), step)]
+    return np.flatnonzero(np.concatenate([np.empty(0, np.bool_), *blocks]))
 
 
 def normalisation(

@@ -16,6 +16,9 @@ from fedreach.arrays import AnyArray, Ints
 from fedreach.data.checking import Check, Kind, normalisation
 from fedreach.errors import DataError, nearest
 
+ARRAYS = {"x": "train_x", "y": "train_y", "client": "owners", "x_test": "test_x", "y_test": "test_y"}
+"""Names of arrays in users' own files, and the arguments of `from_arrays` that they are."""
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
@@ -113,17 +116,54 @@ def from_arrays(
         >>> from_arrays(x, [0, 1, 0, 1, 0, 1], owners=["ann", "ann", "bob", "bob", "eve", "eve"], name="toy")
         Dataset(toy: 6 training and 0 test samples, features 4 float32, 2 classes, 3 natural clients, sha256 ...)
     """
-    check = Check(name)
+    return assembled(
+        Check(name),
+        train_x,
+        train_y,
+        test_x,
+        test_y,
+        owners,
+        owner_names,
+        num_classes,
+        kind,
+        mean,
+        std,
+        source=source,
+        licence=licence,
+        notes=notes,
+    )
+
+
+def assembled(
+    check: Check,
+    train_x: Any,
+    train_y: Any,
+    test_x: Any = None,
+    test_y: Any = None,
+    owners: Any = None,
+    owner_names: Sequence[str] | None = None,
+    num_classes: int | None = None,
+    kind: Kind | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    *,
+    source: str = "",
+    licence: str = "",
+    notes: str = "",
+    sha256: str | None = None,
+) -> Dataset:
+    """Return what `from_arrays` does; samples whose hash is known were checked when that was computed."""
+    known = sha256 is not None
     if (test_x is None) != (test_y is None):
         raise check.error("test_x and test_y go together; got only one of them. Give both or neither")
-    x, kind = check.samples("train_x", train_x, kind)
+    x, kind = check.samples("train_x", train_x, kind, known=known)
     y = check.labels("train_y", train_y, len(x), num_classes)
     if not len(y):
         raise check.error("train_x must hold at least one sample; got none")
     if test_x is None:
         x_test, y_test = np.empty((0, *x.shape[1:]), x.dtype), np.empty(0, np.int64)
     else:
-        x_test, _ = check.samples("test_x", test_x, kind)
+        x_test, _ = check.samples("test_x", test_x, kind, known=known)
         y_test = check.labels("test_y", test_y, len(x_test), num_classes)
         if (x_test.shape[1:], x_test.dtype) != (x.shape[1:], x.dtype):
             raise check.error(
@@ -132,7 +172,7 @@ def from_arrays(
     owner, names = check.owners(owners, owner_names, len(y))
     averages, deviations = normalisation(check, x, kind, mean, std)
     return Dataset(
-        name=name,
+        name=check.name,
         train_x=x,
         train_y=y,
         test_x=x_test,
@@ -145,7 +185,7 @@ def from_arrays(
         owner_names=names,
         source=source,
         licence=licence,
-        sha256=content_hash(x, y, x_test, y_test, *([] if owner is None else [owner])),
+        sha256=sha256 or content_hash(x, y, x_test, y_test, *([] if owner is None else [owner])),
         notes=notes,
     )
 
@@ -165,15 +205,14 @@ def from_npz(path: Path | str, *, kind: Kind | None = None, num_classes: int | N
         DataError: The file is missing, damaged, holds other keys or python objects, or its arrays break a rule.
     """
     path = Path(path)
-    known = {"x": "train_x", "y": "train_y", "client": "owners", "x_test": "test_x", "y_test": "test_y"}
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            unknown = [key for key in file.files if key not in known]
+            unknown = [key for key in file.files if key not in ARRAYS]
             missing = [key for key in ("x", "y") if key not in file.files]
             if unknown or missing:
                 said = f"unknown array {unknown[0]!r}" if unknown else f"no array {missing[0]!r}"
-                raise DataError(f"{path}: {said}.{nearest(unknown[0] if unknown else '', known)}")
-            arrays = {known[key]: file[key] for key in file.files}
+                raise DataError(f"{path}: {said}.{nearest(unknown[0] if unknown else '', ARRAYS)}")
+            arrays = {ARRAYS[key]: file[key] for key in file.files}
     except DataError:
         raise
     except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile, zlib.error) as error:

@@ -69,7 +69,7 @@ def draw_population(
             raise ConfigError(f"population.participants lists client {clash[0]}, which is excluded. Take it off one.")
     if len(chosen) == 0:
         raise ConfigError("population: no client is left to take part. Exclude fewer clients or labels.")
-    return Population(chosen, np.setdiff1d(np.arange(num_clients), chosen))
+    return Population(chosen, np.delete(np.arange(num_clients), chosen))
 
 
 def _check_range(name: str, values: Sequence[int], limit: int, what: str) -> None:

@@ -25,6 +25,9 @@ class Replies(NamedTuple):
     memory: ClientMemory | None
 
 
+NUMBERS = 2**21  # of clients' memories that are worked on at a time
+
+
 @dataclass(frozen=True, eq=False)
 class Clients:
     """The participants of a federation at work; arguments as those of `Simulation`."""
@@ -105,7 +108,7 @@ class Clients:
 
     def _finite(self, ids: Ints, trained: Trained, number: int) -> tuple[Ints, Trained, dict[int, str]]:
         """Return those whose update is finite, and why the others do not count."""
-        finite = np.isfinite(trained.update).all(axis=1) & np.isfinite(trained.loss)
+        finite = finite_rows(trained.update) & np.isfinite(trained.loss)
         lost = {
             int(client): f"its update is not finite (mean training loss {loss:.4g})"
             for client, loss in zip(ids[~finite], trained.loss[~finite], strict=True)
@@ -157,10 +160,13 @@ class Clients:
         steps = self.federation.local.moved_steps(trained.steps)
         old = memory.read(rows)
         new = np.empty_like(old)
+        together = max(1, NUMBERS // max(1, old.shape[1]))  # arithmetic on a whole cohort would hold it several times
         for model, mine in _by_model(state, rows):
-            update = trained.update[mine, : trained.trainable]
-            new[mine] = solver.remember(old[mine], state.solver[model], update, steps[mine], rate)
-        return memory.written(rows, new), new - old
+            for some in np.split(mine, range(together, len(mine), together)):
+                update = trained.update[some, : trained.trainable]
+                kept = solver.remember(old[some], state.solver[model], update, steps[some], rate)
+                new[some] = memory.kept(kept)  # the server is told the change of what is kept, rounded as that is
+        return memory.written(rows, new), np.subtract(new, old, out=old)
 
     def _measured(self, state: FederationState, rows: Ints, ids: Ints, trained: Trained) -> dict[str, Floats]:
         """Return what the parts have the clients measure with their local models."""
@@ -175,6 +181,21 @@ class Clients:
                     rng = generator(self.federation.seed, purpose, state.round + 1, int(ids[row]))
                     values[measurement.name][row] = measurement.measure(output, rng)
         return values
+
+
+def finite_rows(update: Float32s) -> Bools:
+    """Return (k,) whether all numbers of each row are finite.
+
+    Example:
+        >>> finite_rows(np.array([[1.0, 2.0], [np.nan, 0.0], [3e38, 3e38], [np.inf, -np.inf]], np.float32))
+        array([ True, False,  True, False])
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        # What is not finite stays so in a sum, and one product reads the rows once; a sum may overflow, though.
+        finite = np.isfinite(update @ np.ones(update.shape[1], np.float32))
+    for row in np.flatnonzero(~finite):
+        finite[row] = np.isfinite(update[row]).all()
+    return finite
 
 
 def _some(trained: Trained, rows: Bools) -> Trained:

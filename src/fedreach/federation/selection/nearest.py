@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedreach.arrays import AnyArray, Bools, Float32s, Floats, Ints
-from fedreach.federation.selection.gradient_table import GradientTable
+from fedreach.federation.selection.gradient_table import GradientTable, rows_of, those_of
 from fedreach.federation.selection.similarity import (
     NUMBERS,
     blocks,
@@ -155,10 +155,9 @@ class NearestTable(GradientTable):
         count = int(known.sum())
         if "nearest" not in state or count < 2:
             return super().select(state, view, k, rng)
-        rows = state["rows"]
+        rows = rows_of(state)
         found = among(rows, state["length"], Nearest(state["nearest"], state["whom"]), known)
-        some = rows if count == len(rows) else rows[known]
-        chosen = self.choose(view.ids[known], some, min(k, count), rng, found.cosine[known])
+        chosen = self.choose(view.ids[known], those_of(rows, known), min(k, count), rng, found.cosine[known])
         silent = view.ids[view.available & ~known][: max(0, k - count)]
         return Selection(np.concatenate([chosen.ids, silent]), chosen.remark)
 
@@ -174,7 +173,7 @@ class NearestTable(GradientTable):
         if new is state:
             return state
         changed = np.searchsorted(state["ids"], reports.ids)
-        rows, known = new["rows"], "nearest" in state
+        rows, known = rows_of(new), "nearest" in state
         length = state["length"].copy() if known else lengths(rows)
         length[changed] = lengths(rows[changed])
         old = Nearest(state["nearest"], state["whom"]) if known else None

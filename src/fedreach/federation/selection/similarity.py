@@ -98,7 +98,8 @@ def _similarity_keys(rows: AnyArray, some: Ints, sign: float) -> list[bytes]:
 
 def lengths(rows: AnyArray) -> Floats:
     """Return the (n,) Euclidean lengths, or say which row is not finite."""
-    result = np.array([np.linalg.norm(row.astype(np.float64)) for row in rows])
+    parts = (rows[begin : begin + ROWS] for begin in range(0, len(rows), ROWS))
+    result = np.array([np.linalg.norm(row.astype(np.float64)) for part in parts for row in part])
     wrong = np.flatnonzero(~np.isfinite(result))
     if wrong.size:
         raise PartError(f"rows that are compared must hold finite numbers; row {int(wrong[0])} does not.")

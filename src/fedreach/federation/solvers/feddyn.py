@@ -26,6 +26,9 @@ class FedDyn:
     What is evaluated and handed out is the mean of the local models, x - h, as in the authors' code: x itself is
     ahead of it and settles only as h does. With one client this is not SGD: the server adds h.
 
+    The h_i are running sums and always float32: as float16 they would lose updates below 2^-11 of themselves, of which
+    the server's h hears nothing, so that h would no longer be their mean.
+
     Args:
         alpha: Strength of the pull, positive.
 
