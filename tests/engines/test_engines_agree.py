@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedreach.engines import Sequential, Stacked
+from fedreach.engines import Chain, Sequential, Stacked
 from fedreach.errors import ConfigError
 from fedreach.federation.solvers import FedAvg, FedDyn, FedProx, LocalSGD, Scaffold
 from fedreach.models import build
@@ -19,24 +19,47 @@ IDS = np.arange(4)
 MODELS = {
     "linear": ((1, 6, 6), "image", {}),
     "mlp": ((5,), "features", {"hidden": [6, 4]}),
+    "wide": ((5,), "features", {"hidden": [30, 4]}),  # more outputs than a client sees examples
     "lenet": ((1, 16, 16), "image", {}),
     "cnn": ((1, 16, 16), "image", {}),
+    "padded": ((3, 8, 12), "image", {}),
     "resnet20": ((1, 8, 8), "image", {"width": 2}),
     "resnet20 batch": ((1, 8, 8), "image", {"width": 2, "norm": "batch"}),
     "lstm": ((6,), "tokens", {"embedding": 3, "hidden": 5}),
 }
 LOOPS = {
     "epochs": (FedAvg(), LocalSGD(batch_size=4, epochs=2)),
+    "one epoch": (FedAvg(), LocalSGD(batch_size=5)),
     "everything": (FedProx(mu=0.3), LocalSGD(batch_size=4, epochs=2, momentum=0.9, weight_decay=0.01, clip_norm=0.5)),
     "steps": (FedProx(mu=0.3), LocalSGD(batch_size=4, steps=5, momentum=0.5)),
 }
 RATE = 0.05
+CHAINS = ("linear", "mlp", "wide", "lenet", "cnn", "padded")  # models that the engine `chain` knows
+EVERY = [(Sequential, name) for name in ("mlp", "lenet", "resnet20 batch", "lstm")]
+EVERY += [(Stacked, name) for name in ("mlp", "lenet", "resnet20 batch", "lstm")]
+EVERY += [(Chain, name) for name in ("mlp", "wide", "lenet")]
+
+
+def padded(num_classes):
+    """Convolutions of uneven filters with zeros around the images, with and without pooling and bias."""
+    return nn.Sequential(
+        nn.Conv2d(3, 4, (3, 5), padding=(1, 2)),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(4, 5, 3, padding=1, bias=False),
+        nn.Conv2d(5, 6, 3),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(12, num_classes, bias=False),
+    )
 
 
 def make(name, federated):
     shape, kind, options = MODELS[name]
     data = federated(SIZES, shape, kind, num_classes=12 if kind == "tokens" else 3)
-    return build(name.split()[0], shape, data.dataset.num_classes, seed=1, options=options), data
+    name = {"wide": "mlp", "padded": padded}.get(name, name.split()[0])
+    return build(name, shape, data.dataset.num_classes, seed=1, options=options), data
 
 
 # Both engines do the same arithmetic in another order, in float32. A sum of some hundred products is off by some 1e-6
@@ -48,13 +71,19 @@ FEW_STEPS = {"batch_size": 8, "epochs": 1, "steps": None}
 
 
 @pytest.mark.parametrize(
-    ("name", "loop"), [*((name, loop) for name in MODELS for loop in ("epochs", "everything")), ("mlp", "steps")]
+    ("kind", "name", "loop"),
+    [
+        *((Stacked, name, loop) for name in MODELS for loop in ("epochs", "everything")),
+        (Stacked, "mlp", "steps"),
+        *((Chain, name, loop) for name in CHAINS for loop in ("epochs", "everything", "one epoch")),
+        *((Chain, name, "steps") for name in ("mlp", "lenet")),
+    ],
 )
-def test_the_stacked_engine_trains_every_model_as_the_sequential_one(name, loop, federated):
+def test_the_fast_engines_train_every_model_as_the_sequential_one(kind, name, loop, federated):
     module, data = make(name, federated)
     solver, local = LOOPS[loop]
     local = replace(local, **FEW_STEPS) if name == "resnet20 batch" else local
-    plain, fast = (kind(module, data, solver, local, seed=3).train for kind in (Sequential, Stacked))
+    plain, fast = (kind(module, data, solver, local, seed=3).train for kind in (Sequential, kind))
     broadcast = Sequential(module, data, solver, local, seed=3).initial
     one, other = plain(broadcast, IDS, 2, RATE), fast(broadcast, IDS, 2, RATE)
     scale = abs(one.update).max()
@@ -65,13 +94,19 @@ def test_the_stacked_engine_trains_every_model_as_the_sequential_one(name, loop,
     assert one.trainable == other.trainable
 
 
-@pytest.mark.parametrize("name", ["linear", "lenet", "resnet20 batch", "lstm"])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        *((Stacked, name) for name in ("linear", "lenet", "resnet20 batch", "lstm")),
+        *((Chain, name) for name in ("linear", "wide", "lenet")),
+    ],
+)
 @pytest.mark.parametrize("solver", [Scaffold(), FedDyn(alpha=0.3)])
-def test_both_engines_hand_a_solver_what_it_prepared(name, solver, federated):
+def test_all_engines_hand_a_solver_what_it_prepared(kind, name, solver, federated):
     """Each client gets its own rows, whatever its place in a stack; numbers reach all parameters."""
     module, data = make(name, federated)
     local = LocalSGD(batch_size=4, epochs=1, **({"steps": 2} if "batch" in name else {}))
-    plain, fast = (kind(module, data, solver, local, seed=3) for kind in (Sequential, Stacked))
+    plain, fast = (kind(module, data, solver, local, seed=3) for kind in (Sequential, kind))
     p, rng = plain.num_trainable, np.random.Generator(np.random.Philox(5))
     memory = rng.standard_normal((4, p)).astype(np.float32) * 0.1
     state = {"c": rng.standard_normal(p) * 0.1}
@@ -128,8 +163,7 @@ def test_plain_training_is_torch_sgd_bit_for_bit(federated):
     assert update.tobytes() == (last - first).numpy().tobytes()
 
 
-@pytest.mark.parametrize("kind", [Sequential, Stacked])
-@pytest.mark.parametrize("name", ["mlp", "resnet20 batch"])
+@pytest.mark.parametrize(("kind", "name"), [pair for pair in EVERY if pair[1] not in ("lenet", "lstm")])
 def test_fedprox_without_mu_is_fedavg_bit_for_bit(kind, name, federated):
     module, data = make(name, federated)
     local = LOOPS["everything"][1]
@@ -138,7 +172,7 @@ def test_fedprox_without_mu_is_fedavg_bit_for_bit(kind, name, federated):
     assert one.update.tobytes() == other.update.tobytes()
 
 
-@pytest.mark.parametrize("kind", [Sequential, Stacked])
+@pytest.mark.parametrize("kind", [Sequential, Stacked, Chain])
 def test_a_strong_pull_keeps_the_local_models_near_the_broadcast(kind, federated):
     module, data = make("mlp", federated)
     moved = []
@@ -151,8 +185,7 @@ def test_a_strong_pull_keeps_the_local_models_near_the_broadcast(kind, federated
     assert moved[-1] < 2 / 100
 
 
-@pytest.mark.parametrize("kind", [Sequential, Stacked])
-@pytest.mark.parametrize("name", ["mlp", "resnet20 batch"])
+@pytest.mark.parametrize(("kind", "name"), [pair for pair in EVERY if pair[1] not in ("lenet", "lstm")])
 def test_a_client_trains_the_same_whoever_else_is_in_the_cohort(kind, name, federated):
     module, data = make(name, federated)
     solver, local = LOOPS["everything"]
@@ -165,8 +198,7 @@ def test_a_client_trains_the_same_whoever_else_is_in_the_cohort(kind, name, fede
         np.testing.assert_allclose(apart.loss, together.loss[cohort], rtol=tolerance)
 
 
-@pytest.mark.parametrize("kind", [Sequential, Stacked])
-@pytest.mark.parametrize("name", ["mlp", "lenet", "resnet20 batch", "lstm"])
+@pytest.mark.parametrize(("kind", "name"), EVERY)
 def test_training_twice_gives_the_same_bits_and_leaves_the_broadcast_alone(kind, name, federated):
     module, data = make(name, federated)
     engine = kind(module, data, *LOOPS["everything"], seed=3)
@@ -203,10 +235,12 @@ def test_the_model_of_the_user_is_copied_and_left_alone(federated):
     assert all(p.grad is None for p in module.parameters())
 
 
-@pytest.mark.parametrize("kind", [Sequential, Stacked])
-@pytest.mark.parametrize("name", ["mlp", "lenet", "resnet20 batch", "lstm"])
+@pytest.mark.parametrize(("kind", "name"), EVERY)
 def test_the_number_of_threads_changes_no_bit(name, kind, federated, monkeypatch):
-    monkeypatch.setattr("fedreach.engines.stacked.STACK_BYTES", 1)  # else these clients would all be one stack
+    # Else these clients would all be one stack.
+    monkeypatch.setattr("fedreach.engines.stacked.STACK_BYTES", 1)
+    monkeypatch.setattr("fedreach.engines.chain.MOST_CLIENTS", 1)
+    monkeypatch.setattr("fedreach.engines.base.EVALUATION_PART", 5)
     module, data = make(name, federated)
     index = np.arange(sum(SIZES))[::-1].copy()
     found = []
@@ -217,7 +251,7 @@ def test_the_number_of_threads_changes_no_bit(name, kind, federated, monkeypatch
     assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
 
 
-@pytest.mark.parametrize("kind", [Sequential, Stacked])
+@pytest.mark.parametrize("kind", [Sequential, Stacked, Chain])
 def test_torchs_own_threads_change_no_bit_and_are_left_as_they_were(kind, federated):
     shape, width = (40, 40), 900  # large enough for torch to divide a kernel among threads
     data = federated((300, 200), shape, "features", 3)
@@ -243,9 +277,13 @@ def test_a_stack_is_cut_into_parts_that_stay_small_and_hold_everybody_once(feder
     assert sorted(np.concatenate(groups)) == IDS.tolist()
 
 
-def test_a_model_with_dropout_is_trained_on_one_thread(federated):
+@pytest.mark.parametrize("kind", [Sequential, Stacked])
+def test_the_masks_of_dropout_do_not_depend_on_the_number_of_threads(kind, federated, monkeypatch):
+    monkeypatch.setattr("fedreach.engines.stacked.STACK_BYTES", 1)
     module = nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(4, 3))
-    assert Sequential(module, federated(SIZES), FedAvg(), LocalSGD(), 0, threads=4).threads == 1
+    found = [kind(module, federated(SIZES), FedAvg(), LocalSGD(), 0, threads=threads) for threads in (1, 3)]
+    one, other = (engine.train(engine.initial, IDS, 1, RATE).update for engine in found)
+    assert one.tobytes() == other.tobytes()
 
 
 @pytest.mark.parametrize(

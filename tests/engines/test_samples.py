@@ -125,10 +125,3 @@ def test_an_unknown_engine_or_device_is_refused(federated):
     if not torch.cuda.is_available():
         with pytest.raises(ConfigError, match="sees no CUDA device"):
             build_engine("auto", *parts, device="cuda")
-
-
-def test_auto_takes_the_plain_engine_for_convolutions_on_a_cpu_and_the_stack_otherwise(federated):
-    images = federated((3, 3), (1, 16, 16), "image")
-    for model, name in (("lenet", "sequential"), ("mlp", "stacked")):
-        module = build(model, (1, 16, 16), 3, seed=0)
-        assert build_engine("auto", module, images, FedAvg(), LocalSGD(), 0).name == name

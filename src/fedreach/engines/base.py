@@ -5,12 +5,10 @@ from __future__ import annotations
 import copy
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from queue import SimpleQueue
 from types import MappingProxyType
-from typing import NamedTuple, Self, TypeVar, cast
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -20,6 +18,7 @@ from torch.nn import functional as F
 from fedreach.arrays import Bools, Float32s, Floats, Ints
 from fedreach.data.federated import FederatedData
 from fedreach.engines.batches import batch_plan
+from fedreach.engines.workers import Workers, most_workers
 from fedreach.errors import ConfigError
 from fedreach.federation.solvers import LocalSGD, LocalSolver
 from fedreach.federation.values import LocalOutputs
@@ -27,7 +26,9 @@ from fedreach.models.flat import Layout, bind, flatten
 from fedreach.streams import torch_seed
 
 EVALUATION_BATCH = 256
-T = TypeVar("T")
+EVALUATION_PART = 8 * EVALUATION_BATCH
+"""Examples that one worker is asked about at a time."""
+SAMPLES = ("train_samples", "true_samples", "test_samples", "server_samples")
 Terms = dict[str, Tensor]
 """What a solver with memory prepared for the clients of a cohort: (k, p) vectors, or (k, 1) numbers."""
 
@@ -70,6 +71,14 @@ class Samples:
         other.y = torch.from_numpy(np.array(y, dtype=np.int64)).to(self.y.device)
         return other
 
+    def batch_into(self, index: Tensor, x: Tensor) -> None:
+        """Write the inputs for a (m,) index into `x` (m, *sample)."""
+        if self.factor is None or self.offset is None:
+            torch.index_select(self.x, 0, index, out=x)
+        else:
+            x.copy_(self.x.index_select(0, index))
+            torch.addcmul(self.offset, x, self.factor, out=x)
+
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Return inputs (..., *sample) and labels (...) for an index of any shape (...)."""
         flat = index.reshape(-1)
@@ -89,23 +98,32 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
         yield
 
 
+Precision = Literal["highest", "high", "medium"]
+
+
 @contextmanager
-def _single_threaded_kernels() -> Iterator[None]:
-    """Let torch use one thread a kernel for a while: on several it rounds otherwise."""
-    before = torch.get_num_threads()
+def _kernels(precision: Precision = "highest") -> Iterator[None]:
+    """Let torch use one thread a kernel for a while, as on several it rounds otherwise, and products this precise."""
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    chosen = precision != "highest"  # torch's default, which a user may have changed for all
+    before = torch.get_float32_matmul_precision() if chosen else ""
+    if chosen:
+        torch.set_float32_matmul_precision(precision)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(threads)
+        if chosen:
+            torch.set_float32_matmul_precision(before)
 
 
 class Engine(ABC):
     """Trains cohorts and evaluates models on one federation.
 
     A cohort is cut into groups of clients that are trained together. On a CPU, `threads` groups are trained at a
-    time, each with single-threaded kernels: small steps do not keep several cores busy, and what threads wait for each
-    other is lost. As the groups do not depend on the number of threads, neither does any result, bit for bit.
+    time, each by a process with single-threaded kernels, see `fedreach.engines.workers`: small steps do not keep
+    several cores busy. As the groups do not depend on the number of threads, neither does any result, bit for bit.
 
     Args:
         module: The model; its present numbers are the initial parameters. It is copied.
@@ -114,8 +132,9 @@ class Engine(ABC):
         local: Local SGD.
         seed: Seed of the batch order.
         device: Where tensors live, such as ``"cpu"`` or ``"cuda"``.
-        threads: Groups at a time; one on a GPU, and for models that draw random numbers in training, since all
-            threads share torch's generator.
+        threads: Groups at a time; one on a GPU.
+        precision: Of products of float32 matrices: ``"highest"`` is float32; ``"high"`` and ``"medium"`` let a
+            processor that is faster at it use TF32 or bfloat16 inside, see `torch.set_float32_matmul_precision`.
     """
 
     name: str
@@ -129,11 +148,12 @@ class Engine(ABC):
         seed: int,
         device: str = "cpu",
         threads: int = 1,
+        precision: Precision = "highest",
     ) -> None:
         self.device = checked_device(device)
         self.module = copy.deepcopy(module).to(self.device)
         self.layout = Layout.of(self.module)
-        self.data, self.solver, self.local, self.seed = data, solver, local, seed
+        self.data, self.solver, self.local, self.seed, self.precision = data, solver, local, seed, precision
         d = data.dataset
         self.train_samples = Samples(d.train_x, data.labels, d.kind, d.mean, d.std, self.device)
         self.true_samples = self.train_samples.relabelled(d.train_y)  # without label noise, for evaluation
@@ -142,14 +162,9 @@ class Engine(ABC):
         self.server_samples = None if given is None else Samples(given.x, given.y, d.kind, d.mean, d.std, self.device)
         self.initial: Float32s = flatten(self.module).cpu().numpy()
         self.draws = _draws(self.module, self.train_samples, d.num_classes)
-        self.threads = 1 if self.draws or self.device.type != "cpu" else threads
-        twins = [cast(Self, copy.copy(self)) for _ in range(self.threads)]
-        # Only now: twins that referred to the queue they are in would keep the data in memory after the engine is gone.
-        self._idle: SimpleQueue[Self] = SimpleQueue()
-        for twin in twins:
-            twin.module = copy.deepcopy(self.module)
-            self._idle.put(twin)
-        self._pool = ThreadPoolExecutor(self.threads, initializer=torch.set_num_threads, initargs=(1,))
+        allowed = most_workers() if self.device.type == "cpu" else 1
+        self.threads = threads if allowed is None else min(threads, allowed)
+        self.workers = Workers(self, self.threads)
 
     @property
     def num_trainable(self) -> int:
@@ -181,16 +196,31 @@ class Engine(ABC):
 
         `terms` is what the solver's `prepare` returned for these clients.
         """
-        start = self.tensor(broadcast)
-        update = torch.empty(len(ids), self.layout.size)
+        workers, groups = self.workers, self.groups(ids)
+        update = workers.array((len(ids), self.layout.size), np.float32)
         loss, steps = np.empty(len(ids)), np.empty(len(ids), np.int64)
-        tensors = {name: torch.from_numpy(np.array(rows, np.float32)) for name, rows in terms.items()}
+        rows = {name: workers.copy(np.asarray(values, np.float32)) for name, values in terms.items()}
+        start = workers.copy(np.asarray(broadcast, np.float32))
+        with _kernels(self.precision):
+            trained = workers.map("train_part", groups, start, ids, round_, rate, update, rows)
+        for group, (losses, counts) in zip(groups, trained, strict=True):
+            loss[group], steps[group] = losses, counts
+        return Trained(update, loss, steps, self.layout.num_trainable)
 
-        def train_group(engine: Self, group: Ints) -> None:
-            loss[group], steps[group] = engine.train_group(start, ids, round_, rate, update, group, tensors)
-
-        self._side_by_side(train_group, self.groups(ids))
-        return Trained(update.numpy(), loss, steps, self.layout.num_trainable)
+    def train_part(
+        self,
+        group: Ints,
+        start: Float32s,
+        ids: Ints,
+        round_: int,
+        rate: float,
+        update: Float32s,
+        terms: Mapping[str, Float32s],
+    ) -> tuple[Floats | list[float], Ints | list[int]]:
+        """Train a group of the cohort; see `train_group`."""
+        tensors = {name: torch.from_numpy(rows) for name, rows in terms.items()}
+        beginning = torch.from_numpy(start).to(self.device)
+        return self.train_group(beginning, ids, round_, rate, torch.from_numpy(update), group, tensors)
 
     def server_step(self, params: Float32s, index: Ints, round_: int, rate: float) -> Float32s:
         """Return the (d,) move of one gradient step on these examples of the server's data."""
@@ -199,7 +229,7 @@ class Engine(ABC):
         start = self.tensor(params)
         vector, gradient = start.clone(), torch.zeros(self.num_trainable, device=self.device)
         seed = torch_seed(self.seed, "server-dropout", round_) if self.draws else 0
-        with _single_threaded_kernels(), seeded(seed, self.device) if self.draws else nullcontext():
+        with _kernels(self.precision), seeded(seed, self.device) if self.draws else nullcontext():
             bind(self.module, vector, gradient, layout=self.layout)
             self.module.train()
             x, y = samples.batch(torch.from_numpy(index).to(self.device))
@@ -216,39 +246,23 @@ class Engine(ABC):
             ids: (k,) the clients.
             before: Whether to add what the broadcast model says.
         """
-        start = self.tensor(broadcast)
+        start, moved = self.workers.copy(broadcast), self.workers.copy(update)
+        with _kernels(self.precision):
+            return self.workers.map("outputs_of", range(len(ids)), start, moved, ids, before)
 
-        def outputs_of(engine: Self, rows: Ints) -> LocalOutputs:
-            row = int(rows[0])
-            samples = self.data.train[int(ids[row])]
-            index = torch.from_numpy(samples).to(self.device)
+    def outputs_of(self, row: int, broadcast: Float32s, update: Float32s, ids: Ints, before: bool) -> LocalOutputs:
+        """Return what one local model says."""
+        samples = self.data.train[int(ids[row])]
+        index, start = torch.from_numpy(samples).to(self.device), self.tensor(broadcast)
 
-            def logits(vector: Tensor) -> Float32s:
-                bind(engine.module, vector, layout=self.layout)
-                engine.module.eval()
-                parts = [out for out, _ in _logits(engine.module, self.train_samples, index)]
-                return torch.cat(parts).cpu().numpy()
+        def logits(vector: Tensor) -> Float32s:
+            bind(self.module, vector, layout=self.layout)
+            self.module.eval()
+            parts = [out for out, _ in _logits(self.module, self.train_samples, index)]
+            return torch.cat(parts).cpu().numpy()
 
-            after = logits(start + self.tensor(update[row]))
-            labels = self.data.labels[samples]
-            return LocalOutputs(after, labels, logits(start) if before else None)
-
-        return self._side_by_side(outputs_of, list(np.arange(len(ids))[:, None]))
-
-    def _side_by_side(self, work: Callable[[Self, Ints], T], parts: Sequence[Ints]) -> list[T]:
-        """Do the work for each part, on a free engine of those that share the data."""
-
-        def on_a_free_engine(part: Ints) -> T:
-            engine = self._idle.get()
-            try:
-                return work(engine, part)
-            finally:
-                self._idle.put(engine)
-
-        with _single_threaded_kernels():
-            if self.threads == 1:
-                return [on_a_free_engine(part) for part in parts]
-            return list(self._pool.map(on_a_free_engine, parts))
+        after = logits(start + self.tensor(update[row]))
+        return LocalOutputs(after, self.data.labels[samples], logits(start) if before else None)
 
     def tensor(self, vector: Float32s) -> Tensor:
         """Return a copy of a vector on the device."""
@@ -265,19 +279,26 @@ class Engine(ABC):
 
     def predict(self, params: Float32s, samples: Samples, index: Ints) -> tuple[Bools, Float32s]:
         """Return, for each sample of `index`, whether the model is right and its loss in nats."""
-        vector = self.tensor(params)
-
-        def predict_part(engine: Self, part: Ints) -> tuple[Tensor, Tensor]:
-            bind(engine.module, vector, layout=self.layout)
-            engine.module.eval()
-            return _predict(engine.module, samples, torch.from_numpy(part).to(self.device))
-
-        # Batches are the same for every number of threads.
-        batches = -(-len(index) // EVALUATION_BATCH)
-        cuts = [EVALUATION_BATCH * (batches * i // self.threads) for i in range(1, self.threads)]
-        parts = self._side_by_side(predict_part, np.split(index, cuts))
-        right, loss = (torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True))
+        workers, m = self.workers, len(index)
+        right, loss = workers.array((m,), np.bool_), workers.array((m,), np.float32)
+        parts = [slice(begin, begin + EVALUATION_PART) for begin in range(0, m, EVALUATION_PART)]
+        name = next(name for name in SAMPLES if getattr(self, name) is samples)
+        with _kernels(self.precision):
+            arguments = workers.copy(np.asarray(params, np.float32)), name, workers.copy(np.asarray(index, np.int64))
+            workers.map("predict_part", parts, *arguments, right, loss)
         return right, loss
+
+    def predict_part(
+        self, part: slice, params: Float32s, samples: str, index: Ints, right: Bools, loss: Float32s
+    ) -> None:
+        """Write what the model says about a part of the samples."""
+        bind(self.module, self.tensor(params), layout=self.layout)
+        self.module.eval()
+        begin = part.start
+        for logits, y in _logits(self.module, getattr(self, samples), torch.from_numpy(index[part]).to(self.device)):
+            rows = slice(begin, begin := begin + len(y))
+            right[rows] = (logits.argmax(-1) == y).cpu().numpy()
+            loss[rows] = F.cross_entropy(logits, y, reduction="none").cpu().numpy()
 
     def training_loss(self, params: Float32s, ids: Ints, parts: Sequence[Ints] | None = None) -> Floats:
         """Return each client's mean loss at the given parameters, as a probe asks for it.
@@ -288,18 +309,6 @@ class Engine(ABC):
         _, loss = self.predict(params, self.train_samples, np.concatenate(parts))
         starts = np.cumsum([0, *map(len, parts[:-1])])
         return np.add.reduceat(loss.astype(np.float64), starts) / [len(part) for part in parts]
-
-
-@torch.no_grad()
-def _predict(module: nn.Module, samples: Samples, index: Tensor) -> tuple[Tensor, Tensor]:
-    right = torch.empty(len(index), dtype=torch.bool, device=index.device)
-    loss = torch.empty(len(index), device=index.device)
-    begin = 0
-    for logits, y in _logits(module, samples, index):
-        rows = slice(begin, begin := begin + len(y))
-        right[rows] = logits.argmax(-1) == y
-        loss[rows] = F.cross_entropy(logits, y, reduction="none")
-    return right, loss
 
 
 def _logits(module: nn.Module, samples: Samples, index: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from fedreach.arrays import Ints
@@ -28,3 +30,32 @@ def batch_plan(seed: int, round_: int, client: int, num_examples: int, local: Lo
     table = np.full((epochs, steps_per_epoch * batch), -1, np.int64)
     table[:, :num_examples] = rng.permuted(positions, axis=1)
     return table.reshape(-1, batch)[: local.steps]
+
+
+def batch_plans(seed: int, round_: int, clients: Ints, parts: Sequence[Ints], local: LocalSGD) -> Ints:
+    """Return the plans of several clients at once, (k, steps, batch) of their samples; -1 where there is none.
+
+    Row i holds ``parts[i][batch_plan(..., clients[i], len(parts[i]), local)]``, which is the plain twin.
+
+    Example:
+        >>> batch_plans(0, 1, np.array([7]), [np.array([30, 31, 32])], LocalSGD(batch_size=2)).shape
+        (1, 2, 2)
+    """
+    sizes = [len(part) for part in parts]
+    batches = [min(local.batch_size, size) for size in sizes]
+    per_epoch = [-(-size // batch) for size, batch in zip(sizes, batches, strict=True)]
+    epochs = [local.epochs if local.steps is None else -(-local.steps // steps) for steps in per_epoch]
+    steps = [local.steps or number * count for number, count in zip(epochs, per_epoch, strict=True)]
+    table = np.full((len(parts), max(steps), max(batches)), -1, np.int64)
+    for row, part, size, batch, count, number, all_steps, client in zip(
+        table, parts, sizes, batches, per_epoch, epochs, steps, clients, strict=True
+    ):
+        rng = generator(seed, "batches", round_, int(client))
+        if number == 1 and count * batch == size and all_steps == count and batch == table.shape[2]:
+            row[:count] = rng.permutation(part).reshape(count, batch)
+            continue
+        own = np.full((number, count * batch), -1, np.int64)
+        for epoch in own:
+            epoch[:size] = rng.permutation(part)
+        row[:all_steps, :batch] = own.reshape(-1, batch)[:all_steps]
+    return table

@@ -1,17 +1,62 @@
-"""Which engine trains: by name, or the faster one."""
+"""Which engine trains: by name, or the one that a short trial finds to be the fastest."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
 from torch import nn
 
+from fedreach.arrays import Ints
 from fedreach.data.federated import FederatedData
-from fedreach.engines.base import Engine
+from fedreach.engines.base import Engine, Precision
+from fedreach.engines.chain import Chain
+from fedreach.engines.compiled import Compiled
 from fedreach.engines.sequential import Sequential
 from fedreach.engines.stacked import Stacked
 from fedreach.errors import ConfigError, nearest
-from fedreach.federation.solvers import LocalSGD, LocalSolver
+from fedreach.federation.solvers import LocalSGD, LocalSolver, MemorySolver
 
-ENGINES: dict[str, type[Engine]] = {"sequential": Sequential, "stacked": Stacked}
+ENGINES: dict[str, type[Engine]] = {
+    "chain": Chain,
+    "sequential": Sequential,
+    "stacked": Stacked,
+    "compiled": Compiled,
+}
+NOT_TRIED = ("compiled",)
+"""Engines that `auto` leaves to those who name them: compiling takes longer than many runs."""
+
+CLIENTS, STEPS = 8, 2
+"""What a trial trains at most, and"""
+REPEATS = 3
+"""how often; the fastest counts."""
+LONG_SECONDS = 0.05
+"""A trial of one client that takes longer says enough."""
+HOPELESS = 8.0
+"""So many times slower than the best with one client, an engine is not tried with several."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which engine was chosen, and what was measured.
+
+    Args:
+        name: Of the engine.
+        seconds: Expected for one round of each engine that was tried.
+        refused: Why the others cannot train this model.
+    """
+
+    name: str
+    seconds: Mapping[str, float]
+    refused: Mapping[str, str]
+
+    def __str__(self) -> str:
+        """Return the reason for people."""
+        told = [f"{name} {seconds:.3g} s a round" for name, seconds in sorted(self.seconds.items(), key=lambda i: i[1])]
+        return "; ".join([f"engine {self.name}: {', '.join(told)} (expected by a short trial)", *self.refused.values()])
 
 
 def build_engine(
@@ -23,15 +68,94 @@ def build_engine(
     seed: int,
     device: str = "cpu",
     threads: int = 1,
+    precision: Precision = "highest",
+    *,
+    cohort: int | None = None,
 ) -> Engine:
-    """Return the engine of this name, with the arguments of `Engine`; ``"auto"`` takes the faster one.
-
-    A stack of convolutions runs as a grouped convolution, which on a CPU is slower than one client after the
-    other (`benchmarks/engine.py` shows it); everything else, and everything on a GPU, is faster stacked.
-    """
+    """Return the engine of this name, with the arguments of `Engine`; ``"auto"`` takes the fastest, see `choose`."""
     if name == "auto":
-        convolutional = any(isinstance(layer, nn.modules.conv._ConvNd) for layer in module.modules())
-        name = "sequential" if convolutional and device == "cpu" else "stacked"
+        name = choose(module, data, solver, local, device, threads, precision, cohort=cohort).name
     if name not in ENGINES:
         raise ConfigError(f"engine.name must be known; got {name!r}." + nearest(name, [*ENGINES, "auto"]))
-    return ENGINES[name](module, data, solver, local, seed, device, threads)
+    return ENGINES[name](module, data, solver, local, seed, device, threads, precision)
+
+
+def choose(
+    module: nn.Module,
+    data: FederatedData,
+    solver: LocalSolver,
+    local: LocalSGD,
+    device: str = "cpu",
+    threads: int = 1,
+    precision: Precision = "highest",
+    *,
+    cohort: int | None = None,
+) -> Choice:
+    """Return the engine that would be the fastest for cohorts of this size.
+
+    Each engine trains a few clients of middling size for a few steps; what a round would take follows from that and
+    from how the engine cuts a cohort into groups for `threads` processes. All engines compute the same but for
+    rounding, so this changes no result beyond that; name an engine to have the same bits on every machine.
+
+    Raises:
+        ConfigError: If no engine can train the model.
+    """
+    ids = data.population.participants
+    ids = ids[np.argsort(data.train.sizes[ids], kind="stable")]
+    ids = ids[data.train.sizes[ids] > 0]
+    k = min(len(ids), cohort or len(ids))
+    middle = np.sort(ids[(len(ids) - k) // 2 :][:k])
+    trial = replace(local, steps=min(local.steps or STEPS, STEPS))
+    seconds: dict[str, float] = {}
+    refused: dict[str, str] = {}
+    for name, kind in ENGINES.items():
+        if name in NOT_TRIED:
+            continue
+        try:
+            engine = kind(module, data, solver, trial, 0, device, 1, precision)
+        except ConfigError as error:
+            refused[name] = str(error)
+            continue
+        seconds[name] = _round_seconds(engine, middle, local, threads, min(seconds.values(), default=np.inf))
+    if not seconds:
+        raise ConfigError([*refused.values()][-1])  # of an engine that takes any model
+    return Choice(min(seconds, key=lambda name: seconds[name]), seconds, refused)
+
+
+def _round_seconds(engine: Engine, cohort: Ints, local: LocalSGD, threads: int, best: float) -> float:
+    """Return what training this cohort would take."""
+    sizes = engine.data.train.sizes
+    steps = _steps(sizes[cohort], local)
+    # Groups go to whoever is free; a round is over when the last one is done.
+    groups = [steps[group].sum() for group in engine.groups(cohort)]
+    in_a_row = max(*groups, sum(groups) / threads) if len(groups) > 1 else groups[0]
+
+    # What else the machine does, adds nothing to the time of a processor that works for this process.
+    cuda = engine.device.type == "cuda"
+    clock = time.perf_counter if cuda else time.process_time
+
+    def step_seconds(clients: Ints) -> float:
+        terms = (
+            engine.solver.prepare(np.zeros((len(clients), engine.num_trainable), np.float32), {}, np.ones(len(clients)))
+            if isinstance(engine.solver, MemorySolver)
+            else {}
+        )
+        began = clock()
+        engine.train(engine.initial, clients, 1, local.rate, terms)
+        if cuda:
+            torch.cuda.synchronize(engine.device)
+        return (clock() - began) / float(_steps(sizes[clients], engine.local).sum())
+
+    one = cohort[len(cohort) // 2 :][:1]
+    step_seconds(one)  # what is only done once, is done now
+    alone = min(step_seconds(one) for _ in range(2))
+    if alone * STEPS > LONG_SECONDS or alone * in_a_row > HOPELESS * best:
+        return float(alone * in_a_row)
+    few = cohort[(len(cohort) - min(CLIENTS, len(cohort))) // 2 :][:CLIENTS]
+    return float(min(step_seconds(few) for _ in range(REPEATS)) * in_a_row)
+
+
+def _steps(sizes: Ints, local: LocalSGD) -> Ints:
+    """Return the local steps of clients with so many examples."""
+    per_epoch = -(-sizes // np.minimum(local.batch_size, sizes))
+    return per_epoch * local.epochs if local.steps is None else np.full(len(sizes), local.steps)

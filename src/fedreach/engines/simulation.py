@@ -13,7 +13,7 @@ from torch import nn
 
 from fedreach.arrays import Float32s
 from fedreach.data.federated import FederatedData
-from fedreach.engines.base import Engine
+from fedreach.engines.base import Engine, Precision
 from fedreach.engines.choice import build_engine
 from fedreach.engines.clients import Clients
 from fedreach.errors import ConfigError, DataError
@@ -35,6 +35,7 @@ from fedreach.federation.round import (
     server_trains,
 )
 from fedreach.federation.spending import with_radio
+from fedreach.federation.storage import Dtype
 from fedreach.models import build as build_model
 from fedreach.streams import generator, torch_seed
 from fedreach.wireless.radio import Devices
@@ -121,7 +122,8 @@ class Simulation:
         if not self.federation.has_memory:
             return state
         n, p = len(self.first_view.ids), self.engine.num_trainable
-        return replace(state, memory=ClientMemory.zeros(n, p, self.memory_file))
+        dtype: Dtype = getattr(self.federation.memory_solver, "memory_dtype", "float32")
+        return replace(state, memory=ClientMemory.zeros(n, p, self.memory_file, dtype=dtype))
 
     def step(self, state: FederationState) -> Round:
         """Simulate one round."""
@@ -198,6 +200,7 @@ def simulate(
     engine: str = "auto",
     device: str = "cpu",
     threads: int = 1,
+    precision: Precision = "highest",
     participation: Participation | None = None,
     drop_failing: bool = False,
 ) -> Simulation:
@@ -209,9 +212,10 @@ def simulate(
         federation: The parts that decide.
         rounds: Length of the run.
         model_options: Further arguments of the model.
-        engine: Its name, and
-        device: where it runs, and
-        threads: on how many threads, see `fedreach.engines.base.Engine`.
+        engine: Its name; ``"auto"`` takes the one that a short trial finds to be the fastest, and
+        device: where it runs,
+        threads: in how many processes, and
+        precision: how precise its products are, see `fedreach.engines.base.Engine`.
         participation: Who can be reached in a round; everybody where left out.
         drop_failing: See `Simulation`.
     """
@@ -223,5 +227,5 @@ def simulate(
         options=model_options,
     )
     parts = (module, data, federation.solver, federation.local, federation.seed)
-    made = build_engine(engine, *parts, device, threads)
+    made = build_engine(engine, *parts, device, threads, precision, cohort=federation.cohort)
     return Simulation(federation, data, made, rounds, participation or Always(), drop_failing)

@@ -9,9 +9,8 @@ of dropout differ, because one stream serves the whole stack.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import nullcontext
-from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -19,8 +18,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional as F
 
-from fedreach.arrays import Float32s, Floats, Ints
-from fedreach.engines.base import Engine, Terms, Trained, seeded
+from fedreach.arrays import Floats, Ints
+from fedreach.engines.base import Engine, Terms, seeded
 from fedreach.errors import TrainingError
 from fedreach.streams import torch_seed
 
@@ -45,25 +44,13 @@ class Stacked(Engine):
         most = max(1, STACK_BYTES // (4 * self.layout.size))
         return np.array_split(order, -(-len(order) // most))
 
-    def train(
-        self,
-        broadcast: Float32s,
-        ids: Ints,
-        round_: int,
-        rate: float,
-        terms: Mapping[str, Float32s] = MappingProxyType({}),
-    ) -> Trained:
-        """Train each client of `ids` from the `broadcast` (d,) vector with step size `rate`."""
-        with _recurrence(self.module):
-            return super().train(broadcast, ids, round_, rate, terms)
-
     def train_group(
         self, start: Tensor, ids: Ints, round_: int, rate: float, update: Tensor, group: Ints, terms: Terms
     ) -> tuple[Floats, Ints]:
         """Train the clients from the (d,) `start`, all in one stack."""
         plans = self.plans(ids[group], round_)
         order = np.argsort([-len(plan) for plan in plans], kind="stable")
-        index = _stack([plans[i] for i in order])
+        index = stacked_plans([plans[i] for i in order])
         counts = (index >= 0).sum(axis=2)  # (k, steps), 0 where a client is done
         batches = torch.from_numpy(index).to(self.device)
 
@@ -77,7 +64,7 @@ class Stacked(Engine):
         terms = {name: vectors[torch.from_numpy(rows)].to(self.device) for name, vectors in terms.items()}
         self.module.train()
         seed = torch_seed(self.seed, "dropout", round_, int(ids[group].min())) if self.draws else 0
-        with seeded(seed, self.device) if self.draws else nullcontext():
+        with seeded(seed, self.device) if self.draws else nullcontext(), _recurrence(self.module):
             for step in range(index.shape[1]):
                 active = int((counts[:, step] > 0).sum())
                 for alike, count in self._alike(counts[:active, step]):
@@ -188,7 +175,7 @@ class Stacked(Engine):
         return result
 
 
-def _stack(plans: list[Ints]) -> Ints:
+def stacked_plans(plans: list[Ints]) -> Ints:
     """Return (k, steps, batch) with -1 where a client has no such step or sample."""
     shape = (len(plans), max(len(plan) for plan in plans), max(plan.shape[1] for plan in plans))
     stacked = np.full(shape, -1, np.int64)

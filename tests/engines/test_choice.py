@@ -1,0 +1,79 @@
+"""What `auto` takes, and what it says about it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from torch import nn
+
+from fedreach.engines import ENGINES, Sequential, build_engine, choose
+from fedreach.engines.choice import NOT_TRIED
+from fedreach.errors import ConfigError
+from fedreach.federation.solvers import FedAvg, LocalSGD, Scaffold
+from fedreach.models import build
+
+SIZES = (60, 40, 40, 30, 20)
+TRIED = set(ENGINES) - set(NOT_TRIED)
+
+
+def test_auto_takes_the_fastest_whichever_that_is(federated):
+    data, module = federated(SIZES, (4,), "features"), build("mlp", (4,), 3, seed=0, options={"hidden": [5]})
+    for name in TRIED:
+        with pytest.MonkeyPatch.context() as patch:
+            for other in TRIED - {name}:
+                patch.setitem(ENGINES, other, _sluggish(ENGINES[other]))
+            chosen = choose(module, data, FedAvg(), LocalSGD())
+            assert chosen.name == name
+            assert min(chosen.seconds.values()) == chosen.seconds[name] > 0
+            assert f"engine {name}: {name}" in str(chosen)
+
+
+def _sluggish(kind):
+    def train(self, *arguments):
+        for _ in range(300):
+            trained = kind.train(self, *arguments)
+        return trained
+
+    return type(kind.__name__, (kind,), {"train": train})
+
+
+@pytest.mark.parametrize("solver", [FedAvg(), Scaffold()])
+def test_every_engine_that_can_train_the_model_is_tried(solver, federated):
+    images = federated(SIZES, (1, 16, 16), "image")
+    chosen = choose(build("lenet", (1, 16, 16), 3, seed=0), images, solver, LocalSGD(), cohort=2)
+    assert set(chosen.seconds) == TRIED
+    assert not chosen.refused
+    chosen = choose(build("resnet20", (1, 16, 16), 3, seed=0, options={"width": 2}), images, solver, LocalSGD())
+    assert "chain" not in chosen.seconds
+    assert "GroupNorm" in chosen.refused["chain"]
+    assert "GroupNorm" in str(chosen)
+
+
+def test_what_auto_builds_trains_with_the_options_that_it_was_given(federated):
+    data, module = federated(SIZES, (4,), "features"), build("linear", (4,), 3, seed=0)
+    local = LocalSGD(epochs=3, batch_size=7)
+    engine = build_engine("auto", module, data, FedAvg(), local, 5, cohort=2)
+    assert (engine.local, engine.seed) == (local, 5)
+    plain = Sequential(module, data, FedAvg(), local, 5)
+    one, other = (e.train(e.initial, np.arange(5), 1, 0.1).update for e in (engine, plain))
+    np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+
+
+def test_more_processes_help_engines_with_more_groups(federated):
+    """A stack of all clients keeps one process busy, so that two processes gain nothing there."""
+    data, module = federated((40,) * 8, (4,), "features"), build("linear", (4,), 3, seed=0)
+    one, two = (choose(module, data, FedAvg(), LocalSGD(), threads=threads).seconds for threads in (1, 2))
+    assert two["sequential"] < 0.8 * one["sequential"]
+    assert two["stacked"] > 0.6 * one["stacked"]
+
+
+def test_a_model_that_no_engine_can_train_is_refused_with_the_reason(federated):
+    data = federated(SIZES, (4,), "features")
+    with pytest.raises(ConfigError, match="does not take this data"):
+        choose(nn.Linear(5, 3), data, FedAvg(), LocalSGD())
+
+
+def test_a_misspelt_engine_is_answered_with_the_nearest_name(federated):
+    data, module = federated(SIZES, (4,), "features"), build("linear", (4,), 3, seed=0)
+    with pytest.raises(ConfigError, match="chain"):
+        build_engine("chains", module, data, FedAvg(), replace(LocalSGD(), epochs=2), 0)

@@ -1,0 +1,161 @@
+"""Which models are chains, whatever their code looks like, and which are not."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from fedreach.engines import Chain
+from fedreach.engines.convolution import Convolution
+from fedreach.engines.layers import Dense, Flatten, Images
+from fedreach.engines.recognition import NotAChainError, chain_of
+from fedreach.errors import ConfigError
+from fedreach.federation.solvers import FedAvg, LocalSGD
+from fedreach.models import build
+
+IMAGE = (1, 16, 16)
+
+
+class AsFunctions(nn.Module):
+    def __init__(self, flatten):
+        super().__init__()
+        self.conv, self.out, self.flatten = nn.Conv2d(1, 4, 5), nn.Linear(144, 3), flatten
+
+    def forward(self, x):
+        x = F.max_pool2d(torch.relu(self.conv(x)), (2, 2), stride=2)
+        return self.out(self.flatten(x))
+
+
+@pytest.mark.parametrize(
+    "flatten",
+    [
+        lambda x: x.flatten(1),
+        lambda x: torch.flatten(x, start_dim=1),
+        lambda x: x.view(-1, 144),
+        lambda x: x.view(x.size(0), -1),
+        lambda x: x.reshape(x.size(0), 144),
+    ],
+)
+def test_functions_are_seen_as_the_layers_that_they_are(flatten):
+    as_modules = nn.Sequential(nn.Conv2d(1, 4, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
+    found = chain_of(AsFunctions(flatten), IMAGE)
+    assert [type(layer) for layer in found] == [Images, Convolution, Flatten, Dense]
+    assert found == chain_of(as_modules, IMAGE)
+
+
+def test_sequences_of_sequences_and_identities_are_looked_through():
+    nested = nn.Sequential(nn.Sequential(nn.Identity(), nn.Flatten()), nn.Sequential(nn.Linear(4, 3), nn.ReLU()))
+    assert chain_of(nested, (2, 2)) == chain_of(nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU()), (2, 2))
+
+
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(self.layer(x))
+
+
+class Residual(Twice):
+    def forward(self, x):
+        return x + self.layer(x)
+
+
+class Scaled(Twice):
+    def forward(self, x):
+        return self.layer(x) * 2
+
+
+class Forgetful(Twice):
+    def forward(self, x):
+        self.layer(x)
+        return x
+
+
+class Moody(Twice):
+    def forward(self, x):
+        return self.layer(x) if self.training else self.layer(x).relu()
+
+
+class Branching(Twice):
+    def forward(self, x):
+        return self.layer(x) if x.sum() > 0 else x
+
+
+class Special(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) + 1
+
+
+class Unused(Twice):
+    def __init__(self):
+        super().__init__()
+        self.extra = nn.Parameter(torch.zeros(2))
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+def frozen():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
+    model[0].weight.requires_grad_(False)
+    return model
+
+
+def hooked():
+    model = nn.Linear(4, 3)
+    model.register_forward_hook(lambda *_: None)
+    return model
+
+
+def tied():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[1].weight = model[0].weight
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "sample", "reason"),
+    [
+        (Twice(), (4,), "shares its weights"),
+        (Residual(), (4,), "add"),
+        (Scaled(), (4,), "mul"),
+        (Forgetful(), (4,), "does not end with its last layer"),
+        (Moody(), (4,), "another model in training"),
+        (Branching(), (4,), "cannot be followed"),
+        (nn.Sequential(Special(4, 3)), (4,), "does not follow"),
+        (Unused(), (4,), "extra is used otherwise"),
+        (frozen(), (4,), "is not trained"),
+        (hooked(), (4,), "hooks"),
+        (tied(), (4,), "shares its weights"),
+        (nn.Sequential(nn.ReLU(), nn.Linear(4, 3)), (4,), "ReLU does not follow"),
+        (nn.Sequential(nn.Linear(4, 3), nn.Dropout()), (4,), "Dropout"),
+        (nn.Sequential(nn.Linear(4, 3)), (5, 4), "flat samples"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3, stride=2)), IMAGE, "strides"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3, padding="same")), IMAGE, "padding of another kind"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3, padding=1, padding_mode="reflect")), IMAGE, "padding of another kind"),
+        (nn.Sequential(nn.Conv2d(1, 2, 4), nn.MaxPool2d(2)), IMAGE, "pooling"),  # 13 x 13: an odd side
+        (nn.Sequential(nn.Conv2d(1, 2, 5), nn.MaxPool2d(3)), IMAGE, "pooling"),
+        (nn.Sequential(nn.Conv2d(1, 2, 5), nn.MaxPool2d(2, stride=1)), IMAGE, "pooling"),
+        (nn.Sequential(nn.Conv2d(1, 2, 5), nn.MaxPool2d(2, ceil_mode=True)), IMAGE, "pooling"),
+        (nn.Sequential(nn.Conv2d(1, 2, 5), nn.Flatten(2)), IMAGE, "flattening"),
+        (build("resnet20", IMAGE, 3, seed=0), IMAGE, "GroupNorm"),
+        (build("lstm", (6,), 12, seed=0), (6,), "LSTM|Embedding|cannot be followed"),
+    ],
+)
+def test_what_is_no_chain_is_not_taken_for_one(model, sample, reason):
+    with pytest.raises(NotAChainError, match=reason):
+        chain_of(model, sample)
+
+
+def test_the_engine_says_what_it_needs_and_what_the_model_has(federated):
+    with pytest.raises(ConfigError, match=r"needs a model of linear layers.*Dropout.*'auto'"):
+        Chain(nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(4, 3)), federated((5,)), FedAvg(), LocalSGD(), 0)
+
+
+def test_looking_at_a_model_leaves_its_mode_alone():
+    model = nn.Sequential(nn.Linear(4, 3))
+    for mode in (True, False):
+        chain_of(model.train(mode), (4,))
+        assert model.training is mode
