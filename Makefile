@@ -6,7 +6,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 # One thread a test process: pytest-xdist fills the cores.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: demo test test-all check format bench docs clean
+.PHONY: demo test test-all check format bench bench-gpu docs clean
 
 demo: $(VENV)/.installed-base
 	$(BIN)/fedreach compare --out runs/digits
@@ -32,6 +32,10 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/allocation.py --write
 	$(BIN)/python benchmarks/decisions.py --write
 
+# torch as it is installed: it has to be a build for CUDA.
+bench-gpu: $(VENV)/.installed-bench
+	$(BIN)/python benchmarks/gpu.py --write
+
 $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)
 
@@ -46,7 +50,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed-base
 	touch $@
 
 $(VENV)/.installed-oracles: $(VENV)/.installed-dev
-	$(PIP) --editable '.[oracles]'
+	$(PIP) --editable '.[oracles,ray]'
 	touch $@
 
 $(VENV)/.installed-docs: $(VENV)/.installed-base

@@ -37,6 +37,7 @@ ELSEWHERE = {
     "testing": {"errors", "streams", "arrays", "data", "models", "theory", "wireless", "federation", "engines"},
     "experiments": {"testing"},  # `fedreach verify` finds a user's part by its name
     "cli": {"report"},  # beside all the layers before it
+    "__main__": {"cli"},
 }
 
 

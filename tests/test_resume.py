@@ -19,6 +19,9 @@ from fedreach.cli import main
 from fedreach.errors import RunFolderError
 from fedreach.experiments import folder as folder_module
 from fedreach.experiments.folder import RunFolder
+from fedreach.experiments.loading import load
+from fedreach.experiments.run import Progress, run
+from fedreach.federation.selection import gradient_table
 
 from .conftest import TINY, Command, Start, exact, rows, wait_until
 
@@ -162,6 +165,36 @@ def test_what_clients_and_parts_remember_survives_a_kill(
     assert fedreach(*command).exit_code == 0
     assert exact(home / "x") == exact(home / "whole")
     assert not (home / "x" / "memory.rows").exists()
+
+
+@pytest.mark.parametrize("options", ["", ', dtype = "float16"', ', storage = "disk"'])
+def test_a_large_table_changes_no_byte_and_survives_an_interruption(
+    home: Path, monkeypatch: pytest.MonkeyPatch, options: str
+) -> None:
+    config = TINY.replace("[method]", f'[method]\nselection = {{ name = "minimax"{options} }}')
+    (home / "tiny.toml").write_text(config, encoding="utf-8")
+    experiment = load(home / "tiny.toml").resolved("uniform").model_copy(update={"rounds": 8})
+
+    def stop(progress: Progress) -> None:
+        if progress.rounds_done == 3:
+            raise KeyboardInterrupt
+
+    def made(name: str, tell: Callable[[Progress], None] = lambda progress: None) -> dict[str, bytes]:
+        run(experiment, seed=0, folder=home / name, base=home, tell=tell)
+        return exact(home / name)
+
+    small = made("small")
+    monkeypatch.setattr(gradient_table, "LARGE", 1)
+    monkeypatch.setattr(gradient_table, "TOGETHER", 2**13)
+    large = made("large")
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            made("x", stop)
+        assert (home / "x" / "selection.rows").exists()
+    assert made("x") == large
+    assert not (home / "x" / "selection.rows").exists()
+    del small["checkpoint.safetensors"], large["checkpoint.safetensors"]  # that of a small table holds it
+    assert large == small
 
 
 def test_seconds_and_joules_add_up_over_a_kill(fedreach: Command, start: Start, home: Path, slow: list[str]) -> None:

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -17,6 +18,7 @@ from fedreach.errors import ConfigError, DataError, FedReachError, nearest
 
 if TYPE_CHECKING:
     from fedreach.data.federated import FederatedData
+    from fedreach.engines.ranks import Ranks
     from fedreach.experiments.config import Experiment
 
 INTERRUPTED = 130
@@ -107,6 +109,7 @@ def _load(config: Path | None, overrides: Sequence[str], device: str | None = No
 @click.option("--out", type=click.Path(path_type=Path), help="Run folder. Default: runs/NAME-METHOD-seed-N.")
 @click.option("--resume", is_flag=True, help="Insist on going on: fail where there is no checkpoint.")
 @_device
+@click.option("--explain", is_flag=True, help="Say which engine trains, and what the others would take.")
 @_quiet
 @_json
 def run(
@@ -117,39 +120,63 @@ def run(
     out: Path | None,
     resume: bool,
     device: str | None,
+    explain: bool,
     quiet: bool,
     as_json: bool,
 ) -> None:
     """Run one federation.
 
     Rows are appended to OUT/rounds.jsonl as rounds end. The same command again goes on where it was interrupted,
-    and does nothing where the run is finished.
+    and does nothing where the run is finished. Started by torchrun, all processes share the work of the run.
     """
     from fedreach.experiments import show
     from fedreach.experiments.checkpoint import CHECKPOINT
     from fedreach.experiments.run import run as run_one
 
-    experiment, base = _load(config, overrides, device)
-    seed = experiment.seeds[0] if seed is None else seed
-    folder = out or Path("runs") / f"{experiment.name}-{method or 'run'}-seed-{seed}"
-    if resume and not (folder / CHECKPOINT).exists():
-        raise ConfigError(f"--resume: there is no checkpoint in {folder}. Without --resume the run starts anew.")
-    resolved = experiment.resolved(method)
-    silent = quiet or as_json
+    with _ranks() as ranks:
+        experiment, base = _load(config, overrides, device)
+        seed = experiment.seeds[0] if seed is None else seed
+        folder = out or Path("runs") / f"{experiment.name}-{method or 'run'}-seed-{seed}"
+        serves = ranks is not None and ranks.rank > 0
+        if resume and not serves and not (folder / CHECKPOINT).exists():
+            raise ConfigError(f"--resume: there is no checkpoint in {folder}. Without --resume the run starts anew.")
+        resolved = experiment.resolved(method)
+        silent = quiet or as_json or serves
 
-    def begin(data: FederatedData) -> None:
-        if not silent:
-            click.echo(show.summary(resolved.model_copy(update={"seeds": [seed]}), data), err=True)
-            click.echo(f"  {resolved.rounds} rounds into {folder}", err=True)
+        def begin(data: FederatedData) -> None:
+            if not silent:
+                click.echo(show.summary(resolved.model_copy(update={"seeds": [seed]}), data), err=True)
+                click.echo(f"  {resolved.rounds} rounds into {folder}", err=True)
 
-    with show.run_progress(resolved, quiet=silent) as tell:
-        result = run_one(resolved, seed=seed, folder=folder, base=base, method=method or "run", begin=begin, tell=tell)
+        with show.run_progress(resolved, quiet=silent) as tell:
+            result = run_one(
+                resolved,
+                seed=seed,
+                folder=folder,
+                base=base,
+                method=method or "run",
+                ranks=ranks,
+                explain=(lambda why: click.echo(f"  {why}", err=True)) if explain and not serves else lambda why: None,
+                begin=begin,
+                tell=tell,
+            )
+    if serves:
+        return
     last = show.last_evaluation(folder)
     if as_json:
         click.echo(json.dumps({"folder": str(folder), **result, "last": last}))
         return
     click.echo(show.sentence(last, result))
     click.echo(f"Wrote {folder}" + "".join(f"\n      {path}" for path in sorted(folder.glob("[!.]*"))))
+
+
+def _ranks() -> AbstractContextManager[Ranks | None]:
+    """Join the processes that torchrun started for this run; None where this one is alone."""
+    if "RANK" not in os.environ or os.environ.get("WORLD_SIZE", "1") == "1":
+        return nullcontext()
+    from fedreach.engines.joining import joined
+
+    return joined()
 
 
 # ----------------------------------------------------------------------------------------------------- compare
@@ -164,6 +191,8 @@ def run(
 @click.option("--seeds", type=click.IntRange(1, 10_000), help="Use the seeds 0, 1, ..., N-1.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of the comparison. Default: runs/NAME.")
 @click.option("--workers", type=click.IntRange(1), help="Processes at a time. Default: the cores. Changes no number.")
+@click.option("--executor", default="local", show_default=True, help="local, or ray: a cluster, see docs/cluster.md.")
+@click.option("--address", help="Of the Ray cluster: auto, HOST:PORT, ray://HOST:PORT. Default: start one here.")
 @click.option("--formats", default="svg,png,pdf", show_default=True, help="Figure formats, comma separated.")
 @_device
 @_quiet
@@ -174,6 +203,8 @@ def compare(
     seeds: int | None,
     out: Path | None,
     workers: int | None,
+    executor: str,
+    address: str | None,
     formats: str,
     device: str | None,
     quiet: bool,
@@ -186,7 +217,9 @@ def compare(
     """
     from fedreach.experiments import show
     from fedreach.experiments.compare import compare as compare_all
+    from fedreach.experiments.executors import chosen
 
+    machines = chosen(executor, address)
     experiment, base = _load(config, overrides, device)
     if seeds is not None:
         experiment = experiment.model_copy(update={"seeds": list(range(seeds))})
@@ -197,13 +230,14 @@ def compare(
     def begin() -> None:
         from fedreach.engines.base import checked_device
 
-        checked_device(experiment.engine.device)
+        if executor == "local":  # the machine that starts a comparison on a cluster may have no GPU
+            checked_device(experiment.engine.device)
         data = _federated(experiment, base)  # read here too, so that data that cannot be used ends it at once
         if not silent:
             click.echo(show.summary(experiment, data), err=True)
 
     with show.compare_progress(quiet=silent) as tell:
-        told = compare_all(experiment, out=out, base=base, workers=workers, begin=begin, tell=tell)
+        told = compare_all(experiment, out=out, base=base, workers=workers, executor=machines, begin=begin, tell=tell)
     if told.finished:
         _report([out], out, figure_formats, as_json)
     for job, cause in told.failed.items():

@@ -51,7 +51,8 @@ def noisy(view, k, rng):
 def test_a_worker_ends_with_its_input_and_what_users_print_is_no_message(home: Path) -> None:
     (home / "noisy.py").write_text(NOISY, encoding="utf-8")
     e = load(home / "tiny.toml", ["method.selection=noisy.py:noisy"]).resolved("uniform")
-    request = {"method": "uniform", "seed": 0, "folder": "x", "base": str(home), "config": e.model_dump(mode="json")}
+    request = {"method": "uniform", "seed": 0, "folder": "x", "out": ".", "base": str(home)}
+    request["config"] = e.model_dump(mode="json")
     process = subprocess.Popen(
         [sys.executable, "-m", "fedreach.experiments.worker"],
         stdin=subprocess.PIPE,

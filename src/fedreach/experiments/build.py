@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+from torch import nn
 
 from fedreach.data.catalogue import load
 from fedreach.data.datasets import Dataset
 from fedreach.data.federated import FederatedData, federate
 from fedreach.data.partition import Partition, handle_empty
+from fedreach.engines.choice import Choice, choose
 from fedreach.engines.simulation import Simulation, simulate
 from fedreach.errors import ConfigError, DataError
 from fedreach.experiments import names, parts
 from fedreach.experiments.config import Experiment
 from fedreach.federation.round import Federation
+from fedreach.models import build as build_model
 from fedreach.streams import generator
 
 
@@ -33,7 +38,7 @@ class Builder:
             if not isinstance(made, Dataset):
                 raise ConfigError(f"data.name: {data.name!r} must return a Dataset; got {type(made).__name__}.")
             return made
-        name = str(self.base / data.name) if data.name.endswith(".npz") else data.name
+        name = str(self.base / data.name) if data.name.endswith((".npz", ".npy")) else data.name
         return load(name, folder, download=data.download, progress=progress, **data.options)
 
     def federated(self, dataset: Dataset, seed: int) -> FederatedData:
@@ -82,6 +87,19 @@ class Builder:
         """Return the federation that `[method]` describes."""
         return parts.federation(self.experiment, seed, self.base)
 
+    def choice(self, data: FederatedData, seed: int, threads: int = 1) -> Choice:
+        """Return which engine is the fastest, by a short trial."""
+        e, federation = self.experiment, self.federation(seed)
+        module = build_model(
+            self._model(), data.dataset.train_x.shape[1:], data.dataset.num_classes, seed=0, options=e.model.options
+        )
+        parts = (module, data, federation.solver, federation.local, e.engine.device, threads, e.engine.precision)
+        return choose(*parts, cohort=federation.cohort)
+
+    def _model(self) -> str | Callable[..., nn.Module]:
+        name = self.experiment.model.name
+        return name if ":" not in name else names.find("model", name, self.base)
+
     def simulation(self, data: FederatedData, seed: int, threads: int = 1) -> Simulation:
         """Return the federation on its data, with model and engine."""
         e = self.experiment
@@ -94,13 +112,14 @@ class Builder:
             )
         return simulate(
             data,
-            e.model.name if ":" not in e.model.name else names.find("model", e.model.name, self.base),
+            self._model(),
             federation,
             rounds=e.rounds,
             model_options=e.model.options,
             engine=e.engine.name,
             device=e.engine.device,
             threads=threads,
+            precision=e.engine.precision,
             participation=parts.make("participation", e.population.participation, self.base),
             drop_failing=e.run.on_failure == "drop",
         )

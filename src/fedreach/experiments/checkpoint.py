@@ -1,9 +1,14 @@
-"""A run between two rounds, and how it is written to its folder and read back."""
+"""A run between two rounds, and how it is written to its folder and read back.
+
+What clients keep, and large tables of what they sent, stand in files of their own, of which a checkpoint holds the
+places of the rows: so that writing it costs what changed since the last one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -39,9 +44,12 @@ def save(store: RunFolder, snapshot: Snapshot) -> None:
         parts |= {f"{name}.{model}": kept for model, kept in enumerate(getattr(state, name))}
     for name, kept in parts.items():
         tensors |= {f"{name}.{key}": value for key, value in kept.items()}
-    if state.memory is not None:
-        with store.disk(MEMORY):
-            tensors["memory"] = state.memory.places()
+    layouts: dict[str, Any] = {}
+    for name, rows in _in_files(state).items():
+        with store.disk(name):
+            tensors["memory" if name == MEMORY else name] = rows.places(store.path / name)
+        if name != MEMORY or rows.layout.dtype != "float32":
+            layouts[name] = {**asdict(rows.layout), "on_disk": rows.home.on_disk}
     record = {
         "round": state.round,
         "bytes_total": snapshot.bytes_total,
@@ -51,8 +59,25 @@ def save(store: RunFolder, snapshot: Snapshot) -> None:
         "lengths": dict(snapshot.lengths),
         "seconds_total": snapshot.seconds_total,
         "joules_total": snapshot.joules_total,
-    }
+    } | ({"layouts": layouts} if layouts else {})
     store.write_tensors(CHECKPOINT, tensors, record)
+
+
+def finish(store: RunFolder, snapshot: Snapshot) -> None:
+    """Write the checkpoint of a run that nobody will go on with: without what stands in files of its own."""
+    state = snapshot.state
+    gone = _in_files(state)
+    if gone:
+        left = {key: value for key, value in state.selection.items() if f"selection.{key}" not in gone}
+        save(store, replace(snapshot, state=replace(state, memory=None, selection=left)))
+        for name in gone:
+            (store.path / name).unlink(missing_ok=True)
+
+
+def _in_files(state: FederationState) -> dict[str, ClientMemory]:
+    """Return what stands in files of its own, by the name of the file: what clients keep, and large tables."""
+    tables = {f"selection.{key}": value for key, value in state.selection.items()}
+    return {name: rows for name, rows in {**tables, MEMORY: state.memory}.items() if isinstance(rows, ClientMemory)}
 
 
 def load(store: RunFolder, width: int) -> Snapshot | None:
@@ -66,7 +91,14 @@ def load(store: RunFolder, width: int) -> Snapshot | None:
     if found is None:
         return None
     tensors, record = found
-    models = tensors["models"]
+    models, layouts = tensors["models"], {MEMORY: {"width": width}, **record.get("layouts", {})}
+    rows = {
+        name: ClientMemory.stored(store.path / name, places=tensors["memory" if name == MEMORY else name], **layout)
+        for name, layout in layouts.items()
+        if name != MEMORY or "memory" in tensors
+    }
+    memory = rows.pop(MEMORY, None)
+    tensors |= rows
 
     def kept(name: str) -> State:
         return {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
@@ -80,7 +112,7 @@ def load(store: RunFolder, width: int) -> Snapshot | None:
         weighting=kept("weighting"),
         server=tuple(kept(f"server.{model}") for model in range(len(models))),
         solver=tuple(kept(f"solver.{model}") for model in range(len(models))),
-        memory=None if "memory" not in tensors else ClientMemory.stored(store.path / MEMORY, width, tensors["memory"]),
+        memory=memory,
     )
     store.rewind(record["lengths"], record["round"])
     best_loss = np.inf if record["best_loss"] is None else record["best_loss"]

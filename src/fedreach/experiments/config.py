@@ -41,7 +41,7 @@ class Choice(BaseModel):
 
 
 class Data(Choice):
-    """The data set: a name of `fedreach list data`, or the path of an ``.npz`` file."""
+    """The data set: a name of `fedreach list data`, or the path of an ``.npz`` file or of a folder's ``x.npy``."""
 
     name: str = "digits"
     folder: str | None = None  # where the files lie; default: FEDREACH_DATA, then the cache
@@ -98,9 +98,10 @@ class LocalSection(Section):
 class EngineSection(Section):
     """How training is computed; the decisions do not depend on it."""
 
-    name: Literal["auto", "sequential", "stacked"] = "auto"
+    name: Literal["auto", "chain", "sequential", "stacked", "compiled"] = "auto"  # the fastest by a short trial
     device: str = "cpu"
     threads: Positive | None = None  # at work in one run; changes no number; default: the cores, shared by all runs
+    precision: Literal["highest", "high", "medium"] = "highest"  # of products, as torch names it: medium is bfloat16
 
 
 class EvaluationSection(Section):

@@ -5,9 +5,11 @@ run.json               what was run: method, seed, resolved config, environment,
 federation.json        who holds what and who takes part, with a hash
 rounds.jsonl           one row a round          pandas.read_json(path, lines=True)
 clients.jsonl          scores of single clients, a line for each evaluation and population
+engine.json            which engine trains, where the experiment leaves that to a trial
 timing.jsonl           seconds a round; the only rows that differ between two runs of the same thing
 checkpoint.safetensors all that is needed to go on, with
-memory.rows            what clients keep between rounds, where the solver has them; gone when the run is finished
+memory.rows            what clients keep between rounds, where the solver has them; gone when the run is finished,
+selection.rows         as is a table of updates of 16 MiB or more; a smaller one stands in the checkpoint
 last.safetensors, best.safetensors     models by parameter name
 result.json            how it ended; written last
 ```
@@ -25,8 +27,9 @@ import math
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import IO, Any
 
 import numpy as np
@@ -93,6 +96,17 @@ class RunFolder:
         text = json.dumps({"format": FORMAT, **content}, indent=1, allow_nan=False)
         with self._whole(name) as temporary:
             temporary.write_text(text + "\n", encoding="utf-8")
+
+    def agreed(self, name: str, content: Mapping[str, Any]) -> dict[str, Any]:
+        """Write a JSON file unless there is one; return what stands there, the same for all who ask."""
+        with self.disk(name):
+            self.path.mkdir(parents=True, exist_ok=True)
+            with NamedTemporaryFile("w", dir=self.path, prefix=".", suffix=f".{os.getpid()}", encoding="utf-8") as own:
+                own.write(json.dumps({"format": FORMAT, **content}, indent=1, allow_nan=False) + "\n")
+                own.flush()
+                with suppress(FileExistsError):
+                    os.link(own.name, self.path / name)
+        return self.read_json(name) or dict(content)
 
     # ------------------------------------------------------------------------------------------------- rows
 

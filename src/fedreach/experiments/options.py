@@ -28,7 +28,7 @@ def check_choice(kind: str, path: Path_, choice: Mapping[str, Any], base: Path) 
     name = choice.get("name", own.model_fields["name"].default)
     if not isinstance(name, str) or (kind == "partition" and choice.get("file") is not None):
         return []  # said by the section itself; or nothing is drawn
-    if kind == "data" and name.endswith(".npz"):
+    if kind == "data" and name.endswith((".npz", ".npy")):
         return []  # its options are checked as it is read
     try:
         target = names.find(kind, name, base)

@@ -13,17 +13,21 @@ import torch
 
 from fedreach.arrays import AnyArray, Float32s
 from fedreach.data.federated import FederatedData
+from fedreach.engines.ranks import LostRankError, Ranks
 from fedreach.engines.simulation import Simulation
 from fedreach.errors import RunFolderError, TrainingError
 from fedreach.evaluation import Evaluator
 from fedreach.experiments.build import Builder
-from fedreach.experiments.checkpoint import CHECKPOINT, MEMORY, Snapshot, load, save
+from fedreach.experiments.checkpoint import CHECKPOINT, MEMORY, Snapshot, finish, load, save
 from fedreach.experiments.config import Experiment
 from fedreach.experiments.describe import environment, federation_record, git_revision
 from fedreach.experiments.folder import RunFolder
 from fedreach.experiments.identity import blamed, finished, identity
 from fedreach.experiments.machine import cores
+from fedreach.experiments.serving import announce, distributed, placed, serve_run
 from fedreach.federation.round import FederationState, Spending
+
+ENGINE = "engine.json"
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,9 @@ def run(
     base: Path,
     method: str = "run",
     threads: int | None = None,
+    ranks: Ranks | None = None,
+    agreed: Path | None = None,
+    explain: Callable[[str], None] = lambda why: None,
     begin: Callable[[FederatedData], None] = lambda data: None,
     tell: Callable[[Progress], None] = lambda progress: None,
 ) -> dict[str, Any]:
@@ -68,6 +75,11 @@ def run(
         base: Folder that paths in the experiment are relative to.
         method: Name under which the run is reported.
         threads: At work where the experiment does not say; default: the cores. Changes no number.
+        ranks: This process and others that share the work, see `fedreach.engines.joining.joined`. Only rank 0 writes,
+            calls `begin` and `tell`, and returns a result; the others serve it and return nothing. Changes no number.
+        agreed: Folder in which all runs of a comparison note the engine of the one that tried first, so that all are
+            computed alike; None: the run folder. An engine that the experiment names is not noted.
+        explain: Called with which engine trains and why.
         begin: Called once with the federation, before the first round that is to be run.
         tell: Called after every round.
 
@@ -77,8 +89,15 @@ def run(
     """
     store = RunFolder(folder)
     described = identity(experiment, seed, method, base)
+    local_size = 1 if ranks is None else ranks.local_size
+    threads = experiment.engine.threads or threads or max(1, cores() // local_size)
+    if ranks is not None and ranks.rank:
+        serve_run(experiment, described, base, threads, ranks)
+        return {}
     with store.locked():
-        return finished(store, described) or _run(store, experiment, described, base, threads, begin, tell)
+        done = finished(store, described)
+        noted = RunFolder(agreed or folder)
+        return done or _run(store, experiment, described, base, threads, ranks, noted, explain, begin, tell)
 
 
 def _run(
@@ -86,17 +105,24 @@ def _run(
     experiment: Experiment,
     described: Mapping[str, Any],
     base: Path,
-    threads: int | None,
+    threads: int,
+    ranks: Ranks | None,
+    noted: RunFolder,
+    explain: Callable[[str], None],
     begin: Callable[[FederatedData], None],
     tell: Callable[[Progress], None],
 ) -> dict[str, Any]:
     seed = described["seed"]
     try:
+        if ranks is not None:
+            announce(described, ranks)
         with blamed(experiment, base):
-            builder = Builder(experiment, base)
+            builder = Builder(placed(experiment, ranks), base)
             data = builder.federated(builder.dataset(), seed)
-            simulation = builder.simulation(data, seed, experiment.engine.threads or threads or cores())
-            simulation = replace(simulation, memory_file=store.path / MEMORY)
+            builder = _with_engine(builder, data, seed, threads, noted, explain)
+            simulation = replace(builder.simulation(data, seed, threads), memory_file=store.path / MEMORY)
+            if ranks is not None:
+                simulation = distributed(simulation, ranks)
             record = federation_record(data)
             _check_federation(store, record)
             store.write_json("run.json", {**described, "environment": environment(), "git": git_revision(base)})
@@ -104,13 +130,32 @@ def _run(
             begin(data)
             evaluator = Evaluator(simulation.engine, data, seed, experiment.evaluation.samples_per_client)
             result = _Loop(experiment, simulation, evaluator, store, tell).run()
-    except RunFolderError:
+    except (RunFolderError, LostRankError):  # neither is the run's own failure
         raise
     except Exception as error:
         store.write_json("result.json", {"status": "failed", "error": f"{error}" or type(error).__name__})
         raise
     store.write_json("result.json", result)
     return result
+
+
+def _with_engine(
+    builder: Builder, data: FederatedData, seed: int, threads: int, noted: RunFolder, explain: Callable[[str], None]
+) -> Builder:
+    """Return the builder with the engine that was noted, or tried now, where the experiment leaves that open."""
+    section = builder.experiment.engine
+    if section.name != "auto":
+        explain(f"engine {section.name}: the experiment says so")
+        return builder
+    record = noted.read_json(ENGINE)
+    if record is None:
+        choice = builder.choice(data, seed, threads)
+        explain(str(choice))
+        record = noted.agreed(ENGINE, {"name": choice.name})
+    else:
+        explain(f"engine {record['name']}: noted in {noted.path / ENGINE}")
+    engine = section.model_copy(update={"name": record["name"]})
+    return replace(builder, experiment=builder.experiment.model_copy(update={"engine": engine}))
 
 
 class _Mean:
@@ -161,9 +206,7 @@ class _Loop:
             self._save(snapshot)
         self._refuse_if_nobody_counted()
         self.store.write_tensors("last.safetensors", self._models(snapshot.state), {"round": snapshot.state.round})
-        if snapshot.state.memory is not None:  # nobody will go on with it
-            self._save(replace(snapshot, state=replace(snapshot.state, memory=None)))
-            (self.store.path / MEMORY).unlink(missing_ok=True)
+        finish(self.store, snapshot)
         return {
             "status": "finished",
             "rounds": snapshot.state.round,

@@ -1,8 +1,8 @@
 """A process that runs one job after the other: ``python -m fedreach.experiments.worker``.
 
-Jobs come in and messages go out as JSON lines on standard input and output. When the input ends, because the
-comparison is over, was interrupted or was killed, a run that is under way writes its checkpoint and the process ends,
-so that no worker outlives the comparison that started it.
+Jobs come in and messages go out as JSON lines on standard input and output. When ``null`` comes, because the
+comparison is over or was interrupted, or when the input ends without it, because the comparison was killed, a run that
+is under way writes its checkpoint and the process ends. So no worker outlives the comparison that started it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,18 @@ import queue
 import signal
 import sys
 import threading
+import time
 import traceback
 from pathlib import Path
 from typing import Any
 
 from fedreach.errors import FedReachError
 from fedreach.experiments.config import Experiment
+from fedreach.experiments.folder import LOCK_SECONDS
 from fedreach.experiments.run import Progress, run
+
+FORSAKEN_SECONDS = LOCK_SECONDS - 1.0
+"""A worker whose comparison was killed ends by then: whoever goes on with its run waits that long for the folder."""
 
 
 class _Jobs:
@@ -34,12 +39,20 @@ class _Jobs:
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
+        expected = False
         for line in sys.stdin:
-            self.waiting.put(json.loads(line))
+            job = json.loads(line)
+            if job is None:
+                expected = True
+                break
+            self.waiting.put(job)
         self.over.set()
         if self.busy:
             _thread.interrupt_main()
         self.waiting.put(None)
+        if not expected:
+            time.sleep(FORSAKEN_SECONDS)
+            os._exit(1)  # in a long round; nothing is lost but what came after the last checkpoint
 
     def next(self) -> dict[str, Any] | None:
         """Return the next job, or None where the input ended."""
@@ -81,6 +94,7 @@ def _serve(job: dict[str, Any], tell: Any) -> dict[str, Any]:
             base=Path(job["base"]),
             threads=job.get("threads"),
             method=job["method"],
+            agreed=Path(job["out"]),
             tell=tell,
         )
         return {"ended": "finished", "result": result}

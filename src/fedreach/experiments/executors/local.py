@@ -1,0 +1,120 @@
+"""Workers on this machine: processes that are spoken to by JSON lines."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedreach.experiments.config import EngineSection
+from fedreach.experiments.executors import LOG, Message
+from fedreach.experiments.machine import cores
+
+
+@dataclass(frozen=True)
+class Local:
+    """Processes of this machine, as many as it has cores divided by ``engine.threads``.
+
+    A job whose process dies is not tried again: on one's own machine that is mostly for want of memory, and would
+    happen again.
+    """
+
+    tries: int = 1
+
+    @contextlib.contextmanager
+    def pool(self, engine: EngineSection, out: Path, jobs: int, workers: int | None) -> Iterator[list[Process]]:
+        """Hand out processes; see `fedreach.experiments.executors.Executor`."""
+        size = min(workers or max(1, cores() // (engine.threads or 1)), jobs)
+        threads = max(1, cores() // size)  # where the experiment does not say
+        with tidy_log(out):
+            yield [Process(out / LOG, threads) for _ in range(size)]
+
+
+@contextlib.contextmanager
+def tidy_log(out: Path) -> Iterator[None]:
+    """Remove the workers' log in the end where nothing stands in it."""
+    try:
+        yield
+    finally:
+        log = out / LOG
+        if log.exists() and not log.stat().st_size:
+            log.unlink()
+
+
+class Process:
+    """One process, see `fedreach.experiments.worker`.
+
+    Args:
+        log: Takes what it prints.
+        threads: At work in a run where the experiment does not say.
+        environment: Variables beside those of this process.
+        folder: Its working folder; None: that of this process.
+    """
+
+    def __init__(
+        self, log: Path, threads: int, environment: Mapping[str, str] | None = None, folder: Path | None = None
+    ) -> None:
+        self.log, self.threads, self.environment, self.folder = log, threads, environment or {}, folder
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self, hear: Callable[[Message], None]) -> None:
+        """Start the process; it takes jobs at once."""
+        # A session of its own: Ctrl-C reaches the comparison only, which passes it on once.
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "fedreach.experiments.worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                encoding="utf-8",
+                bufsize=1,
+                start_new_session=True,
+                env={**os.environ, **self.environment},
+                cwd=self.folder,
+            )
+        hear({"ready": True})
+        threading.Thread(target=self._listen, args=(self.process, hear), daemon=True).start()
+
+    def _listen(self, process: subprocess.Popen[str], hear: Callable[[Message], None]) -> None:
+        assert process.stdout is not None  # opened as a pipe
+        with process.stdout as lines:
+            for line in lines:
+                if line.endswith("\n"):  # else the process was killed as it wrote
+                    hear(json.loads(line))
+        code = process.wait()
+        hear({"died": f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"})
+
+    def send(self, job: Message) -> None:
+        """Hand out a job."""
+        self._write({**job, "threads": self.threads})
+
+    def end(self) -> None:
+        """Tell the process to end; one that is in a run first writes its checkpoint."""
+        if self.process is not None:
+            assert self.process.stdin is not None  # opened as a pipe
+            self._write(None)
+            with contextlib.suppress(BrokenPipeError):
+                self.process.stdin.close()
+
+    def wait(self) -> None:
+        """Wait for the end, and force it where it does not come."""
+        if self.process is not None:
+            try:
+                self.process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+    def _write(self, message: Message | None) -> None:
+        assert self.process is not None  # it was started
+        assert self.process.stdin is not None  # opened as a pipe
+        with contextlib.suppress(BrokenPipeError):  # a process that died is noticed where its output ends
+            self.process.stdin.write(json.dumps(message) + "\n")
