@@ -1,166 +1,138 @@
-"""FedReach's engines beside pfl-research and plain torch: samples and rounds per second, and peak memory.
+"""FedReach's engines beside pfl-research, Flower, plain torch and the machine's limit: speed and peak memory.
 
-    make bench                                      # all cases; writes docs/benchmarks.md
-    python benchmarks/engine.py --cases mlp lenet   # some cases, printed only
+    make bench                                       # all cases; writes its section of docs/benchmarks.md
+    python benchmarks/engine.py --cases mlp lenet    # some cases, printed only
+    python benchmarks/engine.py --check              # whether all contenders compute the same, in place of timings
+    python benchmarks/engine.py --profile mlp        # where the time of a round goes, in place of timings
 
 Each measurement is a process of its own. All contenders of a case run in turn, pass after pass, so that a machine whose
-speed drifts slows them alike; ratios are taken within a pass, and the table shows their median. Every contender is
-tried with one thread and with all cores (pfl also with one worker a core), and is represented by the setting with the
-highest median rate.
+speed drifts slows them alike; ratios are taken within a pass, and the table shows their median. In the first pass every
+contender is tried with one thread and with all cores (pfl and Flower also with one worker a core), later in those
+settings that were nearly as fast as its best; it is represented by the setting with the highest median rate.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import statistics
-import subprocess
 import sys
-from importlib.util import find_spec
+import textwrap
+import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
-PEERS = Path(__file__).parent / "peers"
-PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
-CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-sys.path.insert(0, str(PEERS))
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
+from cases import ON_A_CPU
 
-class Contender(NamedTuple):
-    """One way to train the cohort."""
+from contenders import CONTENDERS, CORES, ENGINE_NAMES, Row, end_cleanly, fedreach, measure, present
+from page import PAGE, processor, put
+from tables import Rows, limit_table, main_table, phase_table
+from turns import ROUNDS, check, run_case
 
-    name: str
-    script: str
-    arguments: tuple[str, ...] = ()
-    workers: tuple[int, ...] = (1,)
+PROFILED = ("mlp", "lenet", "logistic_device")
 
 
-CONTENDERS = (
-    Contender("fedreach sequential", "fedreach_run.py", ("--engine", "sequential")),
-    Contender("fedreach stacked", "fedreach_run.py", ("--engine", "stacked")),
-    Contender("plain torch", "plain_torch.py", ("--shuffle",)),
-    Contender("pfl", "pfl_run.py", workers=tuple(sorted({1, CORES}))),
-)
-Setting = tuple[int, int]  # workers, threads of each
-
-
-def settings(contender: Contender) -> list[Setting]:
-    """Return the (workers, threads) to try: one process with one thread or all cores, or one worker a core."""
-    return [(w, t) for w in contender.workers for t in sorted({1, max(1, CORES // w)})]
-
-
-def measure(contender: Contender, case: str, setting: Setting, rounds: int, repeats: int) -> dict[str, Any] | None:
-    """Run one contender in a process of its own and return its row; None where it does not run in this setting."""
-    workers, threads = setting
-    launcher = [sys.executable]
-    if workers > 1:
-        launcher += ["-m", "torch.distributed.run", "--standalone", "--nnodes=1", f"--nproc_per_node={workers}"]
-    command = [*launcher, str(PEERS / contender.script), "--case", case, *contender.arguments]
-    command += ["--threads", str(threads), "--rounds", str(rounds), "--repeats", str(repeats)]
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=PEERS, env=environment, check=False)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    if done.returncode or not lines:
-        print(f"  {contender.name} {setting} on {case}: {done.stderr.strip()[-300:]}", file=sys.stderr)
-        return None
-    row: dict[str, Any] = json.loads(lines[-1])
-    return row
-
-
-def run_case(case: str, passes: int, rounds: int, repeats: int) -> dict[str, dict[Setting, list[dict[str, Any]]]]:
-    """Return contender -> setting -> one row a pass."""
-    rows: dict[str, dict[Setting, list[dict[str, Any]]]] = {}
-    for number in range(passes):
-        for contender in CONTENDERS:
-            if contender.name == "pfl" and find_spec("pfl") is None:
-                continue
-            for setting in settings(contender):
-                row = measure(contender, case, setting, rounds, repeats)
-                if row is not None:
-                    rows.setdefault(contender.name, {}).setdefault(setting, []).append(row)
-                    rate = row["samples_per_second"]
-                    print(f"{case} pass {number + 1} {contender.name} {setting}: {rate:,.0f}/s", file=sys.stderr)
+def phases(cases: Sequence[str], engines: Sequence[str], quick: bool) -> list[Row]:
+    """Return where the time goes: a row for each case and engine."""
+    rows = []
+    for case in cases:
+        rounds = 1 if quick else ROUNDS[case]
+        for engine in engines:
+            script = fedreach(engine)._replace(script="phases.py")
+            row = measure(script, case, (1, 1), ["--rounds", str(rounds), "--repeats", "3"])
+            if row is not None:
+                rows.append({"case": case, "engine": engine, "seconds": row})
     return rows
 
 
-def best(rows: dict[Setting, list[dict[str, Any]]]) -> tuple[Setting, list[dict[str, Any]]]:
-    """Return the setting with the highest median rate, and its rows."""
-    return max(rows.items(), key=lambda item: statistics.median(row["samples_per_second"] for row in item[1]))
-
-
-def table_rows(case: str, rows: dict[str, dict[Setting, list[dict[str, Any]]]]) -> list[str]:
-    """Return the Markdown lines of one case."""
-    chosen = {name: best(per_setting) for name, per_setting in rows.items()}
-    reference = chosen.get("pfl")
-    lines = []
-    for name, (setting, found) in chosen.items():
-        rates = [row["samples_per_second"] for row in found]
-        ratio = "-"
-        if reference is not None:
-            pairs = [
-                a["samples_per_second"] / b["samples_per_second"] for a, b in zip(found, reference[1], strict=True)
-            ]
-            ratio = f"{statistics.median(pairs):.2f} ({min(pairs):.2f} to {max(pairs):.2f})"
-        rounds = statistics.median(row["rounds_per_second"] for row in found)
-        memory = statistics.median(row["peak_rss_mb"] for row in found)
-        how = f"{setting[0]} x {setting[1]}"
-        lines.append(
-            f"| {case} | {name} | {statistics.median(rates):,.0f} | {rounds:.3g} | {ratio} | {memory:,.0f} | {how} |"
-        )
-    return lines
+def arguments_of(line: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", nargs="+", default=list(ON_A_CPU), choices=list(ON_A_CPU))
+    names = [contender.name for contender in CONTENDERS]
+    parser.add_argument("--contenders", nargs="+", default=names, choices=names, metavar="NAME", help=", ".join(names))
+    parser.add_argument("--passes", type=int, default=3, help="times all contenders take turns (default: %(default)s)")
+    parser.add_argument(
+        "--minutes", type=float, default=22, help="no pass begins that would take longer (default: %(default)s)"
+    )
+    parser.add_argument("--repeats", type=int, default=3, help="timings in one process (default: %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="one pass with a fifth of the clients: a smoke test")
+    parser.add_argument("--json", type=Path, help="also write all rows to this file")
+    parser.add_argument("--write", action="store_true", help=f"put the tables into {PAGE.name}")
+    parser.add_argument("--check", action="store_true", help="test the results instead of timing them")
+    parser.add_argument(
+        "--profile", nargs="*", choices=list(ON_A_CPU), metavar="CASE", help="only show where time goes"
+    )
+    arguments = parser.parse_args(line)
+    if arguments.quick:
+        arguments.passes = arguments.repeats = 1
+    return arguments
 
 
 def main() -> None:
-    from cases import CASES
+    arguments = arguments_of()
+    end_cleanly()
+    wanted = present(contender for contender in CONTENDERS if contender.name in arguments.contenders)
+    if arguments.check:
+        sys.exit(0 if check(arguments.cases, wanted) else 1)
+    if arguments.profile is not None:
+        print(phase_table(phases(arguments.profile or PROFILED, ENGINE_NAMES, arguments.quick)))
+        return
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
-    parser.add_argument("--passes", type=int, default=3, help="times all contenders take turns (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=2, help="rounds in one timing (default: %(default)s)")
-    parser.add_argument("--repeats", type=int, default=3, help="timings in one process (default: %(default)s)")
-    parser.add_argument("--write", action="store_true", help=f"write {PAGE.name} beside the other documentation")
-    arguments = parser.parse_args()
-
-    header = [
-        "| case | engine | samples/s | rounds/s | ratio to pfl, median (range) | peak MB | workers x threads |",
-        "| --- | --- | ---: | ---: | --- | ---: | --- |",
-    ]
-    body: list[str] = []
-    versions: dict[str, str] = {}
-    for case in arguments.cases:
-        rows = run_case(case, arguments.passes, arguments.rounds, arguments.repeats)
-        body += table_rows(case, rows)
-        for per_setting in rows.values():
-            versions |= next(iter(per_setting.values()))[0]["versions"]
-    text = "\n".join([*header, *body])
-    print(text)
+    began = time.monotonic()
+    found: dict[str, Rows] = {}
+    for number, case in enumerate(arguments.cases, start=1):
+        until = began + 60 * arguments.minutes * number / len(arguments.cases)
+        found[case] = run_case(case, wanted, arguments.passes, arguments.repeats, arguments.quick, until)
+    profiled = [case for case in arguments.cases if case in PROFILED]
+    where = phases(profiled, ENGINE_NAMES, arguments.quick)
+    page = page_of(found, where, arguments, time.monotonic() - began)
+    print(page)
+    if arguments.json:
+        text = json.dumps({"rows": flat(found), "phases": where}, indent=1)
+        arguments.json.write_text(f"{text}\n", encoding="utf-8")
     if arguments.write:
-        PAGE.write_text(_page(text, versions, arguments), encoding="utf-8")
+        put("engine", page)
         print(f"\nWrote {PAGE}")
 
 
-def _page(table: str, versions: dict[str, str], arguments: argparse.Namespace) -> str:
-    cpu = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
-        cpu = names[0] if names else cpu
+def flat(found: dict[str, Rows]) -> list[Row]:
+    """Return all rows, each with its case, contender and pass."""
+    return [
+        {"case": case, "contender": name, "pass": number, **row}
+        for case, rows in found.items()
+        for name, settings in rows.items()
+        for passes in settings.values()
+        for number, row in passes.items()
+    ]
+
+
+def page_of(found: dict[str, Rows], where: list[Row], arguments: argparse.Namespace, seconds: float) -> str:
+    """Return the section of the page."""
+    versions: dict[str, str] = {}
+    for row in flat(found):
+        versions |= row["versions"]
     about = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
-    return f"""# Speed
-
-Made by `python benchmarks/engine.py --write` on {CORES} cores of {cpu}: {about}.
-{arguments.passes} passes in which all contenders take turns, {arguments.repeats} timings of {arguments.rounds} rounds
-in each; medians. Only ratios mean anything on another machine, or on a busy one.
-
-`logistic`, `mlp` (784-200-100-10) and `lenet`: 40 clients of 600 samples, all of them in each round, batch 50.
-`..._device`: 1000 clients of 50 samples, 50 a round, batch 10. One local epoch of SGD, random data; FedReach's
-figures are whole rounds with selection, shuffled batches, weighing and the server step. Each contender is shown at its
-best number of workers and threads. [How the peers are run](../benchmarks/README.md).
-
-{table}
-"""
+    made = (
+        f"Made by `python benchmarks/engine.py --write` in {seconds / 60:.0f} minutes on {CORES} cores of "
+        f"{processor()}: {about}. Up to {arguments.passes} passes in which all contenders take turns, "
+        f"{arguments.repeats} timings in each; medians, with the range over passes. Only ratios mean anything on "
+        f"another machine, or on a busy one."
+    )
+    what = (
+        "`logistic`, `mlp` (784-200-100-10) and `lenet`: 40 clients of 600 samples, all of them in a round, batch 50. "
+        "`..._device`: 1000 clients of 50 samples, 50 a round, batch 10. `digits`: 50 clients of 28 samples, 10 a "
+        "round, batch 16, 64-32-10. One local epoch of SGD, random data; FedReach's figures are whole rounds with "
+        "selection, shuffled batches, weighing and the server step. Each contender is shown at its best number of "
+        "workers and threads; pfl in one process has all cores as threads. The limit is what products and memory "
+        "alone allow. [How the peers are run, and how the limit is made](../benchmarks/README.md)."
+    )
+    parts = [textwrap.fill(made, 120), textwrap.fill(what, 120), main_table(found), limit_table(found)]
+    if where:
+        parts += ["Where the time of a round goes, on one thread:", phase_table(where)]
+    return "\n\n".join(part for part in parts if part)
 
 
 if __name__ == "__main__":

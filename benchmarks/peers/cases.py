@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,23 @@ def make_lenet() -> nn.Sequential:
     )  # fmt: skip
 
 
+def make_small_mlp() -> nn.Sequential:
+    """64-32-10 with ReLU: 2,410 parameters."""
+    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, NUM_CLASSES))
+
+
+def make_cifar_cnn(dropout: bool = True) -> nn.Sequential:
+    """The CNN of pfl-research's CIFAR-10 benchmark: 1,626,442 parameters, with or without its dropout."""
+    layers = [
+        nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.25),
+        nn.Flatten(), nn.Linear(12544, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, NUM_CLASSES),
+    ]  # fmt: skip
+    return nn.Sequential(*(layer for layer in layers if dropout or not isinstance(layer, nn.Dropout)))
+
+
+make_plain_cifar_cnn = partial(make_cifar_cnn, dropout=False)
+
+
 @dataclass(frozen=True)
 class Case:
     """One federation to train with FedAvg: one local epoch of plain SGD per client and round.
@@ -42,11 +60,11 @@ class Case:
     Args:
         name: What the case is called on the command line and in the results.
         make_model: Builds the model; its initial values come from torch's generator, so seed that first.
-        example_shape: Shape of one example, (784,) or (1, 28, 28).
+        example_shape: Shape of one example, such as (784,) or (1, 28, 28).
         num_clients: N, the clients there are.
         samples: m, the examples each client holds.
         cohort: k, the clients of one round.
-        batch_size: Examples in one local step; it divides m.
+        batch_size: Examples in one local step; a client's last batch may be smaller.
         learning_rate: Step size of local SGD.
     """
 
@@ -68,10 +86,14 @@ class Case:
         """Return the same work for a fifth of the clients and of the cohort: enough to check results."""
         return replace(self, num_clients=self.num_clients // 5, cohort=self.cohort // 5)
 
+    def without_dropout(self) -> Case:
+        """Return the case with a model that draws no random numbers in training."""
+        return replace(self, make_model=make_plain_cifar_cnn) if self.make_model is make_cifar_cnn else self
+
     def make_data(self, seed: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Return standard normal examples x and the labels y of a random linear teacher.
 
-        With A a standard normal (784, 10) matrix, y = argmax(x A): labels that can be learnt, so that a peer
+        With A a standard normal (size of x, 10) matrix, y = argmax(x A): labels that can be learnt, so that a peer
         which does not train is noticed.
 
         Returns:
@@ -101,6 +123,7 @@ class Case:
 
 _SILO = {"num_clients": 40, "samples": 600, "cohort": 40, "batch_size": 50}
 _DEVICE = {"num_clients": 1000, "samples": 50, "cohort": 50, "batch_size": 10}
+_DIGITS = {"num_clients": 50, "samples": 28, "cohort": 10, "batch_size": 16}
 
 CASES = {
     case.name: case
@@ -110,5 +133,9 @@ CASES = {
         Case("lenet", make_lenet, (1, 28, 28), **_SILO),
         Case("logistic_device", make_logistic, (784,), **_DEVICE),
         Case("mlp_device", make_mlp, (784,), **_DEVICE),
+        Case("digits", make_small_mlp, (64,), **_DIGITS),
+        Case("cifar", make_cifar_cnn, (3, 32, 32), **_DEVICE),
+        Case("cifar_plain", make_plain_cifar_cnn, (3, 32, 32), **_DEVICE),
     )
 }
+ON_A_CPU = tuple(name for name in CASES if not name.startswith("cifar"))

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import argparse
 import json
+from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from cases import CASES, Case
-from measure import Clock, make_row, parse_arguments, require
+from cases import Case
+from measure import Clock, case_of, family_peak_rss_mb, largest_difference, make_row, parse_arguments, require
 from plain_torch import run_round
 
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData, Ranges
 from fedreach.data.partition import Partition
 from fedreach.data.population import Population
-from fedreach.engines import build_engine
+from fedreach.engines import ENGINES, build_engine
 from fedreach.engines.simulation import Simulation
 from fedreach.federation.round import ClientView, Federation, Selection, State
 from fedreach.federation.selection import Policy
@@ -46,7 +47,7 @@ class InTurns(Policy):
         return {"round": state["round"] + 1}
 
 
-def make_simulation(case: Case, engine: str, seed: int, threads: int) -> Simulation:
+def make_simulation(case: Case, engine: str, seed: int, threads: int, device: str = "cpu") -> Simulation:
     """Return the case as a simulation; everybody takes part, nothing is held out."""
     x, y = case.make_data(seed)
     n, m = y.shape
@@ -63,39 +64,48 @@ def make_simulation(case: Case, engine: str, seed: int, threads: int) -> Simulat
     )
     local = LocalSGD(rate=case.learning_rate, batch_size=case.batch_size)
     federation = Federation(InTurns(case), ByExamples(), FedAvg(), local, Average(), case.cohort, seed)
-    built = build_engine(engine, case.make_model(), data, federation.solver, local, seed, threads=threads)
+    built = build_engine(engine, case.make_model(), data, federation.solver, local, seed, device, threads)
     return Simulation(federation, data, built, rounds=1_000_000)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--engine", default="auto", choices=["auto", "sequential", "stacked"])
+    parser.add_argument("--engine", default="auto", choices=[*ENGINES, "auto"])
     arguments = parse_arguments(parser)
-    case = CASES[arguments.case]
+    case = case_of(arguments)
     if arguments.check:
-        check(case.with_fewer_clients(), arguments.engine, arguments.seed, arguments.threads)
+        check(case, arguments.engine, arguments.seed, arguments.threads, arguments.device)
         return
-    simulation, clock = make_simulation(case, arguments.engine, arguments.seed, arguments.threads), Clock()
+    simulation = make_simulation(case, arguments.engine, arguments.seed, arguments.threads, arguments.device)
+    clock = Clock()
     state = simulation.start()
     for _ in range(arguments.warmup + arguments.rounds * arguments.repeats):
         state = simulation.step(state).state
         clock.lap()
-    print(json.dumps(make_row(f"fedreach {arguments.engine}", case, arguments, clock)))
+    print(json.dumps(make_row(f"fedreach {arguments.engine}", case, arguments, clock, peak_mb=family_peak_rss_mb())))
 
 
-def check(case: Case, engine: str, seed: int, threads: int) -> None:
-    """Require that full-batch FedAvg equals the plain loop's result."""
-    case = replace(case, batch_size=case.samples)
-    simulation = make_simulation(case, engine, seed, threads)
-    net = simulation.engine.module
+def check(case: Case, engine: str, seed: int, threads: int, device: str) -> None:
+    """Require that full-batch FedAvg is the plain loop's, and that a round of batches ends where `sequential` does."""
+    whole = replace(case, batch_size=case.samples)
+    simulation = make_simulation(whole, engine, seed, threads, device)
+    net = deepcopy(simulation.engine.module).cpu()
     start = {name: value.detach().clone() for name, value in net.state_dict().items()}
     x, y = (torch.from_numpy(array) for array in case.make_data(seed))
     expected = run_round(start, net, x, y, case.cohort_of(0), batch_size=case.samples, learning_rate=case.learning_rate)
-    params = torch.from_numpy(simulation.step(simulation.start()).state.params)
-    found = Layout.of(net).views(params)
-    error = max(float((found[name] - expected[name]).abs().max()) for name in expected)
-    moved = max(float((start[name] - expected[name]).abs().max()) for name in expected)
+    found = Layout.of(net).views(torch.from_numpy(simulation.step(simulation.start()).state.params))
+    error, moved = largest_difference(dict(found), expected), largest_difference(start, expected)
     require(error < 1e-6 < moved / 1000, f"{engine} is full-batch FedAvg: off by {error:.1e}, moved {moved:.1e}")
+
+    ends = []
+    for name in (engine, "sequential"):
+        torch.manual_seed(seed)  # of the initial model
+        simulation = make_simulation(case, name, seed, threads, device)
+        state = simulation.start()
+        begin = state.params
+        ends.append(simulation.step(state).state.params)
+    error, moved = (float(np.linalg.norm(ends[1] - other)) for other in (ends[0], begin))
+    require(error < moved / 100, f"{engine} is sequential in a round of batches: off by {error:.1e}, moved {moved:.1e}")
 
 
 if __name__ == "__main__":

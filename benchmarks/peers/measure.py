@@ -19,24 +19,39 @@ import torch
 from cases import CASES, Case
 from torch import nn
 
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
-def parse_arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Add the shared options to `parser`, read the command line and set torch's seed and threads."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+def parse_arguments(parser: argparse.ArgumentParser, threads: int | None = None) -> argparse.Namespace:
+    """Add the shared options to `parser`, read the command line and set torch's seed, threads and precision."""
     workers = int(os.environ.get("WORLD_SIZE", "1"))  # set by torchrun; 1 without it
+    threads = threads or max(1, CORES // workers)
     parser.add_argument("--case", required=True, choices=list(CASES))
     parser.add_argument("--rounds", type=_positive, default=5, help="rounds in one repeat (default: %(default)s)")
     parser.add_argument("--repeats", type=_positive, default=5, help="timings to take (default: %(default)s)")
     parser.add_argument("--warmup", type=_positive, default=2, help="rounds before the clock (default: %(default)s)")
+    parser.add_argument("--threads", type=_positive, default=threads, help="threads (default: %(default)s)")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="default: %(default)s")
     parser.add_argument(
-        "--threads", type=_positive, default=max(1, cores // workers), help="torch threads (default: all cores)"
+        "--tf32", action="store_true", help="let a GPU multiply with inputs rounded to 10 bits, convolutions included"
     )
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--quick", action="store_true", help="a fifth of the clients, as for a check")
     parser.add_argument("--check", action="store_true", help="test the peer's results instead of timing it")
     arguments = parser.parse_args()
+    if arguments.device == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = arguments.tf32
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(arguments.seed)
     return arguments
+
+
+def case_of(arguments: argparse.Namespace) -> Case:
+    """Return the case that is asked for; for a check with fewer clients and no dropout."""
+    case = CASES[arguments.case]
+    if arguments.check or arguments.quick:
+        case = case.with_fewer_clients()
+    return case.without_dropout() if arguments.check else case
 
 
 def _positive(text: str) -> int:
@@ -52,6 +67,8 @@ class Clock:
     ends: list[float] = field(default_factory=list)
 
     def lap(self) -> None:
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
         self.ends.append(time.perf_counter())
 
     def seconds_per_round(self, warmup: int, rounds: int) -> list[float]:
@@ -65,18 +82,40 @@ class Clock:
         return [(end - start) / rounds for start, end in pairwise(marks)]
 
 
-def peak_rss_mb() -> float:
-    """Return the most memory this process has held so far, in MB of 10^6 bytes.
+def peak_rss_mb(process: int | str = "self") -> float:
+    """Return the most memory this process, or another, has held so far, in MB of 10^6 bytes; 0 if it has ended.
+
+    Data that processes share, as those do that were forked, are divided among them; program code is not.
 
     Linux hands a new program the `ru_maxrss` of the process that started it, so a peer started from a large
     process would report that one's memory; the kernel's VmHWM starts anew, and is used where there is one.
     """
-    status = Path("/proc/self/status")
-    if status.exists():
-        kib = next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-        return kib * 1024 / 1e6
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS, KiB elsewhere
-    return peak * (1 if sys.platform == "darwin" else 1024) / 1e6
+    folder = Path(f"/proc/{process}")
+    if not Path("/proc/self/smaps_rollup").exists():
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS, KiB elsewhere
+        return peak * (1 if sys.platform == "darwin" else 1024) / 1e6
+    try:
+        lines = [line for name in ("status", "smaps_rollup") for line in (folder / name).read_text().splitlines()]
+    except OSError:
+        return 0.0
+    kib = {line.split(":")[0]: int(line.split()[1]) for line in lines if line.endswith(" kB")}
+    shared = kib["RssAnon"] + kib["RssShmem"] - kib["Pss_Anon"] - kib["Pss_Shmem"]
+    return (kib["VmHWM"] - shared) * 1024 / 1e6
+
+
+def family_peak_rss_mb() -> float:
+    """Return the sum of `peak_rss_mb` over this process and all that descend from it, as far as the system tells."""
+    children: dict[int, list[int]] = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(status.read_text().rpartition(")")[2].split()[1])
+        except OSError:  # it has ended
+            continue
+        children.setdefault(parent, []).append(int(status.parent.name))
+    family = [os.getpid()]
+    for process in family:  # grows while we go
+        family += children.get(process, [])
+    return sum(map(peak_rss_mb, family))
 
 
 def make_row(
@@ -100,10 +139,16 @@ def make_row(
         "seconds_per_round": [round(s, 6) for s in seconds],
         "peak_rss_mb": round(peak_rss_mb() if peak_mb is None else peak_mb, 1),
         "rounds": arguments.rounds,
+        "gpu_mb": round(torch.cuda.max_memory_allocated() / 1e6, 1) if torch.cuda.is_initialized() else 0.0,
         "threads": arguments.threads,
         "workers": workers,
-        "versions": {"python": platform.python_version(), **{p: version(p) for p in ("torch", "numpy", *packages)}},
+        "versions": versions(*packages),
     }
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Return the versions of python, torch, numpy and these packages."""
+    return {"python": platform.python_version(), **{p: version(p) for p in ("torch", "numpy", *packages)}}
 
 
 @torch.no_grad()

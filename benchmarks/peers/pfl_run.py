@@ -5,8 +5,8 @@
     torchrun --standalone --nnodes=1 --nproc_per_node=2 pfl_run.py --case mlp    # pfl's way to use all cores
 
 Its fast paths are on: users' data are in-memory tensors whose `Dataset` objects, with the batches they cache, live
-from round to round; no evaluation, no metrics output. It runs on the CPU. `use_torch_compile` is left off: pfl calls
-`loss` on the module inside the compiled one, so nothing that it trains would be compiled.
+from round to round, on the GPU with `--device cuda`; no evaluation, no metrics output. `use_torch_compile` is left
+off: pfl calls `loss` on the module inside the compiled one, so nothing that it trains would be compiled.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import os
 from copy import deepcopy
 
 import torch
-from cases import CASES, Case
-from measure import Clock, largest_difference, make_row, mean_loss, parse_arguments, peak_rss_mb, require
+from cases import Case
+from measure import Clock, case_of, largest_difference, make_row, mean_loss, parse_arguments, peak_rss_mb, require
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.algorithm.base import NNAlgorithmParams
 from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -93,17 +93,17 @@ def train(
 
 
 def main() -> None:
-    os.environ["PFL_PYTORCH_DEVICE"] = "cpu"
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments = parse_arguments(parser)
-    case = CASES[arguments.case].with_fewer_clients() if arguments.check else CASES[arguments.case]
+    os.environ["PFL_PYTORCH_DEVICE"] = arguments.device
+    case = case_of(arguments)
     distributed = torch.distributed.is_initialized()  # pfl did so when it was imported under torchrun
     rank, workers = (torch.distributed.get_rank(), torch.distributed.get_world_size()) if distributed else (0, 1)
     if case.cohort % workers:
         # Workers that train unequal numbers of users draw from pfl's sampler unequally often and lose step.
         parser.error(f"--nproc_per_node must divide the cohort of {case.cohort} clients; got {workers}")
-    x, y = (torch.from_numpy(array) for array in case.make_data(arguments.seed))
-    net, clock = case.make_model(), Clock()
+    x, y = (torch.from_numpy(array).to(arguments.device) for array in case.make_data(arguments.seed))
+    net, clock = case.make_model().to(arguments.device), Clock()
     if arguments.check:
         check(case, net, x, y)
     else:

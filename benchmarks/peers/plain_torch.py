@@ -15,8 +15,8 @@ from copy import deepcopy
 
 import numpy as np
 import torch
-from cases import CASES, Case
-from measure import Clock, largest_difference, make_row, mean_loss, parse_arguments, require
+from cases import Case
+from measure import Clock, case_of, largest_difference, make_row, mean_loss, parse_arguments, require
 from torch import nn
 
 State = dict[str, torch.Tensor]
@@ -53,7 +53,7 @@ def run_round(
         net.load_state_dict(server)
         examples, labels = x[client], y[client]
         if rng is not None:
-            order = torch.from_numpy(rng.permutation(len(labels)))
+            order = torch.from_numpy(rng.permutation(len(labels))).to(labels.device)
             examples, labels = examples[order], labels[order]
         for batch, target in zip(examples.split(batch_size), labels.split(batch_size), strict=True):
             optimizer.zero_grad()
@@ -68,9 +68,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shuffle", action="store_true", help="shuffle each client's examples every round")
     arguments = parse_arguments(parser)
-    case = CASES[arguments.case].with_fewer_clients() if arguments.check else CASES[arguments.case]
-    x, y = (torch.from_numpy(array) for array in case.make_data(arguments.seed))
-    model = case.make_model()
+    case = case_of(arguments)
+    x, y = (torch.from_numpy(array).to(arguments.device) for array in case.make_data(arguments.seed))
+    model = case.make_model().to(arguments.device)
     if arguments.check:
         check(case, model, x, y)
         return

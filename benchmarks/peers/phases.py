@@ -1,0 +1,143 @@
+"""Where the time of a round of FedReach goes, on one thread.
+
+    python phases.py --case mlp --engine stacked    # prints one line of JSON
+
+Functions are replaced by ones that note the time and call them; a part within another counts as itself only.
+`selection` is the choice of a cohort, with what the server knows of the clients; `batches` draws the order of examples
+and gathers them; `weighing` is the weights and the weighted mean; `server step` the server's optimiser. Of local
+training, `products` is the share that torch's profiler finds in matrix products and convolutions, `other training` the
+rest: activations, loss, SGD, autograd and Python. The profiler slows down small operations and so overstates the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from cases import CASES
+from fedreach_run import make_simulation
+from measure import parse_arguments
+from torch.profiler import ProfilerActivity, profile
+
+import fedreach.federation.round as round_module
+from fedreach.engines import ENGINES
+from fedreach.engines import simulation as simulation_module
+from fedreach.engines.base import Samples
+from fedreach.engines.simulation import Simulation
+
+PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mv", "aten::addmv", "aten::dot"}
+PARTS = ("selection", "batches", "products", "other training", "weighing", "server step", "rest")
+
+
+class Watch:
+    """Adds up the seconds of parts; a part that runs within another interrupts it."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.running = ["rest"]
+        self.since = time.perf_counter()
+        self.thread = threading.get_ident()
+
+    def note(self) -> None:
+        """Book the time since the last note to the part that is running."""
+        now = time.perf_counter()
+        part = self.running[-1]
+        self.seconds[part] = self.seconds.get(part, 0.0) + now - self.since
+        self.since = now
+
+    def watched(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function, as one that counts as this part."""
+
+        def call(*values: Any, **named: Any) -> Any:
+            if threading.get_ident() != self.thread:
+                return function(*values, **named)
+            self.note()
+            self.running.append(part)
+            try:
+                return function(*values, **named)
+            finally:
+                self.note()
+                self.running.pop()
+
+        return call
+
+
+def places(simulation: Simulation) -> list[tuple[object, str, str]]:
+    """Return owner and name of the functions that are watched, and the part that they are."""
+    federation = simulation.federation
+    found: list[tuple[object, str, str]] = [
+        (Simulation, "view", "selection"),
+        (simulation_module, "plan_probe", "selection"),
+        (simulation_module, "plan_round", "selection"),
+        (type(simulation.engine), "train", "training"),
+        (type(federation.weighting), "weights", "weighing"),
+        (round_module, "weighted_sum", "weighing"),
+        (type(federation.server), "apply", "server step"),
+    ]
+    # What makes batches, wherever engines imported it.
+    modules = [module for name, module in sys.modules.items() if name.startswith("fedreach.engines.")]
+    for owner in (Samples, *modules):
+        names = [name for name, value in vars(owner).items() if name.startswith("batch") and inspect.isfunction(value)]
+        found += [(owner, name, "batches") for name in names]
+    return found
+
+
+def product_share(step: Callable[[], None], watch: Watch) -> float:
+    """Return which share of local training, batches included, is spent in products and convolutions."""
+    watch.seconds.clear()
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        step()
+    watch.note()
+    products = sum(
+        event.self_cpu_time_total for event in profiler.key_averages() if event.key in PRODUCTS or "conv" in event.key
+    )
+    return 1e-6 * products / (watch.seconds["training"] + watch.seconds.get("batches", 0.0))
+
+
+def seconds_of_parts(case: str, engine: str, rounds: int, warmup: int, seed: int) -> dict[str, float]:
+    """Return the seconds of a round that each of the `PARTS` takes."""
+    simulation = make_simulation(CASES[case], engine, seed, threads=1)
+    state = simulation.start()
+
+    def step() -> None:
+        nonlocal state
+        state = simulation.step(state).state
+
+    for _ in range(warmup):
+        step()
+    watch = Watch()
+    with ExitStack() as stack:
+        for owner, name, part in places(simulation):
+            stack.enter_context(patch.object(owner, name, watch.watched(part, getattr(owner, name))))
+        watch.since = time.perf_counter()
+        for _ in range(rounds):
+            step()
+        watch.note()
+        seconds = {part: total / rounds for part, total in watch.seconds.items()}
+        share = product_share(step, watch)
+    training = seconds.pop("training")
+    products = min(training, share * (training + seconds.get("batches", 0.0)))
+    seconds |= {"products": products, "other training": training - products}
+    return {part: seconds.get(part, 0.0) for part in PARTS}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--engine", default="auto", choices=[*ENGINES, "auto"])
+    arguments = parse_arguments(parser, threads=1)
+    torch.set_num_threads(1)
+    rounds = arguments.rounds * arguments.repeats
+    print(json.dumps(seconds_of_parts(arguments.case, arguments.engine, rounds, arguments.warmup, arguments.seed)))
+
+
+if __name__ == "__main__":
+    main()
