@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from fedreach.engines import Chain, Sequential, Stacked
 from fedreach.errors import ConfigError
+from fedreach.federation.round import weighted_sum
 from fedreach.federation.solvers import FedAvg, FedDyn, FedProx, LocalSGD, Scaffold
 from fedreach.models import build
 
@@ -296,3 +297,16 @@ def test_the_masks_of_dropout_do_not_depend_on_the_number_of_threads(kind, feder
 def test_a_model_that_does_not_fit_the_data_is_refused_before_round_1(module, message, federated):
     with pytest.raises(ConfigError, match=message):
         Sequential(module, federated(SIZES), FedAvg(), LocalSGD(), 0)
+
+
+def test_processes_add_up_updates_to_the_bits_of_one(federated, monkeypatch):
+    monkeypatch.setattr("fedreach.engines.base.BLOCK", 7)
+    module, data = make("mlp", federated)
+    engine = Sequential(module, data, *LOOPS["epochs"], 3, threads=3)
+    trained = engine.train(engine.initial, IDS, 1, RATE)
+    weights = np.array([0.1, 0.7, 0.15, 0.05])
+    expected = weighted_sum(weights, trained.update.copy())
+    assert engine.workers.shares(trained.update) or engine.threads == 1
+    assert engine.weighted_sum(weights, trained.update).tobytes() == expected.tobytes()
+    some = trained.update[1:3]  # as where a client was lost
+    assert engine.weighted_sum(weights[1:3], some).tobytes() == weighted_sum(weights[1:3], some.copy()).tobytes()

@@ -20,6 +20,7 @@ from fedreach.data.federated import FederatedData
 from fedreach.engines.batches import batch_plan
 from fedreach.engines.workers import Workers, most_workers
 from fedreach.errors import ConfigError
+from fedreach.federation.round import BLOCK, weighted_sum
 from fedreach.federation.solvers import LocalSGD, LocalSolver
 from fedreach.federation.values import LocalOutputs
 from fedreach.models.flat import Layout, bind, flatten
@@ -221,6 +222,20 @@ class Engine(ABC):
         tensors = {name: torch.from_numpy(rows) for name, rows in terms.items()}
         beginning = torch.from_numpy(start).to(self.device)
         return self.train_group(beginning, ids, round_, rate, torch.from_numpy(update), group, tensors)
+
+    def weighted_sum(self, weights: Floats, update: Float32s) -> Floats:
+        """Return `fedreach.federation.round.weighted_sum`, of which each process takes some columns."""
+        if self.threads == 1 or not self.workers.shares(update):
+            return weighted_sum(weights, update)
+        d = update.shape[1]
+        total = self.workers.array((d,), np.float64)
+        parts = [slice(begin, min(begin + BLOCK, d)) for begin in range(0, d, BLOCK)]
+        self.workers.map("weighted_part", parts, weights, update, total)
+        return total
+
+    def weighted_part(self, part: slice, weights: Floats, update: Float32s, total: Floats) -> None:
+        """Write some columns of the weighted sum."""
+        total[part] = weighted_sum(weights, update[:, part])
 
     def server_step(self, params: Float32s, index: Ints, round_: int, rate: float) -> Float32s:
         """Return the (d,) move of one gradient step on these examples of the server's data."""

@@ -27,6 +27,8 @@ from fedreach.federation.solvers import LocalSGD, LocalSolver
 CACHE_BYTES = 2_000_000
 """What a group may need in a step; more does not stay in the cache."""
 MOST_CLIENTS = 16
+LARGE = 16_384
+"""Weights of a first layer that are worth being done without."""
 MOST_SHAPES = 64
 """Shapes of a step that are kept ready."""
 NUMBERS = 4_000_000
@@ -118,7 +120,8 @@ class Chain(Engine):
 
     def _spans(self, examples: int) -> bool:
         """Return whether the first layer needs no weights of its own for clients that see so many examples."""
-        return self.first is not None and examples <= self.first.outputs
+        first = self.first
+        return first is not None and examples <= first.outputs and first.inputs * first.outputs >= LARGE
 
     def _span(self, index: Ints, counts: Ints, start: Tensor, rate: float, out: Tensor) -> Floats:
         """Train a stack (s, k, b), write how far it moved and return each client's loss, summed over its examples."""

@@ -191,8 +191,8 @@ def finite_rows(update: Float32s) -> Bools:
         array([ True, False,  True, False])
     """
     with np.errstate(over="ignore", invalid="ignore"):
-        # What is not finite stays so in a sum, and one product reads the rows once; a sum may overflow, though.
-        finite = np.isfinite(update @ np.ones(update.shape[1], np.float32))
+        # What is not finite stays so in a sum, which reads the rows once; a sum may overflow, though.
+        finite: Bools = np.isfinite(update.sum(axis=1))
     for row in np.flatnonzero(~finite):
         finite[row] = np.isfinite(update[row]).all()
     return finite

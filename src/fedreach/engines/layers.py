@@ -109,8 +109,9 @@ class PlacedDense:
         self.row = self.row_gradient = None
         if layer.bias is not None:
             self.row, self.row_gradient = stack.views(layer.bias, 1, outputs)
-        self.y, self.dx = memory.take(a, batch, outputs), memory.take(a, batch, inputs)
-        self.x = self.dx
+        self.x = self.y = memory.take(a, batch, outputs)
+        self.dx = torch.empty(0, device=self.y.device)  # made when it is asked for: a first layer never is
+        self.inputs = (a, batch, inputs)
         self.ones = torch.ones(a, 1, batch, device=self.y.device)  # a product with it is a sum over the batch
 
     def forward(self, x: Tensor) -> Tensor:
@@ -125,6 +126,8 @@ class PlacedDense:
         if self.relu:
             torch.ops.aten.threshold_backward.grad_input(dy, self.y, 0.0, grad_input=dy)
         if further:  # before W moves
+            if not self.dx.numel():
+                self.dx = torch.empty(self.inputs, device=dy.device)
             torch.bmm(dy, self.weight, out=self.dx)
         if rate is not None:
             self.weight.baddbmm_(dy.transpose(1, 2), self.x, alpha=-rate)

@@ -138,7 +138,8 @@ class Simulation:
         selection = plan_round(federation, state, view)
         replies = self.clients.work(state, view, selection.ids)
         state = replace(state, memory=replies.memory)
-        new, report = conclude_round(federation, state, view, selection, replies.reports)
+        summed = getattr(self.engine, "weighted_sum", None)
+        new, report = conclude_round(federation, state, view, selection, replies.reports, summed)
         return Round(new, report, replies.reports.update)
 
     def view(self, state: FederationState) -> ClientView:

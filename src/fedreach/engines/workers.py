@@ -89,7 +89,8 @@ class Workers:
         size = max(1, math.prod(shape) * np.dtype(dtype).itemsize)
         fitting = [slot for slot in self._free if size <= len(self._slots[slot]) <= 2 * size + mmap.PAGESIZE]
         if fitting:
-            slot = min(fitting, key=lambda slot: len(self._slots[slot]))
+            # The one that was freed last: what is left of it in a cache need not be fetched.
+            slot = min(reversed(fitting), key=lambda slot: len(self._slots[slot]))
             self._free.remove(slot)
         else:
             # Two, as the last round's array is in use while this round's is made; untouched pages cost nothing.
@@ -182,6 +183,10 @@ class Workers:
             for descriptor in self._tickets:
                 os.close(descriptor)
             self._tickets = None
+
+    def shares(self, value: AnyArray) -> bool:
+        """Return whether all processes see this array."""
+        return isinstance(self._sent(value), _Place)
 
     def _sent(self, value: Any) -> Any:
         if isinstance(value, dict):
