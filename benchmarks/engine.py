@@ -27,10 +27,12 @@ sys.path.insert(0, str(Path(__file__).parent / "peers"))
 from cases import ON_A_CPU
 
 from contenders import CONTENDERS, CORES, ENGINE_NAMES, Row, end_cleanly, fedreach, measure, present
+from fedreach.engines.choice import NOT_TRIED
 from page import PAGE, processor, put
 from tables import Rows, limit_table, main_table, phase_table
 from turns import ROUNDS, check, run_case
 
+USUAL = [name for name in ENGINE_NAMES if name not in NOT_TRIED]
 PROFILED = ("mlp", "lenet", "logistic_device")
 
 
@@ -52,7 +54,8 @@ def arguments_of(line: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", default=list(ON_A_CPU), choices=list(ON_A_CPU))
     names = [contender.name for contender in CONTENDERS]
-    parser.add_argument("--contenders", nargs="+", default=names, choices=names, metavar="NAME", help=", ".join(names))
+    usual = [name for name in names if name not in map("fedreach {}".format, NOT_TRIED)]
+    parser.add_argument("--contenders", nargs="+", default=usual, choices=names, metavar="NAME", help=", ".join(names))
     parser.add_argument("--passes", type=int, default=3, help="times all contenders take turns (default: %(default)s)")
     parser.add_argument(
         "--minutes", type=float, default=22, help="no pass begins that would take longer (default: %(default)s)"
@@ -78,7 +81,7 @@ def main() -> None:
     if arguments.check:
         sys.exit(0 if check(arguments.cases, wanted) else 1)
     if arguments.profile is not None:
-        print(phase_table(phases(arguments.profile or PROFILED, ENGINE_NAMES, arguments.quick)))
+        print(phase_table(phases(arguments.profile or PROFILED, USUAL, arguments.quick)))
         return
 
     began = time.monotonic()
@@ -87,7 +90,7 @@ def main() -> None:
         until = began + 60 * arguments.minutes * number / len(arguments.cases)
         found[case] = run_case(case, wanted, arguments.passes, arguments.repeats, arguments.quick, until)
     profiled = [case for case in arguments.cases if case in PROFILED]
-    where = phases(profiled, ENGINE_NAMES, arguments.quick)
+    where = phases(profiled, USUAL, arguments.quick)
     page = page_of(found, where, arguments, time.monotonic() - began)
     print(page)
     if arguments.json:

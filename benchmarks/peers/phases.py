@@ -29,12 +29,22 @@ from measure import parse_arguments
 from torch.profiler import ProfilerActivity, profile
 
 import fedreach.federation.round as round_module
-from fedreach.engines import ENGINES
+from fedreach.engines import ENGINES, Engine
 from fedreach.engines import simulation as simulation_module
 from fedreach.engines.base import Samples
 from fedreach.engines.simulation import Simulation
 
-PRODUCTS = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mv", "aten::addmv", "aten::dot"}
+PRODUCTS = {
+    "aten::mm",
+    "aten::addmm",
+    "aten::addmm_",
+    "aten::bmm",
+    "aten::baddbmm",
+    "aten::baddbmm_",
+    "aten::mv",
+    "aten::addmv",
+    "aten::dot",
+}
 PARTS = ("selection", "batches", "products", "other training", "weighing", "server step", "rest")
 
 
@@ -81,6 +91,7 @@ def places(simulation: Simulation) -> list[tuple[object, str, str]]:
         (type(simulation.engine), "train", "training"),
         (type(federation.weighting), "weights", "weighing"),
         (round_module, "weighted_sum", "weighing"),
+        (Engine, "weighted_sum", "weighing"),
         (type(federation.server), "apply", "server step"),
     ]
     # What makes batches, wherever engines imported it.
@@ -91,16 +102,13 @@ def places(simulation: Simulation) -> list[tuple[object, str, str]]:
     return found
 
 
-def product_share(step: Callable[[], None], watch: Watch) -> float:
-    """Return which share of local training, batches included, is spent in products and convolutions."""
-    watch.seconds.clear()
+def product_seconds(step: Callable[[], None]) -> float:
+    """Return the seconds that a round spends in products and convolutions: the profiler slows all but these."""
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         step()
-    watch.note()
-    products = sum(
+    return 1e-6 * sum(
         event.self_cpu_time_total for event in profiler.key_averages() if event.key in PRODUCTS or "conv" in event.key
     )
-    return 1e-6 * products / (watch.seconds["training"] + watch.seconds.get("batches", 0.0))
 
 
 def seconds_of_parts(case: str, engine: str, rounds: int, warmup: int, seed: int) -> dict[str, float]:
@@ -123,9 +131,8 @@ def seconds_of_parts(case: str, engine: str, rounds: int, warmup: int, seed: int
             step()
         watch.note()
         seconds = {part: total / rounds for part, total in watch.seconds.items()}
-        share = product_share(step, watch)
     training = seconds.pop("training")
-    products = min(training, share * (training + seconds.get("batches", 0.0)))
+    products = min(training, product_seconds(step))
     seconds |= {"products": products, "other training": training - products}
     return {part: seconds.get(part, 0.0) for part in PARTS}
 
