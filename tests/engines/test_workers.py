@@ -172,8 +172,10 @@ def test_processes_end_when_the_first_one_is_killed_or_interrupted(number, tmp_p
     program.write_text(
         textwrap.dedent(
             """
-            import os, sys, time
+            import os, signal, time
             from fedreach.engines.workers import Workers
+
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in the background
 
             class Work:
                 def wait(self, part):
