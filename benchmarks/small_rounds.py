@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from fedreach.engines.stacked import Stacked
+from fedreach.engines import Engine
 from fedreach.evaluation import Evaluator
 from fedreach.experiments.loading import load
 from fedreach.experiments.run import run
@@ -96,7 +96,7 @@ def shares(rounds: int, options: dict[str, Any]) -> dict[str, float]:
     began: list[float] = []
     with (
         tempfile.TemporaryDirectory() as folder,
-        patch.object(Stacked, "train", timed("training", Stacked.train)),
+        patch.object(Engine, "train", timed("training", Engine.train)),
         patch.object(Evaluator, "evaluate", timed("evaluation", Evaluator.evaluate)),
         patch.object(Evaluator, "evaluate_local", timed("evaluation", Evaluator.evaluate_local)),
     ):

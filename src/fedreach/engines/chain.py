@@ -248,9 +248,15 @@ class _Group:
         self.memory = Memory(device)
         self.matrices = [torch.empty(0, self.width, device=device) for _ in range(2)]
         self.descents: dict[tuple[int, int], Descent] = {}
+        self.counted: dict[int, int] = {}
 
     def numbers(self, batch: int) -> int:
         """Return how many numbers one client needs in a step."""
+        if batch not in self.counted:
+            self.counted[batch] = self._counted(batch)
+        return self.counted[batch]
+
+    def _counted(self, batch: int) -> int:
         nowhere = torch.device("meta")
         row, memory = torch.empty(1, self.width, device=nowhere), Memory(nowhere)
         stack = Stack(row, row, self.begin)
