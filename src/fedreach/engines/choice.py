@@ -29,14 +29,12 @@ ENGINES: dict[str, type[Engine]] = {
 NOT_TRIED = ("compiled",)
 """Engines that `auto` leaves to those who name them: compiling takes longer than many runs."""
 
-CLIENTS, STEPS = 8, 2
-"""What a trial trains at most, and"""
+STEPS = 2
+"""Local steps of a trial."""
+TRIAL_SECONDS = 0.2
+"""A trial has as many clients of a cohort as one after the other would take so long, and"""
 REPEATS = 3
-"""how often; the fastest counts."""
-LONG_SECONDS = 0.05
-"""A trial of one client that takes longer says enough."""
-HOPELESS = 8.0
-"""So many times slower than the best with one client, an engine is not tried with several."""
+"""is made so often; the fastest counts."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +91,8 @@ def choose(
 ) -> Choice:
     """Return the engine that would be the fastest for cohorts of this size.
 
-    Each engine trains a few clients of middling size for a few steps; what a round would take follows from that and
-    from how the engine cuts a cohort into groups for `threads` processes. All engines compute the same but for
+    Each engine trains clients of middling size, as many as a cohort has if that is not long, for two steps in `threads`
+    processes. All engines compute the same but for
     rounding, so this changes no result beyond that; name an engine to have the same bits on every machine.
 
     Raises:
@@ -112,29 +110,24 @@ def choose(
         if name in NOT_TRIED or (name == "stacked" and "chain" in seconds):
             continue  # a chain does the same products with less around them, and vmap takes a second to load
         try:
-            engine = kind(module, data, solver, trial, 0, device, 1, precision)
+            engine = kind(module, data, solver, trial, 0, device, threads, precision)
         except ConfigError as error:
             refused[name] = str(error)
             continue
-        seconds[name] = _round_seconds(engine, middle, local, threads, min(seconds.values(), default=np.inf))
+        seconds[name] = _round_seconds(engine, middle, local)
     if not seconds:
         raise ConfigError([*refused.values()][-1])  # of an engine that takes any model
     return Choice(min(seconds, key=lambda name: seconds[name]), seconds, refused)
 
 
-def _round_seconds(engine: Engine, cohort: Ints, local: LocalSGD, threads: int, best: float) -> float:
+def _round_seconds(engine: Engine, cohort: Ints, local: LocalSGD) -> float:
     """Return what training this cohort would take."""
-    sizes = engine.data.train.sizes
-    steps = _steps(sizes[cohort], local)
-    # Groups go to whoever is free; a round is over when the last one is done.
-    groups = [steps[group].sum() for group in engine.groups(cohort)]
-    in_a_row = max(*groups, sum(groups) / threads) if len(groups) > 1 else groups[0]
+    sizes, cuda = engine.data.train.sizes, engine.device.type == "cuda"
+    # What else the machine does, adds nothing to the time of a processor that works for this process; several have to
+    # be timed by the clock on the wall.
+    clock = time.process_time if engine.threads == 1 and not cuda else time.perf_counter
 
-    # What else the machine does, adds nothing to the time of a processor that works for this process.
-    cuda = engine.device.type == "cuda"
-    clock = time.perf_counter if cuda else time.process_time
-
-    def step_seconds(clients: Ints) -> float:
+    def seconds(clients: Ints) -> float:
         terms = (
             engine.solver.prepare(np.zeros((len(clients), engine.num_trainable), np.float32), {}, np.ones(len(clients)))
             if isinstance(engine.solver, MemorySolver)
@@ -144,15 +137,16 @@ def _round_seconds(engine: Engine, cohort: Ints, local: LocalSGD, threads: int, 
         engine.train(engine.initial, clients, 1, local.rate, terms)
         if cuda:
             torch.cuda.synchronize(engine.device)
-        return (clock() - began) / float(_steps(sizes[clients], engine.local).sum())
+        return clock() - began
 
-    one = cohort[len(cohort) // 2 :][:1]
-    step_seconds(one)  # what is only done once, is done now
-    alone = min(step_seconds(one) for _ in range(2))
-    if alone * STEPS > LONG_SECONDS or alone * in_a_row > HOPELESS * best:
-        return float(alone * in_a_row)
-    few = cohort[(len(cohort) - min(CLIENTS, len(cohort))) // 2 :][:CLIENTS]
-    return float(min(step_seconds(few) for _ in range(REPEATS)) * in_a_row)
+    clients = cohort[len(cohort) // 2 :][:1]
+    seconds(clients)  # what is only done once, is done now
+    took = min(seconds(clients) for _ in range(2))
+    count = min(len(cohort), int(TRIAL_SECONDS / max(took, 1e-6)))
+    if count > 1:  # a stack may pay for many clients only
+        clients = cohort[(len(cohort) - count) // 2 :][:count]
+        took = min(seconds(clients) for _ in range(REPEATS))
+    return float(took * _steps(sizes[cohort], local).sum() / _steps(sizes[clients], engine.local).sum())
 
 
 def _steps(sizes: Ints, local: LocalSGD) -> Ints:
