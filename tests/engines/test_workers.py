@@ -66,7 +66,7 @@ def test_what_is_not_shared_is_sent_and_pieces_of_what_is_shared_too():
     work = Work()
     workers = Workers(work, 2)
     shared = workers.copy(np.arange(6.0))
-    for given in (shared, shared[2:], np.arange(6.0)[::-1], shared.reshape(2, 3)[1]):
+    for given in (shared, shared[2:], shared[::-1], np.arange(6.0)[::-1], shared.reshape(2, 3)[1]):
         assert workers.map("named", range(3), {"numbers": given}) == [float(number) for number in given[:3]]
 
 
@@ -120,6 +120,20 @@ def test_a_process_that_is_killed_is_reported_and_replaced():
     os.kill(pids(workers)[0], signal.SIGKILL)  # between two calls nothing is lost
     time.sleep(0.1)
     assert len(set(workers.map("wait", range(4)))) == 2
+
+
+def test_a_process_that_the_user_forks_does_not_end_them():
+    work = Work()
+    workers = Workers(work, 2)
+    workers.map("wait", range(2))
+    before = pids(workers)
+    pid = os.fork()
+    if pid == 0:
+        workers.end()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert len(set(workers.map("wait", range(4)))) == 2
+    assert pids(workers) == before
 
 
 def test_processes_end_with_the_engine():

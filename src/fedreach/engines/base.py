@@ -261,7 +261,8 @@ class Engine(ABC):
             ids: (k,) the clients.
             before: Whether to add what the broadcast model says.
         """
-        start, moved = self.workers.copy(broadcast), self.workers.copy(update)
+        start = self.workers.copy(broadcast)
+        moved = update if self.workers.shares(update) else self.workers.copy(update)
         with _kernels(self.precision):
             return self.workers.map("outputs_of", range(len(ids)), start, moved, ids, before)
 
@@ -297,20 +298,21 @@ class Engine(ABC):
         workers, m = self.workers, len(index)
         right, loss = workers.array((m,), np.bool_), workers.array((m,), np.float32)
         parts = [slice(begin, begin + EVALUATION_PART) for begin in range(0, m, EVALUATION_PART)]
-        name = next(name for name in SAMPLES if getattr(self, name) is samples)
+        given = next((name for name in SAMPLES if getattr(self, name) is samples), samples)
         with _kernels(self.precision):
-            arguments = workers.copy(np.asarray(params, np.float32)), name, workers.copy(np.asarray(index, np.int64))
+            arguments = workers.copy(np.asarray(params, np.float32)), given, workers.copy(np.asarray(index, np.int64))
             workers.map("predict_part", parts, *arguments, right, loss)
         return right, loss
 
     def predict_part(
-        self, part: slice, params: Float32s, samples: str, index: Ints, right: Bools, loss: Float32s
+        self, part: slice, params: Float32s, samples: str | Samples, index: Ints, right: Bools, loss: Float32s
     ) -> None:
-        """Write what the model says about a part of the samples."""
+        """Write what the model says about a part of the samples; of its own, the name."""
+        samples = getattr(self, samples) if isinstance(samples, str) else samples
         bind(self.module, self.tensor(params), layout=self.layout)
         self.module.eval()
         begin = part.start
-        for logits, y in _logits(self.module, getattr(self, samples), torch.from_numpy(index[part]).to(self.device)):
+        for logits, y in _logits(self.module, samples, torch.from_numpy(index[part]).to(self.device)):
             rows = slice(begin, begin := begin + len(y))
             right[rows] = (logits.argmax(-1) == y).cpu().numpy()
             loss[rows] = F.cross_entropy(logits, y, reduction="none").cpu().numpy()

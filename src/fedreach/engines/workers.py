@@ -53,6 +53,7 @@ class _Twin(NamedTuple):
 
     connection: Connection
     pid: int
+    parent: int  # who ends it; a process that the user forks later has this list, too
 
 
 class Workers:
@@ -126,7 +127,7 @@ class Workers:
         return results
 
     def _map(self, engine: Any, method: str, parts: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
-        if self._known_slots < len(self._slots) or any(_ended(twin.pid) for twin in self._twins):
+        if self._known_slots < len(self._slots) or any(map(_ended, self._twins)):
             self.end()
         if not self._twins:
             self._fork(engine)
@@ -174,7 +175,7 @@ class Workers:
                 finally:
                     os._exit(1)  # nothing of the first process is cleaned up here
             theirs.close()
-            self._twins.append(_Twin(ours, pid))
+            self._twins.append(_Twin(ours, pid, os.getpid()))
 
     def end(self) -> None:
         """End the other processes; the next call starts new ones."""
@@ -194,7 +195,8 @@ class Workers:
         if isinstance(value, np.ndarray):
             owner = value.base
             slot = self._owners.get(id(owner))
-            if slot is not None and owner is not None and value.nbytes == owner.nbytes:  # all of it, not a piece
+            # All of it in its order, not a piece or a reversed view.
+            if slot is not None and owner is not None and value.nbytes == owner.nbytes and value.flags.c_contiguous:
                 return _Place(slot, value.shape, value.dtype.str)
         return value
 
@@ -204,9 +206,9 @@ def _release(owners: dict[int, int], free: list[int], key: int, slot: int) -> No
     free.append(slot)
 
 
-def _ended(pid: int) -> bool:
+def _ended(twin: _Twin) -> bool:
     try:
-        return bool(os.waitpid(pid, os.WNOHANG)[0])
+        return bool(os.waitpid(twin.pid, os.WNOHANG)[0])
     except ChildProcessError:  # somebody else heard of its end
         return True
 
@@ -214,6 +216,8 @@ def _ended(pid: int) -> bool:
 def _end(twins: list[_Twin]) -> None:
     for twin in twins:
         twin.connection.close()
+        if twin.parent != os.getpid():
+            continue
         with contextlib.suppress(ProcessLookupError):
             os.kill(twin.pid, signal.SIGKILL)
     for twin in twins:
