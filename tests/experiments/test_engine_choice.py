@@ -10,7 +10,7 @@ from typing import Any
 Command = Callable[..., Any]
 
 
-def note(folder: Path, name: str) -> None:
+def note(folder: Path, name: str | None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "engine.json").write_text(json.dumps({"format": 2, "name": name}), encoding="utf-8")
 
@@ -57,3 +57,11 @@ def test_all_runs_of_a_comparison_take_the_engine_that_was_noted_for_it(fedreach
         one, other = ((home / out / run / "rounds.jsonl").read_bytes() for out in ("noted", "named"))
         assert one == other
         assert not (home / "open" / run / "engine.json").exists()
+
+
+def test_a_note_that_names_no_engine_is_refused(refused: Callable[..., str], home: Path) -> None:
+    for name in ("chian", None):
+        note(home / "x", name)
+        assert f"x/engine.json must name an engine; got {name!r}. Remove it" in refused(
+            3, "run", "tiny.toml", "--out", "x"
+        )

@@ -13,6 +13,7 @@ import torch
 
 from fedreach.arrays import AnyArray, Float32s
 from fedreach.data.federated import FederatedData
+from fedreach.engines.choice import ENGINES
 from fedreach.engines.ranks import LostRankError, Ranks
 from fedreach.engines.simulation import Simulation
 from fedreach.errors import RunFolderError, TrainingError
@@ -152,8 +153,12 @@ def _with_engine(
         choice = builder.choice(data, seed, threads)
         explain(str(choice))
         record = noted.agreed(ENGINE, {"name": choice.name})
-    else:
+    elif record.get("name") in ENGINES:
         explain(f"engine {record['name']}: noted in {noted.path / ENGINE}")
+    else:
+        raise RunFolderError(
+            f"{noted.path / ENGINE} must name an engine; got {record.get('name')!r}. Remove it to have one tried anew."
+        )
     engine = section.model_copy(update={"name": record["name"]})
     return replace(builder, experiment=builder.experiment.model_copy(update={"engine": engine}))
 
