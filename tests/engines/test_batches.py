@@ -1,10 +1,11 @@
 """Which examples a client sees in which step."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedreach.engines.batches import batch_plan
+from fedreach.engines.batches import batch_plan, batch_plans
 from fedreach.federation.solvers import LocalSGD
 
 laws = settings(max_examples=80, deadline=None, derandomize=True)
@@ -65,3 +66,23 @@ def test_the_first_place_of_an_epoch_is_uniform_over_the_examples():
     draws, n = 4000, 5
     first = [batch_plan(0, t, 0, n, LocalSGD(batch_size=2))[0, 0] for t in range(draws)]
     assert (abs(np.bincount(first, minlength=n) - draws / n) < 4.5 * np.sqrt(draws * 0.2 * 0.8)).all()
+
+
+@pytest.mark.parametrize(
+    "local",
+    [
+        LocalSGD(batch_size=4),
+        LocalSGD(batch_size=4, epochs=3),
+        LocalSGD(batch_size=4, steps=5),
+        LocalSGD(batch_size=50, epochs=2),
+    ],
+)
+@pytest.mark.parametrize("sizes", [(12, 12, 12), (13, 1, 8, 4)])
+def test_the_plans_of_several_clients_are_those_of_each(local, sizes):
+    parts = [100 * client + np.arange(size)[::-1] for client, size in enumerate(sizes)]
+    table = batch_plans(3, 7, np.arange(len(sizes)) + 5, parts, local)
+    for client, (part, rows) in enumerate(zip(parts, table, strict=True)):
+        plan = batch_plan(3, 7, client + 5, len(part), local)
+        expected = np.full(rows.shape, -1)
+        expected[: plan.shape[0], : plan.shape[1]] = np.where(plan >= 0, part[plan], -1)
+        assert np.array_equal(rows, expected)

@@ -9,6 +9,7 @@ the same memory. `sequential` is the plain twin, and tests hold the two equal.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from fedreach.arrays import Floats, Ints
 from fedreach.data.federated import FederatedData
-from fedreach.engines.base import Engine, Precision, Terms
+from fedreach.engines.base import Engine, Terms
 from fedreach.engines.batches import batch_plans
 from fedreach.engines.layers import Dense, Descent, Layer, Memory, Stack
 from fedreach.engines.recognition import NotAChainError, chain_of
@@ -46,10 +47,8 @@ class Chain(Engine):
         data: FederatedData,
         solver: LocalSolver,
         local: LocalSGD,
-        seed: int,
-        device: str = "cpu",
-        threads: int = 1,
-        precision: Precision = "highest",
+        *others: Any,
+        **options: Any,
     ) -> None:
         d = data.dataset
         try:
@@ -59,7 +58,7 @@ class Chain(Engine):
                 f"engine.name = 'chain' needs a model of linear layers, convolutions, ReLU, 2 x 2 max pooling and "
                 f"flattening, one after the other; of {type(module).__name__}, {error}. Use 'auto'."
             ) from error
-        super().__init__(module, data, solver, local, seed, device, threads, precision)
+        super().__init__(module, data, solver, local, *others, **options)
         steady = not (local.momentum or local.weight_decay) and local.clip_norm is None
         self.follows_at_once = steady and _leaves_alone(solver)
         self.minus_one_hot = -torch.eye(d.num_classes, device=self.device)

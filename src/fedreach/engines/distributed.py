@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 
 from fedreach.arrays import Bools, Float32s, Floats, Ints
-from fedreach.engines.base import EVALUATION_BATCH, Engine, Samples, Trained
+from fedreach.engines.base import EVALUATION_BATCH, SAMPLES, Engine, Samples, Trained
 from fedreach.engines.ranks import Ranks
 from fedreach.federation.solvers import LocalSGD
 from fedreach.federation.values import LocalOutputs
 
-SAMPLES = ("train_samples", "true_samples", "test_samples")
 FORGET = 0.5  # how much of what is known about the speed of the ranks is kept from round to round
 
 

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from fedreach.arrays import Floats, Ints
 from fedreach.engines.base import Engine, Terms, seeded
+from fedreach.engines.batches import batch_plans
 from fedreach.errors import TrainingError
 from fedreach.streams import torch_seed
 
@@ -48,9 +49,10 @@ class Stacked(Engine):
         self, start: Tensor, ids: Ints, round_: int, rate: float, update: Tensor, group: Ints, terms: Terms
     ) -> tuple[Floats, Ints]:
         """Train the clients from the (d,) `start`, all in one stack."""
-        plans = self.plans(ids[group], round_)
-        order = np.argsort([-len(plan) for plan in plans], kind="stable")
-        index = stacked_plans([plans[i] for i in order])
+        parts = [self.data.train[int(client)] for client in ids[group]]
+        index = batch_plans(self.seed, round_, ids[group], parts, self.local)
+        order = np.argsort(-(index >= 0).any(axis=2).sum(axis=1), kind="stable")
+        index = index[order]
         counts = (index >= 0).sum(axis=2)  # (k, steps), 0 where a client is done
         batches = torch.from_numpy(index).to(self.device)
 
@@ -173,15 +175,6 @@ class Stacked(Engine):
         gradient_of = vmap(grad_and_value(loss_of, has_aux=True), in_dims=in_dims, randomness="different")
         result: tuple[Tensors, tuple[Tensor, Tensors]] = gradient_of(weights, statistics, x, y, weight)
         return result
-
-
-def stacked_plans(plans: list[Ints]) -> Ints:
-    """Return (k, steps, batch) with -1 where a client has no such step or sample."""
-    shape = (len(plans), max(len(plan) for plan in plans), max(plan.shape[1] for plan in plans))
-    stacked = np.full(shape, -1, np.int64)
-    for row, plan in zip(stacked, plans, strict=True):
-        row[: plan.shape[0], : plan.shape[1]] = plan
-    return stacked
 
 
 class _recurrence:  # noqa: N801 (a context manager, used like a function)
