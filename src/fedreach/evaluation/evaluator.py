@@ -69,32 +69,14 @@ class Evaluator:
             clusters: (n,) which of the models each participant has; needed where there are several.
         """
         served = _Served.of(models, clusters, self.participant_ids)
-        columns: dict[str, float] = {}
-        records: list[dict[str, Any]] = []
-        rng = generator(self.seed, "bootstrap", round_)
-        means = {}
-        for name, population, group in (
-            ("id", "participants", self.participants),
-            ("unseen", "unseen", self.unseen),
-        ):
-            if len(group.ids):
-                scores = self._scores(served, self.engine.true_samples, group)
-                means[name] = bootstrap_means(scores.accuracy, rng)
-                columns |= _columns(name, scores, interval(means[name]))
-                records.append(scores.record(round_, population))
-        if {"id", "unseen"} <= means.keys():
-            columns["participation_gap"] = columns["id_accuracy"] - columns["unseen_accuracy"]
-            low, high = interval(means["id"] - means["unseen"])
-            columns |= {"participation_gap_low": low, "participation_gap_high": high}
-        columns["train_accuracy"] = float(
-            self._scores(served, self.engine.train_samples, self.training).accuracy.mean()
-        )
-        if "id_accuracy" in columns:
-            columns["out_of_sample_gap"] = columns["train_accuracy"] - columns["id_accuracy"]
+        engine, test = self.engine, None
+        participants = self._scores(served, engine.true_samples, self.participants)
+        unseen = self._scores(served, engine.true_samples, self.unseen)
+        training = self._scores(served, engine.train_samples, self.training)
         if len(self.test_index):
-            right, loss = served.predict(self.engine, self.engine.test_samples, self.test_index, None)
-            columns |= {"test_accuracy": float(right.mean()), "test_loss": float(loss.mean(dtype=np.float64))}
-        return {name: round(value, 9) for name, value in columns.items()}, records
+            right, loss = served.predict(engine, engine.test_samples, self.test_index, None)
+            test = float(right.mean()), float(loss.mean(dtype=np.float64))
+        return summarized(self.seed, round_, participants, unseen, training, test)
 
     def evaluate_local(
         self, models: Float32s, cohort: Ints, round_: int
@@ -115,6 +97,8 @@ class Evaluator:
 
     def _scores(self, served: _Served, samples: Any, group: Group) -> Scores:
         own = np.repeat(group.ids, group.sizes)
+        if not len(own):
+            return Scores(group.ids, group.sizes, np.empty(0), np.empty(0))
         return group.scores(*served.predict(self.engine, samples, group.index, own))
 
 
@@ -151,6 +135,46 @@ class _Served:
             mean_right += share * one_right
             mean_loss += share * one_loss.astype(np.float64)
         return mean_right, mean_loss
+
+
+def summarized(
+    seed: int,
+    round_: int,
+    participants: Scores,
+    unseen: Scores,
+    training: Scores,
+    test: tuple[float, float] | None = None,
+) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    """Return the columns of a round, see `Evaluator`, and the lines about single clients, from the clients' scores.
+
+    Args:
+        seed: Of the run.
+        round_: The round.
+        participants: On their held-out data.
+        unseen: Clients that never train, on all their data.
+        training: Participants on the data they train on.
+        test: Accuracy and mean loss on the standard test set.
+    """
+    columns: dict[str, float] = {}
+    records: list[dict[str, Any]] = []
+    rng = generator(seed, "bootstrap", round_)
+    means = {}
+    for name, population, scores in (("id", "participants", participants), ("unseen", "unseen", unseen)):
+        if len(scores.ids):
+            means[name] = bootstrap_means(scores.accuracy, rng)
+            columns |= _columns(name, scores, interval(means[name]))
+            records.append(scores.record(round_, population))
+    if {"id", "unseen"} <= means.keys():
+        columns["participation_gap"] = columns["id_accuracy"] - columns["unseen_accuracy"]
+        low, high = interval(means["id"] - means["unseen"])
+        columns |= {"participation_gap_low": low, "participation_gap_high": high}
+    if len(training.ids):
+        columns["train_accuracy"] = float(training.accuracy.mean())
+        if "id_accuracy" in columns:
+            columns["out_of_sample_gap"] = columns["train_accuracy"] - columns["id_accuracy"]
+    if test is not None:
+        columns |= {"test_accuracy": test[0], "test_loss": test[1]}
+    return {name: round(value, 9) for name, value in columns.items()}, records
 
 
 def _columns(name: str, scores: Scores, bounds: tuple[float, float]) -> dict[str, float]:

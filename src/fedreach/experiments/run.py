@@ -9,24 +9,24 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
-from fedreach.arrays import AnyArray, Float32s
+from fedreach.arrays import Float32s
 from fedreach.data.federated import FederatedData
 from fedreach.engines.choice import ENGINES
 from fedreach.engines.ranks import LostRankError, Ranks
 from fedreach.engines.simulation import Simulation
-from fedreach.errors import RunFolderError, TrainingError
+from fedreach.errors import RunFolderError
 from fedreach.evaluation import Evaluator
 from fedreach.experiments.build import Builder
-from fedreach.experiments.checkpoint import CHECKPOINT, MEMORY, Snapshot, finish, load, save
+from fedreach.experiments.checkpoint import MEMORY, Snapshot
 from fedreach.experiments.config import Experiment
 from fedreach.experiments.describe import environment, federation_record, git_revision
 from fedreach.experiments.folder import RunFolder
 from fedreach.experiments.identity import blamed, finished, identity
+from fedreach.experiments.ledger import Ledger, check_federation
 from fedreach.experiments.machine import cores
 from fedreach.experiments.serving import announce, distributed, placed, serve_run
-from fedreach.federation.round import FederationState, Spending
+from fedreach.federation.round import FederationState
 
 ENGINE = "engine.json"
 
@@ -125,7 +125,7 @@ def _run(
             if ranks is not None:
                 simulation = distributed(simulation, ranks)
             record = federation_record(data)
-            _check_federation(store, record)
+            check_federation(store, record)
             store.write_json("run.json", {**described, "environment": environment(), "git": git_revision(base)})
             store.write_json("federation.json", record)
             begin(data)
@@ -190,11 +190,13 @@ class _Loop:
     ) -> None:
         self.experiment, self.simulation, self.evaluator = experiment, simulation, evaluator
         self.store, self.tell = store, tell
+        stops = experiment.run.on_failure == "stop"
+        self.ledger = Ledger(store, simulation.federation, simulation.engine.layout, stops)
         self.round_time, self.evaluation_time = _Mean(), _Mean()
 
     def run(self) -> dict[str, Any]:
         began = written = time.monotonic()
-        snapshot = self.saved = load(self.store, self.simulation.engine.num_trainable) or self._begin()
+        snapshot = self.saved = self.ledger.load() or self._begin()
         first = snapshot.state.round
         try:
             while snapshot.state.round < self.experiment.rounds and not self._patience_is_over(snapshot):
@@ -209,133 +211,46 @@ class _Loop:
         finally:
             # Also on Ctrl-C or a full disk: the snapshot is always that of the last round that ended.
             self._save(snapshot)
-        self._refuse_if_nobody_counted()
-        self.store.write_tensors("last.safetensors", self._models(snapshot.state), {"round": snapshot.state.round})
-        finish(self.store, snapshot)
-        return {
-            "status": "finished",
-            "rounds": snapshot.state.round,
-            "best_round": snapshot.best_round,
-            "lengths": self.store.lengths(),
-            "error": None,
-        }
+        return self.ledger.finish(snapshot)
 
     def _save(self, snapshot: Snapshot) -> None:
         """Write a checkpoint, and hold on to it: what clients kept then must not be written over before the next."""
-        save(self.store, snapshot)
+        self.ledger.save(snapshot)
         self.saved = snapshot
 
-    def _refuse_if_nobody_counted(self) -> None:
-        if any(row["cohort"] for row in self.store.each_row("rounds.jsonl")):  # mostly that of round 1: no more is read
-            return
-        rows = self.store.rows("rounds.jsonl")[1:]
-        lost = sum(len(row["lost"]) for row in rows)
-        if lost:
-            raise TrainingError(
-                f"No client's update counted in any of the {len(rows)} rounds: all {lost} were lost or not finite. "
-                "Lower local.rate or set local.clip_norm, and choose another folder with --out."
-            )
-
     def _begin(self) -> Snapshot:
-        if len(self.store.rows("rounds.jsonl")) > 1:  # with one row it was interrupted before the first checkpoint
-            raise RunFolderError(
-                f"{self.store.path} holds rounds, but {CHECKPOINT} is missing. Put it back, or move the run folder "
-                "away to start this run anew."
-            )
-        state = self.simulation.start()
-        self.store.rewind(dict.fromkeys(self.store.lengths(), 0), -1)
-        snapshot = Snapshot(state, 0, 0, np.inf, 0, {})
-        row = {
-            "round": 0,
-            "cohort": [],
-            "weights": [],
-            "lost": [],
-            "bytes_down": 0,
-            "bytes_up": 0,
-            "bytes_total": 0,
-            "probe_bytes": 0,
-        }
-        if self.experiment.radio is not None:
-            row |= _spent(Spending(0.0, 0.0, 0.0, 0.0, None), snapshot)
+        snapshot, row = self.ledger.begin(self.simulation.start())
         snapshot, _ = self._close(snapshot, row, None, {})
-        save(self.store, snapshot)
+        self.ledger.save(snapshot)
         return snapshot
 
     def _round(self, snapshot: Snapshot) -> tuple[Snapshot, dict[str, Any], Mapping[int, str]]:
         began = time.perf_counter()
         with self.store.disk(MEMORY):
             done = self.simulation.step(snapshot.state)
-        report = done.report
-        total = snapshot.bytes_total + report.bytes_down + report.bytes_up
-        row = {
-            "round": done.state.round,
-            "cohort": list(report.cohort),
-            "weights": [round(w, 9) for w in report.weights],
-            "lost": list(report.lost),
-            "metrics": {name: [round(value, 9) for value in values] for name, values in report.metrics.items()},
-            "train_loss": None if report.train_loss is None else round(report.train_loss, 9),
-            "bytes_down": report.bytes_down,
-            "bytes_up": report.bytes_up,
-            "bytes_total": total,
-            "probe_bytes": report.probe_bytes,
-        }
-        if report.spending is not None:
-            snapshot = replace(
-                snapshot,
-                seconds_total=snapshot.seconds_total + report.spending.seconds,
-                joules_total=snapshot.joules_total + report.spending.joules,
-            )
-            row |= _spent(report.spending, snapshot)
-        if report.remark:
-            row["remark"] = report.remark
-        if report.by_server:
-            row["by_server"] = True
-        if len(done.state.models) > 1:
-            row["clusters"] = done.state.clusters.tolist()
-        timing = {"round": done.state.round, "train_seconds": self.round_time.add(time.perf_counter() - began)}
-        local = LocalModels(report.cohort, self._broadcast(snapshot.state, report.cohort), done.update)
-        snapshot, row = self._close(replace(snapshot, state=done.state, bytes_total=total), row, local, timing)
-        return snapshot, row, report.lost
+        cohort = done.report.cohort
+        local = LocalModels(cohort, self._broadcast(snapshot.state, cohort), done.update)
+        snapshot, row = self.ledger.after(snapshot, done.state, done.report)
+        timing = {"train_seconds": self.round_time.add(time.perf_counter() - began)}
+        snapshot, row = self._close(snapshot, row, local, timing)
+        return snapshot, row, done.report.lost
 
     def _close(
         self, snapshot: Snapshot, row: dict[str, Any], local: LocalModels | None, timing: dict[str, Any]
     ) -> tuple[Snapshot, dict[str, Any]]:
         """Evaluate where it is due, append the rows and return the snapshot after them."""
         number, e = snapshot.state.round, self.experiment.evaluation
-        lines: list[dict[str, Any]] = []
-        if number % e.every == 0 or number == self.experiment.rounds:
-            began = time.perf_counter()
-            models = snapshot.state.served(self.simulation.federation)
-            columns, lines = self.evaluator.evaluate(models, number, snapshot.state.clusters)
-            if local is not None and e.local and local.cohort:
-                cohort = np.array(local.cohort, dtype=np.int64)
-                more, more_lines = self.evaluator.evaluate_local(local.broadcast + local.update, cohort, number)
-                columns, lines = {**columns, **more}, lines + more_lines
-            self._refuse_if_diverged(number, columns)
-            row = {**row, **columns}
-            timing = {**timing, "evaluate_seconds": self.evaluation_time.add(time.perf_counter() - began)}
-            snapshot = self._judge(snapshot, columns.get("id_loss", np.inf))
-        self.store.append("rounds.jsonl", row)
-        for line in lines:
-            self.store.append("clients.jsonl", line)
-        self.store.append("timing.jsonl", {"round": number, **timing})
-        return replace(snapshot, lengths=self.store.lengths()), row
-
-    def _refuse_if_diverged(self, number: int, columns: Mapping[str, float]) -> None:
-        diverged = [name for name, value in columns.items() if not np.isfinite(value)]
-        if diverged and self.experiment.run.on_failure == "stop":
-            raise TrainingError(
-                f"The model diverged: {diverged[0]} is not finite after round {number}. Lower local.rate or set "
-                "local.clip_norm; or go on all the same by run.on_failure = 'drop'."
-            )
-
-    def _judge(self, snapshot: Snapshot, loss: float) -> Snapshot:
-        """Keep the model with the lowest loss on the participants' held-out data; never look at the test set."""
-        if loss < snapshot.best_loss:
-            number = snapshot.state.round
-            self.store.write_tensors("best.safetensors", self._models(snapshot.state), {"round": number})
-            return replace(snapshot, best_round=number, best_loss=loss, evaluations_since_best=0)
-        return replace(snapshot, evaluations_since_best=snapshot.evaluations_since_best + 1)
+        if number % e.every != 0 and number != self.experiment.rounds:
+            return self.ledger.close(snapshot, row, timing)
+        began = time.perf_counter()
+        models = snapshot.state.served(self.simulation.federation)
+        columns, lines = self.evaluator.evaluate(models, number, snapshot.state.clusters)
+        if local is not None and e.local and local.cohort:
+            cohort = np.array(local.cohort, dtype=np.int64)
+            more, more_lines = self.evaluator.evaluate_local(local.broadcast + local.update, cohort, number)
+            columns, lines = {**columns, **more}, lines + more_lines
+        timing = {**timing, "evaluate_seconds": self.evaluation_time.add(time.perf_counter() - began)}
+        return self.ledger.close(snapshot, row, timing, (columns, lines))
 
     def _patience_is_over(self, snapshot: Snapshot) -> bool:
         patience = self.experiment.evaluation.patience
@@ -348,36 +263,3 @@ class _Loop:
         rows = self.simulation.first_view.rows(np.array(cohort, dtype=np.int64))
         broadcast: Float32s = state.models[state.clusters[rows]]
         return broadcast
-
-    def _models(self, state: FederationState) -> dict[str, AnyArray]:
-        """Return the served model by parameter name; of several, one a cluster, under ``0/...``, ``1/...``."""
-        models, layout = state.served(self.simulation.federation), self.simulation.engine.layout
-        return {
-            (f"{number}/{name}" if len(models) > 1 else name): view.numpy()
-            for number, params in enumerate(models)
-            for name, view in layout.views(torch.from_numpy(params.copy())).items()
-        }
-
-
-def _spent(spending: Spending, after: Snapshot) -> dict[str, Any]:
-    """Return the columns of a round's seconds and joules, and who got which share and frequency."""
-    row: dict[str, Any] = {
-        key: float(f"{getattr(spending, key):.9g}") for key in ("seconds", "joules", "probe_seconds", "probe_joules")
-    }
-    row |= {key: float(f"{getattr(after, key):.12g}") for key in ("seconds_total", "joules_total")}
-    given = spending.allocation
-    if given is not None:
-        columns = {"share": given.share, "hertz": given.hertz, "upload_seconds": given.upload_seconds}
-        columns |= {"compute_seconds": given.compute_seconds, "joules": given.upload_joules + given.compute_joules}
-        told = {name: [float(f"{value:.6g}") for value in values] for name, values in columns.items()}
-        row["allocation"] = {"ids": given.ids.tolist(), **told}
-    return row
-
-
-def _check_federation(store: RunFolder, record: Mapping[str, Any]) -> None:
-    stored = store.read_json("federation.json")
-    if stored is not None and stored["hash"] != record["hash"]:
-        raise RunFolderError(
-            f"{store.path} was begun on another federation ({stored['hash'][:12]}, now {record['hash'][:12]}): "
-            "the data or the way of partitioning it changed. Choose another folder with --out."
-        )
