@@ -34,3 +34,8 @@ def generator(seed: int, purpose: str, round_: int = 0, client: int = 0) -> np.r
 def torch_seed(seed: int, purpose: str, round_: int = 0, client: int = 0) -> int:
     """Return a 63-bit seed for torch, from the same keys."""
     return int(generator(seed, purpose, round_, client).integers(2**63 - 1))
+
+
+def fresh() -> np.random.Generator:
+    """Return a generator that nobody can repeat, for noise that hides something on a real client."""
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence()))

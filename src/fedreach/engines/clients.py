@@ -50,7 +50,7 @@ class Clients:
                 for client, samples in zip(probe.ids, parts, strict=True)
             ]
         loss = np.empty(len(probe.ids))
-        for model, mine in _by_model(state, view.rows(probe.ids)):
+        for model, mine in by_model(state, view.rows(probe.ids)):
             loss[mine] = self.engine.training_loss(state.models[model], probe.ids[mine], [parts[i] for i in mine])
         return loss
 
@@ -66,9 +66,8 @@ class Clients:
         rows = view.rows(ids)
         memory, note = state.memory, None
         if memory is not None and len(ids) and not probe:
-            memory, change = self._remembered(state, memory, rows, trained)
-            solver = self.federation.memory_solver
-            note = change if solver is not None and solver.sends_note else None
+            rate = self.federation.local.rate_at(view.round, self.rounds)
+            memory, note = remembered(self.federation, state, memory, rows, trained, rate)
         metrics = {"num_examples": view.num_examples[rows].astype(np.float64), "loss": trained.loss}
         if view.label_entropy is not None:
             metrics["label_entropy"] = view.label_entropy[rows]
@@ -93,7 +92,7 @@ class Clients:
         rows = view.rows(ids)
         share = view.num_examples[rows] / view.num_examples.mean()
         done, order = [], []
-        for model, mine in _by_model(state, rows):
+        for model, mine in by_model(state, rows):
             terms: Mapping[str, Float32s] = {}
             if solver is not None:
                 assert state.memory is not None  # see `Simulation.start`
@@ -150,30 +149,12 @@ class Clients:
                 "or go on without failing clients by run.on_failure = 'drop'."
             )
 
-    def _remembered(
-        self, state: FederationState, memory: ClientMemory, rows: Ints, trained: Trained
-    ) -> tuple[ClientMemory, Float32s]:
-        """Return what clients keep after local training, and the (r, p) change."""
-        solver = self.federation.memory_solver
-        assert solver is not None  # or there were no memory
-        rate = self.federation.local.rate_at(state.round + 1, self.rounds)
-        steps = self.federation.local.moved_steps(trained.steps)
-        old = memory.read(rows)
-        new = np.empty_like(old)
-        together = max(1, NUMBERS // max(1, old.shape[1]))  # arithmetic on a whole cohort would hold it several times
-        for model, mine in _by_model(state, rows):
-            for some in np.split(mine, range(together, len(mine), together)):
-                update = trained.update[some, : trained.trainable]
-                kept = solver.remember(old[some], state.solver[model], update, steps[some], rate)
-                new[some] = memory.kept(kept)  # the server is told the change of what is kept, rounded as that is
-        return memory.written(rows, new), np.subtract(new, old, out=old)
-
     def _measured(self, state: FederationState, rows: Ints, ids: Ints, trained: Trained) -> dict[str, Floats]:
         """Return what the parts have the clients measure with their local models."""
         wanted = self.federation.measurements()
         values = {measurement.name: np.empty(len(ids)) for measurement in wanted}
         before = any(measurement.wants_before for measurement in wanted)
-        for model, mine in _by_model(state, rows) if wanted else ():
+        for model, mine in by_model(state, rows) if wanted else ():
             outputs = self.engine.outputs(state.models[model], trained.update[mine], ids[mine], before=before)
             for row, output in zip(mine, outputs, strict=True):
                 for measurement in wanted:
@@ -181,6 +162,34 @@ class Clients:
                     rng = generator(self.federation.seed, purpose, state.round + 1, int(ids[row]))
                     values[measurement.name][row] = measurement.measure(output, rng)
         return values
+
+
+def remembered(
+    federation: Federation, state: FederationState, memory: ClientMemory, rows: Ints, trained: Trained, rate: float
+) -> tuple[ClientMemory, Float32s | None]:
+    """Return what clients keep after local training, and the (r, p) change of it if the solver has them send it.
+
+    Args:
+        federation: With a solver that has clients keep something.
+        state: Before the round.
+        memory: Before the round.
+        rows: (r,) where the clients whose reports count stand among the participants.
+        trained: What they did.
+        rate: Step size of the round.
+    """
+    solver = federation.memory_solver
+    assert solver is not None  # or there were no memory
+    steps = federation.local.moved_steps(trained.steps)
+    old = memory.read(rows)
+    new = np.empty_like(old)
+    together = max(1, NUMBERS // max(1, old.shape[1]))  # arithmetic on a whole cohort would hold it several times
+    for model, mine in by_model(state, rows):
+        for some in np.split(mine, range(together, len(mine), together)):
+            update = trained.update[some, : trained.trainable]
+            kept = solver.remember(old[some], state.solver[model], update, steps[some], rate)
+            new[some] = memory.kept(kept)  # the server is told the change of what is kept, rounded as that is
+    change = np.subtract(new, old, out=old)
+    return memory.written(rows, new), change if solver.sends_note else None
 
 
 def finite_rows(update: Float32s) -> Bools:
@@ -205,7 +214,7 @@ def _some(trained: Trained, rows: Bools) -> Trained:
     return Trained(trained.update[rows], trained.loss[rows], trained.steps[rows], trained.trainable)
 
 
-def _by_model(state: FederationState, rows: Ints) -> Iterator[tuple[int, Ints]]:
+def by_model(state: FederationState, rows: Ints) -> Iterator[tuple[int, Ints]]:
     """Yield each model and where the participants that train it stand among these rows."""
     own = state.clusters[rows]
     for model in np.unique(own):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedreach.evaluation.evaluator import Evaluator
+from fedreach.evaluation.evaluator import Evaluator, Served, summarized
 from fedreach.evaluation.populations import Group, Scores
 
-__all__ = ["Evaluator", "Group", "Scores"]
+__all__ = ["Evaluator", "Group", "Scores", "Served", "summarized"]

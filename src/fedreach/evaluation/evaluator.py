@@ -68,7 +68,7 @@ class Evaluator:
             round_: The round.
             clusters: (n,) which of the models each participant has; needed where there are several.
         """
-        served = _Served.of(models, clusters, self.participant_ids)
+        served = Served.of(models, clusters, self.participant_ids)
         engine, test = self.engine, None
         participants = self._scores(served, engine.true_samples, self.participants)
         unseen = self._scores(served, engine.true_samples, self.unseen)
@@ -95,7 +95,7 @@ class Evaluator:
         joined = group.scores(right, loss)
         return {"local_accuracy": round(float(joined.accuracy.mean()), 9)}, [joined.record(round_, "local")]
 
-    def _scores(self, served: _Served, samples: Any, group: Group) -> Scores:
+    def _scores(self, served: Served, samples: Any, group: Group) -> Scores:
         own = np.repeat(group.ids, group.sizes)
         if not len(own):
             return Scores(group.ids, group.sizes, np.empty(0), np.empty(0))
@@ -103,7 +103,7 @@ class Evaluator:
 
 
 @dataclass(frozen=True, eq=False)
-class _Served:
+class Served:
     """The models that clients are served, and who has which."""
 
     models: Float32s  # (m, d)
@@ -111,7 +111,7 @@ class _Served:
     participants: Ints  # (n,)
 
     @classmethod
-    def of(cls, models: Float32s, clusters: Ints | None, participants: Ints) -> _Served:
+    def of(cls, models: Float32s, clusters: Ints | None, participants: Ints) -> Served:
         return cls(
             np.atleast_2d(models), np.zeros(len(participants), np.int64) if clusters is None else clusters, participants
         )

@@ -91,12 +91,13 @@ class Builder:
         """Return which engine is the fastest, by a short trial."""
         e, federation = self.experiment, self.federation(seed)
         module = build_model(
-            self._model(), data.dataset.train_x.shape[1:], data.dataset.num_classes, seed=0, options=e.model.options
+            self.model(), data.dataset.train_x.shape[1:], data.dataset.num_classes, seed=0, options=e.model.options
         )
         parts = (module, data, federation.solver, federation.local, e.engine.device, threads, e.engine.precision)
         return choose(*parts, cohort=federation.cohort)
 
-    def _model(self) -> str | Callable[..., nn.Module]:
+    def model(self) -> str | Callable[..., nn.Module]:
+        """Return the model's name, or the user's function that makes it."""
         name = self.experiment.model.name
         return name if ":" not in name else names.find("model", name, self.base)
 
@@ -112,7 +113,7 @@ class Builder:
             )
         return simulate(
             data,
-            self._model(),
+            self.model(),
             federation,
             rounds=e.rounds,
             model_options=e.model.options,

@@ -39,10 +39,14 @@ def tiny_data(seed: int = 0) -> FederatedData:
     return FederatedData(dataset, dataset.train_y, partition, population, train, held_out, None)
 
 
+def tiny_federation(seed: int = 0) -> Federation:
+    """Return FedAvg with two clients a round."""
+    return Federation(Uniform(), ByExamples(), FedAvg(), LocalSGD(rate=0.5), Average(), cohort=2, seed=seed)
+
+
 def tiny_simulation(seed: int = 0) -> Simulation:
     """Return FedAvg with a linear model on `tiny_data`, two clients a round."""
-    data = tiny_data(seed)
-    federation = Federation(Uniform(), ByExamples(), FedAvg(), LocalSGD(rate=0.5), Average(), cohort=2, seed=seed)
+    data, federation = tiny_data(seed), tiny_federation(seed)
     module = build("linear", (2,), 2, seed=seed)
     return Simulation(federation, data, Sequential(module, data, FedAvg(), federation.local, seed), rounds=10)
 

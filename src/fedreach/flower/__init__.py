@@ -1,0 +1,41 @@
+"""FedReach's decisions in a real federation: on Flower's Message API, in its simulation and between machines.
+
+The server side is `FedReachStrategy`, the client side `client_app` or, for an app that trains by itself, `tell_labels`;
+`FlowerExperiment` makes both from one experiment file. Needs the extra ``fedreach[flower]``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from fedreach.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedreach.flower.client import client_app, tell_labels
+    from fedreach.flower.experiment import FlowerExperiment
+    from fedreach.flower.local import ClientData
+    from fedreach.flower.strategy import FedReachStrategy
+
+_WHERE = {
+    "ClientData": "fedreach.flower.local",
+    "FedReachStrategy": "fedreach.flower.strategy",
+    "FlowerExperiment": "fedreach.flower.experiment",
+    "client_app": "fedreach.flower.client",
+    "tell_labels": "fedreach.flower.client",
+}
+
+__all__ = ["ClientData", "FedReachStrategy", "FlowerExperiment", "client_app", "tell_labels"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'fedreach.flower' has no attribute {name!r}")
+    try:
+        return getattr(importlib.import_module(_WHERE[name]), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "flwr":
+            raise
+        raise ConfigError(
+            "fedreach.flower needs the library flwr; install it with pip install 'fedreach[flower]'."
+        ) from error

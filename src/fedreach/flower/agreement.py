@@ -1,0 +1,42 @@
+"""What server and clients must agree on before they train together."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+from fedreach.federation.round import Federation
+from fedreach.models.flat import Layout
+
+
+def terms_of(federation: Federation, layout: Layout) -> dict[str, str]:
+    """Return what a client's training depends on, in words.
+
+    Example:
+        >>> from fedreach.testing.problems import tiny_federation
+        >>> from torch import nn
+        >>> terms_of(tiny_federation(), Layout.of(nn.Linear(2, 2)))["solver"]
+        'FedAvg()'
+    """
+    shapes = repr([(name, tuple(shape)) for name, shape in zip(layout.names, layout.shapes, strict=True)])
+    return {
+        "solver": repr(federation.solver),
+        "local": repr(federation.local),
+        "measurements": repr(federation.measurements()),
+        "label_statistics": repr(federation.label_statistics),
+        "seed": repr(federation.seed),
+        "model": f"{layout.size} numbers, {hashlib.sha256(shapes.encode()).hexdigest()[:12]}",
+    }
+
+
+def difference(ours: Mapping[str, str], theirs: Mapping[str, object]) -> str | None:
+    """Return the first term that differs, in words; None where all agree.
+
+    Example:
+        >>> difference({"solver": "FedAvg()"}, {"solver": "FedProx(mu=0.1)"})
+        'its solver is FedProx(mu=0.1), not FedAvg()'
+    """
+    for name, term in ours.items():
+        if theirs.get(name) != term:
+            return f"its {name} is {theirs.get(name, 'not told')}, not {term}"
+    return None

@@ -1,0 +1,131 @@
+"""Both sides of a Flower app from one experiment file, the one that ``fedreach run`` takes."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import Result
+
+from fedreach.data.federated import FederatedData
+from fedreach.engines.simulation import Simulation
+from fedreach.errors import ConfigError
+from fedreach.experiments import loading, parts
+from fedreach.experiments.build import Builder
+from fedreach.experiments.config import Experiment
+from fedreach.experiments.describe import federation_record
+from fedreach.experiments.identity import identity
+from fedreach.flower.client import client_app
+from fedreach.flower.strategy import FedReachStrategy
+
+
+class FlowerExperiment:
+    """An experiment whose clients are Flower's nodes.
+
+    Server and clients read the same file and divide the same data set, of which each node sees the part of its
+    ``partition-id`` only: the way to compare a real federation with the simulator, and to rehearse one. Clients with
+    data of their own use `fedreach.flower.client_app`.
+
+    Args:
+        file: The experiment, see ``fedreach init``; None: the embedded default.
+        overrides: ``"a.b=c"``, as for ``fedreach run --set``.
+        method: Of the experiment's methods; None: the parts in ``[method]``.
+        seed: Of the run; None: the first of the experiment.
+
+    Raises:
+        ConfigError: If the experiment is wrong or asks for what a federation on Flower cannot do.
+    """
+
+    def __init__(
+        self,
+        file: Path | str | None = None,
+        *,
+        overrides: tuple[str, ...] = (),
+        method: str | None = None,
+        seed: int | None = None,
+    ) -> None:
+        path = None if file is None else Path(file)
+        self.base = Path.cwd() if path is None else path.resolve().parent
+        self.method = method
+        self.experiment: Experiment = loading.load(path, overrides).resolved(method)
+        if self.experiment.evaluation.patience is not None:
+            raise ConfigError(
+                "evaluation.patience: Flower runs a number of rounds that is fixed beforehand. Remove the option."
+            )
+        self.seed = self.experiment.seeds[0] if seed is None else seed
+
+    @cached_property
+    def data(self) -> FederatedData:
+        """Who holds what."""
+        builder = Builder(self.experiment, self.base)
+        return builder.federated(builder.dataset(), self.seed)
+
+    @cached_property
+    def simulation(self) -> Simulation:
+        """The same federation in the simulator, of which the server side uses model, engine and parts."""
+        engine = self.experiment.engine.model_copy(update={"name": "sequential"})
+        return Builder(self.experiment.model_copy(update={"engine": engine}), self.base).simulation(
+            self.data, self.seed
+        )
+
+    def client_app(self, *, kept_in_process: int = 8) -> ClientApp:
+        """Return the app of any of the clients; see `fedreach.flower.client_app`."""
+        builder = Builder(self.experiment, self.base)
+        return client_app(
+            builder.federation(self.seed),
+            builder.model(),
+            lambda context: self.data,
+            model_options=self.experiment.model.options,
+            device=self.experiment.engine.device,
+            kept_in_process=kept_in_process,
+        )
+
+    def strategy(
+        self, folder: Path | str, *, min_clients: int = 1, patience: float = 60.0, timeout: float = 600.0
+    ) -> FedReachStrategy:
+        """Return the strategy of the server; see `FedReachStrategy` for the arguments."""
+        e, simulation = self.experiment, self.simulation
+        described = identity(e, self.seed, self.method or "run", self.base)
+        return FedReachStrategy(
+            simulation.federation,
+            simulation.engine.module,
+            rounds=e.rounds,
+            folder=folder,
+            population=self.data.population,
+            min_clients=min_clients,
+            patience=patience,
+            timeout=timeout,
+            evaluate_every=e.evaluation.every,
+            engine=simulation.engine,
+            participation=parts.make("participation", e.population.participation, self.base),
+            described=described,
+            record=federation_record(self.data),
+        )
+
+    def server_app(self, folder: Path | str = "runs/flower") -> ServerApp:
+        """Return an app that runs the experiment.
+
+        Of the run config it reads ``out``, the run folder, ``min-clients``, ``patience`` and ``timeout``.
+        """
+        app = ServerApp()
+
+        @app.main()
+        def main(grid: Grid, context: Context) -> None:
+            run_on(grid, context, self, folder)
+
+        return app
+
+
+def run_on(grid: Grid, context: Context, setup: FlowerExperiment, folder: Path | str) -> Result:
+    """Run an experiment as the main function of a ServerApp."""
+    config = context.run_config
+    strategy = setup.strategy(
+        Path(str(config.get("out", folder))),
+        min_clients=int(config.get("min-clients", 1)),
+        patience=float(config.get("patience", 60.0)),
+        timeout=float(config.get("timeout", 600.0)),
+    )
+    return strategy.run(grid)

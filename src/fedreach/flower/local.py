@@ -1,0 +1,286 @@
+"""A client's work on its own data, as the simulator would do it; nothing here knows Flower."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import nn
+from torch.utils.data import Dataset as TorchDataset
+
+from fedreach.arrays import AnyArray, Float32s, Floats, Ints
+from fedreach.data.checking import Kind
+from fedreach.data.datasets import from_arrays
+from fedreach.data.federated import FederatedData, Ranges
+from fedreach.data.partition import Partition
+from fedreach.data.population import Population
+from fedreach.data.server_data import ServerData
+from fedreach.engines.base import Engine, Samples
+from fedreach.engines.choice import build_engine
+from fedreach.errors import DataError
+from fedreach.federation.memory import ClientMemory
+from fedreach.federation.round import Federation
+from fedreach.federation.storage import Dtype
+from fedreach.federation.values import State
+from fedreach.streams import fresh, generator
+
+Examples = tuple[Any, Any] | TorchDataset[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class ClientData:
+    """One client's own examples.
+
+    Args:
+        train: Inputs and labels, as arrays or tensors of m examples, or a map-style torch data set of such pairs.
+        held_out: Examples that the client is tested on and never trains on; None: none.
+        num_classes: Of the whole federation, not only those that this client has.
+        kind: See `fedreach.data.datasets.from_arrays`.
+        mean: (C,) that images are normalised with, the same for all clients; default 0, so that they are only scaled
+            to [0, 1].
+        std: (C,) likewise; default 1.
+
+    Example:
+        >>> own = ClientData((np.zeros((5, 4), np.float32), [0, 1, 0, 1, 1]), num_classes=2)
+        >>> own.federated(client=3).train.sizes
+        array([0, 0, 0, 5])
+    """
+
+    train: Examples
+    held_out: Examples | None = None
+    num_classes: int = field(kw_only=True)
+    kind: Kind | None = field(default=None, kw_only=True)
+    mean: tuple[float, ...] | None = field(default=None, kw_only=True)
+    std: tuple[float, ...] | None = field(default=None, kw_only=True)
+
+    def federated(self, client: int) -> FederatedData:
+        """Return a federation in which nobody but this client has anything."""
+        x, y = _arrays(self.train)
+        m = len(y)
+        if self.held_out is not None:
+            more_x, more_y = _arrays(self.held_out)
+            if more_x.shape[1:] != x.shape[1:]:
+                raise DataError(
+                    f"held_out must have examples of the shape of train's, {x.shape[1:]}; got {more_x.shape[1:]}."
+                )
+            x, y = np.concatenate([x, more_x]), np.concatenate([y, more_y])
+        channels = x.shape[1] if x.ndim == 4 else 1
+        image = x.dtype == np.uint8 and self.kind in (None, "image")
+        dataset = from_arrays(
+            x,
+            y,
+            num_classes=self.num_classes,
+            kind=self.kind,
+            mean=(self.mean or (0.0,) * channels) if image else self.mean,
+            std=(self.std or (1.0,) * channels) if image else self.std,
+            name=f"data of client {client}",
+        )
+        n = len(y)
+        partition = Partition(np.arange(n), _offsets(client, n), "own")
+        nobody = Population(np.array([client]), np.empty(0, np.int64))
+        train = Ranges(np.arange(m), _offsets(client, m))
+        held_out = Ranges(np.arange(m, n), _offsets(client, n - m))
+        return FederatedData(dataset, dataset.train_y, partition, nobody, train, held_out, None)
+
+
+def _offsets(client: int, count: int) -> Ints:
+    offsets = np.zeros(client + 2, np.int64)
+    offsets[-1] = count
+    return offsets
+
+
+def _arrays(examples: Examples) -> tuple[AnyArray, Ints]:
+    if not isinstance(examples, tuple):
+        pairs = [examples[i] for i in range(len(examples))]  # type: ignore[arg-type]
+        if not pairs:
+            return np.empty((0, 1), np.float32), np.empty(0, np.int64)
+        examples = np.stack([np.asarray(x) for x, _ in pairs]), np.array([int(y) for _, y in pairs])
+    x, y = examples
+    return np.asarray(x), np.asarray(y).astype(np.int64)
+
+
+class Work(NamedTuple):
+    """What local training leaves behind."""
+
+    update: Float32s  # (d,)
+    metrics: Mapping[str, float]  # num_examples, loss and what the parts have clients measure
+    steps: int
+    memory: Float32s | None  # (p,) what the client keeps if its report counts
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """How good a model is on some of a client's examples."""
+
+    examples: int
+    accuracy: float = 0.0
+    loss: float = 0.0
+
+
+class LocalClient:
+    """One client of a federation.
+
+    Args:
+        client: Its id.
+        data: A federation in which it has examples.
+        federation: Whose local solver, measurements and label statistics it follows.
+        module: The model.
+        engine: Name of the engine; ``"sequential"`` is the one whose bits do not depend on how many train.
+        device: Where tensors live.
+    """
+
+    def __init__(
+        self,
+        client: int,
+        data: FederatedData,
+        federation: Federation,
+        module: nn.Module,
+        engine: str = "sequential",
+        device: str = "cpu",
+    ) -> None:
+        if not 0 <= client < data.num_clients:
+            raise DataError(f"There are clients 0 to {data.num_clients - 1} in the data; got client {client}.")
+        self.client, self.data, self.federation = client, data, federation
+        self.engine: Engine = build_engine(
+            engine, module, data, federation.solver, federation.local, federation.seed, device
+        )
+        self.ids = np.array([client])
+
+    @property
+    def num_examples(self) -> int:
+        """That it trains on."""
+        return int(self.data.train.sizes[self.client])
+
+    @property
+    def bits_per_example(self) -> int:
+        """As they are stored."""
+        return 8 * int(self.data.dataset.train_x[:1].nbytes)
+
+    def released_counts(self, *, private: bool = True) -> Floats:
+        """Return the (c,) label counts that the client tells.
+
+        Noise is drawn from the machine's own randomness, which nobody can repeat; `private` as False draws it from the
+        run's seed, as the simulator does.
+        """
+        d = self.data.dataset
+        own = self.data.labels[self.data.train[self.client]]
+        counts = np.bincount(own, minlength=d.num_classes)[None]
+        rng = fresh() if private else generator(self.federation.seed, "label-statistics")
+        released: Floats = self.federation.label_statistics.release(counts, rng)[0]
+        return released
+
+    def loss(self, params: Float32s, round_: int, batch_size: int | None) -> float:
+        """Return the mean training loss of a model; over a batch drawn for the round, if a size is given."""
+        samples = self.data.train[self.client]
+        if batch_size is not None:
+            rng = generator(self.federation.seed, "probe-batches", round_, self.client)
+            samples = rng.choice(samples, size=min(batch_size, len(samples)), replace=False)
+        return float(self.engine.training_loss(params, self.ids, [samples])[0])
+
+    def train(
+        self,
+        params: Float32s,
+        round_: int,
+        rate: float,
+        share: float,
+        memory: Float32s | None,
+        state: State,
+    ) -> Work:
+        """Train from a (d,) model.
+
+        Args:
+            params: The model that was broadcast.
+            round_: The round, which the batches depend on.
+            rate: Step size.
+            share: Own examples relative to the mean over participants.
+            memory: (p,) what the client kept; None without a solver that has it keep something.
+            state: Of the server's solver, as far as it is sent.
+        """
+        federation, terms = self.federation, {}
+        solver = federation.memory_solver
+        if solver is not None:
+            assert memory is not None
+            terms = dict(solver.prepare(memory[None], state, np.array([share])))
+        trained = self.engine.train(params, self.ids, round_, rate, terms)
+        kept = None
+        if solver is not None and memory is not None:
+            p, steps = self.engine.num_trainable, federation.local.moved_steps(trained.steps)
+            new = solver.remember(memory[None], state, trained.update[:, :p], steps, rate)
+            dtype: Dtype = getattr(solver, "memory_dtype", "float32")
+            kept = ClientMemory.zeros(1, p, dtype=dtype).kept(new)[0]
+        metrics = {"num_examples": float(self.num_examples), "loss": float(trained.loss[0])}
+        metrics |= self._measured(params, trained.update, round_)
+        return Work(np.array(trained.update[0]), metrics, int(trained.steps[0]), kept)
+
+    def _measured(self, params: Float32s, update: Float32s, round_: int) -> dict[str, float]:
+        wanted = self.federation.measurements()
+        if not wanted:
+            return {}
+        before = any(measurement.wants_before for measurement in wanted)
+        (outputs,) = self.engine.outputs(params, update, self.ids, before=before)
+        return {
+            measurement.name: measurement.measure(
+                outputs, generator(self.federation.seed, f"measure {measurement.name}", round_, self.client)
+            )
+            for measurement in wanted
+        }
+
+    def scores(self, params: Float32s) -> dict[str, Scores]:
+        """Return how good a model is on the client's ``train`` and ``held_out`` part, and on ``both`` without noise."""
+        train, held_out = self.data.train[self.client], self.data.held_out[self.client]
+        e = self.engine
+        return {
+            "train": self._scores(params, e.train_samples, train),
+            "held_out": self._scores(params, e.true_samples, held_out),
+            "both": self._scores(params, e.true_samples, np.concatenate([train, held_out])),
+        }
+
+    def _scores(self, params: Float32s, samples: Samples, index: Ints) -> Scores:
+        if not len(index):
+            return Scores(0)
+        right, loss = self.engine.predict(params, samples, index)
+        return Scores(len(index), float(right.mean()), float(loss.astype(np.float64).mean()))
+
+
+def server_engine(
+    federation: Federation,
+    module: nn.Module,
+    *,
+    num_classes: int,
+    test: tuple[Any, Any] | None = None,
+    own: tuple[Any, Any] | None = None,
+    kind: Kind | None = None,
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+    device: str = "cpu",
+) -> Engine:
+    """Return what runs the model over the server's data.
+
+    Args:
+        federation: The parts that decide.
+        module: The model.
+        num_classes: Of the whole federation.
+        test: Inputs and labels of a test set.
+        own: Inputs and labels that the server trains on, for `Safari` and `ServerOnly`.
+        kind: See `ClientData`, as for `mean` and `std`.
+        mean: Of the images' channels.
+        std: Likewise.
+        device: Where tensors live.
+
+    Raises:
+        DataError: If neither is given.
+    """
+    given = own or test
+    if given is None:
+        raise DataError("server_engine needs a test set, data of the server's own, or both; got neither.")
+    client = ClientData(given, num_classes=num_classes, kind=kind, mean=mean, std=std).federated(0)
+    d = client.dataset
+    if test is not None:
+        d = from_arrays(
+            d.train_x, d.train_y, *test, num_classes=num_classes, kind=d.kind, mean=d.mean or None, std=d.std or None
+        )
+    server = None if own is None else ServerData(d.train_x, d.train_y)
+    data = replace(client, dataset=d, server=server)
+    return build_engine("sequential", module, data, federation.solver, federation.local, federation.seed, device)

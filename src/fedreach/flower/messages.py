@@ -1,0 +1,133 @@
+"""What stands in the messages between server and clients, and what of a reply can be believed.
+
+```
+query          -> metrics: client, num-examples, bits-per-example          fedreach: how the client trains
+query.labels   -> arrays: label-counts or label-entropy
+query.loss     arrays: model                  fedreach: round, batch-size  -> metrics: loss
+train          arrays: model    config: the user's own, server-round
+               fedreach: round, rate, share, memory-round                  -> update, or arrays: the local model
+               solver: what the server's solver sends                         metrics: train_loss, num-examples, steps
+               memory: if the client lost it                                  and what the parts have clients measure
+evaluate       arrays: model                                               -> metrics: eval_loss, eval_acc, ...
+```
+Models travel under the names of their `state_dict`, so that clients that know nothing of FedReach can train them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, Message
+from torch import nn
+
+from fedreach.arrays import AnyArray, Float32s
+from fedreach.models.flat import Layout, bind
+
+OURS = "fedreach"  # the record of what FedReach says beside Flower's own records
+MODEL, CONFIG, METRICS = "arrays", "config", "metrics"  # as Flower's own strategies name them
+UPDATE, SOLVER, MEMORY, LABELS = "update", "solver", "memory", "labels"
+LOSS, EXAMPLES, STEPS, CLIENT = "train_loss", "num-examples", "steps", "client"
+LACKS = "lacks-memory-of-round"
+KEPT = "kept-memory-of-round"
+
+
+class ReplyError(Exception):
+    """Why a reply does not count."""
+
+
+def model_record(module: nn.Module, layout: Layout, params: Float32s) -> ArrayRecord:
+    """Return a (d,) vector as the model's state dict; the module is bound to a copy of it."""
+    bind(module, torch.from_numpy(np.array(params, np.float32)), layout=layout)
+    return ArrayRecord({name: Array(tensor.detach().cpu().numpy()) for name, tensor in module.state_dict().items()})
+
+
+def params_of(record: ArrayRecord, layout: Layout) -> Float32s:
+    """Return the (d,) vector of a model that came by name.
+
+    Raises:
+        ReplyError: If a tensor is missing, or is not what the layout says.
+    """
+    vector = torch.empty(layout.size)
+    for name, view in layout.views(vector).items():
+        if name not in record:
+            raise ReplyError(f"its model has no {name!r}")
+        view.copy_(torch.from_numpy(array(record, name, tuple(view.shape)).copy()))
+    result: Float32s = vector.numpy()
+    return result
+
+
+def array(record: ArrayRecord, name: str, shape: tuple[int, ...]) -> Float32s:
+    """Return a finite float32 array of this shape.
+
+    Raises:
+        ReplyError: If it is anything else.
+    """
+    given = record[name]
+    try:
+        values = given.numpy()
+    except Exception as error:
+        raise ReplyError(f"its {name!r} cannot be read: {error}") from error
+    if values.dtype != np.float32 or values.shape != shape:
+        raise ReplyError(f"its {name!r} must be float32 {shape}; got {values.dtype} {values.shape}")
+    if not np.isfinite(values).all():
+        raise ReplyError(f"its {name!r} is not finite")
+    result: Float32s = values
+    return result
+
+
+def arrays(message: Message, name: str) -> ArrayRecord:
+    """Return an array record of a message.
+
+    Raises:
+        ReplyError: If there is none of this name.
+    """
+    if name not in message.content.array_records:
+        raise ReplyError(f"it sent no arrays {name!r}")
+    return message.content.array_records[name]
+
+
+def number(metrics: Mapping[str, Any], name: str, *, least: float | None = None, whole: bool = False) -> float:
+    """Return a finite number of a reply.
+
+    Raises:
+        ReplyError: If it is missing, not a number, below `least` or not whole where it should be.
+    """
+    value = metrics.get(name)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise ReplyError(f"it sent no number {name!r}" if value is None else f"its {name!r} is not a number: {value!r}")
+    if not np.isfinite(value):
+        raise ReplyError(f"its {name!r} is not finite")
+    if (least is not None and value < least) or (whole and value != int(value)):
+        raise ReplyError(f"its {name!r} must be {'a whole number, ' if whole else ''}at least {least}; got {value}")
+    return value
+
+
+def content_of(message: Message) -> Message:
+    """Return the message, if it has content.
+
+    Raises:
+        ReplyError: If it tells an error; the last line of a client's traceback says what happened.
+    """
+    if message.has_error():
+        reason = (message.error.reason or "no reason given").strip().splitlines()[-1].strip()
+        raise ReplyError(f"it failed: {reason[:300]}")
+    return message
+
+
+def metrics_of(message: Message) -> Mapping[str, Any]:
+    """Return the numbers of a reply.
+
+    Raises:
+        ReplyError: If there are none.
+    """
+    if METRICS not in message.content.metric_records:
+        raise ReplyError(f"it sent no {METRICS!r}")
+    return message.content.metric_records[METRICS]
+
+
+def array_record(values: Mapping[str, AnyArray]) -> ArrayRecord:
+    """Return a record of named arrays."""
+    return ArrayRecord({name: Array(np.ascontiguousarray(array)) for name, array in values.items()})

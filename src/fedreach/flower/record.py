@@ -1,0 +1,59 @@
+"""What the run folder keeps of the clients of a real federation."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from fedreach.data.population import Population
+from fedreach.experiments.folder import RunFolder
+from fedreach.flower.roster import Facts
+
+FACTS = "facts.json"
+
+
+def save_facts(store: RunFolder, population: Population, known: Mapping[int, Facts]) -> None:
+    """Write who takes part and what they told, so that a server that is started again need not ask anew."""
+    clients = {str(client): asdict(facts) for client, facts in sorted(known.items())}
+    store.write_json(FACTS, {"participants": population.participants.tolist(), "clients": clients})
+
+
+def load_facts(store: RunFolder) -> tuple[list[int] | None, dict[int, Facts]]:
+    """Return who takes part, and what each client told; None and nothing where the folder is new."""
+    stored = store.read_json(FACTS)
+    if stored is None:
+        return None, {}
+    known = {}
+    for client, told in stored["clients"].items():
+        counts = told.pop("label_counts")
+        known[int(client)] = Facts(**told, label_counts=None if counts is None else tuple(counts))
+    return stored["participants"], known
+
+
+def record_of(population: Population, known: Mapping[int, Facts]) -> dict[str, Any]:
+    """Return who holds what, as far as clients told it; see `fedreach.experiments.describe.federation_record`."""
+    participants, unseen = population.participants.tolist(), population.unseen.tolist()
+    count = max([*participants, *unseen, *known], default=-1) + 1
+    facts = [known.get(client) for client in range(count)]
+    told = [f.label_counts for f in facts if f is not None and f.label_counts is not None]
+    classes = len(told[0]) if told else 0
+    counts = [[0] * classes if f is None or f.label_counts is None else list(f.label_counts) for f in facts]
+    content = {
+        "dataset": {"name": "clients' own", "source": "", "licence": "", "sha256": "", "notes": "as clients told"},
+        "partition": {"kind": "nodes", "parameters": {}},
+        "num_clients": count,
+        "num_classes": classes,
+        "label_counts": counts,
+        "sizes": [0 if f is None else f.num_examples for f in facts],
+        "participants": participants,
+        "unseen": unseen,
+        "participants_without_held_out_data": [],
+        "statistics": {},
+        "noise": None,
+        "server_data": None,
+    }
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return {"hash": digest, **content}

@@ -1,0 +1,230 @@
+"""Which node is which client, and what the server was told of each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from logging import getLogger
+from typing import Any
+
+import numpy as np
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from fedreach.arrays import Floats
+from fedreach.data.population import Population
+from fedreach.errors import ConfigError, TrainingError
+from fedreach.federation.round import ClientView, Federation
+from fedreach.flower import messages
+from fedreach.flower.agreement import difference
+from fedreach.flower.messages import CLIENT, EXAMPLES, LABELS, OURS, ReplyError
+
+LOG = getLogger("flwr")
+POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a client told of itself."""
+
+    num_examples: int
+    bits_per_example: int
+    trains_as_asked: bool  # by `client_app`, or by an app of its own
+    label_counts: tuple[float, ...] | None = None
+    label_entropy: float | None = None
+
+
+@dataclass
+class Roster:
+    """Clients by id, and the nodes that stand for them in this run of the app.
+
+    Args:
+        federation: Says which facts are needed.
+        terms: What clients must agree to, see `terms_of`.
+        timeout: Seconds that a client has for an answer.
+        population: Who takes part and who never does; None: whoever is there at first takes part.
+        known: Facts by client that an earlier process of the same run was told: they are not asked for again.
+    """
+
+    federation: Federation
+    terms: dict[str, str]
+    timeout: float
+    population: Population | None = None
+    known: dict[int, Facts] = field(default_factory=dict)
+    nodes: dict[int, int] = field(default_factory=dict)  # client -> node
+    online: frozenset[int] = frozenset()  # nodes
+    refused: dict[int, str] = field(default_factory=dict)  # node -> why it is not taken
+
+    def gather(self, grid: Grid, least: int, patience: float) -> None:
+        """Wait for the population, or for `least` clients where none is given, but not longer than `patience` seconds.
+
+        Raises:
+            TrainingError: If fewer than `least` participants are there by then.
+        """
+        until = time.monotonic() + patience
+        given = self.population
+        wanted = set() if given is None else {*given.participants.tolist(), *given.unseen.tolist()}
+        while True:
+            self.meet(grid)
+            there = {client for client in self.nodes if given is None or client in set(given.participants.tolist())}
+            if (len(there) >= least and not wanted) or (wanted and wanted <= set(self.nodes)):
+                break
+            if time.monotonic() > until:
+                if len(there) >= least:
+                    break
+                why = "".join(f" Node {node} was refused: {reason}." for node, reason in self.refused.items())
+                raise TrainingError(
+                    f"{len(there)} clients that may train were there after {patience:.0f} seconds, and {least} are "
+                    f"needed.{why} Start more SuperNodes, or lower `min_clients`."
+                )
+            time.sleep(POLL_SECONDS)
+        if given is None:
+            self.population = Population(np.array(sorted(self.nodes), np.int64), np.empty(0, np.int64))
+
+    def meet(self, grid: Grid) -> None:
+        """Look who is online, and ask those that are new who they are."""
+        self.online = frozenset(grid.get_node_ids())
+        here = set(self.nodes.values()) | set(self.refused)
+        strangers = sorted(self.online - here)
+        if not strangers:
+            return
+        asked = [self._message(node, MessageType.QUERY, RecordDict()) for node in strangers]
+        for reply in sorted(ask(grid, asked, self.timeout), key=lambda reply: reply.metadata.src_node_id):
+            node = reply.metadata.src_node_id
+            try:
+                client, facts = self._introduced(reply)
+                self._refuse_if_taken(client, node)
+            except ReplyError as error:
+                if node in self.online:
+                    self.refused[node] = str(error)
+                    LOG.warning("Node %s does not take part: %s.", node, error)
+                continue
+            before = self.known.get(client)
+            told = (before.label_counts, before.label_entropy) if before else (None, None)
+            self.known[client] = replace(facts, label_counts=told[0], label_entropy=told[1])
+            self.nodes[client] = node
+
+    def _introduced(self, reply: Message) -> tuple[int, Facts]:
+        content = messages.content_of(reply).content
+        metrics = messages.metrics_of(reply)
+        client = int(messages.number(metrics, CLIENT, least=0, whole=True))
+        count = int(messages.number(metrics, EXAMPLES, least=0, whole=True))
+        bits = int(messages.number(metrics, "bits-per-example", least=0, whole=True))
+        agreed = content.config_records.get(OURS)
+        if agreed is not None:
+            reason = difference(self.terms, agreed)
+            if reason is not None:
+                raise ReplyError(f"{reason}; server and clients must be given the same federation and model")
+        elif self.federation.has_memory or self.federation.measurements():
+            raise ReplyError(
+                "it trains by itself, and the federation's solver or measurements need fedreach.flower.client_app"
+            )
+        return client, Facts(count, bits, agreed is not None)
+
+    def _refuse_if_taken(self, client: int, node: int) -> None:
+        holder = self.nodes.get(client)
+        if holder is not None and holder != node and holder in self.online:
+            raise ReplyError(
+                f"it says that it is client {client}, as node {holder} does; give each its own partition-id"
+            )
+
+    # ------------------------------------------------------------------------------------------------ facts and view
+
+    def learn_labels(self, grid: Grid, clients: Iterable[int]) -> dict[int, str]:
+        """Ask clients for what the parts need to know of their labels; return why some did not tell."""
+        lacking: dict[int, str] = {}
+        for fact in sorted(self.federation.needs()):
+            asked = [c for c in clients if c in self.nodes and getattr(self.known[c], fact) is None]
+            content = RecordDict({OURS: ConfigRecord({"fact": fact})})
+            sent = {c: self._message(self.nodes[c], "query.labels", content) for c in asked}
+            replies = {reply.metadata.src_node_id: reply for reply in ask(grid, sent.values(), self.timeout)}
+            for client in asked:
+                try:
+                    self.known[client] = replace(self.known[client], **self._fact(fact, replies, self.nodes[client]))
+                except ReplyError as error:
+                    lacking[client] = str(error)
+        return lacking
+
+    def _fact(self, fact: str, replies: dict[int, Message], node: int) -> dict[str, Any]:
+        if node not in replies:
+            raise ReplyError(f"no answer within {self.timeout:g} s")
+        record = messages.arrays(messages.content_of(replies[node]), LABELS)
+        if fact not in record:
+            raise ReplyError(f"it sent no {fact!r}")
+        try:
+            values = np.asarray(record[fact].numpy(), np.float64)
+        except Exception as error:
+            raise ReplyError(f"its {fact!r} cannot be read: {error}") from error
+        if not np.isfinite(values).all() or (values < 0).any():
+            raise ReplyError(f"its {fact!r} must be finite and not negative; got {values.tolist()}")
+        if fact == "label_entropy":
+            if values.shape != (1,):
+                raise ReplyError(f"its label_entropy must be one number; got {values.shape}")
+            return {fact: float(values[0])}
+        widths = {len(f.label_counts) for f in self.known.values() if f.label_counts is not None}
+        if values.ndim != 1 or (widths and len(values) not in widths):
+            raise ReplyError(f"its label_counts must be {widths or 'c'} numbers; got {values.shape}")
+        return {fact: tuple(map(float, values))}
+
+    def first_view(self, participants: Sequence[int]) -> ClientView:
+        """Return what the server knows of the participants as a round begins; of those not heard of, no examples."""
+        ids = np.array(participants, np.int64)
+        facts = [self.known.get(client) for client in participants]
+        present = [c in self.nodes and self.nodes[c] in self.online and self._can_train(c) for c in participants]
+        view = ClientView.of(
+            ids,
+            np.array([0 if f is None else f.num_examples for f in facts], np.int64),
+            available=np.array(present, np.bool_),
+        )
+        needs = self.federation.needs()
+        counts: Floats | None = None
+        entropy: Floats | None = None
+        if "label_counts" in needs:
+            counts = np.array([f.label_counts for f in facts if f is not None], np.float64)
+        if "label_entropy" in needs:
+            entropy = np.array([f.label_entropy for f in facts if f is not None], np.float64)
+        return replace(view, label_counts=counts, label_entropy=entropy)
+
+    def _can_train(self, client: int) -> bool:
+        return self.known[client].num_examples > 0
+
+    def reachable(self, clients: Iterable[int]) -> list[int]:
+        """Return those of these clients whose node is online."""
+        return [client for client in clients if client in self.nodes and self.nodes[client] in self.online]
+
+    def client_of(self, node: int) -> int | None:
+        """Return the client that a node stands for."""
+        return next((client for client, own in self.nodes.items() if own == node), None)
+
+    def unseen(self) -> list[int]:
+        """Return the clients that never train: those that were named, and those that came too late to."""
+        assert self.population is not None
+        participants = set(self.population.participants.tolist())
+        return sorted({*self.population.unseen.tolist(), *(set(self.nodes) - participants)})
+
+    def _message(self, node: int, kind: str, content: RecordDict) -> Message:
+        return Message(content, node, kind, ttl=self.timeout)
+
+
+def ask(grid: Grid, sent: Iterable[Message], timeout: float) -> list[Message]:
+    """Send messages and return the replies that come in time, in any order.
+
+    `Grid.send_and_receive` does the same, but looks for replies only every three seconds in a deployment.
+    """
+    waiting = set(grid.push_messages(list(sent)))
+    until, replies = time.monotonic() + timeout, []
+    while waiting:
+        came = list(grid.pull_messages(waiting))
+        replies += came
+        waiting -= {reply.metadata.reply_to_message_id for reply in came}
+        if not waiting or time.monotonic() > until:
+            break
+        time.sleep(POLL_SECONDS)
+    return replies
+
+
+def check_population(population: Population | None) -> None:
+    """Refuse a population in which nobody may train."""
+    if population is not None and not len(population.participants):
+        raise ConfigError("The population must have a participant; got none.")

@@ -1,0 +1,81 @@
+"""A grid in one process: messages go straight to client apps, through the bytes that would travel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+Answering = Callable[[int, Message, Callable[[], Message]], Message | None]
+"""Given the client, the message and what would be answered, returns the reply or None."""
+
+
+class InProcess(Grid):
+    """A node for each client; `answering` may spoil, replace or swallow replies, `absent` nodes are offline."""
+
+    def __init__(
+        self,
+        app: ClientApp | Mapping[int, ClientApp],
+        clients: Iterable[int],
+        *,
+        answering: Answering = lambda client, message, answer: answer(),
+        first_node: int = 1000,
+    ) -> None:
+        # Node ids in another order than clients', as in a real federation.
+        self.node_of = {client: first_node + (7 * client) % 101 for client in clients}
+        self.client_of = {node: client for client, node in self.node_of.items()}
+        self.app, self.answering, self.absent = app, answering, set[int]()
+        self.contexts = {client: self.new_context(client) for client in self.node_of}
+        self.replies: dict[str, Message] = {}
+        self.sent: list[tuple[int, str]] = []
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+
+    def new_context(self, client: int) -> Context:
+        config = {"partition-id": client, "num-partitions": len(self.node_of)}
+        return Context(1, self.node_of[client], config, RecordDict(), {})
+
+    def get_node_ids(self) -> Iterable[int]:
+        return [node for node, client in self.client_of.items() if client not in self.absent]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        ids = []
+        for message in messages:
+            name = f"m{len(self.sent)}"
+            client = self.client_of[message.metadata.dst_node_id]
+            self.sent.append((client, message.metadata.message_type))
+            message.metadata.__dict__["_message_id"] = name
+            ids.append(name)
+            travelled = message_from_proto(message_to_proto(message))
+            travelled.metadata.__dict__["_message_id"] = name
+            reply = self.answering(client, travelled, lambda c=client, m=travelled: self._answer(c, m))
+            if reply is not None:
+                self.replies[name] = message_from_proto(message_to_proto(reply))
+        return ids
+
+    def _answer(self, client: int, message: Message) -> Message:
+        app = self.app if isinstance(self.app, ClientApp) else self.app[client]
+        try:
+            return app(message, self.contexts[client])
+        except Exception as error:
+            return Message(Error(code=2, reason=f"Traceback\n{type(error).__name__}: {error}"), reply_to=message)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return [self.replies.pop(name) for name in list(message_ids) if name in self.replies]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        found = list(self.pull_messages(self.push_messages(messages)))
+        return found[::-1]  # the order in which replies come means nothing
+
+    def set_run(self, run: object) -> None:
+        raise NotImplementedError
+
+    @property
+    def run(self) -> object:
+        raise NotImplementedError
+
+    def create_message(self, *arguments: object) -> Message:
+        raise NotImplementedError
