@@ -75,6 +75,33 @@ def test_rewinding_cuts_rows_and_timing_to_the_round(tmp_path: Path) -> None:
         store.rewind({"rounds.jsonl": 50, "clients.jsonl": 0}, 2)
 
 
+def test_rows_go_on_after_a_rewinding_and_from_another_folder_object(tmp_path: Path) -> None:
+    store = RunFolder(tmp_path)
+    for number in range(5):
+        store.append("rounds.jsonl", {"round": number})
+        store.append("timing.jsonl", {"round": number})
+        assert RunFolder(tmp_path).rows("rounds.jsonl")[-1] == {"round": number}  # nothing waits in this process
+    assert store.lengths() == RunFolder(tmp_path).lengths() == {"rounds.jsonl": 65, "clients.jsonl": 0}  # 5 rows of 13
+    store.rewind({"rounds.jsonl": 26, "clients.jsonl": 0}, 1)
+    for writer in (store, RunFolder(tmp_path)):
+        for name in ("rounds.jsonl", "timing.jsonl"):
+            writer.append(name, {"round": 7})
+    for name in ("rounds.jsonl", "timing.jsonl"):
+        assert [row["round"] for row in store.rows(name)] == [0, 1, 7, 7]
+    assert RunFolder(tmp_path).lengths() == {"rounds.jsonl": 52, "clients.jsonl": 0}
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files are counted where Linux lists them")
+def test_no_file_stays_open_when_the_lock_ends(tmp_path: Path) -> None:
+    store, before = RunFolder(tmp_path), len(list(Path("/proc/self/fd").iterdir()))
+    with store.locked():
+        store.append("rounds.jsonl", {"round": 0})
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    store.append("rounds.jsonl", {"round": 1})
+    del store
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
 def test_json_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     store = RunFolder(tmp_path)
     store.write_json("run.json", {"a": 1})

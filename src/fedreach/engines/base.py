@@ -225,9 +225,9 @@ class Engine(ABC):
 
     def weighted_sum(self, weights: Floats, update: Float32s) -> Floats:
         """Return `fedreach.federation.round.weighted_sum`, of which each process takes some columns."""
-        if self.threads == 1 or not self.workers.shares(update):
-            return weighted_sum(weights, update)
         d = update.shape[1]
+        if self.threads == 1 or d <= BLOCK or not self.workers.shares(update):
+            return weighted_sum(weights, update)
         total = self.workers.array((d,), np.float64)
         parts = [slice(begin, min(begin + BLOCK, d)) for begin in range(0, d, BLOCK)]
         self.workers.map("weighted_part", parts, weights, update, total)

@@ -108,6 +108,8 @@ class Clients:
     def _finite(self, ids: Ints, trained: Trained, number: int) -> tuple[Ints, Trained, dict[int, str]]:
         """Return those whose update is finite, and why the others do not count."""
         finite = finite_rows(trained.update) & np.isfinite(trained.loss)
+        if finite.all():
+            return ids, trained, {}
         lost = {
             int(client): f"its update is not finite (mean training loss {loss:.4g})"
             for client, loss in zip(ids[~finite], trained.loss[~finite], strict=True)
@@ -216,6 +218,10 @@ def _some(trained: Trained, rows: Bools) -> Trained:
 
 def by_model(state: FederationState, rows: Ints) -> Iterator[tuple[int, Ints]]:
     """Yield each model and where the participants that train it stand among these rows."""
+    if len(state.models) == 1:
+        if len(rows):
+            yield 0, np.arange(len(rows))
+        return
     own = state.clusters[rows]
     for model in np.unique(own):
         yield int(model), np.flatnonzero(own == model)

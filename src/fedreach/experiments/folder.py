@@ -26,6 +26,7 @@ import json
 import math
 import os
 import time
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -46,6 +47,7 @@ FORMAT = 2  # 2: models, clusters, solver states; rows with metrics
 ROWS = ("rounds.jsonl", "clients.jsonl")
 TIMING = "timing.jsonl"
 LOCK_SECONDS = 5.0  # a worker whose comparison was killed ends within a round
+JSON_LINE = json.JSONEncoder(allow_nan=False)  # `json.dumps` makes one for every row
 KEY = "fedreach"  # the one metadata key: safetensors writes several in an order that changes from run to run
 
 
@@ -54,6 +56,8 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._files: dict[str, IO[bytes]] = {}  # of rows, kept open: opening one takes as long as writing a row
+        weakref.finalize(self, _close, self._files)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -72,7 +76,10 @@ class RunFolder:
             for left in self.path.glob(".*.*"):
                 if left.suffix[1:].isdigit():  # half-written by a process that was killed
                     left.unlink()
-            yield
+            try:
+                yield
+            finally:
+                _close(self._files)
 
     # ------------------------------------------------------------------------------------------------- JSON
 
@@ -113,11 +120,15 @@ class RunFolder:
     def append(self, name: str, row: Mapping[str, Any]) -> None:
         """Append one row; a number that is not finite becomes null, as JSON has no other word for it."""
         try:
-            line = json.dumps(row, allow_nan=False)
+            line = JSON_LINE.encode(row)
         except (TypeError, ValueError):  # seldom: going through every value takes as long as writing the row
-            line = json.dumps(_finite(row), allow_nan=False)
-        with self.disk(name), (self.path / name).open("ab") as file:
-            file.write(line.encode() + b"\n")
+            line = JSON_LINE.encode(_finite(row))
+        with self.disk(name):
+            if name not in self._files:
+                self._files[name] = (self.path / name).open("ab", buffering=0)
+            left = line.encode() + b"\n"
+            while left:  # a disk that fills up takes some of it before it says so
+                left = left[self._files[name].write(left) :]
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """Return the rows of a file; none where there is no file. A last row that was cut off is left out."""
@@ -132,7 +143,8 @@ class RunFolder:
 
     def lengths(self) -> dict[str, int]:
         """Return the length of each file of rows in bytes."""
-        return {name: _length(self.path / name) for name in ROWS}
+        files = self._files
+        return {name: files[name].tell() if name in files else _length(self.path / name) for name in ROWS}
 
     def check_lengths(self, lengths: Mapping[str, int]) -> None:
         """Refuse files of rows that are shorter than they were."""
@@ -145,6 +157,7 @@ class RunFolder:
 
     def rewind(self, lengths: Mapping[str, int], round_: int) -> None:
         """Cut the files of rows back to where they were after a round."""
+        _close(self._files)  # that of timing is replaced
         self.check_lengths(lengths)
         for name, length in lengths.items():
             if self.lengths()[name] > length:
@@ -229,6 +242,11 @@ def _locked(file: IO[str]) -> bool:
         except BlockingIOError:
             return False
     return True
+
+
+def _close(files: dict[str, IO[bytes]]) -> None:
+    for name in list(files):
+        files.pop(name).close()
 
 
 def _check_format(path: Path, version: Any) -> None:

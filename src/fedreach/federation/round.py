@@ -294,23 +294,22 @@ def conclude_round(
     down, up, probe_bytes = count_bytes(federation, state.round + 1, view, selection, reports, d)
     spending = spend(federation, view, selection, d)
     loss = np.where(view.probed & ~np.isnan(view.loss), view.loss, state.loss)
-    state = replace(
-        state,
-        round=state.round + 1,
-        loss=loss,
-        selection=federation.selection.observe(state.selection, reports),
-    )
+    observed = federation.selection.observe(state.selection, reports)
     if len(reports.ids) == 0:
+        state = replace(state, round=state.round + 1, loss=loss, selection=observed)
         return _clustered(federation, state), RoundReport(
             (), (), reports.lost, None, down, up, probe_bytes, remark=selection.remark, spending=spending
         )
 
     rows = view.rows(reports.ids)
-    weights, weighting_state = _weights(federation, state, reports)
+    weights, weighed = _weights(federation, state, reports)
     loss[rows] = reports.metrics["loss"]
-    state = replace(state, loss=loss, weighting=weighting_state)
-    for model in np.unique(state.clusters[rows]):
-        state = _updated(federation, state, int(model), weights, reports, state.clusters[rows] == model, summed)
+    state = replace(state, round=state.round + 1, loss=loss, selection=observed, weighting=weighed)
+    own = state.clusters[rows]
+    for model in range(len(state.models)):
+        mine = own == model
+        if mine.any():
+            state = _updated(federation, state, model, weights, reports, mine, summed)
     report = RoundReport(
         cohort=tuple(map(int, reports.ids)),
         weights=tuple(map(float, weights)),
@@ -439,8 +438,8 @@ def weighted_sum(weights: Floats, update: Float32s) -> Floats:
     product = np.empty(min(len(total), BLOCK))
     for begin in range(0, len(total), BLOCK):  # block by block, so that sums stay in the cache
         part = total[begin : begin + BLOCK]
+        own = product[: len(part)]
         for weight, row in zip(weights, update[:, begin : begin + BLOCK], strict=True):
-            own = product[: len(part)]
             own[:] = row  # float64 first: a product of two kinds of numbers is twice as slow
             own *= weight
             part += own
