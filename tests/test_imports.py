@@ -24,6 +24,7 @@ LAYERS = (
     ("federation",),
     ("engines", "evaluation"),
     ("experiments",),
+    ("flower",),
     ("cli",),
 )
 """Each may import what stands before it; only those of the first layer import each other.

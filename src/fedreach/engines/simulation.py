@@ -26,6 +26,7 @@ from fedreach.federation.round import (
     FederationState,
     Probe,
     RoundReport,
+    ServerTrains,
     conclude_round,
     conclude_server_round,
     initial_state,
@@ -129,7 +130,11 @@ class Simulation:
         """Simulate one round."""
         federation, view = self.federation, self.view(state)
         if server_trains(federation, state):
-            new, report = conclude_server_round(federation, state, view, self._server_steps(state))
+            server, own = federation.training_server, self.data.server
+            assert server is not None  # that is why we are here,
+            assert own is not None  # and `__post_init__` saw to it
+            steps = server_steps(self.engine, server, len(own.y), state.models, view.round, federation.seed)
+            new, report = conclude_server_round(federation, state, view, steps)
             return Round(new, report, np.empty((0, state.models.shape[1]), np.float32))
 
         probe = plan_probe(federation, state, view)
@@ -181,14 +186,14 @@ class Simulation:
         assert self.federation.radio is not None
         return self.federation.radio.devices(len(self.first_view.ids), self.federation.seed)
 
-    def _server_steps(self, state: FederationState) -> Float32s:
-        """Return the (m, d) gradient steps on one batch of the server's data."""
-        server, data, number = self.federation.training_server, self.data.server, state.round + 1
-        assert server is not None  # that is why we are here,
-        assert data is not None  # and `__post_init__` saw to it
-        rng = generator(self.federation.seed, "server-batches", number)
-        batch = np.sort(rng.choice(len(data.y), size=min(server.batch_size, len(data.y)), replace=False))
-        return np.stack([self.engine.server_step(model, batch, number, server.rate) for model in state.models])
+
+def server_steps(
+    engine: Engine, server: ServerTrains, examples: int, models: Float32s, number: int, seed: int
+) -> Float32s:
+    """Return the (m, d) steps of a server that trains on one batch of its own examples in this round."""
+    rng = generator(seed, "server-batches", number)
+    batch = np.sort(rng.choice(examples, size=min(server.batch_size, examples), replace=False))
+    return np.stack([engine.server_step(model, batch, number, server.rate) for model in models])
 
 
 def simulate(

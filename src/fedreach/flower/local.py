@@ -111,7 +111,7 @@ class Work(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class Score:
     """How good a model is on some of a client's examples."""
 
     examples: int
@@ -227,7 +227,7 @@ class LocalClient:
             for measurement in wanted
         }
 
-    def scores(self, params: Float32s) -> dict[str, Scores]:
+    def scores(self, params: Float32s) -> dict[str, Score]:
         """Return how good a model is on the client's ``train`` and ``held_out`` part, and on ``both`` without noise."""
         train, held_out = self.data.train[self.client], self.data.held_out[self.client]
         e = self.engine
@@ -237,11 +237,11 @@ class LocalClient:
             "both": self._scores(params, e.true_samples, np.concatenate([train, held_out])),
         }
 
-    def _scores(self, params: Float32s, samples: Samples, index: Ints) -> Scores:
+    def _scores(self, params: Float32s, samples: Samples, index: Ints) -> Score:
         if not len(index):
-            return Scores(0)
+            return Score(0)
         right, loss = self.engine.predict(params, samples, index)
-        return Scores(len(index), float(right.mean()), float(loss.astype(np.float64).mean()))
+        return Score(len(index), float(right.mean()), float(loss.astype(np.float64).mean()))
 
 
 def server_engine(

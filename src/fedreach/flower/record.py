@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from fedreach.data.population import Population
 from fedreach.experiments.folder import RunFolder
 from fedreach.flower.roster import Facts
 
 FACTS = "facts.json"
 
 
-def save_facts(store: RunFolder, population: Population, known: Mapping[int, Facts]) -> None:
+def save_facts(store: RunFolder, participants: Sequence[int], known: Mapping[int, Facts]) -> None:
     """Write who takes part and what they told, so that a server that is started again need not ask anew."""
     clients = {str(client): asdict(facts) for client, facts in sorted(known.items())}
-    store.write_json(FACTS, {"participants": population.participants.tolist(), "clients": clients})
+    store.write_json(FACTS, {"participants": list(participants), "clients": clients})
 
 
 def load_facts(store: RunFolder) -> tuple[list[int] | None, dict[int, Facts]]:
@@ -33,9 +32,8 @@ def load_facts(store: RunFolder) -> tuple[list[int] | None, dict[int, Facts]]:
     return stored["participants"], known
 
 
-def record_of(population: Population, known: Mapping[int, Facts]) -> dict[str, Any]:
+def record_of(participants: Sequence[int], unseen: Sequence[int], known: Mapping[int, Facts]) -> dict[str, Any]:
     """Return who holds what, as far as clients told it; see `fedreach.experiments.describe.federation_record`."""
-    participants, unseen = population.participants.tolist(), population.unseen.tolist()
     count = max([*participants, *unseen, *known], default=-1) + 1
     facts = [known.get(client) for client in range(count)]
     told = [f.label_counts for f in facts if f is not None and f.label_counts is not None]
@@ -48,8 +46,8 @@ def record_of(population: Population, known: Mapping[int, Facts]) -> dict[str, A
         "num_classes": classes,
         "label_counts": counts,
         "sizes": [0 if f is None else f.num_examples for f in facts],
-        "participants": participants,
-        "unseen": unseen,
+        "participants": list(participants),
+        "unseen": list(unseen),
         "participants_without_held_out_data": [],
         "statistics": {},
         "noise": None,

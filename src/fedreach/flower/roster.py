@@ -146,6 +146,36 @@ class Roster:
                     lacking[client] = str(error)
         return lacking
 
+    def settle(self, grid: Grid, least: int) -> None:
+        """Decide who takes part: of those named, or there, the ones that tell what the parts need to know.
+
+        Raises:
+            ConfigError: If these are fewer than `least`.
+        """
+        assert self.population is not None  # `gather` comes first
+        participants, unseen = self.population.participants.tolist(), self.population.unseen.tolist()
+        lacking: dict[int, str] = {}
+        if self.federation.needs():
+            lacking = dict.fromkeys((client for client in participants if client not in self.nodes), "it is not there")
+            lacking |= self.learn_labels(grid, participants)
+            for client, reason in sorted(lacking.items()):
+                LOG.warning("Client %s never trains: the parts need to know of its labels, but %s.", client, reason)
+        participants = [client for client in participants if client not in lacking]
+        if len(participants) < least:
+            why = "; ".join(f"client {client}: {reason}" for client, reason in sorted(lacking.items()))
+            raise ConfigError(
+                f"{len(participants)} clients tell of their labels what the federation's parts need to know, and "
+                f"{least} are needed ({why}). Choose parts that need less, or lower min_clients."
+            )
+        self.population = Population(np.array(participants, np.int64), np.array(sorted({*unseen, *lacking}), np.int64))
+
+    def return_to(self, participants: Sequence[int]) -> None:
+        """Take the participants of an earlier process of the same run; all others that were named never train."""
+        named = set() if self.population is None else {*self.population.participants.tolist()}
+        unseen = set() if self.population is None else {*self.population.unseen.tolist()}
+        others = sorted((named | unseen) - set(participants))
+        self.population = Population(np.array(participants, np.int64), np.array(others, np.int64))
+
     def _fact(self, fact: str, replies: dict[int, Message], node: int) -> dict[str, Any]:
         if node not in replies:
             raise ReplyError(f"no answer within {self.timeout:g} s")
@@ -167,7 +197,7 @@ class Roster:
             raise ReplyError(f"its label_counts must be {widths or 'c'} numbers; got {values.shape}")
         return {fact: tuple(map(float, values))}
 
-    def first_view(self, participants: Sequence[int]) -> ClientView:
+    def view(self, participants: Sequence[int]) -> ClientView:
         """Return what the server knows of the participants as a round begins; of those not heard of, no examples."""
         ids = np.array(participants, np.int64)
         facts = [self.known.get(client) for client in participants]
@@ -189,13 +219,10 @@ class Roster:
     def _can_train(self, client: int) -> bool:
         return self.known[client].num_examples > 0
 
-    def reachable(self, clients: Iterable[int]) -> list[int]:
-        """Return those of these clients whose node is online."""
-        return [client for client in clients if client in self.nodes and self.nodes[client] in self.online]
-
-    def client_of(self, node: int) -> int | None:
-        """Return the client that a node stands for."""
-        return next((client for client, own in self.nodes.items() if own == node), None)
+    def nodes_of(self, clients: Iterable[int]) -> dict[int, int]:
+        """Return the nodes of those of these clients that are online."""
+        nodes = self.nodes
+        return {client: nodes[client] for client in clients if client in nodes and nodes[client] in self.online}
 
     def unseen(self) -> list[int]:
         """Return the clients that never train: those that were named, and those that came too late to."""
@@ -222,9 +249,3 @@ def ask(grid: Grid, sent: Iterable[Message], timeout: float) -> list[Message]:
             break
         time.sleep(POLL_SECONDS)
     return replies
-
-
-def check_population(population: Population | None) -> None:
-    """Refuse a population in which nobody may train."""
-    if population is not None and not len(population.participants):
-        raise ConfigError("The population must have a participant; got none.")

@@ -1,22 +1,68 @@
-"""Who is asked to evaluate which model, and what their answers say."""
+"""Who is asked to evaluate which model, and what the answers say."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from logging import getLogger
 
 import numpy as np
+from flwr.app import Message
 
 from fedreach.arrays import Floats
 from fedreach.evaluation import Scores
 from fedreach.flower import messages
-from fedreach.flower.local import Scores as Own
+from fedreach.flower.local import Score
+from fedreach.flower.messages import ReplyError
 
+LOG = getLogger("flwr")
 PARTS = {"held_out": ("num-examples", "eval"), "train": ("train-examples", "train"), "both": ("both-examples", "both")}
 
+Told = Mapping[str, Score]
+"""What a client says of a model: on its ``train`` and ``held_out`` part, and on ``both``."""
 
-def own_scores(metrics: Mapping[str, object]) -> dict[str, Own]:
-    """Return what a client's reply says of each part of its data; an app of its own tells of what it tests on only.
+
+@dataclass(frozen=True)
+class Exam:
+    """A model that a client is to evaluate."""
+
+    client: int
+    model: int
+
+
+def exams(participants: Iterable[int], unseen: Iterable[int], clusters: Mapping[int, int], models: int) -> list[Exam]:
+    """Return who evaluates what: participants the model of their cluster, those that never train all models.
+
+    Example:
+        >>> exams([0], [5], {0: 1}, models=2)
+        [Exam(client=0, model=1), Exam(client=5, model=0), Exam(client=5, model=1)]
+    """
+    own = [Exam(client, clusters[client]) for client in participants]
+    return own + [Exam(client, model) for client in unseen for model in range(models)]
+
+
+def answered(replies: Iterable[Message], clients: Mapping[int, int]) -> dict[Exam, Told]:
+    """Return what was told; who sent nothing, or nonsense, is logged and left out.
+
+    Args:
+        replies: In any order.
+        clients: Node -> client, of those who were asked.
+    """
+    found: dict[Exam, Told] = {}
+    for reply in replies:
+        client = clients.get(reply.metadata.src_node_id)
+        if client is None:
+            continue
+        try:
+            metrics = messages.metrics_of(messages.content_of(reply))
+            found[Exam(client, int(reply.metadata.group_id))] = _told(metrics)
+        except ReplyError as error:
+            LOG.warning("Client %s did not evaluate: %s.", client, error)
+    return found
+
+
+def _told(metrics: Mapping[str, object]) -> Told:
+    """Return a client's scores; an app of its own tells of what it tests on only, and of both parts that.
 
     Raises:
         ReplyError: If a number is missing, not finite or out of its range.
@@ -29,41 +75,43 @@ def own_scores(metrics: Mapping[str, object]) -> dict[str, Own]:
         accuracy = messages.number(metrics, f"{name}_acc", least=0)
         loss = messages.number(metrics, f"{name}_loss", least=0)
         if accuracy > 1:
-            raise messages.ReplyError(f"its '{name}_acc' must be at most 1; got {accuracy}")
-        found[part] = Own(count, float(accuracy), float(loss))
+            raise ReplyError(f"its '{name}_acc' must be at most 1; got {accuracy}")
+        found[part] = Score(count, float(accuracy), float(loss))
     return found | {"both": found.get("both", found["held_out"])}
 
 
-def scores_of(answers: Mapping[int, Mapping[str, Own]], part: str) -> Scores:
+def joined(told: Mapping[Exam, Told], participants: Iterable[int], shares: Floats) -> tuple[Scores, Scores, Scores]:
+    """Return the scores of participants on what they held out, of the others, and of participants in training.
+
+    Args:
+        told: What each client says of the model, or of each model, that it was sent.
+        participants: Ids.
+        shares: (m,) of the participants that each model serves. One that never trains is scored as if it drew a
+            participant's model at random, and not at all if an answer is missing.
+    """
+    taking_part, own, others = set(participants), dict[int, Told](), dict[int, list[Told]]()
+    for exam in sorted(told, key=lambda exam: (exam.client, exam.model)):
+        if exam.client in taking_part:
+            own[exam.client] = told[exam]
+        else:
+            others.setdefault(exam.client, []).append(told[exam])
+    unseen = {client: _mixed(said, shares) for client, said in others.items() if len(said) == len(shares)}
+    return _scores(own, "held_out"), _scores(unseen, "both"), _scores(own, "train")
+
+
+def _mixed(told: Sequence[Told], shares: Floats) -> Told:
+    both = [scores["both"] for scores in told]
+    accuracy = sum(share * score.accuracy for share, score in zip(shares.tolist(), both, strict=True))
+    loss = sum(share * score.loss for share, score in zip(shares.tolist(), both, strict=True))
+    return {"both": Score(both[0].examples, accuracy, loss)}
+
+
+def _scores(told: Mapping[int, Told], part: str) -> Scores:
     """Return the scores of all clients that have examples in a part of their data, ids increasing."""
-    own = {client: parts[part] for client, parts in sorted(answers.items()) if part in parts and parts[part].examples}
+    own = {client: scores[part] for client, scores in told.items() if part in scores and scores[part].examples}
     return Scores(
         ids=np.array(list(own), np.int64),
         examples=np.array([score.examples for score in own.values()], np.int64),
         accuracy=np.array([score.accuracy for score in own.values()]),
         loss=np.array([score.loss for score in own.values()]),
     )
-
-
-@dataclass(frozen=True)
-class Exam:
-    """A model that a client is to evaluate."""
-
-    client: int
-    model: int
-
-
-def exams(participants: Iterable[int], unseen: Iterable[int], clusters: Mapping[int, int], models: int) -> list[Exam]:
-    """Return who evaluates what: participants the model of their cluster, those that never train all models."""
-    own = [Exam(client, clusters[client]) for client in participants]
-    return own + [Exam(client, model) for client in unseen for model in range(models)]
-
-
-def mixed(answers: Sequence[Mapping[str, Own]], shares: Floats) -> dict[str, Own]:
-    """Return the scores as if a client drew one of the models at random, with these probabilities."""
-    first, result = answers[0], {}
-    for part in first:
-        accuracy = float(sum(share * answer[part].accuracy for share, answer in zip(shares, answers, strict=True)))
-        loss = float(sum(share * answer[part].loss for share, answer in zip(shares, answers, strict=True)))
-        result[part] = Own(first[part].examples, accuracy, loss)
-    return result

@@ -11,22 +11,22 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from logging import getLogger
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from torch import nn
 
-from fedreach.arrays import Float32s, Floats
+from fedreach.arrays import Float32s
 from fedreach.data.population import Population
 from fedreach.engines.base import Engine, Trained
 from fedreach.engines.clients import remembered
+from fedreach.engines.simulation import server_steps
 from fedreach.errors import ConfigError
 from fedreach.evaluation import Served, summarized
-from fedreach.experiments.checkpoint import MEMORY as MEMORY_FILE
-from fedreach.experiments.checkpoint import Snapshot
+from fedreach.experiments.checkpoint import MEMORY, Snapshot
 from fedreach.experiments.describe import environment
 from fedreach.experiments.folder import RunFolder
 from fedreach.experiments.identity import finished
@@ -38,7 +38,6 @@ from fedreach.federation.round import (
     Federation,
     FederationState,
     Probe,
-    Reports,
     RoundReport,
     Selection,
     conclude_round,
@@ -53,34 +52,16 @@ from fedreach.federation.spending import with_radio
 from fedreach.federation.storage import Dtype
 from fedreach.flower import messages
 from fedreach.flower.agreement import terms_of
-from fedreach.flower.messages import (
-    CONFIG,
-    EXAMPLES,
-    LACKS,
-    LOSS,
-    MEMORY,
-    MODEL,
-    OURS,
-    SOLVER,
-    STEPS,
-    UPDATE,
-    ReplyError,
-)
+from fedreach.flower.incoming import Answer, Heard, Incoming
+from fedreach.flower.messages import LOSS, ReplyError
+from fedreach.flower.outgoing import Outgoing
 from fedreach.flower.record import load_facts, record_of, save_facts
-from fedreach.flower.roster import Roster, ask, check_population
-from fedreach.flower.scoring import exams, mixed, own_scores, scores_of
+from fedreach.flower.roster import Roster, ask
+from fedreach.flower.scoring import answered, exams, joined
 from fedreach.models.flat import Layout, flatten
 from fedreach.streams import generator
 
 LOG = getLogger("flwr")
-
-
-class Answer(NamedTuple):
-    """A report that counts."""
-
-    update: Float32s  # (d,)
-    metrics: Mapping[str, float]
-    steps: int
 
 
 @dataclass
@@ -90,9 +71,14 @@ class Turn:
     state: FederationState
     view: ClientView
     selection: Selection
-    began: float
-    answers: dict[int, Answer] = field(default_factory=dict)  # of those who were probed for their update
     by_server: bool = False
+    probed: dict[int, Answer] = field(default_factory=dict)  # of those who were asked for their update before
+    began: float = field(default_factory=time.perf_counter)
+
+    @property
+    def asked(self) -> list[int]:
+        """Those chosen who have not trained in the probe."""
+        return [client for client in map(int, self.selection.ids) if client not in self.probed]
 
 
 class FedReachStrategy(Strategy):
@@ -144,11 +130,15 @@ class FedReachStrategy(Strategy):
         described: Mapping[str, Any] | None = None,
         record: Mapping[str, Any] | None = None,
     ) -> None:
-        check_population(population)
         limits = {"rounds": rounds, "min_clients": min_clients, "evaluate_every": evaluate_every, "timeout": timeout}
         for option, value in limits.items():
             if not value > 0:
                 raise ConfigError(f"FedReachStrategy.{option} must be positive; got {value}.")
+        if population is not None and len(population.participants) < min_clients:
+            raise ConfigError(
+                f"FedReachStrategy.min_clients must be at most the {len(population.participants)} participants of the "
+                f"population; got {min_clients}."
+            )
         if federation.label_statistics.only_sum:
             raise ConfigError(
                 "SecureSum does not run on Flower: its secure aggregation is not open to apps on the Message API, and "
@@ -159,28 +149,30 @@ class FedReachStrategy(Strategy):
                 f"{type(federation.server).__name__} trains on data of the server's own. Pass "
                 "engine=server_engine(..., own=(x, y))."
             )
-        self.federation, self.module, self.layout = federation, model, Layout.of(model)
+        self.federation, self.layout, self.rounds, self.timeout = federation, Layout.of(model), rounds, timeout
         self.initial: Float32s = flatten(model).cpu().numpy()
-        self.rounds, self.min_clients, self.patience, self.timeout = rounds, min_clients, patience, timeout
-        self.evaluate_every, self.engine, self.participation = evaluate_every, engine, participation or Always()
-        self.store = RunFolder(Path(folder))
-        self.ledger = Ledger(self.store, federation, self.layout, stop_if_diverged=False)
+        self.min_clients, self.patience, self.evaluate_every = min_clients, patience, evaluate_every
+        self.engine, self.participation, self.record = engine, participation or Always(), record
         self.described = described or {
             "method": name,
             "seed": federation.seed,
             "config": {"federation": repr(federation), "model": str(model), "rounds": rounds},
             "code": {},
         }
-        self.record = record
+        self.store = RunFolder(Path(folder))
+        self.ledger = Ledger(self.store, federation, self.layout, stop_if_diverged=False)
         self.roster = Roster(federation, terms_of(federation, self.layout), timeout, population)
-        self._open = ExitStack()
+        self.outgoing = Outgoing(federation, model, self.layout, rounds, timeout)
+        self.incoming = Incoming(federation, self.layout)
+        # What changes during a run.
+        self._open = ExitStack()  # holds the folder's lock
         self._snapshot: Snapshot | None = None
-        self._turn: Turn | None = None
+        self._counted: dict[int, int] = {}  # client -> last round in which its report counted
+        self._config = ConfigRecord()  # the user's own
+        self._turn: Turn | None = None  # of the round at work
         self._row: dict[str, Any] = {}
         self._timing: dict[str, Any] = {}
-        self._exams: dict[int, list[int]] = {}
-        self._began, self._config = 0.0, ConfigRecord()
-        self._counted: dict[int, int] = {}  # client -> last round in which its report counted
+        self._examined: dict[int, int] = {}  # node -> client, of those who evaluate
 
     # -------------------------------------------------------------------------------------------------- the whole run
 
@@ -208,73 +200,45 @@ class FedReachStrategy(Strategy):
         return self._snapshot
 
     @property
-    def _population(self) -> Population:
+    def _participants(self) -> list[int]:
         assert self.roster.population is not None  # `_begin` comes first
-        return self.roster.population
+        ids: list[int] = self.roster.population.participants.tolist()
+        return ids
 
     def _begin(self, grid: Grid, arrays: ArrayRecord | None = None) -> None:
-        """Open the folder, meet the clients, and go on with the run or begin it."""
+        """Open the folder, meet the clients, and go on with the run or begin it, from `arrays` where they are given."""
         if self._snapshot is not None:
             return
         self._open.enter_context(self.store.locked())
         done = finished(self.store, self.described)
         participants, self.roster.known = load_facts(self.store)
         snapshot = self.ledger.load()
-        if done is not None and snapshot is not None:
-            LOG.info("The run in %s is finished.", self.store.path)
-            self._snapshot = snapshot
+        if snapshot is None:
+            self.roster.gather(grid, self.min_clients, self.patience)
+            self.roster.settle(grid, self.min_clients)
+            self._first(grid, self.initial if arrays is None else messages.params_of(arrays, self.layout))
             return
-        before = self.roster.population
-        if participants is not None:
-            unseen = np.empty(0, np.int64) if before is None else before.unseen
-            self.roster.population = Population(np.array(participants, np.int64), unseen)
-        self.roster.gather(grid, self.min_clients, self.patience)
-        if snapshot is not None:
-            self._snapshot = snapshot
-            for row in self.store.rows("rounds.jsonl"):
-                self._counted |= dict.fromkeys(row["cohort"], row["round"])
-            LOG.info("Going on after round %s.", snapshot.state.round)
-            return
-        self._settle(grid)
-        self._first(grid, self.initial if arrays is None else messages.params_of(arrays, self.layout))
-
-    def _settle(self, grid: Grid) -> None:
-        """Decide who takes part: those named, or there, that tell what the parts need to know."""
-        named = self._population
-        participants, unseen = named.participants.tolist(), named.unseen.tolist()
-        absent = dict.fromkeys((c for c in participants if c not in self.roster.nodes), "it is not there")
-        lacking = self.roster.learn_labels(grid, participants)
-        if self.federation.needs():
-            lacking |= absent
-            for client, reason in sorted(lacking.items()):
-                LOG.warning(
-                    "Client %s is evaluated only: the parts need to know of its labels, but %s.", client, reason
-                )
-            participants = [client for client in participants if client not in lacking]
-            unseen = sorted({*unseen, *lacking})
-        if len(participants) < self.min_clients:
-            why = "; ".join(f"client {client}: {reason}" for client, reason in sorted(lacking.items()))
-            raise ConfigError(f"{len(participants)} clients take part and {self.min_clients} are needed; {why}.")
-        self.roster.population = Population(np.array(participants, np.int64), np.array(unseen, np.int64))
+        self.roster.return_to(participants or [])
+        if done is None:
+            self.roster.gather(grid, self.min_clients, self.patience)
+        self._snapshot = snapshot
+        for row in self.store.rows("rounds.jsonl"):
+            self._counted |= dict.fromkeys(row["cohort"], row["round"])
+        LOG.info("%s: %s of %s rounds are done.", self.store.path, snapshot.state.round, self.rounds)
 
     def _first(self, grid: Grid, params: Float32s) -> None:
         """Begin a run: its files, its state, and what the first model is worth."""
-        record = self.record or record_of(self._population, self.roster.known)
+        record = self.record or record_of(self._participants, self.roster.unseen(), self.roster.known)
         self.store.write_json("run.json", {**self.described, "environment": environment(), "git": None})
         self.store.write_json("federation.json", record)
-        state = initial_state(self.federation, params, self._first_view())
+        save_facts(self.store, self._participants, self.roster.known)
+        state = initial_state(self.federation, params, self.roster.view(self._participants))
         if self.federation.has_memory:
-            n, p = len(self._population.participants), self.layout.num_trainable
+            n, p = len(self._participants), self.layout.num_trainable
             dtype: Dtype = getattr(self.federation.memory_solver, "memory_dtype", "float32")
-            path = self.store.path / MEMORY_FILE
-            state = replace(state, memory=ClientMemory.zeros(n, p, path, dtype=dtype))
+            state = replace(state, memory=ClientMemory.zeros(n, p, self.store.path / MEMORY, dtype=dtype))
         self._snapshot, row = self.ledger.begin(state)
-        save_facts(self.store, self._population, self.roster.known)
-        answers = ask(grid, self._exam_messages(), self.timeout)
-        self._close(row, {}, answers)
-
-    def _first_view(self) -> ClientView:
-        return self.roster.first_view(self._population.participants.tolist())
+        self._close(row, {}, ask(grid, self._exams(ConfigRecord()), self.timeout))
 
     # ------------------------------------------------------------------------------------------------------- training
 
@@ -283,120 +247,69 @@ class FedReachStrategy(Strategy):
     ) -> Iterable[Message]:
         """Choose the clients of the round, after a probe if the selection policy wants one, and address them."""
         self._begin(grid, arrays)
-        self._grid, self._config, self._began = grid, config, time.perf_counter()
+        self._grid, self._config, self._turn = grid, config, None
         state, federation = self._now.state, self.federation
         if state.round >= self.rounds:
-            self._turn = None
             return []
         self.roster.meet(grid)
         view = self._view(state)
         if server_trains(federation, state):
-            self._turn = Turn(state, view, Selection(np.empty(0, np.int64)), self._began, by_server=True)
+            self._turn = Turn(state, view, Selection(np.empty(0, np.int64)), by_server=True)
             return []
-        probe = plan_probe(federation, state, view)
-        answers: dict[int, Answer] = {}
+        began = time.perf_counter()
+        probe, answers = plan_probe(federation, state, view), dict[int, Answer]()
         if probe is not None:
             state, view, answers = self._probed(state, view, probe)
-        selection = plan_round(federation, state, view)
-        self._turn = Turn(state, view, selection, self._began, answers)
-        chosen = [client for client in map(int, selection.ids) if client not in answers]
-        LOG.info("FedReach chose clients %s", selection.ids.tolist())
-        return self._train_messages(chosen, self._turn.state, view)
+        self._turn = Turn(state, view, plan_round(federation, state, view), probed=answers, began=began)
+        LOG.info("FedReach chose clients %s.", self._turn.selection.ids.tolist())
+        nodes = self.roster.nodes_of(self._turn.asked)
+        return self.outgoing.train(nodes, state, view, self._counted, config)
 
     def _view(self, state: FederationState) -> ClientView:
         federation, number = self.federation, state.round + 1
-        view = self._first_view()
+        view = self.roster.view(self._participants)
         wanted = self.participation.available(len(view.ids), generator(federation.seed, "participation", number))
         view = replace(view, available=view.available & wanted, loss=state.loss, round=number)
         if federation.radio is None:
             return view
-        d, p = self.layout.size, self.layout.num_trainable
         devices = federation.radio.devices(len(view.ids), federation.seed)
         bits = float(max(facts.bits_per_example for facts in self.roster.known.values()))
+        d, p = self.layout.size, self.layout.num_trainable
         return with_radio(federation, view, devices, d=d, p=p, bits_per_example=bits)
-
-    def _train_messages(
-        self, clients: Iterable[int], state: FederationState, view: ClientView, *, restore: bool = False
-    ) -> list[Message]:
-        """Return one message a client: its model, what its solver needs, and which memory it should have.
-
-        Args:
-            clients: Ids.
-            state: Before the round.
-            view: Of the round.
-            restore: Whether to send what a client should have kept, because it lost it.
-        """
-        solver, made = self.federation.memory_solver, {}
-        rate = self.federation.local.rate_at(view.round, self.rounds)
-        known = view.num_examples[view.num_examples > 0]
-        result = []
-        for client in clients:
-            row = int(view.rows(np.array([client]))[0])
-            model = int(state.clusters[row])
-            if model not in made:
-                made[model] = messages.model_record(self.module, self.layout, state.models[model])
-            kept = self._kept(state, client, row)
-            share = float(view.num_examples[row] / known.mean())
-            content = RecordDict({MODEL: made[model], CONFIG: self._told(view.round)})
-            content[OURS] = ConfigRecord({"round": view.round, "rate": rate, "memory-round": kept, "share": share})
-            if solver is not None and solver.sends_state and state.solver[model]:
-                content[SOLVER] = messages.array_record(state.solver[model])
-            if restore and state.memory is not None:
-                content[MEMORY] = messages.array_record({MEMORY: state.memory.read(np.array([row]))[0]})
-            node = self.roster.nodes[client]
-            result.append(Message(content, node, MessageType.TRAIN, ttl=self.timeout))
-        return result
-
-    def _told(self, number: int) -> ConfigRecord:
-        """Return the user's own config with the round, as Flower's strategies send it."""
-        return ConfigRecord({**self._config, "server-round": number})
-
-    def _kept(self, state: FederationState, client: int, row: int) -> int:
-        """Return the round whose memory the client should have; 0 if none."""
-        if state.memory is None or state.memory.parts[row] is None:
-            return 0
-        return self._counted[client]
 
     def _probed(
         self, state: FederationState, view: ClientView, probe: Probe
     ) -> tuple[FederationState, ClientView, dict[int, Answer]]:
         """Ask the clients; return the state and the view after their answers, and the updates that came."""
+        ids, rows = list(map(int, probe.ids)), view.rows(probe.ids)
         probed, sent, loss = view.probed.copy(), None, view.loss.copy()
-        probed[view.rows(probe.ids)] = True
-        ids = [int(client) for client in probe.ids]
+        probed[rows] = True
+        answers: dict[int, Answer] = {}
         if probe.asks == "update":
-            replies = ask(self._grid, self._train_messages(ids, state, view), self.timeout)
-            answers, lost = self._heard(ids, replies, state, view)
-            reports = self._reports(answers, lost, view, probe=True)
+            sending = self.outgoing.train(self.roster.nodes_of(ids), state, view, self._counted, self._config)
+            heard = self._heard(ids, ask(self._grid, sending, self.timeout), state, view, probe=True)
+            answers, reports = heard.answers, self.incoming.reports(heard, view, probe=True)
             sent = np.zeros_like(probed)
             sent[view.rows(reports.ids)] = True
             loss[sent] = reports.metrics["loss"]
             state = observe_probe(self.federation, state, reports)
         else:
-            answers = {}
-            size = probe.batch_size if probe.asks == "batch_loss" else 0
-            for client, value in self._losses(ids, size, state, view).items():
-                loss[view.rows(np.array([client]))] = value
+            told = self._losses(ids, probe.batch_size if probe.asks == "batch_loss" else 0, state, view)
+            loss[view.rows(np.array(list(told), np.int64))] = list(told.values())
         return state, replace(view, loss=loss, probed=probed, sent_update=sent, probe=probe), answers
 
-    def _losses(self, ids: list[int], size: int, state: FederationState, view: ClientView) -> dict[int, float]:
-        """Return the losses that clients answer with; who does not answer stands as it stood."""
-        asked = []
-        for client in ids:
-            model = int(state.clusters[view.rows(np.array([client]))[0]])
-            record = messages.model_record(self.module, self.layout, state.models[model])
-            content = RecordDict({MODEL: record, OURS: ConfigRecord({"round": view.round, "batch-size": size})})
-            asked.append(Message(content, self.roster.nodes[client], "query.loss", ttl=self.timeout))
-        found = {}
-        for reply in ask(self._grid, asked, self.timeout):
-            answered = self.roster.client_of(reply.metadata.src_node_id)
+    def _losses(self, ids: list[int], batch_size: int, state: FederationState, view: ClientView) -> dict[int, float]:
+        """Return the losses that clients answer with; for who does not answer, the last one known stands."""
+        nodes, told = self.roster.nodes_of(ids), dict[int, float]()
+        clients = {node: client for client, node in nodes.items()}
+        for reply in ask(self._grid, self.outgoing.losses(nodes, state, view, batch_size), self.timeout):
+            client = clients.get(reply.metadata.src_node_id)
             try:
-                if answered is not None:
-                    metrics = messages.metrics_of(messages.content_of(reply))
-                    found[answered] = float(messages.number(metrics, LOSS))
+                if client is not None:
+                    told[client] = float(messages.number(messages.metrics_of(messages.content_of(reply)), LOSS))
             except ReplyError as error:
-                LOG.warning("Client %s did not tell its loss: %s.", answered, error)
-        return found
+                LOG.warning("Client %s did not tell its loss: %s.", client, error)
+        return told
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -410,9 +323,8 @@ class FedReachStrategy(Strategy):
         else:
             new, report = self._concluded(turn, replies)
         self._snapshot, self._row = self.ledger.after(self._now, new, report)
-        for client in report.cohort:
-            self._counted[client] = new.round
-        self._timing = {"train_seconds": round(time.perf_counter() - self._began, 6)}
+        self._counted |= dict.fromkeys(report.cohort, new.round)
+        self._timing = {"train_seconds": round(time.perf_counter() - turn.began, 6)}
         for client, reason in report.lost.items():
             LOG.warning("Client %s does not count in round %s: %s.", client, new.round, reason)
         numbers: dict[str, Any] = {"clients": len(report.cohort), "lost": len(report.lost)}
@@ -421,13 +333,14 @@ class FedReachStrategy(Strategy):
         return self._arrays(), MetricRecord(numbers)
 
     def _concluded(self, turn: Turn, replies: Iterable[Message]) -> tuple[FederationState, RoundReport]:
-        state, view, chosen = turn.state, turn.view, [int(client) for client in turn.selection.ids]
-        asked = [client for client in chosen if client not in turn.answers]
-        answers, lost = self._heard(asked, replies, state, view)
-        answers |= {client: turn.answers[client] for client in chosen if client in turn.answers}
-        reports = self._reports(answers, lost, view)
+        state, view = turn.state, turn.view
+        heard = self._heard(turn.asked, replies, state, view)
+        heard.answers |= {
+            client: turn.probed[client] for client in map(int, turn.selection.ids) if client in turn.probed
+        }
+        reports = self.incoming.reports(heard, view)
         if state.memory is not None and len(reports.ids):
-            steps = np.array([answers[client].steps for client in map(int, reports.ids)], np.int64)
+            steps = np.array([heard.answers[client].steps for client in map(int, reports.ids)], np.int64)
             trained = Trained(reports.update, reports.metrics["loss"], steps, self.layout.num_trainable)
             rate, rows = self.federation.local.rate_at(view.round, self.rounds), view.rows(reports.ids)
             memory, note = remembered(self.federation, state, state.memory, rows, trained, rate)
@@ -435,104 +348,35 @@ class FedReachStrategy(Strategy):
         return conclude_round(self.federation, state, view, turn.selection, reports)
 
     def _heard(
-        self, asked: list[int], replies: Iterable[Message], state: FederationState, view: ClientView
-    ) -> tuple[dict[int, Answer], dict[int, str]]:
-        """Return the answers that count, and why the others do not; who lost its memory is sent it and asked again."""
-        answers: dict[int, Answer] = {}
-        lost = dict.fromkeys(asked, f"no reply within {self.timeout:g} s")
-        again = self._read(asked, replies, answers, lost, state, view)
-        if again:
-            LOG.info("Clients %s lost what they kept between rounds, and are sent it.", again)
-            second = ask(self._grid, self._train_messages(again, state, view, restore=True), self.timeout)
-            for client in self._read(again, second, answers, lost, state, view):
-                lost[client] = "it says that it lost its memory, which it was just sent"
-        arrived = getattr(self.participation, "replies", None)
-        if arrived is not None:  # a loss that the experiment simulates, as it does in the simulator
-            there = sorted(answers)
-            kept = arrived(len(there), generator(self.federation.seed, "replies", view.round))
-            for client, kept_ in zip(there, kept, strict=True):
-                if not kept_:
-                    answers.pop(client)
-                    lost[client] = "its reply did not arrive"
-        return answers, lost
-
-    def _read(
         self,
         asked: list[int],
         replies: Iterable[Message],
-        answers: dict[int, Answer],
-        lost: dict[int, str],
         state: FederationState,
         view: ClientView,
-    ) -> list[int]:
-        """Sort replies into answers and reasons of loss; return who lacks its memory."""
-        again, senders = [], {self.roster.nodes[client]: client for client in asked}
-        for reply in replies:
-            client = senders.pop(reply.metadata.src_node_id, None)
-            if client is None:  # an error in Flower itself comes from node 1, and says not whom it is about
-                what = reply.error.reason if reply.has_error() else "a reply of nobody who was asked"
-                LOG.warning("Node %s: %s", reply.metadata.src_node_id, what)
-                continue
-            try:
-                metrics = messages.metrics_of(messages.content_of(reply))
-                if LACKS in metrics:
-                    again.append(client)
-                    continue
-                answers[client] = self._answer(client, reply, metrics, state, view)
-                lost.pop(client)
-            except ReplyError as error:
-                lost[client] = str(error)
-        return again
-
-    def _answer(
-        self, client: int, reply: Message, metrics: Mapping[str, Any], state: FederationState, view: ClientView
-    ) -> Answer:
-        """Return a report.
-
-        Raises:
-            ReplyError: If it cannot be believed.
-        """
-        if UPDATE in reply.content.array_records:
-            update = messages.array(messages.arrays(reply, UPDATE), UPDATE, (self.layout.size,))
-        else:
-            row = view.rows(np.array([client]))[0]
-            start = state.models[int(state.clusters[row])]
-            update = messages.params_of(messages.arrays(reply, MODEL), self.layout) - start
-        count = messages.number(metrics, EXAMPLES, least=1, whole=True)
-        told = self.roster.known[client].num_examples
-        if count != told:
-            raise ReplyError(f"it says that it has {count} examples, but it said {told} before")
-        numbers = {"num_examples": float(told), "loss": float(messages.number(metrics, LOSS))}
-        for measurement in self.federation.measurements():
-            numbers[measurement.name] = float(messages.number(metrics, measurement.name))
-        has_steps = self.federation.has_memory
-        steps = int(messages.number(metrics, STEPS, least=1, whole=True)) if has_steps else 1
-        return Answer(update, numbers, steps)
-
-    def _reports(
-        self, answers: Mapping[int, Answer], lost: Mapping[int, str], view: ClientView, *, probe: bool = False
-    ) -> Reports:
-        ids = np.array(sorted(answers), np.int64)
-        rows = view.rows(ids)
-        update = np.empty((len(ids), self.layout.size), np.float32)
-        for row, client in enumerate(ids.tolist()):
-            update[row] = answers[client].update
-        names = ["num_examples", "loss", *(measurement.name for measurement in self.federation.measurements())]
-        metrics: dict[str, Floats] = {
-            name: np.array([answers[client].metrics[name] for client in ids.tolist()]) for name in names
-        }
-        if view.label_entropy is not None:
-            metrics["label_entropy"] = view.label_entropy[rows]
-        return Reports(
-            ids,
-            update,
-            metrics,
-            label_counts=None if view.label_counts is None else view.label_counts[rows],
-            lost=dict(lost),
-            trainable=self.layout.num_trainable,
-            round=view.round,
-            probe=probe,
-        )
+        *,
+        probe: bool = False,
+    ) -> Heard:
+        """Return what was heard; who lost its memory is sent it and asked again."""
+        heard = Heard.nothing(asked, self.timeout)
+        nodes = self.roster.nodes_of(asked)
+        clients = {node: client for client, node in nodes.items()}
+        self.incoming.read(replies, clients, heard, state, view)
+        if heard.forgetful:
+            LOG.info("Clients %s lost what they kept between rounds, and are sent it.", heard.forgetful)
+            again = {client: nodes[client] for client in heard.forgetful}
+            sending = self.outgoing.train(again, state, view, self._counted, self._config, restore=True)
+            clients = {node: client for client, node in again.items()}
+            self.incoming.read(ask(self._grid, sending, self.timeout), clients, heard, state, view)
+        arrived = getattr(self.participation, "replies", None)
+        if arrived is not None:  # replies that an experiment has get lost, as the simulator does
+            purpose, there = "probe-replies" if probe else "replies", sorted(heard.answers)
+            for client, kept in zip(
+                there, arrived(len(there), generator(self.federation.seed, purpose, view.round)), strict=True
+            ):
+                if not kept:
+                    del heard.answers[client]
+                    heard.lost[client] = "its reply did not arrive"
+        return heard
 
     def _server_steps(self, state: FederationState) -> Float32s:
         """Return the (m, d) gradient steps on one batch of the server's data."""
@@ -540,15 +384,11 @@ class FedReachStrategy(Strategy):
         assert server is not None  # that is why we are here,
         assert engine is not None  # and `__init__` saw to it
         assert engine.server_samples is not None
-        size = len(engine.server_samples)
-        rng = generator(self.federation.seed, "server-batches", number)
-        batch = np.sort(rng.choice(size, size=min(server.batch_size, size), replace=False))
-        return np.stack([engine.server_step(model, batch, number, server.rate) for model in state.models])
+        return server_steps(engine, server, len(engine.server_samples), state.models, number, self.federation.seed)
 
     def _arrays(self) -> ArrayRecord:
         """Return the model that is handed out; of several, one a cluster, under ``0/...``, ``1/...``."""
-        models = self._now.state.served(self.federation)
-        records = [messages.model_record(self.module, self.layout, model) for model in models]
+        records = [self.outgoing.record(model) for model in self._now.state.served(self.federation)]
         if len(records) == 1:
             return records[0]
         return ArrayRecord({f"{i}/{name}": array for i, record in enumerate(records) for name, array in record.items()})
@@ -560,80 +400,51 @@ class FedReachStrategy(Strategy):
     ) -> Iterable[Message]:
         """Ask all that are online, those that never train too, how good the model is."""
         number = self._now.state.round
-        self._exams = {}
+        self._examined = {}
         if self._turn is None or (number % self.evaluate_every != 0 and number != self.rounds):
             return []
         self.roster.meet(grid)
-        return self._exam_messages(config)
+        return self._exams(config)
 
-    def _exam_messages(self, config: ConfigRecord | None = None) -> list[Message]:
-        state, roster = self._now.state, self.roster
-        models = state.served(self.federation)
-        made = [messages.model_record(self.module, self.layout, model) for model in models]
-        participants = self._population.participants.tolist()
-        clusters = dict(zip(participants, state.clusters.tolist(), strict=True))
-        planned = exams(roster.reachable(participants), roster.reachable(roster.unseen()), clusters, len(models))
-        self._exams, result = {}, []
-        for exam in planned:
-            self._exams.setdefault(roster.nodes[exam.client], []).append(exam.model)
-            told = ConfigRecord({**(config or ConfigRecord()), "server-round": state.round})
-            content = RecordDict({MODEL: made[exam.model], CONFIG: told})
-            node, group = roster.nodes[exam.client], str(exam.model)
-            result.append(Message(content, node, MessageType.EVALUATE, ttl=self.timeout, group_id=group))
-        return result
+    def _exams(self, config: ConfigRecord) -> list[Message]:
+        state, participants = self._now.state, self._participants
+        there = self.roster.nodes_of([*participants, *self.roster.unseen()])
+        self._examined = {node: client for client, node in there.items()}
+        clusters, models = dict(zip(participants, state.clusters.tolist(), strict=True)), state.served(self.federation)
+        mine, others = [c for c in there if c in clusters], [c for c in there if c not in clusters]
+        planned = [(exam, there[exam.client]) for exam in exams(mine, others, clusters, len(models))]
+        return self.outgoing.exams(planned, list(models), state.round, config)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Write the row of the round and a checkpoint; after the last round, how the run ended."""
         if self._turn is None:
             return None
-        columns = self._close(self._row, self._timing, list(replies))
+        columns = self._close(self._row, self._timing, replies)
         if self._now.state.round == self.rounds:
             self.store.write_json("result.json", self.ledger.finish(self._now))
             self._open.close()
         return MetricRecord(dict(columns)) if columns else None
 
-    def _close(self, row: Mapping[str, Any], timing: Mapping[str, Any], replies: list[Message]) -> Mapping[str, float]:
-        evaluated = self._evaluated(replies) if self._exams else None
+    def _close(
+        self, row: Mapping[str, Any], timing: Mapping[str, Any], replies: Iterable[Message]
+    ) -> Mapping[str, float]:
+        """Write the row of a round, with what clients say of the model if they were asked, and a checkpoint."""
+        evaluated = self._evaluated(replies) if self._examined else None
         if evaluated is not None and not evaluated[0]:
             evaluated = None
         self._snapshot, _ = self.ledger.close(self._now, row, timing, evaluated)
         self.ledger.save(self._now)
-        return evaluated[0] if evaluated is not None else {}
+        return {} if evaluated is None else evaluated[0]
 
-    def _evaluated(self, replies: list[Message]) -> tuple[dict[str, float], list[dict[str, Any]]]:
-        """Return the columns of the round and the lines about single clients, from the clients' answers."""
-        state, population = self._now.state, self._population
-        answers: dict[int, dict[int, Any]] = {}
-        for reply in replies:
-            client = self.roster.client_of(reply.metadata.src_node_id)
-            if client is None:
-                continue
-            try:
-                content = messages.content_of(reply)
-                model = int(reply.metadata.group_id)
-                answers.setdefault(client, {})[model] = own_scores(messages.metrics_of(content))
-            except ReplyError as error:
-                LOG.warning("Client %s did not evaluate: %s.", client, error)
+    def _evaluated(self, replies: Iterable[Message]) -> tuple[dict[str, float], list[dict[str, Any]]]:
+        """Return the columns of the round and the lines about single clients."""
+        state, test = self._now.state, None
         models = state.served(self.federation)
         shares = np.bincount(state.clusters, minlength=len(models)) / len(state.clusters)
-        participants = set(population.participants.tolist())
-        own = {c: next(iter(found.values())) for c, found in answers.items() if c in participants}
-        others = {
-            c: mixed([found[m] for m in range(len(models))], shares)
-            for c, found in answers.items()
-            if c not in participants and len(found) == len(models)
-        }
-        test = None
+        scores = joined(answered(replies, self._examined), self._participants, shares)
         if self.engine is not None and len(self.engine.test_samples):
-            served = Served.of(models, state.clusters, population.participants)
             index = np.arange(len(self.engine.test_samples))
+            served = Served.of(models, state.clusters, np.array(self._participants, np.int64))
             right, loss = served.predict(self.engine, self.engine.test_samples, index, None)
             test = float(right.mean()), float(loss.mean(dtype=np.float64))
-        return summarized(
-            self.federation.seed,
-            state.round,
-            scores_of(own, "held_out"),
-            scores_of(others, "both"),
-            scores_of(own, "train"),
-            test,
-        )
+        return summarized(self.federation.seed, state.round, *scores, test)

@@ -1,0 +1,132 @@
+"""What becomes of replies: answers that count, and why the others do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from logging import getLogger
+from typing import Any, NamedTuple
+
+import numpy as np
+from flwr.app import Message
+
+from fedreach.arrays import Float32s, Floats
+from fedreach.federation.round import ClientView, Federation, FederationState, Reports
+from fedreach.flower import messages
+from fedreach.flower.messages import EXAMPLES, LACKS, LOSS, MODEL, STEPS, UPDATE, ReplyError
+from fedreach.models.flat import Layout
+
+LOG = getLogger("flwr")
+
+
+class Answer(NamedTuple):
+    """A report that counts."""
+
+    update: Float32s  # (d,)
+    metrics: Mapping[str, float]
+    steps: int
+
+
+@dataclass
+class Heard:
+    """What was heard of those who were asked."""
+
+    answers: dict[int, Answer]
+    lost: dict[int, str]  # client -> why its reply does not count
+    forgetful: list[int] = field(default_factory=list)  # those that lost what they kept between rounds
+
+    @classmethod
+    def nothing(cls, asked: Iterable[int], timeout: float) -> Heard:
+        """Return what is heard before any reply."""
+        return cls({}, dict.fromkeys(asked, f"no reply within {timeout:g} s"))
+
+
+@dataclass(frozen=True, eq=False)
+class Incoming:
+    """Reads the reports of a run."""
+
+    federation: Federation
+    layout: Layout
+
+    def read(
+        self,
+        replies: Iterable[Message],
+        clients: Mapping[int, int],
+        heard: Heard,
+        state: FederationState,
+        view: ClientView,
+    ) -> None:
+        """Add the replies to what was heard.
+
+        Args:
+            replies: In any order.
+            clients: Node -> client, of those who were asked; a node counts once.
+            heard: Is added to.
+            state: Before the round.
+            view: Of the round.
+        """
+        waiting = dict(clients)
+        heard.forgetful = []
+        for reply in replies:
+            client = waiting.pop(reply.metadata.src_node_id, None)
+            if client is None:  # an error in Flower itself comes from node 1, and says not whom it is about
+                what = reply.error.reason if reply.has_error() else "a reply that nobody asked for"
+                LOG.warning("Node %s: %s", reply.metadata.src_node_id, what)
+                continue
+            try:
+                metrics = messages.metrics_of(messages.content_of(reply))
+                if LACKS in metrics:
+                    heard.forgetful.append(client)
+                    heard.lost[client] = "it lost what it kept between rounds"
+                    continue
+                heard.answers[client] = self._answer(client, reply, metrics, state, view)
+                heard.lost.pop(client)
+            except ReplyError as error:
+                heard.lost[client] = str(error)
+
+    def _answer(
+        self, client: int, reply: Message, metrics: Mapping[str, Any], state: FederationState, view: ClientView
+    ) -> Answer:
+        """Return a report.
+
+        Raises:
+            ReplyError: If it cannot be believed.
+        """
+        row = int(view.rows(np.array([client]))[0])
+        if UPDATE in reply.content.array_records:
+            update = messages.array(messages.arrays(reply, UPDATE), UPDATE, (self.layout.size,))
+        else:
+            start = state.models[int(state.clusters[row])]
+            update = messages.params_of(messages.arrays(reply, MODEL), self.layout) - start
+        count, told = messages.number(metrics, EXAMPLES, least=1, whole=True), int(view.num_examples[row])
+        if count != told:
+            raise ReplyError(f"it says that it has {count} examples, but it said {told} before")
+        numbers = {"num_examples": float(told), "loss": float(messages.number(metrics, LOSS))}
+        for measurement in self.federation.measurements():
+            numbers[measurement.name] = float(messages.number(metrics, measurement.name))
+        steps = int(messages.number(metrics, STEPS, least=1, whole=True)) if self.federation.has_memory else 1
+        return Answer(update, numbers, steps)
+
+    def reports(self, heard: Heard, view: ClientView, *, probe: bool = False) -> Reports:
+        """Return what was heard as the federation's parts see it, ids increasing."""
+        ids = np.array(sorted(heard.answers), np.int64)
+        rows = view.rows(ids)
+        update = np.empty((len(ids), self.layout.size), np.float32)
+        for row, client in enumerate(ids.tolist()):
+            update[row] = heard.answers[client].update
+        names = ["num_examples", "loss", *(measurement.name for measurement in self.federation.measurements())]
+        metrics: dict[str, Floats] = {
+            name: np.array([heard.answers[client].metrics[name] for client in ids.tolist()]) for name in names
+        }
+        if view.label_entropy is not None:
+            metrics["label_entropy"] = view.label_entropy[rows]
+        return Reports(
+            ids,
+            update,
+            metrics,
+            label_counts=None if view.label_counts is None else view.label_counts[rows],
+            lost=dict(heard.lost),
+            trainable=self.layout.num_trainable,
+            round=view.round,
+            probe=probe,
+        )

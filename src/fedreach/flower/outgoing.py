@@ -1,0 +1,123 @@
+"""What the server sends: to train, to tell a loss, to evaluate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from torch import nn
+
+from fedreach.arrays import Float32s
+from fedreach.federation.round import ClientView, Federation, FederationState
+from fedreach.flower import messages
+from fedreach.flower.messages import CONFIG, MEMORY, MODEL, OURS, SOLVER
+from fedreach.flower.scoring import Exam
+from fedreach.models.flat import Layout
+
+
+@dataclass(frozen=True, eq=False)
+class Outgoing:
+    """Writes the messages of a run.
+
+    Args:
+        federation: The parts that decide.
+        module: The model, whose state dict is sent.
+        layout: Of the model.
+        rounds: Length of the run, which schedules of the local rate refer to.
+        timeout: Seconds for which a message is valid; a reply after them does not count.
+    """
+
+    federation: Federation
+    module: nn.Module
+    layout: Layout
+    rounds: int
+    timeout: float
+
+    def record(self, params: Float32s) -> ArrayRecord:
+        """Return a (d,) model by the names of its state dict."""
+        return messages.model_record(self.module, self.layout, params)
+
+    def train(
+        self,
+        nodes: Mapping[int, int],
+        state: FederationState,
+        view: ClientView,
+        counted: Mapping[int, int],
+        config: ConfigRecord,
+        *,
+        restore: bool = False,
+    ) -> list[Message]:
+        """Return one message a client: its model, what its solver needs, and which memory it should have.
+
+        Args:
+            nodes: Client -> node, of those that train.
+            state: Before the round.
+            view: Of the round.
+            counted: Client -> last round in which its report counted.
+            config: The user's own, which FedReach does not read.
+            restore: Whether to send what a client should have kept, because it lost it.
+        """
+        solver, models = self.federation.memory_solver, _Models(self, state)
+        rate = self.federation.local.rate_at(view.round, self.rounds)
+        mean = view.num_examples[view.num_examples > 0].mean()
+        result = []
+        for client, node in nodes.items():
+            row = int(view.rows(np.array([client]))[0])
+            model = int(state.clusters[row])
+            content = models.content(model, config, view.round)
+            kept = 0 if state.memory is None or state.memory.parts[row] is None else counted[client]
+            share = float(view.num_examples[row] / mean)
+            content[OURS] = ConfigRecord({"round": view.round, "rate": rate, "memory-round": kept, "share": share})
+            if solver is not None and solver.sends_state and state.solver[model]:
+                content[SOLVER] = messages.array_record(state.solver[model])
+            if restore and state.memory is not None:
+                content[MEMORY] = messages.array_record({MEMORY: state.memory.read(np.array([row]))[0]})
+            result.append(Message(content, node, MessageType.TRAIN, ttl=self.timeout))
+        return result
+
+    def losses(
+        self, nodes: Mapping[int, int], state: FederationState, view: ClientView, batch_size: int
+    ) -> list[Message]:
+        """Return one message a client that asks for the loss of its model, over a batch or, with 0, over all it has."""
+        models, result = _Models(self, state), []
+        for client, node in nodes.items():
+            model = int(state.clusters[view.rows(np.array([client]))[0]])
+            content = models.content(model, ConfigRecord(), view.round)
+            content[OURS] = ConfigRecord({"round": view.round, "batch-size": batch_size})
+            result.append(Message(content, node, "query.loss", ttl=self.timeout))
+        return result
+
+    def exams(
+        self, planned: Iterable[tuple[Exam, int]], models: Sequence[Float32s], number: int, config: ConfigRecord
+    ) -> list[Message]:
+        """Return one message an exam, given each with its node; the model's number is the message's group."""
+        records = [self.record(model) for model in models]
+        return [
+            Message(
+                RecordDict({MODEL: records[exam.model], CONFIG: _with_round(config, number)}),
+                node,
+                MessageType.EVALUATE,
+                ttl=self.timeout,
+                group_id=str(exam.model),
+            )
+            for exam, node in planned
+        ]
+
+
+class _Models:
+    """The models of a round, each written once for all that are sent it."""
+
+    def __init__(self, outgoing: Outgoing, state: FederationState) -> None:
+        self.outgoing, self.state, self.records = outgoing, state, dict[int, ArrayRecord]()
+
+    def content(self, model: int, config: ConfigRecord, number: int) -> RecordDict:
+        if model not in self.records:
+            self.records[model] = self.outgoing.record(self.state.models[model])
+        return RecordDict({MODEL: self.records[model], CONFIG: _with_round(config, number)})
+
+
+def _with_round(config: ConfigRecord, number: int) -> ConfigRecord:
+    """Return the user's own config with the round, as Flower's strategies send it."""
+    return ConfigRecord({**config, "server-round": number})
