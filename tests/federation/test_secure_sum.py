@@ -37,8 +37,8 @@ from .small import D, federation, make_reports, make_view, start
 laws = settings(max_examples=100, deadline=None, derandomize=True)
 
 
-def pad(low, high):
-    return generator(11, f"mask {low}", round_=1, client=high)
+def pad(low, high, count):
+    return generator(11, f"mask {low}", round_=1, client=high).integers(0, 2**64, count, dtype=np.uint64)
 
 
 def random_updates(r, d, seed=0, size=1.0):

@@ -314,13 +314,14 @@ def conclude_round(
         cohort=tuple(map(int, reports.ids)),
         weights=tuple(map(float, weights)),
         lost=reports.lost,
-        train_loss=float(weights @ reports.metrics["loss"]),
+        train_loss=None if reports.secure_mean is not None else float(weights @ reports.metrics["loss"]),
         bytes_down=down,
         bytes_up=up,
         probe_bytes=probe_bytes,
         metrics={
             name: tuple(map(float, reports.metrics[name]))
             for name in ("loss", *(measurement.name for measurement in federation.measurements()))
+            if name in reports.metrics  # not where a secure sum hides it
         },
         remark=selection.remark,
         spending=spending,
@@ -343,6 +344,8 @@ def conclude_server_round(
 def _weights(federation: Federation, state: FederationState, reports: Reports) -> tuple[Floats, State]:
     """Return weights that sum to 1 among the clients of each model."""
     weighting = federation.weighting
+    if reports.secure_mean is not None:
+        return np.full(len(reports.ids), np.nan), state.weighting  # each client knows its own
     answer = weighting.weights(state.weighting, reports)
     weights, new = checked_weights(weighting, answer, len(reports.ids))
     return weights, new
@@ -364,7 +367,9 @@ def _updated(
         if weights.sum() == 0:
             return state
         weights = weights / weights.sum()
-    if federation.label_statistics.only_sum:
+    if reports.secure_mean is not None:
+        mean = reports.secure_mean
+    elif federation.label_statistics.only_sum:
         raw = np.asarray(federation.weighting.raw(reports.metrics))  # type: ignore[attr-defined]
         mean = weighted_mean_of_shares(raw, reports.update)
     else:

@@ -8,8 +8,9 @@ the sum:
 share -> mask -> [the server adds up] -> decode
 ```
 
-In a simulation the masks are left out, since they change no bit of the sum: `weighted_mean_of_shares`. What is not here
-is the exchange of keys, the recovery of the masks of clients that drop out, and a cryptographic generator.
+In a simulation the masks are left out, since they change no bit of the sum: `weighted_mean_of_shares`. On Flower
+clients exchange keys, see `fedreach.flower.masks`. What is not here is the recovery of the masks of clients that drop
+out: without them all, there is no sum.
 
 Reference: Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning", CCS 2017, section 4.
 """
@@ -85,21 +86,21 @@ def share(weight: float, update: Float32s, code: FixedPoint) -> Words:
     return np.concatenate([code.encode(weight * update.astype(np.float64)), own])
 
 
-def mask(words: Words, client: int, cohort: Sequence[int], pad: Callable[[int, int], np.random.Generator]) -> Words:
+def mask(words: Words, client: int, cohort: Sequence[int], pad: Callable[[int, int, int], Words]) -> Words:
     """Return the share with a mask for each other client of the cohort, which that one takes off again.
 
     Args:
         words: (d + 1,) share of this client.
         client: Its id.
         cohort: Ids of all that send a share.
-        pad: The generator that two clients share, given their ids, the lower one first; the same one for both, and
-            another one in each round.
+        pad: Given the ids of two clients, the lower one first, and how many: the random words that these two share and
+            the server does not know; others in each round.
     """
     masked = words.copy()
     for other in cohort:
         if other == client:
             continue
-        one_time = pad(min(client, other), max(client, other)).integers(0, 2**64, len(words), dtype=np.uint64)
+        one_time = pad(min(client, other), max(client, other), len(words))
         masked = masked + one_time if client < other else masked - one_time  # wraps around at 2^64
     return masked
 

@@ -107,6 +107,7 @@ class Reports:
     note: Float32s | None = None  # (r, p) the second message, where the solver sends one: the change of its memory
     round: int = 1
     probe: bool = False  # whether these are answers to a probe
+    secure_mean: Floats | None = None  # (d,) weighted mean from a secure sum; then `update` is (r, 0): nobody saw it
 
     @property
     def trained(self) -> Float32s:

@@ -20,16 +20,20 @@ from fedreach.errors import ConfigError, TrainingError
 from fedreach.federation.labels import Exact, released_entropy
 from fedreach.federation.protocols import LabelStatistics
 from fedreach.federation.round import Federation
-from fedreach.flower import messages
+from fedreach.federation.secure_sum import FixedPoint, Words, mask, share
+from fedreach.flower import masks, messages
 from fedreach.flower.agreement import terms_of
-from fedreach.flower.local import ClientData, LocalClient
+from fedreach.flower.local import ClientData, LocalClient, Work
 from fedreach.flower.messages import (
     CLIENT,
     EXAMPLES,
     KEPT,
+    KEY,
+    KEYS,
     LABELS,
     LACKS,
     LOSS,
+    MASKED,
     MEMORY,
     METRICS,
     MODEL,
@@ -102,6 +106,8 @@ def client_app(
         local = worker(context)
         numbers = {CLIENT: local.client, EXAMPLES: local.num_examples, "bits-per-example": local.bits_per_example}
         agreed = ConfigRecord(dict(terms_of(federation, local.engine.layout)))
+        if federation.label_statistics.only_sum:
+            agreed[KEY] = masks.public_key(_private_key(context))
         return _reply(message, metrics=numbers, others={OURS: agreed})
 
     @app.query("labels")
@@ -134,6 +140,9 @@ def client_app(
         if memory is not None and work.memory is not None:
             _keep(context, version, memory, round_, work.memory)
         metrics = {LOSS: work.metrics["loss"], EXAMPLES: local.num_examples, STEPS: work.steps}
+        if federation.label_statistics.only_sum:
+            masked = _masked(context, local, work, message.content.config_records[KEYS], round_)
+            return _reply(message, metrics=metrics, others={MASKED: messages.array_record({MASKED: masked})})
         metrics |= {name: value for name, value in work.metrics.items() if name not in ("loss", "num_examples")}
         return _reply(message, metrics=metrics, others={UPDATE: messages.array_record({UPDATE: work.update})})
 
@@ -240,6 +249,38 @@ def _keep(context: Context, version: int, memory: Float32s, round_: int, new: Fl
     """Keep what the client had, and what it has if the server says in a later message that its report counted."""
     context.state.config_records[OURS] = ConfigRecord({KEPT: version, PENDING: round_})
     context.state.array_records[MEMORY] = messages.array_record({KEPT: memory, PENDING: new})
+
+
+def _private_key(context: Context) -> bytes:
+    """Return the client's own key of this run, made when it is first needed."""
+    if KEYS not in context.state.config_records:
+        context.state.config_records[KEYS] = ConfigRecord({"private": masks.new_private_key(), "used-in-round": 0})
+    found: bytes = context.state.config_records[KEYS]["private"]  # type: ignore[assignment]
+    return found
+
+
+def _masked(context: Context, local: LocalClient, work: Work, told: ConfigRecord, round_: int) -> Words:
+    """Return the client's share of a secure sum under the masks that it has with the others.
+
+    Raises:
+        TrainingError: If the sum would show the report: too few take part, or these masks were used before.
+    """
+    ids: list[int] = told["ids"]  # type: ignore[assignment]
+    keys: list[bytes] = told["keys"]  # type: ignore[assignment]
+    private, own = _private_key(context), context.state.config_records[KEYS]
+    if local.client not in ids or len(set(keys)) < masks.LEAST or len(set(ids)) != len(keys):
+        raise TrainingError(f"a secure sum needs {masks.LEAST} clients at least, each with a key of its own; got {ids}")
+    if round_ <= int(own["used-in-round"]):  # type: ignore[arg-type]
+        raise TrainingError(f"the masks of round {round_} were used before: a second report would show the difference")
+    own["used-in-round"] = round_
+    of = dict(zip(ids, keys, strict=True))
+    raw = local.raw_weight(work)
+    words = share(raw, work.update, FixedPoint(len(ids)))
+
+    def pad(low: int, high: int, count: int) -> Words:
+        return masks.pad(private, of[high if low == local.client else low], round_, count)
+
+    return mask(words, local.client, ids, pad)
 
 
 def _reply(message: Message, *, metrics: Mapping[str, float], others: Mapping[str, Any] | None = None) -> Message:

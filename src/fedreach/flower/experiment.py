@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from functools import cached_property
 from pathlib import Path
 
+import torch
 from flwr.app import Context
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
@@ -20,6 +22,7 @@ from fedreach.experiments.describe import federation_record
 from fedreach.experiments.identity import identity
 from fedreach.flower.client import client_app
 from fedreach.flower.strategy import FedReachStrategy
+from fedreach.models.flat import bind
 
 
 class FlowerExperiment:
@@ -88,10 +91,12 @@ class FlowerExperiment:
     ) -> FedReachStrategy:
         """Return the strategy of the server; see `FedReachStrategy` for the arguments."""
         e, simulation = self.experiment, self.simulation
+        module = copy.deepcopy(simulation.engine.module)
+        bind(module, torch.from_numpy(simulation.engine.initial.copy()))  # as it was before the engine used it
         described = identity(e, self.seed, self.method or "run", self.base)
         return FedReachStrategy(
             simulation.federation,
-            simulation.engine.module,
+            module,
             rounds=e.rounds,
             folder=folder,
             population=self.data.population,

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from flwr.app import Message
 
-from fedreach.arrays import Float32s, Floats
+from fedreach.arrays import AnyArray, Floats
 from fedreach.federation.round import ClientView, Federation, FederationState, Reports
+from fedreach.federation.secure_sum import FixedPoint, mean_of
 from fedreach.flower import messages
-from fedreach.flower.messages import EXAMPLES, LACKS, LOSS, MODEL, STEPS, UPDATE, ReplyError
+from fedreach.flower.messages import EXAMPLES, LACKS, LOSS, MASKED, MODEL, STEPS, UPDATE, ReplyError
 from fedreach.models.flat import Layout
 
 LOG = getLogger("flwr")
@@ -22,7 +23,7 @@ LOG = getLogger("flwr")
 class Answer(NamedTuple):
     """A report that counts."""
 
-    update: Float32s  # (d,)
+    update: AnyArray  # (d,) of float32; of a secure sum, (d + 1,) masked words
     metrics: Mapping[str, float]
     steps: int
 
@@ -92,8 +93,10 @@ class Incoming:
         Raises:
             ReplyError: If it cannot be believed.
         """
-        row = int(view.rows(np.array([client]))[0])
-        if UPDATE in reply.content.array_records:
+        row, hidden = int(view.rows(np.array([client]))[0]), self.federation.label_statistics.only_sum
+        if hidden:
+            update = messages.array(messages.arrays(reply, MASKED), MASKED, (self.layout.size + 1,), np.uint64)
+        elif UPDATE in reply.content.array_records:
             update = messages.array(messages.arrays(reply, UPDATE), UPDATE, (self.layout.size,))
         else:
             start = state.models[int(state.clusters[row])]
@@ -102,22 +105,33 @@ class Incoming:
         if count != told:
             raise ReplyError(f"it says that it has {count} examples, but it said {told} before")
         numbers = {"num_examples": float(told), "loss": float(messages.number(metrics, LOSS))}
-        for measurement in self.federation.measurements():
+        for measurement in () if hidden else self.federation.measurements():
             numbers[measurement.name] = float(messages.number(metrics, measurement.name))
         steps = int(messages.number(metrics, STEPS, least=1, whole=True)) if self.federation.has_memory else 1
         return Answer(update, numbers, steps)
 
     def reports(self, heard: Heard, view: ClientView, *, probe: bool = False) -> Reports:
         """Return what was heard as the federation's parts see it, ids increasing."""
+        hidden = self.federation.label_statistics.only_sum
+        if hidden and heard.lost and heard.answers:
+            missing, why = next(iter(heard.lost.items()))
+            reason = f"the masks of a secure sum cancel only if all report, and client {missing} did not: {why}"
+            heard.lost |= dict.fromkeys(heard.answers, reason)
+            heard.answers = {}
         ids = np.array(sorted(heard.answers), np.int64)
-        rows = view.rows(ids)
-        update = np.empty((len(ids), self.layout.size), np.float32)
-        for row, client in enumerate(ids.tolist()):
-            update[row] = heard.answers[client].update
-        names = ["num_examples", "loss", *(measurement.name for measurement in self.federation.measurements())]
-        metrics: dict[str, Floats] = {
-            name: np.array([heard.answers[client].metrics[name] for client in ids.tolist()]) for name in names
-        }
+        answers, rows = [heard.answers[client] for client in ids.tolist()], view.rows(ids)
+        update = np.empty((len(ids), 0 if hidden else self.layout.size), np.float32)
+        for row, answer in enumerate(() if hidden else answers):
+            update[row] = answer.update
+        mean = None
+        if hidden and answers:
+            total = np.zeros(self.layout.size + 1, np.uint64)
+            for answer in answers:
+                total += answer.update  # wraps around at 2^64
+            mean = mean_of(total, FixedPoint(len(answers)))
+        names = ["num_examples", "loss"]
+        names += [] if hidden else [measurement.name for measurement in self.federation.measurements()]
+        metrics: dict[str, Floats] = {name: np.array([a.metrics[name] for a in answers]) for name in names}
         if view.label_entropy is not None:
             metrics["label_entropy"] = view.label_entropy[rows]
         return Reports(
@@ -129,4 +143,5 @@ class Incoming:
             trainable=self.layout.num_trainable,
             round=view.round,
             probe=probe,
+            secure_mean=mean,
         )

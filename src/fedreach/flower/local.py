@@ -20,6 +20,7 @@ from fedreach.data.server_data import ServerData
 from fedreach.engines.base import Engine, Samples
 from fedreach.engines.choice import build_engine
 from fedreach.errors import DataError
+from fedreach.federation.labels import released_entropy
 from fedreach.federation.memory import ClientMemory
 from fedreach.federation.round import Federation
 from fedreach.federation.storage import Dtype
@@ -226,6 +227,14 @@ class LocalClient:
             )
             for measurement in wanted
         }
+
+    def raw_weight(self, work: Work) -> float:
+        """Return the client's own weight, up to a factor that all share, of a weighting with a method `raw`."""
+        d = self.data.dataset
+        counts = np.bincount(self.data.labels[self.data.train[self.client]], minlength=d.num_classes)
+        metrics = {name: np.array([value]) for name, value in work.metrics.items()}
+        metrics["label_entropy"] = released_entropy(counts[None].astype(np.float64))
+        return float(np.asarray(self.federation.weighting.raw(metrics))[0])  # type: ignore[attr-defined]
 
     def scores(self, params: Float32s) -> dict[str, Score]:
         """Return how good a model is on the client's ``train`` and ``held_out`` part, and on ``both`` without noise."""

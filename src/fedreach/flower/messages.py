@@ -1,13 +1,14 @@
 """What stands in the messages between server and clients, and what of a reply can be believed.
 
 ```
-query          -> metrics: client, num-examples, bits-per-example          fedreach: how the client trains
+query          -> metrics: client, num-examples, bits-per-example          fedreach: how it trains, its public key
 query.labels   -> arrays: label-counts or label-entropy
 query.loss     arrays: model                  fedreach: round, batch-size  -> metrics: loss
 train          arrays: model    config: the user's own, server-round
                fedreach: round, rate, share, memory-round                  -> update, or arrays: the local model
                solver: what the server's solver sends                         metrics: train_loss, num-examples, steps
                memory: if the client lost it                                  and what the parts have clients measure
+               keys: of a secure sum                                       -> masked, in place of update and measures
 evaluate       arrays: model                                               -> metrics: eval_loss, eval_acc, ...
 ```
 Models travel under the names of their `state_dict`, so that clients that know nothing of FedReach can train them.
@@ -28,7 +29,8 @@ from fedreach.models.flat import Layout, bind
 
 OURS = "fedreach"  # the record of what FedReach says beside Flower's own records
 MODEL, CONFIG, METRICS = "arrays", "config", "metrics"  # as Flower's own strategies name them
-UPDATE, SOLVER, MEMORY, LABELS = "update", "solver", "memory", "labels"
+UPDATE, MASKED, SOLVER, MEMORY, LABELS = "update", "masked", "solver", "memory", "labels"
+KEY, KEYS = "public-key", "keys"  # of a secure sum
 LOSS, EXAMPLES, STEPS, CLIENT = "train_loss", "num-examples", "steps", "client"
 LACKS = "lacks-memory-of-round"
 KEPT = "kept-memory-of-round"
@@ -59,8 +61,8 @@ def params_of(record: ArrayRecord, layout: Layout) -> Float32s:
     return result
 
 
-def array(record: ArrayRecord, name: str, shape: tuple[int, ...]) -> Float32s:
-    """Return a finite float32 array of this shape.
+def array(record: ArrayRecord, name: str, shape: tuple[int, ...], kind: type = np.float32) -> AnyArray:
+    """Return a finite array of this shape and kind.
 
     Raises:
         ReplyError: If it is anything else.
@@ -70,12 +72,11 @@ def array(record: ArrayRecord, name: str, shape: tuple[int, ...]) -> Float32s:
         values = given.numpy()
     except Exception as error:
         raise ReplyError(f"its {name!r} cannot be read: {error}") from error
-    if values.dtype != np.float32 or values.shape != shape:
-        raise ReplyError(f"its {name!r} must be float32 {shape}; got {values.dtype} {values.shape}")
+    if values.dtype != kind or values.shape != shape:
+        raise ReplyError(f"its {name!r} must be {np.dtype(kind)} {shape}; got {values.dtype} {values.shape}")
     if not np.isfinite(values).all():
         raise ReplyError(f"its {name!r} is not finite")
-    result: Float32s = values
-    return result
+    return values
 
 
 def arrays(message: Message, name: str) -> ArrayRecord:

@@ -12,7 +12,7 @@ from torch import nn
 from fedreach.arrays import Float32s
 from fedreach.federation.round import ClientView, Federation, FederationState
 from fedreach.flower import messages
-from fedreach.flower.messages import CONFIG, MEMORY, MODEL, OURS, SOLVER
+from fedreach.flower.messages import CONFIG, KEYS, MEMORY, MODEL, OURS, SOLVER
 from fedreach.flower.scoring import Exam
 from fedreach.models.flat import Layout
 
@@ -47,6 +47,7 @@ class Outgoing:
         counted: Mapping[int, int],
         config: ConfigRecord,
         *,
+        keys: ConfigRecord | None = None,
         restore: bool = False,
     ) -> list[Message]:
         """Return one message a client: its model, what its solver needs, and which memory it should have.
@@ -57,6 +58,7 @@ class Outgoing:
             view: Of the round.
             counted: Client -> last round in which its report counted.
             config: The user's own, which FedReach does not read.
+            keys: The clients' public keys, for a secure sum.
             restore: Whether to send what a client should have kept, because it lost it.
         """
         solver, models = self.federation.memory_solver, _Models(self, state)
@@ -74,6 +76,8 @@ class Outgoing:
                 content[SOLVER] = messages.array_record(state.solver[model])
             if restore and state.memory is not None:
                 content[MEMORY] = messages.array_record({MEMORY: state.memory.read(np.array([row]))[0]})
+            if keys is not None:
+                content[KEYS] = keys
             result.append(Message(content, node, MessageType.TRAIN, ttl=self.timeout))
         return result
 

@@ -18,7 +18,7 @@ from fedreach.errors import ConfigError, TrainingError
 from fedreach.federation.round import ClientView, Federation
 from fedreach.flower import messages
 from fedreach.flower.agreement import difference
-from fedreach.flower.messages import CLIENT, EXAMPLES, LABELS, OURS, ReplyError
+from fedreach.flower.messages import CLIENT, EXAMPLES, KEY, LABELS, OURS, ReplyError
 
 LOG = getLogger("flwr")
 POLL_SECONDS = 0.2
@@ -33,6 +33,7 @@ class Facts:
     trains_as_asked: bool  # by `client_app`, or by an app of its own
     label_counts: tuple[float, ...] | None = None
     label_entropy: float | None = None
+    public_key: str | None = None  # in hex, for a secure sum
 
 
 @dataclass
@@ -73,7 +74,7 @@ class Roster:
             if time.monotonic() > until:
                 if len(there) >= least:
                     break
-                why = "".join(f" Node {node} was refused: {reason}." for node, reason in self.refused.items())
+                why = "".join(f" Node {node} was refused: {text.rstrip('.')}." for node, text in self.refused.items())
                 raise TrainingError(
                     f"{len(there)} clients that may train were there after {patience:.0f} seconds, and {least} are "
                     f"needed.{why} Start more SuperNodes, or lower `min_clients`."
@@ -120,7 +121,10 @@ class Roster:
             raise ReplyError(
                 "it trains by itself, and the federation's solver or measurements need fedreach.flower.client_app"
             )
-        return client, Facts(count, bits, agreed is not None)
+        key = None if agreed is None else agreed.get(KEY)
+        if self.federation.label_statistics.only_sum and not (isinstance(key, bytes) and len(key) == 32):
+            raise ReplyError("it has no key for a secure sum, which needs fedreach.flower.client_app")
+        return client, Facts(count, bits, agreed is not None, public_key=key.hex() if isinstance(key, bytes) else None)
 
     def _refuse_if_taken(self, client: int, node: int) -> None:
         holder = self.nodes.get(client)
@@ -134,7 +138,7 @@ class Roster:
     def learn_labels(self, grid: Grid, clients: Iterable[int]) -> dict[int, str]:
         """Ask clients for what the parts need to know of their labels; return why some did not tell."""
         lacking: dict[int, str] = {}
-        for fact in sorted(self.federation.needs()):
+        for fact in sorted(self._needs()):
             asked = [c for c in clients if c in self.nodes and getattr(self.known[c], fact) is None]
             content = RecordDict({OURS: ConfigRecord({"fact": fact})})
             sent = {c: self._message(self.nodes[c], "query.labels", content) for c in asked}
@@ -155,7 +159,7 @@ class Roster:
         assert self.population is not None  # `gather` comes first
         participants, unseen = self.population.participants.tolist(), self.population.unseen.tolist()
         lacking: dict[int, str] = {}
-        if self.federation.needs():
+        if self._needs():
             lacking = dict.fromkeys((client for client in participants if client not in self.nodes), "it is not there")
             lacking |= self.learn_labels(grid, participants)
             for client, reason in sorted(lacking.items()):
@@ -207,7 +211,7 @@ class Roster:
             np.array([0 if f is None else f.num_examples for f in facts], np.int64),
             available=np.array(present, np.bool_),
         )
-        needs = self.federation.needs()
+        needs = self._needs()
         counts: Floats | None = None
         entropy: Floats | None = None
         if "label_counts" in needs:
@@ -215,6 +219,15 @@ class Roster:
         if "label_entropy" in needs:
             entropy = np.array([f.label_entropy for f in facts if f is not None], np.float64)
         return replace(view, label_counts=counts, label_entropy=entropy)
+
+    def _needs(self) -> frozenset[str]:
+        """Return the facts that the server is told; under a secure sum clients keep them to themselves."""
+        return frozenset() if self.federation.label_statistics.only_sum else self.federation.needs()
+
+    def keys(self, clients: Iterable[int]) -> ConfigRecord:
+        """Return the public keys of clients, as they are told to each other."""
+        known = {client: self.known[client].public_key or "" for client in clients}
+        return ConfigRecord({"ids": list(known), "keys": [bytes.fromhex(key) for key in known.values()]})
 
     def _can_train(self, client: int) -> bool:
         return self.known[client].num_examples > 0

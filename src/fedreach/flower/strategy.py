@@ -5,6 +5,7 @@ Of Flower's `Strategy` it overrides what is sent (`configure_...`) and what beco
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
@@ -139,16 +140,17 @@ class FedReachStrategy(Strategy):
                 f"FedReachStrategy.min_clients must be at most the {len(population.participants)} participants of the "
                 f"population; got {min_clients}."
             )
-        if federation.label_statistics.only_sum:
+        if federation.label_statistics.only_sum and federation.has_memory:
             raise ConfigError(
-                "SecureSum does not run on Flower: its secure aggregation is not open to apps on the Message API, and "
-                "without it the server sees every update. Use label_statistics 'discrete_laplace' or 'exact'."
+                f"SecureSum hides single updates from the server, and on Flower {type(federation.solver).__name__} "
+                "has it look at them. Use a solver without memory, such as FedProx."
             )
         if federation.training_server is not None and (engine is None or engine.server_samples is None):
             raise ConfigError(
                 f"{type(federation.server).__name__} trains on data of the server's own. Pass "
                 "engine=server_engine(..., own=(x, y))."
             )
+        model = copy.deepcopy(model)  # that of the caller stays as it is
         self.federation, self.layout, self.rounds, self.timeout = federation, Layout.of(model), rounds, timeout
         self.initial: Float32s = flatten(model).cpu().numpy()
         self.min_clients, self.patience, self.evaluate_every = min_clients, patience, evaluate_every
@@ -173,6 +175,7 @@ class FedReachStrategy(Strategy):
         self._row: dict[str, Any] = {}
         self._timing: dict[str, Any] = {}
         self._examined: dict[int, int] = {}  # node -> client, of those who evaluate
+        self._handed: ArrayRecord | None = None  # the model as it was handed out last
 
     # -------------------------------------------------------------------------------------------------- the whole run
 
@@ -246,6 +249,7 @@ class FedReachStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Choose the clients of the round, after a probe if the selection policy wants one, and address them."""
+        self._refuse_if_changed(arrays)
         self._begin(grid, arrays)
         self._grid, self._config, self._turn = grid, config, None
         state, federation = self._now.state, self.federation
@@ -263,7 +267,8 @@ class FedReachStrategy(Strategy):
         self._turn = Turn(state, view, plan_round(federation, state, view), probed=answers, began=began)
         LOG.info("FedReach chose clients %s.", self._turn.selection.ids.tolist())
         nodes = self.roster.nodes_of(self._turn.asked)
-        return self.outgoing.train(nodes, state, view, self._counted, config)
+        keys = self.roster.keys(nodes) if federation.label_statistics.only_sum else None
+        return self.outgoing.train(nodes, state, view, self._counted, config, keys=keys)
 
     def _view(self, state: FederationState) -> ClientView:
         federation, number = self.federation, state.round + 1
@@ -389,9 +394,17 @@ class FedReachStrategy(Strategy):
     def _arrays(self) -> ArrayRecord:
         """Return the model that is handed out; of several, one a cluster, under ``0/...``, ``1/...``."""
         records = [self.outgoing.record(model) for model in self._now.state.served(self.federation)]
-        if len(records) == 1:
-            return records[0]
-        return ArrayRecord({f"{i}/{name}": array for i, record in enumerate(records) for name, array in record.items()})
+        several = {f"{i}/{name}": array for i, record in enumerate(records) for name, array in record.items()}
+        self._handed = records[0] if len(records) == 1 else ArrayRecord(several)
+        return self._handed
+
+    def _refuse_if_changed(self, arrays: ArrayRecord) -> None:
+        if self._handed is not None and dict(arrays) != dict(self._handed):
+            raise ConfigError(
+                "The model was changed between rounds, as by a strategy of Flower's around FedReachStrategy, such as "
+                "one for differential privacy: its noise would be lost, and is too little where weights are not equal. "
+                "Use FedReachStrategy alone."
+            )
 
     # ----------------------------------------------------------------------------------------------------- evaluation
 
@@ -399,6 +412,7 @@ class FedReachStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Ask all that are online, those that never train too, how good the model is."""
+        self._refuse_if_changed(arrays)
         number = self._now.state.round
         self._examined = {}
         if self._turn is None or (number % self.evaluate_every != 0 and number != self.rounds):

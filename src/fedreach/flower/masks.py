@@ -1,0 +1,48 @@
+"""Masks that two clients share and the server does not know, for the secure sum of `fedreach.federation.secure_sum`.
+
+Each client has a key pair of its own for the run, and the server passes the public halves on: X25519 gives two clients
+a common secret, HKDF a key for the round, ChaCha20 the words of the mask. This hides clients from a server that looks
+at what it gets; one that cheats could pass on public keys of its own making. If a report is missing, the masks of the
+others do not cancel, and the round counts for nobody.
+
+Reference: Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning", CCS 2017, section 4.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from fedreach.federation.secure_sum import Words
+
+LEAST = 2  # clients in a sum: that of one is its report
+
+
+def new_private_key() -> bytes:
+    """Return 32 random bytes that never leave the client."""
+    return X25519PrivateKey.generate().private_bytes_raw()
+
+
+def public_key(private: bytes) -> bytes:
+    """Return the 32 bytes that all may know."""
+    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+
+
+def pad(private: bytes, other: bytes, round_: int, count: int) -> Words:
+    """Return the words that two clients share in a round: the same from either's private and the other's public key.
+
+    Example:
+        >>> ann, bob = new_private_key(), new_private_key()
+        >>> bool((pad(ann, public_key(bob), 3, 5) == pad(bob, public_key(ann), 3, 5)).all())
+        True
+        >>> bool((pad(ann, public_key(bob), 3, 5) == pad(ann, public_key(bob), 4, 5)).any())
+        False
+    """
+    secret = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(other))
+    key = HKDF(SHA256(), 32, salt=None, info=f"fedreach mask of round {round_}".encode()).derive(secret)
+    stream = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(8 * count))
+    return np.frombuffer(stream, "<u8").astype(np.uint64)
