@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from fedreach.federation.round import Federation
 from fedreach.models.flat import Layout
 
+MOST_CLIENTS = 2**20  # ids are below it: tables have a row for each
+
 
 def terms_of(federation: Federation, layout: Layout) -> dict[str, str]:
     """Return what a client's training depends on, in words.

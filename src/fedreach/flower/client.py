@@ -5,8 +5,8 @@ Every message may find a new process, so that all a client keeps between rounds 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,15 +14,15 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
-from fedreach.arrays import Float32s, Floats
+from fedreach.arrays import Float32s, Floats, Ints
 from fedreach.data.federated import FederatedData
-from fedreach.errors import ConfigError, TrainingError
+from fedreach.errors import ConfigError, DataError, TrainingError
 from fedreach.federation.labels import Exact, released_entropy
 from fedreach.federation.protocols import LabelStatistics
 from fedreach.federation.round import Federation
 from fedreach.federation.secure_sum import FixedPoint, Words, mask, share
 from fedreach.flower import masks, messages
-from fedreach.flower.agreement import terms_of
+from fedreach.flower.agreement import MOST_CLIENTS, terms_of
 from fedreach.flower.local import ClientData, LocalClient, Work
 from fedreach.flower.messages import (
     CLIENT,
@@ -85,21 +85,16 @@ def client_app(
         >>> app = client_app(tiny_federation(), "linear", load)
     """
     app = ClientApp()
-    found: dict[int, Context] = {}
 
-    @lru_cache(maxsize=kept_in_process)
-    def loaded(client: int, where: str) -> LocalClient:
-        given = data(found[client])
+    def load(context: Context) -> LocalClient:
+        client, given = client_of(context), data(context)
         own = given.federated(client) if isinstance(given, ClientData) else given
         d = own.dataset
         shape, seed = d.train_x.shape[1:], torch_seed(federation.seed, "model")
         module = build_model(model, shape, d.num_classes, seed=seed, options=model_options)
         return LocalClient(client, own, federation, module, engine, device)
 
-    def worker(context: Context) -> LocalClient:
-        client = client_of(context)
-        found[client] = context
-        return loaded(client, repr(sorted(context.node_config.items())))
+    worker = _Loaded(load, kept_in_process)
 
     @app.query()
     def introduce(message: Message, context: Context) -> Message:
@@ -164,6 +159,25 @@ def client_app(
     return app
 
 
+class _Loaded:
+    """The clients that were used last stay loaded; a copy in another process begins with none."""
+
+    def __init__(self, load: Callable[[Context], LocalClient], most: int) -> None:
+        self.load, self.most, self.kept = load, most, OrderedDict[str, LocalClient]()
+
+    def __call__(self, context: Context) -> LocalClient:
+        name = repr(sorted(context.node_config.items()))
+        if name not in self.kept:
+            self.kept[name] = self.load(context)
+        self.kept.move_to_end(name)
+        if len(self.kept) > self.most:
+            self.kept.popitem(last=False)
+        return self.kept[name]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "kept": OrderedDict()}
+
+
 def tell_labels(
     app: ClientApp,
     labels: Callable[[Context], Any],
@@ -185,8 +199,14 @@ def tell_labels(
     """
     statistics = Exact() if statistics is None else statistics
 
-    def counts(context: Context) -> Any:
-        return np.bincount(np.asarray(labels(context)).astype(np.int64), minlength=num_classes)
+    def counts(context: Context) -> Ints:
+        own = np.asarray(labels(context))
+        if own.ndim != 1 or not np.isin(own, np.arange(num_classes)).all():
+            raise DataError(
+                f"tell_labels: labels must be a list of whole numbers from 0 to {num_classes - 1}; got {own.dtype} "
+                f"{own.shape}, {own.min(initial=0)} to {own.max(initial=0)}. Give num_classes of the whole federation."
+            )
+        return np.bincount(own.astype(np.int64), minlength=num_classes)
 
     @app.query()
     def introduce(message: Message, context: Context) -> Message:
@@ -205,10 +225,10 @@ def client_of(context: Context) -> int:
         ConfigError: If the node has none.
     """
     found = context.node_config.get("partition-id")
-    if not isinstance(found, int) or found < 0:
+    if not isinstance(found, int) or not 0 <= found < MOST_CLIENTS:
         raise ConfigError(
-            f"A node's config must hold 'partition-id', a whole number from 0, the client's id; got {found!r}. Start "
-            " the SuperNode with --node-config 'partition-id=3'."
+            f"A node's config must hold 'partition-id', its client's id, a whole number from 0 to {MOST_CLIENTS - 1}; "
+            f"got {found!r}. Start the SuperNode with --node-config 'partition-id=3'."
         )
     return found
 

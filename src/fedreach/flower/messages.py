@@ -36,6 +36,9 @@ LACKS = "lacks-memory-of-round"
 KEPT = "kept-memory-of-round"
 
 
+LARGEST = 2**40  # whole number of a reply
+
+
 class ReplyError(Exception):
     """Why a reply does not count."""
 
@@ -67,6 +70,8 @@ def array(record: ArrayRecord, name: str, shape: tuple[int, ...], kind: type = n
     Raises:
         ReplyError: If it is anything else.
     """
+    if name not in record:
+        raise ReplyError(f"it sent no {name!r}")
     given = record[name]
     try:
         values = given.numpy()
@@ -101,8 +106,9 @@ def number(metrics: Mapping[str, Any], name: str, *, least: float | None = None,
         raise ReplyError(f"it sent no number {name!r}" if value is None else f"its {name!r} is not a number: {value!r}")
     if not np.isfinite(value):
         raise ReplyError(f"its {name!r} is not finite")
-    if (least is not None and value < least) or (whole and value != int(value)):
-        raise ReplyError(f"its {name!r} must be {'a whole number, ' if whole else ''}at least {least}; got {value}")
+    if (least is not None and value < least) or (whole and (value != int(value) or value > LARGEST)):
+        rule = f"a whole number from {least} to {LARGEST}" if whole else f"at least {least}"
+        raise ReplyError(f"its {name!r} must be {rule}; got {value}")
     return value
 
 
@@ -113,8 +119,8 @@ def content_of(message: Message) -> Message:
         ReplyError: If it tells an error; the last line of a client's traceback says what happened.
     """
     if message.has_error():
-        reason = (message.error.reason or "no reason given").strip().splitlines()[-1].strip()
-        raise ReplyError(f"it failed: {reason[:300]}")
+        lines = (message.error.reason or "").strip().splitlines() or ["it gave no reason"]
+        raise ReplyError(f"it failed: {lines[-1].strip().rstrip('.')[:300]}")
     return message
 
 

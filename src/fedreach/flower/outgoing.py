@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,9 +94,9 @@ class Outgoing:
         return result
 
     def exams(
-        self, planned: Iterable[tuple[Exam, int]], models: Sequence[Float32s], number: int, config: ConfigRecord
+        self, planned: Mapping[tuple[int, str], Exam], models: Sequence[Float32s], number: int, config: ConfigRecord
     ) -> list[Message]:
-        """Return one message an exam, given each with its node; the model's number is the message's group."""
+        """Return one message an exam, given each with its node and the message's group."""
         records = [self.record(model) for model in models]
         return [
             Message(
@@ -104,9 +104,9 @@ class Outgoing:
                 node,
                 MessageType.EVALUATE,
                 ttl=self.timeout,
-                group_id=str(exam.model),
+                group_id=group,
             )
-            for exam, node in planned
+            for (node, group), exam in planned.items()
         ]
 
 

@@ -32,18 +32,24 @@ def load_facts(store: RunFolder) -> tuple[list[int] | None, dict[int, Facts]]:
     return stored["participants"], known
 
 
-def record_of(participants: Sequence[int], unseen: Sequence[int], known: Mapping[int, Facts]) -> dict[str, Any]:
-    """Return who holds what, as far as clients told it; see `fedreach.experiments.describe.federation_record`."""
+def record_of(
+    participants: Sequence[int], unseen: Sequence[int], known: Mapping[int, Facts], *, exact: bool
+) -> dict[str, Any]:
+    """Return who holds what, as far as clients told it; see `fedreach.experiments.describe.federation_record`.
+
+    Label counts stand in it only if all clients told them exactly: what a report works out from a part of them, or from
+    noise, would be wrong.
+    """
     count = max([*participants, *unseen, *known], default=-1) + 1
     facts = [known.get(client) for client in range(count)]
-    told = [f.label_counts for f in facts if f is not None and f.label_counts is not None]
-    classes = len(told[0]) if told else 0
-    counts = [[0] * classes if f is None or f.label_counts is None else list(f.label_counts) for f in facts]
+    told = [None if own is None else own.label_counts for own in facts]
+    whole = exact and None not in told
+    counts = [list(own or ()) if whole else [] for own in told]
     content = {
         "dataset": {"name": "clients' own", "source": "", "licence": "", "sha256": "", "notes": "as clients told"},
         "partition": {"kind": "nodes", "parameters": {}},
         "num_clients": count,
-        "num_classes": classes,
+        "num_classes": len(counts[0]) if counts else 0,
         "label_counts": counts,
         "sizes": [0 if f is None else f.num_examples for f in facts],
         "participants": list(participants),

@@ -17,7 +17,7 @@ from fedreach.data.population import Population
 from fedreach.errors import ConfigError, TrainingError
 from fedreach.federation.round import ClientView, Federation
 from fedreach.flower import messages
-from fedreach.flower.agreement import difference
+from fedreach.flower.agreement import MOST_CLIENTS, difference
 from fedreach.flower.messages import CLIENT, EXAMPLES, KEY, LABELS, OURS, ReplyError
 
 LOG = getLogger("flwr")
@@ -56,6 +56,7 @@ class Roster:
     nodes: dict[int, int] = field(default_factory=dict)  # client -> node
     online: frozenset[int] = frozenset()  # nodes
     refused: dict[int, str] = field(default_factory=dict)  # node -> why it is not taken
+    rivals: dict[int, int] = field(default_factory=dict)  # node -> client, for which another node stands
 
     def gather(self, grid: Grid, least: int, patience: float) -> None:
         """Wait for the population, or for `least` clients where none is given, but not longer than `patience` seconds.
@@ -86,7 +87,8 @@ class Roster:
     def meet(self, grid: Grid) -> None:
         """Look who is online, and ask those that are new who they are."""
         self.online = frozenset(grid.get_node_ids())
-        here = set(self.nodes.values()) | set(self.refused)
+        self.rivals = {node: client for node, client in self.rivals.items() if self.nodes[client] in self.online}
+        here = {*self.nodes.values(), *self.refused, *self.rivals}
         strangers = sorted(self.online - here)
         if not strangers:
             return
@@ -95,11 +97,15 @@ class Roster:
             node = reply.metadata.src_node_id
             try:
                 client, facts = self._introduced(reply)
-                self._refuse_if_taken(client, node)
             except ReplyError as error:
                 if node in self.online:
                     self.refused[node] = str(error)
                     LOG.warning("Node %s does not take part: %s.", node, error)
+                continue
+            holder = self.nodes.get(client)
+            if holder in self.online:  # a node that died may count as online for a minute
+                self.rivals[node] = client
+                LOG.warning("Node %s says it is client %s, and so does node %s, which is online.", node, client, holder)
                 continue
             before = self.known.get(client)
             told = (before.label_counts, before.label_entropy) if before else (None, None)
@@ -110,6 +116,8 @@ class Roster:
         content = messages.content_of(reply).content
         metrics = messages.metrics_of(reply)
         client = int(messages.number(metrics, CLIENT, least=0, whole=True))
+        if client >= MOST_CLIENTS:
+            raise ReplyError(f"its partition-id must be below {MOST_CLIENTS}; got {client}")
         count = int(messages.number(metrics, EXAMPLES, least=0, whole=True))
         bits = int(messages.number(metrics, "bits-per-example", least=0, whole=True))
         agreed = content.config_records.get(OURS)
@@ -126,13 +134,6 @@ class Roster:
             raise ReplyError("it has no key for a secure sum, which needs fedreach.flower.client_app")
         return client, Facts(count, bits, agreed is not None, public_key=key.hex() if isinstance(key, bytes) else None)
 
-    def _refuse_if_taken(self, client: int, node: int) -> None:
-        holder = self.nodes.get(client)
-        if holder is not None and holder != node and holder in self.online:
-            raise ReplyError(
-                f"it says that it is client {client}, as node {holder} does; give each its own partition-id"
-            )
-
     # ------------------------------------------------------------------------------------------------ facts and view
 
     def learn_labels(self, grid: Grid, clients: Iterable[int]) -> dict[int, str]:
@@ -148,7 +149,18 @@ class Roster:
                     self.known[client] = replace(self.known[client], **self._fact(fact, replies, self.nodes[client]))
                 except ReplyError as error:
                     lacking[client] = str(error)
-        return lacking
+        return lacking | self._of_other_width()
+
+    def _of_other_width(self) -> dict[int, str]:
+        """Forget label counts that are for another number of classes than most clients', and say so."""
+        widths = {c: len(facts.label_counts) for c, facts in self.known.items() if facts.label_counts is not None}
+        usual = max(widths.values(), key=lambda width: (list(widths.values()).count(width), width), default=0)
+        odd = {
+            c: f"its label_counts are {w} numbers, and most clients' {usual}" for c, w in widths.items() if w != usual
+        }
+        for client in odd:
+            self.known[client] = replace(self.known[client], label_counts=None)
+        return odd
 
     def settle(self, grid: Grid, least: int) -> None:
         """Decide who takes part: of those named, or there, the ones that tell what the parts need to know.
@@ -196,9 +208,8 @@ class Roster:
             if values.shape != (1,):
                 raise ReplyError(f"its label_entropy must be one number; got {values.shape}")
             return {fact: float(values[0])}
-        widths = {len(f.label_counts) for f in self.known.values() if f.label_counts is not None}
-        if values.ndim != 1 or (widths and len(values) not in widths):
-            raise ReplyError(f"its label_counts must be {widths or 'c'} numbers; got {values.shape}")
+        if values.ndim != 1:
+            raise ReplyError(f"its label_counts must be a list of numbers; got {values.shape}")
         return {fact: tuple(map(float, values))}
 
     def view(self, participants: Sequence[int]) -> ClientView:

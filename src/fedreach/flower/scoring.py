@@ -41,21 +41,21 @@ def exams(participants: Iterable[int], unseen: Iterable[int], clusters: Mapping[
     return own + [Exam(client, model) for client in unseen for model in range(models)]
 
 
-def answered(replies: Iterable[Message], clients: Mapping[int, int]) -> dict[Exam, Told]:
+def answered(replies: Iterable[Message], asked: Mapping[tuple[int, str], Exam]) -> dict[Exam, Told]:
     """Return what was told; who sent nothing, or nonsense, is logged and left out.
 
     Args:
         replies: In any order.
-        clients: Node -> client, of those who were asked.
+        asked: (node, group of the message) -> exam; each counts once.
     """
-    found: dict[Exam, Told] = {}
+    found, waiting = dict[Exam, Told](), dict(asked)
     for reply in replies:
-        client = clients.get(reply.metadata.src_node_id)
-        if client is None:
+        exam = waiting.pop((reply.metadata.src_node_id, reply.metadata.group_id), None)
+        if exam is None:
             continue
+        client = exam.client
         try:
-            metrics = messages.metrics_of(messages.content_of(reply))
-            found[Exam(client, int(reply.metadata.group_id))] = _told(metrics)
+            found[exam] = _told(messages.metrics_of(messages.content_of(reply)))
         except ReplyError as error:
             LOG.warning("Client %s did not evaluate: %s.", client, error)
     return found

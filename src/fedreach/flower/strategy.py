@@ -32,6 +32,7 @@ from fedreach.experiments.describe import environment
 from fedreach.experiments.folder import RunFolder
 from fedreach.experiments.identity import finished
 from fedreach.experiments.ledger import Ledger
+from fedreach.federation.labels import Exact
 from fedreach.federation.memory import ClientMemory
 from fedreach.federation.participation import Always, Participation
 from fedreach.federation.round import (
@@ -58,7 +59,7 @@ from fedreach.flower.messages import LOSS, ReplyError
 from fedreach.flower.outgoing import Outgoing
 from fedreach.flower.record import load_facts, record_of, save_facts
 from fedreach.flower.roster import Roster, ask
-from fedreach.flower.scoring import answered, exams, joined
+from fedreach.flower.scoring import Exam, answered, exams, joined
 from fedreach.models.flat import Layout, flatten
 from fedreach.streams import generator
 
@@ -80,6 +81,11 @@ class Turn:
     def asked(self) -> list[int]:
         """Those chosen who have not trained in the probe."""
         return [client for client in map(int, self.selection.ids) if client not in self.probed]
+
+    @property
+    def kept(self) -> dict[int, Answer]:
+        """What those chosen have answered to the probe."""
+        return {client: self.probed[client] for client in map(int, self.selection.ids) if client in self.probed}
 
 
 class FedReachStrategy(Strategy):
@@ -174,7 +180,7 @@ class FedReachStrategy(Strategy):
         self._turn: Turn | None = None  # of the round at work
         self._row: dict[str, Any] = {}
         self._timing: dict[str, Any] = {}
-        self._examined: dict[int, int] = {}  # node -> client, of those who evaluate
+        self._exams: dict[tuple[int, str], Exam] = {}  # by node and message group, of those who evaluate
         self._handed: ArrayRecord | None = None  # the model as it was handed out last
 
     # -------------------------------------------------------------------------------------------------- the whole run
@@ -219,7 +225,7 @@ class FedReachStrategy(Strategy):
         if snapshot is None:
             self.roster.gather(grid, self.min_clients, self.patience)
             self.roster.settle(grid, self.min_clients)
-            self._first(grid, self.initial if arrays is None else messages.params_of(arrays, self.layout))
+            self._first(grid, self.initial if arrays is None else self._given(arrays))
             return
         self.roster.return_to(participants or [])
         if done is None:
@@ -229,9 +235,18 @@ class FedReachStrategy(Strategy):
             self._counted |= dict.fromkeys(row["cohort"], row["round"])
         LOG.info("%s: %s of %s rounds are done.", self.store.path, snapshot.state.round, self.rounds)
 
+    def _given(self, arrays: ArrayRecord) -> Float32s:
+        """Return the first model, as it was handed to `start`."""
+        try:
+            return messages.params_of(arrays, self.layout)
+        except ReplyError as error:
+            raise ConfigError(
+                f"initial_arrays must be the strategy's model, ArrayRecord(model.state_dict()): {error}."
+            ) from error
+
     def _first(self, grid: Grid, params: Float32s) -> None:
         """Begin a run: its files, its state, and what the first model is worth."""
-        record = self.record or record_of(self._participants, self.roster.unseen(), self.roster.known)
+        record = self.record or self._record()
         self.store.write_json("run.json", {**self.described, "environment": environment(), "git": None})
         self.store.write_json("federation.json", record)
         save_facts(self.store, self._participants, self.roster.known)
@@ -241,7 +256,11 @@ class FedReachStrategy(Strategy):
             dtype: Dtype = getattr(self.federation.memory_solver, "memory_dtype", "float32")
             state = replace(state, memory=ClientMemory.zeros(n, p, self.store.path / MEMORY, dtype=dtype))
         self._snapshot, row = self.ledger.begin(state)
-        self._close(row, {}, ask(grid, self._exams(ConfigRecord()), self.timeout))
+        self._close(row, {}, ask(grid, self._exam_messages(ConfigRecord()), self.timeout))
+
+    def _record(self) -> dict[str, Any]:
+        exact = isinstance(self.federation.label_statistics, Exact)
+        return record_of(self._participants, self.roster.unseen(), self.roster.known, exact=exact)
 
     # ------------------------------------------------------------------------------------------------------- training
 
@@ -293,6 +312,8 @@ class FedReachStrategy(Strategy):
         if probe.asks == "update":
             sending = self.outgoing.train(self.roster.nodes_of(ids), state, view, self._counted, self._config)
             heard = self._heard(ids, ask(self._grid, sending, self.timeout), state, view, probe=True)
+            for client, reason in heard.lost.items():
+                LOG.warning("Client %s did not answer the probe of round %s: %s.", client, view.round, reason)
             answers, reports = heard.answers, self.incoming.reports(heard, view, probe=True)
             sent = np.zeros_like(probed)
             sent[view.rows(reports.ids)] = True
@@ -339,10 +360,7 @@ class FedReachStrategy(Strategy):
 
     def _concluded(self, turn: Turn, replies: Iterable[Message]) -> tuple[FederationState, RoundReport]:
         state, view = turn.state, turn.view
-        heard = self._heard(turn.asked, replies, state, view)
-        heard.answers |= {
-            client: turn.probed[client] for client in map(int, turn.selection.ids) if client in turn.probed
-        }
+        heard = self._heard(turn.asked, replies, state, view, kept=turn.kept)
         reports = self.incoming.reports(heard, view)
         if state.memory is not None and len(reports.ids):
             steps = np.array([heard.answers[client].steps for client in map(int, reports.ids)], np.int64)
@@ -359,10 +377,12 @@ class FedReachStrategy(Strategy):
         state: FederationState,
         view: ClientView,
         *,
+        kept: Mapping[int, Answer] | None = None,
         probe: bool = False,
     ) -> Heard:
-        """Return what was heard; who lost its memory is sent it and asked again."""
+        """Return what was heard, and what is `kept` from a probe; who lost its memory is sent it and asked again."""
         heard = Heard.nothing(asked, self.timeout)
+        heard.answers |= kept or {}
         nodes = self.roster.nodes_of(asked)
         clients = {node: client for client, node in nodes.items()}
         self.incoming.read(replies, clients, heard, state, view)
@@ -375,10 +395,9 @@ class FedReachStrategy(Strategy):
         arrived = getattr(self.participation, "replies", None)
         if arrived is not None:  # replies that an experiment has get lost, as the simulator does
             purpose, there = "probe-replies" if probe else "replies", sorted(heard.answers)
-            for client, kept in zip(
-                there, arrived(len(there), generator(self.federation.seed, purpose, view.round)), strict=True
-            ):
-                if not kept:
+            drawn = arrived(len(there), generator(self.federation.seed, purpose, view.round))
+            for client, came in zip(there, drawn, strict=True):
+                if not came:
                     del heard.answers[client]
                     heard.lost[client] = "its reply did not arrive"
         return heard
@@ -414,20 +433,20 @@ class FedReachStrategy(Strategy):
         """Ask all that are online, those that never train too, how good the model is."""
         self._refuse_if_changed(arrays)
         number = self._now.state.round
-        self._examined = {}
+        self._exams = {}
         if self._turn is None or (number % self.evaluate_every != 0 and number != self.rounds):
             return []
         self.roster.meet(grid)
-        return self._exams(config)
+        return self._exam_messages(config)
 
-    def _exams(self, config: ConfigRecord) -> list[Message]:
+    def _exam_messages(self, config: ConfigRecord) -> list[Message]:
         state, participants = self._now.state, self._participants
         there = self.roster.nodes_of([*participants, *self.roster.unseen()])
-        self._examined = {node: client for client, node in there.items()}
         clusters, models = dict(zip(participants, state.clusters.tolist(), strict=True)), state.served(self.federation)
         mine, others = [c for c in there if c in clusters], [c for c in there if c not in clusters]
-        planned = [(exam, there[exam.client]) for exam in exams(mine, others, clusters, len(models))]
-        return self.outgoing.exams(planned, list(models), state.round, config)
+        planned = exams(mine, others, clusters, len(models))
+        self._exams = {(there[exam.client], str(exam.model)): exam for exam in planned}
+        return self.outgoing.exams(self._exams, list(models), state.round, config)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Write the row of the round and a checkpoint; after the last round, how the run ended."""
@@ -443,7 +462,7 @@ class FedReachStrategy(Strategy):
         self, row: Mapping[str, Any], timing: Mapping[str, Any], replies: Iterable[Message]
     ) -> Mapping[str, float]:
         """Write the row of a round, with what clients say of the model if they were asked, and a checkpoint."""
-        evaluated = self._evaluated(replies) if self._examined else None
+        evaluated = self._evaluated(replies) if self._exams else None
         if evaluated is not None and not evaluated[0]:
             evaluated = None
         self._snapshot, _ = self.ledger.close(self._now, row, timing, evaluated)
@@ -455,7 +474,7 @@ class FedReachStrategy(Strategy):
         state, test = self._now.state, None
         models = state.served(self.federation)
         shares = np.bincount(state.clusters, minlength=len(models)) / len(state.clusters)
-        scores = joined(answered(replies, self._examined), self._participants, shares)
+        scores = joined(answered(replies, self._exams), self._participants, shares)
         if self.engine is not None and len(self.engine.test_samples):
             index = np.arange(len(self.engine.test_samples))
             served = Served.of(models, state.clusters, np.array(self._participants, np.int64))

@@ -99,7 +99,7 @@ def _partition(runs: tuple[Run, ...]) -> Pairs:
     facts = {
         "clients": f"{len(one.participants)} participants, {len(one.unseen)} unseen",
         "examples per client": f"{one.sizes.min()} to {one.sizes.max()}, median {np.median(one.sizes):g}",
-        "classes": str(one.label_counts.shape[1]),
+        "classes": str(one.label_counts.shape[1] or "not told"),
         **flatten(one.statistics),
         **flatten(one.noise or {}, "noise."),
         "federation hash": " | ".join(partition.hash[:16] for partition in partitions),

@@ -61,16 +61,18 @@ def terms(partition: Partition, replies: Replies, rounds: Floats, path: Path) ->
     def mean(values: Floats) -> Floats:
         return np.where(told, total(weight * values), np.nan)
 
-    mixture = np.stack([mean(share[client]) for share in shares.T], axis=1)  # (t, c)
-    until = np.cumsum(np.where(told[:, None], mixture, 0), axis=0) / np.maximum(np.cumsum(told), 1)[:, None]
-    found = {
-        "entropy": mean(label_entropy(partition.label_counts)[client]),
-        "left_out": _left_out(shares, partition.participants, client, row, told),
-        "label_gap": _distance(mixture, whole),
-        "label_divergence": np.where(told, kl_divergence(np.where(told[:, None], mixture, whole), whole), np.nan),
-        "label_gap_so_far": np.where(told, _distance(until, whole), np.nan),
-        "label_gap_alone": mean(_distance(shares, whole)[client]),
-    }
+    found: dict[str, Floats] = {}
+    if shares.shape[1]:  # where clients did not tell their labels, nothing can be said of them
+        mixture = np.stack([mean(share[client]) for share in shares.T], axis=1)  # (t, c)
+        until = np.cumsum(np.where(told[:, None], mixture, 0), axis=0) / np.maximum(np.cumsum(told), 1)[:, None]
+        found |= {
+            "entropy": mean(label_entropy(partition.label_counts)[client]),
+            "left_out": _left_out(shares, partition.participants, client, row, told),
+            "label_gap": _distance(mixture, whole),
+            "label_divergence": np.where(told, kl_divergence(np.where(told[:, None], mixture, whole), whole), np.nan),
+            "label_gap_so_far": np.where(told, _distance(until, whole), np.nan),
+            "label_gap_alone": mean(_distance(shares, whole)[client]),
+        }
     if "disagreement" in replies.metrics:
         found["disagreement"] = mean(replies.metrics["disagreement"])
     if "wlrc" in replies.metrics:

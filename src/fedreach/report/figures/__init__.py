@@ -110,7 +110,9 @@ def gallery(comparison: Comparison) -> list[Picture]:
             f"Classes of each client's examples, seed {comparison.all_counted[0].seed}.",
             f"{len(first.participants)} participants and {len(first.unseen)} unseen clients, "
             f"{int(first.sizes.sum())} examples of {first.label_counts.shape[1]} classes.",
-            partition_heatmap(first.label_counts, first.participants, first.unseen),
+            partition_heatmap(first.label_counts, first.participants, first.unseen)
+            if first.label_counts.shape[1]
+            else None,
         ),
     ]
     return [Picture(name, title, caption, words, figure) for name, title, caption, words, figure in drawn if figure]
