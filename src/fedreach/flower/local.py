@@ -159,17 +159,12 @@ class LocalClient:
         """As they are stored."""
         return 8 * int(self.data.dataset.train_x[:1].nbytes)
 
-    def released_counts(self, *, private: bool = True) -> Floats:
-        """Return the (c,) label counts that the client tells.
-
-        Noise is drawn from the machine's own randomness, which nobody can repeat; `private` as False draws it from the
-        run's seed, as the simulator does.
-        """
+    def released_counts(self) -> Floats:
+        """Return the (c,) label counts that the client tells; noise comes from the machine's own randomness."""
         d = self.data.dataset
         own = self.data.labels[self.data.train[self.client]]
         counts = np.bincount(own, minlength=d.num_classes)[None]
-        rng = fresh() if private else generator(self.federation.seed, "label-statistics")
-        released: Floats = self.federation.label_statistics.release(counts, rng)[0]
+        released: Floats = self.federation.label_statistics.release(counts, fresh())[0]
         return released
 
     def loss(self, params: Float32s, round_: int, batch_size: int | None) -> float:

@@ -25,7 +25,7 @@ from fedreach.data.population import Population
 from fedreach.engines.base import Engine, Trained
 from fedreach.engines.clients import remembered
 from fedreach.engines.simulation import server_steps
-from fedreach.errors import ConfigError
+from fedreach.errors import ConfigError, RunFolderError
 from fedreach.evaluation import Served, summarized
 from fedreach.experiments.checkpoint import MEMORY, Snapshot
 from fedreach.experiments.describe import environment
@@ -57,7 +57,7 @@ from fedreach.flower.agreement import terms_of
 from fedreach.flower.incoming import Answer, Heard, Incoming
 from fedreach.flower.messages import LOSS, ReplyError
 from fedreach.flower.outgoing import Outgoing
-from fedreach.flower.record import load_facts, record_of, save_facts
+from fedreach.flower.record import FACTS, load_facts, record_of, save_facts
 from fedreach.flower.roster import Roster, ask
 from fedreach.flower.scoring import Exam, answered, exams, joined
 from fedreach.models.flat import Layout, flatten
@@ -227,7 +227,12 @@ class FedReachStrategy(Strategy):
             self.roster.settle(grid, self.min_clients)
             self._first(grid, self.initial if arrays is None else self._given(arrays))
             return
-        self.roster.return_to(participants or [])
+        if participants is None:
+            raise RunFolderError(
+                f"{self.store.path} holds a checkpoint, but {FACTS} is missing. Put it back, or move the run folder "
+                "away to start this run anew."
+            )
+        self.roster.return_to(participants)
         if done is None:
             self.roster.gather(grid, self.min_clients, self.patience)
         self._snapshot = snapshot

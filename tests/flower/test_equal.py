@@ -1,0 +1,117 @@
+"""In one process, but through the bytes that would travel: Flower's clients give the simulator's run, bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from fedreach.experiments.run import run
+from fedreach.flower import FlowerExperiment
+from fedreach.flower.local import LocalClient
+from fedreach.streams import generator
+
+from .in_process import InProcess
+from .same import rows_of
+
+TINY = """
+name = "tiny"
+rounds = 4
+[partition]
+name = "dirichlet_by_class"
+alpha = 0.3
+clients = 8
+[population]
+participants = 5
+[model]
+name = "linear"
+[method]
+cohort = 3
+[evaluation]
+every = 2
+local = false
+[engine]
+name = "sequential"
+"""
+
+PARTS = {
+    "minimax, by label entropy": ["method.selection=minimax", "method.weighting=entropy"],
+    "convex hull": ["method.selection=convex_hull"],
+    "csra with a radio": ["method.selection=csra", "radio.name=gigahertz"],
+    "losses of all": ["method.selection=power_of_choice"],
+    "losses of a batch": ['method.selection={name="power_of_choice", loss="batch", batch_size=8}'],
+    "clusters": [
+        'method.selection={name="clustered", eps1=1000.0, eps2=0.0, thresholds="absolute", first_round=1}',
+        "method.cohort=5",
+    ],
+    "Rademacher": ["method.selection=rademacher"],
+    "label divergence": ["method.selection=kl_filter"],
+    "disagreement": ["method.weighting=disagreement"],
+    "noised labels": ['method.label_statistics={name="discrete_laplace", epsilon=1.0}', "method.weighting=entropy"],
+    "secure sum": ["method.label_statistics=secure_sum", "method.weighting=entropy"],
+    "secure sum of disagreements": ["method.label_statistics=secure_sum", "method.weighting=disagreement"],
+    "SAFARI": ['method.server={name="safari", client_probability=0.5}', "server_data.examples=100"],
+    "Adam": ["method.server=adam"],
+    "SCAFFOLD": ["method.solver=scaffold"],
+    "SCAFFOLD in half": ['method.solver={name="scaffold", memory_dtype="float16"}'],
+    "FedDyn": ["method.solver=feddyn"],
+    "FedDyn in clusters": [
+        'method.selection={name="clustered", eps1=1000.0, eps2=0.0, thresholds="absolute", first_round=1}',
+        "method.solver=feddyn",
+        "method.cohort=5",
+    ],
+    "FedProx, momentum, schedule": [
+        "method.solver=fedprox",
+        "local.momentum=0.5",
+        "local.schedule=cosine",
+        "local.decay=0.1",
+    ],
+    "who can be reached": ['population.participation={name="bernoulli", act_prob=0.7, reply_prob=0.7}'],
+    "label noise": ['noise={name="symmetric", rate=0.3}'],
+    "dropout": ["model.name=tests_dropout.py:net"],
+}
+HIDDEN = {"secure sum": ("weights", "train_loss"), "secure sum of disagreements": ("weights", "train_loss", "metrics")}
+NET = """
+from torch import nn
+def net(sample_shape, num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Dropout(0.3), nn.Linear(64, num_classes))
+"""
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_flower_gives_the_simulators_run(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tiny.toml").write_text(TINY)
+    (tmp_path / "tests_dropout.py").write_text(NET)
+    setup = FlowerExperiment(tmp_path / "tiny.toml", overrides=tuple(PARTS[name]))
+    run(setup.experiment, seed=setup.seed, folder=tmp_path / "simulator", base=setup.base)
+    if name == "noised labels":
+        repeat_noise(setup, monkeypatch)
+    grid = InProcess(setup.client_app(), range(8))
+    setup.strategy(tmp_path / "flower", timeout=5, patience=5).run(grid)
+
+    ours, theirs = rows_of(tmp_path / "simulator"), rows_of(tmp_path / "flower")
+    assert len(theirs) == setup.experiment.rounds + 1
+    for mine, other in zip(ours, theirs, strict=True):
+        assert other.keys() == mine.keys()
+        for key in mine.keys() - set(HIDDEN.get(name, ())):
+            if key.endswith("_loss") or key == "train_loss":
+                assert other[key] == pytest.approx(mine[key], abs=1e-6), key  # evaluated client by client
+            else:
+                assert other[key] == mine[key], key
+    for file in ("last.safetensors", "best.safetensors"):
+        assert (tmp_path / "flower" / file).read_bytes() == (tmp_path / "simulator" / file).read_bytes(), file
+    if name == "FedDyn in clusters":
+        assert len(theirs[-1]["clusters"]) == 5
+        assert len(set(theirs[-1]["clusters"])) > 1
+    if name in HIDDEN:
+        assert all(weight is None for row in theirs for weight in row["weights"])
+
+
+def repeat_noise(setup: FlowerExperiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let clients draw the noise of the simulator, where that of a real client comes from its machine."""
+    counts, rng = setup.data.label_counts()[setup.data.population.participants], generator(0, "label-statistics")
+    told = setup.simulation.federation.label_statistics.release(counts, rng)
+    released = dict(zip(setup.data.population.participants.tolist(), told, strict=True))
+    monkeypatch.setattr(LocalClient, "released_counts", lambda self: released[self.client])

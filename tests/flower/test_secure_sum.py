@@ -1,0 +1,120 @@
+"""What the server of a secure sum sees, and what a client does not let it see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import ConfigRecord, Message
+
+from fedreach.errors import ConfigError
+from fedreach.flower import FlowerExperiment
+from fedreach.flower.masks import new_private_key, pad, public_key
+
+from .in_process import InProcess
+from .same import rows_of
+from .test_equal import TINY
+
+SECURE = ("method.label_statistics=secure_sum", "method.weighting=entropy", "evaluation.every=4")
+
+
+@pytest.fixture
+def setup(tmp_path: Path) -> FlowerExperiment:
+    (tmp_path / "tiny.toml").write_text(TINY)
+    return FlowerExperiment(tmp_path / "tiny.toml", overrides=SECURE)
+
+
+def test_two_clients_have_one_mask_in_a_round_and_nobody_else_has_it() -> None:
+    ann, bob, eve = (new_private_key() for _ in range(3))
+    shared = pad(ann, public_key(bob), 1, 4096)
+    np.testing.assert_array_equal(shared, pad(bob, public_key(ann), 1, 4096))
+    others = (
+        pad(ann, public_key(bob), 2, 4096),
+        pad(ann, public_key(eve), 1, 4096),
+        pad(eve, public_key(bob), 1, 4096),
+    )
+    for other in others:
+        assert not (shared == other).any()  # 4096 words of 64 bits
+    bits = np.unpackbits(shared.view(np.uint8))
+    assert abs(bits.mean() - 0.5) < 5 * 0.5 / np.sqrt(len(bits))
+
+
+def test_what_a_client_sends_is_masked_and_tells_nothing_of_its_labels(setup: FlowerExperiment, tmp_path: Path) -> None:
+    seen: list[Message] = []
+
+    def listen(client: int, message: Message, answer: Callable[[], Message]) -> Message | None:
+        reply = answer()
+        if message.metadata.message_type == "train":
+            seen.append(reply)
+        assert message.metadata.message_type != "query.labels"
+        return reply
+
+    setup.strategy(tmp_path / "flower", timeout=5).run(InProcess(setup.client_app(), range(8), answering=listen))
+    assert len(seen) == 12
+    for reply in seen:
+        assert set(reply.content.array_records) == {"masked"}
+        assert set(reply.content["metrics"]) == {"train_loss", "num-examples", "steps"}
+        words = reply.content["masked"]["masked"].numpy()
+        bits = np.unpackbits(words.view(np.uint8)).reshape(-1, 8).mean(axis=0)
+        assert abs(bits - 0.5).max() < 5 * 0.5 / np.sqrt(words.nbytes)  # an unmasked share begins with zeros or ones
+
+
+def test_a_missing_report_costs_the_whole_round_and_no_more(setup: FlowerExperiment, tmp_path: Path) -> None:
+    def fail_once(client: int, message: Message, answer: Callable[[], Message]) -> Message | None:
+        of_round = message.metadata.message_type == "train" and message.content["fedreach"]["round"] == 2
+        return None if of_round and client == min(message.content["keys"]["ids"]) else answer()
+
+    strategy = setup.strategy(tmp_path / "flower", timeout=0.3)
+    models: dict[int, bytes] = {}
+
+    class Watching(InProcess):
+        def push_messages(self, messages):  # type: ignore[no-untyped-def]
+            sent = list(messages)
+            for message in sent:
+                if message.metadata.message_type == "train":
+                    models[message.content["fedreach"]["round"]] = (
+                        message.content["arrays"]["1.weight"].numpy().tobytes()
+                    )
+            return super().push_messages(sent)
+
+    strategy.run(Watching(setup.client_app(), range(8), answering=fail_once))
+    rows = rows_of(tmp_path / "flower")
+    assert rows[2]["cohort"] == []
+    assert len(rows[2]["lost"]) == 3
+    assert models[3] == models[2] != models[1]
+    assert [len(row["cohort"]) for row in rows] == [0, 3, 0, 3, 3]
+
+
+def test_a_client_refuses_a_sum_that_would_show_its_report(setup: FlowerExperiment, tmp_path: Path) -> None:
+    replies: list[str] = []
+
+    def ask_twice(client: int, message: Message, answer: Callable[[], Message]) -> Message | None:
+        if message.metadata.message_type != "train":
+            return answer()
+        keys = message.content["keys"]
+        at = keys["ids"].index(client)
+        message.content["keys"] = ConfigRecord({"ids": [client], "keys": [keys["keys"][at]]})
+        alone = answer()
+        assert alone.has_error()
+        message.content["keys"] = ConfigRecord({"ids": [client, 99], "keys": [keys["keys"][at]] * 2})
+        assert answer().has_error()  # the same key twice
+        message.content["keys"] = keys
+        first, second = answer(), answer()
+        replies.append(second.error.reason)
+        return first
+
+    setup.strategy(tmp_path / "flower", timeout=5).run(InProcess(setup.client_app(), range(8), answering=ask_twice))
+    assert [len(row["cohort"]) for row in rows_of(tmp_path / "flower")] == [0, 3, 3, 3, 3]
+    assert all("were used before" in reply for reply in replies)
+
+
+def test_a_solver_for_which_the_server_looks_at_updates_is_refused(setup: FlowerExperiment, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="SecureSum hides single updates"):
+        FlowerExperiment(setup.base / "tiny.toml", overrides=(*SECURE, "method.solver=scaffold")).strategy(
+            tmp_path / "flower"
+        )
