@@ -50,7 +50,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed-base
 	touch $@
 
 $(VENV)/.installed-oracles: $(VENV)/.installed-dev
-	$(PIP) --editable '.[oracles,ray]'
+	$(PIP) --editable '.[oracles,flower,ray]'
 	touch $@
 
 $(VENV)/.installed-docs: $(VENV)/.installed-base

@@ -184,6 +184,7 @@ def tell_labels(
     *,
     num_classes: int,
     statistics: LabelStatistics | None = None,
+    bits_per_example: int = 0,
 ) -> None:
     """Let an app that trains by itself tell what FedReach's selection and weighting ask for.
 
@@ -196,6 +197,7 @@ def tell_labels(
         labels: Given the context, returns the (m,) labels that the client trains on.
         num_classes: Of the whole federation.
         statistics: How labels are told, such as `DiscreteLaplace(epsilon=1)`; None: exactly, where a part asks.
+        bits_per_example: As it is stored, of which a federation with a radio works out how long clients compute.
     """
     statistics = Exact() if statistics is None else statistics
 
@@ -210,7 +212,11 @@ def tell_labels(
 
     @app.query()
     def introduce(message: Message, context: Context) -> Message:
-        numbers = {CLIENT: client_of(context), EXAMPLES: int(counts(context).sum()), "bits-per-example": 0}
+        numbers = {
+            CLIENT: client_of(context),
+            EXAMPLES: int(counts(context).sum()),
+            "bits-per-example": bits_per_example,
+        }
         return _reply(message, metrics=numbers)
 
     @app.query("labels")

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from logging import getLogger
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
@@ -22,6 +22,16 @@ from fedreach.flower.messages import CLIENT, EXAMPLES, KEY, LABELS, OURS, ReplyE
 
 LOG = getLogger("flwr")
 POLL_SECONDS = 0.2
+QUIET_SECONDS = 2.0  # without a new node: then all are taken to be there
+MEETING_SECONDS = 5.0  # that a round waits for new nodes to say who they are
+AGAIN_SECONDS = 10.0  # until a node that failed is asked again
+
+
+class Introduction(NamedTuple):
+    """A node that was asked who it is."""
+
+    node: int
+    until: float  # when it is given up
 
 
 @dataclass(frozen=True)
@@ -57,24 +67,28 @@ class Roster:
     online: frozenset[int] = frozenset()  # nodes
     refused: dict[int, str] = field(default_factory=dict)  # node -> why it is not taken
     rivals: dict[int, int] = field(default_factory=dict)  # node -> client, for which another node stands
+    asked: dict[str, Introduction] = field(default_factory=dict)  # by message, of those who have not answered yet
+    ask_again: dict[int, float] = field(default_factory=dict)  # node -> when, of those that failed
 
     def gather(self, grid: Grid, least: int, patience: float) -> None:
-        """Wait for the population, or for `least` clients where none is given, but not longer than `patience` seconds.
+        """Wait for the population, or for `least` clients and those that come right after them where none is given.
 
         Raises:
-            TrainingError: If fewer than `least` participants are there by then.
+            TrainingError: If fewer than `least` participants are there after `patience` seconds.
         """
-        until = time.monotonic() + patience
-        given = self.population
-        wanted = set() if given is None else {*given.participants.tolist(), *given.unseen.tolist()}
+        until, given, came = time.monotonic() + patience, self.population, time.monotonic()
+        wanted = None if given is None else {*given.participants.tolist(), *given.unseen.tolist()}
+        training = None if given is None else set(given.participants.tolist())
         while True:
-            self.meet(grid)
-            there = {client for client in self.nodes if given is None or client in set(given.participants.tolist())}
-            if (len(there) >= least and not wanted) or (wanted and wanted <= set(self.nodes)):
+            before = len(self.nodes)
+            self.meet(grid, until - time.monotonic())
+            there = [client for client in self.nodes if training is None or client in training]
+            now = time.monotonic()
+            came = now if len(self.nodes) > before else came
+            all_there = now > came + QUIET_SECONDS if wanted is None else wanted <= set(self.nodes)
+            if len(there) >= least and (all_there or now > until):
                 break
-            if time.monotonic() > until:
-                if len(there) >= least:
-                    break
+            if now > until:
                 why = "".join(f" Node {node} was refused: {text.rstrip('.')}." for node, text in self.refused.items())
                 raise TrainingError(
                     f"{len(there)} clients that may train were there after {patience:.0f} seconds, and {least} are "
@@ -84,33 +98,48 @@ class Roster:
         if given is None:
             self.population = Population(np.array(sorted(self.nodes), np.int64), np.empty(0, np.int64))
 
-    def meet(self, grid: Grid) -> None:
-        """Look who is online, and ask those that are new who they are."""
+    def meet(self, grid: Grid, patience: float = MEETING_SECONDS) -> None:
+        """Look who is online, and ask those that are new who they are; an answer that takes longer is heard later."""
+        now = time.monotonic()
         self.online = frozenset(grid.get_node_ids())
         self.rivals = {node: client for node, client in self.rivals.items() if self.nodes[client] in self.online}
-        here = {*self.nodes.values(), *self.refused, *self.rivals}
-        strangers = sorted(self.online - here)
-        if not strangers:
+        self.asked = {name: sent for name, sent in self.asked.items() if now < sent.until and sent.node in self.online}
+        known = {*self.nodes.values(), *self.rivals, *(sent.node for sent in self.asked.values())}
+        for node in sorted(self.online - known):
+            if now >= self.ask_again.get(node, 0.0):
+                for name in grid.push_messages([self._message(node, MessageType.QUERY, RecordDict())]):
+                    self.asked[name] = Introduction(node, now + self.timeout)
+        while self.asked:
+            replies = list(grid.pull_messages(list(self.asked)))
+            for reply in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
+                sent = self.asked.pop(reply.metadata.reply_to_message_id, None)
+                if sent is not None:
+                    self._hear(reply, sent.node)
+            if not self.asked or time.monotonic() > now + patience:
+                break
+            time.sleep(POLL_SECONDS)
+
+    def _hear(self, reply: Message, node: int) -> None:
+        """Take a node's introduction, or note why not."""
+        try:
+            client, facts = self._introduced(reply)
+        except ReplyError as error:
+            disagrees = not reply.has_error()
+            self.ask_again[node] = np.inf if disagrees else time.monotonic() + AGAIN_SECONDS
+            if node not in self.refused:
+                LOG.warning("Node %s does not take part: %s.", node, error)
+            self.refused[node] = str(error)
             return
-        asked = [self._message(node, MessageType.QUERY, RecordDict()) for node in strangers]
-        for reply in sorted(ask(grid, asked, self.timeout), key=lambda reply: reply.metadata.src_node_id):
-            node = reply.metadata.src_node_id
-            try:
-                client, facts = self._introduced(reply)
-            except ReplyError as error:
-                if node in self.online:
-                    self.refused[node] = str(error)
-                    LOG.warning("Node %s does not take part: %s.", node, error)
-                continue
-            holder = self.nodes.get(client)
-            if holder in self.online:  # a node that died may count as online for a minute
-                self.rivals[node] = client
-                LOG.warning("Node %s says it is client %s, and so does node %s, which is online.", node, client, holder)
-                continue
-            before = self.known.get(client)
-            told = (before.label_counts, before.label_entropy) if before else (None, None)
-            self.known[client] = replace(facts, label_counts=told[0], label_entropy=told[1])
-            self.nodes[client] = node
+        self.refused.pop(node, None)
+        holder = self.nodes.get(client)
+        if holder in self.online:  # a node that died may count as online for a minute
+            self.rivals[node] = client
+            LOG.warning("Node %s says it is client %s, and so does node %s, which is online.", node, client, holder)
+            return
+        before = self.known.get(client)
+        told = (before.label_counts, before.label_entropy) if before else (None, None)
+        self.known[client] = replace(facts, label_counts=told[0], label_entropy=told[1])
+        self.nodes[client] = node
 
     def _introduced(self, reply: Message) -> tuple[int, Facts]:
         content = messages.content_of(reply).content

@@ -104,8 +104,9 @@ class FedReachStrategy(Strategy):
             that was interrupted goes on from it; ``fedreach report`` reads it.
         population: Who takes part and who is only evaluated, by ``partition-id``; None: whoever is there as the run
             begins takes part. Who comes later and is not named is evaluated and never trains.
-        min_clients: The run begins when so many participants are online, or the whole population where it is given.
-        patience: Seconds to wait for it; then it begins without the others, if `min_clients` are there.
+        min_clients: The run begins when the whole population is online or, where none is given, so many clients are and
+            nobody new has come for two seconds.
+        patience: Seconds to wait for that; then it begins without the others, if `min_clients` that train are there.
         timeout: Seconds that a client has for each reply.
         evaluate_every: Rounds between evaluations by the clients; the last round is always evaluated.
         engine: Runs the model over what the server has: a test set and, where the server trains, data of its own; see
@@ -117,6 +118,11 @@ class FedReachStrategy(Strategy):
 
     Raises:
         ConfigError: If the federation cannot run on Flower, or lacks what it needs.
+
+    Example:
+        >>> from fedreach.testing.problems import tiny_federation
+        >>> strategy = FedReachStrategy(tiny_federation(), nn.Linear(2, 2), rounds=3, folder="runs/flower")
+        >>> # in the ServerApp's main function: strategy.run(grid)
     """
 
     def __init__(
@@ -127,7 +133,7 @@ class FedReachStrategy(Strategy):
         rounds: int,
         folder: Path | str,
         population: Population | None = None,
-        min_clients: int = 1,
+        min_clients: int = 2,
         patience: float = 60.0,
         timeout: float = 600.0,
         evaluate_every: int = 1,
@@ -190,7 +196,9 @@ class FedReachStrategy(Strategy):
         try:
             self._begin(grid)
             left = self.rounds - self._now.state.round
-            return self.start(grid, self._arrays(), num_rounds=left, timeout=self.timeout, train_config=train_config)
+            result = self.start(grid, self._arrays(), num_rounds=left, timeout=self.timeout, train_config=train_config)
+            result.arrays = self._arrays()  # also if nothing was left to do
+            return result
         except Exception as error:
             if self._snapshot is not None:
                 self.store.write_json("result.json", {"status": "failed", "error": f"{error}" or type(error).__name__})
@@ -303,6 +311,11 @@ class FedReachStrategy(Strategy):
             return view
         devices = federation.radio.devices(len(view.ids), federation.seed)
         bits = float(max(facts.bits_per_example for facts in self.roster.known.values()))
+        if bits == 0:
+            raise ConfigError(
+                "The radio needs to know how large an example is, and no client told. Call tell_labels with "
+                "bits_per_example."
+            )
         d, p = self.layout.size, self.layout.num_trainable
         return with_radio(federation, view, devices, d=d, p=p, bits_per_example=bits)
 
