@@ -107,22 +107,22 @@ def client_app(
 
     @app.query("labels")
     def labels(message: Message, context: Context) -> Message:
-        _refuse_to_tell(tell_label_statistics)
-        local = worker(context)
-        return _told(message, context, local.released_counts)
+        if not tell_label_statistics:
+            raise TrainingError("this client does not tell anything of its labels")
+        return _told(message, context, worker(context).released_counts)
 
     @app.query("loss")
     def loss(message: Message, context: Context) -> Message:
         local, asked = worker(context), message.content.config_records[OURS]
-        size = int(asked["batch-size"])  # type: ignore[arg-type]
         params = messages.params_of(message.content.array_records[MODEL], local.engine.layout)
-        value = local.loss(params, int(asked["round"]), size or None)  # type: ignore[arg-type]
+        value = local.loss(params, _whole(asked, "round"), _whole(asked, "batch-size") or None)
         return _reply(message, metrics={LOSS: value})
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
         local, asked = worker(context), message.content.config_records[OURS]
-        round_, version = int(asked["round"]), int(asked["memory-round"])  # type: ignore[arg-type]
+        round_, version = _whole(asked, "round"), _whole(asked, "memory-round")
+        rate, share = messages.number(asked, "rate"), messages.number(asked, "share")
         params = messages.params_of(message.content.array_records[MODEL], local.engine.layout)
         sent = message.content.array_records
         state = {name: kept.numpy() for name, kept in sent[SOLVER].items()} if SOLVER in sent else {}
@@ -131,7 +131,7 @@ def client_app(
             memory = _remembered(context, version, sent, local.engine.num_trainable)
             if memory is None:
                 return _reply(message, metrics={LACKS: version})
-        work = local.train(params, round_, float(asked["rate"]), float(asked["share"]), memory, state)  # type: ignore[arg-type]
+        work = local.train(params, round_, rate, share, memory, state)
         if memory is not None and work.memory is not None:
             _keep(context, version, memory, round_, work.memory)
         metrics = {LOSS: work.metrics["loss"], EXAMPLES: local.num_examples, STEPS: work.steps}
@@ -239,11 +239,6 @@ def client_of(context: Context) -> int:
     return found
 
 
-def _refuse_to_tell(told: bool) -> None:
-    if not told:
-        raise TrainingError("this client does not tell anything of its labels")
-
-
 def _told(message: Message, context: Context, release: Callable[[], Floats]) -> Message:
     """Reply with label counts, or their entropy if that is all that is asked for; noise is drawn once a run."""
     asked = message.content.config_records[OURS]
@@ -292,7 +287,7 @@ def _masked(context: Context, local: LocalClient, work: Work, told: ConfigRecord
     private, own = _private_key(context), context.state.config_records[KEYS]
     if local.client not in ids or len(set(keys)) < masks.LEAST or len(set(ids)) != len(keys):
         raise TrainingError(f"a secure sum needs {masks.LEAST} clients at least, each with a key of its own; got {ids}")
-    if round_ <= int(own["used-in-round"]):  # type: ignore[arg-type]
+    if round_ <= _whole(own, "used-in-round"):
         raise TrainingError(f"the masks of round {round_} were used before: a second report would show the difference")
     own["used-in-round"] = round_
     of = dict(zip(ids, keys, strict=True))
@@ -303,6 +298,10 @@ def _masked(context: Context, local: LocalClient, work: Work, told: ConfigRecord
         return masks.pad(private, of[high if low == local.client else low], round_, count)
 
     return mask(words, local.client, ids, pad)
+
+
+def _whole(record: ConfigRecord, name: str) -> int:
+    return int(messages.number(record, name, least=0, whole=True))
 
 
 def _reply(message: Message, *, metrics: Mapping[str, float], others: Mapping[str, Any] | None = None) -> Message:
