@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
+from uuid import uuid4
 
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -160,22 +161,22 @@ def client_app(
 
 
 class _Loaded:
-    """The clients that were used last stay loaded; a copy in another process begins with none."""
+    """Keeps the clients that were used last loaded in a process, where Flower's simulation copies apps all the time."""
+
+    in_process: ClassVar[OrderedDict[tuple[str, str], LocalClient]] = OrderedDict()
 
     def __init__(self, load: Callable[[Context], LocalClient], most: int) -> None:
-        self.load, self.most, self.kept = load, most, OrderedDict[str, LocalClient]()
+        self.load, self.most, self.app = load, most, uuid4().hex
 
     def __call__(self, context: Context) -> LocalClient:
-        name = repr(sorted(context.node_config.items()))
-        if name not in self.kept:
-            self.kept[name] = self.load(context)
-        self.kept.move_to_end(name)
-        if len(self.kept) > self.most:
-            self.kept.popitem(last=False)
-        return self.kept[name]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "kept": OrderedDict()}
+        kept, key = self.in_process, (self.app, repr(sorted(context.node_config.items())))
+        if key not in kept:
+            kept[key] = self.load(context)
+        kept.move_to_end(key)
+        mine = [other for other in kept if other[0] == self.app]
+        if len(mine) > self.most:
+            del kept[mine[0]]
+        return kept[key]
 
 
 def tell_labels(

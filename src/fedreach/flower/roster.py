@@ -115,6 +115,7 @@ class Roster:
                 sent = self.asked.pop(reply.metadata.reply_to_message_id, None)
                 if sent is not None:
                     self._hear(reply, sent.node)
+            self.asked = {name: sent for name, sent in self.asked.items() if time.monotonic() < sent.until}
             if not self.asked or time.monotonic() > now + patience:
                 break
             time.sleep(POLL_SECONDS)

@@ -32,6 +32,7 @@ from fedreach.experiments.describe import environment
 from fedreach.experiments.folder import RunFolder
 from fedreach.experiments.identity import finished
 from fedreach.experiments.ledger import Ledger
+from fedreach.federation.contract import name_of
 from fedreach.federation.labels import Exact
 from fedreach.federation.memory import ClientMemory
 from fedreach.federation.participation import Always, Participation
@@ -345,6 +346,12 @@ class FedReachStrategy(Strategy):
     def _losses(self, ids: list[int], batch_size: int, state: FederationState, view: ClientView) -> dict[int, float]:
         """Return the losses that clients answer with; for who does not answer, the last one known stands."""
         nodes, told = self.roster.nodes_of(ids), dict[int, float]()
+        silent = [client for client in ids if not self.roster.known[client].trains_as_asked]
+        if silent:
+            raise ConfigError(
+                f"{name_of(self.federation.selection)} asks clients for their losses, which the app of client {silent[0]} "
+                "does not tell. Use fedreach.flower.client_app, or another selection."
+            )
         clients = {node: client for client, node in nodes.items()}
         for reply in ask(self._grid, self.outgoing.losses(nodes, state, view, batch_size), self.timeout):
             client = clients.get(reply.metadata.src_node_id)
