@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from flwr.app import Context
@@ -59,6 +60,10 @@ class FlowerExperiment:
                 "evaluation.patience: Flower runs a number of rounds that is fixed beforehand. Remove the option."
             )
         self.seed = self.experiment.seeds[0] if seed is None else seed
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave behind what another process makes anew."""
+        return {name: value for name, value in vars(self).items() if name not in ("data", "simulation")}
 
     @cached_property
     def data(self) -> FederatedData:
