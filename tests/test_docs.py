@@ -80,6 +80,7 @@ LONG = {f"fashion_mnist_{kind}.toml" for kind in ("selection", "weighting", "rad
 EXPERIMENTS = [
     pytest.param(path, marks=pytest.mark.slow) if path.name in LONG else path
     for path in sorted((ROOT / "examples").rglob("*.toml"))
+    if path.name != "pyproject.toml"
 ]
 
 

@@ -349,8 +349,8 @@ class FedReachStrategy(Strategy):
         silent = [client for client in ids if not self.roster.known[client].trains_as_asked]
         if silent:
             raise ConfigError(
-                f"{name_of(self.federation.selection)} asks clients for losses, and the app of client {silent[0]} does not "
-                "tell its own. Use fedreach.flower.client_app, or another selection."
+                f"{name_of(self.federation.selection)} asks clients for losses, and that is not in the app of client "
+                f"{silent[0]}. Use fedreach.flower.client_app, or another selection."
             )
         clients = {node: client for client, node in nodes.items()}
         for reply in ask(self._grid, self.outgoing.losses(nodes, state, view, batch_size), self.timeout):

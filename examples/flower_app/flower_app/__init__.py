@@ -1,0 +1,1 @@
+"""A FedReach experiment as a Flower app."""

@@ -1,0 +1,27 @@
+"""A client, of whom the experiment says what it holds."""
+
+from functools import cache
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from fedreach.flower import FlowerExperiment
+from flower_app.task import experiment_of
+
+app = ClientApp()
+
+
+@cache
+def client_of(experiment: FlowerExperiment) -> ClientApp:
+    """Return the client of an experiment, which one process makes only once."""
+    return experiment.client_app()
+
+
+@app.query()
+@app.query("labels")
+@app.query("loss")
+@app.train()
+@app.evaluate()
+def answer(message: Message, context: Context) -> Message:
+    """Answer as the client of the run's experiment."""
+    return client_of(experiment_of(context))(message, context)

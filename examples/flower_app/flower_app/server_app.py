@@ -1,0 +1,18 @@
+"""The server."""
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedreach.flower.experiment import run_on
+from flower_app.task import experiment_of
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the experiment, or go on with it, in the folder that the run's config names."""
+    folder = str(context.run_config["out"])
+    if not folder:
+        raise ValueError("""Name the run folder: flwr run . -c 'out="/absolute/path"'""")
+    run_on(grid, context, experiment_of(context), folder)
