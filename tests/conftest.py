@@ -13,6 +13,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests of pages: they take longest, and at the end all other processes would wait for them."""
+    items.sort(key=lambda item: item.path.name != "test_docs.py")
+
+
 TINY = """\
 name = "tiny"
 rounds = 4
