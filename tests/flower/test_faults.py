@@ -43,6 +43,7 @@ Method = tuple[str, ...]
 FEDAVG: Method = ()
 SCAFFOLD: Method = ("method.solver=scaffold",)
 FEDDYN: Method = ("method.solver=feddyn",)
+DISAGREEMENT: Method = ("method.weighting=disagreement",)
 MINIMAX: Method = ("method.selection=minimax", "method.weighting=entropy")  # probes for updates, asks for labels
 CLIENTS, ROUNDS, TIMEOUT = 6, 4, 0.4
 SMALL = (
@@ -284,6 +285,7 @@ def raising(message: Message, answer: Callable[[], Message]) -> Message:
 FAULTS: dict[str, tuple[Callable[[Message, Callable[[], Message]], Any], str]] = {
     "one NaN": (with_update(one_nan), "its 'update' is not finite"),
     "all infinite": (with_update(lambda u: u + np.float32(np.inf)), "its 'update' is not finite"),
+    "finite, but 3e38": (with_update(lambda u: u * 0 + np.float32(3e38)), r"its 'update' holds numbers up to 3e\+38"),
     "one number more": (
         with_update(lambda u: np.append(u, u[:1])),
         r"its 'update' must be float32 \(650,\); got float",
@@ -335,6 +337,13 @@ def test_what_only_a_solver_with_a_memory_asks_for_is_checked_too(
     method: Method, fault: str, tmp_path: Path, heard: pytest.LogCaptureFixture
 ) -> None:
     refuse(method, *MEMORY_FAULTS[fault], tmp_path, heard)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, 1e-9], ids=str)
+def test_a_measurement_that_no_honest_client_has_is_refused(
+    value: float, tmp_path: Path, heard: pytest.LogCaptureFixture
+) -> None:
+    refuse(DISAGREEMENT, with_metric("disagreement", value), "its 'disagreement' must be at least 0.3", tmp_path, heard)
 
 
 def refuse(method: Method, spoil: Any, reason: str, folder: Path, heard: pytest.LogCaptureFixture) -> None:

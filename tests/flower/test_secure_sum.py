@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.app import ConfigRecord, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 
 from fedreach.errors import ConfigError
 from fedreach.flower import FlowerExperiment
@@ -31,14 +31,15 @@ def setup(tmp_path: Path) -> FlowerExperiment:
 
 def test_two_clients_have_one_mask_in_a_round_and_nobody_else_has_it() -> None:
     ann, bob, eve = (new_private_key() for _ in range(3))
-    shared = pad(ann, public_key(bob), 1, 4096)
-    np.testing.assert_array_equal(shared, pad(bob, public_key(ann), 1, 4096))
-    others = (
-        pad(ann, public_key(bob), 2, 4096),
-        pad(ann, public_key(eve), 1, 4096),
-        pad(eve, public_key(bob), 1, 4096),
-    )
-    for other in others:
+    shared = pad(ann, public_key(bob), "run", 1, 4096)
+    np.testing.assert_array_equal(shared, pad(bob, public_key(ann), "run", 1, 4096))
+    for private, public, run, round_ in (
+        (ann, bob, "run", 2),
+        (ann, bob, "another", 1),
+        (ann, eve, "run", 1),
+        (eve, bob, "run", 1),
+    ):
+        other = pad(private, public_key(public), run, round_, 4096)
         assert not (shared == other).any()  # 4096 words of 64 bits
     bits = np.unpackbits(shared.view(np.uint8))
     assert abs(bits.mean() - 0.5) < 5 * 0.5 / np.sqrt(len(bits))
@@ -88,6 +89,22 @@ def test_a_missing_report_costs_the_whole_round_and_no_more(setup: FlowerExperim
     assert len(rows[2]["lost"]) == 3
     assert models[3] == models[2] != models[1]
     assert [len(row["cohort"]) for row in rows] == [0, 3, 0, 3, 3]
+
+
+def test_nonsense_in_a_secure_sum_costs_the_round_and_no_more(setup: FlowerExperiment, tmp_path: Path) -> None:
+    def spoil_once(client: int, message: Message, answer: Callable[[], Message]) -> Message | None:
+        reply = answer()
+        if message.metadata.message_type == "train" and message.content["fedreach"]["round"] == 2:
+            words = reply.content["masked"]["masked"].numpy().copy()
+            words[-1:] += np.uint64(2**63)  # a weight far below 0
+            if client == min(message.content["keys"]["ids"]):
+                reply.content["masked"] = ArrayRecord({"masked": Array(words)})
+        return reply
+
+    setup.strategy(tmp_path / "flower", timeout=5).run(InProcess(setup.client_app(), range(8), answering=spoil_once))
+    rows = rows_of(tmp_path / "flower")
+    assert [len(row["cohort"]) for row in rows] == [0, 3, 0, 3, 3]
+    assert len(rows[2]["lost"]) == 3
 
 
 def test_a_client_refuses_a_sum_that_would_show_its_report(setup: FlowerExperiment, tmp_path: Path) -> None:

@@ -164,6 +164,8 @@ class Measurement(Protocol):
     """A number that each client computes on its own training data after local training, and sends with its report.
 
     Its name is the key of ``Reports.metrics``. With ``wants_before = True`` it also sees what the broadcast model says.
+
+    Optional attribute: `least`, a number that no honest client is below; in a real federation such a report is refused.
     """
 
     wants_before: ClassVar[bool]

@@ -21,14 +21,18 @@ def terms_of(federation: Federation, layout: Layout) -> dict[str, str]:
         'FedAvg()'
     """
     shapes = repr([(name, tuple(shape)) for name, shape in zip(layout.names, layout.shapes, strict=True)])
-    return {
+    digest = hashlib.sha256(shapes.encode()).hexdigest()[:12]
+    terms = {
         "solver": repr(federation.solver),
         "local": repr(federation.local),
         "measurements": repr(federation.measurements()),
         "label_statistics": repr(federation.label_statistics),
         "seed": repr(federation.seed),
-        "model": f"{layout.size} numbers, {hashlib.sha256(shapes.encode()).hexdigest()[:12]}",
+        "model": f"{layout.size} numbers, {layout.num_trainable} of them trained, {digest}",
     }
+    if federation.label_statistics.only_sum:
+        terms["weighting"] = repr(federation.weighting)  # which each client works out for itself
+    return terms
 
 
 def difference(ours: Mapping[str, str], theirs: Mapping[str, object]) -> str | None:

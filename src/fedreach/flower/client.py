@@ -39,6 +39,7 @@ from fedreach.flower.messages import (
     METRICS,
     MODEL,
     OURS,
+    RUN,
     SOLVER,
     STEPS,
     UPDATE,
@@ -110,6 +111,9 @@ def client_app(
     def labels(message: Message, context: Context) -> Message:
         if not tell_label_statistics:
             raise TrainingError("this client does not tell anything of its labels")
+        fact = str(message.content.config_records[OURS]["fact"])
+        if fact not in federation.needs():
+            raise TrainingError(f"no part of this client's federation needs to know its {fact}")
         return _told(message, context, worker(context).released_counts)
 
     @app.query("loss")
@@ -129,15 +133,15 @@ def client_app(
         state = {name: kept.numpy() for name, kept in sent[SOLVER].items()} if SOLVER in sent else {}
         memory = None
         if federation.has_memory:
-            memory = _remembered(context, version, sent, local.engine.num_trainable)
+            memory = _remembered(context, str(asked[RUN]), version, sent, local.engine.num_trainable)
             if memory is None:
                 return _reply(message, metrics={LACKS: version})
         work = local.train(params, round_, rate, share, memory, state)
         if memory is not None and work.memory is not None:
-            _keep(context, version, memory, round_, work.memory)
+            _keep(context, str(asked[RUN]), version, memory, round_, work.memory)
         metrics = {LOSS: work.metrics["loss"], EXAMPLES: local.num_examples, STEPS: work.steps}
         if federation.label_statistics.only_sum:
-            masked = _masked(context, local, work, message.content.config_records[KEYS], round_)
+            masked = _masked(context, local, work, message.content.config_records[KEYS], str(asked[RUN]), round_)
             return _reply(message, metrics=metrics, others={MASKED: messages.array_record({MASKED: masked})})
         metrics |= {name: value for name, value in work.metrics.items() if name not in ("loss", "num_examples")}
         return _reply(message, metrics=metrics, others={UPDATE: messages.array_record({UPDATE: work.update})})
@@ -250,7 +254,7 @@ def _told(message: Message, context: Context, release: Callable[[], Floats]) -> 
     return _reply(message, metrics={}, others={LABELS: messages.array_record({str(asked["fact"]): values})})
 
 
-def _remembered(context: Context, version: int, sent: Mapping[str, Any], p: int) -> Float32s | None:
+def _remembered(context: Context, run: str, version: int, sent: Mapping[str, Any], p: int) -> Float32s | None:
     """Return what the client kept after the round whose report counted last, 0 before any; None if it is lost."""
     if MEMORY in sent:
         return np.array(sent[MEMORY][MEMORY].numpy(), np.float32)
@@ -258,26 +262,26 @@ def _remembered(context: Context, version: int, sent: Mapping[str, Any], p: int)
         return np.zeros(p, np.float32)
     kept = context.state.config_records.get(OURS, ConfigRecord())
     for which in (PENDING, KEPT):
-        if kept.get(which) == version:
+        if kept.get(RUN) == run and kept.get(which) == version:
             return np.array(context.state.array_records[MEMORY][which].numpy(), np.float32)
     return None
 
 
-def _keep(context: Context, version: int, memory: Float32s, round_: int, new: Float32s) -> None:
+def _keep(context: Context, run: str, version: int, memory: Float32s, round_: int, new: Float32s) -> None:
     """Keep what the client had, and what it has if the server says in a later message that its report counted."""
-    context.state.config_records[OURS] = ConfigRecord({KEPT: version, PENDING: round_})
+    context.state.config_records[OURS] = ConfigRecord({RUN: run, KEPT: version, PENDING: round_})
     context.state.array_records[MEMORY] = messages.array_record({KEPT: memory, PENDING: new})
 
 
 def _private_key(context: Context) -> bytes:
     """Return the client's own key of this run, made when it is first needed."""
     if KEYS not in context.state.config_records:
-        context.state.config_records[KEYS] = ConfigRecord({"private": masks.new_private_key(), "used-in-round": 0})
+        context.state.config_records[KEYS] = ConfigRecord({"private": masks.new_private_key()})
     found: bytes = context.state.config_records[KEYS]["private"]  # type: ignore[assignment]
     return found
 
 
-def _masked(context: Context, local: LocalClient, work: Work, told: ConfigRecord, round_: int) -> Words:
+def _masked(context: Context, local: LocalClient, work: Work, told: ConfigRecord, run: str, round_: int) -> Words:
     """Return the client's share of a secure sum under the masks that it has with the others.
 
     Raises:
@@ -288,15 +292,15 @@ def _masked(context: Context, local: LocalClient, work: Work, told: ConfigRecord
     private, own = _private_key(context), context.state.config_records[KEYS]
     if local.client not in ids or len(set(keys)) < masks.LEAST or len(set(ids)) != len(keys):
         raise TrainingError(f"a secure sum needs {masks.LEAST} clients at least, each with a key of its own; got {ids}")
-    if round_ <= _whole(own, "used-in-round"):
+    if own.get(RUN) == run and round_ <= _whole(own, "used-in-round"):
         raise TrainingError(f"the masks of round {round_} were used before: a second report would show the difference")
-    own["used-in-round"] = round_
+    own[RUN], own["used-in-round"] = run, round_
     of = dict(zip(ids, keys, strict=True))
     raw = local.raw_weight(work)
     words = share(raw, work.update, FixedPoint(len(ids)))
 
     def pad(low: int, high: int, count: int) -> Words:
-        return masks.pad(private, of[high if low == local.client else low], round_, count)
+        return masks.pad(private, of[high if low == local.client else low], run, round_, count)
 
     return mask(words, local.client, ids, pad)
 

@@ -11,6 +11,7 @@ import numpy as np
 from flwr.app import Message
 
 from fedreach.arrays import AnyArray, Floats
+from fedreach.errors import PartError
 from fedreach.federation.round import ClientView, Federation, FederationState, Reports
 from fedreach.federation.secure_sum import FixedPoint, mean_of
 from fedreach.flower import messages
@@ -106,7 +107,8 @@ class Incoming:
             raise ReplyError(f"it says that it has {count} examples, but it said {told} before")
         numbers = {"num_examples": float(told), "loss": float(messages.number(metrics, LOSS))}
         for measurement in () if hidden else self.federation.measurements():
-            numbers[measurement.name] = float(messages.number(metrics, measurement.name))
+            least = getattr(measurement, "least", None)
+            numbers[measurement.name] = float(messages.number(metrics, measurement.name, least=least))
         steps = int(messages.number(metrics, STEPS, least=1, whole=True)) if self.federation.has_memory else 1
         return Answer(update, numbers, steps)
 
@@ -128,7 +130,12 @@ class Incoming:
             total = np.zeros(self.layout.size + 1, np.uint64)
             for answer in answers:
                 total += answer.update  # wraps around at 2^64
-            mean = mean_of(total, FixedPoint(len(answers)))
+            try:
+                mean = mean_of(total, FixedPoint(len(answers)))
+            except PartError as error:  # one of them sent nonsense, and nobody can tell who
+                heard.lost |= dict.fromkeys(heard.answers, f"the secure sum makes no sense: {error}")
+                heard.answers = {}
+                return self.reports(heard, view, probe=probe)
         names = ["num_examples", "loss"]
         names += [] if hidden else [measurement.name for measurement in self.federation.measurements()]
         metrics: dict[str, Floats] = {name: np.array([a.metrics[name] for a in answers]) for name in names}

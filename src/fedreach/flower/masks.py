@@ -32,17 +32,17 @@ def public_key(private: bytes) -> bytes:
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
-def pad(private: bytes, other: bytes, round_: int, count: int) -> Words:
-    """Return the words that two clients share in a round: the same from either's private and the other's public key.
+def pad(private: bytes, other: bytes, run: str, round_: int, count: int) -> Words:
+    """Return what two clients share in a round, from the private key of one and the public key of the other.
 
     Example:
         >>> ann, bob = new_private_key(), new_private_key()
-        >>> bool((pad(ann, public_key(bob), 3, 5) == pad(bob, public_key(ann), 3, 5)).all())
+        >>> bool((pad(ann, public_key(bob), "run", 3, 5) == pad(bob, public_key(ann), "run", 3, 5)).all())
         True
-        >>> bool((pad(ann, public_key(bob), 3, 5) == pad(ann, public_key(bob), 4, 5)).any())
+        >>> bool((pad(ann, public_key(bob), "run", 3, 5) == pad(ann, public_key(bob), "run", 4, 5)).any())
         False
     """
     secret = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(other))
-    key = HKDF(SHA256(), 32, salt=None, info=f"fedreach mask of round {round_}".encode()).derive(secret)
+    key = HKDF(SHA256(), 32, salt=None, info=f"fedreach mask {run} {round_}".encode()).derive(secret)
     stream = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(8 * count))
     return np.frombuffer(stream, "<u8").astype(np.uint64)

@@ -5,7 +5,7 @@ query          -> metrics: client, num-examples, bits-per-example          fedre
 query.labels   -> arrays: label-counts or label-entropy
 query.loss     arrays: model                  fedreach: round, batch-size  -> metrics: loss
 train          arrays: model    config: the user's own, server-round
-               fedreach: round, rate, share, memory-round                  -> update, or arrays: the local model
+               fedreach: run, round, rate, share, memory-round             -> update, or arrays: the local model
                solver: what the server's solver sends                         metrics: train_loss, num-examples, steps
                memory: if the client lost it                                  and what the parts have clients measure
                keys: of a secure sum                                       -> masked, in place of update and measures
@@ -27,6 +27,7 @@ from torch import nn
 from fedreach.arrays import AnyArray, Float32s
 from fedreach.models.flat import Layout, bind
 
+RUN = "run"  # name of it: contexts may serve several
 OURS = "fedreach"  # the record of what FedReach says beside Flower's own records
 MODEL, CONFIG, METRICS = "arrays", "config", "metrics"  # as Flower's own strategies name them
 UPDATE, MASKED, SOLVER, MEMORY, LABELS = "update", "masked", "solver", "memory", "labels"
@@ -37,6 +38,7 @@ KEPT = "kept-memory-of-round"
 
 
 LARGEST = 2**40  # whole number of a reply
+HUGE = 1e30  # number of an update: with larger ones the model soon is not finite
 
 
 class ReplyError(Exception):
@@ -81,6 +83,8 @@ def array(record: ArrayRecord, name: str, shape: tuple[int, ...], kind: type = n
         raise ReplyError(f"its {name!r} must be {np.dtype(kind)} {shape}; got {values.dtype} {values.shape}")
     if not np.isfinite(values).all():
         raise ReplyError(f"its {name!r} is not finite")
+    if kind is np.float32 and values.size and (largest := float(np.abs(values).max())) > HUGE:
+        raise ReplyError(f"its {name!r} holds numbers up to {largest:.3g}")
     return values
 
 

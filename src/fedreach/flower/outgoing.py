@@ -12,12 +12,12 @@ from torch import nn
 from fedreach.arrays import Float32s
 from fedreach.federation.round import ClientView, Federation, FederationState
 from fedreach.flower import messages
-from fedreach.flower.messages import CONFIG, KEYS, MEMORY, MODEL, OURS, SOLVER
+from fedreach.flower.messages import CONFIG, KEYS, MEMORY, MODEL, OURS, RUN, SOLVER
 from fedreach.flower.scoring import Exam
 from fedreach.models.flat import Layout
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Outgoing:
     """Writes the messages of a run.
 
@@ -27,6 +27,7 @@ class Outgoing:
         layout: Of the model.
         rounds: Length of the run, which schedules of the local rate refer to.
         timeout: Seconds for which a message is valid; a reply after them does not count.
+        run: Name of the run, by which clients tell what they keep for it.
     """
 
     federation: Federation
@@ -34,6 +35,7 @@ class Outgoing:
     layout: Layout
     rounds: int
     timeout: float
+    run: str = ""
 
     def record(self, params: Float32s) -> ArrayRecord:
         """Return a (d,) model by the names of its state dict."""
@@ -61,6 +63,8 @@ class Outgoing:
             keys: The clients' public keys, for a secure sum.
             restore: Whether to send what a client should have kept, because it lost it.
         """
+        if not nodes:
+            return []
         solver, models = self.federation.memory_solver, _Models(self, state)
         rate = self.federation.local.rate_at(view.round, self.rounds)
         mean = view.num_examples[view.num_examples > 0].mean()
@@ -71,7 +75,8 @@ class Outgoing:
             content = models.content(model, config, view.round)
             kept = 0 if state.memory is None or state.memory.parts[row] is None else counted[client]
             share = float(view.num_examples[row] / mean)
-            content[OURS] = ConfigRecord({"round": view.round, "rate": rate, "memory-round": kept, "share": share})
+            numbers = {"round": view.round, "rate": rate, "memory-round": kept, "share": share}
+            content[OURS] = ConfigRecord({RUN: self.run, **numbers})
             if solver is not None and solver.sends_state and state.solver[model]:
                 content[SOLVER] = messages.array_record(state.solver[model])
             if restore and state.memory is not None:

@@ -14,22 +14,22 @@ from fedreach.flower.roster import Facts
 FACTS = "facts.json"
 
 
-def save_facts(store: RunFolder, participants: Sequence[int], known: Mapping[int, Facts]) -> None:
+def save_facts(store: RunFolder, participants: Sequence[int], known: Mapping[int, Facts], run: str) -> None:
     """Write who takes part and what they told, so that a server that is started again need not ask anew."""
     clients = {str(client): asdict(facts) for client, facts in sorted(known.items())}
-    store.write_json(FACTS, {"participants": list(participants), "clients": clients})
+    store.write_json(FACTS, {"run": run, "participants": list(participants), "clients": clients})
 
 
-def load_facts(store: RunFolder) -> tuple[list[int] | None, dict[int, Facts]]:
-    """Return who takes part, and what each client told; None and nothing where the folder is new."""
+def load_facts(store: RunFolder) -> tuple[list[int] | None, dict[int, Facts], str | None]:
+    """Return who takes part, what each client told, and the run's name; None and nothing where the folder is new."""
     stored = store.read_json(FACTS)
     if stored is None:
-        return None, {}
+        return None, {}, None
     known = {}
     for client, told in stored["clients"].items():
         counts = told.pop("label_counts")
         known[int(client)] = Facts(**told, label_counts=None if counts is None else tuple(counts))
-    return stored["participants"], known
+    return stored["participants"], known, stored["run"]
 
 
 def record_of(

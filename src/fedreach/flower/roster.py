@@ -82,7 +82,7 @@ class Roster:
         while True:
             before = len(self.nodes)
             self.meet(grid, until - time.monotonic())
-            there = [client for client in self.nodes if training is None or client in training]
+            there = [c for c in self.nodes if (training is None or c in training) and self._can_train(c)]
             now = time.monotonic()
             came = now if len(self.nodes) > before else came
             all_there = now > came + QUIET_SECONDS if wanted is None else wanted <= set(self.nodes)
@@ -138,6 +138,9 @@ class Roster:
             LOG.warning("Node %s says it is client %s, and so does node %s, which is online.", node, client, holder)
             return
         before = self.known.get(client)
+        if before is not None and before.num_examples != facts.num_examples:
+            change = before.num_examples, facts.num_examples
+            LOG.warning("Client %s had %s examples when the run began, and has %s now.", client, *change)
         told = (before.label_counts, before.label_entropy) if before else (None, None)
         self.known[client] = replace(facts, label_counts=told[0], label_entropy=told[1])
         self.nodes[client] = node

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from logging import getLogger
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -25,13 +26,13 @@ from fedreach.data.population import Population
 from fedreach.engines.base import Engine, Trained
 from fedreach.engines.clients import remembered
 from fedreach.engines.simulation import server_steps
-from fedreach.errors import ConfigError, RunFolderError
+from fedreach.errors import ConfigError, RunFolderError, TrainingError
 from fedreach.evaluation import Served, summarized
 from fedreach.experiments.checkpoint import MEMORY, Snapshot
 from fedreach.experiments.describe import environment
 from fedreach.experiments.folder import RunFolder
 from fedreach.experiments.identity import finished
-from fedreach.experiments.ledger import Ledger
+from fedreach.experiments.ledger import Ledger, check_federation
 from fedreach.federation.contract import name_of
 from fedreach.federation.labels import Exact
 from fedreach.federation.memory import ClientMemory
@@ -229,7 +230,10 @@ class FedReachStrategy(Strategy):
             return
         self._open.enter_context(self.store.locked())
         done = finished(self.store, self.described)
-        participants, self.roster.known = load_facts(self.store)
+        if self.record is not None:
+            check_federation(self.store, self.record)
+        participants, self.roster.known, run = load_facts(self.store)
+        self.outgoing.run = run or uuid4().hex
         snapshot = self.ledger.load()
         if snapshot is None:
             self.roster.gather(grid, self.min_clients, self.patience)
@@ -242,9 +246,11 @@ class FedReachStrategy(Strategy):
                 "away to start this run anew."
             )
         self.roster.return_to(participants)
-        if done is None:
-            self.roster.gather(grid, self.min_clients, self.patience)
         self._snapshot = snapshot
+        if snapshot.state.round < self.rounds:
+            self.roster.gather(grid, self.min_clients, self.patience)
+        elif done is None:
+            self._finish()
         for row in self.store.rows("rounds.jsonl"):
             self._counted |= dict.fromkeys(row["cohort"], row["round"])
         LOG.info("%s: %s of %s rounds are done.", self.store.path, snapshot.state.round, self.rounds)
@@ -263,7 +269,7 @@ class FedReachStrategy(Strategy):
         record = self.record or self._record()
         self.store.write_json("run.json", {**self.described, "environment": environment(), "git": None})
         self.store.write_json("federation.json", record)
-        save_facts(self.store, self._participants, self.roster.known)
+        save_facts(self.store, self._participants, self.roster.known, self.outgoing.run)
         state = initial_state(self.federation, params, self.roster.view(self._participants))
         if self.federation.has_memory:
             n, p = len(self._participants), self.layout.num_trainable
@@ -373,6 +379,11 @@ class FedReachStrategy(Strategy):
             new, report = conclude_server_round(self.federation, turn.state, turn.view, self._server_steps(turn.state))
         else:
             new, report = self._concluded(turn, replies)
+        if not np.isfinite(new.models).all():
+            raise TrainingError(
+                f"The model is not finite after round {new.round}. Lower local.rate or set local.clip_norm, and choose "
+                "another folder."
+            )
         self._snapshot, self._row = self.ledger.after(self._now, new, report)
         self._counted |= dict.fromkeys(report.cohort, new.round)
         self._timing = {"train_seconds": round(time.perf_counter() - turn.began, 6)}
@@ -479,9 +490,12 @@ class FedReachStrategy(Strategy):
             return None
         columns = self._close(self._row, self._timing, replies)
         if self._now.state.round == self.rounds:
-            self.store.write_json("result.json", self.ledger.finish(self._now))
-            self._open.close()
+            self._finish()
         return MetricRecord(dict(columns)) if columns else None
+
+    def _finish(self) -> None:
+        self.store.write_json("result.json", self.ledger.finish(self._now))
+        self._open.close()
 
     def _close(
         self, row: Mapping[str, Any], timing: Mapping[str, Any], replies: Iterable[Message]

@@ -72,6 +72,12 @@ class Disagreement:
         """Key of the number."""
         return "disagreement"
 
+    @property
+    def least(self) -> float:
+        """Eta of a client whose examples the model fits perfectly; less is no eta."""
+        perfect = total_disagreement(np.zeros(1), distances(self.radius, self.step))
+        return perfect * (1 - 1e-9)  # rounding
+
     def measure(self, outputs: LocalOutputs, rng: np.random.Generator) -> float:
         """Return eta, positive."""
         losses = LOSSES[self.loss](outputs.logits, outputs.labels)
