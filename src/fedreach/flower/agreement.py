@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 
 from fedreach.federation.round import Federation
 from fedreach.models.flat import Layout
 
 MOST_CLIENTS = 2**20  # ids are below it: tables have a row for each
+
+
+def words(part: object) -> str:
+    """Return what a part is, the same in every process: its repr without addresses.
+
+    Example:
+        >>> words(object())
+        '<object object>'
+    """
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(part))
 
 
 def terms_of(federation: Federation, layout: Layout) -> dict[str, str]:
@@ -23,15 +34,15 @@ def terms_of(federation: Federation, layout: Layout) -> dict[str, str]:
     shapes = repr([(name, tuple(shape)) for name, shape in zip(layout.names, layout.shapes, strict=True)])
     digest = hashlib.sha256(shapes.encode()).hexdigest()[:12]
     terms = {
-        "solver": repr(federation.solver),
-        "local": repr(federation.local),
-        "measurements": repr(federation.measurements()),
-        "label_statistics": repr(federation.label_statistics),
-        "seed": repr(federation.seed),
+        "solver": words(federation.solver),
+        "local": words(federation.local),
+        "measurements": words(federation.measurements()),
+        "label_statistics": words(federation.label_statistics),
+        "seed": words(federation.seed),
         "model": f"{layout.size} numbers, {layout.num_trainable} of them trained, {digest}",
     }
     if federation.label_statistics.only_sum:
-        terms["weighting"] = repr(federation.weighting)  # which each client works out for itself
+        terms["weighting"] = words(federation.weighting)  # which each client works out for itself
     return terms
 
 
@@ -44,5 +55,5 @@ def difference(ours: Mapping[str, str], theirs: Mapping[str, object]) -> str | N
     """
     for name, term in ours.items():
         if theirs.get(name) != term:
-            return f"its {name} is {theirs.get(name, 'not told')}, not {term}"
+            return f"its {name} is {str(theirs.get(name, 'not told'))[:300]}, not {term}"
     return None

@@ -55,10 +55,15 @@ class FlowerExperiment:
         self.base = Path.cwd() if path is None else path.resolve().parent
         self.method = method
         self.experiment: Experiment = loading.load(path, overrides).resolved(method)
-        if self.experiment.evaluation.patience is not None:
-            raise ConfigError(
-                "evaluation.patience: Flower runs a number of rounds that is fixed beforehand. Remove the option."
-            )
+        refused = {
+            "evaluation.patience": "Flower runs a number of rounds that is fixed beforehand",
+            "evaluation.samples_per_client": "each client is evaluated on all that it holds out",
+            "engine.precision": "clients compute as precisely as torch is set to",
+        }
+        for option, reason in refused.items():
+            section, _, name = option.partition(".")
+            if getattr(getattr(self.experiment, section), name) not in (None, "highest"):
+                raise ConfigError(f"{option} has no effect on Flower: {reason}. Remove the option.")
         self.seed = self.experiment.seeds[0] if seed is None else seed
 
     def __getstate__(self) -> dict[str, Any]:

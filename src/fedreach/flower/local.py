@@ -97,9 +97,11 @@ def _arrays(examples: Examples) -> tuple[AnyArray, Ints]:
         pairs = [examples[i] for i in range(len(examples))]  # type: ignore[arg-type]
         if not pairs:
             return np.empty((0, 1), np.float32), np.empty(0, np.int64)
-        examples = np.stack([np.asarray(x) for x, _ in pairs]), np.array([int(y) for _, y in pairs])
-    x, y = examples
-    return np.asarray(x), np.asarray(y).astype(np.int64)
+        examples = np.stack([np.asarray(x) for x, _ in pairs]), np.array([np.asarray(y) for _, y in pairs])
+    x, y = (np.asarray(values) for values in examples)
+    if y.ndim != 1 or not np.issubdtype(y.dtype, np.number) or (y != np.floor(y)).any():
+        raise DataError(f"ClientData: labels must be a list of whole numbers; got {y.dtype} {y.shape}.")
+    return x, y.astype(np.int64)
 
 
 class Work(NamedTuple):

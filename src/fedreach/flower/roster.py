@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from flwr.serverapp import Grid
 from fedreach.arrays import Floats
 from fedreach.data.population import Population
 from fedreach.errors import ConfigError, TrainingError
+from fedreach.federation.labels import Exact
 from fedreach.federation.round import ClientView, Federation
 from fedreach.flower import messages
 from fedreach.flower.agreement import MOST_CLIENTS, difference
@@ -81,7 +83,7 @@ class Roster:
         training = None if given is None else set(given.participants.tolist())
         while True:
             before = len(self.nodes)
-            self.meet(grid, until - time.monotonic())
+            self.meet(grid, min(MEETING_SECONDS, until - time.monotonic()))
             there = [c for c in self.nodes if (training is None or c in training) and self._can_train(c)]
             now = time.monotonic()
             came = now if len(self.nodes) > before else came
@@ -100,7 +102,7 @@ class Roster:
 
     def meet(self, grid: Grid, patience: float = MEETING_SECONDS) -> None:
         """Look who is online, and ask those that are new who they are; an answer that takes longer is heard later."""
-        now = time.monotonic()
+        now, fresh = time.monotonic(), set[str]()
         self.online = frozenset(grid.get_node_ids())
         self.rivals = {node: client for node, client in self.rivals.items() if self.nodes[client] in self.online}
         self.asked = {name: sent for name, sent in self.asked.items() if now < sent.until and sent.node in self.online}
@@ -109,6 +111,7 @@ class Roster:
             if now >= self.ask_again.get(node, 0.0):
                 for name in grid.push_messages([self._message(node, MessageType.QUERY, RecordDict())]):
                     self.asked[name] = Introduction(node, now + self.timeout)
+                    fresh.add(name)
         while self.asked:
             replies = list(grid.pull_messages(list(self.asked)))
             for reply in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
@@ -116,7 +119,7 @@ class Roster:
                 if sent is not None:
                     self._hear(reply, sent.node)
             self.asked = {name: sent for name, sent in self.asked.items() if time.monotonic() < sent.until}
-            if not self.asked or time.monotonic() > now + patience:
+            if not fresh & self.asked.keys() or time.monotonic() > now + patience:
                 break
             time.sleep(POLL_SECONDS)
 
@@ -179,7 +182,7 @@ class Roster:
             replies = {reply.metadata.src_node_id: reply for reply in ask(grid, sent.values(), self.timeout)}
             for client in asked:
                 try:
-                    self.known[client] = replace(self.known[client], **self._fact(fact, replies, self.nodes[client]))
+                    self.known[client] = replace(self.known[client], **self._fact(fact, replies, client))
                 except ReplyError as error:
                     lacking[client] = str(error)
         return lacking | self._of_other_width()
@@ -225,7 +228,8 @@ class Roster:
         others = sorted((named | unseen) - set(participants))
         self.population = Population(np.array(participants, np.int64), np.array(others, np.int64))
 
-    def _fact(self, fact: str, replies: dict[int, Message], node: int) -> dict[str, Any]:
+    def _fact(self, fact: str, replies: dict[int, Message], client: int) -> dict[str, Any]:
+        node, num_examples = self.nodes[client], self.known[client].num_examples
         if node not in replies:
             raise ReplyError(f"no answer within {self.timeout:g} s")
         record = messages.arrays(messages.content_of(replies[node]), LABELS)
@@ -235,14 +239,18 @@ class Roster:
             values = np.asarray(record[fact].numpy(), np.float64)
         except Exception as error:
             raise ReplyError(f"its {fact!r} cannot be read: {error}") from error
-        if not np.isfinite(values).all() or (values < 0).any():
-            raise ReplyError(f"its {fact!r} must be finite and not negative; got {values.tolist()}")
+        if not np.isfinite(values).all() or (values < 0).any() or (values > messages.LARGEST).any():
+            raise ReplyError(f"its {fact!r} must be from 0 to {messages.LARGEST}; got {str(values.tolist())[:100]}")
         if fact == "label_entropy":
-            if values.shape != (1,):
-                raise ReplyError(f"its label_entropy must be one number; got {values.shape}")
+            if values.shape != (1,) or values[0] > math.log(messages.LARGEST):
+                raise ReplyError(f"its label_entropy must be one number, in nats; got {str(values.tolist())[:100]}")
             return {fact: float(values[0])}
         if values.ndim != 1:
             raise ReplyError(f"its label_counts must be a list of numbers; got {values.shape}")
+        if isinstance(self.federation.label_statistics, Exact) and values.sum() != num_examples:
+            raise ReplyError(
+                f"its label_counts sum to {values.sum():g}, and it said that it has {num_examples} examples"
+            )
         return {fact: tuple(map(float, values))}
 
     def view(self, participants: Sequence[int]) -> ClientView:

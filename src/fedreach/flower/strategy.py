@@ -55,8 +55,9 @@ from fedreach.federation.round import (
 from fedreach.federation.spending import with_radio
 from fedreach.federation.storage import Dtype
 from fedreach.flower import messages
-from fedreach.flower.agreement import terms_of
+from fedreach.flower.agreement import terms_of, words
 from fedreach.flower.incoming import Answer, Heard, Incoming
+from fedreach.flower.masks import LEAST
 from fedreach.flower.messages import LOSS, ReplyError
 from fedreach.flower.outgoing import Outgoing
 from fedreach.flower.record import FACTS, load_facts, record_of, save_facts
@@ -154,6 +155,11 @@ class FedReachStrategy(Strategy):
                 f"FedReachStrategy.min_clients must be at most the {len(population.participants)} participants of the "
                 f"population; got {min_clients}."
             )
+        if federation.label_statistics.only_sum and federation.cohort < LEAST:
+            raise ConfigError(
+                f"SecureSum needs a cohort of at least {LEAST}, as a sum over one client is its report; got "
+                f"{federation.cohort}."
+            )
         if federation.label_statistics.only_sum and federation.has_memory:
             raise ConfigError(
                 f"SecureSum hides single updates from the server, and on Flower {type(federation.solver).__name__} "
@@ -166,13 +172,18 @@ class FedReachStrategy(Strategy):
             )
         model = copy.deepcopy(model)  # that of the caller stays as it is
         self.federation, self.layout, self.rounds, self.timeout = federation, Layout.of(model), rounds, timeout
+        if engine is not None and engine.layout != self.layout:
+            raise ConfigError(
+                f"FedReachStrategy.engine must run the strategy's model, of {self.layout.size} numbers; its model has "
+                f"{engine.layout.size}. Make it by server_engine(federation, model, ...)."
+            )
         self.initial: Float32s = flatten(model).cpu().numpy()
         self.min_clients, self.patience, self.evaluate_every = min_clients, patience, evaluate_every
         self.engine, self.participation, self.record = engine, participation or Always(), record
         self.described = described or {
             "method": name,
             "seed": federation.seed,
-            "config": {"federation": repr(federation), "model": str(model), "rounds": rounds},
+            "config": {"federation": words(federation), "model": str(model), "rounds": rounds},
             "code": {},
         }
         self.store = RunFolder(Path(folder))
@@ -182,6 +193,7 @@ class FedReachStrategy(Strategy):
         self.incoming = Incoming(federation, self.layout)
         # What changes during a run.
         self._open = ExitStack()  # holds the folder's lock
+        self._ours = False  # whether the folder is this run's, which is not finished yet
         self._snapshot: Snapshot | None = None
         self._counted: dict[int, int] = {}  # client -> last round in which its report counted
         self._config = ConfigRecord()  # the user's own
@@ -202,7 +214,7 @@ class FedReachStrategy(Strategy):
             result.arrays = self._arrays()  # also if nothing was left to do
             return result
         except Exception as error:
-            if self._snapshot is not None:
+            if self._ours:
                 self.store.write_json("result.json", {"status": "failed", "error": f"{error}" or type(error).__name__})
             raise
         finally:
@@ -230,6 +242,7 @@ class FedReachStrategy(Strategy):
             return
         self._open.enter_context(self.store.locked())
         done = finished(self.store, self.described)
+        self._ours = done is None
         if self.record is not None:
             check_federation(self.store, self.record)
         participants, self.roster.known, run = load_facts(self.store)
@@ -237,7 +250,10 @@ class FedReachStrategy(Strategy):
         snapshot = self.ledger.load()
         if snapshot is None:
             self.roster.gather(grid, self.min_clients, self.patience)
-            self.roster.settle(grid, self.min_clients)
+            try:
+                self.roster.settle(grid, self.min_clients)
+            finally:  # what was told, maybe under noise that must not be drawn twice
+                save_facts(self.store, self._participants, self.roster.known, self.outgoing.run)
             self._first(grid, self.initial if arrays is None else self._given(arrays))
             return
         if participants is None:
@@ -269,7 +285,6 @@ class FedReachStrategy(Strategy):
         record = self.record or self._record()
         self.store.write_json("run.json", {**self.described, "environment": environment(), "git": None})
         self.store.write_json("federation.json", record)
-        save_facts(self.store, self._participants, self.roster.known, self.outgoing.run)
         state = initial_state(self.federation, params, self.roster.view(self._participants))
         if self.federation.has_memory:
             n, p = len(self._participants), self.layout.num_trainable
@@ -288,7 +303,8 @@ class FedReachStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Choose the clients of the round, after a probe if the selection policy wants one, and address them."""
-        self._refuse_if_changed(arrays)
+        if server_round > 1:
+            self._refuse_if_changed(arrays)
         self._begin(grid, arrays)
         self._grid, self._config, self._turn = grid, config, None
         state, federation = self._now.state, self.federation
@@ -317,7 +333,8 @@ class FedReachStrategy(Strategy):
         if federation.radio is None:
             return view
         devices = federation.radio.devices(len(view.ids), federation.seed)
-        bits = float(max(facts.bits_per_example for facts in self.roster.known.values()))
+        known = [self.roster.known[client] for client in self._participants if client in self.roster.known]
+        bits = float(np.median([facts.bits_per_example for facts in known]))  # of which one client cannot make much
         if bits == 0:
             raise ConfigError(
                 "The radio needs to know how large an example is, and no client told. Call tell_labels with "

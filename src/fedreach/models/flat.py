@@ -99,7 +99,7 @@ def _shaped(piece: Tensor, shape: torch.Size) -> Tensor:
     if len(shape) == 4:
         out, channels, height, width = shape
         return piece.view(*stack, out, height, width, channels).movedim(-1, -3)
-    return piece.view(*stack, *shape)
+    return piece.view((*stack, *shape))
 
 
 def flatten(module: nn.Module) -> Tensor:

@@ -1,0 +1,134 @@
+"""Server and clients that do not mean the same, or meet again, and what a client tells nobody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from torch import nn
+
+from fedreach.errors import RunFolderError, TrainingError
+from fedreach.experiments.ledger import Ledger
+from fedreach.flower import FedReachStrategy, FlowerExperiment, client_app
+
+from .in_process import InProcess
+from .same import rows_of
+from .test_equal import TINY
+
+SECURE = "method.label_statistics=secure_sum"
+
+
+def experiment(folder: Path, *overrides: str) -> FlowerExperiment:
+    (folder / "tiny.toml").write_text(TINY)
+    return FlowerExperiment(folder / "tiny.toml", overrides=overrides)
+
+
+def grid_of(setup: FlowerExperiment) -> InProcess:
+    return InProcess(setup.client_app(), range(8))
+
+
+def test_in_a_secure_sum_all_must_weigh_alike(tmp_path: Path) -> None:
+    server = experiment(tmp_path, SECURE, "method.weighting=equal")
+    client = experiment(tmp_path, SECURE, "method.weighting=by_examples")
+    with pytest.raises(TrainingError, match=r"its weighting is ByExamples\(\), not Equal\(\)"):
+        server.strategy(tmp_path / "run", patience=0.1, timeout=0.5).run(grid_of(client))
+
+
+def test_a_model_of_which_a_client_trains_only_a_part_is_another_model(tmp_path: Path) -> None:
+    setup = experiment(tmp_path)
+
+    def frozen(num_classes: int) -> nn.Module:
+        module = nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
+        module[1].bias.requires_grad_(False)
+        return module
+
+    app = client_app(setup.simulation.federation, frozen, lambda context: setup.data)
+    with pytest.raises(TrainingError, match=r"its model is 650 numbers, 640 of them trained"):
+        setup.strategy(tmp_path / "run", patience=0.1, timeout=0.5).run(InProcess(app, range(8)))
+
+
+@pytest.mark.parametrize(
+    ("weighting", "asked", "told"),
+    [("entropy", "label_entropy", True), ("entropy", "label_counts", False), ("equal", "label_entropy", False)],
+)
+def test_a_client_tells_of_its_labels_only_what_its_own_federation_needs(
+    weighting: str, asked: str, told: bool, tmp_path: Path
+) -> None:
+    grid = grid_of(experiment(tmp_path, f"method.weighting={weighting}"))
+    content = RecordDict({"fedreach": ConfigRecord({"fact": asked})})
+    (reply,) = grid.send_and_receive([Message(content, grid.node_of[3], "query.labels")])
+    assert reply.has_content() == told
+
+
+@pytest.mark.parametrize("method", [("method.solver=scaffold",), (SECURE, "method.weighting=entropy")])
+def test_a_second_run_in_the_same_contexts_is_the_first_run_again(method: tuple[str, ...], tmp_path: Path) -> None:
+    setup = experiment(tmp_path, *method)
+    grid = grid_of(setup)
+    for name in ("first", "second"):
+        setup.strategy(tmp_path / name, timeout=0.5).run(grid)
+    assert rows_of(tmp_path / "second") == rows_of(tmp_path / "first")
+    first, second = ((tmp_path / name / "last.safetensors").read_bytes() for name in ("first", "second"))
+    assert first == second
+
+
+def test_a_run_that_was_killed_before_it_wrote_its_result_is_finished_without_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup = experiment(tmp_path)
+
+    def killed(self: Ledger, snapshot: object) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "finish", killed)
+        with pytest.raises(SystemExit):
+            setup.strategy(tmp_path / "run", timeout=0.5).run(grid_of(setup))
+    assert not (tmp_path / "run" / "result.json").exists()
+    setup.strategy(tmp_path / "run", patience=0.1, timeout=0.5).run(InProcess(setup.client_app(), []))
+    assert '"finished"' in (tmp_path / "run" / "result.json").read_text()
+    setup.strategy(tmp_path / "whole", timeout=0.5).run(grid_of(setup))
+    for name in ("last.safetensors", "rounds.jsonl"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_a_run_is_not_gone_on_with_on_other_data(tmp_path: Path) -> None:
+    setup = experiment(tmp_path)
+    strategy = setup.strategy(tmp_path / "run", timeout=0.5)
+    strategy.run(grid_of(setup))
+    assert strategy.record is not None
+    again = setup.strategy(tmp_path / "run", timeout=0.5)
+    again.record = {**strategy.record, "hash": "of other data"}
+    with pytest.raises(RunFolderError, match="was begun on another federation"):
+        again.run(grid_of(setup))
+
+
+def test_clients_without_examples_are_not_waited_for_and_never_train(tmp_path: Path) -> None:
+    """Of eight nodes, five take part; one of them has nothing to train on, and six rounds do without it."""
+    setup = experiment(tmp_path)
+    empty = int(setup.data.population.participants[0])
+
+    def without(client: int, message: Message, answer) -> Message:  # type: ignore[no-untyped-def]
+        reply = answer()
+        if client == empty and message.metadata.message_type == "query":
+            reply.content["metrics"]["num-examples"] = 0
+        return reply
+
+    grid = InProcess(setup.client_app(), range(8), answering=without)
+    strategy = FedReachStrategy(
+        setup.simulation.federation,
+        setup.simulation.engine.module,
+        rounds=4,
+        folder=tmp_path / "run",
+        population=setup.data.population,
+        timeout=0.5,
+    )
+    strategy.run(grid)
+    assert (empty, "train") not in grid.sent
+    cohorts = [row["cohort"] for row in rows_of(tmp_path / "run")[1:]]
+    assert all(len(cohort) == 3 for cohort in cohorts)
+    assert np.isfinite([row["train_loss"] for row in rows_of(tmp_path / "run")[1:]]).all()
