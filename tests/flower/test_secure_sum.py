@@ -123,6 +123,11 @@ def test_a_client_refuses_a_sum_that_would_show_its_report(setup: FlowerExperime
         message.content["keys"] = keys
         first, second = answer(), answer()
         replies.append(second.error.reason)
+        asked = message.content["fedreach"]
+        name, asked["run"] = asked["run"], "another"
+        assert answer().has_content()  # under masks of its own
+        asked["run"] = name
+        replies.append(answer().error.reason)
         return first
 
     setup.strategy(tmp_path / "flower", timeout=5).run(InProcess(setup.client_app(), range(8), answering=ask_twice))

@@ -127,7 +127,7 @@ def client_app(
     def train(message: Message, context: Context) -> Message:
         local, asked = worker(context), message.content.config_records[OURS]
         round_, version = _whole(asked, "round"), _whole(asked, "memory-round")
-        rate, share = messages.number(asked, "rate"), messages.number(asked, "share")
+        rate, relative_size = messages.number(asked, "rate"), messages.number(asked, "share")
         params = messages.params_of(message.content.array_records[MODEL], local.engine.layout)
         sent = message.content.array_records
         state = {name: kept.numpy() for name, kept in sent[SOLVER].items()} if SOLVER in sent else {}
@@ -136,7 +136,7 @@ def client_app(
             memory = _remembered(context, str(asked[RUN]), version, sent, local.engine.num_trainable)
             if memory is None:
                 return _reply(message, metrics={LACKS: version})
-        work = local.train(params, round_, rate, share, memory, state)
+        work = local.train(params, round_, rate, relative_size, memory, state)
         if memory is not None and work.memory is not None:
             _keep(context, str(asked[RUN]), version, memory, round_, work.memory)
         metrics = {LOSS: work.metrics["loss"], EXAMPLES: local.num_examples, STEPS: work.steps}
@@ -292,9 +292,9 @@ def _masked(context: Context, local: LocalClient, work: Work, told: ConfigRecord
     private, own = _private_key(context), context.state.config_records[KEYS]
     if local.client not in ids or len(set(keys)) < masks.LEAST or len(set(ids)) != len(keys):
         raise TrainingError(f"a secure sum needs {masks.LEAST} clients at least, each with a key of its own; got {ids}")
-    if own.get(RUN) == run and round_ <= _whole(own, "used-in-round"):
+    if round_ <= int(own.get(run, 0)):  # type: ignore[arg-type]
         raise TrainingError(f"the masks of round {round_} were used before: a second report would show the difference")
-    own[RUN], own["used-in-round"] = run, round_
+    own[run] = round_  # an entry a run: the server chooses its name
     of = dict(zip(ids, keys, strict=True))
     raw = local.raw_weight(work)
     words = share(raw, work.update, FixedPoint(len(ids)))

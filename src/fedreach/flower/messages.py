@@ -2,7 +2,7 @@
 
 ```
 query          -> metrics: client, num-examples, bits-per-example          fedreach: how it trains, its public key
-query.labels   -> arrays: label-counts or label-entropy
+query.labels   fedreach: fact                               -> labels: label_counts or label_entropy
 query.loss     arrays: model                  fedreach: round, batch-size  -> metrics: loss
 train          arrays: model    config: the user's own, server-round
                fedreach: run, round, rate, share, memory-round             -> update, or arrays: the local model
@@ -46,9 +46,14 @@ class ReplyError(Exception):
 
 
 def model_record(module: nn.Module, layout: Layout, params: Float32s) -> ArrayRecord:
-    """Return a (d,) vector as the model's state dict; the module is bound to a copy of it."""
-    bind(module, torch.from_numpy(np.array(params, np.float32)), layout=layout)
-    return ArrayRecord({name: Array(tensor.detach().cpu().numpy()) for name, tensor in module.state_dict().items()})
+    """Return a (d,) vector as the model's state dict, with its float buffers that are not persistent.
+
+    The module is bound to a copy of the vector.
+    """
+    vector = torch.from_numpy(np.array(params, np.float32))
+    bind(module, vector, layout=layout)
+    tensors = {**module.state_dict(), **layout.views(vector)}
+    return ArrayRecord({name: Array(tensor.detach().cpu().numpy()) for name, tensor in tensors.items()})
 
 
 def params_of(record: ArrayRecord, layout: Layout) -> Float32s:

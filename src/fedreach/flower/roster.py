@@ -93,8 +93,8 @@ class Roster:
             if now > until:
                 why = "".join(f" Node {node} was refused: {text.rstrip('.')}." for node, text in self.refused.items())
                 raise TrainingError(
-                    f"{len(there)} clients that may train were there after {patience:.0f} seconds, and {least} are "
-                    f"needed.{why} Start more SuperNodes, or lower `min_clients`."
+                    f"{len(there)} clients that may train and have examples were there after {patience:.0f} seconds, "
+                    f"and {least} are needed.{why} Start more SuperNodes, or lower `min_clients`."
                 )
             time.sleep(POLL_SECONDS)
         if given is None:
@@ -247,7 +247,8 @@ class Roster:
             return {fact: float(values[0])}
         if values.ndim != 1:
             raise ReplyError(f"its label_counts must be a list of numbers; got {values.shape}")
-        if isinstance(self.federation.label_statistics, Exact) and values.sum() != num_examples:
+        exact = isinstance(self.federation.label_statistics, Exact) and self.known[client].trains_as_asked
+        if exact and values.sum() != num_examples:
             raise ReplyError(
                 f"its label_counts sum to {values.sum():g}, and it said that it has {num_examples} examples"
             )

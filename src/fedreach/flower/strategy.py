@@ -110,7 +110,7 @@ class FedReachStrategy(Strategy):
         min_clients: The run begins when the whole population is online or, where none is given, so many clients are and
             nobody new has come for two seconds.
         patience: Seconds to wait for that; then it begins without the others, if `min_clients` that train are there.
-        timeout: Seconds that a client has for each reply.
+        timeout: Seconds that a client has for each reply; a round asks several times where it probes or restores.
         evaluate_every: Rounds between evaluations by the clients; the last round is always evaluated.
         engine: Runs the model over what the server has: a test set and, where the server trains, data of its own; see
             `fedreach.flower.local.server_engine`.
@@ -242,9 +242,9 @@ class FedReachStrategy(Strategy):
             return
         self._open.enter_context(self.store.locked())
         done = finished(self.store, self.described)
-        self._ours = done is None
         if self.record is not None:
             check_federation(self.store, self.record)
+        self._ours = done is None
         participants, self.roster.known, run = load_facts(self.store)
         self.outgoing.run = run or uuid4().hex
         snapshot = self.ledger.load()
