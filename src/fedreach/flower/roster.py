@@ -219,6 +219,7 @@ class Roster:
                 f"{len(participants)} clients tell of their labels what the federation's parts need to know, and "
                 f"{least} are needed ({why}). Choose parts that need less, or lower min_clients."
             )
+        LOG.info("Clients %s take part; whoever else comes is evaluated only.", participants)
         self.population = Population(np.array(participants, np.int64), np.array(sorted({*unseen, *lacking}), np.int64))
 
     def return_to(self, participants: Sequence[int]) -> None:
