@@ -15,6 +15,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 from fedreach.errors import ConfigError
 from fedreach.flower import FlowerExperiment
 from fedreach.flower.masks import new_private_key, pad, public_key
+from fedreach.report.figures import gallery
+from fedreach.report.reading import read
 
 from .in_process import InProcess
 from .same import rows_of
@@ -63,6 +65,13 @@ def test_what_a_client_sends_is_masked_and_tells_nothing_of_its_labels(setup: Fl
         words = reply.content["masked"]["masked"].numpy()
         bits = np.unpackbits(words.view(np.uint8)).reshape(-1, 8).mean(axis=0)
         assert abs(bits - 0.5).max() < 5 * 0.5 / np.sqrt(words.nbytes)  # an unmasked share begins with zeros or ones
+
+
+def test_a_report_does_not_draw_weights_that_nobody_knows(setup: FlowerExperiment, tmp_path: Path) -> None:
+    setup.strategy(tmp_path / "secure", timeout=5).run(InProcess(setup.client_app(), range(8)))
+    names = {picture.name for picture in gallery(read([tmp_path / "secure"]))}
+    assert "chosen" in names
+    assert not names & {"weights", "theory"}
 
 
 def test_a_missing_report_costs_the_whole_round_and_no_more(setup: FlowerExperiment, tmp_path: Path) -> None:

@@ -90,8 +90,12 @@ def chosen(comparison: Comparison) -> Figure | None:
 
 @styled
 def weights(comparison: Comparison) -> Figure | None:
-    """Draw whose reports counted how much and when, one heat map a method; None if no round was trained."""
-    drawn = _trained(comparison)
+    """Draw whose reports counted how much and when, one heat map a method with known weights; None if there is none.
+
+    Under a secure sum on Flower each client knows its own weight only.
+    """
+    runs = {j: comparison.counted(comparison.methods[j]) for j in _trained(comparison)}
+    drawn = [j for j, counted in runs.items() if all(np.isfinite(run.replies.weight).all() for run in counted)]
     if not drawn:
         return None
     ids = participants_of(comparison)
