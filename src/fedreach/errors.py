@@ -61,4 +61,4 @@ def nearest(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if close:
         return f" Did you mean {close[0]!r}?"
-    return " Known: " + ", ".join(repr(n) for n in names) + "."
+    return " Known: " + ", ".join(repr(n) for n in names) + "." if names else " There are none."

@@ -12,9 +12,10 @@ pytest.importorskip("flwr")
 from flwr.app import ConfigRecord, Message, RecordDict
 from torch import nn
 
-from fedreach.errors import RunFolderError, TrainingError
+from fedreach.errors import ConfigError, RunFolderError, TrainingError
 from fedreach.experiments.ledger import Ledger
 from fedreach.flower import FedReachStrategy, FlowerExperiment, client_app
+from fedreach.flower.experiment import run_on
 
 from .in_process import InProcess
 from .same import rows_of
@@ -108,7 +109,7 @@ def test_a_run_is_not_gone_on_with_on_other_data(tmp_path: Path) -> None:
 
 
 def test_clients_without_examples_are_not_waited_for_and_never_train(tmp_path: Path) -> None:
-    """Of eight nodes, five take part; one of them has nothing to train on, and six rounds do without it."""
+    """Of eight nodes, five take part; one of them has nothing to train on, and four rounds do without it."""
     setup = experiment(tmp_path)
     empty = int(setup.data.population.participants[0])
 
@@ -132,3 +133,35 @@ def test_clients_without_examples_are_not_waited_for_and_never_train(tmp_path: P
     cohorts = [row["cohort"] for row in rows_of(tmp_path / "run")[1:]]
     assert all(len(cohort) == 3 for cohort in cohorts)
     assert np.isfinite([row["train_loss"] for row in rows_of(tmp_path / "run")[1:]]).all()
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"min-clients": "two"}, "min-clients in the run config must be a number; got 'two'"),
+        ({"timeout": "soon"}, "timeout in the run config must be a number"),
+        ({"timeout": -1}, "timeout must be positive and finite; got -1"),
+        ({"timeout": float("inf")}, "timeout must be positive and finite; got inf"),
+        ({"patience": -3}, "patience must be finite and not negative; got -3"),
+        ({"min-clients": 99}, "min_clients must be at most the 5 participants"),
+        ({"out": ""}, "out: name the run folder"),
+    ],
+    ids=str,
+)
+def test_a_wrong_run_config_is_refused_before_anybody_is_asked(
+    config: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    setup = experiment(tmp_path)
+    grid = grid_of(setup)
+    context = grid.new_context(0)
+    context.run_config = {"out": str(tmp_path / "run"), **config}
+    with pytest.raises(ConfigError, match=message):
+        run_on(grid, context, setup)
+    assert not grid.sent
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_negative_seed_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tiny.toml").write_text(TINY)
+    with pytest.raises(ConfigError, match="seed of a run must be at least 0; got -1"):
+        FlowerExperiment(tmp_path / "tiny.toml", seed=-1)

@@ -12,7 +12,4 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the experiment, or go on with it, in the folder that the run's config names."""
-    folder = str(context.run_config["out"])
-    if not folder:
-        raise ValueError("""Name the run folder: flwr run . -c 'out="/absolute/path"'""")
-    run_on(grid, context, experiment_of(context), folder)
+    run_on(grid, context, experiment_of(context))

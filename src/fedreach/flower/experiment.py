@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,8 @@ class FlowerExperiment:
             if getattr(getattr(self.experiment, section), name) not in (None, "highest"):
                 raise ConfigError(f"{option} has no effect on Flower: {reason}. Remove the option.")
         self.seed = self.experiment.seeds[0] if seed is None else seed
+        if self.seed < 0:
+            raise ConfigError(f"The seed of a run must be at least 0; got {self.seed}.")
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave behind what another process makes anew."""
@@ -134,13 +137,28 @@ class FlowerExperiment:
         return app
 
 
-def run_on(grid: Grid, context: Context, setup: FlowerExperiment, folder: Path | str) -> Result:
-    """Run an experiment as the main function of a ServerApp."""
+def run_on(grid: Grid, context: Context, setup: FlowerExperiment, folder: Path | str = "") -> Result:
+    """Run an experiment as the main function of a ServerApp; see `FlowerExperiment.server_app` for the run config.
+
+    Raises:
+        ConfigError: If the run config holds a word where a number belongs, or no run folder is named.
+    """
     config = context.run_config
+    out = str(config.get("out") or folder)
+    if not out:
+        raise ConfigError("""out: name the run folder, flwr run . -c 'out="/absolute/path"'.""")
+    least = _number(config, "min-clients", 1)
     strategy = setup.strategy(
-        Path(str(config.get("out", folder))),
-        min_clients=int(config.get("min-clients", 1)),
-        patience=float(config.get("patience", 60.0)),
-        timeout=float(config.get("timeout", 600.0)),
+        out,
+        min_clients=int(least),
+        patience=_number(config, "patience", 60.0),
+        timeout=_number(config, "timeout", 600.0),
     )
     return strategy.run(grid)
+
+
+def _number(config: Mapping[str, Any], name: str, default: float) -> float:
+    value = config.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigError(f"{name} in the run config must be a number; got {value!r}.")
+    return value

@@ -6,6 +6,7 @@ Of Flower's `Strategy` it overrides what is sent (`configure_...`) and what beco
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
@@ -148,8 +149,10 @@ class FedReachStrategy(Strategy):
     ) -> None:
         limits = {"rounds": rounds, "min_clients": min_clients, "evaluate_every": evaluate_every, "timeout": timeout}
         for option, value in limits.items():
-            if not value > 0:
-                raise ConfigError(f"FedReachStrategy.{option} must be positive; got {value}.")
+            if not 0 < value < math.inf:
+                raise ConfigError(f"FedReachStrategy.{option} must be positive and finite; got {value}.")
+        if not 0 <= patience < math.inf:
+            raise ConfigError(f"FedReachStrategy.patience must be finite and not negative; got {patience}.")
         if population is not None and len(population.participants) < min_clients:
             raise ConfigError(
                 f"FedReachStrategy.min_clients must be at most the {len(population.participants)} participants of the "
