@@ -28,7 +28,11 @@ def generator(seed: int, purpose: str, round_: int = 0, client: int = 0) -> np.r
         True
     """
     key = (zlib.crc32(purpose.encode()), round_, client)
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=key)))
+    if (seed | round_ | client) >> 32:
+        sequence = np.random.SeedSequence(seed, spawn_key=key)
+    else:  # the words that numpy would make of these, in half the time: a round needs a generator for each client
+        sequence = np.random.SeedSequence(np.array((seed, 0, 0, 0, *key), np.uint32))
+    return np.random.Generator(np.random.Philox(sequence))
 
 
 def torch_seed(seed: int, purpose: str, round_: int = 0, client: int = 0) -> int:

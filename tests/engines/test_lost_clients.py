@@ -11,7 +11,7 @@ from fedreach.data.population import Population
 from fedreach.engines.sequential import Sequential
 from fedreach.engines.simulation import Simulation
 from fedreach.errors import DataError, TrainingError
-from fedreach.federation.participation import Bernoulli
+from fedreach.federation.participation import Always, Bernoulli
 from fedreach.federation.selection import Full, FunctionSelection, PowerOfChoice
 from fedreach.federation.solvers import FedAvg, LocalSGD
 from fedreach.federation.weighting import OwnWeight
@@ -93,6 +93,19 @@ def test_only_those_reached_train():
     # Nobody at all comes in 0.7^4 = 24 % of the rounds, four in 0.8 %: both sides occur, the mean is 1.2 of 4.
     assert min(sizes) == 0
     assert abs(np.mean(sizes) - 1.2) < 4.5 * np.sqrt(4 * 0.3 * 0.7 / 60)
+
+
+class AlwaysButOne(Always):
+    """All but one who is drawn can be reached."""
+
+    def available(self, n, rng):
+        return np.arange(n) != rng.integers(n)
+
+
+def test_a_participation_that_builds_on_always_is_asked_with_a_stream_of_each_round():
+    simulation = replace(changed(tiny_simulation(), selection=Full()), participation=AlwaysButOne())
+    absent = {({0, 1, 2, 3} - set(report.cohort)).pop() for report in run(simulation, 40)[1]}
+    assert absent == {0, 1, 2, 3}  # one of them is not drawn in 40 rounds with probability 4 * 0.75^40 = 4e-5
 
 
 def test_a_participant_without_training_examples_is_named():

@@ -7,6 +7,7 @@ import pytest
 
 from fedreach.federation.round import (
     FederationState,
+    Probe,
     Selection,
     conclude_round,
     observe_probe,
@@ -14,7 +15,7 @@ from fedreach.federation.round import (
     plan_round,
     weighted_sum,
 )
-from fedreach.federation.selection import SELECTIONS, Full, PowerOfChoice
+from fedreach.federation.selection import SELECTIONS, Full, PowerOfChoice, Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.weighting import WEIGHTINGS, Equal
 from fedreach.streams import generator
@@ -31,6 +32,32 @@ def test_nobody_available_means_nobody_asked_and_nobody_chosen():
     chosen, view = federation(PowerOfChoice()), make_view(available=np.zeros(6, np.bool_))
     assert plan_probe(chosen, start(chosen, view), view) is None
     assert len(plan_round(chosen, start(chosen, view), view).ids) == 0
+
+
+class Asking(Uniform):
+    """Choose at random, after a probe of one client that is drawn."""
+
+    def probe(self, state, view, k, rng):
+        return Probe(rng.choice(view.ids, 1))
+
+
+class Around:
+    """A policy around another, which answers every call."""
+
+    def __init__(self, inner):
+        self._inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+
+def test_whoever_writes_a_probe_is_asked_with_the_stream_of_the_round():
+    view, asking, around, silent = make_view(), *map(federation, (Asking(), Around(Asking()), Around(Uniform())))
+    for number in range(5):
+        state = replace(start(asking, view), round=number)
+        drawn = generator(asking.seed, "probe", number + 1).choice(view.ids, 1)
+        assert plan_probe(asking, state, view).ids == plan_probe(around, state, view).ids == drawn
+        assert plan_probe(silent, state, view) is None
 
 
 def test_full_may_choose_more_than_the_cohort():

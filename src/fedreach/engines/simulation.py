@@ -142,16 +142,18 @@ class Simulation:
             state, view = self._probed(state, view, probe)
         selection = plan_round(federation, state, view)
         replies = self.clients.work(state, view, selection.ids)
-        state = replace(state, memory=replies.memory)
+        if replies.memory is not state.memory:
+            state = replace(state, memory=replies.memory)
         summed = getattr(self.engine, "weighted_sum", None)
         new, report = conclude_round(federation, state, view, selection, replies.reports, summed)
         return Round(new, report, replies.reports.update)
 
     def view(self, state: FederationState) -> ClientView:
         """Return what the server knows as the next round begins: who can be reached, and over which channels."""
-        number, n = state.round + 1, len(self.first_view.ids)
-        available = self.participation.available(n, generator(self.federation.seed, "participation", number))
-        view = replace(self.first_view, available=available, loss=state.loss, round=number)
+        view = replace(self.first_view, loss=state.loss, round=state.round + 1)  # in which everybody is available
+        if getattr(self.participation.available, "__func__", None) is not Always.available:  # that draws nothing
+            rng = generator(self.federation.seed, "participation", view.round)
+            view = replace(view, available=self.participation.available(len(view.ids), rng))
         if self.federation.radio is None:
             return view
         d, p = len(self.engine.initial), self.engine.num_trainable

@@ -28,10 +28,11 @@ def checked_ids(policy: object, method: str, ids: Ints, view: ClientView) -> Int
     ids = np.sort(ids.astype(np.int64))
     if ids.size == 0:
         raise PartError(f"{where} must return at least one of the {int(view.available.sum())} available clients.")
-    if (ids[1:] == ids[:-1]).any():
-        raise PartError(f"{where} must not return a client twice; got {int(ids[1:][ids[1:] == ids[:-1]][0])} twice.")
-    rows = np.minimum(view.rows(ids), len(view.ids) - 1)  # an id above all others would stand after the last
-    stranger = ids[view.ids[rows] != ids]
+    twice = ids[1:][ids[1:] == ids[:-1]]
+    if twice.size:
+        raise PartError(f"{where} must not return a client twice; got {int(twice[0])} twice.")
+    rows = view.rows(ids)
+    stranger = ids[view.ids.take(rows, mode="clip") != ids]  # an id above all others would stand after the last
     if stranger.size:
         raise PartError(
             f"{where} must return participants only; client {int(stranger[0])} is not one of the "
@@ -85,10 +86,10 @@ def checked_weights(weighting: object, answer: tuple[Floats, State], r: int) -> 
     weights, state = np.asarray(answer[0], dtype=np.float64), answer[1]
     if weights.shape != (r,):
         raise PartError(f"{where} must return one weight for each of the {r} reports; got shape {weights.shape}.")
-    if not np.isfinite(weights).all() or (weights < 0).any():
+    if not (weights >= 0).all() or (total := weights.sum()) == np.inf:
         raise PartError(f"{where} must return finite weights that are not negative; got {weights}.")
-    if abs(weights.sum() - 1.0) > 1e-6:
-        raise PartError(f"{where} must return weights that sum to 1; they sum to {weights.sum():.9g}.")
+    if abs(total - 1.0) > 1e-6:
+        raise PartError(f"{where} must return weights that sum to 1; they sum to {total:.9g}.")
     return weights, state
 
 

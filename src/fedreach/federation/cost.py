@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from fedreach.federation.values import ClientView, Reports, Selection
 
 if TYPE_CHECKING:
@@ -46,9 +48,9 @@ def count_bytes(
     report, note = report_numbers(federation, d), note_numbers(federation, p)
 
     sent = view.sent_update
-    asked = int(view.probed.sum())
+    asked = int(np.count_nonzero(view.probed))
     probe_down, probe_up = asked * model, asked if sent is None else int(sent.sum()) * report
-    holds = int(view.probed[view.rows(selection.ids)].sum())
+    holds = int(np.count_nonzero(view.probed[view.rows(selection.ids)]))
     done = 0 if sent is None else int(sent[view.rows(reports.ids)].sum())
     down = (len(selection.ids) - holds) * model + probe_down
     up = (len(reports.ids) - done) * report + len(reports.ids) * note + probe_up

@@ -51,6 +51,11 @@ class SelectionPolicy(Protocol):
         ...
 
 
+def no_probe(self: object, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Probe | None:
+    """Ask nobody; a policy whose method `probe` this is need not be asked, and no generator made for it."""
+    return None
+
+
 @runtime_checkable
 class Weighting(Protocol):
     """Decides how much each report counts.
@@ -71,6 +76,10 @@ class LocalSolver(Protocol):
     A correction acts on each number by itself. The arguments are torch tensors of one shape, or with one more
     dimension in front for a stack of clients: all trainable parameters of a model in a row, or some of them. Written
     with +, - and * the same line serves all. None of them may be written to.
+
+    A solver may have a class variable ``affine = True`` to say that its correction is g + pull (w - w0) + shift, with
+    one number `pull` and one vector `shift` a client that stay the same through a round; then the engine `native`
+    trains with it, too. A subclass with a `correct` of its own says so again.
     """
 
     def correct(self, gradient: Any, params: Any, broadcast: Any) -> Any:
@@ -79,6 +88,12 @@ class LocalSolver(Protocol):
         A `MemorySolver` is also handed, by name, what its `prepare` returned.
         """
         ...
+
+
+def is_affine(solver: object) -> bool:
+    """Return whether the class that defines a solver's `correct` says that this is affine, see `LocalSolver`."""
+    owners = [kind for kind in type(solver).__mro__ if "correct" in vars(kind)]
+    return bool(owners) and bool(vars(owners[0]).get("affine", False))
 
 
 @runtime_checkable

@@ -11,7 +11,7 @@ decisions are small numpy functions, the same in the simulator and on a real net
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -40,6 +40,7 @@ from fedreach.federation.protocols import (
     ServerStep,
     ServerTrains,
     Weighting,
+    no_probe,
 )
 from fedreach.federation.secure_sum import weighted_mean_of_shares
 from fedreach.federation.solvers import LocalSGD
@@ -237,7 +238,9 @@ def server_trains(federation: Federation, state: FederationState) -> bool:
 
 def plan_probe(federation: Federation, state: FederationState, view: ClientView) -> Probe | None:
     """Return whom the selection policy asks before it chooses in round ``state.round + 1``, or None."""
-    k = min(federation.cohort, int(view.available.sum()))
+    if getattr(federation.selection.probe, "__func__", None) is no_probe:
+        return None
+    k = min(federation.cohort, int(np.count_nonzero(view.available)))
     if k == 0:
         return None
     rng = generator(federation.seed, "probe", state.round + 1)
@@ -256,7 +259,7 @@ def observe_probe(federation: Federation, state: FederationState, answers: Repor
 def plan_round(federation: Federation, state: FederationState, view: ClientView) -> Selection:
     """Return the cohort of round ``state.round + 1``; nobody where nobody is available."""
     policy = federation.selection
-    k = min(federation.cohort, int(view.available.sum()))
+    k = min(federation.cohort, int(np.count_nonzero(view.available)))
     if k == 0:
         return Selection(np.empty(0, np.int64))
     rng = generator(federation.seed, "select", state.round + 1)
@@ -304,22 +307,34 @@ def conclude_round(
     rows = view.rows(reports.ids)
     weights, weighed = _weights(federation, state, reports)
     loss[rows] = reports.metrics["loss"]
-    state = replace(state, round=state.round + 1, loss=loss, selection=observed, weighting=weighed)
+    models, solver, server = state.models.copy(), list(state.solver), list(state.server)
     own = state.clusters[rows]
-    for model in range(len(state.models)):
+    for model in range(len(models)):
         mine = own == model
         if mine.any():
-            state = _updated(federation, state, model, weights, reports, mine, summed)
+            models[model], solver[model], server[model] = _updated(
+                federation, state, model, weights, reports, mine, summed
+            )
+    state = replace(
+        state,
+        round=state.round + 1,
+        models=models,
+        loss=loss,
+        selection=observed,
+        weighting=weighed,
+        server=tuple(server),
+        solver=tuple(solver),
+    )
     report = RoundReport(
-        cohort=tuple(map(int, reports.ids)),
-        weights=tuple(map(float, weights)),
+        cohort=tuple(reports.ids.tolist()),
+        weights=tuple(weights.tolist()),
         lost=reports.lost,
         train_loss=None if reports.secure_mean is not None else float(weights @ reports.metrics["loss"]),
         bytes_down=down,
         bytes_up=up,
         probe_bytes=probe_bytes,
         metrics={
-            name: tuple(map(float, reports.metrics[name]))
+            name: tuple(reports.metrics[name].tolist())
             for name in ("loss", *(measurement.name for measurement in federation.measurements()))
             if name in reports.metrics  # not where a secure sum hides it
         },
@@ -359,13 +374,14 @@ def _updated(
     reports: Reports,
     mine: Bools,
     summed: Callable[[Floats, Float32s], Floats] | None,
-) -> FederationState:
-    """Return the state in which one model has taken its step, with the reports of those that train it."""
+) -> tuple[Float32s, State, State]:
+    """Return one model, its solver's and its server's state after its step, with the reports of those that train it."""
     solver, p = federation.memory_solver, reports.trainable
+    params, solver_state, server_state = state.models[model], state.solver[model], state.server[model]
     if not mine.all():
         reports, weights = _some(reports, mine), weights[mine]
         if weights.sum() == 0:
-            return state
+            return params, solver_state, server_state
         weights = weights / weights.sum()
     if reports.secure_mean is not None:
         mean = reports.secure_mean
@@ -374,18 +390,14 @@ def _updated(
         mean = weighted_mean_of_shares(raw, reports.update)
     else:
         mean = (summed or weighted_sum)(weights, reports.update)
-    params, step = state.models[model], mean[:p]
-    solver_states = state.solver
+    step = mean[:p]
     if solver is not None:
         n = int((state.clusters == model).sum())
-        step, solver_state = solver.conclude(state.solver[model], reports, step, n)
-        solver_states = _with(state.solver, model, solver_state)
-    new, server_state = federation.server.apply(params[:p], state.server[model], step)
-    if p is not None:
+        step, solver_state = solver.conclude(solver_state, reports, step, n)
+    new, server_state = federation.server.apply(params[:p], server_state, step)
+    if p is not None and p < len(params):
         new = np.concatenate([new, (params[p:] + mean[p:]).astype(np.float32)])
-    models = state.models.copy()
-    models[model] = new
-    return replace(state, models=models, solver=solver_states, server=_with(state.server, model, server_state))
+    return new, solver_state, server_state
 
 
 def _some(reports: Reports, mine: Bools) -> Reports:
@@ -397,10 +409,6 @@ def _some(reports: Reports, mine: Bools) -> Reports:
         label_counts=None if reports.label_counts is None else reports.label_counts[mine],
         note=None if reports.note is None else reports.note[mine],
     )
-
-
-def _with(states: Sequence[State], index: int, state: State) -> tuple[State, ...]:
-    return tuple(state if i == index else old for i, old in enumerate(states))
 
 
 def _clustered(federation: Federation, state: FederationState) -> FederationState:

@@ -56,7 +56,7 @@ class ClientView:
 
     def rows(self, ids: Ints) -> Ints:
         """Return where these ids stand in the arrays of this view."""
-        return np.searchsorted(self.ids, ids).astype(np.int64)
+        return self.ids.searchsorted(ids).astype(np.int64, copy=False)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from fedreach.arrays import AnyArray, Ints
-from fedreach.federation.round import NO_STATE, ClientView, Probe, Reports, State
+from fedreach.federation.protocols import no_probe
+from fedreach.federation.round import NO_STATE, ClientView, Reports, State
 
 
 class Policy:
@@ -15,9 +16,7 @@ class Policy:
         """Return no state."""
         return NO_STATE
 
-    def probe(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Probe | None:
-        """Ask nobody."""
-        return None
+    probe = no_probe
 
     def observe(self, state: State, reports: Reports) -> State:
         """Remember nothing new."""
