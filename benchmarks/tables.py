@@ -124,8 +124,8 @@ def phase_table(rows: Iterable[Row]) -> str:
     lines = []
     parts: list[str] = []
     for row in rows:
-        seconds: dict[str, float] = row["seconds"]
-        parts, total = list(seconds), sum(seconds.values())
-        shares = (f"{100 * part / total:.3g}%" for part in seconds.values())
+        seconds: dict[str, float | None] = row["seconds"]
+        parts, total = list(seconds), sum(part or 0.0 for part in seconds.values())
+        shares = ("-" if part is None else f"{100 * part / total:.3g}%" for part in seconds.values())
         lines.append([row["case"], row["engine"], f"{1e3 * total:.3g}", *shares])
     return table(["case", "engine", "ms a round", *parts], lines, left=2)

@@ -68,7 +68,7 @@ def test_a_misspelt_key_is_answered_with_file_line_and_the_nearest_name(
         ("population.participants=13", "must be at most the 12 clients of the partition; got 13."),
         ("method.cohort=7", "method.cohort: must be at most the 6 participants; got 7. Lower it or let more take"),
         ("methods.entropy.cohort=7", "methods.entropy.cohort: must be at most the 6 participants; got 7."),
-        ("engine.name=stackd", "must be 'auto', 'chain', 'sequential', 'stacked' or 'compiled'; got 'stackd'"),
+        ("engine.name=stackd", "must be 'auto', 'native', 'chain', 'sequential', 'stacked' or 'compiled'; got"),
         ("partition.alpha=-1.0", "alpha of dirichlet_by_class must be a number from 1e-100 to 1e+100; got -1.0."),
         ("partition.name=dirichlet", "there is no partition 'dirichlet'. Did you mean 'dirichlet_by_class'?"),
         ("data=digts", "there is no data 'digts'. Did you mean 'digits'?"),

@@ -7,6 +7,7 @@ Functions are replaced by ones that note the time and call them; a part within a
 and gathers them; `weighing` is the weights and the weighted mean; `server step` the server's optimiser. Of local
 training, `products` is the share that torch's profiler finds in matrix products and convolutions, `other training` the
 rest: activations, loss, SGD, autograd and Python. The profiler slows down small operations and so overstates the rest.
+It does not see into C: of the engine `native`, `other training` is all of it, examples gathered in C included.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from measure import parse_arguments
 from torch.profiler import ProfilerActivity, profile
 
 import fedreach.federation.round as round_module
-from fedreach.engines import ENGINES, Engine
+from fedreach.engines import ENGINES, Engine, Native
 from fedreach.engines import simulation as simulation_module
 from fedreach.engines.base import Samples
 from fedreach.engines.simulation import Simulation
@@ -111,8 +112,8 @@ def product_seconds(step: Callable[[], None]) -> float:
     )
 
 
-def seconds_of_parts(case: str, engine: str, rounds: int, warmup: int, seed: int) -> dict[str, float]:
-    """Return the seconds of a round that each of the `PARTS` takes."""
+def seconds_of_parts(case: str, engine: str, rounds: int, warmup: int, seed: int) -> dict[str, float | None]:
+    """Return the seconds of a round that each of the `PARTS` takes, None where they cannot be told from others."""
     simulation = make_simulation(CASES[case], engine, seed, threads=1)
     state = simulation.start()
 
@@ -132,9 +133,10 @@ def seconds_of_parts(case: str, engine: str, rounds: int, warmup: int, seed: int
         watch.note()
         seconds = {part: total / rounds for part, total in watch.seconds.items()}
     training = seconds.pop("training")
-    products = min(training, product_seconds(step))
-    seconds |= {"products": products, "other training": training - products}
-    return {part: seconds.get(part, 0.0) for part in PARTS}
+    in_c = isinstance(simulation.engine, Native)
+    products = 0.0 if in_c else min(training, product_seconds(step))
+    found: dict[str, float | None] = {part: seconds.get(part, 0.0) for part in PARTS}
+    return found | {"products": None if in_c else products, "other training": training - products}
 
 
 def main() -> None:

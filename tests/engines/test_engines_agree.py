@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedreach.engines import Chain, Sequential, Stacked
+from fedreach.engines import Chain, Native, Sequential, Stacked
+from fedreach.engines.base import finite_rows
 from fedreach.errors import ConfigError
 from fedreach.federation.round import weighted_sum
 from fedreach.federation.solvers import FedAvg, FedDyn, FedProx, LocalSGD, Scaffold
@@ -39,6 +40,7 @@ CHAINS = ("linear", "mlp", "wide", "lenet", "cnn", "padded")  # models that the 
 EVERY = [(Sequential, name) for name in ("mlp", "lenet", "resnet20 batch", "lstm")]
 EVERY += [(Stacked, name) for name in ("mlp", "lenet", "resnet20 batch", "lstm")]
 EVERY += [(Chain, name) for name in ("mlp", "wide", "lenet")]
+EVERY += [(Native, name) for name in ("linear", "mlp", "wide")]
 
 
 def padded(num_classes):
@@ -78,6 +80,7 @@ FEW_STEPS = {"batch_size": 8, "epochs": 1, "steps": None}
         (Stacked, "mlp", "steps"),
         *((Chain, name, loop) for name in CHAINS for loop in ("epochs", "everything", "one epoch")),
         *((Chain, name, "steps") for name in ("mlp", "lenet")),
+        *((Native, name, loop) for name in ("linear", "mlp", "wide") for loop in LOOPS),
     ],
 )
 def test_the_fast_engines_train_every_model_as_the_sequential_one(kind, name, loop, federated):
@@ -100,6 +103,7 @@ def test_the_fast_engines_train_every_model_as_the_sequential_one(kind, name, lo
     [
         *((Stacked, name) for name in ("linear", "lenet", "resnet20 batch", "lstm")),
         *((Chain, name) for name in ("linear", "wide", "lenet")),
+        *((Native, name) for name in ("linear", "wide")),
     ],
 )
 @pytest.mark.parametrize("solver", [Scaffold(), FedDyn(alpha=0.3)])
@@ -173,7 +177,7 @@ def test_fedprox_without_mu_is_fedavg_bit_for_bit(kind, name, federated):
     assert one.update.tobytes() == other.update.tobytes()
 
 
-@pytest.mark.parametrize("kind", [Sequential, Stacked, Chain])
+@pytest.mark.parametrize("kind", [Sequential, Stacked, Chain, Native])
 def test_a_strong_pull_keeps_the_local_models_near_the_broadcast(kind, federated):
     module, data = make("mlp", federated)
     moved = []
@@ -192,7 +196,7 @@ def test_a_client_trains_the_same_whoever_else_is_in_the_cohort(kind, name, fede
     solver, local = LOOPS["everything"]
     engine = kind(module, data, solver, replace(local, **FEW_STEPS) if kind is Stacked else local, seed=3)
     together = engine.train(engine.initial, IDS, 1, RATE)
-    tolerance = 0.0 if kind is Sequential else TOLERANCE.get(name, 1e-5)
+    tolerance = 0.0 if kind in (Sequential, Native) else TOLERANCE.get(name, 1e-5)
     for cohort in ([2], [1, 2], [0, 2, 3]):
         apart = engine.train(engine.initial, np.array(cohort), 1, RATE)
         np.testing.assert_allclose(apart.update, together.update[cohort], rtol=0, atol=tolerance)
@@ -213,7 +217,7 @@ def test_training_twice_gives_the_same_bits_and_leaves_the_broadcast_alone(kind,
     assert one.update.tobytes() != engine.train(broadcast, IDS, 2, RATE).update.tobytes()
 
 
-@pytest.mark.parametrize("kind", [Sequential, Stacked])
+@pytest.mark.parametrize("kind", [Sequential, Stacked, Native])
 def test_one_client_with_an_infinite_sample_does_not_disturb_the_others(kind, federated):
     # Filled-up places of a stack have weight 0, and 0 times infinity would be nan.
     module, data = make("mlp", federated)
@@ -252,7 +256,7 @@ def test_the_number_of_threads_changes_no_bit(name, kind, federated, monkeypatch
     assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
 
 
-@pytest.mark.parametrize("kind", [Sequential, Stacked, Chain])
+@pytest.mark.parametrize("kind", [Sequential, Stacked, Chain, Native])
 def test_torchs_own_threads_change_no_bit_and_are_left_as_they_were(kind, federated):
     shape, width = (40, 40), 900  # large enough for torch to divide a kernel among threads
     data = federated((300, 200), shape, "features", 3)
@@ -310,3 +314,18 @@ def test_processes_add_up_updates_to_the_bits_of_one(federated, monkeypatch):
     assert engine.weighted_sum(weights, trained.update).tobytes() == expected.tobytes()
     some = trained.update[1:3]  # as where a client was lost
     assert engine.weighted_sum(weights[1:3], some).tobytes() == weighted_sum(weights[1:3], some.copy()).tobytes()
+
+
+@pytest.mark.parametrize("kind", [Sequential, Native])
+def test_every_engine_adds_up_and_looks_at_updates_as_numpy_does(kind, federated):
+    module, data = make("mlp", federated)
+    engine = kind(module, data, *LOOPS["epochs"], 3)
+    rng = np.random.Generator(np.random.Philox(5))
+    update = rng.standard_normal((30, 5000)).astype(np.float32) * 10.0 ** rng.integers(-30, 30, (30, 5000))
+    update = update.astype(np.float32)
+    weights = rng.dirichlet(np.ones(30))
+    for part in (update, update[:, 3:4001], update[::2], update[:, ::2], update[:0]):
+        assert engine.add_up(weights[: len(part)], part).tobytes() == weighted_sum(weights[: len(part)], part).tobytes()
+    update[3, 17], update[5, 4999], update[8, 0], update[9] = np.nan, np.inf, -np.inf, 3e38
+    group = np.array([3, 4, 5, 8, 9, 10])
+    assert finite_rows(update[group]).tolist() == [False, True, False, False, True, True]

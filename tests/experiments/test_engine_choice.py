@@ -50,7 +50,7 @@ def test_all_runs_of_a_comparison_take_the_engine_that_was_noted_for_it(fedreach
     for out, *more in (("noted",), ("named", "--set", "engine.name=sequential"), ("open",)):
         done = fedreach("compare", "tiny.toml", "--out", out, "--seeds", 1, "--quiet", *more)
         assert done.exit_code == 0, done.output
-    assert noted(home / "open") == "chain"  # nothing else comes near for so small a model
+    assert noted(home / "open") == "native"  # nothing else comes near for so small a model
     runs = sorted(path.relative_to(home / "named") for path in (home / "named" / "runs").glob("*/seed-*"))
     assert runs
     for run in runs:

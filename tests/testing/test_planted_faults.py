@@ -133,6 +133,15 @@ class FedProxWithTheNormNotSquared(FedProx):
         return gradient + self.mu * away / (1e-12 + (away * away).sum() ** 0.5)
 
 
+@caught_by("affine if it says so")
+class FedProxThatSaysToBeAffine(FedProx):
+    affine: ClassVar[bool] = True
+
+    def correct(self, gradient, params, broadcast):
+        away = params - broadcast
+        return gradient + self.mu * away * away * away
+
+
 @caught_by("the same in torch")
 @caught_by("arguments untouched")
 class FedProxInPlace(FedProx):

@@ -6,6 +6,7 @@ from fedreach.engines.base import Engine, Trained
 from fedreach.engines.chain import Chain
 from fedreach.engines.choice import ENGINES, Choice, build_engine, choose
 from fedreach.engines.compiled import Compiled
+from fedreach.engines.native import Native
 from fedreach.engines.sequential import Sequential
 from fedreach.engines.stacked import Stacked
 
@@ -15,6 +16,7 @@ __all__ = [
     "Choice",
     "Compiled",
     "Engine",
+    "Native",
     "Sequential",
     "Stacked",
     "Trained",

@@ -41,6 +41,7 @@ class Trained(NamedTuple):
     loss: Floats  # (k,) mean training loss over all examples of all local steps
     steps: Ints  # (k,) local steps that each client ran
     trainable: int | None = None  # p: the first p of the d numbers are trained, the rest are buffers; None: all d
+    finite: Bools | None = None  # (k,) whether all numbers of an update are finite; None: nobody looked
 
 
 class Samples:
@@ -199,14 +200,14 @@ class Engine(ABC):
         """
         workers, groups = self.workers, self.groups(ids)
         update = workers.array((len(ids), self.layout.size), np.float32)
-        loss, steps = np.empty(len(ids)), np.empty(len(ids), np.int64)
+        loss, steps, finite = np.empty(len(ids)), np.empty(len(ids), np.int64), np.empty(len(ids), np.bool_)
         rows = {name: workers.copy(np.asarray(values, np.float32)) for name, values in terms.items()}
         start = workers.copy(np.asarray(broadcast, np.float32))
         with _kernels(self.precision):
             trained = workers.map("train_part", groups, start, ids, round_, rate, update, rows)
-        for group, (losses, counts) in zip(groups, trained, strict=True):
-            loss[group], steps[group] = losses, counts
-        return Trained(update, loss, steps, self.layout.num_trainable)
+        for group, found in zip(groups, trained, strict=True):
+            loss[group], steps[group], finite[group] = found
+        return Trained(update, loss, steps, self.layout.num_trainable, finite)
 
     def train_part(
         self,
@@ -217,25 +218,35 @@ class Engine(ABC):
         rate: float,
         update: Float32s,
         terms: Mapping[str, Float32s],
-    ) -> tuple[Floats | list[float], Ints | list[int]]:
-        """Train a group of the cohort; see `train_group`."""
+    ) -> tuple[Floats | list[float], Ints | list[int], Bools]:
+        """Train a group of the cohort; return losses, steps, and whose updates are finite. See `train_group`."""
         tensors = {name: torch.from_numpy(rows) for name, rows in terms.items()}
         beginning = torch.from_numpy(start).to(self.device)
-        return self.train_group(beginning, ids, round_, rate, torch.from_numpy(update), group, tensors)
+        losses, steps = self.train_group(beginning, ids, round_, rate, torch.from_numpy(update), group, tensors)
+        return losses, steps, self.finite(update, group)  # while they are in the cache
+
+    def finite(self, update: Float32s, group: Ints) -> Bools:
+        """Return whether all numbers of these rows are finite."""
+        return finite_rows(update[group])
+
+    def add_up(self, weights: Floats, update: Float32s) -> Floats:
+        """Return `fedreach.federation.round.weighted_sum`."""
+        return weighted_sum(weights, update)
 
     def weighted_sum(self, weights: Floats, update: Float32s) -> Floats:
         """Return `fedreach.federation.round.weighted_sum`, of which each process takes some columns."""
         d = update.shape[1]
         if self.threads == 1 or d <= BLOCK or not self.workers.shares(update):
-            return weighted_sum(weights, update)
+            return self.add_up(weights, update)
         total = self.workers.array((d,), np.float64)
-        parts = [slice(begin, min(begin + BLOCK, d)) for begin in range(0, d, BLOCK)]
-        self.workers.map("weighted_part", parts, weights, update, total)
+        count = -(-d // (BLOCK * self.threads)) * self.threads  # as many for each process
+        ends = [d * number // count for number in range(count + 1)]
+        self.workers.map("weighted_part", list(map(slice, ends, ends[1:])), weights, update, total)
         return total
 
     def weighted_part(self, part: slice, weights: Floats, update: Float32s, total: Floats) -> None:
         """Write some columns of the weighted sum."""
-        total[part] = weighted_sum(weights, update[:, part])
+        total[part] = self.add_up(weights, update[:, part])
 
     def server_step(self, params: Float32s, index: Ints, round_: int, rate: float) -> Float32s:
         """Return the (d,) move of one gradient step on these examples of the server's data."""
@@ -326,6 +337,21 @@ class Engine(ABC):
         _, loss = self.predict(params, self.train_samples, np.concatenate(parts))
         starts = np.cumsum([0, *map(len, parts[:-1])])
         return np.add.reduceat(loss.astype(np.float64), starts) / [len(part) for part in parts]
+
+
+def finite_rows(update: Float32s) -> Bools:
+    """Return (k,) whether all numbers of each row are finite.
+
+    Example:
+        >>> finite_rows(np.array([[1.0, 2.0], [np.nan, 0.0], [3e38, 3e38], [np.inf, -np.inf]], np.float32))
+        array([ True, False,  True, False])
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        # What is not finite stays so in a sum, which reads the rows once; a sum may overflow, though.
+        finite: Bools = np.isfinite(update.sum(axis=1))
+    for row in np.flatnonzero(~finite):
+        finite[row] = np.isfinite(update[row]).all()
+    return finite
 
 
 def _logits(module: nn.Module, samples: Samples, index: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

@@ -15,12 +15,14 @@ from fedreach.data.federated import FederatedData
 from fedreach.engines.base import Engine, Precision
 from fedreach.engines.chain import Chain
 from fedreach.engines.compiled import Compiled
+from fedreach.engines.native import Native
 from fedreach.engines.sequential import Sequential
 from fedreach.engines.stacked import Stacked
 from fedreach.errors import ConfigError, nearest
 from fedreach.federation.solvers import LocalSGD, LocalSolver, MemorySolver
 
 ENGINES: dict[str, type[Engine]] = {
+    "native": Native,
     "chain": Chain,
     "sequential": Sequential,
     "stacked": Stacked,

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedreach.arrays import Bools, Float32s, Floats, Ints
 from fedreach.data.federated import FederatedData
-from fedreach.engines.base import Engine, Trained
+from fedreach.engines.base import Engine, Trained, finite_rows
 from fedreach.errors import TrainingError
 from fedreach.federation.memory import ClientMemory
 from fedreach.federation.participation import Participation
@@ -90,13 +90,13 @@ class Clients:
             return Trained(np.empty((0, state.models.shape[1]), np.float32), np.empty(0), np.empty(0, np.int64))
         rate = self.federation.local.rate_at(view.round, self.rounds)
         rows = view.rows(ids)
-        share = view.num_examples[rows] / view.num_examples.mean()
         done, order = [], []
         for model, mine in by_model(state, rows):
             terms: Mapping[str, Float32s] = {}
             if solver is not None:
                 assert state.memory is not None  # see `Simulation.start`
-                terms = solver.prepare(state.memory.read(rows[mine]), state.solver[model], share[mine])
+                share = view.num_examples[rows[mine]] / view.num_examples.mean()
+                terms = solver.prepare(state.memory.read(rows[mine]), state.solver[model], share)
             done.append(self.engine.train(state.models[model], ids[mine], view.round, rate, terms))
             order.append(mine)
         if len(done) == 1:
@@ -107,7 +107,8 @@ class Clients:
 
     def _finite(self, ids: Ints, trained: Trained, number: int) -> tuple[Ints, Trained, dict[int, str]]:
         """Return those whose update is finite, and why the others do not count."""
-        finite = finite_rows(trained.update) & np.isfinite(trained.loss)
+        finite = finite_rows(trained.update) if trained.finite is None else trained.finite
+        finite = finite & np.isfinite(trained.loss)
         if finite.all():
             return ids, trained, {}
         lost = {
@@ -128,13 +129,15 @@ class Clients:
         probe: bool,
     ) -> tuple[Ints, Trained, dict[str, Floats], dict[int, str]]:
         """Return those who measured numbers and whose replies were not lost on the way, and why the others' were."""
+        replies = getattr(self.participation, "replies", None)
+        if replies is None and not measured:
+            return ids, trained, measured, lost
         counts = np.ones(len(ids), np.bool_)
         for name, values in measured.items():
             wrong = ~np.isfinite(values)
             failing = dict.fromkeys(map(int, ids[wrong]), f"its {name!r} is not finite")
             self._refuse_failing(failing, number)
             lost, counts = failing | lost, counts & ~wrong
-        replies = getattr(self.participation, "replies", None)
         if replies is not None:
             purpose = "probe-replies" if probe else "replies"
             arrived = replies(len(ids), generator(self.federation.seed, purpose, number))
@@ -192,21 +195,6 @@ def remembered(
             new[some] = memory.kept(kept)  # the server is told the change of what is kept, rounded as that is
     change = np.subtract(new, old, out=old)
     return memory.written(rows, new), change if solver.sends_note else None
-
-
-def finite_rows(update: Float32s) -> Bools:
-    """Return (k,) whether all numbers of each row are finite.
-
-    Example:
-        >>> finite_rows(np.array([[1.0, 2.0], [np.nan, 0.0], [3e38, 3e38], [np.inf, -np.inf]], np.float32))
-        array([ True, False,  True, False])
-    """
-    with np.errstate(over="ignore", invalid="ignore"):
-        # What is not finite stays so in a sum, which reads the rows once; a sum may overflow, though.
-        finite: Bools = np.isfinite(update.sum(axis=1))
-    for row in np.flatnonzero(~finite):
-        finite[row] = np.isfinite(update[row]).all()
-    return finite
 
 
 def _some(trained: Trained, rows: Bools) -> Trained:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,8 @@ class FedAvg:
         >>> FedAvg().correct(2.0, params=1.0, broadcast=0.0)
         2.0
     """
+
+    affine: ClassVar[bool] = True
 
     def correct(self, gradient: Any, params: Any, broadcast: Any) -> Any:
         """Return the gradient as it is."""

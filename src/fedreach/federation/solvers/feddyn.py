@@ -41,6 +41,7 @@ class FedDyn:
     """
 
     alpha: float = 0.01
+    affine: ClassVar[bool] = True
     sends_note: ClassVar[bool] = False  # the change of h_i is the update
     sends_state: ClassVar[bool] = False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from fedreach.errors import ConfigError
 
@@ -26,6 +26,7 @@ class FedProx:
     """
 
     mu: float = 0.01
+    affine: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.mu < math.inf:

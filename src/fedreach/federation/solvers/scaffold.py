@@ -43,6 +43,7 @@ class Scaffold:
     """
 
     memory_dtype: Dtype = "float32"
+    affine: ClassVar[bool] = True
     sends_note: ClassVar[bool] = True
     sends_state: ClassVar[bool] = True
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedreach.arrays import Float32s, Floats
 from fedreach.federation.participation import Bernoulli
-from fedreach.federation.protocols import MemorySolver
+from fedreach.federation.protocols import MemorySolver, is_affine
 from fedreach.federation.solvers import LocalSGD
 from fedreach.federation.values import Reports, State
 from fedreach.federation.weighting import Equal
@@ -86,6 +86,21 @@ def the_same_in_torch(subject: Subject, given: Stack) -> None:
             if not torch.equal(old, new):
                 broken(f"correct wrote to the tensor `{name}`; write a - b, not a -= b or a.sub_(b)")
         _alike(np.asarray(solver.correct(*arrays, **terms)), answer.numpy(), "numpy got {} and torch {}", within=1e-5)
+
+
+@law(stacks)
+def affine_if_it_says_so(subject: Subject, given: Stack) -> None:
+    """A solver that says ``affine = True`` returns g + pull (w - w0) + shift, pull the same for all numbers."""
+    solver, none = subject.part, np.zeros_like(given.gradient)
+    if not is_affine(solver):
+        return
+    for number, state in _states(solver, given):
+        terms = _terms(solver, given, state)
+        shift = np.asarray(solver.correct(none, given.broadcast, given.broadcast, **terms))
+        pull = (np.asarray(solver.correct(none, given.broadcast + 1, given.broadcast, **terms)) - shift)[:, :1]
+        expected = given.gradient + pull * (given.params - given.broadcast) + shift
+        found = np.asarray(solver.correct(given.gradient, given.params, given.broadcast, **terms))
+        _alike(found, expected, f"in round {number} it returned {{}}; affine would be {{}}", within=1e-4)
 
 
 @law(stacks)
@@ -175,6 +190,7 @@ def the_same_in_both_engines(subject: Subject) -> None:
 LAWS = (
     number_by_number,
     the_same_in_torch,
+    affine_if_it_says_so,
     arguments_untouched,
     own_memory,
     going_on_from_a_file,

@@ -1,0 +1,118 @@
+/* Which examples clients see in which step: `fedreach.engines.batches.batch_plans`, number by number.
+
+   Each client has a generator of its own, as `fedreach.streams.generator` makes it: NumPy's SeedSequence seeds a
+   Philox4x64-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011). */
+
+#include <stdint.h>
+#include <string.h>
+
+typedef struct {
+    uint64_t key[2], counter[4], drawn[4];
+    int next;      /* of the drawn numbers */
+    uint32_t half; /* the upper half of a number whose lower half was used */
+    int has_half;
+} Generator;
+
+static uint32_t hashed(uint32_t value, uint32_t *constant, uint32_t factor)
+{
+    value ^= *constant;
+    *constant *= factor;
+    value *= *constant;
+    return value ^ value >> 16;
+}
+
+static uint32_t mixed(uint32_t x, uint32_t y)
+{
+    uint32_t result = 0xca01f9ddu * x - 0x4973f715u * y;
+    return result ^ result >> 16;
+}
+
+/* Seed a generator with words: those of the seed, at least four, then purpose, round and client. */
+static Generator seeded(int64_t count, const uint32_t *words)
+{
+    const uint32_t factor = 0x931e8875u;
+    uint32_t pool[4], constant = 0x43b0d7e5u, half[4];
+    for (int i = 0; i < 4; i++) pool[i] = hashed(words[i], &constant, factor);
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 4; j++)
+            if (i != j) pool[j] = mixed(pool[j], hashed(pool[i], &constant, factor));
+    for (int64_t i = 4; i < count; i++)
+        for (int j = 0; j < 4; j++) pool[j] = mixed(pool[j], hashed(words[i], &constant, factor));
+    constant = 0x8b51f9ddu;
+    for (int i = 0; i < 4; i++) half[i] = hashed(pool[i], &constant, 0x58f38dedu);
+    Generator made = {.next = 4};
+    for (int i = 0; i < 2; i++) made.key[i] = half[2 * i] | (uint64_t)half[2 * i + 1] << 32;
+    return made;
+}
+
+static uint64_t next_64(Generator *generator)
+{
+    if (generator->next < 4) return generator->drawn[generator->next++];
+    uint64_t *counter = generator->counter, x[4], key[2] = {generator->key[0], generator->key[1]};
+    for (int i = 0; i < 4 && ++counter[i] == 0; i++) {}
+    memcpy(x, counter, sizeof x);
+    for (int round = 0; round < 10; round++) {
+        __uint128_t a = (__uint128_t)0xd2e7470ee14c6c93u * x[0], b = (__uint128_t)0xca5a826395121157u * x[2];
+        uint64_t y[4] = {(uint64_t)(b >> 64) ^ x[1] ^ key[0], (uint64_t)b, (uint64_t)(a >> 64) ^ x[3] ^ key[1], (uint64_t)a};
+        memcpy(x, y, sizeof x);
+        key[0] += 0x9e3779b97f4a7c15u;
+        key[1] += 0xbb67ae8584caa73bu;
+    }
+    memcpy(generator->drawn, x, sizeof x);
+    generator->next = 1;
+    return x[0];
+}
+
+static uint32_t next_32(Generator *generator)
+{
+    if (generator->has_half) {
+        generator->has_half = 0;
+        return generator->half;
+    }
+    uint64_t both = next_64(generator);
+    generator->has_half = 1;
+    generator->half = (uint32_t)(both >> 32);
+    return (uint32_t)both;
+}
+
+/* A number from 0 to `most`, all equally likely: of as many bits as it has, until one is not above it. */
+static uint32_t up_to(Generator *generator, uint32_t most)
+{
+    uint32_t bits = UINT32_MAX >> __builtin_clz(most), drawn;
+    do drawn = next_32(generator) & bits;
+    while (drawn > most);
+    return drawn;
+}
+
+/* Fill plan (clients x steps x width) with samples, -1 where a batch, or a client's training, is over.
+
+   words: (count,), of which the last is replaced by the client; order and offsets: client i owns order[offsets[i]] to
+   order[offsets[i + 1]]; epochs: of each client, or 0 for `steps` of each; spare: room for the largest client. */
+void draw_plans(
+    int64_t count, uint32_t *words, int64_t clients, const int64_t *ids, const int64_t *order, const int64_t *offsets,
+    int64_t largest_batch, int64_t epochs, int64_t steps, int64_t width, int64_t *spare, int64_t *plan)
+{
+    memset(plan, -1, sizeof *plan * clients * steps * width);
+    for (int64_t row = 0; row < clients; row++, plan += steps * width) {
+        const int64_t *own = order + offsets[ids[row]];
+        int64_t size = offsets[ids[row] + 1] - offsets[ids[row]];
+        int64_t batch = size < largest_batch ? size : largest_batch, per_epoch = (size + batch - 1) / batch;
+        int64_t number = epochs ? epochs : (steps + per_epoch - 1) / per_epoch;
+        words[count - 1] = (uint32_t)ids[row];
+        Generator generator = seeded(count, words);
+        for (int64_t epoch = 0; epoch < number; epoch++) {
+            memcpy(spare, own, sizeof *own * size);
+            for (int64_t i = size - 1; i > 0; i--) {
+                uint32_t j = up_to(&generator, (uint32_t)i);
+                int64_t sample = spare[i];
+                spare[i] = spare[j];
+                spare[j] = sample;
+            }
+            for (int64_t step = 0; step < per_epoch && epoch * per_epoch + step < steps; step++) {
+                int64_t left = size - step * batch;
+                memcpy(plan + (epoch * per_epoch + step) * width, spare + step * batch,
+                       sizeof *spare * (left < batch ? left : batch));
+            }
+        }
+    }
+}

@@ -1,0 +1,258 @@
+"""The engine in C: what only it has. That it trains as the plain one is shown in `test_engines_agree`."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedreach.data.federated import Ranges
+from fedreach.engines import Native, Sequential
+from fedreach.engines.batches import batch_plans
+from fedreach.engines.native import engine as native
+from fedreach.engines.native import library
+from fedreach.errors import ConfigError
+from fedreach.federation.round import weighted_sum
+from fedreach.federation.solvers import FedAvg, FedProx, LocalSGD
+from fedreach.models import build
+
+SIZES = (13, 2, 8, 6)
+IDS = np.arange(4)
+
+
+def both(module, data, local=None, solver=None):
+    """Return what the plain engine and this one make of round 2."""
+    local, solver = local or LocalSGD(batch_size=4), solver or FedAvg()
+    engines = [kind(module, data, solver, local, seed=3) for kind in (Sequential, Native)]
+    return [engine.train(engine.initial, IDS, 2, 0.05) for engine in engines]
+
+
+def broad(inputs=141, bias=True, classes=3):
+    """A first layer so large, before few examples, that its weights are not formed in training."""
+    layers = (nn.Linear(inputs, 130, bias=bias), nn.ReLU(), nn.Linear(130, 7, bias=bias), nn.Linear(7, classes))
+    return nn.Sequential(nn.Flatten(), *layers)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("inputs", [128, 141])
+@pytest.mark.parametrize("loop", [{"batch_size": 5}, {"batch_size": 4, "epochs": 2}, {"batch_size": 3, "steps": 7}])
+def test_a_first_layer_that_is_formed_last_moves_as_any_other(loop, inputs, bias, federated):
+    torch.manual_seed(0)
+    one, other = both(broad(inputs, bias), federated(SIZES, (inputs,), "features"), LocalSGD(**loop))
+    assert abs(one.update).max() > 1e-2
+    np.testing.assert_allclose(other.update, one.update, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(other.loss, one.loss, rtol=1e-5)
+    np.testing.assert_array_equal(other.steps, one.steps)
+
+
+@pytest.mark.parametrize("width", [1, 15, 16, 17, 33, 100])
+@pytest.mark.parametrize("classes", [2, 16, 40])
+def test_any_width_and_number_of_classes_will_do(width, classes, federated):
+    data = federated((150, 2, 40, 70), (width,), "features", num_classes=classes)
+    module = build("mlp", (width,), classes, seed=1, options={"hidden": [width, 2 * width + 1]})
+    for local in (LocalSGD(batch_size=37), LocalSGD(batch_size=300, epochs=2, momentum=0.5)):
+        one, other = both(module, data, local)
+        np.testing.assert_allclose(other.update, one.update, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(other.loss, one.loss, rtol=1e-5)
+
+
+def test_products_longer_than_a_block_are_added_up(federated):
+    data = federated((9, 2, 8, 6), (700,), "features")
+    module = build("mlp", (700,), 3, seed=1, options={"hidden": [20]})
+    one, other = both(module, data, LocalSGD(batch_size=4), FedProx(mu=0.1))
+    np.testing.assert_allclose(other.update, one.update, rtol=0, atol=1e-5)
+
+
+def test_bytes_are_normalised_on_the_way(federated):
+    data = federated(SIZES, (3, 4, 4), "image")
+    assert data.dataset.train_x.dtype == np.uint8
+    assert data.dataset.mean
+    one, other = both(build("mlp", (3, 4, 4), 3, seed=1, options={"hidden": [20]}), data)
+    np.testing.assert_allclose(other.update, one.update, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [30.0, 1e4])
+def test_logits_far_apart_neither_overflow_nor_vanish(scale, federated):
+    module, data = build("linear", (5,), 3, seed=1), federated(SIZES, (5,), "features")
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.mul_(scale)
+    one, other = both(module, data)
+    assert one.loss.max() > scale / 10
+    # A weight of this size can only move by its last bit, 1e-7 of it.
+    np.testing.assert_allclose(other.update, one.update, rtol=0, atol=1e-5 + 1e-7 * scale)
+    np.testing.assert_allclose(other.loss, one.loss, rtol=1e-5)
+
+
+def test_an_infinite_sample_is_noticed_by_the_engine_itself(federated):
+    data = federated(SIZES, (5,), "features")
+    data.dataset.train_x[0] = np.inf
+    guilty = [0 in data.train[client] for client in IDS]
+    assert sum(guilty) == 1
+    for hidden in ([], [6], [6, 4]):
+        module = (
+            build("mlp", (5,), 3, seed=1, options={"hidden": hidden}) if hidden else build("linear", (5,), 3, seed=1)
+        )
+        trained = both(module, data)[1]
+        assert trained.finite is not None
+        assert (~trained.finite).tolist() == (~np.isfinite(trained.update).all(axis=1)).tolist() == guilty
+
+
+def test_batches_are_drawn_as_numpy_draws_them():
+    rng = np.random.Generator(np.random.Philox(1))
+    sizes = np.concatenate([[1, 1, 2, 3, 4], rng.integers(1, 400, 20)])
+    train = Ranges(rng.permutation(sizes.sum()), np.concatenate([[0], np.cumsum(sizes)]))
+    locals_ = [LocalSGD(batch_size=b, epochs=e) for b in (1, 7, 64, 1000) for e in (1, 3)]
+    locals_ += [LocalSGD(batch_size=b, steps=s) for b in (1, 7, 64) for s in (1, 5, 200)]
+    for number, local in enumerate(locals_):
+        for seed in (number, 2**31 + number, 2**64 + 1, 2**150 + 3):
+            clients = rng.permutation(len(sizes))[: rng.integers(1, len(sizes))]
+            found = native.batch_plans_in_c(seed, number, clients, train, local)
+            expected = batch_plans(seed, number, clients, [train[client] for client in clients], local)
+            np.testing.assert_array_equal(found, expected)
+    assert native._draws_as_numpy_does()
+
+
+def test_another_numpy_that_draws_otherwise_is_followed(federated, monkeypatch):
+    module, data = build("linear", (5,), 3, seed=1), federated(SIZES, (5,), "features")
+    expected = both(module, data)[1].update
+    monkeypatch.setattr(native, "_draws_as_numpy_does", lambda: False)
+    monkeypatch.setattr(native, "batch_plans_in_c", None)
+    assert both(module, data)[1].update.tobytes() == expected.tobytes()
+
+
+def test_groups_hold_everybody_once_and_become_smaller(federated, monkeypatch):
+    monkeypatch.setattr(native, "PRODUCTS", 50)
+    monkeypatch.setattr(native, "PRODUCTS_OF_A_CLIENT", 1)
+    data = federated(tuple(range(2, 40)), (5,), "features")
+    engine = Native(build("linear", (5,), 3, seed=1), data, FedAvg(), LocalSGD(), 0)
+    ids = np.arange(38)[::-1].copy()
+    groups = engine.groups(ids)
+    assert sorted(np.concatenate(groups)) == ids[::-1].tolist()
+    work = [int(data.train.sizes[ids[group]].sum()) for group in groups]
+    assert len(groups) > 5
+    assert work[0] == max(work)
+    assert work[-1] < work[0] / 2
+    assert len(engine.groups(ids[:1])) == 1
+
+
+@dataclass(frozen=True)
+class Cubed(FedProx):
+    """Inherits `affine`, but is not."""
+
+    def correct(self, gradient, params, broadcast):
+        return gradient + (params - broadcast) ** 3
+
+
+@dataclass(frozen=True)
+class CubedAndSaysSo(Cubed):
+    affine: ClassVar[bool] = False
+
+
+@pytest.mark.parametrize(
+    ("module", "solver", "reason"),
+    [
+        (nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)), FedAvg(), "for Sequential, it has a layer Tanh"),
+        (nn.Sequential(*(nn.Linear(5, 5) for _ in range(32)), nn.Linear(5, 3)), FedAvg(), "more than 32 layers"),
+        (nn.Sequential(nn.Linear(5, 3)), Cubed(), "says `affine = True`.*Cubed does not"),
+        (nn.Sequential(nn.Linear(5, 3)), CubedAndSaysSo(), "CubedAndSaysSo does not"),
+    ],
+)
+def test_what_it_cannot_train_is_refused(module, solver, reason, federated):
+    module = nn.Sequential(nn.Flatten(), *module)
+    with pytest.raises(ConfigError, match=reason):
+        Native(module, federated(SIZES, (5,), "features"), solver, LocalSGD(), 0)
+
+
+# ------------------------------------------------------------------------------------------------------ compiling
+
+
+@pytest.fixture
+def no_library(tmp_path, monkeypatch):
+    """Forget what was compiled, and compile into a new folder."""
+    monkeypatch.setattr(library, "_cache_folder", lambda: tmp_path / "cache")
+    library.library.cache_clear()
+    yield tmp_path
+    library.library.cache_clear()
+
+
+def refused(federated):
+    module, data = nn.Sequential(nn.Flatten(), nn.Linear(5, 3)), federated(SIZES, (5,), "features")
+    with pytest.raises(ConfigError, match="a C compiler") as caught:
+        Native(module, data, FedAvg(), LocalSGD(), 0)
+    return str(caught.value)
+
+
+def test_it_is_compiled_once_and_kept(no_library):
+    first = library.library()
+    (kept,) = (no_library / "cache").iterdir()
+    made = kept.stat().st_mtime_ns
+    library.library.cache_clear()
+    again = library.library()
+    assert again is not first
+    assert kept.stat().st_mtime_ns == made
+    assert [path.suffix for path in (no_library / "cache").iterdir()] == [".so"]
+
+
+def test_without_a_compiler_it_says_so_and_auto_takes_another_engine(no_library, federated, monkeypatch):
+    from fedreach.engines import choose
+
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CC", raising=False)
+    assert "there is no C compiler (cc, gcc or clang)" in refused(federated)
+    data = federated(SIZES, (5,), "features")
+    chosen = choose(build("linear", (5,), 3, seed=0), data, FedAvg(), LocalSGD())
+    assert chosen.name != "native"
+    assert "no C compiler" in chosen.refused["native"]
+
+
+def test_the_compiler_that_cc_names_is_taken(no_library, federated, monkeypatch):
+    monkeypatch.setenv("CC", "no-such-compiler -O1")
+    assert "CC names 'no-such-compiler', which is not there" in refused(federated)
+    monkeypatch.setenv("CC", "false")
+    assert "false failed" in refused(federated)
+
+
+def test_a_cache_that_others_can_write_to_is_not_trusted(no_library, monkeypatch):
+    folder = no_library / "cache"
+    folder.mkdir()
+    folder.chmod(0o777)
+    monkeypatch.setattr(library.tempfile, "gettempdir", lambda: str(no_library / "tmp"))
+    library.library()
+    assert not list(folder.iterdir())
+    assert [path.suffix for path in (no_library / "tmp").glob("*/*")] == [".so"]
+
+
+def test_a_cache_that_cannot_be_made_is_done_without(no_library, monkeypatch):
+    (no_library / "cache").write_text("a file, not a folder")
+    monkeypatch.setattr(library.tempfile, "gettempdir", lambda: str(no_library / "tmp"))
+    library.library()
+    assert [path.suffix for path in (no_library / "tmp").glob("*/*")] == [".so"]
+    (Path(no_library) / "tmp").rename(no_library / "elsewhere")
+    (no_library / "tmp").write_text("no folder either")
+    library.library.cache_clear()
+    with pytest.raises(library.NoLibraryError, match="cannot be stored or loaded"):
+        library.library()
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="these are options for x86")
+@pytest.mark.parametrize("without", ["-mno-avx512f", "-mno-avx", "-mno-fma"])
+def test_processors_with_smaller_vectors_train_as_well(without, no_library, federated, monkeypatch):
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc is not installed")
+    monkeypatch.setenv("CC", f"gcc {without}")
+    torch.manual_seed(0)
+    data = federated((60, 2, 8, 6), (141,), "features")
+    for module in (broad(), build("mlp", (141,), 3, seed=1, options={"hidden": [20, 7]})):
+        one, other = both(module, data, LocalSGD(batch_size=30))
+        np.testing.assert_allclose(other.update, one.update, rtol=0, atol=1e-5)
+        engine = Native(module, data, FedAvg(), LocalSGD(), 0)
+        weights = np.array([0.1, 0.6, 0.2, 0.1])
+        assert engine.add_up(weights, one.update).tobytes() == weighted_sum(weights, one.update).tobytes()
