@@ -52,6 +52,77 @@ def test_a_first_layer_that_is_formed_last_moves_as_any_other(loop, inputs, bias
     np.testing.assert_array_equal(other.steps, one.steps)
 
 
+@dataclass(frozen=True)
+class Decay:
+    """A user's solver without memory: g + 0.5 w, that is, pull 0.5 and shift 0.5 w0."""
+
+    affine: ClassVar[bool] = True
+
+    def correct(self, gradient, params, broadcast):
+        return gradient + 0.5 * params
+
+
+@dataclass(frozen=True)
+class Back(Decay):
+    """The same shift for all clients, and no pull."""
+
+    affine: ClassVar[bool] = True
+
+    def correct(self, gradient, params, broadcast):
+        return gradient + 0.3 * broadcast
+
+
+@dataclass(frozen=True)
+class Strength(FedProx):
+    """A pull of one number a client, and an unused vector."""
+
+    affine: ClassVar[bool] = True
+    sends_note: ClassVar[bool] = False
+
+    def prepare(self, memory, state, share):
+        return {"strength": share[:, None].astype(np.float32), "memory": memory}
+
+    def correct(self, gradient, params, broadcast, strength, memory):
+        return gradient + strength * (params - broadcast) + 0.1 * broadcast
+
+
+RULES = [
+    {"momentum": 0.9},
+    {"weight_decay": 0.1},
+    {"clip_norm": 0.2},
+    {"momentum": 0.9, "weight_decay": 0.1, "clip_norm": 0.2},
+]
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("bias", [True, False])
+def test_every_rule_holds_with_and_without_bias(rule, bias, federated, monkeypatch):
+    torch.manual_seed(0)
+    monkeypatch.setattr(native.np, "empty", lambda shape, dtype=float: np.full(shape, 7, dtype))  # what memory may hold
+    data = federated(SIZES, (20,), "features")
+    one, other = both(broad(20, bias), data, LocalSGD(batch_size=4, epochs=2, **rule))
+    np.testing.assert_allclose(other.update, one.update, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("solver", [FedProx(mu=2.0), Decay(), Back(), Strength()])
+def test_whatever_affine_solver_a_user_writes_is_followed(solver, bias, federated):
+    torch.manual_seed(0)
+    module, data = broad(20, bias), federated(SIZES, (20,), "features")
+    d = sum(parameter.numel() for parameter in module.parameters())
+    terms = {}
+    if isinstance(solver, Strength):
+        rng = np.random.Generator(np.random.Philox(1))
+        terms = {"strength": rng.random((4, 1), np.float32), "memory": rng.random((4, d), np.float32)}
+    plain, engine, without = (
+        kind(module, data, part, LocalSGD(batch_size=4), 3)
+        for kind, part in ((Sequential, solver), (Native, solver), (Sequential, FedAvg()))
+    )
+    one, other = (e.train(e.initial, IDS, 2, 0.1, terms).update for e in (plain, engine))
+    assert abs(one - without.train(plain.initial, IDS, 2, 0.1).update).max() > 1e-3
+    np.testing.assert_allclose(other, one, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("width", [1, 15, 16, 17, 33, 100])
 @pytest.mark.parametrize("classes", [2, 16, 40])
 def test_any_width_and_number_of_classes_will_do(width, classes, federated):

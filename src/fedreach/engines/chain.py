@@ -60,7 +60,7 @@ class Chain(Engine):
             ) from error
         super().__init__(module, data, solver, local, *others, **options)
         steady = not (local.momentum or local.weight_decay) and local.clip_norm is None
-        self.follows_at_once = steady and _leaves_alone(solver)
+        self.follows_at_once = steady and leaves_alone(solver)
         self.minus_one_hot = -torch.eye(d.num_classes, device=self.device)
         self.whole = _Group(layers, d.train_x.shape[1:], d.num_classes, 0, self.layout.size, self.device)
         self.first: Dense | None = None  # a layer that may do without weights of its own
@@ -280,7 +280,7 @@ class _Group:
         return self.descents[a, b]
 
 
-def _leaves_alone(solver: LocalSolver) -> bool:
+def leaves_alone(solver: LocalSolver) -> bool:
     """Return whether a solver hands back the very gradient that it is given."""
     if hasattr(solver, "prepare"):  # it has terms that may change it
         return False

@@ -22,6 +22,7 @@ from fedreach.arrays import Bools, Float32s, Floats, Ints
 from fedreach.data.federated import FederatedData, Ranges
 from fedreach.engines.base import Engine, Samples, Terms
 from fedreach.engines.batches import batch_plans
+from fedreach.engines.chain import leaves_alone
 from fedreach.engines.layers import Dense
 from fedreach.engines.native.library import NoLibraryError, library
 from fedreach.engines.recognition import NotAChainError, chain_of
@@ -73,6 +74,7 @@ class Native(Engine):
                 "engine.name = 'native' needs examples of bytes or float32 in main memory; got "
                 f"{self.train_samples.x.dtype} on {self.device}. Use 'auto'."
             )
+        self.uncorrected = leaves_alone(solver)
         self.table = _table(layers)
         self.samples = _Samples.of(self.train_samples)
         self.memory = np.empty(0, np.float32)
@@ -99,7 +101,7 @@ class Native(Engine):
         clients = np.ascontiguousarray(ids[group])
         plans = self._plans(clients, round_)
         k, steps, batch = plans.shape
-        pull, shift = self._correction(k, start, terms, group) if terms or hasattr(self.solver, "mu") else (None, None)
+        pull, shift = (None, None) if self.uncorrected else self._correction(k, start, terms, group)
         local = self.local
         rule = _Rule(rate, local.momentum, local.weight_decay, local.clip_norm or 0.0, _at(pull), _at(shift))
         self.were_finite = np.empty(k, np.bool_)
@@ -161,8 +163,8 @@ class Native(Engine):
         terms = {name: vectors[rows] for name, vectors in terms.items()}
         first = {name: vectors[:, :1].double() for name, vectors in terms.items()}  # all numbers are pulled alike
         pull = correct(none, none + 1, none, **first) - correct(none, none, none, **first)
-        shift = correct(torch.zeros(1, len(start)), start, start, **terms) if terms else None
-        return _numbers(pull.expand(k, 1)), _numbers(shift)
+        shift = correct(torch.zeros(1, len(start)), start, start, **terms)
+        return _numbers(pull, k), _numbers(shift, k)
 
 
 def batch_plans_in_c(seed: int, round_: int, clients: Ints, train: Ranges, local: LocalSGD) -> Ints:
@@ -271,8 +273,6 @@ def _at(array: NDArray[Any] | None) -> int | None:
     return None if array is None else array.ctypes.data
 
 
-def _numbers(tensor: Tensor | None) -> Float32s | None:
-    """Return the numbers as float32, None where all are 0."""
-    if tensor is None or not tensor.any():
-        return None
-    return np.ascontiguousarray(tensor.float().numpy())
+def _numbers(tensor: Tensor, k: int) -> Float32s | None:
+    """Return k rows of float32, None where all numbers are 0."""
+    return np.ascontiguousarray(tensor.float().expand(k, -1).numpy()) if tensor.any() else None

@@ -97,7 +97,7 @@ def _compile(compiler: tuple[str, ...], target: Path) -> None:
 def _cache_folder() -> Path:
     import pooch
 
-    return Path(pooch.os_cache("fedreach"))
+    return Path(pooch.os_cache("fedreach")) / "native"
 
 
 def _ours(folder: Path) -> bool:

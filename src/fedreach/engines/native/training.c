@@ -308,8 +308,8 @@ static void backward(
             transposed(inputs, m, dx_across, 0, examples, model->dx[l], before);
         }
         product(inputs, wide, m, model->x[l], 1, before, dy, wide, own, wide, scale, add);
-        if (layer->bias < 0) continue; /* its row stays 0 */
         if (!add) memset(bias, 0, sizeof *bias * wide);
+        if (layer->bias < 0) continue; /* its row stays 0 */
         for (int64_t i = 0; i < m; i++)
             for (int64_t j = 0; j < wide; j++) bias[j] += scale * dy[i * wide + j];
     }
