@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -18,7 +18,7 @@ from fedreach.engines import Native, Sequential
 from fedreach.engines.batches import batch_plans
 from fedreach.engines.native import engine as native
 from fedreach.engines.native import library
-from fedreach.errors import ConfigError
+from fedreach.errors import ConfigError, TrainingError
 from fedreach.federation.round import weighted_sum
 from fedreach.federation.solvers import FedAvg, FedProx, LocalSGD
 from fedreach.models import build
@@ -199,6 +199,49 @@ def test_another_numpy_that_draws_otherwise_is_followed(federated, monkeypatch):
     assert both(module, data)[1].update.tobytes() == expected.tobytes()
 
 
+def test_numbers_of_other_types_are_taken_as_they_are_meant(federated):
+    module, data = build("linear", (5,), 3, seed=1), federated(SIZES, (5,), "features")
+    narrow = Ranges(data.train.order.astype(np.int32), np.repeat(data.train.offsets, 2)[::2])
+    other = replace(data, train=narrow)
+    one = Native(module, data, FedAvg(), LocalSGD(), 5)
+    two = Native(module, other, FedAvg(), LocalSGD(), np.int64(5))
+    expected = one.train(one.initial, IDS, 1, 0.1).update
+    assert two.train(two.initial, IDS.astype(np.int32), np.int64(1), 0.1).update.tobytes() == expected.tobytes()
+
+
+def test_what_would_lead_c_astray_is_refused(federated):
+    module, data = build("linear", (5,), 3, seed=1), federated(SIZES, (5,), "features")
+    engine = Native(module, data, FedAvg(), LocalSGD(), 5)
+    with pytest.raises(ValueError, match="one weight for each of the 4 updates"):
+        engine.add_up(np.ones(3), np.ones((4, 2), np.float32))
+    empty = Ranges(data.train.order, np.array([0, 12, 12, 19, 24]))
+    engine = Native(module, replace(data, train=empty), FedAvg(), LocalSGD(), 5)
+    with pytest.raises(TrainingError, match="Client 1 has no examples"):
+        engine.train(engine.initial, IDS, 1, 0.1)
+    with pytest.raises(ConfigError, match="from 0 to 2, as there are 3 classes; got 0 to 3"):
+        Native(module, replace(data, labels=data.labels + (data.labels == 2)), FedAvg(), LocalSGD(), 5)
+
+
+@pytest.mark.parametrize("name", ["train_samples", "test_samples"])
+def test_it_judges_as_torch_does(name, federated):
+    data = federated((150, 2, 40, 70), (3, 4, 4), "image")
+    module = build("mlp", (3, 4, 4), 3, seed=1, options={"hidden": [20, 7]})
+    plain, engine = (kind(module, data, FedAvg(), LocalSGD(), 5) for kind in (Sequential, Native))
+    params, index = plain.initial * 3, np.arange(len(getattr(plain, name)))[::-1].copy()
+    (right, loss), (right_in_c, loss_in_c) = (e.predict(params, getattr(e, name), index) for e in (plain, engine))
+    np.testing.assert_array_equal(right_in_c, right)
+    np.testing.assert_allclose(loss_in_c, loss, rtol=1e-5, atol=1e-6)
+    assert 0 < right.mean() < 1
+    params[:] = np.nan
+    right, loss = engine.predict(params, getattr(engine, name), index)
+    np.testing.assert_array_equal(right, plain.predict(params, getattr(plain, name), index)[0])
+    assert np.isnan(loss).all()
+    others = engine.test_samples.relabelled(np.zeros(len(engine.test_samples), np.int64))
+    assert engine.predict(plain.initial, others, np.arange(5))[0].tolist() == (
+        plain.predict(plain.initial, others, np.arange(5))[0].tolist()
+    )
+
+
 def test_groups_hold_everybody_once_and_become_smaller(federated, monkeypatch):
     monkeypatch.setattr(native, "PRODUCTS", 50)
     monkeypatch.setattr(native, "PRODUCTS_OF_A_CLIENT", 1)
@@ -263,13 +306,13 @@ def refused(federated):
 
 def test_it_is_compiled_once_and_kept(no_library):
     first = library.library()
-    (kept,) = (no_library / "cache").iterdir()
+    (kept,) = (no_library / "cache" / "native").iterdir()
     made = kept.stat().st_mtime_ns
     library.library.cache_clear()
     again = library.library()
     assert again is not first
     assert kept.stat().st_mtime_ns == made
-    assert [path.suffix for path in (no_library / "cache").iterdir()] == [".so"]
+    assert [path.suffix for path in (no_library / "cache" / "native").iterdir()] == [".so"]
 
 
 def test_without_a_compiler_it_says_so_and_auto_takes_another_engine(no_library, federated, monkeypatch):
@@ -289,11 +332,42 @@ def test_the_compiler_that_cc_names_is_taken(no_library, federated, monkeypatch)
     assert "CC names 'no-such-compiler', which is not there" in refused(federated)
     monkeypatch.setenv("CC", "false")
     assert "false failed" in refused(federated)
+    monkeypatch.setenv("CC", "true")  # it ends well, but with nothing
+    assert "true failed" in refused(federated)
+    monkeypatch.setenv("CC", "gcc '-O1")
+    assert "CC is no command" in refused(federated)
+
+
+def test_what_a_compiler_says_in_other_letters_is_no_obstacle(no_library, federated, monkeypatch):
+    script = no_library / "compiler"
+    script.write_bytes(b"#!/bin/sh\nprintf 'error: gr\\374ner' >&2\nexit 1\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("CC", str(script))
+    assert "failed: error: gr\ufffdner" in refused(federated)
+
+
+def test_a_library_of_which_a_part_is_missing_is_compiled_anew(no_library):
+    library.library()
+    (kept,) = (no_library / "cache" / "native").iterdir()
+    whole = kept.read_bytes()
+    for part in (b"", whole[:100], whole[:5000], whole[: len(whole) // 2] + bytes(len(whole) // 2)):
+        library.library.cache_clear()
+        kept.unlink()  # what is loaded may be mapped
+        kept.write_bytes(part)
+        assert library.library().memory_numbers
+        assert whole in [path.read_bytes() for path in (no_library / "cache" / "native").iterdir()]
+
+
+def test_elsewhere_than_on_posix_it_says_so(no_library, federated, monkeypatch):
+    monkeypatch.setattr(library.os, "name", "nt")
+    monkeypatch.setattr(library.platform, "system", lambda: "Windows")
+    with pytest.raises(library.NoLibraryError, match="for Linux and macOS, and this is Windows"):
+        library.library()
 
 
 def test_a_cache_that_others_can_write_to_is_not_trusted(no_library, monkeypatch):
-    folder = no_library / "cache"
-    folder.mkdir()
+    folder = no_library / "cache" / "native"
+    folder.mkdir(parents=True)
     folder.chmod(0o777)
     monkeypatch.setattr(library.tempfile, "gettempdir", lambda: str(no_library / "tmp"))
     library.library()

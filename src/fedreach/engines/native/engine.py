@@ -20,13 +20,13 @@ from torch import Tensor, nn
 
 from fedreach.arrays import Bools, Float32s, Floats, Ints
 from fedreach.data.federated import FederatedData, Ranges
-from fedreach.engines.base import Engine, Samples, Terms
+from fedreach.engines.base import SAMPLES, Engine, Samples, Terms
 from fedreach.engines.batches import batch_plans
 from fedreach.engines.chain import leaves_alone
 from fedreach.engines.layers import Dense
 from fedreach.engines.native.library import NoLibraryError, library
 from fedreach.engines.recognition import NotAChainError, chain_of
-from fedreach.errors import ConfigError
+from fedreach.errors import ConfigError, TrainingError
 from fedreach.federation.protocols import is_affine
 from fedreach.federation.solvers import LocalSGD, LocalSolver
 
@@ -69,14 +69,24 @@ class Native(Engine):
                 f"{type(solver).__name__} does not. Use 'auto'."
             )
         super().__init__(module, data, solver, local, *others, **options)
-        if self.device.type != "cpu" or self.train_samples.x.dtype not in (torch.uint8, torch.float32):
-            raise ConfigError(
-                "engine.name = 'native' needs examples of bytes or float32 in main memory; got "
-                f"{self.train_samples.x.dtype} on {self.device}. Use 'auto'."
-            )
+        own = {name: samples for name in SAMPLES if (samples := getattr(self, name)) is not None}
+        for samples in own.values():
+            if self.device.type != "cpu" or samples.x.dtype not in (torch.uint8, torch.float32):
+                raise ConfigError(
+                    "engine.name = 'native' needs examples of bytes or float32 in main memory; got "
+                    f"{samples.x.dtype} on {self.device}. Use 'auto'."
+                )
+            low, high = samples.y.aminmax()
+            if low < 0 or high >= d.num_classes:
+                raise ConfigError(
+                    f"Labels must be from 0 to {d.num_classes - 1}, as there are {d.num_classes} classes; got "
+                    f"{int(low)} to {int(high)}."
+                )
         self.uncorrected = leaves_alone(solver)
         self.table = _table(layers)
-        self.samples = _Samples.of(self.train_samples)
+        self.samples = {name: _Samples.of(samples) for name, samples in own.items()}
+        ranges = (data.train.order, data.train.offsets)
+        self.ranges = Ranges(*(np.ascontiguousarray(numbers, np.int64) for numbers in ranges))
         self.memory = np.empty(0, np.float32)
         self.were_finite = np.empty(0, np.bool_)
         self.products = 3 * sum(layer.inputs * layer.outputs for layer in layers)  # of an example in a step
@@ -98,7 +108,7 @@ class Native(Engine):
         self, start: Tensor, ids: Ints, round_: int, rate: float, update: Tensor, group: Ints, terms: Terms
     ) -> tuple[Floats, Ints]:
         """Train each client from the (d,) `start`."""
-        clients = np.ascontiguousarray(ids[group])
+        clients, group = (np.ascontiguousarray(numbers, np.int64) for numbers in (ids[group], group))
         plans = self._plans(clients, round_)
         k, steps, batch = plans.shape
         pull, shift = (None, None) if self.uncorrected else self._correction(k, start, terms, group)
@@ -107,18 +117,17 @@ class Native(Engine):
         self.were_finite = np.empty(k, np.bool_)
         loss, examples, taken = np.empty(k), np.empty(k, np.int64), np.empty(k, np.int64)
         self.library.train(
-            len(self.table),
-            self.table.ctypes.data,
-            ctypes.addressof(self.samples),
+            *self._layers(),
+            ctypes.addressof(self.samples["train_samples"]),
             ctypes.addressof(rule),
             k,
             steps,
             batch,
             plans.ctypes.data,
             start.data_ptr(),
-            self._memory_at(rule, steps, batch),
+            self._memory_at(self.library.memory_numbers(*self._layers(), ctypes.addressof(rule), steps, batch)),
             update.shape[1],
-            np.ascontiguousarray(group).ctypes.data,
+            group.ctypes.data,
             update.data_ptr(),
             self.were_finite.ctypes.data,
             loss.ctypes.data,
@@ -138,22 +147,45 @@ class Native(Engine):
         if update.dtype != np.float32 or step != 4 or stride % 4:
             return super().add_up(weights, update)
         total, weights = np.empty(d), np.ascontiguousarray(weights, np.float64)
+        if weights.shape != (k,):
+            raise ValueError(f"There must be one weight for each of the {k} updates; got {weights.shape}.")
         self.library.add_up(k, d, weights.ctypes.data, update.ctypes.data, stride // 4, total.ctypes.data)
         return total
 
     def _plans(self, clients: Ints, round_: int) -> Ints:
         """Return what `batch_plans` returns."""
-        local, train = self.local, self.data.train
+        local, train = self.local, self.ranges
         if not _draws_as_numpy_does():
             return batch_plans(self.seed, round_, clients, [train[int(client)] for client in clients], local)
         return batch_plans_in_c(self.seed, round_, clients, train, local)
 
-    def _memory_at(self, rule: _Rule, steps: int, batch: int) -> int:
-        """Return where working memory for such training begins: with a line of the cache."""
-        at_rule = ctypes.addressof(rule)
-        size = self.library.memory_numbers(len(self.table), self.table.ctypes.data, at_rule, steps, batch) + 16
-        if len(self.memory) < size:
-            self.memory = np.empty(size, np.float32)
+    def predict_part(
+        self, part: slice, params: Float32s, samples: str | Samples, index: Ints, right: Bools, loss: Float32s
+    ) -> None:
+        """Write what the model says about a part of the samples; of its own, the name."""
+        if not isinstance(samples, str):  # made by somebody else, of whatever type
+            super().predict_part(part, params, samples, index, right, loss)
+            return
+        some = index[part]
+        self.library.predict(
+            *self._layers(),
+            ctypes.addressof(self.samples[samples]),
+            len(some),
+            some.ctypes.data,
+            params.ctypes.data,
+            self._memory_at(self.library.memory_for_predicting(*self._layers())),
+            right[part].ctypes.data,
+            loss[part].ctypes.data,
+        )
+
+    def _layers(self) -> tuple[int, int]:
+        """Return how many layers there are, and where they are described."""
+        return len(self.table), self.table.ctypes.data
+
+    def _memory_at(self, size: int) -> int:
+        """Return where working memory for so many numbers begins: with a line of the cache."""
+        if len(self.memory) < size + 16:
+            self.memory = np.empty(size + 16, np.float32)
         at: int = self.memory.ctypes.data
         return at + -at % 64
 
@@ -170,10 +202,12 @@ class Native(Engine):
 def batch_plans_in_c(seed: int, round_: int, clients: Ints, train: Ranges, local: LocalSGD) -> Ints:
     """Return the plans (k, steps, batch) of clients, as `batch_plans` does, drawn in C."""
     sizes = train.offsets[clients + 1] - train.offsets[clients]
+    if not sizes.all():
+        raise TrainingError(f"Client {clients[sizes == 0][0]} has no examples to train on.")
     largest = int(sizes.max())
     batch = min(local.batch_size, largest)
     steps = local.steps or local.epochs * -(-largest // batch)
-    words = np.array([*_words(seed), zlib.crc32(b"batches"), round_, 0], np.uint32)
+    words = np.array([*_words(int(seed)), zlib.crc32(b"batches"), round_, 0], np.uint32)
     spare, plans = np.empty(largest, np.int64), np.empty((len(clients), steps, batch), np.int64)
     library().draw_plans(
         len(words),

@@ -15,6 +15,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -37,73 +38,82 @@ def library() -> ctypes.CDLL:
     Raises:
         NoLibraryError: If there is no compiler, or it does not do its work.
     """
+    if os.name != "posix":
+        raise NoLibraryError(f"it is for Linux and macOS, and this is {platform.system()}")
     compiler = _compiler()
-    code = [source.read_text(encoding="utf-8") for source in SOURCES]
-    kind = "\n".join((*code, *compiler, *OPTIONS, platform.platform(), _processor()))
-    name = f"native-{hashlib.sha256(kind.encode()).hexdigest()[:16]}.so"
-    for folder in (_cache_folder(), Path(tempfile.gettempdir()) / f"fedreach-{os.getuid()}"):
-        target = folder / name
-        try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if not _ours(folder):
-                continue
-            if not target.exists():
-                _compile(compiler, target)
-            return _declared(ctypes.CDLL(str(target)))
-        except OSError as error:  # a folder that may not be written to, or from which nothing may be loaded
-            cause = error
+    cause: object = "other users may write to its folders"
+    try:
+        code = [source.read_text(encoding="utf-8") for source in SOURCES]
+        kind = "\n".join((*code, *compiler, *OPTIONS, platform.platform(), _processor()))
+        name = f"native-{_short_hash(kind.encode())}"
+        for folder in _folders():
+            try:
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                if _ours(folder):
+                    return _declared(ctypes.CDLL(str(_kept(folder, name) or _compiled(compiler, folder, name))))
+            except OSError as error:  # a folder that may not be written to, or from which nothing may be loaded
+                cause = error
+    except OSError as error:
+        cause = error
     raise NoLibraryError(f"what was compiled cannot be stored or loaded ({cause})")
 
 
-def _declared(made: ctypes.CDLL) -> ctypes.CDLL:
-    """Say what the functions take: places in memory and whole numbers."""
-    place, number = ctypes.c_void_p, ctypes.c_int64
-    made.memory_numbers.argtypes, made.memory_numbers.restype = (number, place, place, number, number), number
-    made.train.argtypes = (number, *[place] * 3, *[number] * 3, *[place] * 3, number, *[place] * 6)
-    made.draw_plans.argtypes = (number, place, number, *[place] * 3, *[number] * 4, place, place)
-    made.add_up.argtypes = (number, number, place, place, number, place)
-    for function in (made.train, made.draw_plans, made.add_up):
-        function.restype = None
-    return made
-
-
-def _compiler() -> tuple[str, ...]:
-    named = shlex.split(os.environ.get("CC", ""))
-    for command in [named] if named else [[name] for name in COMPILERS]:
-        found = shutil.which(command[0])
-        if found:
-            return (found, *command[1:])
-    what = f"CC names {named[0]!r}, which is not there" if named else "there is no C compiler (cc, gcc or clang)"
-    raise NoLibraryError(what)
-
-
-def _compile(compiler: tuple[str, ...], target: Path) -> None:
-    """Compile into a file of another name, and only then give it its own: others may be doing the same."""
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        made = Path(folder) / target.name
-        for options in FOR_THIS_PROCESSOR:
-            command = [*compiler, *OPTIONS, *options, "-o", str(made), *map(str, SOURCES), "-lm"]
-            try:
-                done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-            except subprocess.TimeoutExpired:
-                raise NoLibraryError(f"{compiler[0]} took more than {SECONDS} s") from None
-            if done.returncode == 0:
-                made.replace(target)
-                return
-    first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:200])
-    raise NoLibraryError(f"{compiler[0]} failed: {first}")
+def _folders() -> Iterator[Path]:
+    """Yield where the library may stand: in the user's cache, else among temporary files."""
+    yield _cache_folder() / "native"
+    yield Path(tempfile.gettempdir()) / f"fedreach-{os.getuid()}"
 
 
 def _cache_folder() -> Path:
     import pooch
 
-    return Path(pooch.os_cache("fedreach")) / "native"
+    return Path(pooch.os_cache("fedreach"))
 
 
 def _ours(folder: Path) -> bool:
     """Return whether nobody else may put a library there."""
     found = folder.stat()
     return found.st_uid == os.getuid() and not found.st_mode & 0o022
+
+
+def _kept(folder: Path, name: str) -> Path | None:
+    """Return the library that was compiled before, if it is whole: loading a part of one would end the process."""
+    for path in folder.glob(f"{name}-*.so"):
+        if path.stem == f"{name}-{_short_hash(path.read_bytes())}":
+            return path
+    return None
+
+
+def _compiled(compiler: tuple[str, ...], folder: Path, name: str) -> Path:
+    """Compile into a file of another name, and only then give it its own: others may be doing the same."""
+    with tempfile.TemporaryDirectory(dir=folder) as own:
+        made = Path(own) / "made.so"
+        for options in FOR_THIS_PROCESSOR:
+            command = [*compiler, *OPTIONS, *options, "-o", str(made), *map(str, SOURCES), "-lm"]
+            try:
+                done = subprocess.run(
+                    command, capture_output=True, encoding="utf-8", errors="replace", timeout=SECONDS, check=False
+                )
+            except subprocess.TimeoutExpired:
+                raise NoLibraryError(f"{compiler[0]} took more than {SECONDS} s") from None
+            if done.returncode == 0 and made.exists():
+                return made.replace(folder / f"{name}-{_short_hash(made.read_bytes())}.so")
+    first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:200])
+    raise NoLibraryError(f"{compiler[0]} failed: {first}")
+
+
+def _compiler() -> tuple[str, ...]:
+    """Return the command of a C compiler: what CC says, or one of the usual names."""
+    try:
+        named = shlex.split(os.environ.get("CC", ""))
+    except ValueError as error:
+        raise NoLibraryError(f"CC is no command ({error})") from error
+    for command in [named] if named else [[name] for name in COMPILERS]:
+        found = shutil.which(command[0])
+        if found:
+            return (found, *command[1:])
+    what = f"CC names {named[0]!r}, which is not there" if named else "there is no C compiler (cc, gcc or clang)"
+    raise NoLibraryError(what)
 
 
 def _processor() -> str:
@@ -114,3 +124,21 @@ def _processor() -> str:
         return platform.processor()
     kinds = ("model name", "flags", "Features", "CPU part")
     return "\n".join(sorted({line for line in lines if line.startswith(kinds)}))
+
+
+def _short_hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _declared(made: ctypes.CDLL) -> ctypes.CDLL:
+    """Say what the functions take: places in memory and whole numbers."""
+    place, number = ctypes.c_void_p, ctypes.c_int64
+    made.memory_numbers.argtypes, made.memory_numbers.restype = (number, place, place, number, number), number
+    made.train.argtypes = (number, *[place] * 3, *[number] * 3, *[place] * 3, number, *[place] * 6)
+    made.memory_for_predicting.argtypes, made.memory_for_predicting.restype = (number, place), number
+    made.predict.argtypes = (number, place, place, number, *[place] * 5)
+    made.draw_plans.argtypes = (number, place, number, *[place] * 3, *[number] * 4, place, place)
+    made.add_up.argtypes = (number, number, place, place, number, place)
+    for function in (made.train, made.predict, made.draw_plans, made.add_up):
+        function.restype = None
+    return made

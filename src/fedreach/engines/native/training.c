@@ -263,6 +263,22 @@ static inline vector exponential(vector x)
     return (vector)((integers)(p * x * x + x + 1.0f) + exponent);
 }
 
+/* Write e^(z - top) for one row of logits, zeros behind it; return log(sum of e^z) - z[label], the loss. */
+static float loss_of(int64_t classes, const float *z, int64_t label, float *powers, float *sum)
+{
+    int64_t wide = padded(classes);
+    float top = z[0], sound = 0;
+    for (int64_t j = 0; j < classes; j++) {
+        top = z[j] > top ? z[j] : top;
+        sound += z[j] * 0; /* not a number if one logit is none, or infinite */
+    }
+    for (int64_t j = 0; j < wide; j += LANES) *(vector *)(powers + j) = exponential(*(const vector *)(z + j) - top);
+    for (int64_t j = classes; j < wide; j++) powers[j] = 0;
+    *sum = sound;
+    for (int64_t j = 0; j < classes; j++) *sum += powers[j];
+    return logf(*sum) - (z[label] - top);
+}
+
 /* Write the gradient of the mean cross-entropy by the logits; return the sum of the losses. */
 static double errors(const Model *model, int64_t m, const int64_t *sample, const int64_t *labels)
 {
@@ -271,19 +287,11 @@ static double errors(const Model *model, int64_t m, const int64_t *sample, const
     for (int64_t i = 0; i < m; i++) {
         float *z = model->x[model->count] + i * wide, *g = model->dx[model->count] + i * wide;
         int64_t label = labels[sample[i]];
-        float top = z[0], sound = 0, all = 0;
-        for (int64_t j = 0; j < classes; j++) {
-            top = z[j] > top ? z[j] : top;
-            sound += z[j] * 0; /* not a number if one logit is none, or infinite */
-        }
-        for (int64_t j = 0; j < wide; j += LANES) *(vector *)(g + j) = exponential(*(const vector *)(z + j) - top);
-        for (int64_t j = 0; j < classes; j++) all += g[j];
-        all += sound;
-        float share = 1 / (all * m);
+        float sum;
+        loss += loss_of(classes, z, label, g, &sum);
+        float share = 1 / (sum * m);
         for (int64_t j = 0; j < classes; j++) g[j] *= share;
-        for (int64_t j = classes; j < wide; j++) g[j] = 0;
         g[label] -= 1.0f / m;
-        loss += logf(all) - (z[label] - top);
     }
     return loss;
 }
@@ -531,5 +539,43 @@ void train(
         finite[client] = write_move(model, first, weights, work.start, flat);
         if (spans) finite[client] &= write_span(model, &work.span, seen, rate, flat);
         examples[client] = seen;
+    }
+}
+
+/* ------------------------------------------------------------------------------------------------- evaluation */
+
+enum { ABOUT = 64 }; /* examples at a time */
+
+/* Numbers of working memory that `predict` needs. */
+int64_t memory_for_predicting(int64_t count, const Layer *layers)
+{
+    Memory memory = {0};
+    Model model = laid_out(count, layers, ABOUT, &memory);
+    take(&memory, model.numbers);
+    return memory.used;
+}
+
+/* Write for each of m samples whether a model, a flat vector, is right, and its loss. */
+void predict(
+    int64_t count, const Layer *layers, const Samples *samples, int64_t m, const int64_t *sample, const float *flat,
+    float *given, int8_t *right, float *loss)
+{
+    Memory memory = {.begin = given};
+    Model model = laid_out(count, layers, ABOUT, &memory);
+    float *weights = take(&memory, model.numbers), sum;
+    int64_t classes = model.classes, wide = padded(classes);
+    bring(&model, flat, weights);
+    for (int64_t begin = 0; begin < m; begin += ABOUT) {
+        int64_t some = m - begin < ABOUT ? m - begin : ABOUT;
+        gather(samples, some, sample + begin, layers[0].inputs, model.x[0]);
+        forward(&model, 0, weights, some);
+        for (int64_t i = 0; i < some; i++) {
+            const float *z = model.x[count] + i * wide;
+            int64_t label = samples->labels[sample[begin + i]], best = 0;
+            for (int64_t j = 1; j < classes; j++) /* as torch does, what is no number counts as the largest */
+                if (z[j] > z[best] || (z[j] != z[j] && z[best] == z[best])) best = j;
+            right[begin + i] = best == label;
+            loss[begin + i] = loss_of(classes, z, label, model.dx[count], &sum);
+        }
     }
 }
