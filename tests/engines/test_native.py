@@ -20,7 +20,7 @@ from fedreach.engines.native import engine as native
 from fedreach.engines.native import library
 from fedreach.errors import ConfigError, TrainingError
 from fedreach.federation.round import weighted_sum
-from fedreach.federation.solvers import FedAvg, FedProx, LocalSGD
+from fedreach.federation.solvers import FedAvg, FedProx, LocalSGD, Scaffold
 from fedreach.models import build
 
 SIZES = (13, 2, 8, 6)
@@ -184,10 +184,11 @@ def test_batches_are_drawn_as_numpy_draws_them():
     locals_ += [LocalSGD(batch_size=b, steps=s) for b in (1, 7, 64) for s in (1, 5, 200)]
     for number, local in enumerate(locals_):
         for seed in (number, 2**31 + number, 2**64 + 1, 2**150 + 3):
-            clients = rng.permutation(len(sizes))[: rng.integers(1, len(sizes))]
-            found = native.batch_plans_in_c(seed, number, clients, train, local)
-            expected = batch_plans(seed, number, clients, [train[client] for client in clients], local)
-            np.testing.assert_array_equal(found, expected)
+            for client in rng.permutation(len(sizes))[:5]:
+                found = native.batch_plan_in_c(seed, number, client, train, local)
+                np.testing.assert_array_equal(
+                    found, batch_plans(seed, number, np.array([client]), [train[client]], local)[0]
+                )
     assert native._draws_as_numpy_does()
 
 
@@ -195,8 +196,17 @@ def test_another_numpy_that_draws_otherwise_is_followed(federated, monkeypatch):
     module, data = build("linear", (5,), 3, seed=1), federated(SIZES, (5,), "features")
     expected = both(module, data)[1].update
     monkeypatch.setattr(native, "_draws_as_numpy_does", lambda: False)
-    monkeypatch.setattr(native, "batch_plans_in_c", None)
+    asked = []
+    monkeypatch.setattr(native, "batch_plans", lambda *arguments: asked.append(1) or batch_plans(*arguments))
     assert both(module, data)[1].update.tobytes() == expected.tobytes()
+    assert len(asked) == len(IDS)
+    solver, rng = Strength(), np.random.Generator(np.random.Philox(1))
+    terms = {"strength": rng.random((4, 1), np.float32), "memory": rng.random((4, 18), np.float32)}
+    one, other = (
+        engine.train(engine.initial, IDS, 1, 0.1, terms).update
+        for engine in (kind(module, data, solver, LocalSGD(batch_size=4), 3) for kind in (Sequential, Native))
+    )
+    np.testing.assert_allclose(other, one, rtol=0, atol=1e-5)
 
 
 def test_numbers_of_other_types_are_taken_as_they_are_meant(federated):
@@ -242,12 +252,21 @@ def test_it_judges_as_torch_does(name, federated):
     )
 
 
+def test_data_without_a_test_set_will_do(federated):
+    data = federated(SIZES, (5,), "features")
+    d = replace(data.dataset, test_x=data.dataset.test_x[:0], test_y=data.dataset.test_y[:0])
+    one, other = both(build("linear", (5,), 3, seed=1), replace(data, dataset=d))
+    np.testing.assert_allclose(other.update, one.update, rtol=0, atol=1e-5)
+
+
 def test_groups_hold_everybody_once_and_become_smaller(federated, monkeypatch):
     monkeypatch.setattr(native, "PRODUCTS", 50)
     monkeypatch.setattr(native, "PRODUCTS_OF_A_CLIENT", 1)
     data = federated(tuple(range(2, 40)), (5,), "features")
-    engine = Native(build("linear", (5,), 3, seed=1), data, FedAvg(), LocalSGD(), 0)
+    engine = Native(build("linear", (5,), 3, seed=1), data, FedAvg(), LocalSGD(), 0, threads=1)
     ids = np.arange(38)[::-1].copy()
+    assert [len(group) for group in engine.groups(ids)] == [38]  # nobody else could take a part
+    engine.at_a_time = 3
     groups = engine.groups(ids)
     assert sorted(np.concatenate(groups)) == ids[::-1].tolist()
     work = [int(data.train.sizes[ids[group]].sum()) for group in groups]
@@ -255,6 +274,28 @@ def test_groups_hold_everybody_once_and_become_smaller(federated, monkeypatch):
     assert work[0] == max(work)
     assert work[-1] < work[0] / 2
     assert len(engine.groups(ids[:1])) == 1
+
+
+def test_a_client_trains_to_the_same_bits_in_any_group(federated):
+    torch.manual_seed(0)
+    data = federated((200, 60, 20, 3), (141,), "features")  # only some see so few that the first layer is formed last
+    for solver in (FedAvg(), FedProx(mu=0.1), Scaffold()):
+        engine = Native(broad(), data, solver, LocalSGD(batch_size=8), 3)
+        drift = np.zeros((4, engine.num_trainable), np.float32)
+        drift[1] = 0.01
+        terms = {"drift": drift} if isinstance(solver, Scaffold) else {}
+        together = engine.train(engine.initial, IDS, 1, 0.1, terms).update
+        for some in ([0], [1], [2], [3], [2, 3], [0, 2]):
+            own = {name: rows[some] for name, rows in terms.items()}
+            apart = engine.train(engine.initial, np.array(some), 1, 0.1, own).update
+            assert apart.tobytes() == together[some].tobytes()
+
+
+def test_one_large_client_costs_the_others_no_memory(federated):
+    data = federated((20_000, *[5] * 300), (3,), "features")
+    engine = Native(build("linear", (3,), 3, seed=1), data, FedAvg(), LocalSGD(batch_size=10, epochs=3), 0)
+    engine.train(engine.initial, np.arange(301), 1, 0.1)
+    assert engine.room.nbytes < 8 * 20_000 * 4 + 1000
 
 
 @dataclass(frozen=True)
@@ -356,6 +397,16 @@ def test_a_library_of_which_a_part_is_missing_is_compiled_anew(no_library):
         kept.write_bytes(part)
         assert library.library().memory_numbers
         assert whole in [path.read_bytes() for path in (no_library / "cache" / "native").iterdir()]
+
+
+def test_a_user_without_a_home_has_it_among_temporary_files(no_library, monkeypatch):
+    def homeless():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(library, "_cache_folder", homeless)
+    monkeypatch.setattr(library.tempfile, "gettempdir", lambda: str(no_library / "tmp"))
+    assert library.library().train
+    assert [path.suffix for path in (no_library / "tmp").glob("*/*")] == [".so"]
 
 
 def test_elsewhere_than_on_posix_it_says_so(no_library, federated, monkeypatch):

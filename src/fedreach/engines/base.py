@@ -125,7 +125,8 @@ class Engine(ABC):
 
     A cohort is cut into groups of clients that are trained together. On a CPU, `threads` groups are trained at a
     time, each by a process with single-threaded kernels, see `fedreach.engines.workers`: small steps do not keep
-    several cores busy. As the groups do not depend on the number of threads, neither does any result, bit for bit.
+    several cores busy. Either the groups do not depend on the number of threads, or what a client gives does not depend on its group:
+    so no result does, bit for bit.
 
     Args:
         module: The model; its present numbers are the initial parameters. It is copied.
@@ -167,6 +168,7 @@ class Engine(ABC):
         allowed = most_workers() if self.device.type == "cpu" else 1
         self.threads = threads if allowed is None else min(threads, allowed)
         self.workers = Workers(self, self.threads)
+        self.at_a_time = self.threads  # groups that are trained at the same time, on all machines
 
     @property
     def num_trainable(self) -> int:

@@ -1,7 +1,8 @@
 """Many processes train one cohort: rank 0 decides and keeps all state, the others serve it.
 
 The groups of clients are those of the inner engine, and only who trains them depends on the ranks. Each group's numbers
-are computed by the same kernels on the same values wherever that is, and rank 0 puts them where they belong before
+are computed by the same kernels on the same values wherever that is (where groups depend on the number of ranks, clients do
+not depend on their groups), and rank 0 puts them where they belong before
 anything is summed. So the number of ranks changes no bit of a run.
 """
 
@@ -37,6 +38,7 @@ class Distributed(Engine):
 
     def __init__(self, inner: Engine, ranks: Ranks) -> None:
         self.inner, self.ranks = inner, ranks
+        inner.at_a_time = inner.threads * ranks.size
         self._model: Float32s | None = None  # what all ranks hold
         self._examples, self._seconds = np.zeros(ranks.size), np.zeros(ranks.size)
 

@@ -1,9 +1,9 @@
-/* Which examples clients see in which step: `fedreach.engines.batches.batch_plans`, number by number.
+/* Which examples a client sees in which step: `fedreach.engines.batches.batch_plans`, number by number.
 
    Each client has a generator of its own, as `fedreach.streams.generator` makes it: NumPy's SeedSequence seeds a
    Philox4x64-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011). */
 
-#include <stdint.h>
+#include "batches.h"
 #include <string.h>
 
 typedef struct {
@@ -84,35 +84,26 @@ static uint32_t up_to(Generator *generator, uint32_t most)
     return drawn;
 }
 
-/* Fill plan (clients x steps x width) with samples, -1 where a batch, or a client's training, is over.
+/* Fill a client's plan (steps x batch) with its samples; -1 where a batch is not full.
 
-   words: (count,), of which the last is replaced by the client; order and offsets: client i owns order[offsets[i]] to
-   order[offsets[i + 1]]; epochs: of each client, or 0 for `steps` of each; spare: room for the largest client. */
-void draw_plans(
-    int64_t count, uint32_t *words, int64_t clients, const int64_t *ids, const int64_t *order, const int64_t *offsets,
-    int64_t largest_batch, int64_t epochs, int64_t steps, int64_t width, int64_t *spare, int64_t *plan)
+   words: (count,) of its generator; own: its `size` samples; each epoch is a fresh permutation, cut into batches of
+   `batch`; spare: room for `size` numbers. */
+void draw_plan(
+    int64_t count, const uint32_t *words, int64_t size, const int64_t *own, int64_t batch, int64_t steps, int64_t *spare,
+    int64_t *plan)
 {
-    memset(plan, -1, sizeof *plan * clients * steps * width);
-    for (int64_t row = 0; row < clients; row++, plan += steps * width) {
-        const int64_t *own = order + offsets[ids[row]];
-        int64_t size = offsets[ids[row] + 1] - offsets[ids[row]];
-        int64_t batch = size < largest_batch ? size : largest_batch, per_epoch = (size + batch - 1) / batch;
-        int64_t number = epochs ? epochs : (steps + per_epoch - 1) / per_epoch;
-        words[count - 1] = (uint32_t)ids[row];
-        Generator generator = seeded(count, words);
-        for (int64_t epoch = 0; epoch < number; epoch++) {
-            memcpy(spare, own, sizeof *own * size);
-            for (int64_t i = size - 1; i > 0; i--) {
-                uint32_t j = up_to(&generator, (uint32_t)i);
-                int64_t sample = spare[i];
-                spare[i] = spare[j];
-                spare[j] = sample;
-            }
-            for (int64_t step = 0; step < per_epoch && epoch * per_epoch + step < steps; step++) {
-                int64_t left = size - step * batch;
-                memcpy(plan + (epoch * per_epoch + step) * width, spare + step * batch,
-                       sizeof *spare * (left < batch ? left : batch));
-            }
+    Generator generator = seeded(count, words);
+    int64_t per_epoch = (size + batch - 1) / batch;
+    memset(plan, -1, sizeof *plan * steps * batch);
+    for (int64_t begin = 0; begin < steps; begin += per_epoch) {
+        memcpy(spare, own, sizeof *own * size);
+        for (int64_t i = size - 1; i > 0; i--) {
+            uint32_t j = up_to(&generator, (uint32_t)i);
+            int64_t sample = spare[i];
+            spare[i] = spare[j];
+            spare[j] = sample;
         }
+        int64_t room = (steps - begin) * batch;
+        memcpy(plan + begin * batch, spare, sizeof *spare * (size < room ? size : room));
     }
 }

@@ -36,8 +36,10 @@ PRODUCTS = 40_000_000
 """Multiplications that are worth handing to another process, and"""
 PRODUCTS_OF_A_CLIENT = 1_000_000
 """how many more a client costs, however little it trains."""
-SHARE = 8
-"""The next group has this part of what is left to do: large ones first, and small ones to end together."""
+SHARES = 2
+"""A process takes its part of what is left to do in so many pieces: large ones first, small ones to end together."""
+NUMBERS = 4_000_000
+"""Corrections of gradients that are handed to C at a time."""
 
 
 class Native(Engine):
@@ -76,7 +78,7 @@ class Native(Engine):
                     "engine.name = 'native' needs examples of bytes or float32 in main memory; got "
                     f"{samples.x.dtype} on {self.device}. Use 'auto'."
                 )
-            low, high = samples.y.aminmax()
+            low, high = samples.y.aminmax() if len(samples) else (0, 0)
             if low < 0 or high >= d.num_classes:
                 raise ConfigError(
                     f"Labels must be from 0 to {d.num_classes - 1}, as there are {d.num_classes} classes; got "
@@ -88,20 +90,27 @@ class Native(Engine):
         ranges = (data.train.order, data.train.offsets)
         self.ranges = Ranges(*(np.ascontiguousarray(numbers, np.int64) for numbers in ranges))
         self.memory = np.empty(0, np.float32)
+        self.room = np.empty(0, np.int64)
         self.were_finite = np.empty(0, np.bool_)
         self.products = 3 * sum(layer.inputs * layer.outputs for layer in layers)  # of an example in a step
 
     def groups(self, ids: Ints) -> list[Ints]:
-        """Return groups of clients that have enough to do, the largest clients first."""
+        """Return groups of clients that have enough to do, the largest clients first.
+
+        They depend on how many processes there are, unlike those of other engines: what a client's training gives does
+        not depend on its group.
+        """
         sizes, local = self.data.train.sizes[ids], self.local
         order = np.argsort(-sizes, kind="stable")
         examples = sizes * local.epochs if local.steps is None else np.minimum(sizes, local.batch_size) * local.steps
         done = np.cumsum((examples * self.products + PRODUCTS_OF_A_CLIENT)[order])
+        most = len(ids) if self.uncorrected else max(1, NUMBERS // self.layout.size)
         ends = [0]
         while ends[-1] < len(ids):
             before = int(done[ends[-1] - 1]) if ends[-1] else 0
-            work = max(PRODUCTS, (int(done[-1]) - before) // SHARE)
-            ends.append(min(len(ids), int(np.searchsorted(done, before + work)) + 1))
+            work = (int(done[-1]) - before) // (SHARES * self.at_a_time) if self.at_a_time > 1 else int(done[-1])
+            end = int(np.searchsorted(done, before + max(PRODUCTS, work))) + 1
+            ends.append(min(len(ids), end, ends[-1] + most))
         return [order[begin:end] for begin, end in pairwise(ends)]
 
     def train_group(
@@ -109,32 +118,63 @@ class Native(Engine):
     ) -> tuple[Floats, Ints]:
         """Train each client from the (d,) `start`."""
         clients, group = (np.ascontiguousarray(numbers, np.int64) for numbers in (ids[group], group))
-        plans = self._plans(clients, round_)
-        k, steps, batch = plans.shape
+        sizes = self.ranges.offsets[clients + 1] - self.ranges.offsets[clients]
+        if not sizes.all():
+            raise TrainingError(f"Client {clients[sizes == 0][0]} has no examples to train on.")
+        self.were_finite = np.empty(len(group), np.bool_)
+        if _draws_as_numpy_does():
+            return self._train(start, clients, round_, rate, update, group, terms, None)
+        found = []
+        for number, client in enumerate(clients):
+            plan = batch_plans(self.seed, round_, clients[number : number + 1], [self.ranges[int(client)]], self.local)
+            one = slice(number, number + 1)
+            found.append(self._train(start, clients[one], round_, rate, update, group[one], terms, plan, number))
+        losses, steps = (np.concatenate(column) for column in zip(*found, strict=True))
+        return losses, steps
+
+    def _train(
+        self,
+        start: Tensor,
+        clients: Ints,
+        round_: int,
+        rate: float,
+        update: Tensor,
+        group: Ints,
+        terms: Terms,
+        plan: Ints | None,
+        first: int = 0,
+    ) -> tuple[Floats, Ints]:
+        """Train clients, in batches that C draws or one client by this plan; `first` is where they are in the group."""
+        k, local = len(clients), self.local
         pull, shift = (None, None) if self.uncorrected else self._correction(k, start, terms, group)
-        local = self.local
         rule = _Rule(rate, local.momentum, local.weight_decay, local.clip_norm or 0.0, _at(pull), _at(shift))
-        self.were_finite = np.empty(k, np.bool_)
-        loss, examples, taken = np.empty(k), np.empty(k, np.int64), np.empty(k, np.int64)
+        order, offsets, words = self.ranges.order, self.ranges.offsets, _words(self.seed, round_)
+        largest = int((offsets[clients + 1] - offsets[clients]).max())
+        batch = min(local.batch_size, largest)
+        batches = _Batches(
+            batch, local.epochs, local.steps or 0, _at(order), _at(offsets), len(words), _at(words), _at(plan)
+        )
+        if len(self.room) < (needed := _room(largest, local)):
+            self.room = np.empty(needed, np.int64)
+        loss, taken = np.empty(k), np.empty(k, np.int64)
         self.library.train(
             *self._layers(),
             ctypes.addressof(self.samples["train_samples"]),
             ctypes.addressof(rule),
+            ctypes.addressof(batches),
             k,
-            steps,
-            batch,
-            plans.ctypes.data,
+            clients.ctypes.data,
             start.data_ptr(),
-            self._memory_at(self.library.memory_numbers(*self._layers(), ctypes.addressof(rule), steps, batch)),
+            self._memory_at(self.library.memory_numbers(*self._layers(), ctypes.addressof(rule), batch)),
+            self.room.ctypes.data,
             update.shape[1],
             group.ctypes.data,
             update.data_ptr(),
-            self.were_finite.ctypes.data,
+            self.were_finite[first:].ctypes.data,
             loss.ctypes.data,
-            examples.ctypes.data,
             taken.ctypes.data,
         )
-        return loss / examples, taken
+        return loss, taken
 
     def finite(self, update: Float32s, group: Ints) -> Bools:
         """Return whether all numbers of these rows are finite."""
@@ -151,13 +191,6 @@ class Native(Engine):
             raise ValueError(f"There must be one weight for each of the {k} updates; got {weights.shape}.")
         self.library.add_up(k, d, weights.ctypes.data, update.ctypes.data, stride // 4, total.ctypes.data)
         return total
-
-    def _plans(self, clients: Ints, round_: int) -> Ints:
-        """Return what `batch_plans` returns."""
-        local, train = self.local, self.ranges
-        if not _draws_as_numpy_does():
-            return batch_plans(self.seed, round_, clients, [train[int(client)] for client in clients], local)
-        return batch_plans_in_c(self.seed, round_, clients, train, local)
 
     def predict_part(
         self, part: slice, params: Float32s, samples: str | Samples, index: Ints, right: Bools, loss: Float32s
@@ -190,47 +223,48 @@ class Native(Engine):
         return at + -at % 64
 
     def _correction(self, k: int, start: Tensor, terms: Terms, group: Ints) -> tuple[Float32s | None, Float32s | None]:
-        """Return pull (k,) and shift (k, d) of a solver that adds pull (w - w0) + shift to a gradient g."""
+        """Return pull (k,) and shift (k, d) of a solver that adds pull (w - w0) + shift to a gradient g.
+
+        None stands for zeros. Only of a solver that treats all clients alike are they looked for: how a client trains
+        must not depend on who else is in its group.
+        """
         correct, none, rows = self.solver.correct, torch.zeros(1, 1), torch.from_numpy(group)
         terms = {name: vectors[rows] for name, vectors in terms.items()}
         first = {name: vectors[:, :1].double() for name, vectors in terms.items()}  # all numbers are pulled alike
         pull = correct(none, none + 1, none, **first) - correct(none, none, none, **first)
         shift = correct(torch.zeros(1, len(start)), start, start, **terms)
-        return _numbers(pull, k), _numbers(shift, k)
+        needed = (terms or numbers.any() for numbers in (pull, shift))
+        return tuple(  # type: ignore[return-value]
+            np.ascontiguousarray(numbers.float().expand(k, -1).numpy()) if need else None
+            for numbers, need in zip((pull, shift), needed, strict=True)
+        )
 
 
-def batch_plans_in_c(seed: int, round_: int, clients: Ints, train: Ranges, local: LocalSGD) -> Ints:
-    """Return the plans (k, steps, batch) of clients, as `batch_plans` does, drawn in C."""
-    sizes = train.offsets[clients + 1] - train.offsets[clients]
-    if not sizes.all():
-        raise TrainingError(f"Client {clients[sizes == 0][0]} has no examples to train on.")
-    largest = int(sizes.max())
+def batch_plan_in_c(seed: int, round_: int, client: int, train: Ranges, local: LocalSGD) -> Ints:
+    """Return the (steps, batch) table of a client's samples, as `batch_plans` does, drawn in C."""
+    own = np.ascontiguousarray(train[client], np.int64)
+    size, words = len(own), _words(seed, round_)
+    words[-1] = client
+    batch = min(local.batch_size, size)
+    steps = local.steps or local.epochs * -(-size // batch)
+    spare, plan = np.empty(size, np.int64), np.empty((steps, batch), np.int64)
+    places = own.ctypes.data, batch, steps, spare.ctypes.data, plan.ctypes.data
+    library().draw_plan(len(words), words.ctypes.data, size, *places)
+    return plan
+
+
+def _words(seed: int, round_: int) -> NDArray[np.uint32]:
+    """Return the words that a generator of batches is made of, see `fedreach.streams`; the client is still to come."""
+    seed = int(seed)
+    own = [seed >> place & 0xFFFFFFFF for place in range(0, max(1, seed.bit_length()), 32)]
+    return np.array([*own, *[0] * (4 - len(own)), zlib.crc32(b"batches"), round_, 0], np.uint32)
+
+
+def _room(largest: int, local: LocalSGD) -> int:
+    """Return how many numbers the plan of a client with so many examples takes, and its examples once more."""
     batch = min(local.batch_size, largest)
     steps = local.steps or local.epochs * -(-largest // batch)
-    words = np.array([*_words(int(seed)), zlib.crc32(b"batches"), round_, 0], np.uint32)
-    spare, plans = np.empty(largest, np.int64), np.empty((len(clients), steps, batch), np.int64)
-    library().draw_plans(
-        len(words),
-        words.ctypes.data,
-        len(clients),
-        clients.ctypes.data,
-        train.order.ctypes.data,
-        train.offsets.ctypes.data,
-        local.batch_size,
-        0 if local.steps else local.epochs,
-        steps,
-        batch,
-        spare.ctypes.data,
-        plans.ctypes.data,
-    )
-    return plans
-
-
-@cache
-def _words(seed: int) -> list[int]:
-    """Return a seed in words of 32 bits, at least four."""
-    words = [seed >> place & 0xFFFFFFFF for place in range(0, max(1, seed.bit_length()), 32)]
-    return words + [0] * (4 - len(words))
+    return largest + steps * batch
 
 
 @cache
@@ -238,11 +272,14 @@ def _draws_as_numpy_does() -> bool:
     """Return whether C draws the numbers that this release of NumPy draws: releases may change them."""
     sizes = np.array([1, 2, 5, 64, 300, 1000])
     train = Ranges(np.arange(sizes.sum()), np.concatenate([[0], np.cumsum(sizes)]))
-    clients, local = np.arange(len(sizes)), LocalSGD(batch_size=7, epochs=2)
-    parts = [train[client] for client in range(len(sizes))]
+    local = LocalSGD(batch_size=7, epochs=2)
     return all(
-        np.array_equal(batch_plans_in_c(seed, 3, clients, train, local), batch_plans(seed, 3, clients, parts, local))
+        np.array_equal(
+            batch_plan_in_c(seed, 3, client, train, local),
+            batch_plans(seed, 3, np.array([client]), [train[client]], local)[0],
+        )
         for seed in (0, 1, 2**40 + 5)
+        for client in range(len(sizes))
     )
 
 
@@ -269,6 +306,21 @@ class _Samples(ctypes.Structure):
         made = cls(samples.x.data_ptr(), samples.x.dtype == torch.float32, *places, samples.y.data_ptr())
         made.kept = [tensor for tensor in (samples.x, factor, offset, samples.y) if tensor is not None]
         return made
+
+
+class _Batches(ctypes.Structure):
+    """How batches are drawn."""
+
+    _fields_ = (
+        ("batch", ctypes.c_int64),
+        ("epochs", ctypes.c_int64),
+        ("steps", ctypes.c_int64),
+        ("order", ctypes.c_void_p),
+        ("offsets", ctypes.c_void_p),
+        ("count", ctypes.c_int64),
+        ("words", ctypes.c_void_p),
+        ("given", ctypes.c_void_p),
+    )
 
 
 class _Rule(ctypes.Structure):
@@ -305,8 +357,3 @@ def _dense_layers(module: nn.Module, sample: tuple[int, ...]) -> list[Dense]:
 
 def _at(array: NDArray[Any] | None) -> int | None:
     return None if array is None else array.ctypes.data
-
-
-def _numbers(tensor: Tensor, k: int) -> Float32s | None:
-    """Return k rows of float32, None where all numbers are 0."""
-    return np.ascontiguousarray(tensor.float().expand(k, -1).numpy()) if tensor.any() else None

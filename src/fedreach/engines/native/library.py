@@ -7,6 +7,7 @@ processor. Where there is no compiler, or what it makes cannot be loaded, everyt
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import os
@@ -20,6 +21,7 @@ from functools import cache
 from pathlib import Path
 
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("batches.c", "sums.c", "training.c"))
+HEADER = Path(__file__).with_name("batches.h")
 COMPILERS = ("cc", "gcc", "clang")
 OPTIONS = ("-O3", "-std=gnu11", "-fno-trapping-math", "-fno-math-errno", "-shared", "-fPIC")
 FOR_THIS_PROCESSOR = (("-march=native",), ("-mcpu=native",), ())
@@ -43,7 +45,7 @@ def library() -> ctypes.CDLL:
     compiler = _compiler()
     cause: object = "other users may write to its folders"
     try:
-        code = [source.read_text(encoding="utf-8") for source in SOURCES]
+        code = [source.read_text(encoding="utf-8") for source in (HEADER, *SOURCES)]
         kind = "\n".join((*code, *compiler, *OPTIONS, platform.platform(), _processor()))
         name = f"native-{_short_hash(kind.encode())}"
         for folder in _folders():
@@ -60,7 +62,8 @@ def library() -> ctypes.CDLL:
 
 def _folders() -> Iterator[Path]:
     """Yield where the library may stand: in the user's cache, else among temporary files."""
-    yield _cache_folder() / "native"
+    with contextlib.suppress(RuntimeError):  # some users have no home, as in containers
+        yield _cache_folder() / "native"
     yield Path(tempfile.gettempdir()) / f"fedreach-{os.getuid()}"
 
 
@@ -133,12 +136,12 @@ def _short_hash(content: bytes) -> str:
 def _declared(made: ctypes.CDLL) -> ctypes.CDLL:
     """Say what the functions take: places in memory and whole numbers."""
     place, number = ctypes.c_void_p, ctypes.c_int64
-    made.memory_numbers.argtypes, made.memory_numbers.restype = (number, place, place, number, number), number
-    made.train.argtypes = (number, *[place] * 3, *[number] * 3, *[place] * 3, number, *[place] * 6)
+    made.memory_numbers.argtypes, made.memory_numbers.restype = (number, place, place, number), number
+    made.train.argtypes = (number, *[place] * 4, number, *[place] * 4, number, *[place] * 5)
     made.memory_for_predicting.argtypes, made.memory_for_predicting.restype = (number, place), number
     made.predict.argtypes = (number, place, place, number, *[place] * 5)
-    made.draw_plans.argtypes = (number, place, number, *[place] * 3, *[number] * 4, place, place)
+    made.draw_plan.argtypes = (number, place, number, place, number, number, place, place)
     made.add_up.argtypes = (number, number, place, place, number, place)
-    for function in (made.train, made.predict, made.draw_plans, made.add_up):
+    for function in (made.train, made.predict, made.draw_plan, made.add_up):
         function.restype = None
     return made

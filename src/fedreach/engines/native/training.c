@@ -4,8 +4,8 @@
    weights, outputs and errors are filled up with zeros to whole vectors. Weights stand transposed, (inputs x outputs),
    with the bias as one more row: so all products but one read and write them as they lie. */
 
+#include "batches.h"
 #include <math.h>
-#include <stdint.h>
 #include <string.h>
 #if defined(__SSE2__)
 #include <immintrin.h>
@@ -357,6 +357,14 @@ typedef struct {
     const float *shift;                 /* (clients x numbers of the flat vector) or 0 */
 } Rule;
 
+typedef struct {
+    int64_t batch, epochs, steps;   /* steps: of each client, 0 where epochs count */
+    const int64_t *order, *offsets; /* client i owns order[offsets[i]] to order[offsets[i + 1]] */
+    int64_t count;
+    uint32_t *words;      /* (count,) of the generators, of which the last is replaced by the client */
+    const int64_t *given; /* the plan of the only client, where C is not to draw it, or 0 */
+} Batches;
+
 /* W <- W - rate v, v <- momentum v + clipped(g + pull (W - start) + shift) + decay W. */
 static void follow(
     const Rule *rule, float pull, int64_t n, float *weights, const float *start, const float *shift, float *g,
@@ -381,17 +389,16 @@ enum { ABREAST = 4 * ROWS }; /* rows of a move that are made at a time */
 
 /* A first layer whose weights are not formed until training is over, see `fedreach.engines.span`. */
 typedef struct {
-    int64_t room;                                    /* examples that a client may see */
+    int64_t room;                                     /* examples that a client may see; 0: the layer is as any other */
     float *x, *across, *first, *products, *dy, *move; /* X, its transpose, X W, X_t X', the errors, how far W moves */
 } Span;
 
-static Span span_for(const Model *model, int64_t steps, int64_t batch, int plain, Memory *memory)
+static Span span_for(const Model *model, int64_t batch, int plain, Memory *memory)
 {
     enum { LARGE = 16384 }; /* weights that are worth being done without */
     const Layer *layer = model->layers;
-    Span span = {.room = steps * batch};
-    if (!plain || model->count < 2 || span.room > layer->outputs || layer->inputs * layer->outputs < LARGE)
-        return (Span){0};
+    if (!plain || model->count < 2 || layer->inputs * layer->outputs < LARGE) return (Span){0};
+    Span span = {.room = layer->outputs};
     int64_t wide = padded(layer->outputs);
     span.x = take(memory, span.room * padded(layer->inputs));
     span.across = take(memory, layer->inputs * padded(span.room));
@@ -474,12 +481,12 @@ typedef struct {
     float *start, *weights, *gradient, *shift, *velocity;
 } Work;
 
-static Work laid(int64_t count, const Layer *layers, const Rule *rule, int64_t steps, int64_t batch, Memory *memory)
+static Work laid(int64_t count, const Layer *layers, const Rule *rule, int64_t batch, Memory *memory)
 {
     Work work = {.model = laid_out(count, layers, batch, memory)};
     int64_t n = work.model.numbers;
     int plain = !rule->pull && !rule->shift && rule->momentum == 0 && rule->decay == 0 && rule->clip <= 0;
-    work.span = span_for(&work.model, steps, batch, plain, memory);
+    work.span = span_for(&work.model, batch, plain, memory);
     work.start = take(memory, n);
     work.weights = take(memory, n);
     if (!plain) work.gradient = take(memory, n);
@@ -488,57 +495,73 @@ static Work laid(int64_t count, const Layer *layers, const Rule *rule, int64_t s
     return work;
 }
 
-/* Numbers of working memory that `train` needs. */
-int64_t memory_numbers(int64_t count, const Layer *layers, const Rule *rule, int64_t steps, int64_t batch)
+/* Numbers of working memory that `train` needs for batches that are not larger. */
+int64_t memory_numbers(int64_t count, const Layer *layers, const Rule *rule, int64_t batch)
 {
     Memory memory = {0};
-    laid(count, layers, rule, steps, batch, &memory);
+    laid(count, layers, rule, batch, &memory);
     return memory.used;
 }
 
-/* Train clients from `start`; write how far each moved into its row of `update` and whether that is finite, its summed
-   loss, and how many examples it saw in how many steps. */
-void train(
-    int64_t count, const Layer *layers, const Samples *samples, const Rule *rule, int64_t clients, int64_t steps,
-    int64_t batch, const int64_t *plan, /* (clients x steps x batch), -1 where a batch, or the training, is over */
-    const float *start, float *given, int64_t d, const int64_t *row, float *update, int8_t *finite, double *loss,
-    int64_t *examples, int64_t *taken)
+/* Train one client, from `work.start`; return its summed loss. */
+static double train_one(
+    const Work *work, const Samples *samples, const Rule *rule, float pull, int64_t steps, int64_t batch,
+    const int64_t *plan, float *flat, int8_t *finite)
 {
-    Memory memory = {.begin = given};
-    Work work = laid(count, layers, rule, steps, batch, &memory);
-    const Model *model = &work.model;
-    int spans = work.span.room > 0, first = spans ? 1 : 0;
-    float rate = (float)rule->rate, *weights = work.weights;
-    bring(model, start, work.start);
+    const Model *model = &work->model;
+    int spans = steps * batch <= work->span.room, first = spans ? 1 : 0;
+    int64_t from = model->begin[first], seen = 0;
+    float rate = (float)rule->rate, *weights = work->weights;
+    double loss = 0;
+    memcpy(weights + from, work->start + from, sizeof *weights * (model->numbers - from));
+    if (work->velocity) memset(work->velocity, 0, sizeof *weights * model->numbers);
+    if (spans) begin_span(model, &work->span, samples, work->start, steps, batch, plan);
+    for (int64_t step = 0; step < steps; step++, plan += batch) {
+        int64_t m = batch;
+        while (plan[m - 1] < 0) m--;
+        if (spans) forward_span(model, &work->span, seen, m, rate);
+        else gather(samples, m, plan, model->layers[0].inputs, model->x[0]);
+        forward(model, first, weights, m);
+        loss += errors(model, m, plan, samples->labels);
+        if (work->gradient) {
+            backward(model, 0, weights, work->gradient, m, 1.0f, 0);
+            follow(rule, pull, model->numbers, weights, work->start, work->shift, work->gradient, work->velocity);
+        } else /* the gradient is never stored */
+            backward(model, first, weights, weights, m, -rate, 1);
+        if (spans) backward_span(model, &work->span, seen, m);
+        seen += m;
+    }
+    *finite = write_move(model, first, weights, work->start, flat);
+    if (spans) *finite &= write_span(model, &work->span, seen, rate, flat);
+    return loss;
+}
+
+/* Train clients from `start`; write how far each moved into its row of `update` and whether that is finite, its mean
+   loss, and how many steps it took. Room for plans is needed for the largest of them, and its examples once more. */
+void train(
+    int64_t count, const Layer *layers, const Samples *samples, const Rule *rule, const Batches *batches,
+    int64_t clients, const int64_t *ids, const float *start, float *memory, int64_t *room, int64_t d,
+    const int64_t *row, float *update, int8_t *finite, double *loss, int64_t *taken)
+{
+    Memory taken_from = {.begin = memory};
+    Work work = laid(count, layers, rule, batches->batch, &taken_from);
+    bring(&work.model, start, work.start);
     for (int64_t client = 0; client < clients; client++) {
-        int64_t from = model->begin[first], seen = 0;
-        float *flat = update + row[client] * d;
-        memcpy(weights + from, work.start + from, sizeof *weights * (model->numbers - from));
-        if (work.shift) bring(model, rule->shift + client * d, work.shift);
-        if (work.velocity) memset(work.velocity, 0, sizeof *weights * model->numbers);
-        if (spans) begin_span(model, &work.span, samples, work.start, steps, batch, plan);
-        loss[client] = taken[client] = 0;
-        for (int64_t step = 0; step < steps; step++, plan += batch) {
-            int64_t m = 0;
-            while (m < batch && plan[m] >= 0) m++;
-            if (!m) continue;
-            if (spans) forward_span(model, &work.span, seen, m, rate);
-            else gather(samples, m, plan, layers[0].inputs, model->x[0]);
-            forward(model, first, weights, m);
-            loss[client] += errors(model, m, plan, samples->labels);
-            if (work.gradient) {
-                backward(model, 0, weights, work.gradient, m, 1.0f, 0);
-                follow(rule, rule->pull ? rule->pull[client] : 0, model->numbers, weights, work.start, work.shift,
-                       work.gradient, work.velocity);
-            } else /* the gradient is never stored */
-                backward(model, first, weights, weights, m, -rate, 1);
-            if (spans) backward_span(model, &work.span, seen, m);
-            seen += m;
-            taken[client]++;
+        int64_t begin = batches->offsets[ids[client]], size = batches->offsets[ids[client] + 1] - begin;
+        int64_t batch = size < batches->batch ? size : batches->batch, per_epoch = (size + batch - 1) / batch;
+        int64_t steps = batches->steps ? batches->steps : batches->epochs * per_epoch;
+        const int64_t *plan = batches->given;
+        if (!plan) {
+            batches->words[batches->count - 1] = (uint32_t)ids[client];
+            draw_plan(batches->count, batches->words, size, batches->order + begin, batch, steps, room, room + size);
+            plan = room + size;
         }
-        finite[client] = write_move(model, first, weights, work.start, flat);
-        if (spans) finite[client] &= write_span(model, &work.span, seen, rate, flat);
-        examples[client] = seen;
+        if (work.shift) bring(&work.model, rule->shift + client * d, work.shift);
+        float pull = rule->pull ? rule->pull[client] : 0;
+        int64_t row_at = row[client], whole = steps / per_epoch;
+        loss[client] = train_one(&work, samples, rule, pull, steps, batch, plan, update + row_at * d, finite + client);
+        loss[client] /= (double)(whole * size + (steps - whole * per_epoch) * batch);
+        taken[client] = steps;
     }
 }
 
