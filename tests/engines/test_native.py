@@ -16,8 +16,8 @@ from torch import nn
 from fedreach.data.federated import Ranges
 from fedreach.engines import Native, Sequential
 from fedreach.engines.batches import batch_plans
+from fedreach.engines.native import drawing, library
 from fedreach.engines.native import engine as native
-from fedreach.engines.native import library
 from fedreach.errors import ConfigError, TrainingError
 from fedreach.federation.round import weighted_sum
 from fedreach.federation.solvers import FedAvg, FedProx, LocalSGD, Scaffold
@@ -185,17 +185,17 @@ def test_batches_are_drawn_as_numpy_draws_them():
     for number, local in enumerate(locals_):
         for seed in (number, 2**31 + number, 2**64 + 1, 2**150 + 3):
             for client in rng.permutation(len(sizes))[:5]:
-                found = native.batch_plan_in_c(seed, number, client, train, local)
+                found = drawing.batch_plan_in_c(seed, number, client, train, local)
                 np.testing.assert_array_equal(
                     found, batch_plans(seed, number, np.array([client]), [train[client]], local)[0]
                 )
-    assert native._draws_as_numpy_does()
+    assert drawing.draws_as_numpy_does()
 
 
 def test_another_numpy_that_draws_otherwise_is_followed(federated, monkeypatch):
     module, data = build("linear", (5,), 3, seed=1), federated(SIZES, (5,), "features")
     expected = both(module, data)[1].update
-    monkeypatch.setattr(native, "_draws_as_numpy_does", lambda: False)
+    monkeypatch.setattr(native, "draws_as_numpy_does", lambda: False)
     asked = []
     monkeypatch.setattr(native, "batch_plans", lambda *arguments: asked.append(1) or batch_plans(*arguments))
     assert both(module, data)[1].update.tobytes() == expected.tobytes()

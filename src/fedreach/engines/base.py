@@ -125,8 +125,8 @@ class Engine(ABC):
 
     A cohort is cut into groups of clients that are trained together. On a CPU, `threads` groups are trained at a
     time, each by a process with single-threaded kernels, see `fedreach.engines.workers`: small steps do not keep
-    several cores busy. Either the groups do not depend on the number of threads, or what a client gives does not depend on its group:
-    so no result does, bit for bit.
+    several cores busy. Either groups do not depend on the number of threads, or what a client gives does not depend on
+    its group: so no result does, bit for bit.
 
     Args:
         module: The model; its present numbers are the initial parameters. It is copied.

@@ -1,9 +1,9 @@
 """Many processes train one cohort: rank 0 decides and keeps all state, the others serve it.
 
 The groups of clients are those of the inner engine, and only who trains them depends on the ranks. Each group's numbers
-are computed by the same kernels on the same values wherever that is (where groups depend on the number of ranks, clients do
-not depend on their groups), and rank 0 puts them where they belong before
-anything is summed. So the number of ranks changes no bit of a run.
+are computed by the same kernels on the same values wherever that is, and rank 0 puts them where they belong before
+anything is summed. (Where groups depend on the number of ranks, clients do not depend on their groups.) So the number
+of ranks changes no bit of a run.
 """
 
 from __future__ import annotations

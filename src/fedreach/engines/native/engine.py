@@ -8,14 +8,11 @@ its first step to its last. `sequential` is the plain twin, and tests hold the t
 from __future__ import annotations
 
 import ctypes
-import zlib
-from functools import cache
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedreach.arrays import Bools, Float32s, Floats, Ints
@@ -24,7 +21,9 @@ from fedreach.engines.base import SAMPLES, Engine, Samples, Terms
 from fedreach.engines.batches import batch_plans
 from fedreach.engines.chain import leaves_alone
 from fedreach.engines.layers import Dense
+from fedreach.engines.native.drawing import draws_as_numpy_does, room_for, words_of
 from fedreach.engines.native.library import NoLibraryError, library
+from fedreach.engines.native.structures import Batches, GivenSamples, Rule, layer_table, place_of
 from fedreach.engines.recognition import NotAChainError, chain_of
 from fedreach.errors import ConfigError, TrainingError
 from fedreach.federation.protocols import is_affine
@@ -85,8 +84,8 @@ class Native(Engine):
                     f"{int(low)} to {int(high)}."
                 )
         self.uncorrected = leaves_alone(solver)
-        self.table = _table(layers)
-        self.samples = {name: _Samples.of(samples) for name, samples in own.items()}
+        self.table = layer_table(layers)
+        self.samples = {name: GivenSamples.of(samples) for name, samples in own.items()}
         ranges = (data.train.order, data.train.offsets)
         self.ranges = Ranges(*(np.ascontiguousarray(numbers, np.int64) for numbers in ranges))
         self.memory = np.empty(0, np.float32)
@@ -122,7 +121,7 @@ class Native(Engine):
         if not sizes.all():
             raise TrainingError(f"Client {clients[sizes == 0][0]} has no examples to train on.")
         self.were_finite = np.empty(len(group), np.bool_)
-        if _draws_as_numpy_does():
+        if draws_as_numpy_does():
             return self._train(start, clients, round_, rate, update, group, terms, None)
         found = []
         for number, client in enumerate(clients):
@@ -147,14 +146,21 @@ class Native(Engine):
         """Train clients, in batches that C draws or one client by this plan; `first` is where they are in the group."""
         k, local = len(clients), self.local
         pull, shift = (None, None) if self.uncorrected else self._correction(k, start, terms, group)
-        rule = _Rule(rate, local.momentum, local.weight_decay, local.clip_norm or 0.0, _at(pull), _at(shift))
-        order, offsets, words = self.ranges.order, self.ranges.offsets, _words(self.seed, round_)
+        rule = Rule(rate, local.momentum, local.weight_decay, local.clip_norm or 0.0, place_of(pull), place_of(shift))
+        order, offsets, words = self.ranges.order, self.ranges.offsets, words_of(self.seed, round_)
         largest = int((offsets[clients + 1] - offsets[clients]).max())
         batch = min(local.batch_size, largest)
-        batches = _Batches(
-            batch, local.epochs, local.steps or 0, _at(order), _at(offsets), len(words), _at(words), _at(plan)
+        batches = Batches(
+            batch,
+            local.epochs,
+            local.steps or 0,
+            place_of(order),
+            place_of(offsets),
+            len(words),
+            place_of(words),
+            place_of(plan),
         )
-        if len(self.room) < (needed := _room(largest, local)):
+        if len(self.room) < (needed := room_for(largest, local)):
             self.room = np.empty(needed, np.int64)
         loss, taken = np.empty(k), np.empty(k, np.int64)
         self.library.train(
@@ -165,7 +171,7 @@ class Native(Engine):
             k,
             clients.ctypes.data,
             start.data_ptr(),
-            self._memory_at(self.library.memory_numbers(*self._layers(), ctypes.addressof(rule), batch)),
+            self._memoryplace_of(self.library.memory_numbers(*self._layers(), ctypes.addressof(rule), batch)),
             self.room.ctypes.data,
             update.shape[1],
             group.ctypes.data,
@@ -206,7 +212,7 @@ class Native(Engine):
             len(some),
             some.ctypes.data,
             params.ctypes.data,
-            self._memory_at(self.library.memory_for_predicting(*self._layers())),
+            self._memoryplace_of(self.library.memory_for_predicting(*self._layers())),
             right[part].ctypes.data,
             loss[part].ctypes.data,
         )
@@ -215,7 +221,7 @@ class Native(Engine):
         """Return how many layers there are, and where they are described."""
         return len(self.table), self.table.ctypes.data
 
-    def _memory_at(self, size: int) -> int:
+    def _memoryplace_of(self, size: int) -> int:
         """Return where working memory for so many numbers begins: with a line of the cache."""
         if len(self.memory) < size + 16:
             self.memory = np.empty(size + 16, np.float32)
@@ -240,111 +246,6 @@ class Native(Engine):
         )
 
 
-def batch_plan_in_c(seed: int, round_: int, client: int, train: Ranges, local: LocalSGD) -> Ints:
-    """Return the (steps, batch) table of a client's samples, as `batch_plans` does, drawn in C."""
-    own = np.ascontiguousarray(train[client], np.int64)
-    size, words = len(own), _words(seed, round_)
-    words[-1] = client
-    batch = min(local.batch_size, size)
-    steps = local.steps or local.epochs * -(-size // batch)
-    spare, plan = np.empty(size, np.int64), np.empty((steps, batch), np.int64)
-    places = own.ctypes.data, batch, steps, spare.ctypes.data, plan.ctypes.data
-    library().draw_plan(len(words), words.ctypes.data, size, *places)
-    return plan
-
-
-def _words(seed: int, round_: int) -> NDArray[np.uint32]:
-    """Return the words that a generator of batches is made of, see `fedreach.streams`; the client is still to come."""
-    seed = int(seed)
-    own = [seed >> place & 0xFFFFFFFF for place in range(0, max(1, seed.bit_length()), 32)]
-    return np.array([*own, *[0] * (4 - len(own)), zlib.crc32(b"batches"), round_, 0], np.uint32)
-
-
-def _room(largest: int, local: LocalSGD) -> int:
-    """Return how many numbers the plan of a client with so many examples takes, and its examples once more."""
-    batch = min(local.batch_size, largest)
-    steps = local.steps or local.epochs * -(-largest // batch)
-    return largest + steps * batch
-
-
-@cache
-def _draws_as_numpy_does() -> bool:
-    """Return whether C draws the numbers that this release of NumPy draws: releases may change them."""
-    sizes = np.array([1, 2, 5, 64, 300, 1000])
-    train = Ranges(np.arange(sizes.sum()), np.concatenate([[0], np.cumsum(sizes)]))
-    local = LocalSGD(batch_size=7, epochs=2)
-    return all(
-        np.array_equal(
-            batch_plan_in_c(seed, 3, client, train, local),
-            batch_plans(seed, 3, np.array([client]), [train[client]], local)[0],
-        )
-        for seed in (0, 1, 2**40 + 5)
-        for client in range(len(sizes))
-    )
-
-
-class _Samples(ctypes.Structure):
-    """Examples as C is told of them."""
-
-    _fields_ = (
-        ("x", ctypes.c_void_p),
-        ("wide", ctypes.c_int64),
-        ("factor", ctypes.c_void_p),
-        ("offset", ctypes.c_void_p),
-        ("labels", ctypes.c_void_p),
-    )
-    kept: list[Tensor]
-
-    @classmethod
-    def of(cls, samples: Samples) -> _Samples:
-        """Return these; tensors that it points to are kept."""
-        factor, offset = (
-            None if numbers is None else numbers.expand(1, *samples.x.shape[1:]).contiguous()
-            for numbers in (samples.factor, samples.offset)
-        )
-        places = (None if tensor is None else tensor.data_ptr() for tensor in (factor, offset))
-        made = cls(samples.x.data_ptr(), samples.x.dtype == torch.float32, *places, samples.y.data_ptr())
-        made.kept = [tensor for tensor in (samples.x, factor, offset, samples.y) if tensor is not None]
-        return made
-
-
-class _Batches(ctypes.Structure):
-    """How batches are drawn."""
-
-    _fields_ = (
-        ("batch", ctypes.c_int64),
-        ("epochs", ctypes.c_int64),
-        ("steps", ctypes.c_int64),
-        ("order", ctypes.c_void_p),
-        ("offsets", ctypes.c_void_p),
-        ("count", ctypes.c_int64),
-        ("words", ctypes.c_void_p),
-        ("given", ctypes.c_void_p),
-    )
-
-
-class _Rule(ctypes.Structure):
-    """How a gradient is followed."""
-
-    _fields_ = (
-        ("rate", ctypes.c_double),
-        ("momentum", ctypes.c_double),
-        ("decay", ctypes.c_double),
-        ("clip", ctypes.c_double),
-        ("pull", ctypes.c_void_p),
-        ("shift", ctypes.c_void_p),
-    )
-
-
-def _table(layers: list[Dense]) -> Ints:
-    """Return the layers as C is told of them."""
-    rows = [
-        (layer.inputs, layer.outputs, layer.weight.start, layer.bias.start if layer.bias else -1, layer.relu)
-        for layer in layers
-    ]
-    return np.array(rows, np.int64)
-
-
 def _dense_layers(module: nn.Module, sample: tuple[int, ...]) -> list[Dense]:
     layers = chain_of(module, sample)
     dense = [layer for layer in layers if isinstance(layer, Dense)]
@@ -353,7 +254,3 @@ def _dense_layers(module: nn.Module, sample: tuple[int, ...]) -> list[Dense]:
     if len(layers) > MOST_LAYERS:
         raise NotAChainError(f"it has more than {MOST_LAYERS} layers")
     return dense
-
-
-def _at(array: NDArray[Any] | None) -> int | None:
-    return None if array is None else array.ctypes.data

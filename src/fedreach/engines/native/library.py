@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-SOURCES = tuple(Path(__file__).with_name(name) for name in ("batches.c", "sums.c", "training.c"))
-HEADER = Path(__file__).with_name("batches.h")
+FOLDER = Path(__file__).parent
+SOURCES = sorted(FOLDER.glob("*.c"))
 COMPILERS = ("cc", "gcc", "clang")
 OPTIONS = ("-O3", "-std=gnu11", "-fno-trapping-math", "-fno-math-errno", "-shared", "-fPIC")
 FOR_THIS_PROCESSOR = (("-march=native",), ("-mcpu=native",), ())
@@ -45,7 +45,7 @@ def library() -> ctypes.CDLL:
     compiler = _compiler()
     cause: object = "other users may write to its folders"
     try:
-        code = [source.read_text(encoding="utf-8") for source in (HEADER, *SOURCES)]
+        code = [source.read_text(encoding="utf-8") for source in (*SOURCES, *sorted(FOLDER.glob("*.h")))]
         kind = "\n".join((*code, *compiler, *OPTIONS, platform.platform(), _processor()))
         name = f"native-{_short_hash(kind.encode())}"
         for folder in _folders():

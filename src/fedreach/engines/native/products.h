@@ -1,0 +1,137 @@
+/* Products of small matrices, and what else is done to rows of numbers, with whatever vectors the processor has.
+
+   Matrices are row by row; `n` of a product is a whole number of vectors: rows are filled up with zeros. */
+
+#pragma once
+#include <stdint.h>
+#include <string.h>
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
+enum { LANES = 16, ROWS = 12 };
+#elif defined(__AVX__)
+enum { LANES = 8, ROWS = 6 };
+#elif defined(__aarch64__)
+enum { LANES = 4, ROWS = 12 };
+#else
+enum { LANES = 4, ROWS = 6 };
+#endif
+enum {
+    VECTORS = 2,  /* next to each other in a tile: ROWS x VECTORS sums stay in registers */
+    DEPTH = 256,  /* rows of the right factor at a time: as many as stay in the nearest cache */
+};
+
+typedef float vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t integers __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+/* A tile of C <- (C +) scale A B, with A[i, k] = a[i * down + k * along]. */
+static inline __attribute__((always_inline)) void tile(
+    int rows, int vectors, int64_t depth, const float *a, int64_t down, int64_t along, const float *b, int64_t ldb,
+    float *c, int64_t ldc, float scale, int add)
+{
+    vector sum[ROWS][VECTORS];
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < vectors; j++) sum[i][j] = (vector){0};
+    for (int64_t k = 0; k < depth; k++) {
+        vector right[VECTORS];
+        for (int j = 0; j < vectors; j++) right[j] = *(const vector *)(b + k * ldb + j * LANES);
+        for (int i = 0; i < rows; i++)
+            for (int j = 0; j < vectors; j++) sum[i][j] += a[i * down + k * along] * right[j];
+    }
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < vectors; j++) {
+            vector *out = (vector *)(c + i * ldc + j * LANES);
+            *out = add ? *out + scale * sum[i][j] : scale * sum[i][j];
+        }
+}
+
+/* C (m x n) <- (C +) scale A B; n is a whole number of vectors. */
+static void product(
+    int64_t m, int64_t n, int64_t depth, const float *a, int64_t down, int64_t along, const float *b, int64_t ldb,
+    float *c, int64_t ldc, float scale, int add)
+{
+    int64_t blocks = (m + ROWS - 1) / ROWS;
+    for (int64_t k = 0; k < depth; k += DEPTH) {
+        int64_t deep = depth - k < DEPTH ? depth - k : DEPTH;
+        for (int64_t j = 0; j < n; j += VECTORS * LANES)
+            for (int64_t block = 0; block < blocks; block++) {
+                int64_t i = m * block / blocks, rows = m * (block + 1) / blocks - i;
+                const float *left = a + i * down + k * along, *right = b + k * ldb + j;
+                float *out = c + i * ldc + j;
+#define TILE(R)                                                                                          \
+    case R:                                                                                              \
+        if (n - j > LANES) tile(R, 2, deep, left, down, along, right, ldb, out, ldc, scale, add || k);   \
+        else tile(R, 1, deep, left, down, along, right, ldb, out, ldc, scale, add || k);                 \
+        break;
+                switch (rows) { /* sums stay in registers where their number is known */
+                    TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6)
+#if defined(__AVX512F__) || defined(__aarch64__)
+                    TILE(7) TILE(8) TILE(9) TILE(10) TILE(11) TILE(12)
+#endif
+                }
+            }
+    }
+}
+
+typedef float four __attribute__((vector_size(16), aligned(4), may_alias));
+#if defined(__clang__)
+#define PICK(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+typedef int32_t places __attribute__((vector_size(16)));
+#define PICK(a, b, ...) __builtin_shuffle(a, b, (places){__VA_ARGS__})
+#endif
+
+/* to (n x m) <- the transpose of from (m x n), less that of `less` where there is one; a line of the cache abreast. */
+static inline __attribute__((always_inline)) void transposed(
+    int64_t m, int64_t n, const float *from, const float *less, int64_t ldf, float *to, int64_t ldt)
+{
+    enum { LINE = 16 };
+    for (int64_t begin = 0; begin < n; begin += LINE) {
+        int64_t end = begin + LINE < n ? begin + LINE : n, i = 0;
+        for (; i + 4 <= m; i += 4) {
+            const float *own = from + i * ldf, *base = less ? less + i * ldf : 0;
+            int64_t j = begin;
+            for (; j + 4 <= end; j += 4) {
+                four row[4];
+                for (int r = 0; r < 4; r++) {
+                    row[r] = *(const four *)(own + r * ldf + j);
+                    if (less) row[r] -= *(const four *)(base + r * ldf + j);
+                }
+                four a = PICK(row[0], row[1], 0, 4, 2, 6), b = PICK(row[0], row[1], 1, 5, 3, 7);
+                four c = PICK(row[2], row[3], 0, 4, 2, 6), d = PICK(row[2], row[3], 1, 5, 3, 7);
+                *(four *)(to + j * ldt + i) = PICK(a, c, 0, 1, 4, 5);
+                *(four *)(to + (j + 1) * ldt + i) = PICK(b, d, 0, 1, 4, 5);
+                *(four *)(to + (j + 2) * ldt + i) = PICK(a, c, 2, 3, 6, 7);
+                *(four *)(to + (j + 3) * ldt + i) = PICK(b, d, 2, 3, 6, 7);
+            }
+            for (; j < end; j++)
+                for (int r = 0; r < 4; r++) to[j * ldt + i + r] = own[r * ldf + j] - (less ? base[r * ldf + j] : 0);
+        }
+        for (; i < m; i++)
+            for (int64_t j = begin; j < end; j++) to[j * ldt + i] = from[i * ldf + j] - (less ? less[i * ldf + j] : 0);
+    }
+}
+
+static int all_finite(int64_t n, const float *numbers)
+{
+    const uint32_t exponent = 0x7f800000; /* all its bits stand for infinity, or no number */
+    uint32_t found = 0, bits;
+    for (int64_t i = 0; i < n; i++) {
+        memcpy(&bits, numbers + i, sizeof bits);
+        found |= (bits & exponent) == exponent;
+    }
+    return !found;
+}
+
+/* Copy numbers to where they are not needed soon: past the cache, where there is a way. */
+static void copy_away(int64_t n, const float *from, float *to)
+{
+    int64_t i = 0;
+#if defined(__SSE2__)
+    for (; i < n && (uintptr_t)(to + i) % 16; i++) to[i] = from[i];
+    for (; i + 4 <= n; i += 4) _mm_stream_ps(to + i, _mm_loadu_ps(from + i));
+#endif
+    memcpy(to + i, from + i, sizeof *to * (n - i));
+}
