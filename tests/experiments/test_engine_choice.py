@@ -7,6 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from fedreach.engines.native import library
+
 Command = Callable[..., Any]
 
 
@@ -65,3 +69,17 @@ def test_a_note_that_names_no_engine_is_refused(refused: Callable[..., str], hom
         assert f"x/engine.json must name an engine; got {name!r}. Remove it" in refused(
             3, "run", "tiny.toml", "--out", "x"
         )
+
+
+def test_a_noted_engine_that_cannot_be_used_here_is_named_with_its_place(
+    refused: Callable[..., str], home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    library._found.cache_clear()
+    note(home / "x", "native")
+    try:
+        told = refused(2, "run", "tiny.toml", "--out", "x")
+    finally:
+        library._found.cache_clear()
+    assert "CC names 'no-such-compiler', which is not there" in told
+    assert "named by x/engine.json: remove that file" in told

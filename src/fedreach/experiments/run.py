@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from fedreach.data.federated import FederatedData
 from fedreach.engines.choice import ENGINES
 from fedreach.engines.ranks import LostRankError, Ranks
 from fedreach.engines.simulation import Simulation
-from fedreach.errors import RunFolderError
+from fedreach.errors import ConfigError, RunFolderError
 from fedreach.evaluation import Evaluator
 from fedreach.experiments.build import Builder
 from fedreach.experiments.checkpoint import MEMORY, Snapshot
@@ -121,7 +122,8 @@ def _run(
             builder = Builder(placed(experiment, ranks), base)
             data = builder.federated(builder.dataset(), seed)
             builder = _with_engine(builder, data, seed, threads, noted, explain)
-            simulation = replace(builder.simulation(data, seed, threads), memory_file=store.path / MEMORY)
+            with _noted_engine(experiment, noted):
+                simulation = replace(builder.simulation(data, seed, threads), memory_file=store.path / MEMORY)
             if ranks is not None:
                 simulation = distributed(simulation, ranks)
             record = federation_record(data)
@@ -161,6 +163,20 @@ def _with_engine(
         )
     engine = section.model_copy(update={"name": record["name"]})
     return replace(builder, experiment=builder.experiment.model_copy(update={"engine": engine}))
+
+
+@contextmanager
+def _noted_engine(experiment: Experiment, noted: RunFolder) -> Iterator[None]:
+    """Say where an engine was named that cannot be used here, if not by the experiment."""
+    try:
+        yield
+    except ConfigError as error:
+        if experiment.engine.name != "auto" or not f"{error}".startswith("engine.name"):
+            raise
+        raise ConfigError(
+            f"{error} It was named by {noted.path / ENGINE}: remove that file to have an engine tried anew, whose "
+            "numbers differ by rounding."
+        ) from error
 
 
 class _Mean:

@@ -35,11 +35,10 @@ def words_of(seed: int, round_: int) -> NDArray[np.uint32]:
     return np.array([*own, *[0] * (4 - len(own)), zlib.crc32(b"batches"), round_, 0], np.uint32)
 
 
-def room_for(largest: int, local: LocalSGD) -> int:
-    """Return how many numbers the plan of a client with so many examples takes, and its examples once more."""
+def plan_size(largest: int, local: LocalSGD) -> int:
+    """Return how many numbers the plan of a client with so many examples has."""
     batch = min(local.batch_size, largest)
-    steps = local.steps or local.epochs * -(-largest // batch)
-    return largest + steps * batch
+    return batch * (local.steps or local.epochs * -(-largest // batch))
 
 
 @cache

@@ -21,7 +21,7 @@ from fedreach.engines.base import SAMPLES, Engine, Samples, Terms
 from fedreach.engines.batches import batch_plans
 from fedreach.engines.chain import leaves_alone
 from fedreach.engines.layers import Dense
-from fedreach.engines.native.drawing import draws_as_numpy_does, room_for, words_of
+from fedreach.engines.native.drawing import draws_as_numpy_does, plan_size, words_of
 from fedreach.engines.native.library import NoLibraryError, library
 from fedreach.engines.native.structures import Batches, GivenSamples, Rule, layer_table, place_of
 from fedreach.engines.recognition import NotAChainError, chain_of
@@ -56,6 +56,11 @@ class Native(Engine):
         **options: Any,
     ) -> None:
         d = data.dataset
+        if not is_affine(solver):
+            raise ConfigError(
+                "engine.name = 'native' needs a solver that says `affine = True`, see `LocalSolver`; "
+                f"{type(solver).__name__} does not. Use 'auto'."
+            )
         try:
             layers = _dense_layers(module, d.train_x.shape[1:])
             self.library = library()
@@ -64,11 +69,6 @@ class Native(Engine):
                 "engine.name = 'native' needs a model of linear layers and ReLU, and a C compiler; for "
                 f"{type(module).__name__}, {error}. Use 'auto'."
             ) from error
-        if not is_affine(solver):
-            raise ConfigError(
-                "engine.name = 'native' needs a solver that says `affine = True`, see `LocalSolver`; "
-                f"{type(solver).__name__} does not. Use 'auto'."
-            )
         super().__init__(module, data, solver, local, *others, **options)
         own = {name: samples for name in SAMPLES if (samples := getattr(self, name)) is not None}
         for samples in own.values():
@@ -90,7 +90,7 @@ class Native(Engine):
         self.ranges = Ranges(*(np.ascontiguousarray(numbers, np.int64) for numbers in ranges))
         self.memory = np.empty(0, np.float32)
         self.room = np.empty(0, np.int64)
-        self.were_finite = np.empty(0, np.bool_)
+        self.looked_at, self.were_finite = np.empty(0, np.int64), np.empty(0, np.bool_)
         self.products = 3 * sum(layer.inputs * layer.outputs for layer in layers)  # of an example in a step
 
     def groups(self, ids: Ints) -> list[Ints]:
@@ -120,7 +120,7 @@ class Native(Engine):
         sizes = self.ranges.offsets[clients + 1] - self.ranges.offsets[clients]
         if not sizes.all():
             raise TrainingError(f"Client {clients[sizes == 0][0]} has no examples to train on.")
-        self.were_finite = np.empty(len(group), np.bool_)
+        self.looked_at, self.were_finite = group, np.empty(len(group), np.bool_)
         if draws_as_numpy_does():
             return self._train(start, clients, round_, rate, update, group, terms, None)
         found = []
@@ -160,18 +160,20 @@ class Native(Engine):
             place_of(words),
             place_of(plan),
         )
-        if len(self.room) < (needed := room_for(largest, local)):
-            self.room = np.empty(needed, np.int64)
+        most = plan_size(largest, local)
+        if len(self.room) < largest + most:
+            self.room = np.empty(largest + most, np.int64)
         loss, taken = np.empty(k), np.empty(k, np.int64)
         self.library.train(
             *self._layers(),
             ctypes.addressof(self.samples["train_samples"]),
             ctypes.addressof(rule),
             ctypes.addressof(batches),
+            most,
             k,
             clients.ctypes.data,
             start.data_ptr(),
-            self._memoryplace_of(self.library.memory_numbers(*self._layers(), ctypes.addressof(rule), batch)),
+            self._memoryplace_of(self.library.memory_numbers(*self._layers(), ctypes.addressof(rule), batch, most)),
             self.room.ctypes.data,
             update.shape[1],
             group.ctypes.data,
@@ -184,7 +186,9 @@ class Native(Engine):
 
     def finite(self, update: Float32s, group: Ints) -> Bools:
         """Return whether all numbers of these rows are finite."""
-        return self.were_finite  # `train_group` has looked
+        if not np.array_equal(group, self.looked_at):
+            return super().finite(update, group)
+        return self.were_finite  # `train_group` has looked at them
 
     def add_up(self, weights: Floats, update: Float32s) -> Floats:
         """Return `fedreach.federation.round.weighted_sum`, to the same bits."""

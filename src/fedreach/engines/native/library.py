@@ -14,6 +14,7 @@ import os
 import platform
 import shlex
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 SOURCES = sorted(FOLDER.glob("*.c"))
 COMPILERS = ("cc", "gcc", "clang")
-OPTIONS = ("-O3", "-std=gnu11", "-fno-trapping-math", "-fno-math-errno", "-shared", "-fPIC")
+OPTIONS = ("-O3", "-std=gnu11", "-fno-fast-math", "-fno-trapping-math", "-fno-math-errno", "-shared", "-fPIC")
 FOR_THIS_PROCESSOR = (("-march=native",), ("-mcpu=native",), ())
 """Options to try, one after the other: compilers call it differently."""
 SECONDS = 120
@@ -33,20 +34,36 @@ class NoLibraryError(Exception):
     """Says why there is no library."""
 
 
-@cache
 def library() -> ctypes.CDLL:
     """Return the compiled library.
 
     Raises:
         NoLibraryError: If there is no compiler, or it does not do its work.
     """
+    found = _found()
+    if isinstance(found, NoLibraryError):
+        raise found
+    return found
+
+
+@cache
+def _found() -> ctypes.CDLL | NoLibraryError:
+    """Return the library, or why there is none: a compiler that takes too long is not asked again."""
+    try:
+        return _made()
+    except NoLibraryError as error:
+        return error
+
+
+def _made() -> ctypes.CDLL:
     if os.name != "posix":
         raise NoLibraryError(f"it is for Linux and macOS, and this is {platform.system()}")
     compiler = _compiler()
     cause: object = "other users may write to its folders"
     try:
         code = [source.read_text(encoding="utf-8") for source in (*SOURCES, *sorted(FOLDER.glob("*.h")))]
-        kind = "\n".join((*code, *compiler, *OPTIONS, platform.platform(), _processor()))
+        made_by = f"{Path(compiler[0]).stat().st_mtime_ns} {platform.machine()} {platform.libc_ver()}"
+        kind = "\n".join((*code, *compiler, *OPTIONS, made_by, _processor()))
         name = f"native-{_short_hash(kind.encode())}"
         for folder in _folders():
             try:
@@ -75,8 +92,8 @@ def _cache_folder() -> Path:
 
 def _ours(folder: Path) -> bool:
     """Return whether nobody else may put a library there."""
-    found = folder.stat()
-    return found.st_uid == os.getuid() and not found.st_mode & 0o022
+    found = folder.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
 
 
 def _kept(folder: Path, name: str) -> Path | None:
@@ -136,8 +153,8 @@ def _short_hash(content: bytes) -> str:
 def _declared(made: ctypes.CDLL) -> ctypes.CDLL:
     """Say what the functions take: places in memory and whole numbers."""
     place, number = ctypes.c_void_p, ctypes.c_int64
-    made.memory_numbers.argtypes, made.memory_numbers.restype = (number, place, place, number), number
-    made.train.argtypes = (number, *[place] * 4, number, *[place] * 4, number, *[place] * 5)
+    made.memory_numbers.argtypes, made.memory_numbers.restype = (number, place, place, number, number), number
+    made.train.argtypes = (number, *[place] * 4, number, number, *[place] * 4, number, *[place] * 5)
     made.memory_for_predicting.argtypes, made.memory_for_predicting.restype = (number, place), number
     made.predict.argtypes = (number, place, place, number, *[place] * 5)
     made.draw_plan.argtypes = (number, place, number, place, number, number, place, place)

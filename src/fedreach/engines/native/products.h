@@ -135,3 +135,11 @@ static void copy_away(int64_t n, const float *from, float *to)
 #endif
     memcpy(to + i, from + i, sizeof *to * (n - i));
 }
+
+/* Return when what was copied away stands where all processors see it. */
+static void wait_for_copies(void)
+{
+#if defined(__SSE2__)
+    _mm_sfence();
+#endif
+}

@@ -10,12 +10,12 @@ typedef struct {
     float *x, *across, *first, *products, *dy, *move; /* X, its transpose, X W, X_t X', the errors, how far W moves */
 } Span;
 
-static Span span_for(const Model *model, int64_t batch, int plain, Memory *memory)
+static Span span_for(const Model *model, int64_t batch, int64_t most, int plain, Memory *memory)
 {
     enum { LARGE = 16384 }; /* weights that are worth being done without */
     const Layer *layer = model->layers;
     if (!plain || model->count < 2 || layer->inputs * layer->outputs < LARGE) return (Span){0};
-    Span span = {.room = layer->outputs};
+    Span span = {.room = most < layer->outputs ? most : layer->outputs};
     int64_t wide = padded(layer->outputs);
     span.x = take(memory, span.room * padded(layer->inputs));
     span.across = take(memory, layer->inputs * padded(span.room));

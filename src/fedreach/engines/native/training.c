@@ -43,12 +43,13 @@ typedef struct {
     float *start, *weights, *gradient, *shift, *velocity;
 } Work;
 
-static Work laid(int64_t count, const Layer *layers, const Rule *rule, int64_t batch, Memory *memory)
+/* Lay out what clients need whose batches have at most `batch` examples, and all their batches at most `most`. */
+static Work laid(int64_t count, const Layer *layers, const Rule *rule, int64_t batch, int64_t most, Memory *memory)
 {
     Work work = {.model = laid_out(count, layers, batch, memory)};
     int64_t n = work.model.numbers;
     int plain = !rule->pull && !rule->shift && rule->momentum == 0 && rule->decay == 0 && rule->clip <= 0;
-    work.span = span_for(&work.model, batch, plain, memory);
+    work.span = span_for(&work.model, batch, most, plain, memory);
     work.start = take(memory, n);
     work.weights = take(memory, n);
     if (!plain) work.gradient = take(memory, n);
@@ -57,11 +58,11 @@ static Work laid(int64_t count, const Layer *layers, const Rule *rule, int64_t b
     return work;
 }
 
-/* Numbers of working memory that `train` needs for batches that are not larger. */
-int64_t memory_numbers(int64_t count, const Layer *layers, const Rule *rule, int64_t batch)
+/* Numbers of working memory that `train` needs. */
+int64_t memory_numbers(int64_t count, const Layer *layers, const Rule *rule, int64_t batch, int64_t most)
 {
     Memory memory = {0};
-    laid(count, layers, rule, batch, &memory);
+    laid(count, layers, rule, batch, most, &memory);
     return memory.used;
 }
 
@@ -95,6 +96,7 @@ static double train_one(
     }
     *finite = write_move(model, first, weights, work->start, flat);
     if (spans) *finite &= write_span(model, &work->span, seen, rate, flat);
+    wait_for_copies();
     return loss;
 }
 
@@ -102,11 +104,11 @@ static double train_one(
    loss, and how many steps it took. Room for plans is needed for the largest of them, and its examples once more. */
 void train(
     int64_t count, const Layer *layers, const Samples *samples, const Rule *rule, const Batches *batches,
-    int64_t clients, const int64_t *ids, const float *start, float *memory, int64_t *room, int64_t d,
+    int64_t most, int64_t clients, const int64_t *ids, const float *start, float *memory, int64_t *room, int64_t d,
     const int64_t *row, float *update, int8_t *finite, double *loss, int64_t *taken)
 {
-    Memory taken_from = {.begin = memory};
-    Work work = laid(count, layers, rule, batches->batch, &taken_from);
+    Memory laid_in = {.begin = memory};
+    Work work = laid(count, layers, rule, batches->batch, most, &laid_in);
     bring(&work.model, start, work.start);
     for (int64_t client = 0; client < clients; client++) {
         int64_t begin = batches->offsets[ids[client]], size = batches->offsets[ids[client] + 1] - begin;
