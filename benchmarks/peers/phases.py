@@ -7,7 +7,7 @@ Functions are replaced by ones that note the time and call them; a part within a
 and gathers them; `weighing` is the weights and the weighted mean; `server step` the server's optimiser. Of local
 training, `products` is the share that torch's profiler finds in matrix products and convolutions, `other training` the
 rest: activations, loss, SGD, autograd and Python. The profiler slows down small operations and so overstates the rest.
-It does not see into C: of the engine `native`, `other training` is all of it, examples gathered in C included.
+It does not see into C: of the engine `native`, `other training` is all of it, batches included.
 """
 
 from __future__ import annotations
@@ -136,7 +136,8 @@ def seconds_of_parts(case: str, engine: str, rounds: int, warmup: int, seed: int
     in_c = isinstance(simulation.engine, Native)
     products = 0.0 if in_c else min(training, product_seconds(step))
     found: dict[str, float | None] = {part: seconds.get(part, 0.0) for part in PARTS}
-    return found | {"products": None if in_c else products, "other training": training - products}
+    found |= {"products": products, "other training": training - products}
+    return found | {"batches": None, "products": None} if in_c else found
 
 
 def main() -> None:
