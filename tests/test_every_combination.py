@@ -1,4 +1,4 @@
-"""Every selection with every weighting, solver and server step, on both engines, with clients away and replies lost."""
+"""Every selection with every weighting, solver and server step, on two engines, with clients away and replies lost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from fedreach.data.catalogue import load
 from fedreach.data.federated import FederatedData, federate
 from fedreach.data.partition import dirichlet_by_class
-from fedreach.engines import Sequential, Stacked
+from fedreach.engines import Native, Sequential
 from fedreach.engines.base import Engine
 from fedreach.engines.simulation import Simulation
 from fedreach.federation.participation import Bernoulli
@@ -106,11 +106,11 @@ COMBINATIONS = list(itertools.product(WEIGHTINGS, SOLVERS, SERVERS))
 
 
 @pytest.mark.parametrize("selection", SELECTIONS)
-def test_every_combination_trains_on_both_engines(selection: str) -> None:
+def test_every_combination_trains_on_two_engines(selection: str) -> None:
     for weighting, solver, server in COMBINATIONS:
         try:
             (one, plain, told), (other, fast, said) = (
-                run(kind, selection, weighting, solver, server) for kind in (Sequential, Stacked)
+                run(kind, selection, weighting, solver, server) for kind in (Sequential, Native)
             )
             check(one, plain, told)
             check(other, fast, said)
