@@ -283,6 +283,9 @@ def test_groups_hold_everybody_once_and_become_smaller(federated, monkeypatch):
     assert work[0] == max(work)
     assert work[-1] < work[0] / 2
     assert len(engine.groups(ids[:1])) == 1
+    monkeypatch.setattr(native, "MOST_PRODUCTS", 400)
+    engine.at_a_time = 1  # Ctrl-C has to be heard now and then
+    assert len(engine.groups(ids)) > 5
 
 
 def test_a_client_trains_to_the_same_bits_in_any_group(federated):

@@ -21,7 +21,7 @@ def batch_plan_in_c(seed: int, round_: int, client: int, train: Ranges, local: L
     size, words = len(own), words_of(seed, round_)
     words[-1] = client
     batch = min(local.batch_size, size)
-    steps = local.steps or local.epochs * -(-size // batch)
+    steps = plan_size(size, local) // batch
     spare, plan = np.empty(size, np.int64), np.empty((steps, batch), np.int64)
     places = own.ctypes.data, batch, steps, spare.ctypes.data, plan.ctypes.data
     library().draw_plan(len(words), words.ctypes.data, size, *places)

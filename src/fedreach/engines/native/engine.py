@@ -30,11 +30,13 @@ from fedreach.federation.protocols import is_affine
 from fedreach.federation.solvers import LocalSGD, LocalSolver
 
 MOST_LAYERS = 32
-"""As `training.c` says."""
+"""As `model.h` says."""
 PRODUCTS = 40_000_000
 """Multiplications that are worth handing to another process, and"""
 PRODUCTS_OF_A_CLIENT = 1_000_000
 """how many more a client costs, however little it trains."""
+MOST_PRODUCTS = 10**11
+"""Of a group, about a second's: Ctrl-C is heard between two groups."""
 SHARES = 2
 """A process takes its part of what is left to do in so many pieces: large ones first, small ones to end together."""
 NUMBERS = 4_000_000
@@ -108,7 +110,7 @@ class Native(Engine):
         while ends[-1] < len(ids):
             before = int(done[ends[-1] - 1]) if ends[-1] else 0
             work = (int(done[-1]) - before) // (SHARES * self.at_a_time) if self.at_a_time > 1 else int(done[-1])
-            end = int(np.searchsorted(done, before + max(PRODUCTS, work))) + 1
+            end = int(np.searchsorted(done, before + min(MOST_PRODUCTS, max(PRODUCTS, work)))) + 1
             ends.append(min(len(ids), end, ends[-1] + most))
         return [order[begin:end] for begin, end in pairwise(ends)]
 
@@ -173,7 +175,7 @@ class Native(Engine):
             k,
             clients.ctypes.data,
             start.data_ptr(),
-            self._memoryplace_of(self.library.memory_numbers(*self._layers(), ctypes.addressof(rule), batch, most)),
+            self._memory_at(self.library.memory_numbers(*self._layers(), ctypes.addressof(rule), batch, most)),
             self.room.ctypes.data,
             update.shape[1],
             group.ctypes.data,
@@ -216,7 +218,7 @@ class Native(Engine):
             len(some),
             some.ctypes.data,
             params.ctypes.data,
-            self._memoryplace_of(self.library.memory_for_predicting(*self._layers())),
+            self._memory_at(self.library.memory_for_predicting(*self._layers())),
             right[part].ctypes.data,
             loss[part].ctypes.data,
         )
@@ -225,7 +227,7 @@ class Native(Engine):
         """Return how many layers there are, and where they are described."""
         return len(self.table), self.table.ctypes.data
 
-    def _memoryplace_of(self, size: int) -> int:
+    def _memory_at(self, size: int) -> int:
         """Return where working memory for so many numbers begins: with a line of the cache."""
         if len(self.memory) < size + 16:
             self.memory = np.empty(size + 16, np.float32)
@@ -243,11 +245,12 @@ class Native(Engine):
         first = {name: vectors[:, :1].double() for name, vectors in terms.items()}  # all numbers are pulled alike
         pull = correct(none, none + 1, none, **first) - correct(none, none, none, **first)
         shift = correct(torch.zeros(1, len(start)), start, start, **terms)
-        needed = (terms or numbers.any() for numbers in (pull, shift))
-        return tuple(  # type: ignore[return-value]
-            np.ascontiguousarray(numbers.float().expand(k, -1).numpy()) if need else None
-            for numbers, need in zip((pull, shift), needed, strict=True)
-        )
+
+        def rows_of(numbers: Tensor) -> Float32s | None:
+            needed = bool(terms) or bool(numbers.any())
+            return np.ascontiguousarray(numbers.float().expand(k, -1).numpy()) if needed else None
+
+        return rows_of(pull), rows_of(shift)
 
 
 def _dense_layers(module: nn.Module, sample: tuple[int, ...]) -> list[Dense]:

@@ -1,4 +1,4 @@
-"""What C is handed beside numbers: the structures of `training.c`, field by field."""
+"""What C is handed beside numbers: the structures of `training.c` and `model.h`, field by field."""
 
 from __future__ import annotations
 
