@@ -130,7 +130,7 @@ def find(method: str, problem: Any, min_examples: int, seed: int) -> Found:
     from fedreach.streams import generator
     from fedreach.wireless.allocation.baselines import DC, genetic_selection, sqrt_sort
     from fedreach.wireless.allocation.oracles import scip
-    from fedreach.wireless.allocation.solving import solve
+    from fedreach.wireless.allocation.search.solve import solve
 
     if method in OURS:
         tolerance = target(len(problem))[0] if method == "target" else GAP
@@ -197,8 +197,9 @@ def profile(clients: int, regime: str, seed: int) -> dict[str, float]:
 
     The functions of a part are replaced, wherever they are imported, by ones that note the time and call them.
     """
-    from fedreach.wireless.allocation import exact, incumbent, kernel, knapsack
-    from fedreach.wireless.allocation.solving import solve
+    from fedreach.wireless.allocation import exact, kernel
+    from fedreach.wireless.allocation.search import incumbent, knapsack
+    from fedreach.wireless.allocation.search.solve import solve
 
     functions = (
         (kernel.priced, kernel.sending),

@@ -108,7 +108,7 @@ def selection_work(policy: Any, clients: int, numbers: int) -> dict[str, Callabl
 
     from fedreach.federation.values import ClientView
     from fedreach.streams import generator
-    from fedreach.testing.inputs import with_rates
+    from fedreach.testing.worlds import with_rates
 
     rng, k, ids = generator(0, "view"), cohort(clients), np.arange(clients)
     counts = rng.integers(0, 50, (clients, CLASSES)) * 1.0
@@ -186,8 +186,8 @@ def sketch_error(clients: int, numbers: int, sizes: list[int]) -> None:
     """Print for each size how far cosines are off and how many of minimax's choice are the same."""
     import numpy as np
 
-    from fedreach.federation.selection.gradient_table import sketched
-    from fedreach.federation.selection.similarity import first_by_similarity, gram, inverse, lengths
+    from fedreach.federation.selection.shared.gradient_table import sketched
+    from fedreach.federation.selection.shared.similarity import first_by_similarity, gram, inverse, lengths
 
     def cosines(rows: Any) -> Any:
         return gram(rows, inverse(lengths(rows)))[np.triu_indices(len(rows), 1)]

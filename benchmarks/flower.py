@@ -104,7 +104,7 @@ def surroundings(folder: Path, clients: int, cohort: int, rounds: int) -> dict[s
 
 def run_simulator(out: Path, asked: list[str]) -> None:
     """Run in FedReach's simulator, in this process, and write down when rounds ended."""
-    from fedreach.experiments.loading import load
+    from fedreach.config.load import load
     from fedreach.experiments.run import run
 
     ends: list[float] = []

@@ -55,7 +55,7 @@ class Row:
 
 def run_rounds(simulation: Any, state: Any, folder: Path, began: float) -> dict[str, float]:
     """Return seconds to begin, and medians of a round and of the checkpoint after it."""
-    from fedreach.experiments.folder import RunFolder
+    from fedreach.runs.folder import RunFolder
 
     store, rounds, checkpoints = RunFolder(folder), [], []
     seconds_to_begin = time.perf_counter() - began
@@ -75,7 +75,7 @@ def checkpoint(store: Any, state: Any) -> float:
     """Write a checkpoint and return its seconds."""
     import numpy as np
 
-    from fedreach.experiments.checkpoint import Snapshot, save
+    from fedreach.runs.checkpoint import Snapshot, save
 
     began = time.perf_counter()
     save(store, Snapshot(state, 0, 0, np.inf, 0, {}))
@@ -101,12 +101,13 @@ def simulation_of(
     data: Any, model: str, cohort: int, solver: str = "fedavg", selection: Any = None, **options: Any
 ) -> Any:
     """Return a simulation of one step of SGD a client."""
-    from fedreach.engines.simulation import simulate
-    from fedreach.federation.round import Federation
+    from fedreach.federation.federation import Federation
+    from fedreach.federation.local_sgd import LocalSGD
     from fedreach.federation.selection import SELECTIONS
     from fedreach.federation.server import Average
-    from fedreach.federation.solvers import SOLVERS, LocalSGD
+    from fedreach.federation.solvers import SOLVERS
     from fedreach.federation.weighting import WEIGHTINGS
+    from fedreach.simulation.simulation import simulate
 
     federation = Federation(
         selection=selection or SELECTIONS["uniform"](),
@@ -129,7 +130,7 @@ def population(row: Row, folder: Path) -> dict[str, float]:
 
 def training(row: Row, folder: Path) -> dict[str, float]:
     """Rounds in which clients may keep a vector as long as the model."""
-    from fedreach.federation.memory import ClientMemory
+    from fedreach.storage.table import ClientMemory
 
     began = time.perf_counter()
     hidden = {"hidden": [max(1, row.numbers // 795)]}  # 784 inputs, 10 outputs, and a constant
@@ -164,10 +165,11 @@ def table(row: Row, folder: Path) -> dict[str, float]:
     """The server's table of updates: hearing everybody once, and then a cohort a round."""
     import numpy as np
 
-    from fedreach.experiments.folder import RunFolder
-    from fedreach.federation.round import FederationState
-    from fedreach.federation.selection import GradientTable, gradient_table
+    from fedreach.federation.selection import GradientTable
+    from fedreach.federation.selection.shared import gradient_table
+    from fedreach.federation.state import FederationState
     from fedreach.federation.values import ClientView, Reports
+    from fedreach.runs.folder import RunFolder
     from fedreach.streams import generator
 
     began, rng, store = time.perf_counter(), generator(0, "updates"), RunFolder(folder)
@@ -222,8 +224,8 @@ def rounding(clients: int, numbers: int) -> dict[str, float]:
     import numpy as np
 
     from decisions import cohort, updates
-    from fedreach.federation.halves import packed, unpacked
-    from fedreach.federation.selection.similarity import first_by_similarity, gram, inverse, lengths
+    from fedreach.federation.selection.shared.similarity import first_by_similarity, gram, inverse, lengths
+    from fedreach.storage.float16 import packed, unpacked
 
     def cosines(rows: Any) -> Any:
         return gram(rows, inverse(lengths(rows)))[np.triu_indices(len(rows), 1)]

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from fedreach.config.load import load
 from fedreach.engines import Engine
 from fedreach.evaluation import Evaluator
-from fedreach.experiments.loading import load
 from fedreach.experiments.run import run
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
@@ -59,7 +59,7 @@ def measure(repeats: int) -> dict[str, list[float]]:
     python = [sys.executable, "-c"]
     for _ in range(repeats):
         with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, "-m", "fedreach.cli", "run", "--out", folder, "--quiet"]
+            command = [sys.executable, "-m", "fedreach", "run", "--out", folder, "--quiet"]
             for key, value in OPTIONS.items():
                 command += ["--set", f"{key}={value}"]
             whole = seconds(command)

@@ -5,9 +5,10 @@ Run: python examples/01_rounds.py
 
 import fedreach
 from fedreach.data.partition import dirichlet_by_class
+from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.selection import Uniform
 from fedreach.federation.server import Average
-from fedreach.federation.solvers import FedAvg, LocalSGD
+from fedreach.federation.solvers import FedAvg
 from fedreach.federation.weighting import ByExamples
 from fedreach.streams import generator
 

@@ -8,9 +8,10 @@ from torch import nn
 
 import fedreach
 from fedreach.data.partition import natural
+from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.selection import PowerOfChoice
 from fedreach.federation.server import Average
-from fedreach.federation.solvers import FedProx, LocalSGD
+from fedreach.federation.solvers import FedProx
 from fedreach.federation.weighting import Equal
 
 # Thirty hospitals measure two values; each has an instrument of its own that shifts them.

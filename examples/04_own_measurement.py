@@ -10,9 +10,10 @@ import numpy as np
 
 import fedreach
 from fedreach.data.partition import dirichlet_by_class
+from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.selection import Minimax
 from fedreach.federation.server import Average
-from fedreach.federation.solvers import LocalSGD, Scaffold
+from fedreach.federation.solvers import Scaffold
 from fedreach.federation.weighting import ByExamples, OwnWeight
 from fedreach.streams import generator
 from fedreach.testing import check_weighting

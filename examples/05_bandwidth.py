@@ -7,15 +7,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedreach.data.catalogue import load
 from fedreach.data.federated import federate
 from fedreach.data.partition import dirichlet_by_class
-from fedreach.engines.simulation import simulate
-from fedreach.federation.round import Federation
+from fedreach.data.sets.catalogue import load
+from fedreach.federation.federation import Federation
+from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.selection import Uniform
 from fedreach.federation.server import Average
-from fedreach.federation.solvers import FedAvg, LocalSGD
+from fedreach.federation.solvers import FedAvg
 from fedreach.federation.weighting import ByExamples
+from fedreach.simulation.simulation import simulate
 from fedreach.streams import generator
 from fedreach.testing import check_allocation
 from fedreach.wireless.allocation import Allocation, AllocationProblem, solve

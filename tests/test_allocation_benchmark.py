@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedreach.wireless.allocation.solving import solve
+from fedreach.wireless.allocation.search.solve import solve
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "allocation.py"
 
@@ -108,7 +108,7 @@ def test_costs_are_compared_with_the_best_bound_on_the_same_clients(allocation):
 
 
 def test_the_parts_of_a_profile_add_up_and_nothing_stays_replaced(allocation):
-    from fedreach.wireless.allocation import knapsack, relaxation
+    from fedreach.wireless.allocation.search import knapsack, relaxation
 
     before = relaxation.priced, relaxation.fractional_cover, knapsack.cover_table
     spent = allocation.profile(20, "G", 0)

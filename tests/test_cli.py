@@ -15,8 +15,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedreach.cli import main
-from fedreach.experiments import loading
-from fedreach.experiments.names import KINDS
+from fedreach.registry import KINDS
 
 from .conftest import TINY, Command, rows
 
@@ -33,7 +32,7 @@ def furnished(home: Path, monkeypatch: pytest.MonkeyPatch, fedreach: Command) ->
     """A folder in which all files that the examples name exist, each of them the tiny experiment."""
     small = TINY.replace("rounds = 4", "rounds = 2").replace("seeds = [0, 1]", "seeds = [0]")
     (home / "default.toml").write_text(small.replace('"tiny"', '"digits"'), encoding="utf-8")
-    monkeypatch.setattr(loading, "DEFAULT", home / "default.toml")
+    monkeypatch.setattr("fedreach.config.load.DEFAULT", home / "default.toml")
     for command in ("compare", "report"):  # one format is quicker than three; what is drawn has tests of its own
         (formats,) = [p for p in main.commands[command].params if p.name == "formats"]
         monkeypatch.setattr(formats, "default", "svg")
@@ -326,7 +325,7 @@ def test_kinds_and_commands_are_completed(monkeypatch: pytest.MonkeyPatch) -> No
 OWN = '''\
 import numpy as np
 from dataclasses import dataclass
-from fedreach.federation.round import Selection
+from fedreach import Selection
 from fedreach.federation.selection import Policy
 
 

@@ -33,7 +33,7 @@ def quick(line: str) -> list[str]:
     """Return the command with few rounds and one seed."""
     words = shlex.split(line, comments=True)
     assert words[0] == "fedreach", f"only fedreach commands belong into ```sh blocks; got {line!r}"
-    words = [sys.executable, "-m", "fedreach.cli", *words[1:]]
+    words = [sys.executable, "-m", "fedreach", *words[1:]]
     if words[3] in ("run", "compare"):
         words += FEW
     if words[3] == "compare":

@@ -11,19 +11,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedreach.data.catalogue import load
 from fedreach.data.federated import FederatedData, federate
 from fedreach.data.partition import dirichlet_by_class
+from fedreach.data.sets.catalogue import load
 from fedreach.engines import Native, Sequential
-from fedreach.engines.base import Engine
-from fedreach.engines.simulation import Simulation
+from fedreach.engines.engine import Engine
+from fedreach.federation.federation import Federation
+from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.participation import Bernoulli
-from fedreach.federation.round import Federation, FederationState, RoundReport
 from fedreach.federation.selection import SELECTIONS
 from fedreach.federation.server import SERVERS
-from fedreach.federation.solvers import SOLVERS, LocalSGD
+from fedreach.federation.solvers import SOLVERS
+from fedreach.federation.state import FederationState
+from fedreach.federation.values import RoundReport
 from fedreach.federation.weighting import WEIGHTINGS
 from fedreach.models import build
+from fedreach.simulation.simulation import Simulation
 from fedreach.streams import generator
 from fedreach.wireless.radio import Radio
 

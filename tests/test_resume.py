@@ -16,12 +16,13 @@ from click.testing import CliRunner
 from safetensors.numpy import load_file
 
 from fedreach.cli import main
+from fedreach.config.load import load
 from fedreach.errors import RunFolderError
-from fedreach.experiments import folder as folder_module
-from fedreach.experiments.folder import RunFolder
-from fedreach.experiments.loading import load
-from fedreach.experiments.run import Progress, run
-from fedreach.federation.selection import gradient_table
+from fedreach.experiments.run import run
+from fedreach.federation.selection.shared import gradient_table
+from fedreach.runs import folder as folder_module
+from fedreach.runs.folder import RunFolder
+from fedreach.runs.loop import Progress
 
 from .conftest import TINY, Command, Start, exact, rows, wait_until
 

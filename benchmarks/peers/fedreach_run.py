@@ -18,17 +18,18 @@ from measure import Clock, case_of, family_peak_rss_mb, largest_difference, make
 from plain_torch import run_round
 
 from fedreach.data.datasets import from_arrays
-from fedreach.data.federated import FederatedData, Ranges
+from fedreach.data.federated import FederatedData, Population, Ranges
 from fedreach.data.partition import Partition
-from fedreach.data.population import Population
 from fedreach.engines import ENGINES, build_engine
-from fedreach.engines.simulation import Simulation
-from fedreach.federation.round import ClientView, Federation, Selection, State
+from fedreach.federation.federation import Federation
+from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.selection import Policy
 from fedreach.federation.server import Average
-from fedreach.federation.solvers import FedAvg, LocalSGD
+from fedreach.federation.solvers import FedAvg
+from fedreach.federation.values import ClientView, Selection, State
 from fedreach.federation.weighting import ByExamples
 from fedreach.models.flat import Layout
+from fedreach.simulation.simulation import Simulation
 
 
 @dataclass(frozen=True)

@@ -31,9 +31,9 @@ from torch.profiler import ProfilerActivity, profile
 
 import fedreach.federation.round as round_module
 from fedreach.engines import ENGINES, Engine, Native
-from fedreach.engines import simulation as simulation_module
-from fedreach.engines.base import Samples
-from fedreach.engines.simulation import Simulation
+from fedreach.engines.samples import Samples
+from fedreach.simulation import simulation as simulation_module
+from fedreach.simulation.simulation import Simulation
 
 PRODUCTS = {
     "aten::mm",

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedreach.federation.round import Selection
 from fedreach.federation.selection import Policy
+from fedreach.federation.values import Selection
 
 
 @dataclass(frozen=True)

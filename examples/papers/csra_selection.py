@@ -17,11 +17,12 @@ import numpy as np
 import fedreach
 from fedreach.data.partition import hybrid
 from fedreach.errors import DataError
+from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.selection import Clustered, KLFilter, PowerOfChoice, Uniform
 from fedreach.federation.server import Average
-from fedreach.federation.solvers import FedAvg, LocalSGD
+from fedreach.federation.solvers import FedAvg
 from fedreach.federation.weighting import ByExamples
-from fedreach.report.statistics import paired
+from fedreach.report.analysis.statistics import paired
 from fedreach.streams import generator
 from fedreach.theory.divergence import label_divergences
 

@@ -10,26 +10,27 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedreach.data.catalogue import load
     from fedreach.data.datasets import Dataset, from_arrays
     from fedreach.data.federated import FederatedData, federate
+    from fedreach.data.sets.catalogue import load
     from fedreach.engines import build_engine
-    from fedreach.engines.simulation import Simulation, simulate
     from fedreach.evaluation import Evaluator
-    from fedreach.federation.round import ClientView, Federation, Reports, Selection
-    from fedreach.federation.solvers import LocalSGD
+    from fedreach.federation.federation import Federation
+    from fedreach.federation.local_sgd import LocalSGD
+    from fedreach.federation.values import ClientView, Reports, Selection
+    from fedreach.simulation.simulation import Simulation, simulate
 
 __version__ = "0.1.0"
 
 _WHERE = {
-    "load": "fedreach.data.catalogue",
+    "load": "fedreach.data.sets.catalogue",
     "Dataset": "fedreach.data.datasets",
     "from_arrays": "fedreach.data.datasets",
     "FederatedData": "fedreach.data.federated",
     "federate": "fedreach.data.federated",
     "build_engine": "fedreach.engines",
-    "Simulation": "fedreach.engines.simulation",
-    "simulate": "fedreach.engines.simulation",
+    "Simulation": "fedreach.simulation.simulation",
+    "simulate": "fedreach.simulation.simulation",
     "Evaluator": "fedreach.evaluation",
     "ClientView": "fedreach.federation.round",
     "Federation": "fedreach.federation.round",

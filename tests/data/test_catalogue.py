@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedreach.data.catalogue import LOADERS, load, names
-from fedreach.data.download import Place, sources
+from fedreach.data.sets.catalogue import LOADERS, load, names
+from fedreach.data.sets.download import Place, sources
 from fedreach.errors import ConfigError
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedreach.data.catalogue import load
-from fedreach.data.download import sources
-from fedreach.data.readers import parse_cifar_pickle, parse_packed, read_tar
+from fedreach.data.sets.catalogue import load
+from fedreach.data.sets.download import sources
+from fedreach.data.sets.readers import parse_cifar_pickle, parse_packed, read_tar
 from fedreach.errors import DataError
 
 REAL = Path(os.environ.get("FEDREACH_DATA") or Path(__file__).parents[3] / "shared" / "data")

@@ -8,8 +8,8 @@ import io
 import numpy as np
 import pytest
 
-from fedreach.data.catalogue import load
 from fedreach.data.datasets import content_hash, from_arrays, from_npz
+from fedreach.data.sets.catalogue import load
 from fedreach.errors import DataError
 
 

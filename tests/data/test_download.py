@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedreach.data.catalogue import load
-from fedreach.data.download import Place, Source, data_folder, fetch, sources
+from fedreach.data.sets.catalogue import load
+from fedreach.data.sets.download import Place, Source, data_folder, fetch, sources
 from fedreach.errors import DataError
 
 REAL = Path(os.environ.get("FEDREACH_DATA") or Path(__file__).parents[3] / "shared" / "data")
@@ -164,7 +164,7 @@ def test_progress_says_what_is_fetched_and_silence_is_the_default(server, tmp_pa
 CHILD = """
 import sys
 from pathlib import Path
-from fedreach.data.download import Source, fetch
+from fedreach.data.sets.download import Source, fetch
 address, path, checksum, folder = sys.argv[1:]
 print(fetch(path, Source("toy", "", "", "", "", [], [address], {path: checksum}), Path(folder)).stat().st_size)
 """

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedreach.data.catalogue import load
-from fedreach.data.readers import parse_idx, read_bytes
+from fedreach.data.sets.catalogue import load
+from fedreach.data.sets.readers import parse_idx, read_bytes
 from fedreach.errors import DataError
 
 REAL = Path(os.environ.get("FEDREACH_DATA") or Path(__file__).parents[3] / "shared" / "data")

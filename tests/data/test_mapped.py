@@ -6,15 +6,15 @@ import shutil
 import numpy as np
 import pytest
 
-from fedreach.data.catalogue import load
+from fedreach.config.parts import federation
+from fedreach.config.sections import Experiment
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import federate
 from fedreach.data.mapped import from_folder, index_folder
 from fedreach.data.partition import iid
-from fedreach.engines.simulation import simulate
+from fedreach.data.sets.catalogue import load
 from fedreach.errors import ConfigError, DataError
-from fedreach.experiments.config import Experiment
-from fedreach.experiments.parts import federation
+from fedreach.simulation.simulation import simulate
 from fedreach.streams import generator
 
 N = 40

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedreach.data.catalogue import load
-from fedreach.data.shakespeare import LENGTH, VOCABULARY, encode
+from fedreach.data.sets.catalogue import load
+from fedreach.data.sets.shakespeare import LENGTH, VOCABULARY, encode
 from fedreach.errors import ConfigError, DataError
 
 REAL = Path(os.environ.get("FEDREACH_DATA") or Path(__file__).parents[3] / "shared" / "data")

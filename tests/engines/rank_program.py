@@ -18,10 +18,12 @@ from fedreach.data.federated import FederatedData, federate
 from fedreach.data.partition import Partition
 from fedreach.engines import ENGINES, Engine, Sequential, Stacked, stacked
 from fedreach.engines.choice import NOT_TRIED
-from fedreach.engines.distributed import Distributed, serve
-from fedreach.engines.joining import joined
-from fedreach.engines.ranks import Ranks
-from fedreach.federation.solvers import FedAvg, FedDyn, FedProx, LocalSGD, LocalSolver, Scaffold
+from fedreach.engines.parallel.distributed import Distributed, serve
+from fedreach.engines.parallel.launch import joined
+from fedreach.engines.parallel.ranks import Ranks
+from fedreach.federation.local_sgd import LocalSGD
+from fedreach.federation.protocols import LocalSolver
+from fedreach.federation.solvers import FedAvg, FedDyn, FedProx, Scaffold
 from fedreach.models import build
 from fedreach.streams import generator
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedreach.engines.batches import batch_plan, batch_plans
-from fedreach.federation.solvers import LocalSGD
+from fedreach.federation.local_sgd import LocalSGD
 
 laws = settings(max_examples=80, deadline=None, derandomize=True)
 sizes = st.integers(1, 30)

@@ -9,7 +9,8 @@ from torch import nn
 from fedreach.engines import ENGINES, Sequential, build_engine, choose
 from fedreach.engines.choice import NOT_TRIED
 from fedreach.errors import ConfigError
-from fedreach.federation.solvers import FedAvg, LocalSGD, Scaffold
+from fedreach.federation.local_sgd import LocalSGD
+from fedreach.federation.solvers import FedAvg, Scaffold
 from fedreach.models import build
 
 SIZES = (60, 40, 40, 30, 20)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from fedreach.engines import Compiled, Sequential
-from fedreach.federation.solvers import FedAvg, FedProx, LocalSGD, Scaffold
+from fedreach.federation.local_sgd import LocalSGD
+from fedreach.federation.solvers import FedAvg, FedProx, Scaffold
 from fedreach.models import build
 
 pytestmark = pytest.mark.slow

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from fedreach.engines import Sequential
-from fedreach.engines.distributed import examples_of, shared_out
-from fedreach.federation.solvers import FedAvg, LocalSGD
+from fedreach.engines.parallel.distributed import examples_of, shared_out
+from fedreach.federation.local_sgd import LocalSGD
+from fedreach.federation.solvers import FedAvg
 from fedreach.models import build
 from fedreach.streams import generator
 

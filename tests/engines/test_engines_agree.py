@@ -9,10 +9,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedreach.engines import Chain, Native, Sequential, Stacked
-from fedreach.engines.base import finite_rows
 from fedreach.errors import ConfigError
-from fedreach.federation.round import weighted_sum
-from fedreach.federation.solvers import FedAvg, FedDyn, FedProx, LocalSGD, Scaffold
+from fedreach.federation.aggregation.mean import finite_rows, weighted_sum
+from fedreach.federation.local_sgd import LocalSGD
+from fedreach.federation.solvers import FedAvg, FedDyn, FedProx, Scaffold
 from fedreach.models import build
 
 SIZES = (13, 2, 8, 6)  # of which one sample each is held out: 12, 1, 7 and 5 are trained on, in batches of 4
@@ -244,8 +244,8 @@ def test_the_model_of_the_user_is_copied_and_left_alone(federated):
 def test_the_number_of_threads_changes_no_bit(name, kind, federated, monkeypatch):
     # Else these clients would all be one stack.
     monkeypatch.setattr("fedreach.engines.stacked.STACK_BYTES", 1)
-    monkeypatch.setattr("fedreach.engines.chain.MOST_CLIENTS", 1)
-    monkeypatch.setattr("fedreach.engines.base.EVALUATION_PART", 5)
+    monkeypatch.setattr("fedreach.engines.chain.engine.MOST_CLIENTS", 1)
+    monkeypatch.setattr("fedreach.engines.engine.EVALUATION_PART", 5)
     module, data = make(name, federated)
     index = np.arange(sum(SIZES))[::-1].copy()
     found = []
@@ -304,7 +304,7 @@ def test_a_model_that_does_not_fit_the_data_is_refused_before_round_1(module, me
 
 
 def test_processes_add_up_updates_to_the_bits_of_one(federated, monkeypatch):
-    monkeypatch.setattr("fedreach.engines.base.BLOCK", 7)
+    monkeypatch.setattr("fedreach.federation.aggregation.mean.BLOCK", 7)
     module, data = make("mlp", federated)
     engine = Sequential(module, data, *LOOPS["epochs"], 3, threads=3)
     trained = engine.train(engine.initial, IDS, 1, RATE)

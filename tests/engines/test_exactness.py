@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 
 from fedreach.engines.sequential import Sequential
-from fedreach.engines.simulation import Simulation, simulate
 from fedreach.engines.stacked import Stacked
+from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.participation import Bernoulli
-from fedreach.federation.round import FederationState
 from fedreach.federation.selection import Full, PowerOfChoice
 from fedreach.federation.server import Average
-from fedreach.federation.solvers import FedAvg, FedProx, LocalSGD
+from fedreach.federation.solvers import FedAvg, FedProx
+from fedreach.federation.state import FederationState
 from fedreach.federation.weighting import ByEntropy
 from fedreach.models import build
+from fedreach.simulation.simulation import Simulation, simulate
 from fedreach.testing.problems import tiny_data, tiny_simulation
 
 from .tiny import changed, run

@@ -6,16 +6,16 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from fedreach.data.federated import Ranges
-from fedreach.data.population import Population
+from fedreach.data.federated import Population, Ranges
 from fedreach.engines.sequential import Sequential
-from fedreach.engines.simulation import Simulation
 from fedreach.errors import DataError, TrainingError
+from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.participation import Always, Bernoulli
 from fedreach.federation.selection import Full, FunctionSelection, PowerOfChoice
-from fedreach.federation.solvers import FedAvg, LocalSGD
+from fedreach.federation.solvers import FedAvg
 from fedreach.federation.weighting import OwnWeight
 from fedreach.models import build
+from fedreach.simulation.simulation import Simulation
 from fedreach.testing.problems import tiny_data, tiny_simulation, two_quadratics
 
 from .tiny import MODEL, REPORT, changed, run

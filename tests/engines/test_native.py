@@ -19,8 +19,9 @@ from fedreach.engines.batches import batch_plans
 from fedreach.engines.native import drawing, library
 from fedreach.engines.native import engine as native
 from fedreach.errors import ConfigError, TrainingError
-from fedreach.federation.round import weighted_sum
-from fedreach.federation.solvers import FedAvg, FedProx, LocalSGD, Scaffold
+from fedreach.federation.aggregation.mean import weighted_sum
+from fedreach.federation.local_sgd import LocalSGD
+from fedreach.federation.solvers import FedAvg, FedProx, Scaffold
 from fedreach.models import build
 
 SIZES = (13, 2, 8, 6)

@@ -6,11 +6,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedreach.engines import Chain
-from fedreach.engines.convolution import Convolution
-from fedreach.engines.layers import Dense, Flatten, Images
-from fedreach.engines.recognition import NotAChainError, chain_of
+from fedreach.engines.chain.convolution import Convolution
+from fedreach.engines.chain.layers import Dense, Flatten, Images
+from fedreach.engines.chain.recognition import NotAChainError, chain_of
 from fedreach.errors import ConfigError
-from fedreach.federation.solvers import FedAvg, LocalSGD
+from fedreach.federation.local_sgd import LocalSGD
+from fedreach.federation.solvers import FedAvg
 from fedreach.models import build
 
 IMAGE = (1, 16, 16)

@@ -8,9 +8,10 @@ import torch
 
 from fedreach.data.datasets import from_arrays
 from fedreach.engines import Sequential, Stacked, build_engine
-from fedreach.engines.base import Samples
+from fedreach.engines.samples import Samples
 from fedreach.errors import ConfigError
-from fedreach.federation.solvers import FedAvg, LocalSGD
+from fedreach.federation.local_sgd import LocalSGD
+from fedreach.federation.solvers import FedAvg
 from fedreach.models import build
 from fedreach.streams import generator
 

@@ -12,13 +12,14 @@ from fedreach.data.federated import federate
 from fedreach.data.partition import iid
 from fedreach.data.server_data import ServerData
 from fedreach.engines import Sequential, Stacked
-from fedreach.engines.simulation import simulate
 from fedreach.errors import ConfigError
-from fedreach.federation.round import Federation
+from fedreach.federation.federation import Federation
+from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.selection import Uniform
 from fedreach.federation.server import Average, FedAdam, Safari, ServerOnly
-from fedreach.federation.solvers import FedAvg, LocalSGD
+from fedreach.federation.solvers import FedAvg
 from fedreach.federation.weighting import ByExamples, Equal
+from fedreach.simulation.simulation import simulate
 from fedreach.streams import generator
 from fedreach.testing.problems import tiny_data, two_quadratics
 

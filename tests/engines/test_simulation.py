@@ -7,14 +7,15 @@ import pytest
 
 from fedreach.data.partition.statistics import label_entropy
 from fedreach.engines.sequential import Sequential
-from fedreach.engines.simulation import simulate
 from fedreach.errors import ConfigError, PartError
-from fedreach.federation.round import Federation
+from fedreach.federation.federation import Federation
+from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.selection import Full, FunctionSelection, PowerOfChoice
 from fedreach.federation.server import Average
-from fedreach.federation.solvers import FedAvg, FedProx, LocalSGD
+from fedreach.federation.solvers import FedAvg, FedProx
 from fedreach.federation.weighting import ByEntropy, FunctionWeighting
 from fedreach.models import build
+from fedreach.simulation.simulation import simulate
 from fedreach.testing.problems import tiny_simulation
 
 from .tiny import MODEL, REPORT, changed, run

@@ -8,14 +8,15 @@ import torch
 from torch import nn
 
 from fedreach.engines import Sequential, Stacked
-from fedreach.engines.simulation import Simulation
 from fedreach.errors import TrainingError
-from fedreach.federation.round import Federation
+from fedreach.federation.federation import Federation
+from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.selection import Full
 from fedreach.federation.server import Average
-from fedreach.federation.solvers import FedAvg, LocalSGD
+from fedreach.federation.solvers import FedAvg
 from fedreach.federation.weighting import ByExamples
 from fedreach.models.flat import unflatten
+from fedreach.simulation.simulation import Simulation
 
 ENGINES = [Sequential, Stacked]
 SIZES = (13, 2, 8, 6)

@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from fedreach.engines.workers import Workers, most_workers
+from fedreach.engines.parallel.processes import Workers, most_workers
 from fedreach.errors import TrainingError
 
 pytestmark = pytest.mark.skipif(most_workers() == 1, reason="one process does all the work on this system")
@@ -96,7 +96,7 @@ def test_new_arrays_after_the_first_call_are_seen_too():
 
 
 def test_more_parts_than_a_pipe_holds(monkeypatch):
-    monkeypatch.setattr("fedreach.engines.workers.TICKETS", 5)
+    monkeypatch.setattr("fedreach.engines.parallel.processes.TICKETS", 5)
     work = Work()
     workers = Workers(work, 2)
     assert workers.map("named", range(23), {"numbers": np.arange(23.0)}) == list(map(float, range(23)))
@@ -151,7 +151,7 @@ def test_a_thread_that_waits_for_input_stops_nobody():
     code = """
     import sys, threading, time
     import numpy as np
-    from fedreach.engines.workers import Workers
+    from fedreach.engines.parallel.processes import Workers
 
     class Work:
         def double(self, part):
@@ -187,7 +187,7 @@ def test_processes_end_when_the_first_one_is_killed_or_interrupted(number, tmp_p
         textwrap.dedent(
             """
             import os, signal, time
-            from fedreach.engines.workers import Workers
+            from fedreach.engines.parallel.processes import Workers
 
             signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in the background
 

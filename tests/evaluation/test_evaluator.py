@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from fedreach.data.datasets import from_arrays
-from fedreach.data.federated import FederatedData, Ranges
+from fedreach.data.federated import FederatedData, Population, Ranges
 from fedreach.data.partition import Partition
-from fedreach.data.population import Population
 from fedreach.engines import Sequential, Stacked
 from fedreach.evaluation import Evaluator, Group
 from fedreach.evaluation.evaluator import worst_decile
-from fedreach.federation.solvers import FedAvg, LocalSGD
+from fedreach.federation.local_sgd import LocalSGD
+from fedreach.federation.solvers import FedAvg
 from fedreach.models import build
 from fedreach.streams import generator
 

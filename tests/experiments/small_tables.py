@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedreach.experiments.planning.columns import COLUMNS, Clients, clients_of
-from fedreach.experiments.planning.question import Question
-from fedreach.experiments.planning.table import read_table
+from fedreach.planning.question import Question
+from fedreach.planning.table import COLUMNS, Clients, clients_of, read_table
 
 Row = Mapping[str, Any]
 

@@ -15,18 +15,18 @@ import numpy as np
 import pytest
 from click.testing import Result
 
-from fedreach.experiments.planning import plan as planning
-from fedreach.experiments.planning.columns import FORMS
-from fedreach.experiments.planning.model import problem_of
-from fedreach.experiments.planning.plan import Plan, plan
-from fedreach.experiments.planning.question import Question
-from fedreach.experiments.planning.records import record
-from fedreach.experiments.planning.telling import LISTED, text
+from fedreach.cli.allocate import LISTED, text
+from fedreach.planning import plan as planning
+from fedreach.planning.plan import Plan, plan, problem_of
+from fedreach.planning.question import Question
+from fedreach.planning.records import record
+from fedreach.planning.table import FORMS
 from fedreach.report import save
 from fedreach.report.figures.allocation import LABELLED, allocation
 from fedreach.wireless import channel
 from fedreach.wireless.allocation.exact import allocate as allocate_all
 from fedreach.wireless.allocation.problem import AllocationProblem
+from fedreach.wireless.allocation.search import solve
 
 from .small_tables import G1, RADIO, RADIO_QUESTION, Row, read, text_of, with_
 
@@ -316,15 +316,17 @@ def test_ctrl_c_gives_what_was_found_until_then(
 ) -> None:
     (home / "clients.csv").write_text(text_of(G1), encoding="utf-8")
     called = itertools.count(1)
-    solve = planning.solve
+    before = solve.solve
 
     def until(*args: Any, **kwargs: Any) -> Any:
         if next(called) == when:
             raise KeyboardInterrupt
-        return solve(*args, **kwargs)
+        return before(*args, **kwargs)
 
     monkeypatch.setattr(planning, "solve", until)
-    monkeypatch.setattr("fedreach.wireless.allocation.solving.FEW_COVERS", 0)  # else all sets are tried, without proof
+    monkeypatch.setattr(
+        "fedreach.wireless.allocation.search.solve.FEW_COVERS", 0
+    )  # else all sets are tried, without proof
     result = fedreach("allocate", "clients.csv", "--min-examples", 300, "--json")
     assert result.exit_code == 130
     assert "Interrupted. What is printed was found before" in result.stderr

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fedreach.experiments.planning.columns import COLUMNS, clients_of
-from fedreach.experiments.planning.question import RULES
-from fedreach.experiments.planning.table import read_table
+from fedreach.planning.question import RULES
+from fedreach.planning.table import COLUMNS, clients_of, read_table
 
 from .small_tables import G1, RADIO, RADIO_QUESTION, text_of, with_
 

@@ -6,13 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedreach.experiments import checkpoint
-from fedreach.experiments.checkpoint import CHECKPOINT, MEMORY, Snapshot
-from fedreach.experiments.folder import RunFolder
-from fedreach.federation.memory import ClientMemory
-from fedreach.federation.selection import Minimax, gradient_table
+from fedreach.federation.selection import Minimax
+from fedreach.federation.selection.shared import gradient_table
 from fedreach.federation.solvers import Scaffold
 from fedreach.federation.values import State
+from fedreach.runs import checkpoint
+from fedreach.runs.checkpoint import CHECKPOINT, MEMORY, Snapshot
+from fedreach.runs.folder import RunFolder
+from fedreach.storage.table import ClientMemory
 from fedreach.testing.problems import tiny_simulation
 
 ROWS = "selection.rows"

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from fedreach.cli.terminal import clock
+from fedreach.config.load import load
 from fedreach.errors import ConfigError
-from fedreach.experiments.compare import Told, plan
-from fedreach.experiments.loading import load
-from fedreach.experiments.show import clock
+from fedreach.experiments.compare import plan
+from fedreach.experiments.jobs import Told
 
 
 def test_seeds_come_one_after_the_other_with_all_methods_of_each() -> None:
@@ -54,7 +55,7 @@ def test_a_worker_ends_with_its_input_and_what_users_print_is_no_message(home: P
     request = {"method": "uniform", "seed": 0, "folder": "x", "out": ".", "base": str(home)}
     request["config"] = e.model_dump(mode="json")
     process = subprocess.Popen(
-        [sys.executable, "-m", "fedreach.experiments.worker"],
+        [sys.executable, "-m", "fedreach.experiments.executors.worker"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

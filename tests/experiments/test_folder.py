@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedreach.errors import RunFolderError
-from fedreach.experiments.folder import RunFolder
+from fedreach.runs.folder import RunFolder
 
 ARRAYS = {
     "params": np.arange(5, dtype=np.float32),

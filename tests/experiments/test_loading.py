@@ -9,11 +9,11 @@ from typing import Any, Literal
 import pydantic
 import pytest
 
+from fedreach import registry
+from fedreach.config.load import DEFAULT, check, load
+from fedreach.config.options import options_model
+from fedreach.config.sections import Experiment
 from fedreach.errors import ConfigError
-from fedreach.experiments import names
-from fedreach.experiments.config import Experiment
-from fedreach.experiments.loading import DEFAULT, check, load
-from fedreach.experiments.options import options_model
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def test_options_of_a_class_are_its_fields() -> None:
 
 
 def test_options_of_a_function_are_its_arguments_after_those_it_is_called_with() -> None:
-    given = names.given("selection", "f.py:function", function)
+    given = registry.given("selection", "f.py:function", function)
     assert given == ("view", "k", "rng")
     model = options_model(function, given)
     assert model is not None
@@ -57,26 +57,26 @@ def test_options_of_a_function_are_its_arguments_after_those_it_is_called_with()
 
 
 def test_a_function_may_name_its_arguments_as_it_likes() -> None:
-    assert names.given("selection", "f.py:f", lambda v, many, r, extra=1: v) == ("v", "many", "r")
-    assert names.given("weighting", "f.py:f", lambda heard: heard) == ("heard",)
+    assert registry.given("selection", "f.py:f", lambda v, many, r, extra=1: v) == ("v", "many", "r")
+    assert registry.given("weighting", "f.py:f", lambda heard: heard) == ("heard",)
     with pytest.raises(ConfigError, match=r"must take the arguments \(view, k, rng\); it takes \(v, many\)\."):
-        names.given("selection", "f.py:f", lambda v, many: v)
-    assert names.given("selection", "f.py:f", lambda *arguments: arguments) == ()
+        registry.given("selection", "f.py:f", lambda v, many: v)
+    assert registry.given("selection", "f.py:f", lambda *arguments: arguments) == ()
 
 
 def test_a_callable_that_takes_anything_is_not_checked() -> None:
     assert options_model(open_ended, ()) is None
 
 
-@pytest.mark.parametrize("kind", [kind for kind in names.KINDS if kind not in ("engine", "data")])
+@pytest.mark.parametrize("kind", [kind for kind in registry.KINDS if kind not in ("engine", "data")])
 def test_every_built_in_thing_has_options_that_a_file_can_say(kind: str) -> None:
-    for name, thing in names.table(kind).items():
-        model = options_model(thing, names.given(kind, name, thing))
+    for name, thing in registry.table(kind).items():
+        model = options_model(thing, registry.given(kind, name, thing))
         assert model is not None, name
         for field, about in model.model_fields.items():
             assert about.annotation is not None, (name, field)
             plain = about.is_required() or isinstance(about.default, (int, float, str, bool, tuple, list, type(None)))
-            part = type(about.default) in names.table(kind).values()  # is said by its name
+            part = type(about.default) in registry.table(kind).values()  # is said by its name
             assert plain or part, (name, field)
 
 

@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 from click.testing import Result
 
+from fedreach import registry
+from fedreach.config.load import check, load
+from fedreach.config.messages import listed
+from fedreach.config.parts import federation, make
+from fedreach.config.sections import Choice
+from fedreach.config.user_code import identity
 from fedreach.errors import ConfigError
-from fedreach.experiments import names
-from fedreach.experiments.config import Choice
-from fedreach.experiments.explaining import listed
-from fedreach.experiments.folder import RunFolder
-from fedreach.experiments.identity import identity
-from fedreach.experiments.loading import check, load
-from fedreach.experiments.parts import federation, make
 from fedreach.federation.labels import Exact, SecureSum
 from fedreach.federation.server import Average, FedAdam, Safari
 from fedreach.federation.values import Reports
 from fedreach.federation.weighting import ByEntropy, ByExamples, Clip, Equal, FunctionWeighting, Product
+from fedreach.runs.folder import RunFolder
 
 Command = Callable[..., Result]
 Refused = Callable[..., str]
@@ -96,7 +96,7 @@ class Widest:
         return None
 
     def select(self, state, view, k, rng):
-        from fedreach.federation.round import Selection
+        from fedreach import Selection
 
         return Selection(view.ids[view.available] if self.ignores_cohort else view.ids[view.available][:k])
 
@@ -276,7 +276,7 @@ def test_every_built_in_part_keeps_the_contract_that_users_parts_are_held_to(kin
     inside: dict[str, object] = {"clip": {"inner": "equal", "most": 0.9}}
     inside |= {name: {"parts": ["equal"]} for name in ("product", "mix")}
     tried = 0
-    for name in names.table(kind):
+    for name in registry.table(kind):
         options = inside.get(name, {}) if kind == "weighting" else {}
         where = "population" if kind == "participation" else "method"
         lines = said({where: {kind: {"name": name, **options}}, "server_data": {"examples": 9}})  # type: ignore[dict-item]

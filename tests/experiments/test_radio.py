@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from fedreach.config import parts
+from fedreach.config.load import load
+from fedreach.config.user_code import users_files
 from fedreach.errors import ConfigError
-from fedreach.experiments import parts
-from fedreach.experiments.identity import users_files
-from fedreach.experiments.loading import load
-from fedreach.federation.round import Federation
+from fedreach.federation.federation import Federation
 from fedreach.wireless.allocation.rules import Equal, Greedy
 from fedreach.wireless.radio import PaperRadio, Radio
 

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedreach.config.load import load as load_experiment
 from fedreach.errors import ConfigError, DataError, RunFolderError
-from fedreach.experiments.folder import RunFolder
-from fedreach.experiments.loading import load as load_experiment
-from fedreach.experiments.reproducing import recipe as recipes
-from fedreach.experiments.reproducing.claims import Claim, Test, judge, verdicts
-from fedreach.experiments.reproducing.deciding import ROWS, decide
-from fedreach.experiments.reproducing.measured import Measured
-from fedreach.experiments.reproducing.recipe import SCALES, Recipe, find, load, names
-from fedreach.experiments.reproducing.reproduce import reproduce
 from fedreach.experiments.run import run
+from fedreach.reproduce import recipe as recipes
+from fedreach.reproduce.claims import Claim, Test, judge, verdicts
+from fedreach.reproduce.decisions import ROWS, decide
+from fedreach.reproduce.measured import Measured
+from fedreach.reproduce.recipe import SCALES, Recipe, find, load, names
+from fedreach.reproduce.reproduce import reproduce
+from fedreach.runs.folder import RunFolder
 
 for needed in ("scipy", "clarabel"):
     pytest.importorskip(needed, reason="the recipes have parts of the extra `oracles`")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from click.testing import Result
 
-from fedreach.experiments.folder import RunFolder
+from fedreach.runs.folder import RunFolder
 
 Command = Callable[..., Result]
 Refused = Callable[..., str]

@@ -4,19 +4,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedreach.federation.round import (
-    ClientView,
-    Federation,
-    Reports,
-    Selection,
-    conclude_round,
-    initial_state,
-)
+from fedreach.federation.federation import Federation
+from fedreach.federation.local_sgd import LocalSGD
+from fedreach.federation.round import conclude_round
 from fedreach.federation.selection import Uniform
 from fedreach.federation.server import Average
-from fedreach.federation.solvers import FedAvg, LocalSGD
+from fedreach.federation.solvers import FedAvg
+from fedreach.federation.state import initial_state
+from fedreach.federation.values import ClientView, Reports, Selection
 from fedreach.federation.weighting import ByDisagreement, ByEntropy, ByExamples, Equal
-from fedreach.testing.inputs import with_rates
+from fedreach.testing.worlds import with_rates
 from fedreach.wireless.radio import Radio
 
 D = 5  # numbers in the model, 4 bytes each

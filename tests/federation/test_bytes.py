@@ -5,11 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach.federation.round import (
-    Selection,
-    conclude_round,
-)
+from fedreach.federation.round import conclude_round
 from fedreach.federation.selection import SELECTIONS, FunctionSelection
+from fedreach.federation.values import Selection
 from fedreach.federation.weighting import ByEntropy
 
 from .small import D, conclude, federation, make_reports, make_view, start

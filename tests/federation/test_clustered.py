@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedreach.errors import ConfigError
-from fedreach.federation.contract import checked_clusters
+from fedreach.federation.answers import checked_clusters
 from fedreach.federation.selection.clustered import Clustered
 from fedreach.federation.values import ClientView, Reports
 from fedreach.streams import generator

@@ -7,8 +7,8 @@ import pytest
 
 from fedreach.errors import ConfigError
 from fedreach.federation.selection.clustered import Clustered
-from fedreach.federation.selection.clustering import bipartition, by_first_member, kmeans
-from fedreach.federation.selection.hull import principal_points
+from fedreach.federation.selection.shared.clustering import bipartition, by_first_member, kmeans
+from fedreach.federation.selection.shared.hull import principal_points
 from fedreach.streams import generator
 
 # design/algorithms.md, section 1.6: labels 1, 1, 2, 2, 1

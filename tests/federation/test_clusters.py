@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from fedreach.errors import PartError
-from fedreach.federation.memory import ClientMemory
-from fedreach.federation.round import NO_STATE, Selection, conclude_round, initial_state
+from fedreach.federation.round import conclude_round
 from fedreach.federation.selection import Policy
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedDyn, Scaffold
+from fedreach.federation.state import initial_state
+from fedreach.federation.values import NO_STATE, Selection
 from fedreach.federation.weighting import Equal
+from fedreach.storage.table import ClientMemory
 from fedreach.testing.problems import two_quadratics
 
 from .small import D, federation, make_reports, make_view

@@ -6,7 +6,7 @@ import pytest
 from fedreach.errors import ConfigError
 from fedreach.federation.measurements.disagreement import Disagreement
 from fedreach.federation.protocols import Measurement
-from fedreach.federation.round import LocalOutputs
+from fedreach.federation.values import LocalOutputs
 from fedreach.streams import generator
 
 

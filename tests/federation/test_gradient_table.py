@@ -7,9 +7,7 @@ import pytest
 from safetensors.numpy import load, save
 
 from fedreach.errors import ConfigError, PartError
-from fedreach.federation.halves import packed, unpacked
 from fedreach.federation.labels import SecureSum
-from fedreach.federation.memory import ClientMemory
 from fedreach.federation.round import observe_probe, plan_probe, plan_round
 from fedreach.federation.selection import (
     Clustered,
@@ -21,13 +19,15 @@ from fedreach.federation.selection import (
     Minimax,
     Policy,
     Rademacher,
-    gradient_table,
 )
-from fedreach.federation.selection.gradient_table import rows_of, sketched
-from fedreach.federation.selection.similarity import gram
+from fedreach.federation.selection.shared import gradient_table
+from fedreach.federation.selection.shared.gradient_table import rows_of, sketched
+from fedreach.federation.selection.shared.similarity import gram
 from fedreach.federation.values import ClientView, Reports, Selection
+from fedreach.storage.float16 import packed, unpacked
+from fedreach.storage.table import ClientMemory
 from fedreach.streams import generator
-from fedreach.testing.checks import check_selection
+from fedreach.testing.trial import check_selection
 
 from .small import D, federation, make_reports, start
 from .small import make_view as small_view

@@ -10,9 +10,10 @@ from scipy.optimize import linprog, nnls
 
 from fedreach.errors import ConfigError, PartError
 from fedreach.federation.round import observe_probe, plan_round
-from fedreach.federation.selection import ConvexHull, HullDistance, Interior, hull
-from fedreach.federation.selection.hull import principal_points, spanning, vertices
+from fedreach.federation.selection import ConvexHull, HullDistance, Interior
 from fedreach.federation.selection.hull_distance import hull_distances
+from fedreach.federation.selection.shared import hull
+from fedreach.federation.selection.shared.hull import principal_points, spanning, vertices
 from fedreach.federation.values import ClientView, Reports
 from fedreach.streams import generator
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fedreach.errors import ConfigError, PartError
-from fedreach.federation.round import ClientView
 from fedreach.federation.selection.kl_filter import KLFilter
+from fedreach.federation.values import ClientView
 from fedreach.streams import generator
 
 # design/golden.json, "kl": divergences KL(p || p_i) with smoothing 1 are .2053, .2106, .6646, .1480 for 20, 20, 30, 30

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from fedreach.errors import ConfigError
-from fedreach.federation.solvers import FedAvg, FedProx, LocalSGD
+from fedreach.federation.local_sgd import LocalSGD
+from fedreach.federation.solvers import FedAvg, FedProx
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from fedreach.errors import RunFolderError
-from fedreach.federation.halves import packed, unpacked
-from fedreach.federation.memory import ClientMemory
+from fedreach.storage.float16 import packed, unpacked
+from fedreach.storage.table import ClientMemory
 from fedreach.streams import generator
 
 N, P = 23, 7

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from fedreach.errors import ConfigError
+from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.participation import Always, Bernoulli
 from fedreach.federation.selection import Full, FunctionSelection, Uniform
 from fedreach.federation.server import Average
-from fedreach.federation.solvers import FedAvg, FedDyn, LocalSGD, Scaffold
+from fedreach.federation.solvers import FedAvg, FedDyn, Scaffold
 from fedreach.federation.weighting import ByExamples, Equal
 from fedreach.testing.problems import two_quadratics
 

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedreach.errors import PartError
-from fedreach.federation.selection import MaxSimilarity, Minimax, similarity
-from fedreach.federation.selection.similarity import first_by_similarity, gram, nearest_similarity
+from fedreach.federation.selection import MaxSimilarity, Minimax
+from fedreach.federation.selection.shared import similarity
+from fedreach.federation.selection.shared.similarity import first_by_similarity, gram, nearest_similarity
 from fedreach.federation.values import ClientView, Reports
 from fedreach.streams import generator
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from fedreach.federation.selection import MaxSimilarity, Minimax
-from fedreach.federation.selection import nearest as module
-from fedreach.federation.selection.nearest import Nearest, among, nearest_of_all, renewed
-from fedreach.federation.selection.similarity import DECIMALS, first_by_similarity, lengths, nearest_similarity
+from fedreach.federation.selection.shared import nearest as module
+from fedreach.federation.selection.shared import similarity
+from fedreach.federation.selection.shared.nearest import Nearest, among, nearest_of_all, renewed
+from fedreach.federation.selection.shared.similarity import DECIMALS, first_by_similarity, lengths, nearest_similarity
 from fedreach.federation.values import ClientView, Reports
 from fedreach.streams import generator
 
@@ -45,7 +46,7 @@ def check(found, rows):
     assert (found.cosine[mutual] == found.cosine[found.whom[mutual]]).all()
 
 
-@pytest.mark.parametrize(("numbers", "most"), [(module.NUMBERS, module.MOST), (64, 8), (64, 3)])
+@pytest.mark.parametrize(("numbers", "most"), [(similarity.NUMBERS, module.MOST), (64, 8), (64, 3)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_after_any_changes_it_is_what_comparing_all_with_all_gives(kind, numbers, most, monkeypatch):
     monkeypatch.setattr(module, "NUMBERS", numbers)  # 64: many small blocks
@@ -84,7 +85,7 @@ def test_few_products_are_needed_where_few_rows_change(monkeypatch):
     rng = generator(2, "few")
     rows = table("no two alike", 400, rng)
     found, counted = nearest_of_all(rows, lengths(rows)), []
-    plain = module.products
+    plain = similarity.products
     monkeypatch.setattr(module, "products", lambda *a: counted.append(plain(*a).size) or plain(*a))
     rows[:4] = table("no two alike", 4, rng)
     check(renewed(rows, lengths(rows), found, np.arange(4)), rows)

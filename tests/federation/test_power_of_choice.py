@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedreach.errors import ConfigError
-from fedreach.federation.round import ClientView
 from fedreach.federation.selection.power_of_choice import PowerOfChoice
+from fedreach.federation.values import ClientView
 from fedreach.streams import generator
 
 LOSS = np.array([0.3, 0.9, 0.1, 0.9, 0.5])  # design/algorithms.md, section 1.5

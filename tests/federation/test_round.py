@@ -5,18 +5,12 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from fedreach.federation.round import (
-    FederationState,
-    Probe,
-    Selection,
-    conclude_round,
-    observe_probe,
-    plan_probe,
-    plan_round,
-    weighted_sum,
-)
+from fedreach.federation.aggregation.mean import weighted_sum
+from fedreach.federation.round import conclude_round, observe_probe, plan_probe, plan_round
 from fedreach.federation.selection import SELECTIONS, Full, PowerOfChoice, Uniform
 from fedreach.federation.server import Average
+from fedreach.federation.state import FederationState
+from fedreach.federation.values import Probe, Selection
 from fedreach.federation.weighting import WEIGHTINGS, Equal
 from fedreach.streams import generator
 

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedreach.errors import ConfigError, PartError
-from fedreach.federation.labels import SecureSum
-from fedreach.federation.round import Selection, conclude_round, weighted_sum
-from fedreach.federation.secure_sum import (
+from fedreach.federation.aggregation.mean import weighted_sum
+from fedreach.federation.aggregation.secure_sum import (
     LARGEST,
     FixedPoint,
     error_bound,
@@ -20,6 +19,9 @@ from fedreach.federation.secure_sum import (
     share,
     weighted_mean_of_shares,
 )
+from fedreach.federation.labels import SecureSum
+from fedreach.federation.round import conclude_round
+from fedreach.federation.values import Selection
 from fedreach.federation.weighting import (
     ByDisagreement,
     ByEntropy,

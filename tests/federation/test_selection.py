@@ -8,10 +8,10 @@ import pytest
 
 from fedreach.data.partition.statistics import label_entropy
 from fedreach.errors import ConfigError
-from fedreach.federation.round import ClientView
 from fedreach.federation.selection import SELECTIONS, EntropyTopK, Full, FunctionSelection, PowerOfChoice, Uniform
+from fedreach.federation.values import ClientView
 from fedreach.streams import generator
-from fedreach.testing.inputs import with_rates
+from fedreach.testing.worlds import with_rates
 
 N = 8
 

@@ -7,15 +7,18 @@ import numpy as np
 import pytest
 
 from fedreach.errors import ConfigError, PartError
-from fedreach.federation.round import ClientView, Federation, Probe, Selection, conclude_round, plan_round
+from fedreach.federation.federation import Federation
+from fedreach.federation.local_sgd import LocalSGD
+from fedreach.federation.round import conclude_round, plan_round
 from fedreach.federation.selection import Policy, PowerOfChoice, Uniform
 from fedreach.federation.server import Average
-from fedreach.federation.solvers import FedAvg, LocalSGD, Scaffold
-from fedreach.federation.spending import spend, training_passes, with_radio
+from fedreach.federation.solvers import FedAvg, Scaffold
+from fedreach.federation.time_energy import spend, training_passes, with_radio
+from fedreach.federation.values import ClientView, Probe, Selection
 from fedreach.federation.weighting import ByDisagreement, ByExamples
 from fedreach.streams import generator
-from fedreach.testing.inputs import with_rates
 from fedreach.testing.problems import tiny_simulation
+from fedreach.testing.worlds import with_rates
 from fedreach.wireless.allocation.exact import allocate
 from fedreach.wireless.allocation.problem import Allocation
 from fedreach.wireless.allocation.rules import Equal, Greedy, Random

@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.selection import FunctionSelection
 from fedreach.federation.server import Average
-from fedreach.federation.solvers import FedAvg, FedProx, LocalSGD
+from fedreach.federation.solvers import FedAvg, FedProx
 from fedreach.federation.weighting import Equal
 from fedreach.testing.problems import two_quadratics
 

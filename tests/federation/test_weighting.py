@@ -9,7 +9,7 @@ from hypothesis.extra.numpy import arrays
 from fedreach.data.partition.statistics import label_entropy
 from fedreach.errors import ConfigError, PartError
 from fedreach.federation.measurements.disagreement import Disagreement
-from fedreach.federation.round import Reports
+from fedreach.federation.values import Reports
 from fedreach.federation.weighting import (
     WEIGHTINGS,
     ByDisagreement,

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedreach.config.options import options_model
 from fedreach.errors import ConfigError, PartError
-from fedreach.experiments.options import options_model
 from fedreach.federation.measurements.disagreement import Disagreement
-from fedreach.federation.round import Reports
+from fedreach.federation.values import Reports
 from fedreach.federation.weighting import ByDisagreement, ByEntropy, ByExamples, Clip, Equal, Mix, Product
 from fedreach.federation.weighting.clip import capped
 

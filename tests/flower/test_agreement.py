@@ -13,9 +13,9 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from torch import nn
 
 from fedreach.errors import ConfigError, RunFolderError, TrainingError
-from fedreach.experiments.ledger import Ledger
 from fedreach.flower import FedReachStrategy, FlowerExperiment, client_app
 from fedreach.flower.experiment import run_on
+from fedreach.runs.recorder import Ledger
 
 from .in_process import InProcess
 from .same import rows_of

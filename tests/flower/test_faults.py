@@ -24,14 +24,14 @@ from flwr.clientapp import ClientApp  # noqa: E402
 from safetensors.numpy import load_file  # noqa: E402
 from torch import nn  # noqa: E402
 
-from fedreach.data.population import Population  # noqa: E402
-from fedreach.engines.simulation import Simulation  # noqa: E402
+from fedreach.data.federated import Population  # noqa: E402
 from fedreach.errors import ConfigError, DataError, TrainingError  # noqa: E402
-from fedreach.federation.round import FederationState  # noqa: E402
 from fedreach.federation.server import Safari  # noqa: E402
+from fedreach.federation.state import FederationState  # noqa: E402
 from fedreach.flower import ClientData, FedReachStrategy, FlowerExperiment, client_app, tell_labels  # noqa: E402
 from fedreach.flower.local import server_engine  # noqa: E402
 from fedreach.models import build  # noqa: E402
+from fedreach.simulation.simulation import Simulation  # noqa: E402
 from fedreach.testing.problems import tiny_federation  # noqa: E402
 
 from .in_process import InProcess  # noqa: E402
@@ -666,7 +666,7 @@ def test_a_node_that_does_not_say_who_it_is_is_asked_again(tmp_path: Path) -> No
 def test_a_node_that_fails_at_first_is_asked_again(
     tmp_path: Path, heard: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedreach.flower.roster.AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("fedreach.flower.clients.AGAIN_SECONDS", 0.0)
     culprit, failed = culprit_of(SCAFFOLD), list[int]()
 
     def answering(asked: int, message: Message, answer: Callable[[], Message]) -> Message:

@@ -195,7 +195,7 @@ def test_the_experiment_of_the_page_gives_the_simulators_bits(write: Write, tmp_
     app = write(named)["experiment_app"]
     start(app.server, InProcess(app.client, range(8)))
     simulated = subprocess.run(
-        [sys.executable, "-m", "fedreach.cli", "run", "experiment.toml", "--out", "runs/simulated", "--quiet"],
+        [sys.executable, "-m", "fedreach", "run", "experiment.toml", "--out", "runs/simulated", "--quiet"],
         cwd=tmp_path,
         check=False,
         capture_output=True,

@@ -26,10 +26,10 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Result
 
 from fedreach.errors import RunFolderError, TrainingError
-from fedreach.experiments import folder as folder_module
-from fedreach.experiments.folder import RunFolder
-from fedreach.experiments.identity import OtherExperimentError
 from fedreach.flower import FedReachStrategy, FlowerExperiment
+from fedreach.runs import folder as folder_module
+from fedreach.runs.folder import RunFolder
+from fedreach.runs.identity import OtherExperimentError
 
 from ..conftest import exact, rows  # noqa: TID252
 from .in_process import InProcess

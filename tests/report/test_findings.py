@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedreach.report.findings import Findings, find
+from fedreach.report.analysis.findings import Findings, find
 from fedreach.report.reading import read
 from fedreach.report.values import Comparison
 

@@ -17,20 +17,20 @@ from rich.console import Console
 
 from fedreach.errors import RunFolderError
 from fedreach.report import write_report
-from fedreach.report.airtime import airtime
+from fedreach.report.analysis.airtime import airtime
+from fedreach.report.analysis.findings import find
+from fedreach.report.analysis.summary import summarize
 from fedreach.report.figures import gallery
 from fedreach.report.figures.curves import accuracy
 from fedreach.report.figures.round_time import round_time, round_times
 from fedreach.report.figures.spending import POINTS, accuracy_against, spending
 from fedreach.report.files import FORMAT
-from fedreach.report.findings import find
-from fedreach.report.formats import terminal_table
 from fedreach.report.reading import read
-from fedreach.report.records import as_records, to_csv
-from fedreach.report.summary import summarize
-from fedreach.report.tables import Table, tabulate
-from fedreach.report.tensorboard import tag_of
-from fedreach.report.units import unit_of
+from fedreach.report.render.formats import terminal_table
+from fedreach.report.render.records import as_records, to_csv
+from fedreach.report.render.tables import Table, tabulate
+from fedreach.report.render.tensorboard import tag_of
+from fedreach.report.render.units import unit_of
 from fedreach.report.values import Comparison
 
 from .fake_runs import write_comparison, write_curve, write_json, write_lines

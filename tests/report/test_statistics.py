@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedreach.report.statistics import holm, paired, spread, student_quantile, student_two_sided
+from fedreach.report.analysis.statistics import holm, paired, spread, student_quantile, student_two_sided
 
 probabilities = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=8)
 

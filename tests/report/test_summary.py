@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedreach.report.analysis.statistics import paired
+from fedreach.report.analysis.summary import MethodSummary, summarize
 from fedreach.report.files import FORMAT
 from fedreach.report.reading import read
-from fedreach.report.statistics import paired
-from fedreach.report.summary import MethodSummary, summarize
 from fedreach.report.values import Comparison
 
 from .fake_runs import federation, write_comparison, write_curve, write_json

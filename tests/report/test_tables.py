@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedreach.report.formats import terminal_table, to_latex, to_markdown
+from fedreach.report.analysis.summary import summarize
 from fedreach.report.reading import read
-from fedreach.report.records import as_records, to_csv
-from fedreach.report.summary import summarize
-from fedreach.report.tables import tabulate
+from fedreach.report.render.formats import terminal_table, to_latex, to_markdown
+from fedreach.report.render.records import as_records, to_csv
+from fedreach.report.render.tables import tabulate
 from fedreach.report.values import Comparison
 
 from .fake_runs import federation, write_comparison

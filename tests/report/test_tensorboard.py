@@ -9,7 +9,7 @@ import pytest
 
 from fedreach.errors import ConfigError
 from fedreach.report.reading import read
-from fedreach.report.tensorboard import tag_of, write_events
+from fedreach.report.render.tensorboard import tag_of, write_events
 
 from .fake_runs import write_comparison
 

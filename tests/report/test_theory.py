@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 
 from fedreach.errors import RunFolderError
 from fedreach.report import as_records, terminal_theory, write_report
+from fedreach.report.analysis.theory import SAMPLED, references, terms
 from fedreach.report.figures import gallery
 from fedreach.report.figures.theory import STRETCHES, stretched, theory, theory_curves
 from fedreach.report.reading import read, read_run
-from fedreach.report.theory import SAMPLED, references, terms
-from fedreach.report.theory_table import tabulate_theory
-from fedreach.report.theory_words import TERMS, explain, shown
+from fedreach.report.render.theory import TERMS, explain, shown, tabulate_theory
 from fedreach.report.values import Comparison, Partition, Replies
 from fedreach.theory.csra import divergence_loss
 from fedreach.theory.divergence import label_divergences

@@ -23,44 +23,44 @@ from fedreach.testing import (
     check_server,
     check_solver,
     check_weighting,
-    checks,
+    trial,
 )
-from fedreach.testing.contract import selection as selection_laws
-from fedreach.testing.inputs import heard, worlds
 from fedreach.testing.law import Subject, judge
-from fedreach.testing.playing import play
+from fedreach.testing.laws import selection as selection_laws
+from fedreach.testing.rounds import play
+from fedreach.testing.worlds import heard, worlds
 
-EVERYTHING = [(kind, name) for kind in checks.KINDS for name in checks.built_in(kind)]
+EVERYTHING = [(kind, name) for kind in trial.KINDS for name in trial.built_in(kind)]
 
 
 @pytest.mark.parametrize(("kind", "name"), EVERYTHING, ids=lambda value: value)
 def test_a_built_in_part_keeps_all_laws(kind, name):
-    found = checks.verdict_of_built_in(kind, name)
+    found = trial.verdict_of_built_in(kind, name)
     assert not found.broken, "\n".join(map(str, found.broken))
     assert not found.skipped
-    shared = len(checks.laws_of(kind))
+    shared = len(trial.laws_of(kind))
     assert found.laws > shared, "beside those of its kind, every built-in part has laws of its own"
 
 
-@pytest.mark.parametrize("kind", checks.KINDS)
+@pytest.mark.parametrize("kind", trial.KINDS)
 def test_every_law_says_what_it_is(kind):
-    laws = checks.laws_of(kind, list(checks.built_in(kind)))
+    laws = trial.laws_of(kind, list(trial.built_in(kind)))
     for law in laws:
         assert law.statement.endswith("."), law.name
         assert law.statement[0].isupper()
         assert len(law.name) > 5
-    contract = [law.name for law in checks.laws_of(kind)]
+    contract = [law.name for law in trial.laws_of(kind)]
     assert len(set(contract)) == len(contract)
 
 
 def test_the_table_of_laws_names_built_in_parts_only():
-    for kind in checks.KINDS:
-        for name in checks.built_in(kind):
-            assert checks.laws_of(kind, [name])[len(checks.laws_of(kind)) :], f"{kind} {name} has no law of its own"
+    for kind in trial.KINDS:
+        for name in trial.built_in(kind):
+            assert trial.laws_of(kind, [name])[len(trial.laws_of(kind)) :], f"{kind} {name} has no law of its own"
     with pytest.raises(ConfigError, match=r"There is no selection 'minimaxx'\. Did you mean 'minimax'"):
-        checks.laws_of("selection", ["minimaxx"])
+        trial.laws_of("selection", ["minimaxx"])
     with pytest.raises(ConfigError, match="Did you mean 'selection'"):
-        checks.laws_of("selections")
+        trial.laws_of("selections")
 
 
 # ------------------------------------------------------------------------------------------------ what is checked
@@ -76,7 +76,7 @@ def test_right_parts_pass_the_check_of_their_kind():
         (check_label_statistics, "label_statistics", "exact"),
         (check_measurement, "measurement", "disagreement"),
     ]:
-        check(checks.built_in(kind)[name]())
+        check(trial.built_in(kind)[name]())
 
 
 def test_plain_functions_are_parts():
@@ -152,9 +152,9 @@ def test_an_heir_or_namesake_of_a_built_in_part_keeps_its_laws():
     class Heir(Scaffold): ...
 
     namesake = type("Scaffold", (FedAvg,), {})
-    assert checks.like("solver", Heir()) == ("scaffold",)
-    assert checks.like("solver", namesake()) == ("fedavg", "scaffold")
-    assert checks.like("solver", object()) == ()
+    assert trial.like("solver", Heir()) == ("scaffold",)
+    assert trial.like("solver", namesake()) == ("fedavg", "scaffold")
+    assert trial.like("solver", object()) == ()
     with pytest.raises(BrokenLaw):
         check_solver(namesake())
 
@@ -176,12 +176,12 @@ def test_a_replacement_is_held_to_the_laws_of_what_it_replaces():
 
 @pytest.mark.parametrize(("kind", "name"), EVERYTHING, ids=lambda value: value)
 def test_the_kind_of_a_part_is_seen_from_its_methods(kind, name):
-    assert checks.kind_of(checks.built_in(kind)[name]) == kind
+    assert trial.kind_of(trial.built_in(kind)[name]) == kind
 
 
 def test_what_is_no_part_is_refused():
     with pytest.raises(ConfigError, match=r"int has the methods of no kind of part .* Say which it is meant to be"):
-        checks.kind_of(5)
+        trial.kind_of(5)
 
 
 # ------------------------------------------------------------------------------------------------- what laws see
@@ -230,7 +230,7 @@ def test_a_part_whose_library_is_missing_is_skipped(monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)
     for name in ("scipy", "sklearn"):
         monkeypatch.setitem(sys.modules, name, None)
-    found = checks.verdict_of_built_in("selection", "convex_hull")
+    found = trial.verdict_of_built_in("selection", "convex_hull")
     assert "pip install 'fedreach[geometry]'" in found.skipped
     assert found.keeps_all
 
@@ -244,5 +244,5 @@ def test_laws_do_not_disturb_the_generators_that_everybody_shares():
 
 
 def test_weightings_are_tried_with_what_they_need_and_measure():
-    check_weighting(checks.built_in("weighting")["product"]((ByEntropy(), ByExamples(), Equal())))
-    check_weighting(checks.built_in("weighting")["disagreement"]())
+    check_weighting(trial.built_in("weighting")["product"]((ByEntropy(), ByExamples(), Equal())))
+    check_weighting(trial.built_in("weighting")["disagreement"]())

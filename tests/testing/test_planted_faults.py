@@ -29,8 +29,8 @@ from fedreach.federation.solvers import FedDyn, FedProx, Scaffold
 from fedreach.federation.values import ClientView, Probe, Selection
 from fedreach.federation.weighting import ByEntropy, ByExamples
 from fedreach.streams import generator
-from fedreach.testing import checks
-from fedreach.testing.inputs import with_rates
+from fedreach.testing import trial
+from fedreach.testing.worlds import with_rates
 from fedreach.wireless.allocation.baselines import best_frequencies, best_shares, sqrt_sort
 from fedreach.wireless.allocation.exact import allocate
 from fedreach.wireless.allocation.problem import Allocation
@@ -47,7 +47,7 @@ def caught_by(law, kind=None, **options):
     """Note a faulty class, and the law that it must break."""
 
     def note(cls):
-        FAULTS.append(pytest.param(kind or checks.kind_of(cls), cls, options, law, id=cls.__name__))
+        FAULTS.append(pytest.param(kind or trial.kind_of(cls), cls, options, law, id=cls.__name__))
         return cls
 
     return note
@@ -672,7 +672,7 @@ class DrawsThenScales(RandomShares):
 
 @pytest.mark.parametrize(("kind", "cls", "options", "law"), FAULTS)
 def test_a_planted_fault_is_caught_by_the_law_that_says_it(kind, cls, options, law):
-    found = checks.verdict(kind, cls(**options), options=options)
+    found = trial.verdict(kind, cls(**options), options=options)
     broken = {breach.law: breach for breach in found.broken}
     assert law in broken, f"broken were {sorted(broken)}"
     assert not found.skipped
@@ -688,18 +688,18 @@ def test_a_fault_below_a_part_is_caught_through_the_part(monkeypatch):
         return ((1 - shift) * mean - np.sqrt(shift * (2 - shift) * variance)) ** 2 / np.maximum(mean, 1e-12)
 
     monkeypatch.setattr("fedreach.theory.disagreement._shrunk", unclamped)
-    found = checks.verdict_of_built_in("measurement", "disagreement")
+    found = trial.verdict_of_built_in("measurement", "disagreement")
     assert "bounds are clamped" in {breach.law for breach in found.broken}
     monkeypatch.undo()
 
     in_nats = released.label_entropy
     monkeypatch.setattr(released, "label_entropy", lambda counts: in_nats(counts) / np.log(2))
-    found = checks.verdict_of_built_in("weighting", "entropy")
+    found = trial.verdict_of_built_in("weighting", "entropy")
     assert "golden entropy" in {breach.law for breach in found.broken}
-    found = checks.verdict_of_built_in("label_statistics", "exact")
+    found = trial.verdict_of_built_in("label_statistics", "exact")
     assert "entropies in range" in {breach.law for breach in found.broken}
 
 
 def test_there_are_faults_of_every_kind():
-    assert {fault.values[0] for fault in FAULTS} == set(checks.KINDS)
+    assert {fault.values[0] for fault in FAULTS} == set(trial.KINDS)
     assert len(FAULTS) >= 50

@@ -5,15 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedreach.data.partition.statistics import label_entropy
 from fedreach.streams import generator
-from fedreach.theory.entropy import cross_entropy, joint_risk, label_entropy, self_information_risk
-from fedreach.theory.participation_gap import (
-    gap_of_cohort,
-    gap_of_weights,
-    in_distribution_gap,
-    sampling_error,
-    shift,
-)
+from fedreach.theory.entropy import cross_entropy, joint_risk, self_information_risk
+from fedreach.theory.participation_gap import gap_of_cohort, gap_of_weights, in_distribution_gap, sampling_error, shift
 
 laws = settings(max_examples=200, deadline=None, derandomize=True)
 

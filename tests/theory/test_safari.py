@@ -10,12 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedreach.errors import ConfigError
-from fedreach.theory.safari import (
-    convergence_bound,
-    largest_server_rate,
-    largest_share,
-    speedup_settings,
-)
+from fedreach.theory.safari import convergence_bound, largest_server_rate, largest_share, speedup_settings
 
 laws = settings(max_examples=60, deadline=None, derandomize=True)
 positive = st.floats(1e-3, 1e3)

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from fedreach.streams import generator
-from fedreach.wireless.allocation import certificate
-from fedreach.wireless.allocation.certificate import Effort, Search, prove
-from fedreach.wireless.allocation.certificate_interval import Ends, Node, fixed, lines, narrowed
-from fedreach.wireless.allocation.certificate_whole import WholeCovers
-from fedreach.wireless.allocation.clients import Clients
 from fedreach.wireless.allocation.exact import allocate, allocate_batch
-from fedreach.wireless.allocation.incumbent import Incumbent, padded
 from fedreach.wireless.allocation.kernel import priced
-from fedreach.wireless.allocation.relaxation import earliest_deadline
+from fedreach.wireless.allocation.search import certificate
+from fedreach.wireless.allocation.search.candidates import Clients
+from fedreach.wireless.allocation.search.certificate import Effort, Search, prove
+from fedreach.wireless.allocation.search.incumbent import Incumbent, padded
+from fedreach.wireless.allocation.search.interval_bounds import Ends, Node, fixed, lines, narrowed
+from fedreach.wireless.allocation.search.relaxation import earliest_deadline
+from fedreach.wireless.allocation.search.whole_bounds import WholeCovers
 
 from .brute import minimal_covers
 from .instances import KINDS, odd

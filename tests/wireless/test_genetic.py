@@ -10,9 +10,8 @@ from fedreach.errors import ConfigError, InfeasibleError
 from fedreach.streams import generator
 from fedreach.wireless.allocation import Allocation, exact
 from fedreach.wireless.allocation.baselines import genetic_selection
-from fedreach.wireless.allocation.baselines.genetic import equal_share_costs
-from fedreach.wireless.allocation.baselines.penalties import penalty_terms, printed_penalty_terms
-from fedreach.wireless.allocation.rules.frequency import own_frequency
+from fedreach.wireless.allocation.baselines.genetic import equal_share_costs, penalty_terms, printed_penalty_terms
+from fedreach.wireless.allocation.rules.base import own_frequency
 
 from .brute import brute, drawn
 from .instances import gigahertz

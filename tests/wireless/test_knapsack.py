@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedreach.streams import generator
-from fedreach.wireless.allocation.knapsack import (
+from fedreach.wireless.allocation.search.knapsack import (
     cheapest_covers,
     coarser,
     cover_table,

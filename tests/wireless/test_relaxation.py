@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from fedreach.streams import generator
-from fedreach.wireless.allocation.clients import Clients
 from fedreach.wireless.allocation.exact import allocate, allocate_batch, shortest_deadline
-from fedreach.wireless.allocation.incumbent import padded
 from fedreach.wireless.allocation.kernel import priced
-from fedreach.wireless.allocation.relaxation import Point, ascend, earliest_deadline, least_energy, relax
+from fedreach.wireless.allocation.search.candidates import Clients
+from fedreach.wireless.allocation.search.incumbent import padded
+from fedreach.wireless.allocation.search.relaxation import Point, ascend, earliest_deadline, least_energy, relax
 
 from .brute import minimal_covers
 from .instances import KINDS, odd

@@ -7,10 +7,10 @@ import pytest
 
 from fedreach.streams import generator
 from fedreach.wireless.allocation.exact import allocate
-from fedreach.wireless.allocation.incumbent import Incumbent, repaired
 from fedreach.wireless.allocation.kernel import Needs, priced
-from fedreach.wireless.allocation.moves import curvatures, improve, promising
-from fedreach.wireless.allocation.rounding import round_core, settle
+from fedreach.wireless.allocation.search.incumbent import Incumbent, repaired
+from fedreach.wireless.allocation.search.moves import curvatures, improve, promising
+from fedreach.wireless.allocation.search.rounding import round_core, settle
 
 from .instances import KINDS, gigahertz, megahertz, odd
 from .test_knapsack import covers, drawn

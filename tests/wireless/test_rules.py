@@ -12,7 +12,7 @@ from fedreach.streams import generator
 from fedreach.wireless import cost
 from fedreach.wireless.allocation import Allocation, AllocationProblem
 from fedreach.wireless.allocation.rules import RULES, AllocationRule, Equal, Exact, Greedy, Random
-from fedreach.wireless.allocation.rules.frequency import frequency_alone, own_frequency, printed_frequency
+from fedreach.wireless.allocation.rules.base import frequency_alone, own_frequency, printed_frequency
 from fedreach.wireless.allocation.rules.greedy import handed_out, marginal_gains
 
 from .brute import drawn

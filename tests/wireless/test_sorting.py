@@ -9,7 +9,7 @@ from fedreach.errors import ConfigError, InfeasibleError
 from fedreach.streams import generator
 from fedreach.wireless.allocation import AllocationProblem, exact
 from fedreach.wireless.allocation.baselines import sqrt_sort
-from fedreach.wireless.allocation.baselines.covering import cover, energy_per_example
+from fedreach.wireless.allocation.baselines.sorting import cover, energy_per_example
 
 from .brute import brute, drawn
 

@@ -13,7 +13,7 @@ from fedreach.wireless.allocation import Allocation, AllocationProblem, exact
 from fedreach.wireless.allocation.baselines import best_frequencies, best_shares
 from fedreach.wireless.allocation.baselines.cubic import _closed_form, printed_hertz, stationary_hertz
 from fedreach.wireless.allocation.baselines.dual_step import subgradient_frequencies
-from fedreach.wireless.allocation.rules.frequency import frequency_alone
+from fedreach.wireless.allocation.rules.base import frequency_alone
 
 from .brute import drawn
 from .test_step_a import CSRA6

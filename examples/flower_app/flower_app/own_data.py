@@ -10,9 +10,10 @@ from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
 import fedreach
+from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.selection import PowerOfChoice
 from fedreach.federation.server import Average
-from fedreach.federation.solvers import FedProx, LocalSGD
+from fedreach.federation.solvers import FedProx
 from fedreach.federation.weighting import ByEntropy
 from fedreach.flower import ClientData, FedReachStrategy, client_app
 

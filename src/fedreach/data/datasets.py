@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedreach.arrays import AnyArray, Ints
-from fedreach.data.checking import Check, Kind, normalisation
+from fedreach.data.checks import Check, Kind, normalisation
 from fedreach.errors import DataError, nearest
 
 ARRAYS = {"x": "train_x", "y": "train_y", "client": "owners", "x_test": "test_x", "y_test": "test_y"}

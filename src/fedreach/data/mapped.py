@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from fedreach.arrays import AnyArray
-from fedreach.data.checking import Check, Kind
+from fedreach.data.checks import Check, Kind
 from fedreach.data.datasets import ARRAYS, Dataset, assembled
 from fedreach.errors import DataError, nearest
 

@@ -14,8 +14,13 @@ from numpy.typing import ArrayLike
 
 from fedreach.arrays import Bools, Ints
 from fedreach.data.partition import Partition
-from fedreach.data.partition.checks import check_generator, checked_count, checked_labels, checked_number
-from fedreach.data.partition.draws import drawn_from_each
+from fedreach.data.partition.draws import (
+    check_generator,
+    checked_count,
+    checked_labels,
+    checked_number,
+    drawn_from_each,
+)
 from fedreach.errors import ConfigError, DataError, nearest
 
 Kind = Literal["to_one_class", "symmetric", "asymmetric"]

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from fedreach.arrays import AnyArray, Bools, Ints
-from fedreach.data.checking import Check
+from fedreach.data.checks import Check
 from fedreach.data.datasets import Dataset, from_npz
-from fedreach.data.partition.checks import checked_count
+from fedreach.data.partition.draws import checked_count
 from fedreach.errors import ConfigError, DataError
 
 
@@ -70,7 +70,7 @@ def given_to_server(dataset: Dataset, data: tuple[Any, Any] | Path | str) -> Ser
         DataError: If they are not.
 
     Example:
-        >>> from fedreach.data.catalogue import load
+        >>> from fedreach.data.sets.catalogue import load
         >>> digits = load("digits")
         >>> given_to_server(digits, (digits.test_x[:5], digits.test_y[:5])).x.shape
         (5, 1, 8, 8)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from fedreach.engines.base import Engine, Trained
-from fedreach.engines.chain import Chain
+from fedreach.engines.chain.engine import Chain
 from fedreach.engines.choice import ENGINES, Choice, build_engine, choose
-from fedreach.engines.compiled import Compiled
+from fedreach.engines.engine import Engine
 from fedreach.engines.native import Native
 from fedreach.engines.sequential import Sequential
-from fedreach.engines.stacked import Stacked
+from fedreach.engines.stacked import Compiled, Stacked
+from fedreach.federation.values import Trained
 
 __all__ = [
     "ENGINES",

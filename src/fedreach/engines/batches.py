@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedreach.arrays import Ints
-from fedreach.federation.solvers import LocalSGD
+from fedreach.federation.local_sgd import LocalSGD
 from fedreach.streams import generator
 
 

@@ -12,14 +12,15 @@ from torch import nn
 
 from fedreach.arrays import Ints
 from fedreach.data.federated import FederatedData
-from fedreach.engines.base import Engine, Precision
-from fedreach.engines.chain import Chain
-from fedreach.engines.compiled import Compiled
+from fedreach.engines.chain.engine import Chain
+from fedreach.engines.engine import Engine
 from fedreach.engines.native import Native
+from fedreach.engines.protocols import Precision
 from fedreach.engines.sequential import Sequential
-from fedreach.engines.stacked import Stacked
+from fedreach.engines.stacked import Compiled, Stacked
 from fedreach.errors import ConfigError, nearest
-from fedreach.federation.solvers import LocalSGD, LocalSolver, MemorySolver
+from fedreach.federation.local_sgd import LocalSGD
+from fedreach.federation.protocols import LocalSolver, MemorySolver
 
 ENGINES: dict[str, type[Engine]] = {
     "native": Native,

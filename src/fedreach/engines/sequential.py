@@ -10,7 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedreach.arrays import Ints
-from fedreach.engines.base import Engine, Terms, seeded
+from fedreach.engines.engine import Engine
+from fedreach.engines.protocols import Terms
+from fedreach.engines.samples import seeded
 from fedreach.errors import TrainingError
 from fedreach.models.flat import bind
 from fedreach.streams import torch_seed

@@ -8,17 +8,18 @@ from pathlib import Path
 
 from torch import nn
 
-from fedreach.data.catalogue import load
+from fedreach import registry
+from fedreach.config import parts
+from fedreach.config.sections import Experiment
 from fedreach.data.datasets import Dataset
 from fedreach.data.federated import FederatedData, federate
 from fedreach.data.partition import Partition, handle_empty
+from fedreach.data.sets.catalogue import load
 from fedreach.engines.choice import Choice, choose
-from fedreach.engines.simulation import Simulation, simulate
 from fedreach.errors import ConfigError, DataError
-from fedreach.experiments import names, parts
-from fedreach.experiments.config import Experiment
-from fedreach.federation.round import Federation
+from fedreach.federation.federation import Federation
 from fedreach.models import build as build_model
+from fedreach.simulation.simulation import Simulation, simulate
 from fedreach.streams import generator
 
 
@@ -34,7 +35,7 @@ class Builder:
         data = self.experiment.data
         folder = None if data.folder is None else self.base / data.folder
         if ":" in data.name:
-            made = names.find("data", data.name, self.base)(**data.options)
+            made = registry.find("data", data.name, self.base)(**data.options)
             if not isinstance(made, Dataset):
                 raise ConfigError(f"data.name: {data.name!r} must return a Dataset; got {type(made).__name__}.")
             return made
@@ -74,7 +75,7 @@ class Builder:
         section = self.experiment.partition
         if section.file is not None:
             return Partition.load(self.base / section.file)
-        make, options = names.find("partition", section.name, self.base), section.options
+        make, options = registry.find("partition", section.name, self.base), section.options
         num_clients = section.clients
         if section.name == "natural":
             if dataset.owners is None:
@@ -99,7 +100,7 @@ class Builder:
     def model(self) -> str | Callable[..., nn.Module]:
         """Return the model's name, or the user's function that makes it."""
         name = self.experiment.model.name
-        return name if ":" not in name else names.find("model", name, self.base)
+        return name if ":" not in name else registry.find("model", name, self.base)
 
     def simulation(self, data: FederatedData, seed: int, threads: int = 1) -> Simulation:
         """Return the federation on its data, with model and engine."""

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from fedreach.config.sections import Experiment
+from fedreach.config.user_code import identity
 from fedreach.errors import ConfigError, RunFolderError
-from fedreach.experiments.config import Experiment
-from fedreach.experiments.executors import Executor
-from fedreach.experiments.executors.crew import Crew
+from fedreach.experiments.executors.base import Executor
 from fedreach.experiments.executors.local import Local
-from fedreach.experiments.folder import RunFolder
-from fedreach.experiments.identity import OtherExperimentError, finished, identity
+from fedreach.experiments.executors.scheduler import Crew
 from fedreach.experiments.jobs import Job, Told
+from fedreach.runs.folder import RunFolder
+from fedreach.runs.identity import OtherExperimentError, finished
 
 __all__ = ["Job", "Told", "compare", "plan"]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedreach.experiments.config import Experiment
+from fedreach.config.sections import Experiment
 
 
 @dataclass(frozen=True, eq=False)

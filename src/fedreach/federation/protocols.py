@@ -7,21 +7,12 @@ out, so saving the states saves the run. No method writes into its arguments.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
 from fedreach.arrays import Float32s, Floats, Ints
 from fedreach.federation.values import ClientView, LocalOutputs, Probe, Reports, Selection, State
-
-FACTS: Mapping[str, str] = MappingProxyType(
-    {
-        "label_counts": "number of training examples per class, c numbers a client, sent once",
-        "label_entropy": "entropy of the client's labels in nats, one number a client, sent once",
-    }
-)
-"""What a part may ask of clients through its attribute `needs`; 4 bytes a number, counted in round 1."""
 
 
 @runtime_checkable
@@ -49,11 +40,6 @@ class SelectionPolicy(Protocol):
     def observe(self, state: State, reports: Reports) -> State:
         """Return the state after hearing the reports of a round, or the answers to a probe for updates."""
         ...
-
-
-def no_probe(self: object, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Probe | None:
-    """Ask nobody; a policy whose method `probe` this is need not be asked, and no generator made for it."""
-    return None
 
 
 @runtime_checkable
@@ -88,12 +74,6 @@ class LocalSolver(Protocol):
         A `MemorySolver` is also handed, by name, what its `prepare` returned.
         """
         ...
-
-
-def is_affine(solver: object) -> bool:
-    """Return whether the class that defines a solver's `correct` says that this is affine, see `LocalSolver`."""
-    owners = [kind for kind in type(solver).__mro__ if "correct" in vars(kind)]
-    return bool(owners) and bool(vars(owners[0]).get("affine", False))
 
 
 @runtime_checkable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from fedreach.wireless.radio import RadioState
 
 State = Mapping[str, AnyArray]
 """What a part remembers between rounds: named arrays, never written to in place."""
-
 NO_STATE: State = MappingProxyType({})
 
 
@@ -142,3 +141,13 @@ class RoundReport:
     remark: str = ""  # of the selection policy
     by_server: bool = False  # whether the server trained on its own data and no client was asked
     spending: Spending | None = None  # seconds and joules, where the federation has a radio
+
+
+class Trained(NamedTuple):
+    """What local training returns, rows in the order of the ids that were asked for."""
+
+    update: Float32s  # (k, d) local - broadcast
+    loss: Floats  # (k,) mean training loss over all examples of all local steps
+    steps: Ints  # (k,) local steps that each client ran
+    trainable: int | None = None  # p: the first p of the d numbers are trained, the rest are buffers; None: all d
+    finite: Bools | None = None  # (k,) whether all numbers of an update are finite; None: nobody looked

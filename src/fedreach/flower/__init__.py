@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fedreach.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedreach.flower.client import client_app, tell_labels
+    from fedreach.flower.app import client_app, tell_labels
     from fedreach.flower.experiment import FlowerExperiment
     from fedreach.flower.local import ClientData
     from fedreach.flower.strategy import FedReachStrategy
@@ -21,8 +21,8 @@ _WHERE = {
     "ClientData": "fedreach.flower.local",
     "FedReachStrategy": "fedreach.flower.strategy",
     "FlowerExperiment": "fedreach.flower.experiment",
-    "client_app": "fedreach.flower.client",
-    "tell_labels": "fedreach.flower.client",
+    "client_app": "fedreach.flower.app",
+    "tell_labels": "fedreach.flower.app",
 }
 
 __all__ = ["ClientData", "FedReachStrategy", "FlowerExperiment", "client_app", "tell_labels"]

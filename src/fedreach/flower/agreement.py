@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 
-from fedreach.federation.round import Federation
+from fedreach.federation.federation import Federation
 from fedreach.models.flat import Layout
 
 MOST_CLIENTS = 2**20  # ids are below it: tables have a row for each

@@ -14,17 +14,17 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import Result
 
+from fedreach.config import load, parts
+from fedreach.config.sections import Experiment
+from fedreach.config.user_code import identity
 from fedreach.data.federated import FederatedData
-from fedreach.engines.simulation import Simulation
 from fedreach.errors import ConfigError
-from fedreach.experiments import loading, parts
 from fedreach.experiments.build import Builder
-from fedreach.experiments.config import Experiment
-from fedreach.experiments.describe import federation_record
-from fedreach.experiments.identity import identity
-from fedreach.flower.client import client_app
+from fedreach.flower.app import client_app
 from fedreach.flower.strategy import FedReachStrategy
 from fedreach.models.flat import bind
+from fedreach.runs.describe import federation_record
+from fedreach.simulation.simulation import Simulation
 
 
 class FlowerExperiment:
@@ -55,7 +55,7 @@ class FlowerExperiment:
         path = None if file is None else Path(file)
         self.base = Path.cwd() if path is None else path.resolve().parent
         self.method = method
-        self.experiment: Experiment = loading.load(path, overrides).resolved(method)
+        self.experiment: Experiment = load.load(path, overrides).resolved(method)
         refused = {
             "evaluation.patience": "Flower runs a number of rounds that is fixed beforehand",
             "evaluation.samples_per_client": "each client is evaluated on all that it holds out",

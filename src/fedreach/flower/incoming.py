@@ -12,8 +12,10 @@ from flwr.app import Message
 
 from fedreach.arrays import AnyArray, Floats
 from fedreach.errors import PartError
-from fedreach.federation.round import ClientView, Federation, FederationState, Reports
-from fedreach.federation.secure_sum import FixedPoint, mean_of
+from fedreach.federation.aggregation.secure_sum import FixedPoint, mean_of
+from fedreach.federation.federation import Federation
+from fedreach.federation.state import FederationState
+from fedreach.federation.values import ClientView, Reports
 from fedreach.flower import messages
 from fedreach.flower.messages import EXAMPLES, LACKS, LOSS, MASKED, MODEL, STEPS, UPDATE, ReplyError
 from fedreach.models.flat import Layout

@@ -11,20 +11,20 @@ from torch import nn
 from torch.utils.data import Dataset as TorchDataset
 
 from fedreach.arrays import AnyArray, Float32s, Floats, Ints
-from fedreach.data.checking import Kind
+from fedreach.data.checks import Kind
 from fedreach.data.datasets import from_arrays
-from fedreach.data.federated import FederatedData, Ranges
+from fedreach.data.federated import FederatedData, Population, Ranges
 from fedreach.data.partition import Partition
-from fedreach.data.population import Population
 from fedreach.data.server_data import ServerData
-from fedreach.engines.base import Engine, Samples
 from fedreach.engines.choice import build_engine
+from fedreach.engines.engine import Engine
+from fedreach.engines.samples import Samples
 from fedreach.errors import DataError
+from fedreach.federation.federation import Federation
 from fedreach.federation.labels import released_entropy
-from fedreach.federation.memory import ClientMemory
-from fedreach.federation.round import Federation
-from fedreach.federation.storage import Dtype
 from fedreach.federation.values import State
+from fedreach.storage.rows import Dtype
+from fedreach.storage.table import ClientMemory
 from fedreach.streams import fresh, generator
 
 Examples = tuple[Any, Any] | TorchDataset[Any]

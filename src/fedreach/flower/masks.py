@@ -1,4 +1,4 @@
-"""Masks that two clients share and the server does not know, for the secure sum of `fedreach.federation.secure_sum`.
+"""Masks that two clients share and the server does not know: see `fedreach.federation.aggregation.secure_sum`.
 
 Each client has a key pair of its own for the run, and the server passes the public halves on: X25519 gives two clients
 a common secret, HKDF a key for the round, ChaCha20 the words of the mask. This hides clients from a server that looks
@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from fedreach.federation.secure_sum import Words
+from fedreach.federation.aggregation.secure_sum import Words
 
 LEAST = 2  # clients in a sum: that of one is its report
 

@@ -10,10 +10,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from torch import nn
 
 from fedreach.arrays import Float32s
-from fedreach.federation.round import ClientView, Federation, FederationState
+from fedreach.federation.federation import Federation
+from fedreach.federation.state import FederationState
+from fedreach.federation.values import ClientView
 from fedreach.flower import messages
+from fedreach.flower.evaluation import Exam
 from fedreach.flower.messages import CONFIG, KEYS, MEMORY, MODEL, OURS, RUN, SOLVER
-from fedreach.flower.scoring import Exam
 from fedreach.models.flat import Layout
 
 

@@ -23,48 +23,44 @@ from flwr.serverapp.strategy import Result, Strategy
 from torch import nn
 
 from fedreach.arrays import Float32s
-from fedreach.data.population import Population
-from fedreach.engines.base import Engine, Trained
-from fedreach.engines.clients import remembered
-from fedreach.engines.simulation import server_steps
+from fedreach.data.federated import Population
+from fedreach.engines.engine import Engine
 from fedreach.errors import ConfigError, RunFolderError, TrainingError
 from fedreach.evaluation import Served, summarized
-from fedreach.experiments.checkpoint import MEMORY, Snapshot
-from fedreach.experiments.describe import environment
-from fedreach.experiments.folder import RunFolder
-from fedreach.experiments.identity import finished
-from fedreach.experiments.ledger import Ledger, check_federation
-from fedreach.federation.contract import name_of
+from fedreach.federation.federation import Federation
 from fedreach.federation.labels import Exact
-from fedreach.federation.memory import ClientMemory
 from fedreach.federation.participation import Always, Participation
 from fedreach.federation.round import (
-    ClientView,
-    Federation,
-    FederationState,
-    Probe,
-    RoundReport,
-    Selection,
     conclude_round,
     conclude_server_round,
-    initial_state,
     observe_probe,
     plan_probe,
     plan_round,
     server_trains,
 )
-from fedreach.federation.spending import with_radio
-from fedreach.federation.storage import Dtype
+from fedreach.federation.state import FederationState, initial_state
+from fedreach.federation.steps import remembered
+from fedreach.federation.time_energy import with_radio
+from fedreach.federation.traits import name_of
+from fedreach.federation.values import ClientView, Probe, RoundReport, Selection, Trained
 from fedreach.flower import messages
 from fedreach.flower.agreement import terms_of, words
+from fedreach.flower.clients import Roster, ask
+from fedreach.flower.evaluation import Exam, answered, exams, joined
+from fedreach.flower.facts import FACTS, load_facts, record_of, save_facts
 from fedreach.flower.incoming import Answer, Heard, Incoming
 from fedreach.flower.masks import LEAST
 from fedreach.flower.messages import LOSS, ReplyError
 from fedreach.flower.outgoing import Outgoing
-from fedreach.flower.record import FACTS, load_facts, record_of, save_facts
-from fedreach.flower.roster import Roster, ask
-from fedreach.flower.scoring import Exam, answered, exams, joined
 from fedreach.models.flat import Layout, flatten
+from fedreach.runs.checkpoint import MEMORY, Snapshot
+from fedreach.runs.describe import environment
+from fedreach.runs.folder import RunFolder
+from fedreach.runs.identity import finished
+from fedreach.runs.recorder import Ledger, check_federation
+from fedreach.simulation.clients import server_steps
+from fedreach.storage.rows import Dtype
+from fedreach.storage.table import ClientMemory
 from fedreach.streams import generator
 
 LOG = getLogger("flwr")
@@ -117,8 +113,8 @@ class FedReachStrategy(Strategy):
             `fedreach.flower.local.server_engine`.
         participation: Who of those online can be asked; everybody if left out.
         name: Under which the run is reported.
-        described: What the run is, if that is more than is said here; see `fedreach.experiments.identity`.
-        record: Who holds what, if the server knows; see `fedreach.experiments.describe.federation_record`.
+        described: What the run is, if that is more than is said here; see `fedreach.runs.identity`.
+        record: Who holds what, if the server knows; see `fedreach.runs.describe.federation_record`.
 
     Raises:
         ConfigError: If the federation cannot run on Flower, or lacks what it needs.

@@ -8,13 +8,13 @@ Example::
 
 from __future__ import annotations
 
+from fedreach.report.analysis.findings import find
 from fedreach.report.figures.partition import partition_heatmap
 from fedreach.report.figures.saving import save
-from fedreach.report.findings import find
-from fedreach.report.formats import terminal_table, terminal_theory
 from fedreach.report.reading import read, read_run
-from fedreach.report.records import as_records
-from fedreach.report.writing import ReportPaths, write_report
+from fedreach.report.render.formats import terminal_table, terminal_theory
+from fedreach.report.render.records import as_records
+from fedreach.report.write import ReportPaths, write_report
 
 __all__ = [
     "ReportPaths",

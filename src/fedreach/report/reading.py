@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from fedreach.errors import RunFolderError
-from fedreach.report.airtime import airtime
+from fedreach.report.analysis.airtime import airtime
+from fedreach.report.analysis.theory import terms
 from fedreach.report.files import field, no_collection, read_lines, read_object
 from fedreach.report.rows import columns, last_scores, replies
-from fedreach.report.theory import terms
 from fedreach.report.values import Comparison, Partition, Run
 
 

@@ -9,7 +9,8 @@ with numbers that were worked out by hand or by other programs before there was 
 
 from __future__ import annotations
 
-from fedreach.testing.checks import (
+from fedreach.testing.law import BrokenLaw
+from fedreach.testing.trial import (
     check_allocation,
     check_label_statistics,
     check_measurement,
@@ -19,7 +20,6 @@ from fedreach.testing.checks import (
     check_solver,
     check_weighting,
 )
-from fedreach.testing.law import BrokenLaw
 
 __all__ = [
     "BrokenLaw",

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from fedreach.arrays import AnyArray
 from fedreach.errors import ConfigError, FedReachError
-from fedreach.federation.protocols import FACTS
+from fedreach.federation.traits import FACTS
 
 NEEDS_LIBRARY = "pip install 'fedreach["
 """What stands in the refusal of a part whose optional library is missing."""

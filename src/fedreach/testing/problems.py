@@ -11,19 +11,21 @@ import numpy as np
 
 from fedreach.arrays import Float32s, Floats, Ints
 from fedreach.data.datasets import from_arrays
-from fedreach.data.federated import FederatedData, Ranges, split_held_out
+from fedreach.data.federated import FederatedData, Population, Ranges, split_held_out
 from fedreach.data.partition import Partition, iid
-from fedreach.data.population import Population
 from fedreach.data.server_data import ServerData
-from fedreach.engines.base import Engine, Trained
+from fedreach.engines.engine import Engine
 from fedreach.engines.sequential import Sequential
-from fedreach.engines.simulation import Simulation
-from fedreach.federation.round import Federation, ServerStep, Weighting
+from fedreach.federation.federation import Federation
+from fedreach.federation.local_sgd import LocalSGD
+from fedreach.federation.protocols import LocalSolver, ServerStep, Weighting
 from fedreach.federation.selection import Full, Uniform
 from fedreach.federation.server import Average
-from fedreach.federation.solvers import FedAvg, LocalSGD, LocalSolver
+from fedreach.federation.solvers import FedAvg
+from fedreach.federation.values import Trained
 from fedreach.federation.weighting import ByExamples
 from fedreach.models import build
+from fedreach.simulation.simulation import Simulation
 from fedreach.streams import generator
 
 

@@ -27,9 +27,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedreach.arrays import Floats
-from fedreach.errors import ConfigError
+from fedreach.errors import ConfigError, check
 from fedreach.theory.divergence import kl_divergence
-from fedreach.theory.ranges import check
 
 
 class Terms(NamedTuple):

@@ -22,8 +22,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from fedreach.errors import ConfigError
-from fedreach.theory.ranges import check
+from fedreach.errors import ConfigError, check
 
 LARGEST = 1e300
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from fedreach.theory.ranges import check
+from fedreach.errors import check
 
 
 def worst_case_error(participants: int, clients: int) -> float:

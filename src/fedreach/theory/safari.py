@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from fedreach.errors import ConfigError
-from fedreach.theory.ranges import check
+from fedreach.errors import ConfigError, check
 
 
 def largest_share(

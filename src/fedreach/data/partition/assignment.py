@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from fedreach.arrays import Ints
 from fedreach.data.partition import storage
-from fedreach.data.partition.checks import checked_labels
+from fedreach.data.partition.draws import checked_labels
 from fedreach.errors import DataError
 
 

@@ -7,15 +7,19 @@ from numpy.typing import ArrayLike
 
 from fedreach.arrays import Ints
 from fedreach.data.partition.assignment import Partition
-from fedreach.data.partition.checks import (
+from fedreach.data.partition.draws import (
     ALPHA_RANGE,
     check_enough,
     check_generator,
     checked_count,
     checked_labels,
     checked_number,
+    classes_of,
+    deal,
+    log_dirichlet,
+    normalised,
+    topped_up,
 )
-from fedreach.data.partition.draws import classes_of, deal, log_dirichlet, normalised, topped_up
 
 
 def dirichlet_by_class(

@@ -6,17 +6,23 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedreach.arrays import Bools, Floats, Ints
-from fedreach.data.partition.arithmetic import raised_sizes, rounded_sizes
 from fedreach.data.partition.assignment import Partition
-from fedreach.data.partition.checks import (
+from fedreach.data.partition.draws import (
     ALPHA_RANGE,
     check_enough,
     check_generator,
     checked_count,
     checked_labels,
     checked_number,
+    classes_of,
+    deal,
+    log_dirichlet,
+    normalised,
+    ordered_by,
+    raised_sizes,
+    rounded_sizes,
+    shuffled_by,
 )
-from fedreach.data.partition.draws import classes_of, deal, log_dirichlet, normalised, ordered_by, shuffled_by
 
 
 def dirichlet_by_client(

@@ -1,11 +1,16 @@
-"""The random steps that partitioners share: orders within groups, Dirichlet mixes, dealing, topping up."""
+"""What partitioners share: checks of their arguments, exact arithmetic, and random steps."""
 
 from __future__ import annotations
 
+import math
+import operator
+from typing import Any
+
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedreach.arrays import Floats, Ints
-from fedreach.data.partition.arithmetic import raised_sizes
+from fedreach.errors import ConfigError, DataError
 
 
 def ordered_by(groups: Ints) -> Ints:
@@ -92,3 +97,123 @@ def topped_up(owner: Ints, num_clients: int, min_size: int, rng: np.random.Gener
     owner = owner.copy()
     owner[moved] = np.repeat(np.arange(num_clients), np.maximum(gain, 0))
     return owner, int(moved.size)
+
+
+def rounded_sizes(raw: Floats, total: int) -> Ints:
+    """Round the shares raw_k / sum(raw) * total to whole numbers that add up to `total`.
+
+    Largest remainders: every share is rounded down and the samples left over go, one each, to the largest
+    fractional parts (ties: lowest index first). Each size is therefore within one of its share. FedDyn's code
+    hands all that is left over, about N/2 samples, to client 0: with 10,000 clients of 100 samples that client
+    would hold 50 times what the others hold.
+
+    Args:
+        raw: (N,) weights, not negative, with a positive sum.
+        total: Number of samples.
+
+    Example:
+        >>> rounded_sizes(np.array([1.0, 1.0, 1.0]), 11)
+        array([4, 4, 3])
+    """
+    shares = raw / raw.sum() * total
+    sizes: Ints = np.floor(shares).astype(np.int64)
+    sizes[np.argsort(sizes - shares, kind="stable")[: total - sizes.sum()]] += 1
+    return sizes
+
+
+def filled_evenly(capacities: Ints, total: int) -> Ints:
+    """Pour `total` units into vessels as evenly as their capacities allow.
+
+    x_k = min(capacity_k, L) with the largest whole level L that `total` reaches; the units that are left raise the
+    largest vessels by one (ties: lowest index first).
+
+    Args:
+        capacities: (N,) whole numbers, not negative.
+        total: From 0 to capacities.sum().
+
+    Example:
+        >>> filled_evenly(np.array([2, 9, 5, 7]), 16)
+        array([2, 5, 4, 5])
+    """
+    ascending = np.sort(capacities)
+    below = np.cumsum(ascending) - ascending  # what the smaller vessels hold once they are full
+    rest = np.arange(capacities.size, 0, -1)  # vessels at least as large
+    full = int(np.count_nonzero(below + ascending * rest <= total))
+    if full == capacities.size:
+        return capacities.copy()
+    level, left = divmod(int(total - below[full]), int(rest[full]))
+    filled = np.minimum(capacities, level)
+    filled[np.argsort(-capacities, kind="stable")[:left]] += 1
+    return filled
+
+
+def raised_sizes(sizes: Ints, min_size: int) -> Ints:
+    """Lift every size to `min_size` and cut the largest sizes down to one common level to pay for it.
+
+    Args:
+        sizes: (N,) whole numbers with sizes.sum() >= N * min_size.
+        min_size: The least that each may hold.
+
+    Example:
+        >>> raised_sizes(np.array([0, 9, 3, 8, 1]), 2)
+        array([2, 7, 3, 7, 2])
+    """
+    owed = np.maximum(min_size - sizes, 0).sum()
+    # The level cannot fall below min_size: cutting all the way down to it frees sum - (N min_size - owed) >= owed.
+    return np.maximum(filled_evenly(sizes, int(sizes.sum() - owed)), min_size)
+
+
+ALPHA_RANGE = (1e-100, 1e100)  # outside it exp() and log() of the Dirichlet draws leave the floating-point range
+
+
+def checked_labels(labels: ArrayLike) -> Ints:
+    """Return the class labels as an (n,) int64 array: at least one, whole numbers, none negative."""
+    array = np.asarray(labels)
+    if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":
+        raise DataError(
+            "labels must be a one-dimensional array with one whole number per sample; "
+            f"got shape {array.shape}, dtype {array.dtype}. Pass the class index of each training sample."
+        )
+    if array.min() < 0:
+        raise DataError(f"labels must not be negative; got {array.min()}. Number the classes from 0.")
+    return array.astype(np.int64)
+
+
+def checked_count(name: str, value: Any, low: int) -> int:
+    """Return `value` as an int that is at least `low`."""
+    try:
+        count = operator.index(value)
+    except TypeError:
+        count = low - 1
+    if isinstance(value, bool) or count < low:
+        raise ConfigError(f"{name} must be a whole number, at least {low}; got {value!r}.")
+    return count
+
+
+def checked_number(name: str, value: Any, low: float, high: float) -> float:
+    """Return `value` as a finite float in [low, high]."""
+    try:
+        number = math.nan if isinstance(value, str | bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not low <= number <= high:  # false for nan as well
+        raise ConfigError(f"{name} must be a number from {low:g} to {high:g}; got {value!r}.")
+    return number
+
+
+def check_generator(rng: Any) -> None:
+    """Refuse seeds and global modules: the caller owns the stream."""
+    if not isinstance(rng, np.random.Generator):
+        raise ConfigError(
+            f"rng must be a numpy Generator; got {type(rng).__name__}. "
+            "Use fedreach.streams.generator(seed, 'partition')."
+        )
+
+
+def check_enough(num_samples: int, num_clients: int, min_size: int) -> None:
+    """Refuse a partition in which not every client can hold `min_size` samples."""
+    if num_samples < num_clients * min_size:
+        raise DataError(
+            f"{num_clients} clients with at least min_size = {min_size} samples need {num_clients * min_size} samples; "
+            f"there are {num_samples}. Lower the number of clients, or min_size where the partition has that option."
+        )

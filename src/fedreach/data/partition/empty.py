@@ -9,7 +9,7 @@ import numpy as np
 
 from fedreach.arrays import Ints
 from fedreach.data.partition.assignment import Partition
-from fedreach.data.partition.checks import checked_count
+from fedreach.data.partition.draws import checked_count
 from fedreach.errors import ConfigError, DataError, nearest
 
 POLICIES = ("error", "drop", "merge")

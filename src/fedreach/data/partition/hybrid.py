@@ -8,16 +8,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedreach.data.partition.assignment import Partition
-from fedreach.data.partition.checks import (
+from fedreach.data.partition.dirichlet_by_class import split_classes
+from fedreach.data.partition.draws import (
     ALPHA_RANGE,
     check_enough,
     check_generator,
     checked_count,
     checked_labels,
     checked_number,
+    classes_of,
+    deal,
+    topped_up,
 )
-from fedreach.data.partition.dirichlet_by_class import split_classes
-from fedreach.data.partition.draws import classes_of, deal, topped_up
 from fedreach.errors import DataError
 
 

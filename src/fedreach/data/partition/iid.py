@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedreach.data.partition.assignment import Partition
-from fedreach.data.partition.checks import check_enough, check_generator, checked_count, checked_labels
+from fedreach.data.partition.draws import check_enough, check_generator, checked_count, checked_labels
 
 
 def iid(labels: ArrayLike, num_clients: int, rng: np.random.Generator) -> Partition:

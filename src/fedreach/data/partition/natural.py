@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedreach.data.partition.assignment import Partition
-from fedreach.data.partition.checks import check_generator, checked_count, checked_labels
+from fedreach.data.partition.draws import check_generator, checked_count, checked_labels
 from fedreach.errors import DataError
 
 

@@ -5,10 +5,17 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedreach.data.partition.arithmetic import filled_evenly
 from fedreach.data.partition.assignment import Partition
-from fedreach.data.partition.checks import check_enough, check_generator, checked_count, checked_labels
-from fedreach.data.partition.draws import classes_of, rank_in_run, shuffled_by
+from fedreach.data.partition.draws import (
+    check_enough,
+    check_generator,
+    checked_count,
+    checked_labels,
+    classes_of,
+    filled_evenly,
+    rank_in_run,
+    shuffled_by,
+)
 from fedreach.errors import DataError
 
 

@@ -12,7 +12,7 @@ from fedreach.arrays import Ints
 from fedreach.data.federated import Ranges
 from fedreach.engines.batches import batch_plans
 from fedreach.engines.native.library import library
-from fedreach.federation.solvers import LocalSGD
+from fedreach.federation.local_sgd import LocalSGD
 
 
 def batch_plan_in_c(seed: int, round_: int, client: int, train: Ranges, local: LocalSGD) -> Ints:

@@ -17,17 +17,20 @@ from torch import Tensor, nn
 
 from fedreach.arrays import Bools, Float32s, Floats, Ints
 from fedreach.data.federated import FederatedData, Ranges
-from fedreach.engines.base import SAMPLES, Engine, Samples, Terms
 from fedreach.engines.batches import batch_plans
-from fedreach.engines.chain import leaves_alone
-from fedreach.engines.layers import Dense
+from fedreach.engines.chain.engine import leaves_alone
+from fedreach.engines.chain.layers import Dense
+from fedreach.engines.chain.recognition import NotAChainError, chain_of
+from fedreach.engines.engine import Engine
 from fedreach.engines.native.drawing import draws_as_numpy_does, plan_size, words_of
 from fedreach.engines.native.library import NoLibraryError, library
 from fedreach.engines.native.structures import Batches, GivenSamples, Rule, layer_table, place_of
-from fedreach.engines.recognition import NotAChainError, chain_of
+from fedreach.engines.protocols import SAMPLES, Terms
+from fedreach.engines.samples import Samples
 from fedreach.errors import ConfigError, TrainingError
-from fedreach.federation.protocols import is_affine
-from fedreach.federation.solvers import LocalSGD, LocalSolver
+from fedreach.federation.local_sgd import LocalSGD
+from fedreach.federation.protocols import LocalSolver
+from fedreach.federation.traits import is_affine
 
 MOST_LAYERS = 32
 """As `model.h` says."""
@@ -193,7 +196,7 @@ class Native(Engine):
         return self.were_finite  # `train_group` has looked at them
 
     def add_up(self, weights: Floats, update: Float32s) -> Floats:
-        """Return `fedreach.federation.round.weighted_sum`, to the same bits."""
+        """Return `fedreach.federation.aggregation.mean.weighted_sum`, to the same bits."""
         k, d = update.shape
         stride, step = update.strides
         if update.dtype != np.float32 or step != 4 or stride % 4:

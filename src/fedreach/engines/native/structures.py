@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedreach.arrays import Ints
-from fedreach.engines.base import Samples
-from fedreach.engines.layers import Dense
+from fedreach.engines.chain.layers import Dense
+from fedreach.engines.samples import Samples
 
 
 class GivenSamples(ctypes.Structure):

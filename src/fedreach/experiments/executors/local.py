@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedreach.experiments.config import EngineSection
-from fedreach.experiments.executors import LOG, Message
-from fedreach.experiments.machine import cores
+from fedreach.config.sections import EngineSection
+from fedreach.experiments.executors.base import LOG, Message
+from fedreach.runs.describe import cores
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Local:
 
     @contextlib.contextmanager
     def pool(self, engine: EngineSection, out: Path, jobs: int, workers: int | None) -> Iterator[list[Process]]:
-        """Hand out processes; see `fedreach.experiments.executors.Executor`."""
+        """Hand out processes; see `fedreach.experiments.executors.base.Executor`."""
         size = min(workers or max(1, cores() // (engine.threads or 1)), jobs)
         threads = max(1, cores() // size)  # where the experiment does not say
         with tidy_log(out):
@@ -49,7 +49,7 @@ def tidy_log(out: Path) -> Iterator[None]:
 
 
 class Process:
-    """One process, see `fedreach.experiments.worker`.
+    """One process, see `fedreach.experiments.executors.worker`.
 
     Args:
         log: Takes what it prints.
@@ -69,7 +69,7 @@ class Process:
         # A session of its own: Ctrl-C reaches the comparison only, which passes it on once.
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "fedreach.experiments.worker"],
+                [sys.executable, "-m", "fedreach.experiments.executors.worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

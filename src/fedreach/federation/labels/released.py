@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedreach.arrays import Floats
-from fedreach.data.partition.statistics import label_entropy
+from fedreach.theory.entropy import label_entropy
 
 
 def released_entropy(counts: Floats) -> Floats:

@@ -16,7 +16,7 @@ class SecureSum:
 
     Clients weigh and scale their updates themselves; the server sees sum_i a_i update_i and sum_i a_i. Their quotient
     is the weighted mean, so the model is the same, up to rounding, as if the server had seen the weights
-    a_i / sum_j a_j: see `fedreach.federation.secure_sum`, which states how far off it may be.
+    a_i / sum_j a_j: see `fedreach.federation.aggregation.secure_sum`, which states how far off it may be.
 
     This needs a weighting in which a_i is the client's own (one with a method `raw`), and a selection that asks for
     neither labels nor updates. Sizes are public in FedReach, and so is who was chosen; and a sum over a single client

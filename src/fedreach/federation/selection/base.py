@@ -1,12 +1,15 @@
-"""What most policies share: no state and no probe."""
+"""What most policies share, and a plain function as a policy."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
 from fedreach.arrays import AnyArray, Ints
-from fedreach.federation.protocols import no_probe
-from fedreach.federation.round import NO_STATE, ClientView, Reports, State
+from fedreach.federation.traits import no_probe
+from fedreach.federation.values import NO_STATE, ClientView, Reports, Selection, State
 
 
 class Policy:
@@ -31,3 +34,30 @@ def largest(ids: Ints, score: AnyArray, k: int) -> Ints:
         array([1, 3])
     """
     return ids[np.lexsort((ids, -score))[:k]]
+
+
+@dataclass(frozen=True)
+class FunctionSelection(Policy):
+    """Use ``function(view, k, rng) -> ids``; facts it needs (see `FACTS`) are named in its attribute ``needs``.
+
+    Example:
+        >>> most_data = FunctionSelection(lambda view, k, rng: view.ids[np.argsort(-view.num_examples)[:k]])
+        >>> most_data.select({}, ClientView.of(np.arange(3), np.array([5, 9, 7])), 2, None).ids
+        array([1, 2])
+    """
+
+    function: Callable[[ClientView, int, np.random.Generator], Ints]
+
+    @property
+    def name(self) -> str:
+        """The function's name, for messages."""
+        return getattr(self.function, "__name__", "selection")
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The facts that the function asks of clients."""
+        return tuple(getattr(self.function, "needs", ()))
+
+    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+        """Return what the function chose."""
+        return Selection(np.asarray(self.function(view, k, rng)))

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedreach.federation.round import ClientView, Selection, State
 from fedreach.federation.selection.base import Policy, largest
+from fedreach.federation.values import ClientView, Selection, State
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class BestChannels(Policy):
     baseline (a), of which it says no more than this.
 
     Example:
-        >>> from fedreach.testing.inputs import with_rates
+        >>> from fedreach.testing.worlds import with_rates
         >>> view = with_rates(ClientView.of(np.arange(4), np.full(4, 10)), np.array([1e6, 4e6, 2e6, 3e6]))
         >>> BestChannels().select({}, view, 2, np.random.Generator(np.random.Philox(0))).ids
         array([1, 3])

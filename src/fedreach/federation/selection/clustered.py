@@ -10,8 +10,8 @@ import numpy as np
 from fedreach.arrays import AnyArray, Bools, Floats, Ints
 from fedreach.errors import ConfigError, nearest
 from fedreach.federation.selection.base import Policy
-from fedreach.federation.selection.clustering import bipartition, need_geometry
-from fedreach.federation.selection.gradient_table import GradientTable
+from fedreach.federation.selection.shared.clustering import bipartition, need_geometry
+from fedreach.federation.selection.shared.gradient_table import GradientTable
 from fedreach.federation.values import ClientView, Probe, Reports, Selection, State
 
 Thresholds = Literal["relative", "absolute"]

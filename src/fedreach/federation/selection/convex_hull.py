@@ -8,9 +8,9 @@ import numpy as np
 
 from fedreach.arrays import Float32s, Ints
 from fedreach.errors import ConfigError
-from fedreach.federation.selection.clustering import need_geometry
-from fedreach.federation.selection.gradient_table import GradientTable
-from fedreach.federation.selection.hull import MOST_COMPONENTS, principal_points, spanning, vertices
+from fedreach.federation.selection.shared.clustering import need_geometry
+from fedreach.federation.selection.shared.gradient_table import GradientTable
+from fedreach.federation.selection.shared.hull import MOST_COMPONENTS, principal_points, spanning, vertices
 from fedreach.federation.values import Selection
 
 

@@ -9,12 +9,12 @@ import numpy as np
 
 from fedreach.arrays import Ints
 from fedreach.errors import ConfigError, nearest
-from fedreach.federation.round import ClientView, Selection, State
-from fedreach.federation.selection.admission import Admission
+from fedreach.federation.selection.shared.admission import Admission
+from fedreach.federation.values import ClientView, Selection, State
 from fedreach.wireless.allocation.baselines import DC, genetic_selection, sqrt_sort
 from fedreach.wireless.allocation.exact import allocate
 from fedreach.wireless.allocation.problem import Allocation, AllocationProblem
-from fedreach.wireless.allocation.solving import solve
+from fedreach.wireless.allocation.search.solve import solve
 
 PAPER = DC("rlt", (1.0,), shares="relaxed", allocation="paper")
 """Algorithms 1 and 2 as printed, with those constants that the paper leaves out."""
@@ -62,7 +62,7 @@ class CSRA(Admission):
 
     Example:
         >>> from dataclasses import replace
-        >>> from fedreach.testing.inputs import with_rates
+        >>> from fedreach.testing.worlds import with_rates
         >>> counts = np.array([[10, 10], [10, 10], [30, 1], [10, 9]])
         >>> view = replace(ClientView.of(np.arange(4), counts.sum(axis=1)), label_counts=counts)
         >>> view = with_rates(view, np.array([1e6, 4e6, 9e6, 2e6]))

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedreach.federation.round import ClientView, Selection, State
 from fedreach.federation.selection.base import Policy
+from fedreach.federation.values import ClientView, Selection, State
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedreach.arrays import AnyArray, Bools, Float32s, Floats, Ints
-from fedreach.federation.round import weighted_sum
-from fedreach.federation.selection.gradient_table import GradientTable
-from fedreach.federation.selection.hull import farthest_first
-from fedreach.federation.selection.similarity import gram, lengths
+from fedreach.federation.aggregation.mean import weighted_sum
+from fedreach.federation.selection.shared.gradient_table import GradientTable
+from fedreach.federation.selection.shared.hull import farthest_first
+from fedreach.federation.selection.shared.similarity import gram, lengths
 from fedreach.federation.values import Selection
 
 TOLERANCE = 1e-14  # of the optimality conditions, points scaled to a ball of radius 1

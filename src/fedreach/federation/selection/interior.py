@@ -8,7 +8,7 @@ import numpy as np
 
 from fedreach.arrays import Float32s, Ints
 from fedreach.federation.selection.convex_hull import Hull
-from fedreach.federation.selection.hull import principal_points, vertices
+from fedreach.federation.selection.shared.hull import principal_points, vertices
 from fedreach.federation.values import Selection
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedreach.arrays import Float32s, Floats, Ints
-from fedreach.federation.selection.nearest import NearestTable
-from fedreach.federation.selection.similarity import first_by_similarity
+from fedreach.federation.selection.shared.nearest import NearestTable
+from fedreach.federation.selection.shared.similarity import first_by_similarity
 from fedreach.federation.values import Selection
 
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from fedreach.arrays import Ints
 from fedreach.errors import ConfigError, nearest
-from fedreach.federation.round import ClientView, Probe, Selection, State
 from fedreach.federation.selection.base import Policy, largest
+from fedreach.federation.values import ClientView, Probe, Selection, State
 
 Loss = Literal["full", "batch", "last"]
 

@@ -11,9 +11,9 @@ from fedreach.arrays import Floats, Ints
 from fedreach.errors import ConfigError, PartError, nearest
 from fedreach.federation.measurements.wlrc import WLRC, Estimator, Outputs
 from fedreach.federation.selection.base import Policy
-from fedreach.federation.selection.clustering import kmeans, need_geometry
-from fedreach.federation.selection.gradient_table import GradientTable
-from fedreach.federation.selection.hull import principal_points
+from fedreach.federation.selection.shared.clustering import kmeans, need_geometry
+from fedreach.federation.selection.shared.gradient_table import GradientTable
+from fedreach.federation.selection.shared.hull import principal_points
 from fedreach.federation.values import ClientView, Probe, Reports, Selection, State
 from fedreach.theory.rademacher import cluster_scores
 

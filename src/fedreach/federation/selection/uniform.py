@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedreach.federation.round import ClientView, Selection, State
 from fedreach.federation.selection.base import Policy
+from fedreach.federation.values import ClientView, Selection, State
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from fedreach.federation.server.adam import FedAdam
+from fedreach.federation.server.adaptive import FedAdam, FedYogi
 from fedreach.federation.server.average import Average
 from fedreach.federation.server.safari import Safari
 from fedreach.federation.server.server_only import ServerOnly
 from fedreach.federation.server.torch_optimizer import TorchOptimizer
-from fedreach.federation.server.yogi import FedYogi
 
 SERVERS: dict[str, type] = {
     "average": Average,

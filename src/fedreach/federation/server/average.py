@@ -9,7 +9,7 @@ import numpy as np
 
 from fedreach.arrays import Float32s, Floats
 from fedreach.errors import ConfigError
-from fedreach.federation.round import State
+from fedreach.federation.values import State
 
 
 @dataclass(frozen=True)

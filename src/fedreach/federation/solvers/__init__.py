@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from fedreach.federation.local_sgd import LocalSGD, Schedule
 from fedreach.federation.protocols import LocalSolver, MemorySolver
 from fedreach.federation.solvers.fedavg import FedAvg
 from fedreach.federation.solvers.feddyn import FedDyn
 from fedreach.federation.solvers.fedprox import FedProx
-from fedreach.federation.solvers.local import LocalSGD, Schedule
 from fedreach.federation.solvers.scaffold import Scaffold
 
 SOLVERS: dict[str, type] = {"fedavg": FedAvg, "fedprox": FedProx, "scaffold": Scaffold, "feddyn": FedDyn}

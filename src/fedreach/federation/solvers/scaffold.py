@@ -10,8 +10,8 @@ import numpy as np
 
 from fedreach.arrays import Float32s, Floats
 from fedreach.errors import ConfigError, nearest
-from fedreach.federation.storage import Dtype
 from fedreach.federation.values import Reports, State
+from fedreach.storage.rows import Dtype
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Scaffold:
 
     Args:
         memory_dtype: ``"float16"`` keeps the c_i in half the bytes, each number off by at most 2^-11 of itself or 2^-39
-            of the largest, see `fedreach.federation.halves`. c is told of what is kept and so stays the mean of the
+            of the largest, see `fedreach.storage.float16`. c is told of what is kept and so stays the mean of the
             c_i; a client corrects its drift but for 2^-11 of its c_i.
 
     Raises:

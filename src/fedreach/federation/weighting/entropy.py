@@ -10,7 +10,7 @@ import numpy as np
 
 from fedreach.arrays import Floats
 from fedreach.errors import ConfigError
-from fedreach.federation.round import Reports, State
+from fedreach.federation.values import Reports, State
 from fedreach.federation.weighting.base import OwnWeight
 
 

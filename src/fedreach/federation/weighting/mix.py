@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedreach.arrays import Floats
-from fedreach.federation.round import Measurement, Reports, State, Weighting
+from fedreach.federation.protocols import Measurement, Weighting
+from fedreach.federation.values import Reports, State
 from fedreach.federation.weighting.nesting import checked_factors, checked_parts, measures_of, needs_of, weights_of
 
 

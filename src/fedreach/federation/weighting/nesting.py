@@ -9,8 +9,9 @@ import numpy as np
 
 from fedreach.arrays import AnyArray, Floats
 from fedreach.errors import ConfigError
-from fedreach.federation.contract import checked_weights
-from fedreach.federation.round import Measurement, Reports, State, Weighting
+from fedreach.federation.answers import checked_weights
+from fedreach.federation.protocols import Measurement, Weighting
+from fedreach.federation.values import Reports, State
 
 
 def checked_parts(owner: str, parts: Any) -> tuple[Weighting, ...]:

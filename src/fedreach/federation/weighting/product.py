@@ -9,8 +9,9 @@ import numpy as np
 
 from fedreach.arrays import Floats
 from fedreach.errors import PartError
-from fedreach.federation.contract import name_of
-from fedreach.federation.round import Measurement, Reports, State, Weighting
+from fedreach.federation.protocols import Measurement, Weighting
+from fedreach.federation.traits import name_of
+from fedreach.federation.values import Reports, State
 from fedreach.federation.weighting.nesting import checked_factors, checked_parts, measures_of, needs_of, weights_of
 
 

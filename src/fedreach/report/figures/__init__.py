@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fedreach.report.analysis.summary import POPULATION, primary_of, summarize
 from fedreach.report.figures import clients, curves, effects
 from fedreach.report.figures.partition import partition_heatmap
 from fedreach.report.figures.round_time import round_times
 from fedreach.report.figures.spending import accuracy_against, spending
 from fedreach.report.figures.theory import theory
-from fedreach.report.summary import POPULATION, primary_of, summarize
-from fedreach.report.tables import percent, points
-from fedreach.report.units import told
+from fedreach.report.render.tables import percent, points
+from fedreach.report.render.units import told
 from fedreach.report.values import Comparison
 
 if TYPE_CHECKING:

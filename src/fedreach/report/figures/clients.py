@@ -6,17 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedreach.report.figures.style import (
-    MUTED,
-    colour,
-    heat_colours,
-    in_percent,
-    look,
-    new_figure,
-    short,
-    styled,
-    tag,
-)
+from fedreach.report.figures.style import MUTED, colour, heat_colours, in_percent, look, new_figure, short, styled, tag
 from fedreach.report.values import Comparison, Floats, Ints
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedreach.report.analysis.summary import POPULATION, target_row
 from fedreach.report.figures.style import INK, MUTED, Legend, in_percent, look, new_figure, styled, tag
-from fedreach.report.summary import POPULATION, target_row
 from fedreach.report.values import Comparison, Floats, Run
 
 if TYPE_CHECKING:

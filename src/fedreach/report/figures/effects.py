@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fedreach.report.analysis.summary import summarize
 from fedreach.report.figures.style import INK, MUTED, in_percent, look, new_figure, short, styled, tag
-from fedreach.report.summary import summarize
 from fedreach.report.values import Comparison
 
 if TYPE_CHECKING:

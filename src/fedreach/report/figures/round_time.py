@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedreach.report.figures.style import MUTED, colour, in_percent, new_figure, short, styled, tag
-from fedreach.report.units import number, unit_of
+from fedreach.report.render.units import number, unit_of
 from fedreach.report.values import Comparison, Run
 
 if TYPE_CHECKING:

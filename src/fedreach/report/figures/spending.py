@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedreach.arrays import Bools
+from fedreach.report.analysis.summary import POPULATION
 from fedreach.report.figures.curves import Curve, at, curves, draw, leave_out_the_start, ring, target_line
 from fedreach.report.figures.style import Legend, in_percent, new_figure, styled
-from fedreach.report.summary import POPULATION
-from fedreach.report.units import Unit, number, unit_of
+from fedreach.report.render.units import Unit, number, unit_of
 from fedreach.report.values import Comparison, Floats, Run
 
 if TYPE_CHECKING:

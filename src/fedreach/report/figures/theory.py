@@ -9,7 +9,7 @@ import numpy as np
 
 from fedreach.report.figures.curves import Curve, draw
 from fedreach.report.figures.style import MUTED, Legend, in_percent, new_figure, styled
-from fedreach.report.theory_words import Term, references_of, shown
+from fedreach.report.render.theory import Term, references_of, shown
 from fedreach.report.values import Comparison, Floats, Run
 
 if TYPE_CHECKING:

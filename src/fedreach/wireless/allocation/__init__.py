@@ -2,6 +2,6 @@
 
 from fedreach.wireless.allocation.exact import allocate
 from fedreach.wireless.allocation.problem import Allocation, AllocationProblem, Solution
-from fedreach.wireless.allocation.solving import solve
+from fedreach.wireless.allocation.search.solve import solve
 
 __all__ = ["Allocation", "AllocationProblem", "Solution", "allocate", "solve"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from fedreach.wireless.allocation.baselines.dc import DC, DCResult
 from fedreach.wireless.allocation.baselines.genetic import genetic_selection
 from fedreach.wireless.allocation.baselines.sorting import sqrt_sort
-from fedreach.wireless.allocation.baselines.step_a import best_shares
-from fedreach.wireless.allocation.baselines.step_b import BestFrequencies, best_frequencies
+from fedreach.wireless.allocation.baselines.steps import BestFrequencies, best_frequencies, best_shares
 
 __all__ = [
     "DC",

@@ -10,16 +10,14 @@ import numpy as np
 from fedreach.arrays import Floats, Ints
 from fedreach.errors import ConfigError, nearest
 from fedreach.wireless.allocation import exact
-from fedreach.wireless.allocation.baselines.covering import check_coverable, cover
 from fedreach.wireless.allocation.baselines.relaxed import Relaxation, RelaxedProblem
-from fedreach.wireless.allocation.baselines.sorting import by_energy, sqrt_sort
-from fedreach.wireless.allocation.baselines.step_a import best_shares
-from fedreach.wireless.allocation.baselines.step_b import best_frequencies
-from fedreach.wireless.allocation.incumbent import Incumbent
+from fedreach.wireless.allocation.baselines.sorting import by_energy, check_coverable, cover, sqrt_sort
+from fedreach.wireless.allocation.baselines.steps import best_frequencies, best_shares
 from fedreach.wireless.allocation.kernel import Needs
-from fedreach.wireless.allocation.moves import improve
 from fedreach.wireless.allocation.problem import Allocation, AllocationProblem
-from fedreach.wireless.allocation.rules.frequency import own_frequency
+from fedreach.wireless.allocation.rules.base import own_frequency
+from fedreach.wireless.allocation.search.incumbent import Incumbent
+from fedreach.wireless.allocation.search.moves import improve
 
 Shares = Literal["best", "relaxed"]
 BINARY = 1e-3  # nearer to 0 or 1 than this is 0 or 1

@@ -12,7 +12,7 @@ from fedreach.errors import ConfigError, nearest
 from fedreach.wireless import cost
 from fedreach.wireless.allocation.baselines.cubic import printed_hertz, stationary_hertz
 from fedreach.wireless.allocation.problem import AllocationProblem
-from fedreach.wireless.allocation.rules.frequency import frequency_alone
+from fedreach.wireless.allocation.rules.base import frequency_alone
 
 Version = Literal["corrected", "printed"]
 RUNAWAY = 1e15  # times f^max: no way back, and float64 ends soon

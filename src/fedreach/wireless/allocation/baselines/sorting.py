@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedreach.arrays import Ints
-from fedreach.wireless.allocation.baselines.covering import check_coverable, cover, energy_per_example
+from fedreach.arrays import Floats, Ints
+from fedreach.errors import ConfigError, InfeasibleError
 from fedreach.wireless.allocation.problem import AllocationProblem
 
 
@@ -33,3 +33,46 @@ def sqrt_sort(problem: AllocationProblem, min_examples: int) -> Ints:
     """
     check_coverable(problem, min_examples)
     return cover(problem, min_examples, by_energy(problem))
+
+
+def check_coverable(problem: AllocationProblem, min_examples: int) -> None:
+    """Refuse a number of examples that no set of clients holds.
+
+    Raises:
+        ConfigError: If `min_examples` is not a whole number from 1.
+        InfeasibleError: If all clients together hold fewer.
+    """
+    if isinstance(min_examples, bool) or not isinstance(min_examples, (int, np.integer)) or min_examples < 1:
+        raise ConfigError(f"min_examples must be a whole number, at least 1; got {min_examples!r}.")
+    total = int(problem.num_examples.sum())
+    if total < min_examples:
+        raise InfeasibleError(
+            f"min_examples is {min_examples}, but all {len(problem)} clients together hold {total}. "
+            "Lower `min_examples` or admit more clients."
+        )
+
+
+def energy_per_example(problem: AllocationProblem) -> Floats:
+    """Return sqrt(P_k tau_k) / d_k (K,), inf for a client without examples.
+
+    Where time and computing are free, the best shares of a set S are proportional to sqrt(P tau), and its cost is
+    a2 (sum_S sqrt(P tau))^2: so sqrt(P tau) is what a client adds, and this is what it adds for each example.
+    """
+    need = np.sqrt(problem.power_watts * problem.upload_seconds)
+    ratio: Floats = np.full(len(problem), np.inf)
+    return np.divide(need, problem.num_examples, out=ratio, where=problem.num_examples > 0)
+
+
+def cover(problem: AllocationProblem, min_examples: int, order: Ints, first: Ints | None = None) -> Ints:
+    """Return the rows `first` and then as many of `order` as are needed to hold `min_examples`, sorted.
+
+    Example:
+        >>> problem = AllocationProblem(*np.ones((4, 3)), np.array([5, 6, 7]))
+        >>> cover(problem, 11, np.array([2, 1, 0])), cover(problem, 11, np.array([2, 1, 0]), first=np.array([0]))
+        (array([1, 2]), array([0, 2]))
+    """
+    start = np.empty(0, np.int64) if first is None else np.asarray(first, np.int64)
+    more = order[~np.isin(order, start)]
+    missing = min_examples - int(problem.num_examples[start].sum())
+    needed = 0 if missing <= 0 else int(np.searchsorted(np.cumsum(problem.num_examples[more]), missing)) + 1
+    return np.sort(np.concatenate([start, more[:needed]]))

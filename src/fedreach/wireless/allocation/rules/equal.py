@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedreach.wireless.allocation.problem import Allocation, AllocationProblem
-from fedreach.wireless.allocation.rules.frequency import own_frequency
+from fedreach.wireless.allocation.rules.base import own_frequency
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 from fedreach.arrays import Floats, Ints
 from fedreach.errors import ConfigError, nearest
 from fedreach.wireless.allocation.problem import Allocation, AllocationProblem
-from fedreach.wireless.allocation.rules.frequency import own_frequency, printed_frequency
+from fedreach.wireless.allocation.rules.base import own_frequency, printed_frequency
 
 Frequency = Literal["corrected", "printed"]
 

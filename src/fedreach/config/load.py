@@ -1,0 +1,245 @@
+"""Reading an experiment. All mistakes are reported at once, each with file, line, the path of the key and the rule."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pydantic
+
+from fedreach.config import parts
+from fedreach.config.messages import Path_, Problem, explained, listed
+from fedreach.config.options import check_choice
+from fedreach.config.sections import PARTS, Choice, Experiment, LocalSection
+from fedreach.errors import ConfigError, FedReachError, nearest
+from fedreach.federation.protocols import ServerTrains
+from fedreach.federation.traits import name_of
+
+DEFAULT = Path(__file__).parent / "templates" / "digits.toml"
+
+
+def load(source: Path | None, overrides: Sequence[str] = ()) -> Experiment:
+    """Read and check an experiment.
+
+    Args:
+        source: A TOML file, or the ``run.json`` of a run folder; None is the embedded default.
+        overrides: ``"a.b=c"``, with c written as in TOML; a bare word is taken as a string.
+
+    Raises:
+        ConfigError: With all mistakes at once.
+
+    Example:
+        >>> load(None, ["local.rate=0.5", "method.selection=full"]).local.rate
+        0.5
+    """
+    source = DEFAULT if source is None else source
+    text, raw = _read(source)
+    overridden = [_override(raw, override) for override in overrides]
+    experiment, problems = check(raw, source.parent)
+    if problems or experiment is None:
+        raise ConfigError(listed(problems, source, text, overridden))
+    return experiment
+
+
+def check(raw: Mapping[str, Any], base: Path) -> tuple[Experiment | None, list[Problem]]:
+    """Return the experiment, as far as it can be understood, and all that is wrong with it."""
+    problems: list[Problem] = []
+    experiment: Experiment | None = None
+    try:
+        experiment = Experiment.model_validate(raw)
+    except pydantic.ValidationError as error:
+        problems += explained(error)
+        experiment = _understood(raw, error)
+    for kind, path in _choices(raw):
+        value = _at(raw, path)
+        choice = {"name": value} if isinstance(value, str) else value
+        if isinstance(choice, dict):
+            problems += check_choice(kind, path, choice, base)
+    methods = raw.get("methods")
+    for name in methods if isinstance(methods, dict) else ():
+        local = _at(raw, ("methods", name, "local"))
+        if isinstance(local, dict):
+            try:
+                LocalSection.model_validate(local)
+            except pydantic.ValidationError as error:
+                problems += explained(error, ("methods", name, "local"), LocalSection)
+    if experiment is not None:
+        problems += _contradictions(experiment, base)
+        problems += _clashes(experiment, base, problems)
+    return experiment, problems
+
+
+def _understood(raw: Mapping[str, Any], error: pydantic.ValidationError) -> Experiment | None:
+    """Return the experiment without the keys that were refused, so that the others are checked in the same go."""
+    rest = copy.deepcopy(dict(raw))
+    for found in error.errors():
+        table: Any = rest
+        for i, step in enumerate(found["loc"], start=1):
+            if i == len(found["loc"]) or not isinstance(table.get(step), dict):
+                table.pop(step, None)
+                break
+            table = table[step]
+    try:
+        return Experiment.model_validate(rest)
+    except pydantic.ValidationError:
+        return None
+
+
+def _contradictions(e: Experiment, base: Path) -> list[Problem]:
+    problems = []
+    if e.baseline is not None and e.baseline not in e.methods:
+        hint = nearest(e.baseline, e.methods) if e.methods else " There is no [methods.NAME] table."
+        problems.append(Problem(("baseline",), f"must name a method; got {e.baseline!r}.{hint}"))
+    if len(set(e.seeds)) < len(e.seeds):
+        problems.append(Problem(("seeds",), f"must not repeat a seed; got {e.seeds}."))
+    for name in e.methods:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9 _.+=-]*", name):
+            problems.append(
+                Problem(("methods", name), "a method's name becomes a folder: use letters, digits, _ . + = -.")
+            )
+    own = e.server_data
+    if own is not None and (own.examples is None) == (own.file is None):
+        got = "neither" if own.file is None else "both"
+        problems.append(Problem(("server_data",), f"give either `examples` or `file`; got {got}."))
+    participants = e.population.participants
+    drawn = e.partition.file is None and e.partition.name != "natural"  # else the file or the data say how many
+    if drawn and isinstance(participants, int) and participants > e.partition.clients:
+        rule = f"must be at most the {e.partition.clients} clients of the partition; got {participants}."
+        problems.append(Problem(("population", "participants"), f"{rule} Lower it or raise partition.clients."))
+    limit = participants if isinstance(participants, int) else len(participants) if participants else None
+    limit = e.partition.clients if limit is None and drawn else limit
+    for path, cohort, selection in _cohorts(e):
+        if limit is not None and cohort > limit and not _ignores_cohort(selection, base):
+            rule = f"must be at most the {limit} participants; got {cohort}."
+            problems.append(Problem(path, f"{rule} Lower it or let more take part."))
+    return problems
+
+
+def _cohorts(e: Experiment) -> list[tuple[Path_, int, Choice]]:
+    """Return the cohort of each method, where it is set, and the selection that it is for."""
+    shared: Path_ = ("method", "cohort")
+    if not e.methods:
+        return [(shared, e.method.cohort, e.method.selection)]
+    return [
+        (
+            ("methods", name, "cohort") if m.cohort else shared,
+            m.cohort or e.method.cohort,
+            m.selection or e.method.selection,
+        )
+        for name, m in e.methods.items()
+    ]
+
+
+def _ignores_cohort(selection: Choice, base: Path) -> bool:
+    try:
+        return bool(getattr(parts.make("selection", selection, base), "ignores_cohort", False))
+    except Exception:
+        return True  # there is no such policy, or it cannot be made, which is said elsewhere
+
+
+def _clashes(e: Experiment, base: Path, known: Sequence[Problem]) -> list[Problem]:
+    """Return which parts are right by themselves, but not together; parts with a known problem are left alone."""
+    problems = []
+    for name in e.methods or [None]:
+        where: Path_ = ("method",) if name is None else ("methods", name)
+        said = {} if name is None else dict(e.methods[name])
+        places = {kind: (*(where if said.get(kind) else ("method",)), kind) for kind in (*PARTS, "cohort")}
+        wrong = [*places.values(), ("local",), (*where, "local"), ("radio",)]
+        if any(problem.path[: len(path)] == path for problem in known for path in wrong):
+            continue
+        try:
+            federation = parts.federation(e.resolved(name), 0, base)
+            federation.needs()
+            federation.measurements()
+        except FedReachError as error:
+            problems.append(Problem(where, str(error)))
+            continue
+        except Exception as error:  # in a user's own part
+            problems.append(Problem(where, f"the parts cannot be joined: {type(error).__name__}: {error}."))
+            continue
+        if isinstance(federation.server, ServerTrains) and e.server_data is None:
+            rule = "trains on data of the server's own, and there is none. Add `[server_data] examples = 100`."
+            problems.append(Problem(places["server"], f"{name_of(federation.server)} {rule}"))
+    return problems
+
+
+def _choices(raw: Mapping[str, Any]) -> list[tuple[str, tuple[str, ...]]]:
+    """Return (kind, path) of every named thing that the file sets."""
+    places: list[tuple[str, tuple[str, ...]]]
+    places = [(kind, (kind,)) for kind in ("data", "partition", "noise", "radio", "model")]
+    places.append(("participation", ("population", "participation")))
+    places += [(part, ("method", part)) for part in PARTS]
+    methods = raw.get("methods")
+    for name in methods if isinstance(methods, dict) else ():
+        places += [(part, ("methods", name, part)) for part in PARTS]
+    return [(kind, path) for kind, path in places if _at(raw, path) is not None]
+
+
+def _at(raw: Mapping[str, Any], path: Sequence[str]) -> Any:
+    value: Any = raw
+    for step in path:
+        if not isinstance(value, Mapping) or step not in value:
+            return None
+        value = value[step]
+    return value
+
+
+def _read(source: Path) -> tuple[str, dict[str, Any]]:
+    what = "TOML" if source.suffix != ".json" else "JSON"
+    try:
+        text = source.read_text(encoding="utf-8")
+        if what == "TOML":
+            return text, tomllib.loads(text)
+        stored = json.loads(text)
+        if not isinstance(stored, dict) or not isinstance(stored.get("config", {}), dict):
+            raise ConfigError(f"{source} must hold a table of options, as run.json of a run folder does.")
+        return text, stored.get("config", stored)
+    except FileNotFoundError as error:
+        raise ConfigError(f"There is no file {source}. `fedreach init` writes a commented one.") from error
+    except IsADirectoryError as error:
+        raise ConfigError(f"{source} is a folder. Name the TOML file in it.") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{source} is not a text in UTF-8: {error.reason} at byte {error.start}. Save it as UTF-8."
+        ) from error
+    except OSError as error:
+        raise ConfigError(f"{source} cannot be read: {error.strerror}. Make it readable.") from error
+    except (tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
+        raise ConfigError(f"{source} is not valid {what}: {error}. `fedreach init` writes a valid one.") from error
+
+
+def _override(raw: dict[str, Any], override: str) -> Path_:
+    """Set one option and return its path; a step into a list is a number, ``parts[1]`` or ``parts.1``."""
+    key, equals, value = override.partition("=")
+    path: list[str | int] = [step.strip() for step in re.sub(r"\[(\d+)\]", r".\1", key).split(".")]
+    if not equals or not all(path):
+        raise ConfigError(f"--set must be of the form a.b=c, such as local.rate=0.05; got {override!r}.")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()
+    table: Any = raw
+    for i, step in enumerate(path):
+        if isinstance(table, list):
+            step = path[i] = _index(step, table, override)
+        if i == len(path) - 1:
+            table[step] = parsed
+            break
+        inner = table.get(step) if isinstance(table, dict) else table[step]
+        if isinstance(inner, str):  # selection = "uniform" becomes a table when an option is set
+            inner = {"name": inner}
+        table[step] = inner if isinstance(inner, dict | list) else {}
+        table = table[step]
+    return tuple(path)
+
+
+def _index(step: str | int, table: Sequence[Any], override: str) -> int:
+    if not str(step).isdecimal() or int(step) >= len(table):
+        rule = f"must name an element of the list by its number, 0 to {len(table) - 1}"
+        raise ConfigError(f"--set {override}: {step!r} {rule}. Or set the whole list.")
+    return int(step)

@@ -1,0 +1,152 @@
+"""Options of named things (a partition, a policy, ...), checked against the signature of what the name stands for."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import typing
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pydantic
+from pydantic import BaseModel, ConfigDict
+
+from fedreach import registry
+from fedreach.config import parts
+from fedreach.config.messages import Path_, Problem, explained
+from fedreach.config.sections import Choice, Data, PartitionSection, RadioSection
+from fedreach.errors import ConfigError, DataError
+from fedreach.streams import generator
+
+OWN_KEYS: Mapping[str, type[Choice]] = {"data": Data, "partition": PartitionSection, "radio": RadioSection}
+
+
+def check_choice(kind: str, path: Path_, choice: Mapping[str, Any], base: Path) -> list[Problem]:
+    """Return what is wrong with the name or the options of one named thing."""
+    own = OWN_KEYS.get(kind, Choice)
+    name = choice.get("name", own.model_fields["name"].default)
+    if not isinstance(name, str) or (kind == "partition" and choice.get("file") is not None):
+        return []  # said by the section itself; or nothing is drawn
+    if kind == "data" and name.endswith((".npz", ".npy")):
+        return []  # its options are checked as it is read
+    try:
+        target = registry.find(kind, name, base)
+        given = registry.given(kind, name, target)
+    except ConfigError as error:
+        return [Problem((*path, "name"), str(error))]
+    options = {key: value for key, value in choice.items() if key not in own.model_fields}
+    problems = _check_nested(kind, path, options, base) if kind in registry.PROTOCOLS else []
+    model = options_model(target, given)
+    if model is not None:
+        try:
+            model.model_validate(options)
+        except pydantic.ValidationError as error:
+            known = [*model.model_fields, *own.model_fields]
+            problems += explained(error, path, known=known, owner=f"{kind} {name!r}")
+    if problems:
+        return problems
+    if kind == "partition" and ":" not in name and name != "natural":
+        return [Problem(path, message) for message in _out_of_range(target, options)]
+    if kind in registry.PROTOCOLS and not registry.is_wrapped(kind, target):
+        return [Problem(path, message) for message in _broken_contract(kind, own.model_validate(choice), base)]
+    return []
+
+
+def _check_nested(kind: str, path: Path_, options: Mapping[str, Any], base: Path) -> list[Problem]:
+    """Return what is wrong with the parts that a part is made of."""
+    problems = []
+    listed = options.get("parts")
+    if listed is not None and not isinstance(listed, list):
+        problems.append(Problem((*path, "parts"), f"must be a list of names or tables with a `name`; got {listed!r}."))
+    for where, said in parts.nested(options):
+        choice = {"name": said} if isinstance(said, str) else said
+        if isinstance(choice, dict) and isinstance(choice.get("name"), str):
+            problems += check_choice(kind, (*path, *where), choice, base)
+        else:
+            rule = f"must be a name, or a table with a `name`; got {said!r} ({type(said).__name__})."
+            problems.append(Problem((*path, *where), rule))
+    return problems
+
+
+def _out_of_range(partitioner: Callable[..., Any], options: Mapping[str, Any]) -> list[str]:
+    """Try the options on a few labels, where a range is refused as ConfigError; that they are few does not matter."""
+    try:
+        partitioner(np.repeat(np.arange(10), 20), 2, generator(0, "partition"), **options)
+    except ConfigError as error:
+        return [str(error)]
+    except DataError:
+        pass
+    return []
+
+
+def _broken_contract(kind: str, choice: Choice, base: Path) -> list[str]:
+    """Make the part and say what it lacks, or why it cannot be made."""
+    try:
+        part = parts.make(kind, choice, base)
+    except ConfigError as error:
+        return [str(error)]
+    except Exception as error:
+        return [f"{choice.name!r} cannot be made: {type(error).__name__}: {error}."]
+    protocols = [registry.PROTOCOLS[kind]]
+    method, further = registry.FURTHER.get(kind, ("", protocols[0]))
+    if callable(getattr(part, method, None)):
+        protocols.append(further)
+    hint = " Inherit from fedreach.federation.selection.Policy to have all but `select`." if kind == "selection" else ""
+    return [
+        f"{choice.name!r} must have all of {module}.{protocol}; {', '.join(lacking)} missing.{hint}"
+        for module, protocol in protocols
+        if (lacking := _lacking(part, getattr(importlib.import_module(module), protocol)))
+    ]
+
+
+def _lacking(part: Any, protocol: type) -> list[str]:
+    """Return which methods, properties and attributes of a protocol an object does not have."""
+    methods = [key for key, value in vars(protocol).items() if inspect.isfunction(value) and key[0] != "_"]
+    others = [key for key, value in vars(protocol).items() if isinstance(value, property)]
+    others += inspect.get_annotations(protocol)
+    lacking = [key for key in methods if not callable(getattr(part, key, None))]
+    return lacking + [key for key in others if not hasattr(part, key)]
+
+
+def options_model(target: Callable[..., Any], given: Collection[str]) -> type[BaseModel] | None:
+    """Return a model of the options that a callable takes; None where it takes anything.
+
+    Args:
+        target: A class or function whose annotations say the types.
+        given: Arguments that FedReach hands in itself.
+
+    Example:
+        >>> def pick(view, k, rng, patience: float = 1.0): ...
+        >>> list(options_model(pick, ("view", "k", "rng")).model_fields)
+        ['patience']
+    """
+    parameters = inspect.signature(target).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return None
+    hints = parts.hints(target)
+    fields: dict[str, Any] = {}
+    for parameter in parameters:
+        if parameter.name in given or parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
+            continue
+        hint = hints.get(parameter.name, Any)
+        hint = hint if _is_plain(hint) else Any
+        if parts.is_tuple(hint):
+            hint = Annotated[hint, pydantic.BeforeValidator(_tuple_for_list)]
+        fields[parameter.name] = (hint, ... if parameter.default is parameter.empty else parameter.default)
+    return pydantic.create_model("Options", __config__=ConfigDict(extra="forbid", strict=True), **fields)
+
+
+def _tuple_for_list(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _is_plain(hint: Any) -> bool:
+    """Say whether a type can stand in a TOML file; others are left to the callable itself."""
+    if hint in (int, float, str, bool, type(None)):
+        return True
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return True
+    return origin is not None and all(_is_plain(a) for a in arguments if a is not Ellipsis)

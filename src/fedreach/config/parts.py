@@ -1,0 +1,104 @@
+"""The parts of a federation, made from what an experiment file says; some of them are made of parts themselves."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedreach import registry
+from fedreach.config.sections import PARTS, Choice, Experiment
+from fedreach.federation.federation import Federation
+from fedreach.federation.local_sgd import LocalSGD
+from fedreach.federation.selection import FunctionSelection
+from fedreach.federation.weighting import FunctionWeighting
+
+WRAPPERS: Mapping[str, type] = {"selection": FunctionSelection, "weighting": FunctionWeighting}
+
+
+def nested(options: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """Yield where options name further parts, and what is said there.
+
+    A part that is made of others of its kind takes one as its option ``inner`` or a list as ``parts``; each is written
+    as everywhere, as a name or as a table with a name.
+
+    Example:
+        >>> list(nested({"most": 0.3, "inner": "entropy"}))
+        [(('inner',), 'entropy')]
+        >>> list(nested({"parts": ["equal", {"name": "entropy"}]}))
+        [(('parts', 0), 'equal'), (('parts', 1), {'name': 'entropy'})]
+    """
+    if options.get("inner") is not None:
+        yield ("inner",), options["inner"]
+    if isinstance(parts := options.get("parts"), list):
+        yield from ((("parts", i), part) for i, part in enumerate(parts))
+
+
+def with_nested(choice: Choice) -> Iterator[Choice]:
+    """Yield a part and all those that it is made of."""
+    yield choice
+    for _, said in nested(choice.options):
+        yield from with_nested(Choice.model_validate(said))
+
+
+def make(kind: str, choice: Choice, base: Path) -> Any:
+    """Return a part of a federation; a user's function is wrapped, and lists become tuples, which never change.
+
+    Args:
+        kind: A key of `fedreach.registry.PROTOCOLS`.
+        choice: Its name and options.
+        base: Folder that paths in names are relative to.
+
+    Raises:
+        ConfigError: If there is no such part, or its options are refused.
+    """
+    target = registry.find(kind, choice.name, base)
+    options, types = choice.options, hints(target)
+    made = {where: make(kind, Choice.model_validate(said), base) for where, said in nested(options)}
+    for option, value in options.items():
+        if (option,) in made:
+            options[option] = made[option,]
+        elif option == "parts" and isinstance(value, list):
+            options[option] = tuple(made[option, i] for i in range(len(value)))
+        elif isinstance(value, list) and is_tuple(types.get(option)):
+            options[option] = tuple(value)
+    if registry.is_wrapped(kind, target):
+        return WRAPPERS[kind](_with_options(target, options))
+    return target(**options)
+
+
+def federation(experiment: Experiment, seed: int, base: Path) -> Federation:
+    """Return the federation that `[method]` describes."""
+    method = experiment.method
+    said = {kind: getattr(method, kind) for kind in PARTS} | {"radio": experiment.radio}
+    parts = {kind: make(kind, choice, base) for kind, choice in said.items() if choice is not None}
+    local = LocalSGD(**experiment.local.model_dump())
+    return Federation(**parts, local=local, cohort=method.cohort, seed=seed)
+
+
+def hints(target: Callable[..., Any]) -> dict[str, Any]:
+    """Return the types of the arguments of a class or function, as far as they can be told."""
+    function: Any = vars(target)["__init__"] if inspect.isclass(target) and "__init__" in vars(target) else target
+    try:
+        return typing.get_type_hints(function)
+    except NameError:
+        return {}
+
+
+def is_tuple(hint: Any) -> bool:
+    """Say whether a type is a tuple, or may be one: a TOML file can only write a list."""
+    return typing.get_origin(hint) is tuple or any(map(is_tuple, typing.get_args(hint)))
+
+
+def _with_options(function: Any, options: dict[str, Any]) -> Any:
+    if not options:
+        return function
+
+    @functools.wraps(function)  # with its name and attributes, such as `needs`
+    def configured(*args: Any) -> Any:
+        return function(*args, **options)
+
+    return configured

@@ -1,0 +1,187 @@
+"""What an experiment file may say: every key, its type, its range and its default; `loading` reads and checks one."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field
+
+from fedreach.errors import ConfigError, nearest
+
+Positive = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+
+
+PARTS = ("selection", "weighting", "solver", "server", "label_statistics", "allocation")
+"""Keys of a method that name a part of its federation."""
+
+
+class Section(BaseModel):
+    """A table of the file: unknown keys are refused, types are not guessed."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Choice(BaseModel):
+    """Something by name, with its options: ``"uniform"`` or ``{ name = "power_of_choice", candidates = 20 }``."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    name: str
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Everything but the name."""
+        return dict(self.model_extra or {})
+
+
+class Data(Choice):
+    """The data set: a name of `fedreach list data`, or the path of an ``.npz`` file or of a folder's ``x.npy``."""
+
+    name: str = "digits"
+    folder: str | None = None  # where the files lie; default: FEDREACH_DATA, then the cache
+    download: bool = True
+
+
+class PartitionSection(Choice):
+    """Which client holds which sample."""
+
+    name: str = "dirichlet_by_class"
+    clients: Positive = 50
+    file: str | None = None  # a partition saved by `fedreach partition --save`, instead of drawing one
+    empty: Literal["error", "drop", "merge"] = "error"
+
+
+class PopulationSection(Section):
+    """Who takes part, and when."""
+
+    participants: Positive | list[int] | None = None
+    exclude_clients: list[int] = []
+    exclude_labels: list[int] = []
+    held_out: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    participation: Choice = Choice(name="always")
+    seed: Seed | None = None  # of partition, noise and population; default: the seed of the run
+
+
+class ServerDataSection(Section):
+    """Data that the server holds itself, for methods that train on it: drawn from the clients', or a file."""
+
+    examples: Positive | None = None  # taken from training data of all clients, those that never train too
+    file: str | None = None  # an .npz file with x and y
+
+
+class RadioSection(Choice):
+    """Channels, devices and prices; with this section, seconds and joules are counted."""
+
+    name: str = "gigahertz"
+
+
+class LocalSection(Section):
+    """Local SGD, see `fedreach.federation.local_sgd.LocalSGD`."""
+
+    rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
+    batch_size: Positive = 32
+    epochs: Positive = 1
+    steps: Positive | None = None
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    clip_norm: Annotated[float, Field(gt=0)] | None = None
+    schedule: Literal["constant", "exponential", "cosine"] = "constant"
+    decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+
+class EngineSection(Section):
+    """How training is computed; the decisions do not depend on it."""
+
+    name: Literal["auto", "native", "chain", "sequential", "stacked", "compiled"] = (
+        "auto"  # the fastest by a short trial
+    )
+    device: str = "cpu"
+    threads: Positive | None = None  # at work in one run; changes no number; default: the cores, shared by all runs
+    precision: Literal["highest", "high", "medium"] = "highest"  # of products, as torch names it: medium is bfloat16
+
+
+class EvaluationSection(Section):
+    """When the model is evaluated."""
+
+    every: Positive = 5
+    local: bool = True  # also the local models of the cohort before aggregation
+    samples_per_client: Positive | None = None  # at most so many of each client's samples; None: all
+    patience: Positive | None = None  # stop after so many evaluations without a better id_loss
+
+
+class RunSection(Section):
+    """How a run behaves; none of this changes its numbers, but `on_failure` where a client fails."""
+
+    checkpoint_seconds: Annotated[float, Field(ge=0)] = 2.0
+    on_failure: Literal["stop", "drop"] = "stop"
+
+
+class Method(Section):
+    """What is compared: the parts of one federation. What a method leaves out comes from `[method]`."""
+
+    selection: Choice | None = None
+    weighting: Choice | None = None
+    solver: Choice | None = None
+    server: Choice | None = None
+    label_statistics: Choice | None = None
+    allocation: Choice | None = None  # of bandwidth and CPU frequency, where there is a radio
+    cohort: Positive | None = None
+    local: dict[str, Any] = {}
+
+
+class DefaultMethod(Section):
+    """The parts that all methods share unless they say otherwise."""
+
+    selection: Choice = Choice(name="uniform")
+    weighting: Choice = Choice(name="by_examples")
+    solver: Choice = Choice(name="fedavg")
+    server: Choice = Choice(name="average")
+    label_statistics: Choice = Choice(name="exact")
+    allocation: Choice | None = None  # default: the selection policy's own, or the exact one for the cohort
+    cohort: Positive = 10
+
+
+class Experiment(Section):
+    """A whole experiment file."""
+
+    name: str = "experiment"
+    rounds: Positive = 50
+    seeds: Annotated[list[Seed], Field(min_length=1)] = [0]
+    baseline: str | None = None  # default: the first method
+    target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
+    data: Data = Data()
+    partition: PartitionSection = PartitionSection.model_validate({"alpha": 0.3})
+    noise: Choice | None = None
+    population: PopulationSection = PopulationSection()
+    server_data: ServerDataSection | None = None
+    radio: RadioSection | None = None
+    model: Choice = Choice(name="mlp")
+    local: LocalSection = LocalSection()
+    engine: EngineSection = EngineSection()
+    evaluation: EvaluationSection = EvaluationSection()
+    run: RunSection = RunSection()
+    method: DefaultMethod = DefaultMethod()
+    methods: dict[str, Method] = {}
+
+    def resolved(self, method: str | None = None) -> Experiment:
+        """Return the experiment of one method: its parts in `[method]`, and no other methods."""
+        if method is None:
+            return self.model_copy(update={"methods": {}, "baseline": None})
+        if method not in self.methods:
+            raise ConfigError(f"There is no method {method!r} in this experiment." + nearest(method, self.methods))
+        chosen = self.methods[method]
+        parts = {key: value for key, value in chosen if value is not None and key != "local"}
+        return self.model_copy(
+            update={
+                "method": self.method.model_copy(update=parts),
+                "local": LocalSection.model_validate({**self.local.model_dump(), **chosen.local}),
+                "methods": {},
+                "baseline": None,
+            }
+        )

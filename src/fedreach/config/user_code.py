@@ -1,0 +1,59 @@
+"""What makes a run this run: its options and the user's own code; and where in that code an error came from."""
+
+from __future__ import annotations
+
+import hashlib
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedreach import registry
+from fedreach.config.parts import with_nested
+from fedreach.config.sections import PARTS, Choice, Experiment
+from fedreach.errors import FedReachError, PartError
+
+
+def identity(experiment: Experiment, seed: int, method: str, base: Path) -> dict[str, Any]:
+    """Return what makes a run this run: its method, seed, options and the user's own code."""
+    return {
+        "method": method,
+        "seed": seed,
+        "config": experiment.model_dump(mode="json"),
+        "code": {
+            name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in users_files(experiment, base).items()
+        },
+    }
+
+
+def users_files(experiment: Experiment, base: Path) -> dict[str, Path]:
+    """Return each name of the user's own code in the experiment, with its file."""
+    e = experiment
+    choices: list[Choice] = [e.data, e.partition, e.model]
+    for part in (e.noise, e.radio, e.population.participation, *(getattr(e.method, kind) for kind in PARTS)):
+        choices += [] if part is None else with_nested(part)
+    files = {choice.name: registry.code_file(choice.name, base) for choice in choices if ":" in choice.name}
+    return {name: path for name, path in files.items() if path is not None and path.is_file()}
+
+
+@contextmanager
+def blamed(experiment: Experiment, base: Path) -> Iterator[None]:
+    """Say of an exception that passed through the user's own code where in it that was.
+
+    Raises:
+        PartError: In place of such an exception, which is its cause.
+    """
+    try:
+        yield
+    except FedReachError:
+        raise
+    except (Exception, SystemExit) as error:
+        files = set(users_files(experiment, base).values())
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).resolve() in files]
+        if not frames:
+            raise
+        last = frames[-1]
+        raise PartError(
+            f"{Path(last.filename).name}, line {last.lineno}, in {last.name}: {type(error).__name__}: {error}."
+        ) from error

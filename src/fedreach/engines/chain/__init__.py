@@ -1,0 +1,1 @@
+"""Models that are chains of layers, with gradients written out."""

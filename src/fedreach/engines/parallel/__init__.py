@@ -1,0 +1,1 @@
+"""Processes and ranks that share the work of a cohort."""

@@ -1,0 +1,83 @@
+"""Examples on a device, and the seeds and kernels that go with them."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedreach.arrays import Float32s, Ints
+from fedreach.errors import ConfigError
+
+
+class Samples:
+    """Examples and labels on a device, in their compact type, made into model inputs batch by batch."""
+
+    def __init__(
+        self, x: Float32s, y: Ints, kind: str, mean: tuple[float, ...], std: tuple[float, ...], device: torch.device
+    ) -> None:
+        with warnings.catch_warnings():
+            # Arrays of a memory map are read-only and torch says so; nothing here writes to them.
+            warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
+            self.x = torch.from_numpy(np.ascontiguousarray(x)).to(device)
+            self.y = torch.from_numpy(np.ascontiguousarray(y, dtype=np.int64)).to(device)
+        self.kind = kind
+        scale = 255.0 if self.x.dtype == torch.uint8 else 1.0
+        shape = (-1, *([1] * (self.x.dim() - 2)))
+        # (x / scale - mean) / std as one multiplication and one addition.
+        self.factor = self.offset = None
+        if kind != "tokens" and (mean or scale != 1.0):
+            mean_, std_ = (torch.tensor(v or d, device=device).view(shape) for v, d in ((mean, (0.0,)), (std, (1.0,))))
+            self.factor, self.offset = 1.0 / (scale * std_), -mean_ / std_
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def relabelled(self, y: Ints) -> Self:
+        """Return the same examples with other labels; the examples are not copied."""
+        other = copy.copy(self)
+        other.y = torch.from_numpy(np.array(y, dtype=np.int64)).to(self.y.device)
+        return other
+
+    def batch_into(self, index: Tensor, x: Tensor) -> None:
+        """Write the inputs for a (m,) index into `x` (m, *sample)."""
+        if self.factor is None or self.offset is None:
+            torch.index_select(self.x, 0, index, out=x)
+        else:
+            x.copy_(self.x.index_select(0, index))
+            torch.addcmul(self.offset, x, self.factor, out=x)
+
+    def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Return inputs (..., *sample) and labels (...) for an index of any shape (...)."""
+        flat = index.reshape(-1)
+        x = self.x.index_select(0, flat)
+        if self.kind == "tokens":
+            x = x.long()
+        elif self.factor is not None and self.offset is not None:
+            x = torch.addcmul(self.offset, x.float(), self.factor)
+        return x.view(*index.shape, *self.x.shape[1:]), self.y.index_select(0, flat).view(index.shape)
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed torch's generator for a while and put it back as it was."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+def checked_device(device: str) -> torch.device:
+    """Return the torch device, or say why it cannot be used."""
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise ConfigError(f"engine.device must be a torch device such as 'cpu' or 'cuda:0'; got {device!r}.") from error
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"engine.device is {device!r}, but this torch sees no CUDA device. Use 'cpu'.")
+    return chosen

@@ -1,0 +1,126 @@
+"""Hands the jobs of a comparison to workers, and notes what these say."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from fedreach.errors import ConfigError, TrainingError
+from fedreach.experiments.executors.base import LOG, Message, Worker
+from fedreach.experiments.jobs import Job, Told
+
+
+class Crew:
+    """The workers of a comparison, and who runs what.
+
+    Args:
+        workers: Not started yet.
+        tries: How often a job is begun, at most, where the process that runs it dies.
+        waiting: Jobs, the first one first.
+        told: Is kept up to date.
+        out: Folder of the comparison.
+        base: Folder that paths in the experiments are relative to.
+    """
+
+    def __init__(
+        self, workers: Sequence[Worker], tries: int, waiting: Sequence[Job], told: Told, out: Path, base: Path
+    ) -> None:
+        self.alive, self.tries, self.told, self.out, self.base = list(workers), tries, told, out, base
+        self.waiting = list(waiting)
+        self.free: list[Worker] = []
+        self.busy: dict[Worker, Job] = {}
+        self.deaths: Counter[Job] = Counter()
+        self.log = out / LOG
+        self.messages: queue.SimpleQueue[tuple[Worker, Message]] = queue.SimpleQueue()
+
+    def work(self, tell: Callable[[Told], None]) -> None:
+        """Run all jobs; where that is interrupted, those that run write their checkpoints."""
+        self.told.began = time.monotonic()
+        started: list[Worker] = []
+        try:
+            for worker in self.alive:
+                started.append(worker)
+                self._start(worker)
+            while self.waiting or self.busy:
+                self.told.ended = None
+                self._take_in(*self.messages.get())
+                while self.free and self.waiting:
+                    self._hand_out(self.free.pop(0))
+                if self.told.ended or self.told.running:
+                    tell(self.told)
+        finally:
+            for worker in started:
+                worker.end()
+            for worker in started:
+                worker.wait()
+
+    def _start(self, worker: Worker) -> None:
+        def hear(message: Message) -> None:
+            self.messages.put((worker, message))
+
+        worker.start(hear)
+
+    def _hand_out(self, worker: Worker) -> None:
+        job = self.busy[worker] = self.waiting.pop(0)
+        self.told.running[job] = 0
+        worker.send(
+            {
+                "method": job.method,
+                "seed": job.seed,
+                "folder": str(job.folder),
+                "out": str(self.out),
+                "base": str(self.base),
+                "config": job.experiment.model_dump(mode="json"),
+            }
+        )
+
+    def _take_in(self, worker: Worker, message: Message) -> None:
+        if "refused" in message:
+            raise ConfigError(message["refused"])
+        if "ready" in message:
+            self.free.append(worker)
+        elif "died" in message:
+            self._replace(worker, message["died"])
+        elif "ended" in message:
+            self._end(self.busy.pop(worker), message.get("error"))
+            self.free.append(worker)
+        else:
+            job = self.busy[worker]
+            self.told.fresh_rounds += 1
+            self.told.running[job] = message["round"]
+            if "id_accuracy" in message:
+                self.told.latest[job] = message
+
+    def _end(self, job: Job, error: str | None) -> None:
+        if error is None:
+            self.told.finished.append(job)
+        else:
+            self.told.failed[job] = error
+        del self.told.running[job]
+        self.told.ended = job
+
+    def _replace(self, worker: Worker, cause: str) -> None:
+        """Start a worker again whose process died, and have its job tried again where it is not the job's fault."""
+        job = self.busy.pop(worker, None)
+        if job is None:  # no job will be missed; and what dies before it does anything would die for ever
+            self.alive.remove(worker)
+            self.free = [other for other in self.free if other is not worker]
+            if not self.alive:
+                raise TrainingError(f"No worker is left: the process of the last one died ({cause}){self._hint()}.")
+            return
+        self.deaths[job] += 1
+        if self.deaths[job] < self.tries:
+            with self.log.open("a", encoding="utf-8") as log:
+                log.write(f"{job.label}: its process died ({cause}); it goes on from its last checkpoint.\n")
+            del self.told.running[job]
+            self.waiting.insert(0, job)
+        else:
+            often = f", as in all {self.tries} tries" if self.tries > 1 else ""
+            self._end(job, f"its process died ({cause}{often}){self._hint()}")
+        self._start(worker)
+
+    def _hint(self) -> str:
+        return f"; {self.log} may say why" if self.log.exists() and self.log.stat().st_size else ""

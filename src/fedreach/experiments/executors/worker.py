@@ -1,0 +1,121 @@
+"""A process that runs one job after the other: ``python -m fedreach.experiments.executors.worker``.
+
+Jobs come in and messages go out as JSON lines on standard input and output. When ``null`` comes, because the
+comparison is over or was interrupted, or when the input ends without it, because the comparison was killed, a run that
+is under way writes its checkpoint and the process ends. So no worker outlives the comparison that started it.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from fedreach.config.sections import Experiment
+from fedreach.errors import FedReachError
+from fedreach.experiments.run import run
+from fedreach.runs.loop import Progress
+from fedreach.storage.files import LOCK_SECONDS
+
+FORSAKEN_SECONDS = LOCK_SECONDS - 1.0
+"""A worker whose comparison was killed ends by then: whoever goes on with its run waits that long for the folder."""
+
+
+class _Jobs:
+    """The jobs that come in, read by a thread, so that the end of the input is noticed in the middle of a run."""
+
+    def __init__(self) -> None:
+        self.waiting: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self.over = threading.Event()
+        self.busy = False
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        expected = False
+        for line in sys.stdin:
+            job = json.loads(line)
+            if job is None:
+                expected = True
+                break
+            self.waiting.put(job)
+        self.over.set()
+        if self.busy:
+            _thread.interrupt_main()
+        self.waiting.put(None)
+        if not expected:
+            time.sleep(FORSAKEN_SECONDS)
+            os._exit(1)  # in a long round; nothing is lost but what came after the last checkpoint
+
+    def next(self) -> dict[str, Any] | None:
+        """Return the next job, or None where the input ended."""
+        self.busy = False
+        job = self.waiting.get()
+        self.busy = True
+        return None if self.over.is_set() else job
+
+
+def main() -> None:
+    """Serve until the input ends; a run that is under way is then interrupted."""
+    # Whatever a user's own code prints goes to standard error, so that it cannot be taken for a message.
+    out = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1, encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+    def send(message: dict[str, Any]) -> None:
+        try:
+            out.write(json.dumps(message) + "\n")
+        except BrokenPipeError:
+            raise KeyboardInterrupt from None  # nobody listens any more
+
+    def tell(progress: Progress) -> None:
+        shown = {key: progress.row[key] for key in ("id_accuracy", "unseen_accuracy") if key in progress.row}
+        send({"round": progress.round, "rounds": progress.rounds, **shown})
+
+    signal.signal(signal.SIGINT, _interrupt_once)
+    jobs = _Jobs()
+    while (job := jobs.next()) is not None:
+        send(_serve(job, tell))
+
+
+def _serve(job: dict[str, Any], tell: Any) -> dict[str, Any]:
+    """Run one job and return how it ended."""
+    try:
+        result = run(
+            Experiment.model_validate(job["config"]),
+            seed=job["seed"],
+            folder=Path(job["folder"]),
+            base=Path(job["base"]),
+            threads=job.get("threads"),
+            method=job["method"],
+            agreed=Path(job["out"]),
+            tell=tell,
+        )
+        return {"ended": "finished", "result": result}
+    except FedReachError as error:
+        return {"ended": "failed", "error": str(error)}
+    except Exception as error:  # a mistake of ours: told with its place, and the other runs go on
+        traceback.print_exc()
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(last.filename).name}, line {last.lineno}, in {last.name}"
+        return {"ended": "failed", "error": f"{where}: {type(error).__name__}: {error}"}
+
+
+def _interrupt_once(number: int, frame: Any) -> None:
+    # A second interrupt must not cut off the checkpoint that the first one leads to.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        main()
+    sys.stderr.flush()
+    os._exit(0)  # the reading thread may be waiting for input, on which an ordinary exit would stumble

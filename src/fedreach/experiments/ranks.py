@@ -1,0 +1,87 @@
+"""One run in many processes: what they agree on before the first round.
+
+Rank 0 says what it runs; all read their data at the same time; rank 0 says which engine it chose and which federation
+it found; the others answer that theirs are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fedreach.config.sections import Experiment
+from fedreach.config.user_code import blamed
+from fedreach.engines.parallel.distributed import Distributed, serve
+from fedreach.engines.parallel.ranks import Ranks
+from fedreach.errors import ConfigError, DataError
+from fedreach.experiments.build import Builder
+from fedreach.runs.describe import environment
+from fedreach.simulation.simulation import Simulation
+
+
+def placed(experiment: Experiment, ranks: Ranks | None, engine: str | None = None) -> Experiment:
+    """Return the experiment as this process builds it: on its device, with this engine in place of ``auto``."""
+    if ranks is None:
+        return experiment
+    section = experiment.engine
+    update = {"device": ranks.device(section.device), "name": engine or section.name}
+    return experiment.model_copy(update={"engine": section.model_copy(update=update)})
+
+
+def announce(described: Mapping[str, Any], ranks: Ranks) -> None:
+    """Tell the other ranks what is run, so that they read their data meanwhile."""
+    for rank in range(1, ranks.size):
+        ranks.send(_told(described), rank)
+
+
+def distributed(simulation: Simulation, ranks: Ranks) -> Simulation:
+    """Return rank 0's simulation with its work handed out over all ranks, once these are ready.
+
+    Raises:
+        FedReachError: What another rank failed with.
+    """
+    for rank in range(1, ranks.size):
+        ranks.send((simulation.engine.name, simulation.data.digest()), rank)
+    for rank in range(1, ranks.size):
+        ranks.receive(rank)
+    return replace(simulation, engine=Distributed(simulation.engine, ranks))
+
+
+def serve_run(experiment: Experiment, described: Mapping[str, Any], base: Path, threads: int, ranks: Ranks) -> None:
+    """Serve rank 0 until its run is over; nothing is printed or written.
+
+    Raises:
+        ConfigError: If rank 0 runs something else.
+        DataError: If rank 0 has other data.
+        LostRankError: If rank 0 ends before its run is over.
+    """
+    theirs = ranks.receive(0)
+    if theirs is None:  # the run was finished before
+        return
+    ours = _told(described)
+    if different := [name for name in ours if ours[name] != theirs[name]]:
+        raise ConfigError(
+            f"This rank was started for something else than rank 0: its {' and '.join(different)} differ. Start all "
+            "ranks with the same files, the same options and the same versions of the packages."
+        )
+    with blamed(experiment, base):
+        builder = Builder(experiment, base)
+        data = builder.federated(builder.dataset(), described["seed"])
+        engine, digest = ranks.receive(0)
+        if data.digest() != digest:
+            raise DataError(
+                f"This rank reads other data than rank 0 (federation {data.digest()[:12]}, there {digest[:12]}). Copy "
+                "the files of rank 0's machine to this one."
+            )
+        builder = Builder(placed(experiment, ranks, engine), base)
+        simulation = builder.simulation(data, described["seed"], threads)
+        ranks.send("ready", 0)
+        serve(simulation.engine, ranks)
+
+
+def _told(described: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what has to be the same on all ranks: the run, and the packages whose arithmetic it uses."""
+    here = environment()
+    return {**described, "packages": {"fedreach": here["fedreach"], **here["packages"]}}

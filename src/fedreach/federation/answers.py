@@ -1,0 +1,107 @@
+"""What parts must return, checked where their answers come in; what comes after trusts them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedreach.arrays import Floats, Ints
+from fedreach.errors import PartError
+from fedreach.federation.traits import name_of
+from fedreach.wireless.allocation.problem import Allocation, AllocationProblem
+
+if TYPE_CHECKING:
+    from fedreach.federation.values import ClientView, State
+
+
+def checked_ids(policy: object, method: str, ids: Ints, view: ClientView) -> Ints:
+    """Return the ids increasing, or say which rule of the contract they break."""
+    ids = np.asarray(ids)
+    where = f"{name_of(policy)}.{method}"
+    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+        raise PartError(f"{where} must return a list of client ids; got shape {ids.shape} of {ids.dtype}.")
+    ids = np.sort(ids.astype(np.int64))
+    if ids.size == 0:
+        raise PartError(f"{where} must return at least one of the {int(view.available.sum())} available clients.")
+    twice = ids[1:][ids[1:] == ids[:-1]]
+    if twice.size:
+        raise PartError(f"{where} must not return a client twice; got {int(twice[0])} twice.")
+    rows = view.rows(ids)
+    stranger = ids[view.ids.take(rows, mode="clip") != ids]  # an id above all others would stand after the last
+    if stranger.size:
+        raise PartError(
+            f"{where} must return participants only; client {int(stranger[0])} is not one of the "
+            f"{len(view.ids)} participants. Return values of `view.ids`, not positions."
+        )
+    absent = ids[~view.available[rows]]
+    if absent.size:
+        raise PartError(f"{where} must return available clients only; client {int(absent[0])} is not available.")
+    return ids
+
+
+def check_type(part: object, method: str, answer: object, wanted: type) -> None:
+    """Refuse an answer of another type."""
+    if not isinstance(answer, wanted):
+        name = wanted.__name__
+        raise PartError(
+            f"{name_of(part)}.{method} must return a {name}; got {type(answer).__name__}. Return `{name}(ids)`."
+        )
+
+
+def checked_allocation(part: object, method: str, answer: Allocation, problem: AllocationProblem) -> Allocation:
+    """Return what the shares and frequencies come to, or say which rule of the contract they break."""
+    where = f"{name_of(part)}.{method}"
+    check_type(part, method, answer, Allocation)
+    if not np.array_equal(answer.ids, problem.ids):
+        raise PartError(f"{where} must allocate to the clients {problem.ids.tolist()}; got {list(answer.ids)}.")
+    share, hertz = np.asarray(answer.share, np.float64), np.asarray(answer.hertz, np.float64)
+    if not (share.shape == hertz.shape == problem.ids.shape):
+        raise PartError(f"{where} must give each of the {len(problem)} clients one share and one frequency.")
+    for what, values, bad in (
+        ("shares that are positive", share, ~((share > 0) & (share <= 1))),
+        (
+            "CPU frequencies in (0, max_hertz]",
+            hertz,
+            ~((hertz > 0) | (problem.cycles == 0)) | ~(hertz <= problem.max_hertz * (1 + 1e-9)),
+        ),
+    ):
+        if bad.any():
+            first = np.flatnonzero(bad)[0]
+            raise PartError(f"{where} must return {what}; client {problem.ids[first]} gets {values[first]}.")
+    if not share.sum() <= 1 + 1e-9:
+        raise PartError(f"{where} must return shares of the band that sum to at most 1; they sum to {share.sum():.9g}.")
+    return Allocation.of(problem, np.arange(len(problem)), share, hertz, answer.band_price)
+
+
+def checked_weights(weighting: object, answer: tuple[Floats, State], r: int) -> tuple[Floats, State]:
+    """Return (r,) weights on the simplex and the new state, or say which rule of the contract they break."""
+    where = f"{name_of(weighting)}.weights"
+    if not (isinstance(answer, tuple) and len(answer) == 2):
+        raise PartError(f"{where} must return a pair, the weights and the new state; got {type(answer).__name__}.")
+    weights, state = np.asarray(answer[0], dtype=np.float64), answer[1]
+    if weights.shape != (r,):
+        raise PartError(f"{where} must return one weight for each of the {r} reports; got shape {weights.shape}.")
+    if not (weights >= 0).all() or (total := weights.sum()) == np.inf:
+        raise PartError(f"{where} must return finite weights that are not negative; got {weights}.")
+    if abs(total - 1.0) > 1e-6:
+        raise PartError(f"{where} must return weights that sum to 1; they sum to {total:.9g}.")
+    return weights, state
+
+
+def checked_clusters(policy: object, clusters: Ints, n: int, models: int) -> Ints:
+    """Return each of the n participants' model, or say which rule of the contract the clusters break."""
+    where = f"{name_of(policy)}.clusters"
+    clusters = np.asarray(clusters)
+    if clusters.shape != (n,) or clusters.dtype.kind not in "iu":
+        raise PartError(
+            f"{where} must return a whole number for each of the {n} participants; got shape {clusters.shape} of "
+            f"{clusters.dtype}."
+        )
+    count = int(clusters.max()) + 1
+    if clusters.min() < 0 or count < models or len(np.unique(clusters)) != count:
+        raise PartError(
+            f"{where} must number the clusters 0, 1, ... with a member each, and keep the {models} there are; "
+            f"got the numbers {np.unique(clusters).tolist()}."
+        )
+    return clusters.astype(np.int64)

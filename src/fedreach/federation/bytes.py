@@ -1,0 +1,59 @@
+"""What a round costs in bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedreach.federation.values import ClientView, Reports, Selection
+
+if TYPE_CHECKING:
+    from fedreach.federation.federation import Federation
+
+BYTES_PER_NUMBER = 4
+REPORT_SCALARS = 2  # a report carries num_examples and loss beside the update and what was measured
+
+
+def report_numbers(federation: Federation, d: int) -> int:
+    """Return how many numbers a report carries beside its note, for a model of d."""
+    return d + REPORT_SCALARS + len(federation.measurements())
+
+
+def note_numbers(federation: Federation, p: int) -> int:
+    """Return how many numbers the second message of a report carries, of p that are trained; mostly none."""
+    solver = federation.memory_solver
+    return p * (solver is not None and solver.sends_note)
+
+
+def count_bytes(
+    federation: Federation, number: int, view: ClientView, selection: Selection, reports: Reports, d: int
+) -> tuple[int, int, int]:
+    """Return (down, up, probe) bytes of a round; those of the probe are part of the other two.
+
+    A probed client holds the model already: it is not sent again to the cohort, and a client that was probed for its
+    update does not send it twice.
+
+    Args:
+        federation: Says what is sent beside the model.
+        number: The round; in round 1, facts about labels are sent.
+        view: Of the round, with what the probe answered.
+        selection: Those chosen.
+        reports: Those that count.
+        d: Numbers in a model.
+    """
+    solver = federation.memory_solver
+    p = d if reports.trainable is None else reports.trainable
+    model = d + p * (solver is not None and solver.sends_state)
+    report, note = report_numbers(federation, d), note_numbers(federation, p)
+
+    sent = view.sent_update
+    asked = int(np.count_nonzero(view.probed))
+    probe_down, probe_up = asked * model, asked if sent is None else int(sent.sum()) * report
+    holds = int(np.count_nonzero(view.probed[view.rows(selection.ids)]))
+    done = 0 if sent is None else int(sent[view.rows(reports.ids)].sum())
+    down = (len(selection.ids) - holds) * model + probe_down
+    up = (len(reports.ids) - done) * report + len(reports.ids) * note + probe_up
+    if number == 1 and federation.needs() and not federation.label_statistics.only_sum:
+        up += sum(array.size for array in (view.label_counts, view.label_entropy) if array is not None)
+    return down * BYTES_PER_NUMBER, up * BYTES_PER_NUMBER, (probe_down + probe_up) * BYTES_PER_NUMBER

@@ -1,0 +1,1 @@
+"""What several selection policies are made of."""

@@ -1,0 +1,96 @@
+"""Clusters of rows, by the libraries of the optional extra ``geometry``."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import numpy as np
+
+from fedreach.arrays import AnyArray, Bools, Floats, Ints
+from fedreach.errors import ConfigError
+from fedreach.federation.selection.shared.similarity import gram, inverse, lengths
+
+MOST = 8  # clusters tried where their number is not given
+DECIMALS = 9  # of coordinates and silhouettes; the rest is rounding and must not decide
+
+
+def need_geometry(part: str) -> None:
+    """Refuse a part that needs scipy and scikit-learn where they are missing, before a run has begun.
+
+    Raises:
+        ConfigError: If one of them is not installed.
+    """
+    missing = [name for name in ("scipy", "sklearn") if find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"{part} needs {' and '.join(missing)}. Install them by `pip install 'fedreach[geometry]'`.")
+
+
+def bipartition(rows: AnyArray) -> Bools:
+    """Return (n,) on which of two sides each row is, by complete linkage of the distances 1 - cosine.
+
+    The rows are merged, nearest first, into ever larger groups until two are left; the distance of two groups is that
+    of their farthest members. The larger side is False; of two equal ones, that of the first row.
+
+    Args:
+        rows: (n, p), n >= 2.
+
+    Example:
+        >>> rows = np.array([[1, 0.1, 0], [0.9, 0, 0.1], [-1, 0.2, 0], [-0.8, -0.1, 0.1], [1.1, 0, 0]])
+        >>> bipartition(rows)
+        array([False, False,  True,  True, False])
+    """
+    from scipy.cluster.hierarchy import cut_tree, linkage
+    from scipy.spatial.distance import squareform
+
+    distance = np.maximum(1 - gram(rows, inverse(lengths(rows))), 0)  # 1 from a row of zeros
+    np.fill_diagonal(distance, 0)
+    labels = cut_tree(linkage(squareform(distance, checks=False), "complete"), n_clusters=[2])[:, 0]
+    side: Bools = labels != labels[0]
+    return ~side if 2 * side.sum() > len(side) else side
+
+
+def kmeans(points: Floats, count: int | None = None) -> Ints:
+    """Return each point's cluster 0, 1, ..., numbered by first member.
+
+    k-means++ with 10 restarts of a fixed seed. Without a count the one from 2 to min(8, n - 1) whose mean silhouette is
+    largest is taken, of equal ones the smaller; fewer than three points, or points that all coincide, are one cluster.
+    Points are handed to k-means in the order of their coordinates, so that renaming them renames the clusters.
+
+    Args:
+        points: (n, r).
+        count: Number of clusters, at least 1; never more are found than there are different points.
+
+    Example:
+        >>> kmeans(np.array([[5.0], [0.0], [5.1], [0.1], [9.0], [9.1]]))
+        array([0, 1, 0, 1, 2, 2])
+    """
+    from sklearn.cluster import KMeans
+    from sklearn.metrics import silhouette_score
+
+    rounded = points.round(DECIMALS)
+    order = np.lexsort(rounded.T[::-1]) if points.shape[1] else np.arange(len(points))
+    ordered = points[order]
+    different = len(np.unique(rounded, axis=0))
+    counts = range(2, min(MOST, len(points) - 1, different) + 1) if count is None else [min(count, different)]
+    best, labels = -np.inf, np.zeros(len(points), np.int64)
+    for number in counts:
+        if number < 2:
+            continue
+        found = KMeans(number, n_init=10, random_state=0).fit(ordered).labels_
+        silhouette = round(silhouette_score(ordered, found), DECIMALS) if len(counts) > 1 else 0.0
+        if silhouette > best:
+            best = silhouette
+            labels[order] = found
+    return by_first_member(labels)
+
+
+def by_first_member(labels: Ints) -> Ints:
+    """Return the clusters numbered 0, 1, ... in the order of their first members.
+
+    Example:
+        >>> by_first_member(np.array([7, 2, 7, 5]))
+        array([0, 1, 0, 2])
+    """
+    _, first, where = np.unique(labels, return_index=True, return_inverse=True)
+    result: Ints = np.argsort(np.argsort(first))[where]
+    return result

@@ -1,0 +1,175 @@
+"""Who is nearest to whom in a table of updates, kept up to date as rows change.
+
+After a round only the rows of the cohort are new. So each client's largest cosine, and whom it has it with, are kept in
+the state: a new row is compared with all others, and a client whose nearest row is replaced by one that is farther away
+looks for another. With n clients, k new rows and rows of p numbers that is some k n p products a round, where
+comparing all with all is n^2 p.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from fedreach.arrays import AnyArray, Bools, Float32s, Floats, Ints
+from fedreach.federation.selection.shared.gradient_table import GradientTable, rows_of, those_of
+from fedreach.federation.selection.shared.similarity import NUMBERS, blocks, inverse, lengths, products
+from fedreach.federation.values import ClientView, Reports, Selection, State
+
+MANY = 0.25
+"""Part of all rows from which on all are compared with all again."""
+MOST = 4096
+"""Rows that are compared with all at a time, as their cosines with each other are held."""
+
+
+class Nearest(NamedTuple):
+    """Each row's largest cosine with another, and with which; a row of zeros has 1, with itself."""
+
+    cosine: Floats  # (n,) minus infinity where there is no other
+    whom: Ints  # (n,) -1 where there is no other
+
+
+def nearest_of_all(rows: AnyArray, length: Floats) -> Nearest:
+    """Compare all rows with all.
+
+    Example:
+        >>> rows = np.array([[1.0, 0.0], [0.0, 2.0], [0.0, -3.0], [3.0, 4.0], [0.0, 0.0]])
+        >>> nearest_of_all(rows, lengths(rows)).whom
+        array([3, 3, 0, 1, 4])
+    """
+    n, still = len(rows), length == 0
+    cosine, whom = np.full(n, -np.inf), np.full(n, -1)
+    for a, b, found in blocks(rows, scale=inverse(length)):
+        found[still[a]] = found[:, still[b]] = -np.inf
+        if a == b:
+            np.fill_diagonal(found, -np.inf)
+        else:
+            _take(cosine, whom, np.arange(b.start, b.stop), found.T, a.start)
+        _take(cosine, whom, np.arange(a.start, a.stop), found, b.start)
+    cosine[still], whom[still] = 1.0, np.flatnonzero(still)
+    return Nearest(cosine, whom)
+
+
+def renewed(rows: AnyArray, length: Floats, old: Nearest, changed: Ints) -> Nearest:
+    """Return who is nearest to whom after some rows changed.
+
+    Args:
+        rows: (n, p) the new table.
+        length: (n,) of its rows.
+        old: Before the change.
+        changed: Positions of the rows that are new.
+    """
+    if len(changed) > min(MANY * len(rows), MOST):
+        return nearest_of_all(rows, length)
+    cosine, whom = old.cosine.copy(), old.whom.copy()
+    is_new, still = np.zeros(len(rows), np.bool_), length == 0
+    is_new[changed] = True
+    left = np.isin(whom, changed) & ~is_new  # their nearest row is another now
+    cosine[changed], whom[changed] = -np.inf, -1
+    for columns, found in _met(rows, length, changed):
+        _take(cosine, whom, changed, found, columns.start)
+        found[:, is_new[columns] | still[columns]] = -np.inf
+        best = found.max(axis=0)
+        # All others are at most as near as the one that left, so that a new row at least as near is the nearest.
+        kept = left[columns] & (best >= cosine[columns])
+        left[columns] &= ~kept
+        better = kept | (best > cosine[columns])
+        cosine[columns] = np.where(better, best, cosine[columns])
+        whom[columns] = np.where(better, changed[found.argmax(axis=0)], whom[columns])
+    cosine[changed[still[changed]]], whom[changed[still[changed]]] = 1.0, changed[still[changed]]
+    return _searched(rows, length, Nearest(cosine, whom), left)
+
+
+def among(rows: AnyArray, length: Floats, found: Nearest, some: Bools) -> Nearest:
+    """Return who is nearest to whom among some rows; what it says of the others means nothing."""
+    gone = (found.whom >= 0) & ~some[found.whom]
+    return _searched(rows, length, found, gone & some, some)
+
+
+def _searched(rows: AnyArray, length: Floats, found: Nearest, lost: Bools, some: Bools | None = None) -> Nearest:
+    """Return it with those who lost their nearest row compared with all rows, or with some."""
+    everybody = np.flatnonzero(lost)
+    if not len(everybody):
+        return found
+    cosine, whom = found.cosine.copy(), found.whom.copy()
+    cosine[everybody], whom[everybody] = -np.inf, -1
+    for begin in range(0, len(everybody), MOST):
+        who = everybody[begin : begin + MOST]
+        place = np.full(len(rows), -1)
+        place[who] = np.arange(len(who))
+        for columns, cosines in _met(rows, length, who):
+            if some is not None:
+                cosines[:, ~some[columns]] = -np.inf
+            _take(cosine, whom, who, cosines, columns.start)
+            # Whoever is each other's nearest must have the same cosine to the last bit, as it was computed now.
+            others = (whom[columns] >= 0) & (place[columns] < 0)
+            mine = np.flatnonzero(others & (place[whom[columns]] >= 0))
+            cosine[columns.start + mine] = cosines[place[whom[columns][mine]], mine]
+    return Nearest(cosine, whom)
+
+
+def _met(rows: AnyArray, length: Floats, who: Ints) -> Iterator[tuple[slice, Floats]]:
+    """Yield slices of all rows, and the cosines of some rows with them; minus infinity with themselves and zeros."""
+    scale, still = inverse(length), length == 0
+    own = products(rows, who, who, scale)  # symmetric to the last bit
+    place = np.full(len(rows), -1)
+    place[who] = np.arange(len(who))
+    step = max(1, NUMBERS // max(1, len(who)))
+    for begin in range(0, len(rows), step):
+        columns = slice(begin, min(begin + step, len(rows)))
+        found = products(rows, who, columns, scale)
+        mine = np.flatnonzero(place[columns] >= 0)
+        found[:, mine] = own[:, place[columns][mine]]
+        found[:, still[columns]] = found[still[who]] = -np.inf
+        found[place[columns][mine], mine] = -np.inf
+        yield columns, found
+
+
+def _take(cosine: Floats, whom: Ints, where: Ints, found: Floats, begin: int) -> None:
+    """Write what is nearer than before; `found` (r, c): cosines of r rows with c others, from position `begin` on."""
+    best = found.max(axis=1)
+    better = np.flatnonzero(best > cosine[where])  # few, after the first blocks: looking up whose it is costs more
+    cosine[where[better]] = best[better]
+    whom[where[better]] = found[better].argmax(axis=1) + begin
+
+
+@dataclass(frozen=True, kw_only=True)
+class NearestTable(GradientTable):
+    """Remember updates, and who is nearest to whom; `Minimax` and `MaxSimilarity` choose by it.
+
+    Beside the table the state holds ``length``, ``nearest`` and ``whom`` (n,), see `Nearest`.
+    """
+
+    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+        """Return what `choose` finds among the available clients with a row, then those without one if too few."""
+        known = view.available & (state["heard"] > 0)
+        count = int(known.sum())
+        if "nearest" not in state or count < 2:
+            return super().select(state, view, k, rng)
+        rows = rows_of(state)
+        found = among(rows, state["length"], Nearest(state["nearest"], state["whom"]), known)
+        chosen = self.choose(view.ids[known], those_of(rows, known), min(k, count), rng, found.cosine[known])
+        silent = view.ids[view.available & ~known][: max(0, k - count)]
+        return Selection(np.concatenate([chosen.ids, silent]), chosen.remark)
+
+    def choose(
+        self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator, nearest: Floats | None = None
+    ) -> Selection:
+        """Return k of these (a,) clients; `nearest` (a,) are their largest cosines, where these are known."""
+        raise NotImplementedError(f"{type(self).__name__} must have a method choose(ids, rows, k, rng, nearest).")
+
+    def observe(self, state: State, reports: Reports) -> State:
+        """Return the table with the rows of those that reported replaced, and who is nearest to whom now."""
+        new = super().observe(state, reports)
+        if new is state:
+            return state
+        changed = np.searchsorted(state["ids"], reports.ids)
+        rows, known = rows_of(new), "nearest" in state
+        length = state["length"].copy() if known else lengths(rows)
+        length[changed] = lengths(rows[changed])
+        old = Nearest(state["nearest"], state["whom"]) if known else None
+        found = nearest_of_all(rows, length) if old is None else renewed(rows, length, old, changed)
+        return {**new, "length": length, "nearest": found.cosine, "whom": found.whom}

@@ -1,0 +1,91 @@
+"""The state of a federation: everything that changes from round to round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedreach.arrays import Float32s, Floats, Ints
+from fedreach.errors import PartError
+from fedreach.federation.answers import checked_clusters
+from fedreach.federation.federation import Federation
+from fedreach.federation.values import NO_STATE, ClientView, State
+from fedreach.storage.table import ClientMemory
+
+
+@dataclass(frozen=True, eq=False)
+class FederationState:
+    """Everything that changes; saving it is a checkpoint."""
+
+    round: int  # rounds concluded
+    models: Float32s  # (m, d) what is broadcast; m = 1 unless the selection policy makes clusters
+    clusters: Ints  # (n,) which model each participant is sent
+    loss: Floats  # (n,) last loss heard from each participant
+    selection: State
+    weighting: State
+    server: tuple[State, ...]  # one a model
+    solver: tuple[State, ...]  # one a model
+    memory: ClientMemory | None = None  # in a simulation, what the n clients keep; elsewhere they keep it themselves
+
+    @property
+    def params(self) -> Float32s:
+        """The (d,) model, of a federation that has one."""
+        if len(self.models) > 1:
+            raise PartError(f"There are {len(self.models)} models, one a cluster; use `state.models`.")
+        model: Float32s = self.models[0]
+        return model
+
+    def served(self, federation: Federation) -> Float32s:
+        """Return the (m, d) models that are evaluated and handed out; most solvers serve what they broadcast."""
+        solver = federation.memory_solver
+        if solver is None:
+            return self.models
+        return np.stack([solver.served(model, state) for model, state in zip(self.models, self.solver, strict=True)])
+
+
+# --------------------------------------------------------------------------------------------- the functions
+
+
+def initial_state(federation: Federation, params: Float32s, view: ClientView) -> FederationState:
+    """Return the state before round 1."""
+    return FederationState(
+        round=0,
+        models=params[None],
+        clusters=np.zeros(len(view.ids), np.int64),
+        loss=view.loss,
+        selection=federation.selection.init(view),
+        weighting=NO_STATE,
+        server=(NO_STATE,),
+        solver=(NO_STATE,),
+    )
+
+
+def _clustered(federation: Federation, state: FederationState) -> FederationState:
+    """Return the state after the policy's clusters, if it makes any, changed.
+
+    A new cluster's model starts as that of the one its members come from. What server and solver kept, and the
+    memory of the clients in a cluster that changed, belong to an average over other clients, and are forgotten.
+    """
+    divide = getattr(federation.selection, "clusters", None)
+    if divide is None:
+        return state
+    clusters = checked_clusters(federation.selection, divide(state.selection), len(state.clusters), len(state.models))
+    changed = np.unique(
+        np.concatenate([clusters[clusters != state.clusters], state.clusters[clusters != state.clusters]])
+    )
+    if changed.size == 0:
+        return state
+    count = int(clusters.max()) + 1
+    parents = [m if m < len(state.models) else int(state.clusters[clusters == m][0]) for m in range(count)]
+    memory = state.memory
+    if memory is not None:
+        memory = memory.forget(np.flatnonzero(np.isin(clusters, changed)))
+    return replace(
+        state,
+        models=state.models[parents],
+        clusters=clusters,
+        server=tuple(NO_STATE if m in changed else state.server[m] for m in range(count)),
+        solver=tuple(NO_STATE if m in changed else state.solver[m] for m in range(count)),
+        memory=memory,
+    )

@@ -1,0 +1,115 @@
+"""What a round costs in seconds and joules, probes included."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedreach.arrays import Floats
+from fedreach.errors import ConfigError
+from fedreach.federation.answers import checked_allocation
+from fedreach.federation.bytes import BYTES_PER_NUMBER, note_numbers, report_numbers
+from fedreach.federation.values import ClientView, Probe, Selection, Spending
+from fedreach.streams import generator
+from fedreach.wireless.allocation.exact import allocate
+from fedreach.wireless.allocation.problem import Allocation, AllocationProblem
+from fedreach.wireless.radio import Devices, RadioState
+
+if TYPE_CHECKING:
+    from fedreach.federation.federation import Federation
+
+FORWARD_PASS = 1 / 3  # of a pass of training, which is a forward and a backward one, and that about twice as much
+
+
+def with_radio(
+    federation: Federation, view: ClientView, devices: Devices, *, d: int, p: int, bits_per_example: float
+) -> ClientView:
+    """Return the view with this round's channels and what a round of training costs each client.
+
+    Args:
+        federation: With a radio.
+        view: Of the round.
+        devices: What `Radio.devices` drew for the participants.
+        d: Numbers in a model.
+        p: Those of them that are trained.
+        bits_per_example: Of the training data, as it is stored.
+    """
+    assert federation.radio is not None
+    numbers = report_numbers(federation, d) + note_numbers(federation, p)
+    state = federation.radio.state(
+        devices,
+        seed=federation.seed,
+        round_=view.round,
+        ids=view.ids,
+        num_examples=view.num_examples,
+        bits_per_example=bits_per_example,
+        passes=training_passes(federation, view.num_examples.astype(np.float64)),
+        report_bits=8 * BYTES_PER_NUMBER * numbers,
+    )
+    return replace(view, radio=state)
+
+
+def training_passes(federation: Federation, num_examples: Floats) -> Floats:
+    """Return (n,) the passes over its data that each client's round takes; looking at all of it is a third of one."""
+    local, measured = federation.local, federation.measurements()
+    looks = bool(measured) + any(measurement.wants_before for measurement in measured)
+    if local.steps is None:
+        trained = np.full(len(num_examples), float(local.epochs))
+    else:
+        trained = local.steps * np.minimum(local.batch_size, num_examples) / np.maximum(num_examples, 1)
+    return trained + looks * FORWARD_PASS
+
+
+def spend(federation: Federation, view: ClientView, selection: Selection, d: int) -> Spending | None:
+    """Return what the round costs, or None without a radio.
+
+    Those who are asked work and send at the same time, with the shares and frequencies of the allocation rule, first
+    for the probe and then for the round. A client that has sent its update in the probe has no work left. A
+    client whose reply is lost has spent what it spent.
+    """
+    if federation.radio is None:
+        return None
+    radio = view.radio
+    if radio is None:
+        raise ConfigError("The federation has a radio, but the view has no `radio`: pass it through `with_radio`.")
+    probed = (
+        None
+        if view.probe is None
+        else _allocated(federation, _probe_problem(federation, radio, view, d), "probe", view)
+    )
+    idle = np.zeros(len(view.ids), np.bool_) if view.sent_update is None else view.sent_update
+    rows = view.rows(selection.ids)
+    rows = rows[~idle[rows]]
+    given, allocation = selection.allocation, None
+    if len(rows):
+        problem = radio.problem()
+        if given is None or federation.allocation is not None:
+            allocation = _allocated(federation, problem.only(rows), "round", view)
+        else:
+            at = np.searchsorted(given.ids, view.ids[rows])
+            allocation = Allocation.of(problem, rows, given.share[at], given.hertz[at])
+    first = (probed.seconds, probed.joules) if probed is not None else (0.0, 0.0)
+    then = (allocation.seconds, allocation.joules) if allocation is not None else (0.0, 0.0)
+    return Spending(first[0] + then[0], first[1] + then[1], *first, allocation)
+
+
+def _allocated(federation: Federation, problem: AllocationProblem, purpose: str, view: ClientView) -> Allocation:
+    rule = federation.allocation
+    if rule is None:
+        return allocate(problem)
+    rng = generator(federation.seed, f"allocation-{purpose}", view.round)
+    return checked_allocation(rule, "allocate", rule.allocate(problem, rng), problem)
+
+
+def _probe_problem(federation: Federation, radio: RadioState, view: ClientView, d: int) -> AllocationProblem:
+    probe = view.probe
+    assert isinstance(probe, Probe)
+    rows = view.rows(probe.ids)
+    if probe.asks == "update":
+        return radio.problem(bits=8 * BYTES_PER_NUMBER * report_numbers(federation, d)).only(rows)
+    passes = np.full(len(view.ids), FORWARD_PASS)
+    if probe.asks == "batch_loss":
+        passes = passes * np.minimum(1.0, probe.batch_size / np.maximum(view.num_examples, 1))
+    return radio.problem(bits=8 * BYTES_PER_NUMBER, passes=passes).only(rows)

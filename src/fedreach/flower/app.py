@@ -1,0 +1,314 @@
+"""The client side: a `ClientApp` that trains a torch model as FedReach's simulator does, and what other apps must tell.
+
+Every message may find a new process, so that all a client keeps between rounds stands in its context.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+from uuid import uuid4
+
+import numpy as np
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from torch import nn
+
+from fedreach.arrays import Float32s, Floats, Ints
+from fedreach.data.federated import FederatedData
+from fedreach.errors import ConfigError, DataError, TrainingError
+from fedreach.federation.aggregation.secure_sum import FixedPoint, Words, mask, share
+from fedreach.federation.federation import Federation
+from fedreach.federation.labels import Exact, released_entropy
+from fedreach.federation.protocols import LabelStatistics
+from fedreach.flower import masks, messages
+from fedreach.flower.agreement import MOST_CLIENTS, terms_of
+from fedreach.flower.local import ClientData, LocalClient, Work
+from fedreach.flower.messages import (
+    CLIENT,
+    EXAMPLES,
+    KEPT,
+    KEY,
+    KEYS,
+    LABELS,
+    LACKS,
+    LOSS,
+    MASKED,
+    MEMORY,
+    METRICS,
+    MODEL,
+    OURS,
+    RUN,
+    SOLVER,
+    STEPS,
+    UPDATE,
+)
+from fedreach.models import build as build_model
+from fedreach.streams import fresh, torch_seed
+
+PENDING, NOTHING = "pending-memory-of-round", 0
+
+
+def client_app(
+    federation: Federation,
+    model: str | Callable[..., nn.Module],
+    data: Callable[[Context], ClientData | FederatedData],
+    *,
+    model_options: Mapping[str, Any] | None = None,
+    tell_label_statistics: bool = True,
+    engine: str = "sequential",
+    device: str = "cpu",
+    kept_in_process: int = 8,
+) -> ClientApp:
+    """Return the app of a client of this federation.
+
+    It trains as `federation.solver` and `federation.local` say, with the batches that the simulator would use, measures
+    what the federation's parts ask for, keeps what its solver keeps in the node's context, and evaluates. The node's
+    ``partition-id`` in its node config is the client's id.
+
+    Args:
+        federation: Must be the server's: a client whose solver, local SGD, measurements or seed differ is refused.
+        model: A name of `fedreach.models.MODELS`, or a function that returns a module, see `fedreach.models.build`.
+        data: Given the context, returns the client's own examples, or a whole federation of which it then sees only
+            the part of its id.
+        model_options: Further arguments of the model.
+        tell_label_statistics: Whether the server is told of labels where a part asks for them, in the form that
+            `federation.label_statistics` gives them. A client that does not is left out of such a federation.
+        engine: See `fedreach.engines.choice.ENGINES`; ``"sequential"`` gives the bits of the simulator's.
+        device: Where tensors live.
+        kept_in_process: For how many clients data and model stay loaded, where one process serves many.
+
+    Example:
+        >>> from fedreach.flower import ClientData, client_app
+        >>> from fedreach.testing.problems import tiny_federation
+        >>> def load(context):
+        ...     return ClientData((np.zeros((5, 4), np.float32), [0, 1, 0, 1, 1]), num_classes=2)
+        >>> app = client_app(tiny_federation(), "linear", load)
+    """
+    app = ClientApp()
+
+    def load(context: Context) -> LocalClient:
+        client, given = client_of(context), data(context)
+        own = given.federated(client) if isinstance(given, ClientData) else given
+        d = own.dataset
+        shape, seed = d.train_x.shape[1:], torch_seed(federation.seed, "model")
+        module = build_model(model, shape, d.num_classes, seed=seed, options=model_options)
+        return LocalClient(client, own, federation, module, engine, device)
+
+    worker = _Loaded(load, kept_in_process)
+
+    @app.query()
+    def introduce(message: Message, context: Context) -> Message:
+        local = worker(context)
+        numbers = {CLIENT: local.client, EXAMPLES: local.num_examples, "bits-per-example": local.bits_per_example}
+        agreed = ConfigRecord(dict(terms_of(federation, local.engine.layout)))
+        if federation.label_statistics.only_sum:
+            agreed[KEY] = masks.public_key(_private_key(context))
+        return _reply(message, metrics=numbers, others={OURS: agreed})
+
+    @app.query("labels")
+    def labels(message: Message, context: Context) -> Message:
+        if not tell_label_statistics:
+            raise TrainingError("this client does not tell anything of its labels")
+        fact = str(message.content.config_records[OURS]["fact"])
+        if fact not in federation.needs():
+            raise TrainingError(f"no part of this client's federation needs to know its {fact}")
+        return _told(message, context, worker(context).released_counts)
+
+    @app.query("loss")
+    def loss(message: Message, context: Context) -> Message:
+        local, asked = worker(context), message.content.config_records[OURS]
+        params = messages.params_of(message.content.array_records[MODEL], local.engine.layout)
+        value = local.loss(params, _whole(asked, "round"), _whole(asked, "batch-size") or None)
+        return _reply(message, metrics={LOSS: value})
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        local, asked = worker(context), message.content.config_records[OURS]
+        round_, version = _whole(asked, "round"), _whole(asked, "memory-round")
+        rate, relative_size = messages.number(asked, "rate"), messages.number(asked, "share")
+        params = messages.params_of(message.content.array_records[MODEL], local.engine.layout)
+        sent = message.content.array_records
+        state = {name: kept.numpy() for name, kept in sent[SOLVER].items()} if SOLVER in sent else {}
+        memory = None
+        if federation.has_memory:
+            memory = _remembered(context, str(asked[RUN]), version, sent, local.engine.num_trainable)
+            if memory is None:
+                return _reply(message, metrics={LACKS: version})
+        work = local.train(params, round_, rate, relative_size, memory, state)
+        if memory is not None and work.memory is not None:
+            _keep(context, str(asked[RUN]), version, memory, round_, work.memory)
+        metrics = {LOSS: work.metrics["loss"], EXAMPLES: local.num_examples, STEPS: work.steps}
+        if federation.label_statistics.only_sum:
+            masked = _masked(context, local, work, message.content.config_records[KEYS], str(asked[RUN]), round_)
+            return _reply(message, metrics=metrics, others={MASKED: messages.array_record({MASKED: masked})})
+        metrics |= {name: value for name, value in work.metrics.items() if name not in ("loss", "num_examples")}
+        return _reply(message, metrics=metrics, others={UPDATE: messages.array_record({UPDATE: work.update})})
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        local = worker(context)
+        params = messages.params_of(message.content.array_records[MODEL], local.engine.layout)
+        scores = local.scores(params)
+        held_out = scores.pop("held_out")
+        numbers: dict[str, float] = {
+            EXAMPLES: held_out.examples,
+            "eval_acc": held_out.accuracy,
+            "eval_loss": held_out.loss,
+        }
+        for name, score in scores.items():
+            numbers |= {f"{name}-examples": score.examples, f"{name}_acc": score.accuracy, f"{name}_loss": score.loss}
+        return _reply(message, metrics=numbers)
+
+    return app
+
+
+class _Loaded:
+    """Keeps the clients that were used last loaded in a process, where Flower's simulation copies apps all the time."""
+
+    in_process: ClassVar[OrderedDict[tuple[str, str], LocalClient]] = OrderedDict()
+
+    def __init__(self, load: Callable[[Context], LocalClient], most: int) -> None:
+        self.load, self.most, self.app = load, most, uuid4().hex
+
+    def __call__(self, context: Context) -> LocalClient:
+        kept, key = self.in_process, (self.app, repr(sorted(context.node_config.items())))
+        if key not in kept:
+            kept[key] = self.load(context)
+        kept.move_to_end(key)
+        mine = [other for other in kept if other[0] == self.app]
+        if len(mine) > self.most:
+            del kept[mine[0]]
+        return kept[key]
+
+
+def tell_labels(
+    app: ClientApp,
+    labels: Callable[[Context], Any],
+    *,
+    num_classes: int,
+    statistics: LabelStatistics | None = None,
+    bits_per_example: int = 0,
+) -> None:
+    """Let an app that trains by itself tell what FedReach's selection and weighting ask for.
+
+    Its own ``@app.train()`` goes on as before: it gets ``arrays`` and ``config`` and replies with ``arrays``, its local
+    model, and ``metrics`` with ``num-examples`` and ``train_loss``. Solvers with a memory, measurements and probes
+    for losses need `client_app`.
+
+    Args:
+        app: The app, which must not answer queries yet.
+        labels: Given the context, returns the (m,) labels that the client trains on.
+        num_classes: Of the whole federation.
+        statistics: How labels are told, such as `DiscreteLaplace(epsilon=1)`; None: exactly, where a part asks.
+        bits_per_example: As it is stored, of which a federation with a radio works out how long clients compute.
+    """
+    statistics = Exact() if statistics is None else statistics
+
+    def counts(context: Context) -> Ints:
+        own = np.asarray(labels(context))
+        if own.ndim != 1 or not np.isin(own, np.arange(num_classes)).all():
+            raise DataError(
+                f"tell_labels: labels must be a list of whole numbers from 0 to {num_classes - 1}; got {own.dtype} "
+                f"{own.shape}, {own.min(initial=0)} to {own.max(initial=0)}. Give num_classes of the whole federation."
+            )
+        return np.bincount(own.astype(np.int64), minlength=num_classes)
+
+    @app.query()
+    def introduce(message: Message, context: Context) -> Message:
+        numbers = {
+            CLIENT: client_of(context),
+            EXAMPLES: int(counts(context).sum()),
+            "bits-per-example": bits_per_example,
+        }
+        return _reply(message, metrics=numbers)
+
+    @app.query("labels")
+    def tell(message: Message, context: Context) -> Message:
+        return _told(message, context, lambda: statistics.release(counts(context)[None], fresh())[0])
+
+
+def client_of(context: Context) -> int:
+    """Return the client's id.
+
+    Raises:
+        ConfigError: If the node has none.
+    """
+    found = context.node_config.get("partition-id")
+    if not isinstance(found, int) or not 0 <= found < MOST_CLIENTS:
+        raise ConfigError(
+            f"A node's config must hold 'partition-id', its client's id, a whole number from 0 to {MOST_CLIENTS - 1}; "
+            f"got {found!r}. Start the SuperNode with --node-config 'partition-id=3'."
+        )
+    return found
+
+
+def _told(message: Message, context: Context, release: Callable[[], Floats]) -> Message:
+    """Reply with label counts, or their entropy if that is all that is asked for; noise is drawn once a run."""
+    asked = message.content.config_records[OURS]
+    if LABELS not in context.state.array_records:
+        context.state.array_records[LABELS] = messages.array_record({"label_counts": release()})
+    counts = context.state.array_records[LABELS]["label_counts"].numpy()
+    values = counts if asked["fact"] == "label_counts" else released_entropy(counts[None])
+    return _reply(message, metrics={}, others={LABELS: messages.array_record({str(asked["fact"]): values})})
+
+
+def _remembered(context: Context, run: str, version: int, sent: Mapping[str, Any], p: int) -> Float32s | None:
+    """Return what the client kept after the round whose report counted last, 0 before any; None if it is lost."""
+    if MEMORY in sent:
+        return np.array(sent[MEMORY][MEMORY].numpy(), np.float32)
+    if version == NOTHING:
+        return np.zeros(p, np.float32)
+    kept = context.state.config_records.get(OURS, ConfigRecord())
+    for which in (PENDING, KEPT):
+        if kept.get(RUN) == run and kept.get(which) == version:
+            return np.array(context.state.array_records[MEMORY][which].numpy(), np.float32)
+    return None
+
+
+def _keep(context: Context, run: str, version: int, memory: Float32s, round_: int, new: Float32s) -> None:
+    """Keep what the client had, and what it has if the server says in a later message that its report counted."""
+    context.state.config_records[OURS] = ConfigRecord({RUN: run, KEPT: version, PENDING: round_})
+    context.state.array_records[MEMORY] = messages.array_record({KEPT: memory, PENDING: new})
+
+
+def _private_key(context: Context) -> bytes:
+    """Return the client's own key of this run, made when it is first needed."""
+    if KEYS not in context.state.config_records:
+        context.state.config_records[KEYS] = ConfigRecord({"private": masks.new_private_key()})
+    found: bytes = context.state.config_records[KEYS]["private"]  # type: ignore[assignment]
+    return found
+
+
+def _masked(context: Context, local: LocalClient, work: Work, told: ConfigRecord, run: str, round_: int) -> Words:
+    """Return the client's share of a secure sum under the masks that it has with the others.
+
+    Raises:
+        TrainingError: If the sum would show the report: too few take part, or these masks were used before.
+    """
+    ids: list[int] = told["ids"]  # type: ignore[assignment]
+    keys: list[bytes] = told["keys"]  # type: ignore[assignment]
+    private, own = _private_key(context), context.state.config_records[KEYS]
+    if local.client not in ids or len(set(keys)) < masks.LEAST or len(set(ids)) != len(keys):
+        raise TrainingError(f"a secure sum needs {masks.LEAST} clients at least, each with a key of its own; got {ids}")
+    if round_ <= int(own.get(run, 0)):  # type: ignore[arg-type]
+        raise TrainingError(f"the masks of round {round_} were used before: a second report would show the difference")
+    own[run] = round_  # an entry a run: the server chooses its name
+    of = dict(zip(ids, keys, strict=True))
+    raw = local.raw_weight(work)
+    words = share(raw, work.update, FixedPoint(len(ids)))
+
+    def pad(low: int, high: int, count: int) -> Words:
+        return masks.pad(private, of[high if low == local.client else low], run, round_, count)
+
+    return mask(words, local.client, ids, pad)
+
+
+def _whole(record: ConfigRecord, name: str) -> int:
+    return int(messages.number(record, name, least=0, whole=True))
+
+
+def _reply(message: Message, *, metrics: Mapping[str, float], others: Mapping[str, Any] | None = None) -> Message:
+    content = RecordDict({METRICS: MetricRecord(dict(metrics)), **(others or {})})
+    return Message(content, reply_to=message)

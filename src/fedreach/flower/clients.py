@@ -1,0 +1,319 @@
+"""Which node is which client, and what the server was told of each."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from logging import getLogger
+from typing import Any, NamedTuple
+
+import numpy as np
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from fedreach.arrays import Floats
+from fedreach.data.federated import Population
+from fedreach.errors import ConfigError, TrainingError
+from fedreach.federation.federation import Federation
+from fedreach.federation.labels import Exact
+from fedreach.federation.values import ClientView
+from fedreach.flower import messages
+from fedreach.flower.agreement import MOST_CLIENTS, difference
+from fedreach.flower.messages import CLIENT, EXAMPLES, KEY, LABELS, OURS, ReplyError
+
+LOG = getLogger("flwr")
+POLL_SECONDS = 0.2
+QUIET_SECONDS = 2.0  # without a new node: then all are taken to be there
+MEETING_SECONDS = 5.0  # that a round waits for new nodes to say who they are
+AGAIN_SECONDS = 10.0  # until a node that failed is asked again
+
+
+class Introduction(NamedTuple):
+    """A node that was asked who it is."""
+
+    node: int
+    until: float  # when it is given up
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a client told of itself."""
+
+    num_examples: int
+    bits_per_example: int
+    trains_as_asked: bool  # by `client_app`, or by an app of its own
+    label_counts: tuple[float, ...] | None = None
+    label_entropy: float | None = None
+    public_key: str | None = None  # in hex, for a secure sum
+
+
+@dataclass
+class Roster:
+    """Clients by id, and the nodes that stand for them in this run of the app.
+
+    Args:
+        federation: Says which facts are needed.
+        terms: What clients must agree to, see `terms_of`.
+        timeout: Seconds that a client has for an answer.
+        population: Who takes part and who never does; None: whoever is there at first takes part.
+        known: Facts by client that an earlier process of the same run was told: they are not asked for again.
+    """
+
+    federation: Federation
+    terms: dict[str, str]
+    timeout: float
+    population: Population | None = None
+    known: dict[int, Facts] = field(default_factory=dict)
+    nodes: dict[int, int] = field(default_factory=dict)  # client -> node
+    online: frozenset[int] = frozenset()  # nodes
+    refused: dict[int, str] = field(default_factory=dict)  # node -> why it is not taken
+    rivals: dict[int, int] = field(default_factory=dict)  # node -> client, for which another node stands
+    asked: dict[str, Introduction] = field(default_factory=dict)  # by message, of those who have not answered yet
+    ask_again: dict[int, float] = field(default_factory=dict)  # node -> when, of those that failed
+
+    def gather(self, grid: Grid, least: int, patience: float) -> None:
+        """Wait for the population, or for `least` clients and those that come right after them where none is given.
+
+        Raises:
+            TrainingError: If fewer than `least` participants are there after `patience` seconds.
+        """
+        until, given, came = time.monotonic() + patience, self.population, time.monotonic()
+        wanted = None if given is None else {*given.participants.tolist(), *given.unseen.tolist()}
+        training = None if given is None else set(given.participants.tolist())
+        while True:
+            before = len(self.nodes)
+            self.meet(grid, min(MEETING_SECONDS, until - time.monotonic()))
+            there = [c for c in self.nodes if (training is None or c in training) and self._can_train(c)]
+            now = time.monotonic()
+            came = now if len(self.nodes) > before else came
+            all_there = now > came + QUIET_SECONDS if wanted is None else wanted <= set(self.nodes)
+            if len(there) >= least and (all_there or now > until):
+                break
+            if now > until:
+                why = "".join(f" Node {node} was refused: {text.rstrip('.')}." for node, text in self.refused.items())
+                raise TrainingError(
+                    f"{len(there)} clients that may train and have examples were there after {patience:.0f} seconds, "
+                    f"and {least} are needed.{why} Start more SuperNodes, or lower `min_clients`."
+                )
+            time.sleep(POLL_SECONDS)
+        if given is None:
+            self.population = Population(np.array(sorted(self.nodes), np.int64), np.empty(0, np.int64))
+
+    def meet(self, grid: Grid, patience: float = MEETING_SECONDS) -> None:
+        """Look who is online, and ask those that are new who they are; an answer that takes longer is heard later."""
+        now, fresh = time.monotonic(), set[str]()
+        self.online = frozenset(grid.get_node_ids())
+        self.rivals = {node: client for node, client in self.rivals.items() if self.nodes[client] in self.online}
+        self.asked = {name: sent for name, sent in self.asked.items() if now < sent.until and sent.node in self.online}
+        known = {*self.nodes.values(), *self.rivals, *(sent.node for sent in self.asked.values())}
+        for node in sorted(self.online - known):
+            if now >= self.ask_again.get(node, 0.0):
+                for name in grid.push_messages([self._message(node, MessageType.QUERY, RecordDict())]):
+                    self.asked[name] = Introduction(node, now + self.timeout)
+                    fresh.add(name)
+        while self.asked:
+            replies = list(grid.pull_messages(list(self.asked)))
+            for reply in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
+                sent = self.asked.pop(reply.metadata.reply_to_message_id, None)
+                if sent is not None:
+                    self._hear(reply, sent.node)
+            self.asked = {name: sent for name, sent in self.asked.items() if time.monotonic() < sent.until}
+            if not fresh & self.asked.keys() or time.monotonic() > now + patience:
+                break
+            time.sleep(POLL_SECONDS)
+
+    def _hear(self, reply: Message, node: int) -> None:
+        """Take a node's introduction, or note why not."""
+        try:
+            client, facts = self._introduced(reply)
+        except ReplyError as error:
+            disagrees = not reply.has_error()
+            self.ask_again[node] = np.inf if disagrees else time.monotonic() + AGAIN_SECONDS
+            if node not in self.refused:
+                LOG.warning("Node %s does not take part: %s.", node, error)
+            self.refused[node] = str(error)
+            return
+        self.refused.pop(node, None)
+        holder = self.nodes.get(client)
+        if holder in self.online:  # a node that died may count as online for a minute
+            self.rivals[node] = client
+            LOG.warning("Node %s says it is client %s, and so does node %s, which is online.", node, client, holder)
+            return
+        before = self.known.get(client)
+        if before is not None and before.num_examples != facts.num_examples:
+            change = before.num_examples, facts.num_examples
+            LOG.warning("Client %s had %s examples when the run began, and has %s now.", client, *change)
+        told = (before.label_counts, before.label_entropy) if before else (None, None)
+        self.known[client] = replace(facts, label_counts=told[0], label_entropy=told[1])
+        self.nodes[client] = node
+
+    def _introduced(self, reply: Message) -> tuple[int, Facts]:
+        content = messages.content_of(reply).content
+        metrics = messages.metrics_of(reply)
+        client = int(messages.number(metrics, CLIENT, least=0, whole=True))
+        if client >= MOST_CLIENTS:
+            raise ReplyError(f"its partition-id must be below {MOST_CLIENTS}; got {client}")
+        count = int(messages.number(metrics, EXAMPLES, least=0, whole=True))
+        bits = int(messages.number(metrics, "bits-per-example", least=0, whole=True))
+        agreed = content.config_records.get(OURS)
+        if agreed is not None:
+            reason = difference(self.terms, agreed)
+            if reason is not None:
+                raise ReplyError(f"{reason}; server and clients must be given the same federation and model")
+        elif self.federation.has_memory or self.federation.measurements():
+            raise ReplyError(
+                "it trains by itself, and the federation's solver or measurements need fedreach.flower.client_app"
+            )
+        key = None if agreed is None else agreed.get(KEY)
+        if self.federation.label_statistics.only_sum and not (isinstance(key, bytes) and len(key) == 32):
+            raise ReplyError("it has no key for a secure sum, which needs fedreach.flower.client_app")
+        return client, Facts(count, bits, agreed is not None, public_key=key.hex() if isinstance(key, bytes) else None)
+
+    # ------------------------------------------------------------------------------------------------ facts and view
+
+    def learn_labels(self, grid: Grid, clients: Iterable[int]) -> dict[int, str]:
+        """Ask clients for what the parts need to know of their labels; return why some did not tell."""
+        lacking: dict[int, str] = {}
+        for fact in sorted(self._needs()):
+            asked = [c for c in clients if c in self.nodes and getattr(self.known[c], fact) is None]
+            content = RecordDict({OURS: ConfigRecord({"fact": fact})})
+            sent = {c: self._message(self.nodes[c], "query.labels", content) for c in asked}
+            replies = {reply.metadata.src_node_id: reply for reply in ask(grid, sent.values(), self.timeout)}
+            for client in asked:
+                try:
+                    self.known[client] = replace(self.known[client], **self._fact(fact, replies, client))
+                except ReplyError as error:
+                    lacking[client] = str(error)
+        return lacking | self._of_other_width()
+
+    def _of_other_width(self) -> dict[int, str]:
+        """Forget label counts that are for another number of classes than most clients', and say so."""
+        widths = {c: len(facts.label_counts) for c, facts in self.known.items() if facts.label_counts is not None}
+        usual = max(widths.values(), key=lambda width: (list(widths.values()).count(width), width), default=0)
+        odd = {
+            c: f"its label_counts are {w} numbers, and most clients' {usual}" for c, w in widths.items() if w != usual
+        }
+        for client in odd:
+            self.known[client] = replace(self.known[client], label_counts=None)
+        return odd
+
+    def settle(self, grid: Grid, least: int) -> None:
+        """Decide who takes part: of those named, or there, the ones that tell what the parts need to know.
+
+        Raises:
+            ConfigError: If these are fewer than `least`.
+        """
+        assert self.population is not None  # `gather` comes first
+        participants, unseen = self.population.participants.tolist(), self.population.unseen.tolist()
+        lacking: dict[int, str] = {}
+        if self._needs():
+            lacking = dict.fromkeys((client for client in participants if client not in self.nodes), "it is not there")
+            lacking |= self.learn_labels(grid, participants)
+            for client, reason in sorted(lacking.items()):
+                LOG.warning("Client %s never trains: the parts need to know of its labels, but %s.", client, reason)
+        participants = [client for client in participants if client not in lacking]
+        if len(participants) < least:
+            why = "; ".join(f"client {client}: {reason}" for client, reason in sorted(lacking.items()))
+            raise ConfigError(
+                f"{len(participants)} clients tell of their labels what the federation's parts need to know, and "
+                f"{least} are needed ({why}). Choose parts that need less, or lower min_clients."
+            )
+        LOG.info("Clients %s take part; whoever else comes is evaluated only.", participants)
+        self.population = Population(np.array(participants, np.int64), np.array(sorted({*unseen, *lacking}), np.int64))
+
+    def return_to(self, participants: Sequence[int]) -> None:
+        """Take the participants of an earlier process of the same run; all others that were named never train."""
+        named = set() if self.population is None else {*self.population.participants.tolist()}
+        unseen = set() if self.population is None else {*self.population.unseen.tolist()}
+        others = sorted((named | unseen) - set(participants))
+        self.population = Population(np.array(participants, np.int64), np.array(others, np.int64))
+
+    def _fact(self, fact: str, replies: dict[int, Message], client: int) -> dict[str, Any]:
+        node, num_examples = self.nodes[client], self.known[client].num_examples
+        if node not in replies:
+            raise ReplyError(f"no answer within {self.timeout:g} s")
+        record = messages.arrays(messages.content_of(replies[node]), LABELS)
+        if fact not in record:
+            raise ReplyError(f"it sent no {fact!r}")
+        try:
+            values = np.asarray(record[fact].numpy(), np.float64)
+        except Exception as error:
+            raise ReplyError(f"its {fact!r} cannot be read: {error}") from error
+        if not np.isfinite(values).all() or (values < 0).any() or (values > messages.LARGEST).any():
+            raise ReplyError(f"its {fact!r} must be from 0 to {messages.LARGEST}; got {str(values.tolist())[:100]}")
+        if fact == "label_entropy":
+            if values.shape != (1,) or values[0] > math.log(messages.LARGEST):
+                raise ReplyError(f"its label_entropy must be one number, in nats; got {str(values.tolist())[:100]}")
+            return {fact: float(values[0])}
+        if values.ndim != 1:
+            raise ReplyError(f"its label_counts must be a list of numbers; got {values.shape}")
+        exact = isinstance(self.federation.label_statistics, Exact) and self.known[client].trains_as_asked
+        if exact and values.sum() != num_examples:
+            raise ReplyError(
+                f"its label_counts sum to {values.sum():g}, and it said that it has {num_examples} examples"
+            )
+        return {fact: tuple(map(float, values))}
+
+    def view(self, participants: Sequence[int]) -> ClientView:
+        """Return what the server knows of the participants as a round begins; of those not heard of, no examples."""
+        ids = np.array(participants, np.int64)
+        facts = [self.known.get(client) for client in participants]
+        present = [c in self.nodes and self.nodes[c] in self.online and self._can_train(c) for c in participants]
+        view = ClientView.of(
+            ids,
+            np.array([0 if f is None else f.num_examples for f in facts], np.int64),
+            available=np.array(present, np.bool_),
+        )
+        needs = self._needs()
+        counts: Floats | None = None
+        entropy: Floats | None = None
+        if "label_counts" in needs:
+            counts = np.array([f.label_counts for f in facts if f is not None], np.float64)
+        if "label_entropy" in needs:
+            entropy = np.array([f.label_entropy for f in facts if f is not None], np.float64)
+        return replace(view, label_counts=counts, label_entropy=entropy)
+
+    def _needs(self) -> frozenset[str]:
+        """Return the facts that the server is told; under a secure sum clients keep them to themselves."""
+        return frozenset() if self.federation.label_statistics.only_sum else self.federation.needs()
+
+    def keys(self, clients: Iterable[int]) -> ConfigRecord:
+        """Return the public keys of clients, as they are told to each other."""
+        known = {client: self.known[client].public_key or "" for client in clients}
+        return ConfigRecord({"ids": list(known), "keys": [bytes.fromhex(key) for key in known.values()]})
+
+    def _can_train(self, client: int) -> bool:
+        return self.known[client].num_examples > 0
+
+    def nodes_of(self, clients: Iterable[int]) -> dict[int, int]:
+        """Return the nodes of those of these clients that are online."""
+        nodes = self.nodes
+        return {client: nodes[client] for client in clients if client in nodes and nodes[client] in self.online}
+
+    def unseen(self) -> list[int]:
+        """Return the clients that never train: those that were named, and those that came too late to."""
+        assert self.population is not None
+        participants = set(self.population.participants.tolist())
+        return sorted({*self.population.unseen.tolist(), *(set(self.nodes) - participants)})
+
+    def _message(self, node: int, kind: str, content: RecordDict) -> Message:
+        return Message(content, node, kind, ttl=self.timeout)
+
+
+def ask(grid: Grid, sent: Iterable[Message], timeout: float) -> list[Message]:
+    """Send messages and return the replies that come in time, in any order.
+
+    `Grid.send_and_receive` does the same, but looks for replies only every three seconds in a deployment.
+    """
+    waiting = set(grid.push_messages(list(sent)))
+    until, replies = time.monotonic() + timeout, []
+    while waiting:
+        came = list(grid.pull_messages(waiting))
+        replies += came
+        waiting -= {reply.metadata.reply_to_message_id for reply in came}
+        if not waiting or time.monotonic() > until:
+            break
+        time.sleep(POLL_SECONDS)
+    return replies

@@ -1,0 +1,99 @@
+"""A plan as a record for machines, and as CSV for spreadsheets."""
+
+from __future__ import annotations
+
+import csv
+from io import StringIO
+from typing import Any
+
+from fedreach.planning.plan import Plan
+from fedreach.wireless.allocation.problem import Solution
+
+
+def record(plan: Plan) -> dict[str, Any]:
+    """Return all of a plan in plain values, clients as they stand in the table."""
+    solution, chosen = plan.solution, client_rows(plan)
+    return {
+        "status": solution.status,
+        **_totals(solution),
+        "lower_bound": solution.lower_bound,
+        "gap": solution.gap,
+        "nodes": solution.nodes,
+        "interrupted": plan.interrupted,
+        "counts": {
+            "clients": len(plan.kept),
+            "chosen": len(chosen),
+            "not_chosen": len(plan.problem) - len(chosen),
+            "too_divergent": int((~plan.kept).sum()),
+        },
+        "examples": {
+            "chosen": sum(row["num_examples"] for row in chosen),
+            "needed": plan.question.min_examples,
+            "kept": int(plan.problem.num_examples.sum()),
+        },
+        "shadow_prices": {"whole_band": plan.band_price, "megahertz": plan.megahertz_price},
+        "what_if": {
+            "bandwidth_10_percent_more": _compared(plan, plan.more_band),
+            "min_examples_10_percent_more": _compared(plan, plan.more_examples),
+        },
+        "clients": chosen,
+        "question": plan.question.given(),
+    }
+
+
+def client_rows(plan: Plan) -> list[dict[str, Any]]:
+    """Return a row for each client that is chosen."""
+    allocation, band = plan.solution.allocation, plan.question.bandwidth_hertz
+    mine = plan.problem.only(plan.problem.rows(allocation.ids))
+    ready = allocation.upload_seconds + allocation.compute_seconds
+    deadline, rows = allocation.seconds, []
+    for j, i in enumerate(allocation.ids):
+        share = float(allocation.share[j])
+        slack = deadline - float(ready[j])
+        rows.append(
+            {
+                "client": plan.clients.names[i],
+                "num_examples": int(mine.num_examples[j]),
+                "share": share,
+                **({} if band is None else {"bandwidth_hertz": share * band}),
+                "hertz": float(allocation.hertz[j]),
+                "max_hertz": float(mine.max_hertz[j]),
+                "compute_seconds": float(allocation.compute_seconds[j]),
+                "upload_seconds": float(allocation.upload_seconds[j]),
+                "slack_seconds": slack if slack > 1e-9 * deadline else 0.0,  # below it is rounding
+                "compute_joules": float(allocation.compute_joules[j]),
+                "upload_joules": float(allocation.upload_joules[j]),
+            }
+        )
+    return rows
+
+
+def to_csv(plan: Plan) -> str:
+    """Return the rows of `client_rows` as CSV, numbers with all their digits."""
+    rows, out = client_rows(plan), StringIO(newline="")
+    writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def _totals(solution: Solution) -> dict[str, float]:
+    return {
+        "cost": solution.cost,
+        "seconds": solution.allocation.seconds,
+        "joules": solution.allocation.joules,
+    }
+
+
+def _compared(plan: Plan, other: Solution | None) -> dict[str, Any] | None:
+    if other is None:
+        return None
+    names = [plan.clients.names[i] for i in other.allocation.ids]
+    change = other.cost - plan.solution.cost
+    return {
+        **_totals(other),
+        "lower_bound": other.lower_bound,
+        "status": other.status,
+        "change": change,
+        "chosen": names,
+    }

@@ -1,0 +1,1 @@
+"""From runs to numbers: means, intervals, findings."""

@@ -1,0 +1,1 @@
+"""From numbers to tables, records and the page."""

@@ -1,0 +1,147 @@
+"""A `Table` as Markdown, LaTeX or a table on the terminal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fedreach.report.analysis.summary import When
+from fedreach.report.render.tables import Table, tabulate
+from fedreach.report.render.theory import tabulate_theory
+from fedreach.report.values import Comparison
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+
+LONG_NAME = 24  # letters; longer names of methods are folded before a column is left out
+
+
+def to_markdown(table: Table) -> str:
+    """Return the table as GitHub-flavoured Markdown."""
+
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cells) + " |"
+
+    heads = [
+        _markdown(h) + (f"<br>{_markdown(u)}" if u else "") for h, u in zip(table.header, table.units, strict=True)
+    ]
+    rule = ["---"] + ["---:"] * (len(heads) - 1)
+    body = [line([_markdown(cell) for cell in row]) for row in table.rows]
+    return "\n".join([f"**{table.caption}**", "", line(heads), line(rule), *body, "", _markdown(table.note), ""])
+
+
+def to_latex(table: Table) -> str:
+    r"""Return the table as LaTeX; needs ``\usepackage{booktabs}``."""
+
+    def line(cells: Sequence[str]) -> str:
+        return " & ".join(_latex(cell) for cell in cells) + r" \\"
+
+    return "\n".join(
+        [
+            "% needs \\usepackage{booktabs}",
+            "\\begin{table}",
+            "\\centering",
+            f"\\caption{{{_latex(table.caption)}. {_latex(table.note)}}}",
+            f"\\begin{{tabular}}{{l{'r' * (len(table.header) - 1)}}}",
+            "\\toprule",
+            line(table.header),
+            line(table.units),
+            "\\midrule",
+            *[line(row) for row in table.rows],
+            "\\bottomrule",
+            "\\end{tabular}",
+            "\\end{table}",
+            "",
+        ]
+    )
+
+
+def terminal_table(comparison: Comparison, when: When = "last", *, width: int | None = None) -> RichTable:
+    """Return the table for `rich.print`.
+
+    Args:
+        comparison: What `read` returns.
+        when: As in `tabulate`.
+        width: Columns of the terminal; columns that would not fit are left out. None keeps all.
+    """
+    return _rich(tabulate(comparison, when), comparison.name, width)
+
+
+def terminal_theory(comparison: Comparison, *, width: int | None = None) -> RichTable | None:
+    """Return the table of the terms of the papers' bounds for `rich.print`; None if no run has any.
+
+    Args:
+        comparison: What `read` returns.
+        width: As in `terminal_table`.
+    """
+    table = tabulate_theory(comparison)
+    return _rich(table, comparison.name, width) if table else None
+
+
+def _rich(table: Table, name: str, width: int | None) -> RichTable:
+    from rich import box
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    kept = _fitting(table, width)
+    rich = RichTable(
+        title=Text(f"{name}: {table.caption[0].lower()}{table.caption[1:]}"),
+        caption=Text(table.note),
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        caption_justify="left",
+        pad_edge=False,
+    )
+    for j in kept:
+        header = Text(_two_lines(table.header[j]), style="bold").append(f"\n{table.units[j]}", style="not bold dim")
+        rich.add_column(header, justify="right" if j else "left", overflow="fold", no_wrap=bool(j))
+    for row in table.rows:
+        rich.add_row(*[Text(row[j]) for j in kept])
+    return rich
+
+
+def _fitting(table: Table, width: int | None) -> list[int]:
+    """Return the columns that fit into the width; of those that may be left out, the most dispensable go first."""
+    kept = list(range(len(table.header)))
+    if width is None:
+        return kept
+    kept = [j for j in kept if width >= table.from_width[j]]
+    while sum(_letters(table, j) for j in kept) + 3 * len(kept) - 1 > width:
+        last = max(kept, key=lambda j: (table.from_width[j], j))
+        if table.from_width[last] == 0:
+            break
+        kept.remove(last)
+    return kept
+
+
+def _letters(table: Table, j: int) -> int:
+    if j == 0:
+        return min(max(len(row[0]) for row in table.rows), LONG_NAME)
+    lines = [*_two_lines(table.header[j]).split("\n"), table.units[j], *(row[j] for row in table.rows)]
+    return max(len(line) for line in lines)
+
+
+def _two_lines(header: str) -> str:
+    return header.replace(", ", ",\n") if "," in header else header.replace(" ", "\n", 1)
+
+
+def _markdown(text: str) -> str:
+    return re.sub(r"([\\|*_`<\[\]])", r"\\\1", text).replace("\n", " ")
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "−": "$-$",
+    "<": "$<$",
+    ">": "$>$",
+    "\n": " ",
+} | {c: "\\" + c for c in "&%$#_{}"}
+
+
+def _latex(text: str) -> str:
+    return "".join(_LATEX.get(c, c) for c in text)

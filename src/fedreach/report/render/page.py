@@ -1,0 +1,83 @@
+"""One self-contained HTML page: nothing is fetched, and the same run folders give the same bytes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import PurePosixPath
+
+import jinja2
+from markupsafe import Markup, escape
+
+from fedreach.report.analysis.facts import gather
+from fedreach.report.analysis.findings import best_of, find
+from fedreach.report.analysis.summary import When, primary_of, summarize
+from fedreach.report.figures import Picture
+from fedreach.report.figures.saving import inline_svg
+from fedreach.report.figures.style import METHOD, METHOD_ON_DARK
+from fedreach.report.render.tables import tabulate
+from fedreach.report.render.theory import explain, tabulate_theory
+from fedreach.report.values import Comparison
+
+
+def render(comparison: Comparison, pictures: Sequence[Picture], files: Sequence[PurePosixPath]) -> str:
+    """Return the page.
+
+    Args:
+        comparison: What `read` returns.
+        pictures: What `gallery` returns.
+        files: Files written beside the page, relative to it; they are linked.
+    """
+    folder = resources.files("fedreach.report.render")
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters |= {"tied": _tied, "breakable": _breakable}
+    template = environment.from_string((folder / "page.html").read_text(encoding="utf-8"))
+    return template.render(
+        comparison=comparison,
+        findings=find(comparison),
+        facts=gather(comparison),
+        tables=_tables(comparison),
+        theory=tabulate_theory(comparison),
+        explained=explain(comparison),
+        figures=[_figure(picture, files) for picture in pictures],
+        files=[path for path in files if path.parent.name != "figures"],
+        palette=list(zip(METHOD, METHOD_ON_DARK, strict=True)),
+        css=Markup((folder / "page.css").read_text(encoding="utf-8")),
+    )
+
+
+def _tables(comparison: Comparison) -> list[dict[str, object]]:
+    tables: list[dict[str, object]] = []
+    whens: tuple[When, ...] = ("last", "best")
+    for when in whens:
+        rows = [row for row in summarize(comparison, when) if primary_of(row, comparison).mean is not None]
+        if rows:
+            # With one method there is nothing to single out.
+            best = best_of(comparison, rows).method if len(comparison.methods) > 1 else None
+            tables.append({"table": tabulate(comparison, when), "best": best})
+    return tables
+
+
+def _tied(text: str) -> str:
+    # No line break between a number and its per cent sign.
+    return text.replace(" %", "\u00a0%")
+
+
+def _breakable(name: str) -> Markup:
+    # Names of parts are long words; they may break behind these signs.
+    return Markup(re.sub(r"([_.:])", r"\1<wbr>", str(escape(name))))
+
+
+def _figure(picture: Picture, files: Sequence[PurePosixPath]) -> dict[str, object]:
+    svg = inline_svg(picture.figure, picture.name, picture.title, picture.description)
+    links = [path for path in files if path.parent.name == "figures" and path.stem == picture.name]
+    return {
+        "name": picture.name,
+        "title": picture.title,
+        "caption": picture.caption,
+        "svg": Markup(svg),
+        "links": links,
+    }

@@ -1,0 +1,68 @@
+"""Read run folders and write the report beside them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from fedreach.report.figures import gallery
+from fedreach.report.figures.saving import FORMATS, check_formats, save
+from fedreach.report.files import no_collection
+from fedreach.report.reading import read
+from fedreach.report.render.formats import to_latex, to_markdown
+from fedreach.report.render.page import render
+from fedreach.report.render.records import as_records, to_csv
+from fedreach.report.render.tables import tabulate
+from fedreach.report.render.theory import tabulate_theory
+from fedreach.report.values import Comparison
+
+
+@dataclass(frozen=True)
+class ReportPaths:
+    """The files of a report, and what they were made from: run folders are long to read twice."""
+
+    page: Path
+    tables: tuple[Path, ...]
+    figures: tuple[Path, ...]
+    comparison: Comparison
+
+
+@no_collection()
+def write_report(folders: Sequence[Path], out: Path, *, formats: Sequence[str] = FORMATS) -> ReportPaths:
+    """Write page, tables and figures into ``out/report``; the same run folders give the same bytes.
+
+    Args:
+        folders: Comparisons or single run folders, as for `read`.
+        out: Folder in which ``report/`` is made.
+        formats: Of the figure files: any of ``"svg"``, ``"png"``, ``"pdf"``; none for the page alone.
+
+    Raises:
+        ConfigError: If a format is unknown.
+        RunFolderError: If a folder cannot be read.
+    """
+    check_formats(formats)
+    comparison = read(folders)
+    report = Path(out) / "report"
+    (report / "figures").mkdir(parents=True, exist_ok=True)
+    theory = tabulate_theory(comparison)
+    tables = [tabulate(comparison, "last"), tabulate(comparison, "best"), *([theory] if theory else [])]
+    texts = {
+        "table.md": "\n".join(map(to_markdown, tables)),
+        "table.csv": to_csv(comparison),
+        "table.tex": "\n".join(map(to_latex, tables)),
+        "table.json": json.dumps(as_records(comparison), indent=1, ensure_ascii=False) + "\n",
+    }
+    for name, text in texts.items():
+        _write(report / name, text)
+    pictures = gallery(comparison)
+    figures = tuple(p for picture in pictures for p in save(picture.figure, report / "figures" / picture.name, formats))
+    files = [PurePosixPath(name) for name in texts] + [PurePosixPath("figures", path.name) for path in figures]
+    page = report / "index.html"
+    _write(page, render(comparison, pictures, files))
+    return ReportPaths(page, tuple(report / name for name in texts), figures, comparison)
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8", newline="\n")

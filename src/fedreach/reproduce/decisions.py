@@ -1,0 +1,181 @@
+"""What rounds would cost, without training: selection and allocation of each round, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedreach.arrays import Floats
+from fedreach.config.sections import DefaultMethod, Experiment
+from fedreach.config.user_code import blamed
+from fedreach.data.datasets import Dataset
+from fedreach.errors import ConfigError, RunFolderError
+from fedreach.experiments.build import Builder
+from fedreach.federation.federation import Federation
+from fedreach.federation.protocols import ServerTrains
+from fedreach.federation.round import plan_probe, plan_round
+from fedreach.federation.time_energy import spend
+from fedreach.federation.traits import name_of
+from fedreach.reproduce.measured import Measured
+from fedreach.reproduce.recipe import Recipe
+from fedreach.runs.folder import RunFolder
+from fedreach.runs.identity import HARMLESS
+from fedreach.simulation.simulation import Simulation
+
+ROWS = "decisions.jsonl"
+QUANTITIES = ("seconds", "joules", "cost")
+Key = tuple[float | None, str, int]
+"""Value of the sweep, method, seed."""
+
+
+class Told(NamedTuple):
+    """How far it is."""
+
+    done: int  # rounds that are decided
+    rounds: int  # of all values, methods and seeds
+
+
+def decide(recipe: Recipe, folder: RunFolder, tell: Callable[[Told], None] = lambda told: None) -> Measured:
+    """Decide the rounds of a recipe that are not in the folder yet, and return what all of them cost.
+
+    Rows are appended to ``decisions.jsonl`` as they are decided. No decision depends on another one, so that the same
+    command goes on where it was interrupted, and with more rounds or seeds decides only what is new.
+
+    Raises:
+        ConfigError: If there is no radio, or a method needs to hear from clients before it chooses.
+        RunFolderError: If the folder holds another recipe.
+    """
+    experiments = {value: recipe.at(value) for value in recipe.values or (None,)}
+    first = next(iter(experiments.values()))
+    if first.radio is None or not first.methods:
+        raise ConfigError(f"{recipe.source}: a recipe of decisions needs a [radio] and methods.")
+    with folder.locked():
+        _check_same(folder, recipe, experiments)
+        costs = _kept(folder)
+        rounds, wanted = range(1, first.rounds + 1), len(experiments) * len(first.methods) * len(first.seeds)
+        maker = _Maker(recipe)
+        done = 0
+        for seed in first.seeds:
+            for value, experiment in experiments.items():
+                for method in experiment.methods:
+                    known = costs.setdefault((value, method, seed), {})
+                    missing = [number for number in rounds if number not in known]
+                    if missing:
+                        simulation = maker.simulation(experiment.resolved(method), seed)
+                        for row in _rows(simulation, missing):
+                            folder.append(ROWS, {"value": value, "method": method, "seed": seed, **row})
+                            known[row["round"]] = _numbers(row)
+                    done += len(rounds)
+                    tell(Told(done, wanted * len(rounds)))
+    return _measured(recipe, first, costs)
+
+
+class _Maker:
+    """Makes simulations that share data, and the engine too where only the deciding parts differ."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.base = recipe.source.parent
+        self.datasets: dict[str, Dataset] = {}
+        self.made: dict[str, Simulation] = {}
+
+    def simulation(self, experiment: Experiment, seed: int) -> Simulation:
+        same = experiment.model_copy(update={"method": DefaultMethod(solver=experiment.method.solver), "radio": None})
+        builder, key = Builder(experiment, self.base), f"{seed} {same.model_dump_json()}"
+        with blamed(experiment, self.base):
+            if key not in self.made:
+                name = experiment.data.model_dump_json()
+                if name not in self.datasets:
+                    self.datasets[name] = builder.dataset()
+                data = builder.federated(self.datasets[name], seed)
+                self.made = {key: builder.simulation(data, seed)}  # of one seed at a time: data take memory
+            return replace(self.made[key], federation=builder.federation(seed))
+
+
+def _rows(simulation: Simulation, rounds: list[int]) -> Iterator[dict[str, Any]]:
+    """Yield what each round would choose and cost, as `Simulation.step` has it."""
+    federation, radio, start = simulation.federation, simulation.federation.radio, simulation.start()
+    assert radio is not None  # `decide` asked for one
+    for number in rounds:
+        state = replace(start, round=number - 1)
+        view = simulation.view(state)
+        _refuse_what_needs_training(federation, plan_probe(federation, state, view) is not None)
+        selection = plan_round(federation, state, view)
+        spending = spend(federation, view, selection, start.models.shape[1])
+        assert spending is not None  # as there is a radio
+        row = {"round": number, "seconds": spending.seconds, "joules": spending.joules}
+        row["cost"] = radio.seconds_price * spending.seconds + radio.joules_price * spending.joules
+        yield row | {"cohort": selection.ids.tolist()} | ({"remark": selection.remark} if selection.remark else {})
+
+
+def _refuse_what_needs_training(federation: Federation, probes: bool) -> None:
+    selection, server = federation.selection, federation.server
+    for part, needs in (
+        (selection, probes or getattr(selection, "reads_updates", False)),
+        (server, isinstance(server, ServerTrains)),
+    ):
+        if needs:
+            raise ConfigError(
+                f"{name_of(part)} decides by what training brings, and a recipe of decisions trains nothing. "
+                'Give the recipe kind = "training".'
+            )
+
+
+def _check_same(folder: RunFolder, recipe: Recipe, experiments: dict[float | None, Experiment]) -> None:
+    """Refuse a folder with rows of other options; the lengths of the sweep and the run may differ."""
+
+    def plain(experiment: Experiment) -> dict[str, Any]:
+        dumped = experiment.model_dump(mode="json", exclude={"rounds", "seeds", "baseline"})
+        for key in HARMLESS:
+            table, _, option = key.rpartition(".")
+            (dumped[table] if table else dumped).pop(option, None)
+        return dumped
+
+    config = {str(value): plain(e) for value, e in experiments.items()}
+    stored = folder.read_json("recipe.json")
+    if stored is not None:
+        kept = stored.get("config", {})
+        changed = [value for value, now in config.items() if kept.get(value, now) != now]
+        if stored.get("recipe") != recipe.name or changed:
+            raise RunFolderError(
+                f"{folder.path} holds decisions of another recipe, or of other options. Choose another folder with "
+                "--out, or move this one away."
+            )
+        config = {**kept, **config}
+    folder.write_json("recipe.json", {"recipe": recipe.name, "config": config})
+
+
+def _kept(folder: RunFolder) -> dict[Key, dict[int, tuple[float, ...]]]:
+    """Return the costs that are there: key -> round -> `QUANTITIES`; a row that was cut off is taken away."""
+    rows, path = folder.rows(ROWS), folder.path / ROWS
+    if path.exists() and not path.read_bytes().endswith(b"\n"):
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8", newline="\n")
+    costs: dict[Key, dict[int, tuple[float, ...]]] = {}
+    for row in rows:
+        key = (row["value"], row["method"], row["seed"])
+        costs.setdefault(key, {})[row["round"]] = _numbers(row)
+    return costs
+
+
+def _numbers(row: dict[str, Any]) -> tuple[float, ...]:
+    return tuple(row[quantity] for quantity in QUANTITIES)
+
+
+def _measured(recipe: Recipe, e: Experiment, costs: dict[Key, dict[int, tuple[float, ...]]]) -> Measured:
+    """Return means over rounds along the sweep; without one, sums over the rounds so far."""
+    methods, seeds, rounds = tuple(e.methods), tuple(e.seeds), range(1, e.rounds + 1)
+
+    def table(value: float | None) -> Floats:  # (methods, seeds, rounds, quantities)
+        return np.array([[[costs[value, m, s][number] for number in rounds] for s in seeds] for m in methods])
+
+    sweep = recipe.about.sweep
+    if sweep is None:
+        so_far = np.cumsum(table(None), axis=2)
+        numbers = {f"{quantity}_total": so_far[..., q] for q, quantity in enumerate(QUANTITIES)}
+        return Measured(methods, seeds, "round", tuple(map(float, rounds)), numbers)
+    mean = np.stack([table(value).mean(axis=2) for value in recipe.values], axis=2)
+    x = tuple(value / sweep.unit for value in recipe.values)
+    return Measured(methods, seeds, sweep.label, x, {quantity: mean[..., q] for q, quantity in enumerate(QUANTITIES)})

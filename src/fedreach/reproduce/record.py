@@ -1,0 +1,151 @@
+"""What a reproduction found: a record, and that as files and for the terminal."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedreach.arrays import Floats
+from fedreach.config.sections import Experiment
+from fedreach.reproduce.claims import Verdict
+from fedreach.reproduce.measured import WORDS, Measured, written
+from fedreach.reproduce.recipe import Recipe
+
+DRAWN = {key: words for key, words in WORDS.items() if key != "swing"}
+"""Quantities that a figure has panels of, with their titles."""
+OPEN = "What the paper leaves open or is at odds with itself about, and what is done here:"
+SECONDS = 10.0  # between two lines of progress
+SHOWN = 7  # columns of numbers; of more values, so many are shown
+
+
+def record(
+    recipe: Recipe,
+    experiment: Experiment,
+    measured: Measured,
+    verdicts: Sequence[Verdict],
+    failed: Mapping[str, str],
+) -> dict[str, Any]:
+    """Return all that was found, as JSON has it: numbers by quantity and method, (seeds, values), nan as None."""
+    return {
+        "recipe": recipe.name,
+        "title": recipe.about.title,
+        "reference": recipe.about.reference,
+        "kind": recipe.about.kind,
+        "scale": recipe.scale,
+        "rounds": experiment.rounds,
+        "seeds": list(measured.seeds),
+        "choices": recipe.about.choices,
+        "axis": measured.label,
+        "x": list(measured.x),
+        "methods": list(measured.methods),
+        "numbers": {
+            quantity: {m: _plain(row) for m, row in zip(measured.methods, rows, strict=True)}
+            for quantity, rows in measured.numbers.items()
+        },
+        "claims": [
+            {
+                "says": v.claim.says,
+                "instead": v.instead,
+                "quantity": v.claim.quantity,
+                "test": v.claim.test,
+                "holds": v.holds,
+                "here": v.here,
+                "seeds_holding": v.seeds_holding,
+                "seeds": v.seeds,
+            }
+            for v in verdicts
+        ],
+        "failed": dict(failed),
+    }
+
+
+def write(told: Mapping[str, Any], out: Path) -> None:
+    """Write ``reproduced.json``, ``numbers.csv`` and ``claims.md``."""
+    texts = {
+        "reproduced.json": json.dumps(told, indent=1, ensure_ascii=False, allow_nan=False) + "\n",
+        "numbers.csv": to_csv(told),
+        "claims.md": to_markdown(told),
+    }
+    for name, text in texts.items():
+        (out / name).write_text(text, encoding="utf-8", newline="\n")
+
+
+def to_csv(told: Mapping[str, Any]) -> str:
+    """Return the numbers, a line for each method, seed and value."""
+    out, numbers = io.StringIO(), told["numbers"]
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["method", "seed", told["axis"] or "value", *numbers])
+    for method in told["methods"]:
+        for s, seed in enumerate(told["seeds"]):
+            for v, x in enumerate(told["x"]):
+                cells = [numbers[quantity][method][s][v] for quantity in numbers]
+                writer.writerow([method, seed, f"{x:g}", *("" if cell is None else f"{cell:.9g}" for cell in cells)])
+    return out.getvalue()
+
+
+def to_markdown(told: Mapping[str, Any]) -> str:
+    """Return claims and numbers as GitHub-flavoured Markdown."""
+    lines = [f"## {told['recipe']}: {told['title']}", "", f"{told['reference']}. {_setting(told)}", ""]
+    if told["claims"]:
+        lines += _markdown(["the paper says", "here", "numbers"], [_claim(claim) for claim in told["claims"]])
+    for title, header, rows in _tables(told):
+        lines += [f"**{title}**", "", *_markdown(header, rows)]
+    if told["choices"]:
+        lines += [OPEN, "", *(f"- {choice}" for choice in told["choices"]), ""]
+    return "\n".join(lines)
+
+
+def _setting(told: Mapping[str, Any]) -> str:
+    seeds = len(told["seeds"])
+    said = f"Scale {told['scale']}: {told['rounds']} rounds, {seeds} seed{'s' * (seeds != 1)}."
+    if told["scale"] == "smoke":
+        said += " This shows that it runs; the numbers mean little."
+    return said + "".join(f" FAILED: {label}: {cause}" for label, cause in told["failed"].items())
+
+
+def _claim(claim: Mapping[str, Any]) -> list[str]:
+    holds = {True: "holds", False: "does not hold", None: "cannot be said"}[claim["holds"]]
+    if claim["holds"] is not None and claim["seeds"] > 1:
+        holds += f" ({claim['seeds_holding']} of {claim['seeds']} seeds)"
+    return [f"... with {claim['instead']}" if claim["instead"] else claim["says"], holds, claim["here"]]
+
+
+def _tables(told: Mapping[str, Any]) -> Iterator[tuple[str, list[str], list[list[str]]]]:
+    """Yield (title, header, rows) of means over seeds: a table a quantity along the axis, else one for all."""
+    x, methods = told["x"], told["methods"]
+    values = {
+        quantity: {m: np.array(rows, dtype=np.float64) for m, rows in by_method.items()}
+        for quantity, by_method in told["numbers"].items()
+    }
+    values = {q: found for q, found in values.items() if any(np.isfinite(rows).any() for rows in found.values())}
+    if not told["axis"]:
+        header = ["method", *(WORDS[quantity] for quantity in values)]
+        yield "Means over seeds", header, [[m, *(_number(q, values[q][m][:, 0]) for q in values)] for m in methods]
+        return
+    shown = sorted({round(i) for i in np.linspace(0, len(x) - 1, min(SHOWN, len(x)))})
+    header = [told["axis"], *(f"{x[i]:g}" for i in shown)]
+    for quantity, found in values.items():
+        yield WORDS[quantity], header, [[m, *(_number(quantity, found[m][:, i]) for i in shown)] for m in methods]
+
+
+def _number(quantity: str, over_seeds: Floats) -> str:
+    if not np.isfinite(over_seeds).all():
+        return "-"
+    return written(quantity, float(over_seeds.mean())).partition(" ")[0]
+
+
+def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+    return [line(header), line(["---"] * len(header)), *map(line, rows), ""]
+
+
+def _plain(rows: Floats) -> list[list[float | None]]:
+    return [[float(f"{v:.12g}") if np.isfinite(v) else None for v in row] for row in rows]

@@ -1,0 +1,129 @@
+"""A run between two rounds, and how it is written to its folder and read back.
+
+What clients keep, and large tables of what they sent, stand in files of their own, of which a checkpoint holds the
+places of the rows: so that writing it costs what changed since the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedreach.arrays import AnyArray
+from fedreach.federation.state import FederationState
+from fedreach.federation.values import State
+from fedreach.runs.folder import RunFolder
+from fedreach.storage.table import ClientMemory
+
+CHECKPOINT = "checkpoint.safetensors"
+MEMORY = "memory.rows"
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """A run between two rounds; writing it is a checkpoint."""
+
+    state: FederationState
+    bytes_total: int
+    best_round: int
+    best_loss: float
+    evaluations_since_best: int
+    lengths: Mapping[str, int]
+    seconds_total: float = 0.0  # simulated, as are the joules: of a federation with a radio
+    joules_total: float = 0.0
+
+
+def save(store: RunFolder, snapshot: Snapshot) -> None:
+    """Write the checkpoint of a run."""
+    state = snapshot.state
+    tensors: dict[str, AnyArray] = {"models": state.models, "clusters": state.clusters, "loss": state.loss}
+    parts = {"selection": state.selection, "weighting": state.weighting}
+    for name in ("server", "solver"):
+        parts |= {f"{name}.{model}": kept for model, kept in enumerate(getattr(state, name))}
+    for name, kept in parts.items():
+        tensors |= {f"{name}.{key}": value for key, value in kept.items()}
+    layouts: dict[str, Any] = {}
+    for name, rows in _in_files(state).items():
+        with store.disk(name):
+            tensors["memory" if name == MEMORY else name] = rows.places(store.path / name)
+        if name != MEMORY or rows.layout.dtype != "float32":
+            layouts[name] = {**asdict(rows.layout), "on_disk": rows.home.on_disk}
+    record = {
+        "round": state.round,
+        "bytes_total": snapshot.bytes_total,
+        "best_round": snapshot.best_round,
+        "best_loss": None if np.isinf(snapshot.best_loss) else snapshot.best_loss,
+        "evaluations_since_best": snapshot.evaluations_since_best,
+        "lengths": dict(snapshot.lengths),
+        "seconds_total": snapshot.seconds_total,
+        "joules_total": snapshot.joules_total,
+    } | ({"layouts": layouts} if layouts else {})
+    store.write_tensors(CHECKPOINT, tensors, record)
+
+
+def finish(store: RunFolder, snapshot: Snapshot) -> None:
+    """Write the checkpoint of a run that nobody will go on with: without what stands in files of its own."""
+    state = snapshot.state
+    gone = _in_files(state)
+    if gone:
+        left = {key: value for key, value in state.selection.items() if f"selection.{key}" not in gone}
+        save(store, replace(snapshot, state=replace(state, memory=None, selection=left)))
+        for name in gone:
+            (store.path / name).unlink(missing_ok=True)
+
+
+def _in_files(state: FederationState) -> dict[str, ClientMemory]:
+    """Return what stands in files of its own, by the name of the file: what clients keep, and large tables."""
+    tables = {f"selection.{key}": value for key, value in state.selection.items()}
+    return {name: rows for name, rows in {**tables, MEMORY: state.memory}.items() if isinstance(rows, ClientMemory)}
+
+
+def load(store: RunFolder, width: int) -> Snapshot | None:
+    """Return the run at its checkpoint, its rows cut back to it; None where there is no checkpoint.
+
+    Args:
+        store: The run folder.
+        width: Numbers in what a client keeps between rounds.
+    """
+    found = store.read_tensors(CHECKPOINT)
+    if found is None:
+        return None
+    tensors, record = found
+    models, layouts = tensors["models"], {MEMORY: {"width": width}, **record.get("layouts", {})}
+    rows = {
+        name: ClientMemory.stored(store.path / name, places=tensors["memory" if name == MEMORY else name], **layout)
+        for name, layout in layouts.items()
+        if name != MEMORY or "memory" in tensors
+    }
+    memory = rows.pop(MEMORY, None)
+    tensors |= rows
+
+    def kept(name: str) -> State:
+        return {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
+
+    state = FederationState(
+        round=record["round"],
+        models=models,
+        clusters=tensors["clusters"],
+        loss=tensors["loss"],
+        selection=kept("selection"),
+        weighting=kept("weighting"),
+        server=tuple(kept(f"server.{model}") for model in range(len(models))),
+        solver=tuple(kept(f"solver.{model}") for model in range(len(models))),
+        memory=memory,
+    )
+    store.rewind(record["lengths"], record["round"])
+    best_loss = np.inf if record["best_loss"] is None else record["best_loss"]
+    return Snapshot(
+        state,
+        record["bytes_total"],
+        record["best_round"],
+        best_loss,
+        record["evaluations_since_best"],
+        record["lengths"],
+        record.get("seconds_total", 0.0),  # absent from checkpoints of earlier versions, which had no radio
+        record.get("joules_total", 0.0),
+    )

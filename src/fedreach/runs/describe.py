@@ -1,0 +1,95 @@
+"""What a run folder tells about where its numbers come from."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import fedreach
+from fedreach.data.federated import FederatedData
+from fedreach.data.partition import statistics
+
+
+def environment() -> dict[str, Any]:
+    """Return versions and machine."""
+    versions = {}
+    for package in ("numpy", "torch", "pydantic", "safetensors", "matplotlib"):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = "absent"
+    return {
+        "fedreach": fedreach.__version__,
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "packages": versions,
+    }
+
+
+def git_revision(folder: Path) -> dict[str, Any] | None:
+    """Return the revision of the git checkout that a folder lies in and whether it was changed; None outside one."""
+    try:
+        revision = _git(folder, "rev-parse", "HEAD")
+        changed = bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return {"revision": revision, "changed": changed}
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=10
+    )
+    return done.stdout.strip()
+
+
+def federation_record(data: FederatedData) -> dict[str, Any]:
+    """Return who holds what and who takes part, as ``federation.json`` keeps it.
+
+    Counts and sizes are those of the partition; what the server took of each client's samples stands beside them.
+    """
+    d, population = data.dataset, data.population
+    counts = data.partition.label_counts(d.train_y, d.num_classes)
+    participants = population.participants
+    without = participants[data.held_out.sizes[participants] == 0]
+    return {
+        "hash": data.digest(),
+        "dataset": {
+            "name": d.name,
+            "source": d.source,
+            "licence": d.licence,
+            "sha256": d.sha256,
+            "notes": d.notes,
+        },
+        "partition": {"kind": data.partition.kind, "parameters": dict(data.partition.parameters)},
+        "num_clients": data.num_clients,
+        "num_classes": d.num_classes,
+        "label_counts": counts.tolist(),
+        "sizes": counts.sum(axis=1).tolist(),
+        "participants": participants.tolist(),
+        "unseen": population.unseen.tolist(),
+        "participants_without_held_out_data": without.tolist(),
+        "statistics": statistics(data.partition, d.train_y, d.num_classes).summary(),
+        "noise": None if data.noise is None else dict(data.noise),
+        "server_data": _server_record(data),
+    }
+
+
+def _server_record(data: FederatedData) -> dict[str, Any] | None:
+    if data.server is None:
+        return None
+    counts = np.bincount(data.server.y, minlength=data.dataset.num_classes)
+    return {"examples": len(data.server.y), "label_counts": counts.tolist(), "taken": data.taken_by_server().tolist()}
+
+
+def cores() -> int:
+    """Return the number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,71 @@
+"""Which run a folder holds, and whether it is finished; quick to ask, as torch is not needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedreach.errors import RunFolderError
+from fedreach.runs.folder import RunFolder
+
+HARMLESS = {
+    "name",
+    "seeds",
+    "target_accuracy",
+    "run.checkpoint_seconds",
+    "engine.threads",
+    "data.folder",
+    "data.download",
+}
+"""Options that change no number of a run: a folder is gone on with although they differ."""
+
+
+class OtherExperimentError(RunFolderError):
+    """A folder holds the run of another experiment."""
+
+
+def finished(store: RunFolder, described: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the result of a finished run, or None where there is something to do.
+
+    Args:
+        store: The run folder.
+        described: What shall be run, see `identity`.
+
+    Raises:
+        OtherExperimentError: If the folder holds another run.
+        RunFolderError: If the folder cannot be read, or rows of a finished run are missing.
+    """
+    stored = store.read_json("run.json")
+    if stored is None:
+        return None
+    before, after = _flat(stored), _flat(described)
+    changed = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
+    changed = [key for key in changed if key.partition(".")[0] in described and key[len("config.") :] not in HARMLESS]
+    if changed:
+        shown = "; ".join(
+            f"{key}: {_short(before.get(key))} there, {_short(after.get(key))} now" for key in changed[:5]
+        )
+        more = f" (and {len(changed) - 5} more)" if len(changed) > 5 else ""
+        raise OtherExperimentError(
+            f"{store.path} holds another experiment. {shown}{more}. Choose another folder with --out, "
+            "or move this one away."
+        )
+    result = store.read_json("result.json")
+    if result is None or result["status"] != "finished":
+        return None
+    store.check_lengths(result["lengths"])
+    return result
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return {prefix: value}
+    result: dict[str, Any] = {}
+    for key, inner in value.items():
+        result |= _flat(inner, f"{prefix}.{key}" if prefix else key)
+    return result

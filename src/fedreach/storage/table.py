@@ -1,0 +1,208 @@
+"""A vector for each client: what clients keep between rounds, and large tables of what they sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedreach.arrays import AnyArray, Float32s, Ints
+from fedreach.errors import RunFolderError
+from fedreach.storage.float16 import packed, scaled, unpacked
+from fedreach.storage.rows import ALL, Dtype, Home, Layout, Part, StoredRow
+
+
+class ClientMemory:
+    """One (p,) vector for each of n clients, 0 at first; vectors that are still 0 take no room.
+
+    Writing returns a new memory that shares all other vectors with the old one, which stays valid as long as somebody
+    refers to it: so the state of an earlier round can be gone back to. It is read like an (n, p) array of float32.
+
+    Example:
+        >>> memory = ClientMemory.zeros(3, width=2)
+        >>> later = memory.written(np.array([1]), np.ones((1, 2), np.float32))
+        >>> later.read(np.array([0, 1])).tolist(), memory.read(np.array([1])).tolist()
+        ([[0.0, 0.0], [1.0, 1.0]], [[0.0, 0.0]])
+        >>> later[1:, :1].tolist(), later.shape
+        ([[1.0], [0.0]], (3, 2))
+    """
+
+    def __init__(self, layout: Layout, parts: tuple[Part | None, ...], home: Home) -> None:
+        self.layout, self.parts, self.home = layout, parts, home
+
+    @classmethod
+    def zeros(
+        cls,
+        n: int,
+        width: int,
+        path: Path | None = None,
+        *,
+        dtype: Dtype = "float32",
+        each: int = 1,
+        on_disk: bool | None = None,
+    ) -> ClientMemory:
+        """Return the memory before anything was written.
+
+        Args:
+            n: Clients.
+            width: p.
+            path: File in which vectors are kept; None: main memory, unless `on_disk` says otherwise.
+            dtype: ``"float16"`` takes half the bytes, see `fedreach.storage.float16` for what is lost.
+            each: Vectors that are kept together: each is copied when one of them is written.
+            on_disk: Whether vectors leave main memory; default: if there is a path. Without one, into a nameless file
+                in the folder for temporary files.
+        """
+        layout, leaves = Layout(n, width, dtype, each), path is not None if on_disk is None else on_disk
+        file = layout.file(path) if path is not None or leaves else None
+        return cls(layout, (None,) * -(-n // each), Home(file, on_disk=leaves))
+
+    @classmethod
+    def stored(
+        cls,
+        path: Path,
+        width: int,
+        places: Ints,
+        *,
+        n: int | None = None,
+        dtype: Dtype = "float32",
+        each: int = 1,
+        on_disk: bool = True,
+    ) -> ClientMemory:
+        """Return the memory whose vectors stand at these `places` of a file, -1 for zeros; see `zeros`.
+
+        Raises:
+            RunFolderError: If the file is shorter than that.
+        """
+        layout = Layout(len(places) if n is None else n, width, dtype, each)
+        taken = places[places >= 0]
+        needed = (int(places.max(initial=-1)) + 1) * layout.each * layout.stored_width * np.dtype(dtype).itemsize
+        present = path.stat().st_size if path.exists() else 0
+        if present < needed:
+            raise RunFolderError(
+                f"{path} must hold {needed} bytes of what clients keep between rounds; it holds {present}. "
+                "Put it back, or move the run folder away to start this run anew."
+            )
+        file = layout.file(path, taken)
+        parts = [None if place < 0 else Part(None, StoredRow(file, int(place))) for place in places]
+        for part in parts if not on_disk else ():
+            if part is not None:
+                part.values = part.read(layout.stored_width)
+        return cls(layout, tuple(parts), Home(file, on_disk=on_disk))
+
+    def places(self, path: Path | None = None) -> Ints:
+        """Return where in its file all vectors stand, -1 for zeros, and hand them to the operating system.
+
+        Args:
+            path: File to which they move, if they are not there yet. Only what is not stored there is written.
+        """
+        home = self.home
+        if path is not None and (home.file is None or home.file.path != path):
+            home.file = self.layout.file(path)
+        assert home.file is not None  # or there are no places
+        width = self.layout.stored_width
+        found = np.array([-1 if part is None else home.store(part, width) for part in self.parts], dtype=np.int64)
+        home.file.flush()
+        return found
+
+    # ---------------------------------------------------------------------------------------- reading and writing
+
+    def read(self, positions: Ints, columns: slice = ALL) -> Float32s:
+        """Return the (k, p) vectors of these clients, or these columns of them."""
+        begin, end, _ = columns.indices(self.layout.width)
+        result = np.zeros((len(positions), max(0, end - begin)), np.float32)
+        for number, mine, inside in self._by_part(positions):
+            part = self.parts[number]
+            if part is not None:
+                result[mine] = self._numbers(part, begin, end)[inside]
+        return result
+
+    def written(self, positions: Ints, values: Float32s) -> ClientMemory:
+        """Return the memory with (k, p) new vectors."""
+        width, each = self.layout.stored_width, self.layout.each
+        rows = packed(values) if self.layout.dtype == "float16" else values
+        parts = list(self.parts)
+        for number, mine, inside in self._by_part(positions):
+            if each == 1:
+                new = np.array(rows[mine[-1:]], self.layout.dtype)
+            else:
+                old = parts[number]
+                new = np.zeros((each, width), self.layout.dtype) if old is None else old.read(width).copy()
+                new[inside] = rows[mine]
+            parts[number] = self.home.part(new)
+        return ClientMemory(self.layout, tuple(parts), self.home)
+
+    def kept(self, values: Float32s) -> Float32s:
+        """Return (k, p) vectors as they come back once they are written."""
+        return unpacked(packed(values)) if self.layout.dtype == "float16" else values
+
+    def only(self, positions: Ints) -> ClientMemory:
+        """Return a memory of these clients alone, which shares their vectors where they are kept one by one."""
+        layout = replace(self.layout, n=len(positions))
+        if layout.each == 1:
+            return ClientMemory(layout, tuple(self.parts[i] for i in positions.tolist()), self.home)
+        alone = ClientMemory.zeros(layout.n, layout.width, dtype=layout.dtype, each=layout.each)
+        return alone.written(np.arange(layout.n), self.read(positions))
+
+    def forget(self, positions: Ints) -> ClientMemory:
+        """Return the memory in which these vectors are 0 again."""
+        if self.layout.each > 1:
+            return self.written(positions, np.zeros((len(positions), self.layout.width), np.float32))
+        gone = set(positions.tolist())
+        parts = tuple(None if i in gone else part for i, part in enumerate(self.parts))
+        return ClientMemory(self.layout, parts, self.home)
+
+    def _by_part(self, positions: Ints) -> Iterator[tuple[int, Ints, Ints]]:
+        """Yield each part that holds some of them, which they are, and where in the part they stand."""
+        if len(positions) == 0:
+            return
+        part, inside = np.divmod(positions, self.layout.each)
+        order = np.argsort(part, kind="stable")
+        for mine in np.split(order, np.flatnonzero(np.diff(part[order])) + 1):
+            yield int(part[mine[0]]), mine, inside[mine]
+
+    def _numbers(self, part: Part, begin: int, end: int) -> AnyArray:
+        width = self.layout.stored_width
+        if self.layout.dtype == "float32":
+            return part.read(width, slice(begin, end))
+        return scaled(part.read(width, slice(begin + 1, end + 1)), part.read(width, slice(0, 1)))
+
+    # ------------------------------------------------------------------------------------------------ like an array
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n, p)."""
+        return self.layout.n, self.layout.width
+
+    @property
+    def dtype(self) -> Any:
+        """Of what is read, however it is kept."""
+        return np.dtype(np.float32)
+
+    def __len__(self) -> int:
+        return self.layout.n
+
+    def __getitem__(self, index: Any) -> Float32s:
+        rows, columns = index if isinstance(index, tuple) else (index, ALL)
+        if not isinstance(rows, slice | np.ndarray) or not isinstance(columns, slice):
+            raise TypeError(
+                f"vectors are read by an array or a slice of clients and a slice of numbers; got {index!r}."
+            )
+        if isinstance(rows, slice) and rows.step in (None, 1):
+            return self._span(*rows.indices(self.layout.n)[:2], columns)
+        return self.read(np.arange(self.layout.n)[rows], columns)
+
+    def _span(self, first: int, last: int, columns: slice) -> Float32s:
+        """Return what `read` does for clients that follow each other, without looking for each."""
+        begin, end, _ = columns.indices(self.layout.width)
+        each, result = self.layout.each, np.zeros((max(0, last - first), max(0, end - begin)), np.float32)
+        for at in range(first - first % each, last, each):
+            part, here, to = self.parts[at // each], max(at, first), min(at + each, last)
+            if part is not None:
+                result[here - first : to - first] = self._numbers(part, begin, end)[here - at : to - at]
+        return result
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> AnyArray:
+        return np.asarray(self[:], dtype)

@@ -1,1 +1,0 @@
-"""Laws of the built-in parts: golden numbers and what theory says of each."""

@@ -1,1 +1,0 @@
-"""Laws that every part of a kind must keep, a user's too."""

@@ -1,0 +1,290 @@
+"""Laws of selection policies: of all, and of single methods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from fedreach.federation.values import ClientView
+from fedreach.streams import generator
+from fedreach.testing.law import Law, Subject, broken, law
+from fedreach.testing.laws import selection_clusters, selection_geometry, selection_radio
+from fedreach.testing.laws.any_part import options_are_all_it_is
+from fedreach.testing.purity import Watched, other_global_seeds, through_a_file
+from fedreach.testing.rounds import Turn, choice, frequencies, play
+from fedreach.testing.worlds import World, distinct_worlds, world, worlds
+
+DRAWS = 60
+FAR = 5 * (0.5 / DRAWS) ** 0.5
+"""Five standard errors of the difference between two frequencies, at their largest."""
+
+
+@law(worlds)
+def valid_choice(subject: Subject, given: World) -> None:
+    """In every round a policy chooses participants that can be reached, each once, and says so in a `Selection`."""
+    _straight(subject, given)
+
+
+@law(worlds)
+def cohort_size(subject: Subject, given: World) -> None:
+    """The cohort has k clients, or all that can be reached if they are fewer, or the remark says why it is smaller.
+
+    A policy with `ignores_cohort` may choose as many as it likes.
+    """
+    if getattr(subject.part, "ignores_cohort", False):
+        return
+    for turn in _straight(subject, given):
+        wanted = min(given.cohort, turn.reachable)
+        if len(turn.chosen) != wanted and not (turn.remark and len(turn.chosen) < wanted):
+            broken(f"{turn}, which makes {len(turn.chosen)} instead of {wanted}; `Selection.remark` is {turn.remark!r}")
+
+
+@law(worlds)
+def same_again(subject: Subject, given: World) -> None:
+    """The same state, view and stream give the same choice, whatever was done with the policy before."""
+    for seed in (1, 2):
+        with other_global_seeds(seed):
+            again = play(subject.part, given)
+        for a, b in zip(_straight(subject, given), again, strict=True):
+            if a != b:
+                broken(
+                    f"{a} at first, and {list(b.chosen)} again; draw from the `rng` that is handed in, and keep "
+                    "nothing in `self`"
+                )
+
+
+@law(worlds)
+def arguments_untouched(subject: Subject, given: World) -> None:
+    """A policy does not write to its arguments: view, state and reports."""
+    play(Watched(subject.part), given)
+
+
+@law(worlds)
+def going_on_from_a_file(subject: Subject, given: World) -> None:
+    """The state consists of named arrays; a run that is stored after each round and read again goes on alike."""
+    for a, b in zip(_straight(subject, given), play(subject.part, given, keep=through_a_file), strict=True):
+        if a != b:
+            broken(f"{a}, and {list(b.chosen)} with the state read from a file")
+
+
+@law(distinct_worlds)
+def renaming(subject: Subject, given: World) -> None:
+    """Giving the clients each other's ids gives the choice the other ids; who is drawn at random stays as likely."""
+    n = len(given.ids)
+    before = frequencies(subject.part, given, DRAWS) if _draws(subject, given) else None
+    for order in (np.arange(n)[::-1], np.roll(np.arange(n), 2)):
+        other = given.renamed(order)
+        if before is not None:
+            after = frequencies(subject.part, other, DRAWS)
+            worst = int(np.argmax(np.abs(after - before[order])))
+            if abs(after[worst] - before[order][worst]) > FAR:
+                broken(
+                    f"the client that was called {given.ids[order][worst]} is chosen in {before[order][worst]:.0%} of "
+                    f"{DRAWS} rounds, and in {after[worst]:.0%} once it is called {given.ids[worst]}"
+                )
+            continue
+        for a, b in zip(_straight(subject, given), play(subject.part, other), strict=True):
+            was = np.sort(given.ids[order][np.searchsorted(given.ids, b.chosen)]).tolist()
+            if was != sorted(a.chosen):
+                names = dict(zip(given.ids[order].tolist(), given.ids.tolist(), strict=True))
+                broken(f"{a}; with the clients renamed {names} it chose those that were called {was} before")
+
+
+@law(distinct_worlds)
+def open_about_updates(subject: Subject, given: World) -> None:
+    """A policy whose choice depends on single clients' updates says so: `reads_updates = True`.
+
+    Otherwise it would be let into a federation in which the server must see sums only.
+    """
+    if getattr(subject.part, "reads_updates", False):
+        return
+    other = replace(given, direction=-np.roll(given.direction, 1, axis=0))
+    for a, b in zip(_straight(subject, given), play(subject.part, other), strict=True):
+        if a != b:
+            broken(f"{a}, and {list(b.chosen)} where the updates were others; `reads_updates` is not set")
+
+
+LAWS = (
+    valid_choice,
+    cohort_size,
+    same_again,
+    arguments_untouched,
+    going_on_from_a_file,
+    renaming,
+    open_about_updates,
+    options_are_all_it_is,
+)
+
+
+def _straight(subject: Subject, given: World) -> list[Turn]:
+    """Return what the policy does in this federation, played once for all laws."""
+    turns: list[Turn] = subject.once(str(given), lambda: play(subject.part, given))
+    return turns
+
+
+def _draws(subject: Subject, given: World) -> bool:
+    """Say whether what the policy does depends on the stream."""
+    return any(play(subject.part, given, seed=seed) != _straight(subject, given) for seed in range(1, 6))
+
+
+LOSSES = np.array([0.3, 0.9, 0.1, 0.9, 0.5])
+
+
+@law()
+def every_set_equally_often(subject: Subject) -> None:
+    """Each set of k clients is equally likely."""
+    draws, made = 2000, world("5 clients", 5, 2)
+    found: dict[tuple[int, ...], int] = {}
+    for seed in range(draws):
+        chosen = tuple(sorted(choice(subject.make(), made, seed)))
+        found[chosen] = found.get(chosen, 0) + 1
+    for pair in combinations(range(5), 2):
+        share = found.get(pair, 0) / draws
+        if abs(share - 0.1) > 5 * np.sqrt(0.09 / draws):  # five standard errors
+            broken(f"{list(pair)} was chosen in {share:.1%} of {draws} rounds, instead of 10 %", "5 clients, k = 2")
+
+
+@law()
+def everybody_who_is_there(subject: Subject) -> None:
+    """All available participants are chosen, whatever the cohort size."""
+    made = replace(world("6 clients", 6, 2), away={1: [1, 4]})
+    chosen = sorted(choice(subject.make(), made))
+    if chosen != [0, 2, 3, 5]:
+        broken(f"it chose {chosen}", "6 clients of which 1 and 4 are away, k = 2")
+
+
+@law()
+def the_largest_losses(subject: Subject) -> None:
+    """Of all candidates the k with the largest loss are chosen, ties by id.
+
+    Reference: specification, section 1.5
+    """
+    for k, expected in ((1, [1]), (2, [1, 3]), (3, [1, 3, 4])):
+        chosen = sorted(choice(subject.make(), _with_losses(k)))
+        if chosen != expected:
+            broken(
+                f"it chose {chosen} instead of {expected}", f"losses {LOSSES.tolist()}, everybody a candidate, k = {k}"
+            )
+
+
+@law()
+def only_candidates(subject: Subject) -> None:
+    """Clients that were not asked are not chosen: of the candidates {0, 2, 4}, {0, 4} have the largest losses.
+
+    Reference: specification, section 1.5
+    """
+    asked = np.array([True, False, True, False, True])
+    view = replace(_with_losses(2).view(), loss=np.where(asked, LOSSES, np.nan), probed=asked)
+    policy = subject.make(candidates=3)
+    chosen = sorted(policy.select(policy.init(view), view, 2, generator(0, "select")).ids.tolist())
+    if chosen != [0, 4]:
+        broken(f"it chose {chosen}", f"losses {LOSSES.tolist()}, of which those of 0, 2 and 4 were asked for, k = 2")
+
+
+@law()
+def candidates_in_proportion_to_examples(subject: Subject) -> None:
+    """Candidates are drawn with probability proportional to their number of examples, not uniformly.
+
+    Reference: specification, section 1.5 (Cho et al. 2022, section 4)
+    """
+    draws, examples = 2000, np.array([10, 20, 30, 40])
+    made = replace(world("4 clients", 4, 1), num_examples=examples)
+    share, wanted = frequencies(subject.make(candidates=1), made, draws), examples / 100
+    if (np.abs(share - wanted) > 5 * np.sqrt(wanted * (1 - wanted) / draws)).any():  # five standard errors
+        rates = ", ".join(f"{rate:.1%}" for rate in share)
+        broken(f"the single candidate was each of them in {rates} of {draws} rounds", "10, 20, 30 and 40 examples")
+
+
+@law()
+def never_heard_goes_first(subject: Subject) -> None:
+    """With the last known loss, a client never heard from counts as the largest, and nobody is asked."""
+    policy, loss = subject.make(loss="last"), np.array([0.3, 0.9, np.nan, 0.9, 0.5])
+    view = ClientView.of(np.arange(5), np.full(5, 10), loss=loss)
+    if policy.probe(policy.init(view), view, 2, generator(0, "probe")) is not None:
+        broken("it asked somebody", "loss = 'last'")
+    chosen = sorted(policy.select(policy.init(view), view, 2, generator(0, "select")).ids.tolist())
+    if chosen != [1, 2]:
+        broken(f"it chose {chosen} instead of [1, 2]", f"losses {loss.tolist()}, k = 2")
+
+
+@law()
+def the_most_varied_labels(subject: Subject) -> None:
+    """The k clients with the highest label entropy are chosen, ties by id.
+
+    Reference: specification, sections 2.1 and 2.5
+    """
+    counts = np.array([[10, 0, 0, 0], [5, 5, 0, 0], [1, 2, 3, 4], [25, 25, 25, 25], [1, 1, 1, 1]], np.float64)
+    for k, expected in ((1, [3]), (2, [3, 4]), (3, [2, 3, 4])):
+        chosen = sorted(choice(subject.make(), replace(world("5 clients", 5, k), label_counts=counts)))
+        if chosen != expected:
+            broken(f"it chose {chosen} instead of {expected}", f"label counts {counts.tolist()}, k = {k}")
+
+
+@law()
+def golden_divergences(subject: Subject) -> None:
+    """A client is admitted if KL(all || client), the direction of Theorem 1, is within the threshold.
+
+    Unsmoothed, the divergences are inf, .2358, inf and .1558; with one pseudo-example a class, .2053, .2106, .6646
+    and .1480.
+
+    Reference: specification, section 5.2
+    """
+    cases: list[tuple[dict[str, Any], list[int]]] = [
+        ({"threshold": 0.2, "smoothing": 0.0}, [3]),
+        ({"threshold": 0.24, "smoothing": 0.0}, [1, 3]),
+        ({"threshold": 100.0, "smoothing": 0.0}, [1, 3]),
+        ({"threshold": 0.2, "smoothing": 1.0}, [3]),
+        ({"threshold": 0.207, "smoothing": 1.0}, [0, 3]),
+        ({"threshold": 0.22, "smoothing": 1.0}, [0, 1, 3]),
+        ({"threshold": 0.67, "smoothing": 1.0}, [0, 1, 2, 3]),
+    ]
+    _must_admit(subject, "global_to_local", cases)
+
+
+@law()
+def golden_reverse_divergences(subject: Subject) -> None:
+    """With the direction reversed, KL(client || all) is .2790, .2511, .6349 and .1443, finite without smoothing.
+
+    Reference: specification, section 5.2
+    """
+    cases: list[tuple[dict[str, Any], list[int]]] = [
+        ({"threshold": 0.25, "smoothing": 0.0}, [3]),
+        ({"threshold": 0.26, "smoothing": 0.0}, [1, 3]),
+        ({"threshold": 0.28, "smoothing": 0.0}, [0, 1, 3]),
+        ({"threshold": 0.64, "smoothing": 0.0}, [0, 1, 2, 3]),
+    ]
+    _must_admit(subject, "local_to_global", cases)
+
+
+METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {
+    "uniform": (every_set_equally_often,),
+    "full": (everybody_who_is_there,),
+    "power_of_choice": (
+        the_largest_losses,
+        only_candidates,
+        candidates_in_proportion_to_examples,
+        never_heard_goes_first,
+    ),
+    "entropy_topk": (the_most_varied_labels,),
+    "kl_filter": (golden_divergences, golden_reverse_divergences),
+    **selection_geometry.METHOD_LAWS,
+    **selection_clusters.METHOD_LAWS,
+    **selection_radio.METHOD_LAWS,
+}
+
+
+def _with_losses(k: int) -> World:
+    return replace(world("5 clients", 5, k), loss=LOSSES)
+
+
+def _must_admit(subject: Subject, direction: str, cases: list[tuple[dict[str, Any], list[int]]]) -> None:
+    counts = np.array([[10, 10, 0], [5, 5, 10], [30, 0, 0], [8, 12, 10]], np.float64)
+    made = replace(world("4 clients", 4, 4), label_counts=counts, num_examples=counts.sum(axis=1).astype(np.int64))
+    for options, expected in cases:
+        chosen = sorted(choice(subject.make(direction=direction, **options), made))
+        if chosen != expected:
+            broken(f"it admitted {chosen} instead of {expected}", f"label counts {counts.tolist()}, {options}")

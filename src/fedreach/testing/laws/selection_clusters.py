@@ -1,0 +1,104 @@
+"""Laws of the policies that find clusters of clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fedreach.federation.values import ClientView, Reports, State
+from fedreach.streams import generator
+from fedreach.testing.law import Law, Subject, broken, law
+
+ROWS = np.array([[1, 0.1, 0], [0.9, 0, 0.1], [-1, 0.2, 0], [-0.8, -0.1, 0.1], [1.1, 0, 0]], np.float32)
+LATE = 100  # a round in which any policy may split its clusters
+
+
+@law()
+def golden_split(subject: Subject) -> None:
+    """Clients whose updates cancel are split in two by complete linkage of their cosine distances.
+
+    Reference: specification, section 1.6: sides 1, 1, 2, 2, 1; |mean| = .2466, the largest 1.1
+    """
+    policy, view = subject.make(), _view(5)
+    labels = policy.clusters(_after(policy, view, ROWS)).tolist()
+    if labels != [0, 0, 1, 1, 0]:
+        broken(f"the clusters are {labels} instead of [0, 0, 1, 1, 0]", f"updates {ROWS.tolist()} in round {LATE}")
+
+
+@law()
+def who_agrees_stays_together(subject: Subject) -> None:
+    """Clients whose updates all point one way, or two clients alone, are not split."""
+    policy = subject.make()
+    for rows in (np.abs(ROWS), np.array([[1, 0, 0], [-1, 0, 0]], np.float32)):
+        labels = policy.clusters(_after(policy, _view(len(rows)), rows)).tolist()
+        if set(labels) != {0}:
+            broken(f"the clusters are {labels}", f"updates {rows.tolist()} in round {LATE}")
+
+
+@law()
+def early_rounds_do_not_split(subject: Subject) -> None:
+    """Before its time, no cluster splits, whatever the updates.
+
+    Reference: specification, section 1.6 (round > 20)
+    """
+    policy = subject.make()
+    labels = policy.clusters(_after(policy, _view(5), ROWS, number=1)).tolist()
+    if set(labels) != {0}:
+        broken(f"the clusters are {labels}", f"updates {ROWS.tolist()} in round 1")
+
+
+@law()
+def the_lowest_score_is_best(subject: Subject) -> None:
+    """The cluster with the lowest mean score trains; when it is used up, the next.
+
+    Reference: specification, section 6.2: scores .3, .1 | .2, .5 have the means .2 and .35
+    """
+    update = np.array([[1, 0], [0, 1], [0.9, 0.1], [0.1, 0.9]], np.float32)  # clusters {0, 2} and {1, 3}
+    for scores, best, other in (([0.3, 0.2, 0.1, 0.5], {0, 2}, {1, 3}), ([0.5, 0.3, 0.2, 0.1], {1, 3}, {0, 2})):
+        given = f"clusters {{0, 2}} and {{1, 3}} with the scores {scores}"
+        policy, view = subject.make(n_clusters=2), _view(4)
+        answers = Reports(view.ids, update, _metrics(4) | {"wlrc": np.array(scores)}, probe=True)
+        state = policy.observe(policy.init(view), answers)
+        chosen = set(policy.select(state, view, 2, generator(0, "select")).ids.tolist())
+        if chosen != best:
+            broken(f"it chose {sorted(chosen)} instead of {sorted(best)}", f"{given}, k = 2")
+        chosen = set(policy.select(state, view, 3, generator(0, "select")).ids.tolist())
+        if not (best < chosen and len(chosen & other) == 1):
+            broken(f"it chose {sorted(chosen)} instead of {sorted(best)} and one more", f"{given}, k = 3")
+
+
+@law()
+def softly_by_inverse_score(subject: Subject) -> None:
+    """With use = "soft", a place goes to a cluster with probability proportional to 1 / score: .2 and .6 give 3 : 1."""
+    update = np.array([[1, 0], [0, 1], [0.9, 0.1], [0.1, 0.9]], np.float32)
+    policy, view, draws = subject.make(use="soft", n_clusters=2), _view(4), 2000
+    scores = np.array([0.3, 0.6, 0.1, 0.6])
+    state = policy.observe(policy.init(view), Reports(view.ids, update, _metrics(4) | {"wlrc": scores}, probe=True))
+    count = np.zeros(4)
+    for seed in range(draws):
+        count[policy.select(state, view, 1, generator(seed, "select")).ids] += 1
+    share = count[[0, 2]].sum() / draws
+    if abs(share - 0.75) > 5 * np.sqrt(0.75 * 0.25 / draws):  # five standard errors
+        broken(f"the cluster {{0, 2}} was chosen in {share:.1%} of {draws} rounds instead of 75 %", "scores .2 and .6")
+
+
+METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {
+    "clustered": (golden_split, who_agrees_stays_together, early_rounds_do_not_split),
+    "rademacher": (the_lowest_score_is_best, softly_by_inverse_score),
+}
+
+
+def _view(n: int) -> ClientView:
+    return ClientView.of(np.arange(n), np.full(n, 10))
+
+
+def _metrics(n: int) -> dict[str, Any]:
+    return {"num_examples": np.full(n, 10.0), "loss": np.ones(n)}
+
+
+def _after(policy: Any, view: ClientView, rows: Any, number: int = LATE) -> State:
+    """Return the state after a round in which everybody sent these updates."""
+    state: State = policy.observe(policy.init(view), Reports(view.ids, rows, _metrics(len(rows)), round=number))
+    return state

@@ -1,0 +1,202 @@
+"""Laws of the policies that choose by a table of updates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from fedreach.arrays import AnyArray
+from fedreach.streams import generator
+from fedreach.testing.law import Law, Subject, broken, law, told
+from fedreach.testing.rounds import choice
+from fedreach.testing.worlds import World, world
+
+G = [[1, 0, 0], [0.9, 0.1, 0], [0, 1, 0], [0.1, 0.9, 0.2], [-1, -1, 0.5], [0.8, 0.2, 0.1]]
+P = [[0, 0], [4, 0], [4, 3], [0, 3], [2, 1], [1, 1], [2, 3]]
+
+
+def with_updates(rows: Any, k: int) -> World:
+    """Return a federation in which client i's update is row i."""
+    direction = np.array(rows, np.float64)
+    return replace(world(f"updates {told(direction)}", len(direction), k), direction=direction, noise=0.0)
+
+
+def must_choose(subject: Subject, rows: Any, expected: Mapping[int, list[int]], **options: Any) -> None:
+    """Say the law is broken unless these clients are chosen, for each k."""
+    for k, wanted in expected.items():
+        made = with_updates(rows, k)
+        chosen = sorted(choice(subject.make(**options), made))
+        if chosen != wanted:
+            broken(f"it chose {chosen} instead of {wanted}", str(made))
+
+
+@law()
+def golden_minimax(subject: Subject) -> None:
+    """The k clients whose largest cosine with another is smallest are chosen, exactly k.
+
+    The paper's `<=` would give k + 1 clients, its set of values {2, 4, 5} for k = 2.
+
+    Reference: specification, section 2.3
+    """
+    order = [4, 2, 3, 5, 0, 1]
+    must_choose(subject, G, {k: sorted(order[:k]) for k in range(1, 7)})
+
+
+@law()
+def nearest_neighbours_both_stay(subject: Subject) -> None:
+    """Of two clients that are nearest to each other, with exactly equal m_i, none is lost: every client keeps its own.
+
+    Reference: specification, section 2.3, point 2
+    """
+    pairs = [[1, 0, 0], [1, 0.1, 0], [0, 1, 0], [0, 1, 0.4]]  # 2 and 3 are each other's nearest; so are 0 and 1
+    must_choose(subject, pairs, {2: [2, 3], 4: [0, 1, 2, 3]})
+
+
+@law()
+def the_outlier_is_found(subject: Subject) -> None:
+    """Among clients that all point one way, the one that points the other way is chosen first.
+
+    Reference: specification, section 2.3
+    """
+    v = generator(0, "outlier").standard_normal(20)
+    crowd = v + 0.1 * generator(1, "outlier").standard_normal((5, 20))
+    must_choose(subject, [*crowd[:2], -v, *crowd[2:]], {1: [2]})
+
+
+@law()
+def standing_still_is_no_direction(subject: Subject) -> None:
+    """A client whose update is zero counts as similar to all, and is chosen last."""
+    must_choose(subject, [[0, 0], [1, 0], [0.9, 0.5], [-1, 1]], {1: [3], 3: [1, 2, 3]})
+
+
+@law()
+def lengths_do_not_count(subject: Subject) -> None:
+    """Multiplying a client's update by a positive number does not change the choice.
+
+    Reference: specification, section 7
+    """
+    scaled = np.array(G) * np.array([[3.0], [0.1], [7.0], [1.0], [0.01], [20.0]])
+    must_choose(subject, scaled, {k: sorted(choice(subject.make(), with_updates(G, k))) for k in (1, 2, 3, 4)})
+
+
+@law()
+def no_cohort_is_less_alike(subject: Subject) -> None:
+    """No other choice of k has a smaller sum of m_i; tried against every choice.
+
+    Reference: specification, section 7
+    """
+    for seed in range(4):
+        rows = generator(seed, "brute force").standard_normal((8, 5)).astype(np.float32)
+        m = _most_alike(rows)
+        for k in (2, 4, 6):
+            made = with_updates(rows, k)
+            chosen = choice(subject.make(), made)
+            best = min(m[list(other)].sum() for other in combinations(range(8), k))
+            if len(chosen) != k or m[chosen].sum() > best + 1e-6:
+                broken(
+                    f"it chose {sorted(chosen)} with the sum {m[chosen].sum():.6f}; the least is {best:.6f}", str(made)
+                )
+
+
+@law()
+def golden_max_similarity(subject: Subject) -> None:
+    """The k clients whose largest cosine with another is largest are chosen.
+
+    Reference: specification, section 2.3
+    """
+    must_choose(subject, G, {2: [0, 1], 3: [0, 1, 5], 5: [0, 1, 2, 3, 5]})
+
+
+@law()
+def golden_hull(subject: Subject) -> None:
+    """The vertices of the hull are chosen; of more than k, those farthest apart, after fewer, the next layer's.
+
+    Reference: specification, section 2.4
+    """
+    expected = {2: [1, 3], 3: [0, 1, 3], 4: [0, 1, 2, 3], 5: [0, 1, 2, 3, 4], 6: [0, 1, 2, 3, 4, 6]}
+    must_choose(subject, P, expected)
+    must_choose(subject, G, {3: [0, 2, 4]})
+
+
+@law()
+def the_literal_hull(subject: Subject) -> None:
+    """With exact = False all vertices are chosen, whatever k; a point on an edge is none.
+
+    Reference: specification, section 2.4
+    """
+    must_choose(subject, P, {1: [0, 1, 2, 3], 6: [0, 1, 2, 3]}, exact=False)
+
+
+@law()
+def turning_and_shifting(subject: Subject) -> None:
+    """Turning, shifting and stretching all updates alike does not change the choice.
+
+    Reference: specification, section 7
+    """
+    rng = generator(0, "turning")
+    rows = rng.standard_normal((9, 2))
+    turn, _ = np.linalg.qr(rng.standard_normal((2, 2)))
+    for k in (3, 5, 7):
+        wanted = sorted(choice(subject.make(), with_updates(rows, k)))
+        must_choose(subject, 3 * rows @ turn + np.array([10.0, -5.0]), {k: wanted})
+
+
+@law()
+def copies_are_not_chosen_before_others(subject: Subject) -> None:
+    """Of two clients with the same update, the second is chosen only after all that differ."""
+    must_choose(subject, [[0, 0], [4, 0], [4, 0], [0, 3], [1, 1]], {3: [0, 1, 3]})
+
+
+@law()
+def golden_hull_distances(subject: Subject) -> None:
+    """The clients farthest from the hull of all others are chosen: 2.12, 1.66, 1.66, 1.41 and 0 for the others.
+
+    Reference: specification, section 2.4
+    """
+    must_choose(subject, P, {1: [1], 3: [1, 2, 3], 4: [0, 1, 2, 3]})
+    must_choose(subject, G, {1: [4], 2: [2, 4], 3: [2, 3, 4], 4: [0, 2, 3, 4], 5: [0, 2, 3, 4, 5]})
+
+
+@law()
+def none_but_inner_ones(subject: Subject) -> None:
+    """Only clients that are no vertices are chosen, at random; all of them where they are fewer than k.
+
+    Reference: specification, sections 2.3 and 2.4
+    """
+    must_choose(subject, P, {3: [4, 5, 6], 5: [4, 5, 6]})
+    seen = set()
+    for seed in range(60):
+        seen.update(choice(subject.make(), with_updates(P, 1), seed))
+    if seen != {4, 5, 6}:
+        broken(
+            f"in 60 rounds it chose {sorted(seen)}, instead of each of 4, 5 and 6 at some time", f"updates {P}, k = 1"
+        )
+
+
+METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {
+    "minimax": (
+        golden_minimax,
+        nearest_neighbours_both_stay,
+        the_outlier_is_found,
+        standing_still_is_no_direction,
+        lengths_do_not_count,
+        no_cohort_is_less_alike,
+    ),
+    "max_similarity": (golden_max_similarity, lengths_do_not_count),
+    "convex_hull": (golden_hull, the_literal_hull, turning_and_shifting, copies_are_not_chosen_before_others),
+    "hull_distance": (golden_hull_distances, turning_and_shifting),
+    "interior": (none_but_inner_ones,),
+}
+
+
+def _most_alike(rows: AnyArray) -> AnyArray:
+    """Return (n,) the largest cosine of each row with another."""
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    cosine = unit @ unit.T
+    np.fill_diagonal(cosine, -np.inf)
+    largest: AnyArray = cosine.max(axis=1)
+    return largest

@@ -1,0 +1,113 @@
+"""Laws of the selection policies that look at channels and devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+
+from fedreach.arrays import Bools
+from fedreach.federation.values import ClientView, Selection
+from fedreach.streams import generator
+from fedreach.testing.law import Law, Subject, broken, law, must_be_close
+from fedreach.testing.laws.allocation import golden_problem
+from fedreach.testing.worlds import with_rates, world
+from fedreach.wireless.allocation.exact import allocate_batch
+from fedreach.wireless.radio import RadioState
+
+RATES = np.array([3e6, 9e6, 1e6, 9e6, 5e6])
+
+
+@law()
+def the_best_channels(subject: Subject) -> None:
+    """The k available clients with the highest rates are chosen, ties by id."""
+    for k, away, expected in ((1, [], [1]), (2, [], [1, 3]), (3, [], [1, 3, 4]), (2, [1], [3, 4])):
+        view = with_rates(ClientView.of(np.arange(5), np.full(5, 10), available=~np.isin(np.arange(5), away)), RATES)
+        chosen = sorted(_select(subject, view, k).ids.tolist())
+        if chosen != expected:
+            broken(f"it chose {chosen} instead of {expected}", f"rates {RATES.tolist()}, {away} away, k = {k}")
+
+
+@law()
+def golden_choice(subject: Subject) -> None:
+    """Five clients of which {0, 4} cost least, 1.00896, where 300 examples are needed, with shares .382 and .618.
+
+    Reference: specification of the allocation, golden G1
+    """
+    chosen = _select(subject, _golden_view(), 2, threshold=10.0, min_examples=300)
+    if sorted(chosen.ids.tolist()) != [0, 4]:
+        broken(f"it chose {chosen.ids.tolist()}", "golden G1")
+    allocation = chosen.allocation
+    if allocation is None:
+        broken("the selection has no allocation", "golden G1")
+    must_be_close("the cost", allocation.cost, 1.008962065383, "golden G1", within=1e-9)
+    must_be_close("the shares", allocation.share, [0.382247909, 0.617752091], "golden G1", within=1e-7)
+
+
+@law()
+def no_set_is_cheaper(subject: Subject) -> None:
+    """Of all sets within the filter that hold enough examples, the cheapest is chosen, up to the tolerance."""
+    for n in (4, 6, 8):
+        made = world(f"{n} clients", n, 2)
+        view = replace(made.with_radio(made.view(("label_counts",))), round=1)
+        assert view.radio is not None
+        chosen = _select(subject, view, 2, threshold=10.0)
+        problem, needed = view.radio.problem(), 2 * view.num_examples.mean()
+        sets = [
+            s for m in range(1, n + 1) for s in combinations(range(n), m) if view.num_examples[list(s)].sum() >= needed
+        ]
+        rows = np.array([[*s, *[0] * (n - len(s))] for s in sets])
+        counted: Bools = np.arange(n) < np.array([len(s) for s in sets])[:, None]
+        least = float(allocate_batch(problem, rows, counted)[0].min())
+        cost = np.inf if chosen.allocation is None else chosen.allocation.cost
+        if not cost <= least * (1 + 1.01 * subject.make().tolerance):
+            broken(f"it chose {chosen.ids.tolist()} at {cost:.9g}; the cheapest set costs {least:.9g}", str(made))
+
+
+@law()
+def the_filter_comes_first(subject: Subject) -> None:
+    """A client beyond the threshold is not chosen, however cheap, unless too few examples are left without it."""
+    counts = np.array([[10.0, 10.0], [10, 10], [19, 1], [10, 10]])
+    view = ClientView.of(np.arange(4), np.full(4, 20))
+    view = with_rates(replace(view, label_counts=counts), np.array([1e6, 2e6, 9e6, 3e6]))
+    for needed, expected, said in ((40, [1, 3], ""), (60, [0, 1, 3], ""), (80, [0, 1, 2, 3], "admitted 4")):
+        chosen = _select(subject, view, 2, threshold=0.2, min_examples=needed)
+        if sorted(chosen.ids.tolist()) != expected or said not in chosen.remark:
+            broken(
+                f"it chose {chosen.ids.tolist()} instead of {expected}, remark {chosen.remark!r}",
+                f"label counts {counts.tolist()}, the third has the best channel, min_examples = {needed}",
+            )
+
+
+METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {
+    "best_channels": (the_best_channels,),
+    "csra": (golden_choice, no_set_is_cheaper, the_filter_comes_first),
+}
+
+
+def _select(subject: Subject, view: ClientView, k: int, **options: object) -> Selection:
+    policy = subject.make(**options)
+    selection: Selection = policy.select(policy.init(view), view, k, generator(0, "select"))
+    return selection
+
+
+def _golden_view() -> ClientView:
+    golden = golden_problem()
+    bits = 1_000_000
+    radio = RadioState(
+        ids=golden.ids,
+        bits_per_second=bits / golden.upload_seconds,
+        power_watts=golden.power_watts,
+        max_hertz=golden.max_hertz,
+        cycles_per_pass=golden.cycles,
+        num_examples=golden.num_examples,
+        passes=np.ones(5),
+        report_bits=bits,
+        seconds_price=1.0,
+        joules_price=1.0,
+        capacitance=1e-27,
+    )
+    view = ClientView.of(golden.ids, golden.num_examples)
+    return replace(view, radio=radio, label_counts=np.ones((5, 3)))

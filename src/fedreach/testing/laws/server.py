@@ -1,0 +1,287 @@
+"""Laws of server steps: of all, and of single methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedreach.arrays import Float32s, Floats
+from fedreach.federation.local_sgd import LocalSGD
+from fedreach.federation.protocols import ServerTrains
+from fedreach.federation.server import Average
+from fedreach.federation.values import NO_STATE, State
+from fedreach.federation.weighting import Equal
+from fedreach.streams import generator
+from fedreach.testing.law import Law, Subject, broken, law, must_be_close, same, told
+from fedreach.testing.laws.any_part import options_are_all_it_is
+from fedreach.testing.purity import Watched, other_global_seeds, through_a_file
+
+ROUNDS = 5
+
+
+@dataclass(frozen=True, eq=False)
+class Moves:
+    """A model and the mean updates of a few rounds."""
+
+    words: str
+    params: Float32s  # (d,)
+    updates: Floats  # (rounds, d)
+
+    def __str__(self) -> str:
+        return self.words
+
+
+def moves() -> Iterator[Moves]:
+    """Yield models of several sizes, with updates of several lengths."""
+    rng = generator(0, "testing moves")
+    for d in (1, 5, 1000):
+        yield Moves(
+            f"{ROUNDS} rounds of a model of {d} numbers",
+            rng.standard_normal(d).astype(np.float32),
+            0.1 * rng.standard_normal((ROUNDS, d)),
+        )
+    start = rng.standard_normal(6).astype(np.float32)
+    yield Moves(
+        "a model of 6 numbers, of which three are not updated", start, np.tile([0, 0, 0, 1e-12, 1, 1e6], (3, 1))
+    )
+
+
+@law(moves)
+def a_new_model(subject: Subject, given: Moves) -> None:
+    """A server step returns the new (d,) parameters in float32, all finite, and the new state."""
+    _run(subject.part, given)
+
+
+@law(moves)
+def where_nobody_moved(subject: Subject, given: Moves) -> None:
+    """If the mean update is zero from the start, the model stays as it is."""
+    zero = Moves("", given.params, np.zeros_like(given.updates))
+    for number, params in enumerate(_run(subject.part, zero), start=1):
+        if not np.array_equal(params, given.params):
+            broken(f"after {number} rounds of zero updates the model {told(given.params)} had become {told(params)}")
+
+
+@law(moves)
+def where_the_clients_went(subject: Subject, given: Moves) -> None:
+    """If the mean update is the same u in each round, the model moves along u and not against it."""
+    part, u = subject.part, given.updates[0]
+    if isinstance(part, ServerTrains) and all(part.trains(generator(0, "coin", number)) for number in range(100)):
+        return  # clients are never asked
+    for number, params in enumerate(_run(subject.part, Moves("", given.params, np.tile(u, (ROUNDS, 1)))), start=1):
+        moved = params.astype(np.float64) - given.params
+        if not moved @ u > 0:
+            broken(f"after {number} rounds the model had moved by {told(moved)}, for the update u = {told(u)}")
+
+
+@law(moves)
+def same_again(subject: Subject, given: Moves) -> None:
+    """The same parameters, state and update give the same model, whatever was done with the step before."""
+    with other_global_seeds(1):
+        first = _run(subject.part, given)
+    with other_global_seeds(2):
+        second = _run(subject.part, given)
+    _alike(first, second, "when asked again; draw no random numbers, keep nothing in `self`")
+
+
+@law(moves)
+def arguments_untouched(subject: Subject, given: Moves) -> None:
+    """A server step does not write to its arguments: parameters, state and mean update."""
+    _run(Watched(subject.part), given)
+
+
+@law(moves)
+def going_on_from_a_file(subject: Subject, given: Moves) -> None:
+    """The state consists of named arrays; a run that is stored after each round and read again goes on alike."""
+    _alike(_run(subject.part, given), _run(subject.part, given, through_a_file), "with the state read from a file")
+
+
+@law()
+def trains_as_the_coin_says(subject: Subject) -> None:
+    """Where a server step trains on the server's own data, the round's stream alone decides when."""
+    part = subject.part
+    if not isinstance(part, ServerTrains):
+        return
+    if not (part.rate > 0 and part.batch_size >= 1):
+        broken(f"rate must be positive and batch_size at least 1; got {part.rate} and {part.batch_size}")
+    for number in range(1, 30):
+        answers = []
+        for seed in (1, 2):
+            with other_global_seeds(seed):
+                answers.append(part.trains(generator(0, "coin", number)))
+        if not all(isinstance(answer, bool | np.bool_) for answer in answers) or answers[0] != answers[1]:
+            broken(f"trains() must be the same flag again; got {answers}", f"the stream of round {number}")
+
+
+LAWS = (
+    a_new_model,
+    where_nobody_moved,
+    where_the_clients_went,
+    same_again,
+    arguments_untouched,
+    going_on_from_a_file,
+    trains_as_the_coin_says,
+    options_are_all_it_is,
+)
+
+
+def _run(part: Any, given: Moves, keep: Callable[[State], State] = lambda state: state) -> list[Float32s]:
+    """Return the parameters after each round."""
+    params, state, models = given.params.copy(), NO_STATE, []
+    for number, update in enumerate(given.updates, start=1):
+        answer = part.apply(params, state, update.copy())
+        if not (isinstance(answer, tuple) and len(answer) == 2):
+            broken(f"apply must return a pair, the parameters and the state; got {type(answer).__name__}")
+        new, state = answer
+        if not isinstance(new, np.ndarray) or new.shape != params.shape or new.dtype != np.float32:
+            found = f"{new.dtype} of shape {new.shape}" if isinstance(new, np.ndarray) else type(new).__name__
+            broken(f"in round {number} the parameters should be float32 of shape {params.shape}; got {found}")
+        if not np.isfinite(new).all():
+            broken(f"in round {number} the parameters became {told(new)}")
+        params, state = new.copy(), keep(state)
+        models.append(params.copy())
+    return models
+
+
+def _alike(first: list[Float32s], second: list[Float32s], how: str) -> None:
+    for number, (a, b) in enumerate(zip(first, second, strict=True), start=1):
+        if not same(a, b):
+            broken(f"after round {number} the model was {told(a)}, and {told(b)} {how}")
+
+
+UPDATES = np.array([[0.5, -1.0, 0.0], [0.25, 1.0, 2.0], [0.5, 0.5, -1.0]])
+
+
+@law()
+def the_mean_of_the_local_models(subject: Subject) -> None:
+    """With rate 1 and no momentum the new model is the old one plus the weighted mean update."""
+    got = _models_after(subject.make(rate=1.0, momentum=0.0), UPDATES)[-1]
+    must_be_close("the model", got, UPDATES.sum(axis=0), f"from 0, updates {told(UPDATES)}")
+
+
+@law()
+def momentum_adds_up(subject: Subject) -> None:
+    """With momentum m, a constant update u moves the model in round t by rate u (1 - m^t) / (1 - m)."""
+    u = UPDATES[0]
+    models = _models_after(subject.make(rate=0.5, momentum=0.9), np.tile(u, (6, 1)))
+    moved = np.diff(np.vstack([np.zeros(3), *models]), axis=0)
+    for t, step in enumerate(moved, start=1):
+        must_be_close(f"the move in round {t}", step, 0.5 * u * (1 - 0.9**t) / 0.1, "rate 0.5, momentum 0.9")
+
+
+@law()
+def adam_by_hand(subject: Subject) -> None:
+    """Adam moves by rate m / (sqrt(v) + tau), m and v exponential means of u and u^2, from 0 and tau^2.
+
+    Reference: Reddi et al. 2021, Algorithm 2
+    """
+    _adaptive(subject, lambda v, square: 0.9 * v + 0.1 * square)
+
+
+@law()
+def yogi_by_hand(subject: Subject) -> None:
+    """Yogi is Adam with v <- v - (1 - beta2) u^2 sign(v - u^2), which changes v by no more than (1 - beta2) u^2.
+
+    Reference: Reddi et al. 2021, Algorithm 2
+    """
+    _adaptive(subject, lambda v, square: v - 0.1 * square * np.sign(v - square))
+
+
+@law()
+def torch_sgd_is_the_average(subject: Subject) -> None:
+    """PyTorch's SGD with rate 1, handed -u as a gradient, gives the weighted mean of the local models."""
+    got = _models_after(subject.make(optimizer="SGD", rate=1.0, options=None), UPDATES)
+    for a, b in zip(got, _models_after(Average(), UPDATES), strict=True):
+        must_be_close("the model", a, b, f"from 0, updates {told(UPDATES)}", rule="that of Average")
+
+
+@law()
+def torch_momentum_lives_in_the_state(subject: Subject) -> None:
+    """PyTorch's SGD with momentum is the Average with momentum: what the optimiser keeps is in the state."""
+    got = _models_after(subject.make(optimizer="SGD", rate=0.5, options={"momentum": 0.9}), UPDATES)
+    for a, b in zip(got, _models_after(Average(rate=0.5, momentum=0.9), UPDATES), strict=True):
+        must_be_close("the model", a, b, f"from 0, updates {told(UPDATES)}", rule="that of Average")
+
+
+@law()
+def the_coin(subject: Subject) -> None:
+    """Clients train in a round with probability q, decided by the stream of that round alone.
+
+    With q = 1 always and with q = 0 never, so that these are FedAvg and SGD on the server's data.
+
+    Reference: specification, section 4
+    """
+    rounds = 3000
+    for q in (0.0, 0.3, 0.8, 1.0):
+        part = subject.make(client_probability=q)
+        share = 1 - np.mean([part.trains(generator(0, "coin", number)) for number in range(rounds)])
+        if abs(share - q) > 5 * np.sqrt(q * (1 - q) / rounds):  # five standard errors; none for 0 and 1
+            broken(f"clients train in {share:.1%} of {rounds} rounds, whose streams all differ", f"q = {q:g}")
+
+
+@law()
+def clients_rounds_are_those_of_inner(subject: Subject) -> None:
+    """In the clients' rounds the step is that of `inner`, bit for bit."""
+    inner = Average(rate=0.5, momentum=0.9)
+    for a, b in zip(_models_after(subject.make(inner=inner), UPDATES), _models_after(inner, UPDATES), strict=True):
+        if not same(a, b):
+            broken(f"the model is {told(a)}, and {told(b)} by `inner`", f"from 0, updates {told(UPDATES)}")
+
+
+@law()
+def golden_safari(subject: Subject) -> None:
+    """A round of clients, one of the server and one of clients end at the known points of the two quadratics.
+
+    Reference: specification, section 4: the server's gradient is x - (0, 1), its rate 0.2
+    """
+    from fedreach.testing.problems import two_quadratics
+
+    part = subject.make(inner=Average(), rate=0.2)
+    engine: Any = two_quadratics(weighting=Equal(), local=LocalSGD(rate=0.1, steps=3)).engine
+    params, state = engine.initial, NO_STATE
+    points = [(-0.2535, 0.38359375), (-0.2028, 0.506875), (-0.6302008, 0.3883009766)]
+    for number, (server, point) in enumerate(zip((False, True, False), points, strict=True), start=1):
+        if server:
+            params = params + engine.server_step(params, np.arange(1), number, part.rate)
+        else:
+            mean = engine.train(params, np.arange(2), number, 0.1).update.mean(axis=0, dtype=np.float64)
+            params, state = part.apply(params, state, mean)
+        must_be_close(f"the model after round {number}", params, point, "rounds of clients, server, clients", 2e-6)
+
+
+@law()
+def the_server_alone(subject: Subject) -> None:
+    """The server trains in every round."""
+    for number in range(1, 50):
+        if not subject.make().trains(generator(0, "coin", number)):
+            broken("the server did not train", f"round {number}")
+
+
+METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {
+    "average": (the_mean_of_the_local_models, momentum_adds_up),
+    "adam": (adam_by_hand,),
+    "yogi": (yogi_by_hand,),
+    "torch_optim": (torch_sgd_is_the_average, torch_momentum_lives_in_the_state),
+    "safari": (the_coin, clients_rounds_are_those_of_inner, golden_safari),
+    "server_only": (the_server_alone,),
+}
+
+
+def _models_after(part: Any, updates: Floats) -> list[Float32s]:
+    params, state, models = np.zeros(updates.shape[1], np.float32), NO_STATE, []
+    for update in updates:
+        params, state = part.apply(params, state, update)
+        models.append(params)
+    return models
+
+
+def _adaptive(subject: Subject, second_moment: Any) -> None:
+    part = subject.make(rate=0.5, beta1=0.8, beta2=0.9, tau=0.1)
+    x, m, v = np.zeros(3), np.zeros(3), np.full(3, 0.01)
+    for number, (u, got) in enumerate(zip(UPDATES, _models_after(part, UPDATES), strict=True), start=1):
+        m, v = 0.8 * m + 0.2 * u, second_moment(v, u**2)
+        x = x + 0.5 * m / (np.sqrt(v) + 0.1)
+        given = f"from 0, updates {told(UPDATES)}, rate 0.5, beta1 0.8, beta2 0.9, tau 0.1"
+        must_be_close(f"the model after round {number}", got, x, given)

@@ -1,0 +1,215 @@
+"""Checks of parts by the laws of their kind: for tests (`check_selection(MyPolicy())`) and for ``fedreach verify``."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fedreach.errors import ConfigError, nearest
+from fedreach.federation.selection import FunctionSelection
+from fedreach.federation.weighting import FunctionWeighting
+from fedreach.testing.law import NEEDS_LIBRARY, BrokenLaw, Law, Subject, Verdict, judge
+from fedreach.testing.laws.variants import variants
+
+
+class Kind(NamedTuple):
+    """A kind of part: the table of what there is, and the methods by which one is recognised."""
+
+    module: str
+    table: str
+    methods: tuple[str, ...]
+
+
+KINDS: Mapping[str, Kind] = {
+    "selection": Kind("fedreach.federation.selection", "SELECTIONS", ("select", "observe")),
+    "weighting": Kind("fedreach.federation.weighting", "WEIGHTINGS", ("weights",)),
+    "solver": Kind("fedreach.federation.solvers", "SOLVERS", ("correct",)),
+    "server": Kind("fedreach.federation.server", "SERVERS", ("apply",)),
+    "participation": Kind("fedreach.federation.participation", "PARTICIPATIONS", ("available",)),
+    "label_statistics": Kind("fedreach.federation.labels", "LABEL_STATISTICS", ("release",)),
+    "allocation": Kind("fedreach.wireless.allocation.rules", "RULES", ("allocate",)),
+    "measurement": Kind("fedreach.federation.measurements", "MEASUREMENTS", ("measure",)),
+}
+"""What can be verified."""
+
+WRAPPERS = {"selection": FunctionSelection, "weighting": FunctionWeighting}
+
+
+def built_in(kind: str) -> Mapping[str, type]:
+    """Return the built-in parts of a kind by name."""
+    known = KINDS[kind]
+    module = importlib.import_module(known.module)
+    table: Mapping[str, type] | None = getattr(module, known.table, None)
+    if table is None:  # measurements have no names in experiment files
+        classes = [getattr(module, name) for name in getattr(module, "__all__", ())]
+        table = {_snake(cls.__name__): cls for cls in classes if inspect.isclass(cls)}
+    return table
+
+
+def kind_of(thing: Any) -> str:
+    """Return which kind of part this is, by its methods.
+
+    Raises:
+        ConfigError: If it has the methods of no kind.
+
+    Example:
+        >>> from fedreach.federation.weighting import Equal
+        >>> kind_of(Equal())
+        'weighting'
+    """
+    for kind, known in KINDS.items():
+        if all(callable(getattr(thing, method, None)) for method in known.methods):
+            return kind
+    if inspect.isfunction(thing):
+        taken = [p.name for p in inspect.signature(thing).parameters.values() if p.default is p.empty]
+        return "weighting" if len(taken) == 1 else "selection"
+    name = getattr(thing, "__name__", type(thing).__name__)
+    methods = "; ".join(f"{kind}: {', '.join(known.methods)}" for kind, known in KINDS.items())
+    raise ConfigError(f"{name} has the methods of no kind of part ({methods}). Say which it is meant to be: --kind.")
+
+
+def laws_of(kind: str, as_: Sequence[str] = ()) -> tuple[Law, ...]:
+    """Return the laws of a kind, and those of the built-in parts of these names beside them."""
+    if kind not in KINDS:
+        raise ConfigError(f"There is no kind of part {kind!r}.{nearest(kind, KINDS)}")
+    laws = importlib.import_module(f"fedreach.testing.laws.{kind}")
+    found: tuple[Law, ...] = laws.LAWS
+    for name in as_:
+        if name not in built_in(kind):
+            raise ConfigError(f"There is no {kind} {name!r}.{nearest(name, built_in(kind))}")
+        found += laws.METHOD_LAWS.get(name, ())
+    return found
+
+
+def like(kind: str, part: Any) -> tuple[str, ...]:
+    """Return the built-in parts whose laws this one must keep: those that it is, inherits from, or is named after.
+
+    Example:
+        >>> from fedreach.federation.solvers import Scaffold
+        >>> class Mine(Scaffold): ...
+        >>> like("solver", Mine())
+        ('scaffold',)
+    """
+    names = {cls.__name__ for cls in type(part).__mro__}
+    return tuple(name for name, cls in built_in(kind).items() if isinstance(part, cls) or cls.__name__ in names)
+
+
+def verdict(
+    kind: str,
+    part: Any,
+    *,
+    as_: Sequence[str] = (),
+    options: Mapping[str, Any] | None = None,
+    name: str = "",
+    without: Sequence[str] = (),
+) -> Verdict:
+    """Try a part by the laws of its kind, and of the built-in parts that it stands for.
+
+    Args:
+        kind: A key of `KINDS`.
+        part: The part, or a function that selects or weighs.
+        as_: Built-in parts whose laws it must keep beside those that `like` finds.
+        options: What the part was made with.
+        name: What messages call it.
+        without: Laws that are left out.
+    """
+    if kind in WRAPPERS and inspect.isfunction(part):
+        part = WRAPPERS[kind](part)
+    made_with = {"function": part.function} if isinstance(part, FunctionSelection | FunctionWeighting) else options
+    subject = Subject.of(kind, part, made_with, name)
+    laws = laws_of(kind, tuple(dict.fromkeys([*like(kind, part), *as_])))
+    for law in without:
+        if law not in {each.name for each in laws}:
+            raise ConfigError(f"There is no law {law!r} for {subject.name}.{nearest(law, [x.name for x in laws])}")
+    return judge(subject, [each for each in laws if each.name not in without])
+
+
+def verdict_of_built_in(kind: str, name: str) -> Verdict:
+    """Try a built-in part with several sets of options; its own laws with the first."""
+    cls = built_in(kind)[name]
+    laws = 0
+    found: list[BrokenLaw] = []
+    for i, options in enumerate(variants(kind, name)):
+        shown = ", ".join(f"{key}={value!r}" for key, value in options.items())
+        try:
+            subject = Subject.of(kind, cls(**options), options, f"{name}({shown})" if shown else name)
+        except ConfigError as error:
+            if NEEDS_LIBRARY not in str(error):
+                raise
+            return Verdict(kind, name, skipped=str(error))
+        except TypeError as error:
+            raise ConfigError(f"{name} cannot be made: {error}. fedreach.testing.laws.variants says how.") from error
+        one = judge(subject, laws_of(kind, () if i else like(kind, subject.part)))
+        if one.skipped:
+            return Verdict(kind, name, skipped=one.skipped)
+        laws += one.laws
+        found += one.broken
+    return Verdict(kind, name, laws, tuple(found))
+
+
+def check(kind: str, part: Any, *, as_: str = "", without: Sequence[str] = ()) -> None:
+    """Raise `BrokenLaw` for the first law that a part breaks.
+
+    Raises:
+        BrokenLaw: Which law, with which input, what happened; further ones are in its notes.
+    """
+    found = verdict(kind, part, as_=[as_] if as_ else [], without=without)
+    if found.skipped:
+        raise ConfigError(found.skipped)
+    if found.broken:
+        first, *others = found.broken
+        for other in others:
+            first.add_note(f'It also breaks "{other.law}": {other.statement}')
+        raise first
+
+
+def check_selection(policy: Any, *, as_: str = "", without: Sequence[str] = ()) -> None:
+    """Check a selection policy, or a function ``(view, k, rng) -> ids``; see `check`.
+
+    Example:
+        >>> from fedreach.federation.selection import Uniform
+        >>> check_selection(Uniform())
+    """
+    check("selection", policy, as_=as_, without=without)
+
+
+def check_weighting(weighting: Any, *, as_: str = "", without: Sequence[str] = ()) -> None:
+    """Check a weighting, or a function ``(reports) -> numbers``; see `check`."""
+    check("weighting", weighting, as_=as_, without=without)
+
+
+def check_solver(solver: Any, *, as_: str = "", without: Sequence[str] = ()) -> None:
+    """Check a local solver; see `check`."""
+    check("solver", solver, as_=as_, without=without)
+
+
+def check_server(step: Any, *, as_: str = "", without: Sequence[str] = ()) -> None:
+    """Check a server step; see `check`."""
+    check("server", step, as_=as_, without=without)
+
+
+def check_measurement(measurement: Any, *, as_: str = "", without: Sequence[str] = ()) -> None:
+    """Check what clients measure; see `check`."""
+    check("measurement", measurement, as_=as_, without=without)
+
+
+def check_label_statistics(statistics: Any, *, as_: str = "", without: Sequence[str] = ()) -> None:
+    """Check what the server is told of labels; see `check`."""
+    check("label_statistics", statistics, as_=as_, without=without)
+
+
+def check_participation(participation: Any, *, as_: str = "", without: Sequence[str] = ()) -> None:
+    """Check who can be reached; see `check`."""
+    check("participation", participation, as_=as_, without=without)
+
+
+def check_allocation(rule: Any, *, as_: str = "", without: Sequence[str] = ()) -> None:
+    """Check how band and CPU are divided; see `check`."""
+    check("allocation", rule, as_=as_, without=without)
+
+
+def _snake(name: str) -> str:
+    """Return a class name as a name in experiment files: ``WLRC`` is ``wlrc``, ``ByGap`` is ``by_gap``."""
+    return name.lower() if name.isupper() else "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")

@@ -1,0 +1,1 @@
+"""The best clients and what they get, with a proven gap."""
