@@ -17,8 +17,7 @@ from fedreach.config.messages import Path_, Problem, explained, listed
 from fedreach.config.options import check_choice
 from fedreach.config.sections import PARTS, Choice, Experiment, LocalSection
 from fedreach.errors import ConfigError, FedReachError, nearest
-from fedreach.federation.protocols import ServerTrains
-from fedreach.federation.traits import name_of
+from fedreach.federation.traits import Traits, name_of
 
 DEFAULT = Path(__file__).parent / "templates" / "digits.toml"
 
@@ -137,7 +136,7 @@ def _cohorts(e: Experiment) -> list[tuple[Path_, int, Choice]]:
 
 def _ignores_cohort(selection: Choice, base: Path) -> bool:
     try:
-        return bool(getattr(parts.make("selection", selection, base), "ignores_cohort", False))
+        return Traits.of(parts.make("selection", selection, base)).ignores_cohort
     except Exception:
         return True  # there is no such policy, or it cannot be made, which is said elsewhere
 
@@ -162,7 +161,7 @@ def _clashes(e: Experiment, base: Path, known: Sequence[Problem]) -> list[Proble
         except Exception as error:  # in a user's own part
             problems.append(Problem(where, f"the parts cannot be joined: {type(error).__name__}: {error}."))
             continue
-        if isinstance(federation.server, ServerTrains) and e.server_data is None:
+        if federation.training_server is not None and e.server_data is None:
             rule = "trains on data of the server's own, and there is none. Add `[server_data] examples = 100`."
             problems.append(Problem(places["server"], f"{name_of(federation.server)} {rule}"))
     return problems

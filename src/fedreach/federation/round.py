@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 
@@ -23,9 +24,10 @@ from fedreach.federation.aggregation.secure_sum import weighted_mean_of_shares
 from fedreach.federation.answers import check_type, checked_allocation, checked_ids, checked_weights
 from fedreach.federation.bytes import count_bytes
 from fedreach.federation.federation import Federation
+from fedreach.federation.protocols import ClientsOwn
 from fedreach.federation.state import FederationState, _clustered
 from fedreach.federation.time_energy import spend
-from fedreach.federation.traits import name_of, no_probe
+from fedreach.federation.traits import name_of
 from fedreach.federation.values import ClientView, Probe, Reports, RoundReport, Selection, Spending, State
 from fedreach.streams import generator
 
@@ -38,7 +40,7 @@ def server_trains(federation: Federation, state: FederationState) -> bool:
 
 def plan_probe(federation: Federation, state: FederationState, view: ClientView) -> Probe | None:
     """Return whom the selection policy asks before it chooses in round ``state.round + 1``, or None."""
-    if getattr(federation.selection.probe, "__func__", None) is no_probe:
+    if not federation.traits["selection"].probes:
         return None
     k = min(federation.cohort, int(np.count_nonzero(view.available)))
     if k == 0:
@@ -66,7 +68,7 @@ def plan_round(federation: Federation, state: FederationState, view: ClientView)
     chosen = policy.select(state.selection, view, k, rng)
     check_type(policy, "select", chosen, Selection)
     ids = checked_ids(policy, "select", chosen.ids, view)
-    if len(ids) > k and not getattr(policy, "ignores_cohort", False):
+    if len(ids) > k and not federation.traits["selection"].ignores_cohort:
         raise PartError(
             f"{name_of(policy)}.select must return at most the {k} clients it was asked for; got {len(ids)}. "
             "Cut the choice to k, or set `ignores_cohort = True` on the policy."
@@ -186,7 +188,7 @@ def _updated(
     if reports.secure_mean is not None:
         mean = reports.secure_mean
     elif federation.label_statistics.only_sum:
-        raw = np.asarray(federation.weighting.raw(reports.metrics))  # type: ignore[attr-defined]
+        raw = np.asarray(cast(ClientsOwn, federation.weighting).raw(reports.metrics))
         mean = weighted_mean_of_shares(raw, reports.update)
     else:
         mean = (summed or weighted_sum)(weights, reports.update)

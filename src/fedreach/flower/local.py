@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from torch import nn
@@ -22,8 +22,8 @@ from fedreach.engines.samples import Samples
 from fedreach.errors import DataError
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import released_entropy
+from fedreach.federation.protocols import ClientsOwn
 from fedreach.federation.values import State
-from fedreach.storage.rows import Dtype
 from fedreach.storage.table import ClientMemory
 from fedreach.streams import fresh, generator
 
@@ -206,7 +206,7 @@ class LocalClient:
         if solver is not None and memory is not None:
             p, steps = self.engine.num_trainable, federation.local.moved_steps(trained.steps)
             new = solver.remember(memory[None], state, trained.update[:, :p], steps, rate)
-            dtype: Dtype = getattr(solver, "memory_dtype", "float32")
+            dtype = federation.traits["solver"].memory_dtype
             kept = ClientMemory.zeros(1, p, dtype=dtype).kept(new)[0]
         metrics = {"num_examples": float(self.num_examples), "loss": float(trained.loss[0])}
         metrics |= self._measured(params, trained.update, round_)
@@ -231,7 +231,7 @@ class LocalClient:
         counts = np.bincount(self.data.labels[self.data.train[self.client]], minlength=d.num_classes)
         metrics = {name: np.array([value]) for name, value in work.metrics.items()}
         metrics["label_entropy"] = released_entropy(counts[None].astype(np.float64))
-        return float(np.asarray(self.federation.weighting.raw(metrics))[0])  # type: ignore[attr-defined]
+        return float(np.asarray(cast(ClientsOwn, self.federation.weighting).raw(metrics))[0])
 
     def scores(self, params: Float32s) -> dict[str, Score]:
         """Return how good a model is on the client's ``train`` and ``held_out`` part, and on ``both`` without noise."""

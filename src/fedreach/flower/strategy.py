@@ -29,7 +29,7 @@ from fedreach.errors import ConfigError, RunFolderError, TrainingError
 from fedreach.evaluation import Served, summarized
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import Exact
-from fedreach.federation.participation import Always, Participation
+from fedreach.federation.participation import Always, Participation, replies_of
 from fedreach.federation.round import (
     conclude_round,
     conclude_server_round,
@@ -59,7 +59,6 @@ from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import finished
 from fedreach.runs.recorder import Ledger, check_federation
 from fedreach.simulation.clients import server_steps
-from fedreach.storage.rows import Dtype
 from fedreach.storage.table import ClientMemory
 from fedreach.streams import generator
 
@@ -287,7 +286,7 @@ class FedReachStrategy(Strategy):
         state = initial_state(self.federation, params, self.roster.view(self._participants))
         if self.federation.has_memory:
             n, p = len(self._participants), self.layout.num_trainable
-            dtype: Dtype = getattr(self.federation.memory_solver, "memory_dtype", "float32")
+            dtype = self.federation.traits["solver"].memory_dtype
             state = replace(state, memory=ClientMemory.zeros(n, p, self.store.path / MEMORY, dtype=dtype))
         self._snapshot, row = self.ledger.begin(state)
         self._close(row, {}, ask(grid, self._exam_messages(ConfigRecord()), self.timeout))
@@ -444,7 +443,7 @@ class FedReachStrategy(Strategy):
             sending = self.outgoing.train(again, state, view, self._counted, self._config, restore=True)
             clients = {node: client for client, node in again.items()}
             self.incoming.read(ask(self._grid, sending, self.timeout), clients, heard, state, view)
-        arrived = getattr(self.participation, "replies", None)
+        arrived = replies_of(self.participation)
         if arrived is not None:  # replies that an experiment has get lost, as the simulator does
             purpose, there = "probe-replies" if probe else "replies", sorted(heard.answers)
             drawn = arrived(len(there), generator(self.federation.seed, purpose, view.round))

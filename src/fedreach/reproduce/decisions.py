@@ -16,7 +16,6 @@ from fedreach.data.datasets import Dataset
 from fedreach.errors import ConfigError, RunFolderError
 from fedreach.experiments.build import Builder
 from fedreach.federation.federation import Federation
-from fedreach.federation.protocols import ServerTrains
 from fedreach.federation.round import plan_probe, plan_round
 from fedreach.federation.time_energy import spend
 from fedreach.federation.traits import name_of
@@ -114,8 +113,8 @@ def _rows(simulation: Simulation, rounds: list[int]) -> Iterator[dict[str, Any]]
 def _refuse_what_needs_training(federation: Federation, probes: bool) -> None:
     selection, server = federation.selection, federation.server
     for part, needs in (
-        (selection, probes or getattr(selection, "reads_updates", False)),
-        (server, isinstance(server, ServerTrains)),
+        (selection, probes or federation.traits["selection"].reads_updates),
+        (server, federation.traits["server"].trains_server),
     ):
         if needs:
             raise ConfigError(

@@ -14,7 +14,7 @@ from fedreach.engines.engine import Engine
 from fedreach.errors import TrainingError
 from fedreach.federation.aggregation.mean import finite_rows
 from fedreach.federation.federation import Federation
-from fedreach.federation.participation import Participation
+from fedreach.federation.participation import Participation, replies_of
 from fedreach.federation.protocols import ServerTrains
 from fedreach.federation.state import FederationState
 from fedreach.federation.steps import by_model, remembered
@@ -131,7 +131,7 @@ class Clients:
         probe: bool,
     ) -> tuple[Ints, Trained, dict[str, Floats], dict[int, str]]:
         """Return those who measured numbers and whose replies were not lost on the way, and why the others' were."""
-        replies = getattr(self.participation, "replies", None)
+        replies = replies_of(self.participation)
         if replies is None and not measured:
             return ids, trained, measured, lost
         counts = np.ones(len(ids), np.bool_)

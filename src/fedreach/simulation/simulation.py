@@ -33,7 +33,6 @@ from fedreach.federation.time_energy import with_radio
 from fedreach.federation.values import ClientView, Probe, RoundReport
 from fedreach.models import build as build_model
 from fedreach.simulation.clients import Clients, server_steps
-from fedreach.storage.rows import Dtype
 from fedreach.storage.table import ClientMemory
 from fedreach.streams import generator, torch_seed
 from fedreach.wireless.radio import Devices
@@ -120,7 +119,7 @@ class Simulation:
         if not self.federation.has_memory:
             return state
         n, p = len(self.first_view.ids), self.engine.num_trainable
-        dtype: Dtype = getattr(self.federation.memory_solver, "memory_dtype", "float32")
+        dtype = self.federation.traits["solver"].memory_dtype
         return replace(state, memory=ClientMemory.zeros(n, p, self.memory_file, dtype=dtype))
 
     def step(self, state: FederationState) -> Round:
@@ -148,7 +147,7 @@ class Simulation:
     def view(self, state: FederationState) -> ClientView:
         """Return what the server knows as the next round begins: who can be reached, and over which channels."""
         view = replace(self.first_view, loss=state.loss, round=state.round + 1)  # in which everybody is available
-        if getattr(self.participation.available, "__func__", None) is not Always.available:  # that draws nothing
+        if type(self.participation) is not Always:  # that draws nothing
             rng = generator(self.federation.seed, "participation", view.round)
             view = replace(view, available=self.participation.available(len(view.ids), rng))
         if self.federation.radio is None:

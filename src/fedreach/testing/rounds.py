@@ -15,6 +15,7 @@ from fedreach.federation.round import conclude_round, observe_probe, plan_probe,
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.state import FederationState, initial_state
+from fedreach.federation.traits import Traits
 from fedreach.federation.values import ClientView, Probe, State
 from fedreach.federation.weighting import Equal
 from fedreach.testing.worlds import World
@@ -39,7 +40,7 @@ class Turn:
 
 def federation_of(policy: Any, world: World, seed: int = 0) -> Federation:
     """Return a federation of plain parts around a selection policy."""
-    radio = Radio(fading="none") if getattr(policy, "needs_radio", False) else None
+    radio = Radio(fading="none") if Traits.of(policy).needs_radio else None
     return Federation(policy, Equal(), FedAvg(), LocalSGD(), Average(), cohort=world.cohort, seed=seed, radio=radio)
 
 
