@@ -42,8 +42,8 @@ def verdicts(
     Raises:
         ConfigError: If there is no such part, kind, option or law, or a part cannot be made.
     """
-    if kind is not None and kind not in trial.KINDS:
-        raise ConfigError(f"There is no kind of part {kind!r}.{nearest(kind, trial.KINDS)}")
+    if kind is not None and kind not in registry.VERIFIED:
+        raise ConfigError(f"There is no kind of part {kind!r}.{nearest(kind, registry.VERIFIED)}")
     if not wanted and (as_ or options or without):
         raise ConfigError("--as, --set and --without are about the part that is named; name one.")
     given = dict(_option(text) for text in options)
@@ -52,17 +52,17 @@ def verdicts(
         if thing is None and not (as_ or given or without):
             yield trial.verdict_of_built_in(of, name)
             continue
-        part = _made(of, name, trial.built_in(of)[name] if thing is None else thing, given, base)
+        part = _made(of, name, registry.table(of)[name] if thing is None else thing, given, base)
         yield trial.verdict(of, part, as_=as_, options=given, name=name, without=without)
 
 
 def listed() -> list[dict[str, str]]:
     """Return all laws: of which kind, of which built-in part (or of all), name, sentence and source."""
     result = []
-    for kind in trial.KINDS:
+    for kind in registry.VERIFIED:
         owners = [("", trial.laws_of(kind))]
         shared = len(owners[0][1])
-        owners += [(name, trial.laws_of(kind, [name])[shared:]) for name in trial.built_in(kind)]
+        owners += [(name, trial.laws_of(kind, [name])[shared:]) for name in registry.table(kind)]
         result += [_law(kind, name, law) for name, laws in owners for law in laws]
     return result
 
@@ -118,15 +118,15 @@ def record(verdict: Verdict) -> dict[str, Any]:
 
 
 def _all(kind: str | None) -> list[tuple[str, str, Any]]:
-    return [(of, name, None) for of in ([kind] if kind else trial.KINDS) for name in trial.built_in(of)]
+    return [(of, name, None) for of in ([kind] if kind else registry.VERIFIED) for name in registry.table(of)]
 
 
 def _targets(name: str, base: Path, kind: str | None) -> list[tuple[str, str, Any]]:
     """Return (kind, name, what it stands for, None for a built-in part); one name may be of several kinds."""
     if ":" in name:
-        thing = registry.users_own(name, base)
+        thing = registry.load_users(name, base)
         return [(kind or trial.kind_of(thing), name, thing)]
-    kinds = [of for of in ([kind] if kind else trial.KINDS) if name in trial.built_in(of)]
+    kinds = [of for of in ([kind] if kind else registry.VERIFIED) if name in registry.table(of)]
     if not kinds:
         known = dict.fromkeys(other for _, other, _ in _all(kind))
         raise ConfigError(f"There is no part {name!r}.{nearest(name, known)} Your own: 'FILE.py:NAME'.")
@@ -148,9 +148,7 @@ def _made(kind: str, name: str, thing: Any, options: dict[str, Any], base: Path)
             said = " ".join(f"--set {'.'.join(map(str, path))}: {message}" for path, message in problems)
             raise ConfigError(said) from error
     try:
-        if kind in registry.KINDS:
-            return parts.make(kind, Choice.model_validate({"name": name, **options}), base)
-        return thing(**options)
+        return parts.make(kind, Choice.model_validate({"name": name, **options}), base)
     except ConfigError:
         raise
     except Exception as error:

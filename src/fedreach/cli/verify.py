@@ -12,6 +12,7 @@ import click
 
 from fedreach.cli import options
 from fedreach.errors import ConfigError, FedReachError
+from fedreach.registry import VERIFIED
 
 
 @click.command(
@@ -19,7 +20,11 @@ from fedreach.errors import ConfigError, FedReachError
     "  fedreach verify my_policy.py:rarely_heard\n  fedreach verify my_solvers.py:MyDyn --as feddyn --set alpha=0.5"
 )
 @click.argument("parts", nargs=-1)
-@click.option("--kind", help="What the part is, such as selection; needed where its methods do not tell.")
+@click.option(
+    "--kind",
+    shell_complete=lambda context, parameter, incomplete: [kind for kind in VERIFIED if kind.startswith(incomplete)],
+    help="What the part is, such as selection; needed where its methods do not tell.",
+)
 @click.option("--as", "as_", multiple=True, metavar="NAME", help="Try it by the laws of this built-in part, too.")
 @click.option("--set", "given", multiple=True, metavar="NAME=VALUE", help="An option of the part. Repeatable.")
 @click.option("--without", multiple=True, metavar="LAW", help="Leave out a law. Repeatable.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
@@ -15,6 +16,7 @@ import numpy as np
 from fedreach.errors import PartError, nearest
 from fedreach.federation.protocols import Measurement
 from fedreach.federation.values import ClientView, Probe, State
+from fedreach.registry import KINDS, imported
 from fedreach.storage.rows import Dtype
 
 
@@ -126,8 +128,36 @@ ATTRIBUTES: Mapping[str, Any] = {field.name: field.default for field in fields(T
 NAMES = ATTRIBUTES.keys() | METHODS.values() | {method for _, method in PROMISES.values()}
 """All that is asked of a part."""
 
-DECIDES = ("select", "weights", "correct", "apply")
-"""Methods by which an object is seen to be a part that others may be made of."""
+
+def kinds_of(part: object) -> list[str]:
+    """Return the kinds whose methods a part has, see `fedreach.registry.Kind.known_by`.
+
+    Example:
+        >>> from fedreach.federation.weighting import Equal
+        >>> kinds_of(Equal())
+        ['weighting']
+    """
+    return [kind for kind, row in KINDS.items() if row.known_by and all(_has(part, name) for name in row.known_by)]
+
+
+def lacking(kind: str, part: object) -> list[str]:
+    """Return which protocols of its kind a part does not follow in full, and what of them is missing."""
+    row = KINDS[kind]
+    protocols = [row.protocol, *(further for method, further in row.also.items() if _has(part, method))]
+    return [
+        f"must have all of {where.replace(':', '.')}; {', '.join(missing)} missing."
+        for where in protocols
+        if (missing := _missing(part, imported(where)))
+    ]
+
+
+def _missing(part: object, protocol: type) -> list[str]:
+    """Return which methods, properties and attributes of a protocol an object does not have."""
+    methods = [key for key, value in vars(protocol).items() if inspect.isfunction(value) and key[0] != "_"]
+    others = [key for key, value in vars(protocol).items() if isinstance(value, property)]
+    others += inspect.get_annotations(protocol)
+    missing = [key for key in methods if not callable(getattr(part, key, None))]
+    return missing + [key for key in others if not hasattr(part, key)]
 
 
 @cache
@@ -149,7 +179,7 @@ def _made_of(part: object) -> list[object]:
     parts = getattr(part, "parts", ())
     found = (getattr(part, "inner", None), *(parts if isinstance(parts, tuple | list) else ()))
     function = getattr(part, "function", None)
-    return [one for one in found if any(_has(one, method) for method in DECIDES)] + [function] * callable(function)
+    return [one for one in found if kinds_of(one)] + [function] * callable(function)
 
 
 def _stated(part: object, name: str, owners: Mapping[str, int]) -> Any:

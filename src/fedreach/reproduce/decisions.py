@@ -82,7 +82,8 @@ class _Maker:
         self.made: dict[str, Simulation] = {}
 
     def simulation(self, experiment: Experiment, seed: int) -> Simulation:
-        same = experiment.model_copy(update={"method": DefaultMethod(solver=experiment.method.solver), "radio": None})
+        method = DefaultMethod.model_validate({"solver": experiment.choice("solver")})
+        same = experiment.model_copy(update={"method": method, "radio": None})
         builder, key = Builder(experiment, self.base), f"{seed} {same.model_dump_json()}"
         with blamed(experiment, self.base):
             if key not in self.made:
