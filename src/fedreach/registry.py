@@ -154,6 +154,7 @@ class Table(Mapping[str, Any]):
         return len(self._where)
 
 
+@cache
 def imported(where: str) -> Any:
     """Return what ``"module:NAME"`` stands for."""
     module, _, name = where.partition(":")

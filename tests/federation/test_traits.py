@@ -202,10 +202,20 @@ def test_parts_made_of_parts_need_what_those_need():
     class Tries(Policy):
         inner: object
 
+        def select(self, state, view, k, rng):
+            return self.inner.select(state, view, k, rng)
+
     whole = federation(Tries(Clustered()))
     assert whole.traits["selection"].reads_updates
     with pytest.raises(ConfigError, match="looks at single clients' labels or updates"):
         replace(whole, label_statistics=SecureSum())
+
+
+def test_a_part_that_lacks_something_of_its_protocol_is_refused():
+    with pytest.raises(PartError, match=r"Mine must have all of \S+SelectionPolicy; select missing\."):
+        federation(made(Policy))
+    with pytest.raises(PartError, match=r"all of \S+MemorySolver; .*remember, conclude, served.* missing"):
+        replace(federation(), solver=made(FedAvg, prepare=lambda self, memory, state, share: {}))
 
 
 def test_what_any_part_needs_is_asked_for():

@@ -20,7 +20,7 @@ from fedreach.federation.protocols import (
     ServerTrains,
     Weighting,
 )
-from fedreach.federation.traits import Traits, name_of
+from fedreach.federation.traits import Traits, lacking, name_of
 from fedreach.registry import KINDS
 from fedreach.wireless.allocation.rules import AllocationRule
 from fedreach.wireless.radio import Radio
@@ -57,6 +57,10 @@ class Federation:
                 raise ConfigError(f"Federation.{name} must be at least {least}; got {getattr(self, name)}.")
         if self.traits["label_statistics"].only_sum:
             self._refuse_what_sees_single_clients()
+        for kind in self.traits:
+            part = getattr(self, kind)
+            for rule in lacking(kind, part) if part is not None else ():
+                raise PartError(f"{name_of(part)} {rule}")
 
     def _refuse_what_sees_single_clients(self) -> None:
         hidden = f"{name_of(self.label_statistics)} shows the server sums only"

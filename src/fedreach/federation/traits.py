@@ -92,7 +92,8 @@ class Traits:
         """
         kind: type = part.__class__  # which a proxy may say is another's
         owners, own = _owners(kind), vars(part) if hasattr(part, "__dict__") else {}
-        for name, meant in (*_misspelt_in(kind), *_misspelt(own, kind)):
+        further = {key: value for key, value in own.items() if key not in _options(kind)}
+        for name, meant in (*_misspelt_in(kind), *_misspelt(further, kind)):
             raise PartError(
                 f"`{name}` is no trait of {getattr(part, '__name__', kind.__name__)}; did you mean `{meant}`?"
             )
@@ -153,11 +154,16 @@ def lacking(kind: str, part: object) -> list[str]:
 
 def _missing(part: object, protocol: type) -> list[str]:
     """Return which methods, properties and attributes of a protocol an object does not have."""
-    methods = [key for key, value in vars(protocol).items() if inspect.isfunction(value) and key[0] != "_"]
-    others = [key for key, value in vars(protocol).items() if isinstance(value, property)]
-    others += inspect.get_annotations(protocol)
+    methods, others = _members(protocol)
     missing = [key for key in methods if not callable(getattr(part, key, None))]
     return missing + [key for key in others if not hasattr(part, key)]
+
+
+@cache
+def _members(protocol: type) -> tuple[list[str], list[str]]:
+    methods = [key for key, value in vars(protocol).items() if inspect.isfunction(value) and key[0] != "_"]
+    others = [key for key, value in vars(protocol).items() if isinstance(value, property)]
+    return methods, others + list(inspect.get_annotations(protocol))
 
 
 @cache
@@ -179,7 +185,7 @@ def _made_of(part: object) -> list[object]:
     parts = getattr(part, "parts", ())
     found = (getattr(part, "inner", None), *(parts if isinstance(parts, tuple | list) else ()))
     function = getattr(part, "function", None)
-    return [one for one in found if kinds_of(one)] + [function] * callable(function)
+    return [one for one in found if one is not None and kinds_of(one)] + [function] * callable(function)
 
 
 def _stated(part: object, name: str, owners: Mapping[str, int]) -> Any:
@@ -217,13 +223,18 @@ def _misspelt_in(cls: type) -> tuple[tuple[str, str], ...]:
     return tuple(pair for owner in cls.__mro__ for pair in _misspelt(vars(owner), cls))
 
 
+@cache
+def _options(cls: type) -> dict[str, Any]:
+    return {field.name: field.default for field in fields(cls)} if is_dataclass(cls) else {}
+
+
 def _misspelt(own: Mapping[str, Any], cls: type) -> Iterator[tuple[str, str]]:
     """Yield (name, trait that it is near to) of what a part, or a class above its own, holds.
 
     A method is compared with optional methods, anything else with attributes. A field of a dataclass is an option of
     the part's own, and is left alone unless it is a flag and all but spells one.
     """
-    options = {field.name: field.default for field in fields(cls)} if is_dataclass(cls) else {}
+    options = _options(cls)
     for name, value in own.items():
         if name.startswith("_") or name in ATTRIBUTES:
             continue

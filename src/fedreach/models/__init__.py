@@ -10,19 +10,23 @@ import torch
 from torch import nn
 
 from fedreach.errors import ConfigError, nearest
-from fedreach.models.cnn import cnn, lenet
-from fedreach.models.dense import linear, mlp
-from fedreach.models.lstm import lstm
-from fedreach.models.resnet import resnet20
+from fedreach.models.cnn import cnn as cnn
+from fedreach.models.cnn import lenet as lenet
+from fedreach.models.dense import linear as linear
+from fedreach.models.dense import mlp as mlp
+from fedreach.models.lstm import lstm as lstm
+from fedreach.models.resnet import resnet20 as resnet20
+from fedreach.registry import Table
 
-MODELS: dict[str, Callable[..., nn.Module]] = {
-    "linear": linear,
-    "mlp": mlp,
-    "lenet": lenet,
-    "cnn": cnn,
-    "resnet20": resnet20,
-    "lstm": lstm,
-}
+MODELS = Table(
+    __name__,
+    linear="dense:linear",
+    mlp="dense:mlp",
+    lenet="cnn:lenet",
+    cnn="cnn:cnn",
+    resnet20="resnet:resnet20",
+    lstm="lstm:lstm",
+)
 
 
 def build(
@@ -77,6 +81,3 @@ def build(
     if not isinstance(module, nn.Module):
         raise ConfigError(f"The model {name!r} must return a torch.nn.Module; got {type(module).__name__}.")
     return module
-
-
-__all__ = ["MODELS", "build", "cnn", "lenet", "linear", "lstm", "mlp", "resnet20"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from fedreach import registry
@@ -118,10 +119,20 @@ def verdict_of_built_in(kind: str, name: str) -> Verdict:
 
 
 def check(kind: str, part: Any, *, as_: str = "", without: Sequence[str] = ()) -> None:
-    """Raise `BrokenLaw` for the first law that a part breaks.
+    """Raise `BrokenLaw` for the first law that a part breaks; `check_selection` and so on are this for one kind.
+
+    Args:
+        kind: One of `fedreach.registry.VERIFIED`.
+        part: The part, or a function ``(view, k, rng) -> ids`` that selects or ``(reports) -> numbers`` that weighs.
+        as_: A built-in part whose laws it must keep, too.
+        without: Laws that are left out.
 
     Raises:
         BrokenLaw: Which law, with which input, what happened; further ones are in its notes.
+
+    Example:
+        >>> from fedreach.federation.selection import Uniform
+        >>> check_selection(Uniform())
     """
     found = verdict(kind, part, as_=[as_] if as_ else [], without=without)
     if found.skipped:
@@ -133,46 +144,11 @@ def check(kind: str, part: Any, *, as_: str = "", without: Sequence[str] = ()) -
         raise first
 
 
-def check_selection(policy: Any, *, as_: str = "", without: Sequence[str] = ()) -> None:
-    """Check a selection policy, or a function ``(view, k, rng) -> ids``; see `check`.
-
-    Example:
-        >>> from fedreach.federation.selection import Uniform
-        >>> check_selection(Uniform())
-    """
-    check("selection", policy, as_=as_, without=without)
-
-
-def check_weighting(weighting: Any, *, as_: str = "", without: Sequence[str] = ()) -> None:
-    """Check a weighting, or a function ``(reports) -> numbers``; see `check`."""
-    check("weighting", weighting, as_=as_, without=without)
-
-
-def check_solver(solver: Any, *, as_: str = "", without: Sequence[str] = ()) -> None:
-    """Check a local solver; see `check`."""
-    check("solver", solver, as_=as_, without=without)
-
-
-def check_server(step: Any, *, as_: str = "", without: Sequence[str] = ()) -> None:
-    """Check a server step; see `check`."""
-    check("server", step, as_=as_, without=without)
-
-
-def check_measurement(measurement: Any, *, as_: str = "", without: Sequence[str] = ()) -> None:
-    """Check what clients measure; see `check`."""
-    check("measurement", measurement, as_=as_, without=without)
-
-
-def check_label_statistics(statistics: Any, *, as_: str = "", without: Sequence[str] = ()) -> None:
-    """Check what the server is told of labels; see `check`."""
-    check("label_statistics", statistics, as_=as_, without=without)
-
-
-def check_participation(participation: Any, *, as_: str = "", without: Sequence[str] = ()) -> None:
-    """Check who can be reached; see `check`."""
-    check("participation", participation, as_=as_, without=without)
-
-
-def check_allocation(rule: Any, *, as_: str = "", without: Sequence[str] = ()) -> None:
-    """Check how band and CPU are divided; see `check`."""
-    check("allocation", rule, as_=as_, without=without)
+check_selection = partial(check, "selection")
+check_weighting = partial(check, "weighting")
+check_solver = partial(check, "solver")
+check_server = partial(check, "server")
+check_measurement = partial(check, "measurement")
+check_label_statistics = partial(check, "label_statistics")
+check_participation = partial(check, "participation")
+check_allocation = partial(check, "allocation")

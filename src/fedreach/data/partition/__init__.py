@@ -5,31 +5,34 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedreach.data.partition.assignment import Partition
-from fedreach.data.partition.dirichlet_by_class import dirichlet_by_class
-from fedreach.data.partition.dirichlet_by_client import dirichlet_by_client
-from fedreach.data.partition.empty import Renumbered, handle_empty
-from fedreach.data.partition.hybrid import hybrid
-from fedreach.data.partition.iid import iid
-from fedreach.data.partition.natural import natural
-from fedreach.data.partition.shards import shards
-from fedreach.data.partition.statistics import PartitionStatistics, statistics
+from fedreach.data.partition.assignment import Partition as Partition
+from fedreach.data.partition.dirichlet_by_class import dirichlet_by_class as dirichlet_by_class
+from fedreach.data.partition.dirichlet_by_client import dirichlet_by_client as dirichlet_by_client
+from fedreach.data.partition.empty import Renumbered as Renumbered
+from fedreach.data.partition.empty import handle_empty as handle_empty
+from fedreach.data.partition.hybrid import hybrid as hybrid
+from fedreach.data.partition.iid import iid as iid
+from fedreach.data.partition.natural import natural as natural
+from fedreach.data.partition.shards import shards as shards
+from fedreach.data.partition.statistics import PartitionStatistics as PartitionStatistics
+from fedreach.data.partition.statistics import statistics as statistics
 from fedreach.errors import ConfigError, nearest
+from fedreach.registry import Table
 
-PARTITIONS: dict[str, Callable[..., Partition]] = {
-    "iid": iid,
-    "dirichlet_by_class": dirichlet_by_class,
-    "dirichlet_by_client": dirichlet_by_client,
-    "shards": shards,
-    "hybrid": hybrid,
-    "natural": natural,
-}
+PARTITIONS = Table(
+    __name__,
+    iid="iid:iid",
+    dirichlet_by_class="dirichlet_by_class:dirichlet_by_class",
+    dirichlet_by_client="dirichlet_by_client:dirichlet_by_client",
+    shards="shards:shards",
+    hybrid="hybrid:hybrid",
+    natural="natural:natural",
+)
 
 
 def partition(kind: str, labels: ArrayLike, num_clients: int, rng: np.random.Generator, **options: Any) -> Partition:
@@ -57,21 +60,5 @@ def partition(kind: str, labels: ArrayLike, num_clients: int, rng: np.random.Gen
     for name, option in known.items():
         if option.default is inspect.Parameter.empty and name not in options:
             raise ConfigError(f"partition {kind!r} needs the option {name!r}.")
-    return PARTITIONS[kind](labels, num_clients, rng, **options)
-
-
-__all__ = [
-    "PARTITIONS",
-    "Partition",
-    "PartitionStatistics",
-    "Renumbered",
-    "dirichlet_by_class",
-    "dirichlet_by_client",
-    "handle_empty",
-    "hybrid",
-    "iid",
-    "natural",
-    "partition",
-    "shards",
-    "statistics",
-]
+    made: Partition = PARTITIONS[kind](labels, num_clients, rng, **options)
+    return made

@@ -11,6 +11,7 @@ from fedreach.arrays import AnyArray, Floats
 from fedreach.errors import ConfigError
 from fedreach.federation.answers import checked_weights
 from fedreach.federation.protocols import Weighting
+from fedreach.federation.traits import kinds_of
 from fedreach.federation.values import Reports, State
 
 
@@ -25,7 +26,7 @@ def checked_parts(owner: str, parts: Any) -> tuple[Weighting, ...]:
     if not found:
         raise ConfigError(f"{owner} must have at least one weighting in it; got none.")
     for part in found:
-        if not callable(getattr(part, "weights", None)) or isinstance(part, type):
+        if "weighting" not in kinds_of(part) or isinstance(part, type):
             raise ConfigError(
                 f"{owner} must be made of weightings, such as ByEntropy(); got {part!r}. Names of weightings stand for "
                 "them in experiment files only."
