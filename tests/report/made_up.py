@@ -277,7 +277,8 @@ def write_rows(path: Path, *rows: RoundRow) -> None:
 def edit(path: Path, **values: Any) -> None:
     """Change keys of a JSON file; None removes one."""
     content = json.loads(path.read_text(encoding="utf-8")) | values
-    path.write_text(json.dumps({key: value for key, value in content.items() if value is not None}), encoding="utf-8")
+    gone = {key for key, value in values.items() if value is None}
+    path.write_text(json.dumps({key: content[key] for key in content if key not in gone}), encoding="utf-8")
 
 
 def edit_rows(path: Path, change: Any) -> list[dict[str, Any]]:
