@@ -50,7 +50,7 @@ def save(folder: RunFolder, snapshot: Snapshot) -> None:
         with folder.disk(name):
             tensors["memory" if name == MEMORY else name] = rows.places(folder.path / name)
         if name != MEMORY or rows.layout.dtype != "float32":
-            layouts[name] = {**asdict(rows.layout), "on_disk": rows.home.on_disk}
+            layouts[name] = {**asdict(rows.layout), "on_disk": rows.backing.on_disk}
     record = {
         "round": state.round,
         "bytes_total": snapshot.bytes_total,
