@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -106,10 +107,16 @@ def run_simulator(out: Path, asked: list[str]) -> None:
     """Run in FedReach's simulator, in this process, and write down when rounds ended."""
     from fedreach.config.load import load
     from fedreach.experiments.run import run
+    from fedreach.runs.callbacks import Callback
 
     ends: list[float] = []
+
+    class Ends(Callback):
+        def round(self, *told: Any) -> None:
+            ends.append(time.perf_counter())
+
     experiment = load(None, asked).resolved()
-    run(experiment, seed=0, folder=out, base=out.parent, tell=lambda progress: ends.append(time.perf_counter()))
+    run(experiment, seed=0, folder=out, base=out.parent, callbacks=[Ends()])
     (out / "ends.json").write_text(json.dumps(ends))
 
 

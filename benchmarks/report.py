@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 def write(folder: Path, rounds: int, runs: int, radio: bool) -> None:
     """Write the run folders."""
     sys.path.insert(0, str(ROOT))
-    from tests.report.fake_runs import write_comparison
+    from tests.report.made_up import write_comparison
 
     methods = [f"method_{j}" for j in range((runs + 1) // 2)]
     radios = ("best", "equal") if radio else (None,)

@@ -24,9 +24,12 @@ from typing import Any
 from unittest.mock import patch
 
 from fedreach.config.load import load
+from fedreach.data.federated import FederatedData
 from fedreach.engines import Engine
 from fedreach.evaluation import Evaluator
 from fedreach.experiments.run import run
+from fedreach.runs.callbacks import Callback
+from fedreach.runs.schema import RunRecord
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 HEADING = "## A round of a tiny federation"
@@ -75,6 +78,16 @@ def measure(repeats: int) -> dict[str, list[float]]:
     return found
 
 
+class Begun(Callback):
+    """Notes when the first round begins."""
+
+    def __init__(self, times: list[float]) -> None:
+        self.times = times
+
+    def begin(self, run: RunRecord, data: FederatedData, engine: str) -> None:
+        self.times.append(time.perf_counter())
+
+
 def shares(rounds: int, options: dict[str, Any]) -> dict[str, float]:
     """Return how long a round of a long run takes, and which shares of the run are not training.
 
@@ -105,7 +118,7 @@ def shares(rounds: int, options: dict[str, Any]) -> dict[str, float]:
             seed=0,
             folder=Path(folder),
             base=Path.cwd(),
-            begin=lambda data: began.append(time.perf_counter()),
+            callbacks=[Begun(began)],
         )
         whole = time.perf_counter() - began[0]
     rest = whole - spent["training"] - spent["evaluation"]

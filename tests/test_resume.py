@@ -7,7 +7,7 @@ import os
 import random
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +20,10 @@ from fedreach.config.load import load
 from fedreach.errors import RunFolderError
 from fedreach.experiments.run import run
 from fedreach.federation.selection.shared import gradient_table
-from fedreach.runs import folder as folder_module
+from fedreach.runs.callbacks import Callback
 from fedreach.runs.folder import RunFolder
-from fedreach.runs.loop import Progress
+from fedreach.runs.schema import RoundRow, Timing
+from fedreach.storage import files as folder_module
 
 from .conftest import TINY, Command, Start, exact, rows, wait_until
 
@@ -168,6 +169,18 @@ def test_what_clients_and_parts_remember_survives_a_kill(
     assert not (home / "x" / "memory.rows").exists()
 
 
+class StopAfter(Callback):
+    """Interrupts a run after so many rounds of this process."""
+
+    def __init__(self, rounds: int) -> None:
+        self.left = rounds
+
+    def round(self, row: RoundRow, timing: Timing, lost: Mapping[int, str]) -> None:
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+
+
 @pytest.mark.parametrize("options", ["", ', dtype = "float16"', ', storage = "disk"'])
 def test_a_large_table_changes_no_byte_and_survives_an_interruption(
     home: Path, monkeypatch: pytest.MonkeyPatch, options: str
@@ -176,12 +189,8 @@ def test_a_large_table_changes_no_byte_and_survives_an_interruption(
     (home / "tiny.toml").write_text(config, encoding="utf-8")
     experiment = load(home / "tiny.toml").resolved("uniform").model_copy(update={"rounds": 8})
 
-    def stop(progress: Progress) -> None:
-        if progress.rounds_done == 3:
-            raise KeyboardInterrupt
-
-    def made(name: str, tell: Callable[[Progress], None] = lambda progress: None) -> dict[str, bytes]:
-        run(experiment, seed=0, folder=home / name, base=home, tell=tell)
+    def made(name: str, *callbacks: Callback) -> dict[str, bytes]:
+        run(experiment, seed=0, folder=home / name, base=home, callbacks=callbacks)
         return exact(home / name)
 
     small = made("small")
@@ -190,7 +199,7 @@ def test_a_large_table_changes_no_byte_and_survives_an_interruption(
     large = made("large")
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
-            made("x", stop)
+            made("x", StopAfter(3))
         assert (home / "x" / "selection.rows").exists()
     assert made("x") == large
     assert not (home / "x" / "selection.rows").exists()

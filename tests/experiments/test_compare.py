@@ -14,7 +14,7 @@ from fedreach.cli.terminal import clock
 from fedreach.config.load import load
 from fedreach.errors import ConfigError
 from fedreach.experiments.compare import plan
-from fedreach.experiments.jobs import Told
+from fedreach.experiments.jobs import ComparisonStatus
 
 
 def test_seeds_come_one_after_the_other_with_all_methods_of_each() -> None:
@@ -29,15 +29,15 @@ def test_seeds_come_one_after_the_other_with_all_methods_of_each() -> None:
 
 def test_the_time_left_follows_from_the_rounds_run_so_far() -> None:
     jobs = plan(load(None, ["rounds=10", "seeds=[0]"]), Path("out"))[:4]
-    told = Told(jobs)
-    assert (told.rounds_left, told.seconds_left) == (40, None)
-    told.finished.append(jobs[0])  # before this command: it says nothing about speed
-    told.running[jobs[1]], told.fresh_rounds, told.began = 5, 5, time.monotonic() - 10.0
-    assert told.rounds_left == 25
-    assert told.seconds_left == pytest.approx(10.0 * 25 / 5, rel=0.01)
-    told.failed[jobs[2]] = "cause"
-    assert told.rounds_left == 15
-    assert clock(told.seconds_left) == "0:30"
+    status = ComparisonStatus(jobs)
+    assert (status.rounds_left, status.seconds_left) == (40, None)
+    status.finished.append(jobs[0])  # before this command: it says nothing about speed
+    status.running[jobs[1]], status.fresh_rounds, status.began = 5, 5, time.monotonic() - 10.0
+    assert status.rounds_left == 25
+    assert status.seconds_left == pytest.approx(10.0 * 25 / 5, rel=0.01)
+    status.failed[jobs[2]] = "cause"
+    assert status.rounds_left == 15
+    assert clock(status.seconds_left) == "0:30"
 
 
 NOISY = """\

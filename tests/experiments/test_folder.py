@@ -20,9 +20,9 @@ ARRAYS = {
 
 
 def test_tensors_come_back_bit_for_bit(tmp_path: Path) -> None:
-    store = RunFolder(tmp_path)
-    store.write_tensors("a.safetensors", ARRAYS, {"round": 3, "best_loss": 0.1})
-    found = store.read_tensors("a.safetensors")
+    folder = RunFolder(tmp_path)
+    folder.write_tensors("a.safetensors", ARRAYS, {"round": 3, "best_loss": 0.1})
+    found = folder.read_tensors("a.safetensors")
     assert found is not None
     arrays, record = found
     assert (record["round"], record["best_loss"]) == (3, 0.1)
@@ -30,19 +30,19 @@ def test_tensors_come_back_bit_for_bit(tmp_path: Path) -> None:
     for key, value in ARRAYS.items():
         assert arrays[key].dtype == value.dtype
         np.testing.assert_array_equal(arrays[key], value)
-    assert store.read_tensors("b.safetensors") is None
+    assert folder.read_tensors("b.safetensors") is None
 
 
 def test_any_changed_byte_of_a_checkpoint_is_noticed(tmp_path: Path) -> None:
-    store, path = RunFolder(tmp_path), tmp_path / "a.safetensors"
-    store.write_tensors("a.safetensors", ARRAYS, {"round": 3})
+    folder, path = RunFolder(tmp_path), tmp_path / "a.safetensors"
+    folder.write_tensors("a.safetensors", ARRAYS, {"round": 3})
     whole = path.read_bytes()
     for position in range(len(whole)):
         changed = bytearray(whole)
         changed[position] ^= 1
         path.write_bytes(changed)
         try:
-            found = store.read_tensors("a.safetensors")
+            found = folder.read_tensors("a.safetensors")
         except RunFolderError:
             continue
         assert found is not None  # a space in the header: nothing that counts was changed
@@ -51,61 +51,61 @@ def test_any_changed_byte_of_a_checkpoint_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_number_that_is_not_finite_is_null(tmp_path: Path) -> None:
-    store = RunFolder(tmp_path)
-    store.append(
+    folder = RunFolder(tmp_path)
+    folder.append_json(
         "rounds.jsonl", {"round": 1, "loss": float("nan"), "weights": [float("inf"), 0.5], "a": {"b": -np.inf}}
     )
-    assert store.rows("rounds.jsonl") == [{"round": 1, "loss": None, "weights": [None, 0.5], "a": {"b": None}}]
+    assert folder.rows("rounds.jsonl") == [{"round": 1, "loss": None, "weights": [None, 0.5], "a": {"b": None}}]
 
 
 def test_rewinding_cuts_rows_and_timing_to_the_round(tmp_path: Path) -> None:
-    store = RunFolder(tmp_path)
-    lengths = store.lengths()
+    folder = RunFolder(tmp_path)
+    lengths = folder.lengths()
     for number in range(5):
-        store.append("rounds.jsonl", {"round": number})
-        store.append("timing.jsonl", {"round": number, "train_seconds": 0.1 / (number + 3)})
+        folder.append_json("rounds.jsonl", {"round": number})
+        folder.append_json("timing.jsonl", {"round": number, "train_seconds": 0.1 / (number + 3)})
         if number == 2:
-            lengths = store.lengths()
+            lengths = folder.lengths()
     with (tmp_path / "timing.jsonl").open("a") as file:
         file.write('{"round": 1')  # cut off
-    store.rewind(lengths, 2)
-    assert [row["round"] for row in store.rows("rounds.jsonl")] == [0, 1, 2]
-    assert [row["round"] for row in store.rows("timing.jsonl")] == [0, 1, 2]
+    folder.rewind(lengths, 2)
+    assert [row["round"] for row in folder.rows("rounds.jsonl")] == [0, 1, 2]
+    assert [row["round"] for row in folder.rows("timing.jsonl")] == [0, 1, 2]
     with pytest.raises(RunFolderError, match="holds 39 bytes, but 50 were written to it"):  # 3 rows of 13
-        store.rewind({"rounds.jsonl": 50, "clients.jsonl": 0}, 2)
+        folder.rewind({"rounds.jsonl": 50, "clients.jsonl": 0}, 2)
 
 
 def test_rows_go_on_after_a_rewinding_and_from_another_folder_object(tmp_path: Path) -> None:
-    store = RunFolder(tmp_path)
+    folder = RunFolder(tmp_path)
     for number in range(5):
-        store.append("rounds.jsonl", {"round": number})
-        store.append("timing.jsonl", {"round": number})
+        folder.append_json("rounds.jsonl", {"round": number})
+        folder.append_json("timing.jsonl", {"round": number})
         assert RunFolder(tmp_path).rows("rounds.jsonl")[-1] == {"round": number}  # nothing waits in this process
-    assert store.lengths() == RunFolder(tmp_path).lengths() == {"rounds.jsonl": 65, "clients.jsonl": 0}  # 5 rows of 13
-    store.rewind({"rounds.jsonl": 26, "clients.jsonl": 0}, 1)
-    for writer in (store, RunFolder(tmp_path)):
+    assert folder.lengths() == RunFolder(tmp_path).lengths() == {"rounds.jsonl": 65, "clients.jsonl": 0}  # 5 rows of 13
+    folder.rewind({"rounds.jsonl": 26, "clients.jsonl": 0}, 1)
+    for writer in (folder, RunFolder(tmp_path)):
         for name in ("rounds.jsonl", "timing.jsonl"):
-            writer.append(name, {"round": 7})
+            writer.append_json(name, {"round": 7})
     for name in ("rounds.jsonl", "timing.jsonl"):
-        assert [row["round"] for row in store.rows(name)] == [0, 1, 7, 7]
+        assert [row["round"] for row in folder.rows(name)] == [0, 1, 7, 7]
     assert RunFolder(tmp_path).lengths() == {"rounds.jsonl": 52, "clients.jsonl": 0}
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files are counted where Linux lists them")
 def test_no_file_stays_open_when_the_lock_ends(tmp_path: Path) -> None:
-    store, before = RunFolder(tmp_path), len(list(Path("/proc/self/fd").iterdir()))
-    with store.locked():
-        store.append("rounds.jsonl", {"round": 0})
+    folder, before = RunFolder(tmp_path), len(list(Path("/proc/self/fd").iterdir()))
+    with folder.locked():
+        folder.append_json("rounds.jsonl", {"round": 0})
     assert len(list(Path("/proc/self/fd").iterdir())) == before
-    store.append("rounds.jsonl", {"round": 1})
-    del store
+    folder.append_json("rounds.jsonl", {"round": 1})
+    del folder
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_json_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    store = RunFolder(tmp_path)
-    store.write_json("run.json", {"a": 1})
+    folder = RunFolder(tmp_path)
+    folder.write_json("run.json", {"a": 1})
     with pytest.raises(ValueError, match="not JSON compliant"):
-        store.write_json("run.json", {"a": float("nan")})
+        folder.write_json("run.json", {"a": float("nan")})
     assert json.loads((tmp_path / "run.json").read_text()) == {"format": 2, "a": 1}
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]

@@ -317,7 +317,7 @@ def test_a_table_becomes_large_at_16_mib_and_shares_what_did_not_change():
         assert isinstance(state["rows"], kind)
         if kind is ClientMemory:
             later = policy.observe(state, Reports(np.array([5000]), random_rows(1, p, seed=1), {}, round=2))
-            old, new = state["rows"].parts, later["rows"].parts
+            old, new = state["rows"].blocks, later["rows"].blocks
             assert [i for i in range(len(old)) if old[i] is not new[i]] == [5000 // 32]  # 2^16 bytes are 32 rows
             assert sum(part is not None for part in new) == 2
 

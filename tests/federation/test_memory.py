@@ -119,7 +119,7 @@ def test_rounds_after_a_checkpoint_leave_what_it_refers_to(kind, tmp_path):
         again = ClientMemory.stored(copy, P, saved[0], n=N, **kind)
         np.testing.assert_array_equal(np.asarray(again), saved[1])
     bytes_each = kind["each"] * memory.layout.stored_width * np.dtype(kind["dtype"]).itemsize
-    most = 2 * len(memory.parts) + 5  # those of the checkpoint, of now, and of the round that is being written
+    most = 2 * len(memory.blocks) + 5  # those of the checkpoint, of now, and of the round that is being written
     assert path.stat().st_size <= most * bytes_each  # places that nobody refers to are used again
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import nn
 from fedreach.errors import ConfigError, RunFolderError, TrainingError
 from fedreach.flower import FedReachStrategy, FlowerExperiment, client_app
 from fedreach.flower.experiment import run_on
-from fedreach.runs.recorder import Ledger
+from fedreach.runs.recorder import Recorder
 
 from .in_process import InProcess
 from .same import rows_of
@@ -82,11 +83,11 @@ def test_a_run_that_was_killed_before_it_wrote_its_result_is_finished_without_cl
 ) -> None:
     setup = experiment(tmp_path)
 
-    def killed(self: Ledger, snapshot: object) -> None:
+    def killed(self: Recorder, snapshot: object) -> None:
         raise SystemExit
 
     with monkeypatch.context() as patched:
-        patched.setattr(Ledger, "finish", killed)
+        patched.setattr(Recorder, "finish", killed)
         with pytest.raises(SystemExit):
             setup.strategy(tmp_path / "run", timeout=0.5).run(grid_of(setup))
     assert not (tmp_path / "run" / "result.json").exists()
@@ -103,7 +104,7 @@ def test_a_run_is_not_gone_on_with_on_other_data(tmp_path: Path) -> None:
     strategy.run(grid_of(setup))
     assert strategy.record is not None
     again = setup.strategy(tmp_path / "run", timeout=0.5)
-    again.record = {**strategy.record, "hash": "of other data"}
+    again.record = replace(strategy.record, hash="of other data")
     with pytest.raises(RunFolderError, match="was begun on another federation"):
         again.run(grid_of(setup))
 

@@ -27,9 +27,9 @@ from flwr.serverapp.strategy import Result
 
 from fedreach.errors import RunFolderError, TrainingError
 from fedreach.flower import FedReachStrategy, FlowerExperiment
-from fedreach.runs import folder as folder_module
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import OtherExperimentError
+from fedreach.storage import files as folder_module
 
 from ..conftest import exact, rows  # noqa: TID252
 from .in_process import InProcess
@@ -200,14 +200,14 @@ def test_a_run_that_is_stopped_again_and_again_comes_to_the_same_end(method: str
 def test_a_server_killed_as_it_writes_its_rows_writes_them_once(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = RunFolder.append
+    whole = RunFolder.append_json
 
     def append(self: RunFolder, file: str, row: dict[str, Any]) -> None:
         whole(self, file, row)
         if file == name and row["round"] == 2:
             raise Stop
 
-    monkeypatch.setattr(RunFolder, "append", append)
+    monkeypatch.setattr(RunFolder, "append_json", append)
     with pytest.raises(Stop):
         strategy_of("scaffold", tmp_path).run(InProcess(app_of("scaffold"), range(CLIENTS)))
     monkeypatch.undo()

@@ -16,7 +16,7 @@ from fedreach.errors import ConfigError
 from fedreach.flower import FlowerExperiment
 from fedreach.flower.masks import new_private_key, pad, public_key
 from fedreach.report.figures import gallery
-from fedreach.report.reading import read
+from fedreach.report.load import read
 
 from .in_process import InProcess
 from .same import rows_of

@@ -4,18 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from fedreach.report.reading import read
+from fedreach.report.load import read
 from fedreach.report.values import Comparison
 
-from .fake_runs import write_comparison
+from .made_up import fail, write_comparison
 
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Five methods, five seeds; one run failed, one still runs, so nine tenths of what a user meets."""
     out = write_comparison(tmp_path_factory.mktemp("comparison"), rounds=24)
-    failed = '{"status": "failed", "rounds": 24, "best_round": null, "error": "client 17, round 24: loss is nan"}'
-    (out / "runs/minimax_gap/seed-2/result.json").write_text(failed)
+    fail(out / "runs/minimax_gap/seed-2", "client 17, round 24: loss is nan")
     (out / "runs/feddyn/seed-4/result.json").unlink()
     return out
 

@@ -17,10 +17,10 @@ from fedreach.report.figures.curves import curve, curves
 from fedreach.report.figures.partition import ordered, partition_heatmap
 from fedreach.report.figures.saving import inline_svg, save
 from fedreach.report.figures.style import DASH, MARKER, METHOD, METHOD_ON_DARK, Legend, look, short
-from fedreach.report.reading import read
+from fedreach.report.load import read
 from fedreach.report.values import Comparison
 
-from .fake_runs import federation, write_comparison, write_curve, write_run
+from .made_up import federation, write_comparison, write_curve, write_run
 
 Array = NDArray[np.float64]
 # Machado, Oliveira, Fernandes (2009), table 1, severity 1.0, on linear RGB: protanopia and deuteranopia.
@@ -162,7 +162,7 @@ def test_client_accuracies_hold_every_client_of_every_seed(comparison: Compariso
 @pytest.mark.parametrize(("clients", "unseen"), [(5, 0), (5, 1), (30, 9), (1000, 1), (1000, 300)])
 def test_a_partition_of_any_size_is_drawn(clients: int, unseen: int, tmp_path: Path) -> None:
     held = federation(clients, unseen)
-    figure = partition_heatmap(held["label_counts"], held["participants"], held["unseen"])
+    figure = partition_heatmap(held.label_counts, held.participants, held.unseen)
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert f"{clients - unseen} participants" in titles
     assert (f"{unseen} unseen" in titles) == (unseen > 0)

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from fedreach.report.analysis.findings import Findings, find
-from fedreach.report.reading import read
+from fedreach.report.load import read
 from fedreach.report.values import Comparison
 
-from .fake_runs import federation, write_comparison, write_curve, write_json, write_run
+from .made_up import fail, federation, write_comparison, write_curve, write_run
 
 
 def found(tmp_path: Path, base: list[float], other: list[float]) -> Findings:
@@ -66,8 +66,7 @@ def test_a_tie_goes_to_the_baseline(tmp_path: Path) -> None:
 )
 def test_a_method_without_a_result_is_not_beaten(tmp_path: Path, failed: str, ending: str) -> None:
     out = write_comparison(tmp_path, ["base", "other"], [0], rounds=4)
-    result = {"status": "failed", "rounds": 4, "best_round": None, "error": "client 3, round 4: loss is nan"}
-    write_json(out / f"runs/{failed}/seed-0/result.json", result)
+    fail(out / f"runs/{failed}/seed-0", "client 3, round 4: loss is nan")
     findings = find(read([out]))
     assert findings.headline.endswith(ending)
     assert any("1 of 2 runs did not finish" in sentence for sentence in findings.sentences)
@@ -91,7 +90,7 @@ def test_runs_left_out_are_counted(comparison: Comparison) -> None:
 
 
 def test_unfinished_results_are_called_so(tmp_path: Path) -> None:
-    findings = find(read([write_comparison(tmp_path, ["a"], [0], rounds=6, status=None)]))
+    findings = find(read([write_comparison(tmp_path, ["a"], [0], rounds=6, finished=False)]))
     assert findings.headline.startswith("So far: a reaches")
     assert "No run of 1 has finished" in findings.sentences[-1]
 

@@ -12,9 +12,9 @@ import fedreach.report
 from fedreach.errors import ConfigError
 from fedreach.report import ReportPaths, write_report
 
-from .fake_runs import write_comparison, write_run
+from .made_up import write_comparison, write_run
 
-MAY_IMPORT = ("fedreach.report", "fedreach.errors", "fedreach.arrays", "fedreach.theory")
+MAY_IMPORT = ("fedreach.report", "fedreach.errors", "fedreach.arrays", "fedreach.theory", "fedreach.runs.schema")
 VOID = {"meta", "br", "wbr", "hr", "img", "input", "link"}
 
 

@@ -24,8 +24,7 @@ from fedreach.report.figures import gallery
 from fedreach.report.figures.curves import accuracy
 from fedreach.report.figures.round_time import round_time, round_times
 from fedreach.report.figures.spending import POINTS, accuracy_against, spending
-from fedreach.report.files import FORMAT
-from fedreach.report.reading import read
+from fedreach.report.load import read
 from fedreach.report.render.formats import terminal_table
 from fedreach.report.render.records import as_records, to_csv
 from fedreach.report.render.tables import Table, tabulate
@@ -33,7 +32,8 @@ from fedreach.report.render.tensorboard import tag_of
 from fedreach.report.render.units import unit_of
 from fedreach.report.values import Comparison
 
-from .fake_runs import write_comparison, write_curve, write_json, write_lines
+from .made_up import compared as write_compared
+from .made_up import row, write_comparison, write_curve, write_rows
 
 NEVER = [0.1, 0.2, 0.3]
 # method -> one course on unseen clients per seed; the target is 50 %.
@@ -53,10 +53,7 @@ def compared(
                 total = [seconds[method][seed] * r for r in range(len(course))]
                 columns |= {"seconds_total": total, "joules_total": [value / 2 for value in total]}
             write_curve(folder / runs[method][str(seed)], method, seed, columns, best_round=1)
-    methods = list(courses)
-    seeds = list(range(max(map(len, courses.values()))))
-    stored = {"format": FORMAT, "name": "small", "baseline": methods[0], "target_accuracy": target, "methods": methods}
-    write_json(folder / "comparison.json", stored | {"seeds": seeds, "runs": runs, "config": {}})
+    write_compared(folder, runs, target=target)
     return read([folder])
 
 
@@ -130,8 +127,7 @@ def test_the_target_is_paid_for_up_to_the_first_round_that_has_it(small: Compari
 
 def test_rounds_that_were_not_evaluated_are_paid_for(tmp_path: Path) -> None:
     run = write_curve(tmp_path / "run", "m", 0, {"id_accuracy": [0.1, None, 0.9], "seconds_total": [0, 3, 7]})
-    stored = {"format": FORMAT, "name": "n", "baseline": "m", "target_accuracy": 0.5, "methods": ["m"], "seeds": [0]}
-    write_json(tmp_path / "comparison.json", stored | {"runs": {"m": {"0": run.name}}, "config": {}})
+    write_compared(tmp_path, {"m": {"0": run.name}}, target=0.5)
     assert summarize(read([tmp_path]))[0].seconds_to_target.mean == 7
 
 
@@ -350,8 +346,7 @@ def test_a_round_is_split_as_by_hand(tmp_path: Path) -> None:
     allocation = {"ids": [1, 2], "compute_seconds": [1.0, 2.0], "upload_seconds": [3.0, 6.0]}
     spent = [{"seconds": 0.0}, {"seconds": 9.0, "probe_seconds": 1.0, "joules": 4.0, "allocation": allocation}]
     spent += [{"seconds": 3.0, "probe_seconds": 3.0, "joules": 2.0}]  # all was sent in the probe
-    rows = [{"round": r, "id_accuracy": 0.1 * r, "seconds_total": r, "joules_total": r} | spent[r] for r in range(3)]
-    write_lines(run / "rounds.jsonl", rows)
+    write_rows(run, *(row(r, id_accuracy=0.1 * r, seconds_total=r, joules_total=r, **spent[r]) for r in range(3)))
     made = round_time(read([run]).all_counted)
     assert made is not None
     # Round 1: probe 1, computing (1 + 2) / 2, sending (3 + 6) / 2, and of 8 seconds 2 are left; round 2: probe 3.

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from fedreach.errors import RunFolderError
-from fedreach.report.files import FORMAT
-from fedreach.report.reading import read, read_run
+from fedreach.report.load import read, read_run
 from fedreach.report.values import Comparison
+from fedreach.runs.schema import FORMAT
 
-from .fake_runs import federation, write_comparison, write_curve, write_json, write_lines, write_run
+from .made_up import edit, fail, federation, row, write_comparison, write_curve, write_rows, write_run
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_the_scores_of_clients_are_those_of_the_last_evaluation(run: Path) -> No
 
 
 def test_lost_clients_have_no_weight_but_were_chosen(run: Path) -> None:
-    write_lines(run / "rounds.jsonl", [{"round": 1, "cohort": [4, 7, 9], "weights": [0.25, 0.75], "lost": [7]}])
+    write_rows(run, row(1, cohort=[4, 7, 9], weights=[0.25, 0.75], lost=[7]))
     replies = read_run(run).replies
     assert replies.chosen.tolist() == [4, 7, 9]
     assert replies.weight_client.tolist() == [4, 9]
@@ -65,7 +65,7 @@ def test_a_run_that_never_began_is_named(tmp_path: Path) -> None:
 
 
 def test_while_no_run_has_finished_all_count(tmp_path: Path) -> None:
-    out = write_comparison(tmp_path, ["a", "b"], [0], rounds=4, status=None)
+    out = write_comparison(tmp_path, ["a", "b"], [0], rounds=4, finished=False)
     comparison = read([out])
     assert comparison.provisional
     assert len(comparison.all_counted) == 2
@@ -97,23 +97,20 @@ def test_a_run_that_failed_before_its_first_round_is_readable(tmp_path: Path) ->
     out = write_comparison(tmp_path, ["a", "b"], [0], rounds=2)
     for name in ("rounds.jsonl", "clients.jsonl", "timing.jsonl"):
         (out / "runs/b/seed-0" / name).unlink()
-    write_json(out / "runs/b/seed-0/result.json", {"status": "failed", "rounds": 0, "best_round": None, "error": "no"})
+    fail(out / "runs/b/seed-0", "no")
     comparison = read([out])
     assert comparison.runs[1].last_round == -1
     assert comparison.counted("b") == ()
 
 
 def test_another_format_is_refused(run: Path) -> None:
-    head = json.loads((run / "run.json").read_text())
-    write_json(run / "run.json", head | {"format": FORMAT + 1})
+    edit(run / "run.json", format=FORMAT + 1)
     with pytest.raises(RunFolderError, match=rf"must be of format {FORMAT}; got format {FORMAT + 1}\. Report it with"):
         read_run(run)
 
 
 def test_a_missing_key_is_named(run: Path) -> None:
-    held = json.loads((run / "federation.json").read_text())
-    del held["hash"]
-    write_json(run / "federation.json", held)
+    edit(run / "federation.json", hash=None)
     with pytest.raises(RunFolderError, match=r"federation\.json has no key 'hash'"):
         read_run(run)
 
@@ -126,7 +123,7 @@ def test_rounds_written_twice_are_refused(run: Path) -> None:
 
 
 def test_weights_that_fit_no_report_are_refused(run: Path) -> None:
-    write_lines(run / "rounds.jsonl", [{"round": 1, "cohort": [4, 7, 9], "weights": [0.5, 0.5], "lost": []}])
+    write_rows(run, row(1, cohort=[4, 7, 9], weights=[0.5, 0.5]))
     with pytest.raises(RunFolderError, match="got 2 weights for 3 reports"):
         read_run(run)
 

@@ -9,11 +9,10 @@ import pytest
 
 from fedreach.report.analysis.statistics import paired
 from fedreach.report.analysis.summary import MethodSummary, summarize
-from fedreach.report.files import FORMAT
-from fedreach.report.reading import read
+from fedreach.report.load import read
 from fedreach.report.values import Comparison
 
-from .fake_runs import federation, write_comparison, write_curve, write_json
+from .made_up import compared, federation, write_comparison, write_curve
 
 UNSEEN = {  # method -> seed -> accuracy on unseen clients in rounds 0, 1, 2
     "base": ([0.1, 0.5, 0.50], [0.1, 0.5, 0.52], [0.1, 0.6, 0.57]),
@@ -35,8 +34,7 @@ def small(tmp_path: Path) -> Comparison:
                 "bytes_total": [0, 1_500_000, 3_000_000],
             }
             write_curve(tmp_path / runs[method][str(seed)], method, seed, columns, best_round=1)
-    stored = {"format": FORMAT, "name": "small", "baseline": "base", "target_accuracy": 0.58, "methods": list(UNSEEN)}
-    write_json(tmp_path / "comparison.json", stored | {"seeds": [0, 1, 2], "runs": runs, "config": {}})
+    compared(tmp_path, runs, target=0.58)
     return read([tmp_path])
 
 

@@ -11,13 +11,13 @@ import pytest
 from rich.console import Console
 
 from fedreach.report.analysis.summary import summarize
-from fedreach.report.reading import read
+from fedreach.report.load import read
 from fedreach.report.render.formats import terminal_table, to_latex, to_markdown
 from fedreach.report.render.records import as_records, to_csv
 from fedreach.report.render.tables import tabulate
 from fedreach.report.values import Comparison
 
-from .fake_runs import federation, write_comparison
+from .made_up import federation, write_comparison
 
 AWKWARD = r"my_module:50%|A&B\~{x}<b>$1$"
 

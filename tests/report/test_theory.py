@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,33 +19,35 @@ from fedreach.report import as_records, terminal_theory, write_report
 from fedreach.report.analysis.theory import SAMPLED, references, terms
 from fedreach.report.figures import gallery
 from fedreach.report.figures.theory import STRETCHES, stretched, theory, theory_curves
-from fedreach.report.reading import read, read_run
+from fedreach.report.load import read, read_run
 from fedreach.report.render.theory import TERMS, explain, shown, tabulate_theory
-from fedreach.report.values import Comparison, Partition, Replies
+from fedreach.report.values import Comparison, RoundsTable
+from fedreach.runs.schema import FederationRecord
 from fedreach.theory.csra import divergence_loss
 from fedreach.theory.divergence import label_divergences
 
-from .fake_runs import federation, write_comparison, write_lines, write_run
+from .made_up import edit_rows, federation, write_comparison, write_run
 
 COUNTS = np.array([[4, 0, 0], [2, 2, 0], [0, 0, 8], [1, 1, 2], [0, 6, 0]])  # 0 to 3 take part, 4 never does
 WHOLE = np.array([7, 9, 10]) / 26
 LN2 = np.log(2)
 
 
-def partition(counts: np.ndarray, unseen: Sequence[int] = (4,)) -> Partition:
-    ids = np.arange(len(counts))
-    return Partition("h", {}, counts, counts.sum(axis=1), np.setdiff1d(ids, unseen), np.array(unseen, int), {}, None)
+def partition(counts: np.ndarray, unseen: Sequence[int] = (4,)) -> FederationRecord:
+    apart = np.array(unseen, int)
+    participants = np.setdiff1d(np.arange(len(counts)), apart)
+    return replace(federation(), label_counts=counts, participants=participants, unseen=apart)
 
 
-def replies(rounds: Mapping[int, tuple[Sequence[int], Sequence[float]]], **metrics: Sequence[float]) -> Replies:
+def replies(rounds: Mapping[int, tuple[Sequence[int], Sequence[float]]], **metrics: Sequence[float]) -> RoundsTable:
     """Return replies of {round: (clients, weights)}."""
     number = np.repeat(list(rounds), [len(ids) for ids, _ in rounds.values()]).astype(np.int64)
     ids = np.concatenate([np.array(ids, np.int64) for ids, _ in rounds.values()])
     weights = np.concatenate([np.array(w, float) for _, w in rounds.values()])
-    return Replies(number, ids, number, ids, weights, {name: np.array(values) for name, values in metrics.items()})
+    return RoundsTable(number, ids, number, ids, weights, {name: np.array(values) for name, values in metrics.items()})
 
 
-def of(told: Replies, counts: np.ndarray = COUNTS, rounds: int = 3, unseen: Sequence[int] = (4,)) -> Any:
+def of(told: RoundsTable, counts: np.ndarray = COUNTS, rounds: int = 3, unseen: Sequence[int] = (4,)) -> Any:
     return terms(partition(counts, unseen), told, np.arange(rounds, dtype=float), Path("rounds.jsonl"))
 
 
@@ -94,7 +96,7 @@ def test_references_are_what_no_weighting_changes() -> None:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[np.ndarray, Replies, int]:
+def cases(draw: st.DrawFn) -> tuple[np.ndarray, RoundsTable, int]:
     rng = np.random.Generator(np.random.Philox(draw(st.integers(0, 2**32))))
     n, c, rounds = draw(st.integers(2, 8)), draw(st.integers(2, 5)), draw(st.integers(1, 6))
     counts = rng.integers(0, 9, (n, c)) * (rng.random((n, c)) < 0.6)
@@ -151,7 +153,7 @@ def test_names_of_clients_and_classes_change_nothing(case: Any, seed: int) -> No
     rng = np.random.Generator(np.random.Philox(seed))
     order, classes = rng.permutation(len(counts)), rng.permutation(counts.shape[1])
     place = np.argsort(order)  # where each client has gone
-    renamed = Replies(
+    renamed = RoundsTable(
         told.chosen_round, place[told.chosen], told.weight_round, place[told.weight_client], told.weight, {}
     )
     before, after = of(told, counts, rounds, ()), of(renamed, counts[order][:, classes], rounds, ())
@@ -213,10 +215,12 @@ def test_those_left_out_are_looked_at_in_a_sample_of_many_rounds() -> None:
 
 def test_what_replies_measured_is_read_with_the_round_it_is_from(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", rounds=3, measured=True)
-    rows = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    rows[2]["metrics"]["wlrc"][0] = None  # not finite
-    del rows[3]["metrics"]["wlrc"]
-    write_lines(folder / "rounds.jsonl", rows)
+
+    def change(rows: list[dict[str, Any]]) -> None:
+        rows[2]["metrics"]["wlrc"][0] = None  # not finite
+        del rows[3]["metrics"]["wlrc"]
+
+    rows = edit_rows(folder, change)
     run = read_run(folder)
     assert set(run.replies.metrics) == {"loss", "disagreement", "wlrc"}
     assert run.replies.metrics["loss"].tolist() == [x for row in rows[1:] for x in row["metrics"]["loss"]]
@@ -227,9 +231,7 @@ def test_what_replies_measured_is_read_with_the_round_it_is_from(tmp_path: Path)
 
 def test_a_measurement_that_does_not_fit_its_reports_is_refused(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", rounds=2)
-    rows = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    rows[2]["metrics"]["loss"].pop()
-    write_lines(folder / "rounds.jsonl", rows)
+    edit_rows(folder, lambda rows: rows[2]["metrics"]["loss"].pop())
     with pytest.raises(RunFolderError, match="line 3: there must be one loss per report; got 9 for 10 reports"):
         read_run(folder)
 
@@ -280,8 +282,7 @@ def test_a_term_that_was_not_measured_is_not_shown(tmp_path: Path) -> None:
 
 def test_a_run_without_cohorts_has_no_theory_at_all(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", rounds=4)
-    rows = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    write_lines(folder / "rounds.jsonl", [row | {"cohort": [], "weights": [], "metrics": {}} for row in rows])
+    edit_rows(folder, lambda rows: [row.update(cohort=[], weights=[], metrics={}) for row in rows])
     comparison = read([folder])
     assert tabulate_theory(comparison) is None
     assert terminal_theory(comparison) is None

@@ -47,6 +47,7 @@ def compare(
     from fedreach.cli import terminal
     from fedreach.experiments.compare import compare as compare_all
     from fedreach.experiments.executors import chosen
+    from fedreach.experiments.jobs import ComparisonCallback
 
     machines = chosen(executor, address)
     experiment, base = options.load(config, overrides, device)
@@ -56,22 +57,25 @@ def compare(
     figure_formats = options.figure_formats(formats)
     silent = quiet or as_json
 
-    def begin() -> None:
-        from fedreach.engines.samples import checked_device
+    class Beginning(ComparisonCallback):
+        def begin(self) -> None:
+            from fedreach.engines.samples import checked_device
 
-        if executor == "local":  # the machine that starts a comparison on a cluster may have no GPU
-            checked_device(experiment.engine.device)
-        data = options.federated(experiment, base)  # read here too, so that data that cannot be used ends it at once
-        if not silent:
-            click.echo(terminal.summary(experiment, data), err=True)
+            if executor == "local":  # the machine that starts a comparison on a cluster may have no GPU
+                checked_device(experiment.engine.device)
+            data = options.federated(
+                experiment, base
+            )  # read here too, so that data that cannot be used ends it at once
+            if not silent:
+                click.echo(terminal.summary(experiment, data), err=True)
 
-    with terminal.compare_progress(quiet=silent) as tell:
-        told = compare_all(experiment, out=out, base=base, workers=workers, executor=machines, begin=begin, tell=tell)
-    if told.finished:
+    with terminal.compare_progress(quiet=silent) as progress:
+        callbacks = [Beginning(), *progress]
+        status = compare_all(experiment, out=out, base=base, workers=workers, executor=machines, callbacks=callbacks)
+    if status.finished:
         write([out], out, figure_formats, as_json)
-    for job, cause in told.failed.items():
+    for job, cause in status.failed.items():
         click.secho(f"failed: {job.label}: {cause}", fg="red", err=True)
-    if told.failed:
-        raise FedReachError(
-            f"{len(told.failed)} of {len(told.jobs)} runs failed. The others are kept; the same command tries again."
-        )
+    if status.failed:
+        failed = f"{len(status.failed)} of {len(status.jobs)} runs failed."
+        raise FedReachError(f"{failed} The others are kept; the same command tries again.")

@@ -53,10 +53,10 @@ def load(config: Path | None, overrides: Sequence[str], device: str | None = Non
 
 def federated(experiment: Experiment, base: Path) -> FederatedData:
     """Return the data of an experiment's first seed."""
-    from fedreach.config.user_code import blamed
+    from fedreach.config.user_code import locate_user_errors
     from fedreach.experiments.build import Builder
 
-    with blamed(experiment, base):
+    with locate_user_errors(experiment, base):
         builder = Builder(experiment, base)
         return builder.federated(builder.dataset(progress=sys.stderr.isatty()), experiment.seeds[0])
 

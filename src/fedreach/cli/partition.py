@@ -44,7 +44,7 @@ def partition(
     plot_format = options.figure_format(plot)
     data = options.federated(experiment, base)
     record = federation_record(data)
-    click.echo(json.dumps(record) if as_json else _text(experiment, data))
+    click.echo(json.dumps(record.to_json()) if as_json else _text(experiment, data))
     if save is not None:
         data.partition.save(save)
         click.echo(f"Saved {save}", err=as_json)
@@ -52,7 +52,7 @@ def partition(
         from fedreach.report import partition_heatmap
         from fedreach.report import save as save_figure
 
-        figure = partition_heatmap(record["label_counts"], record["participants"], record["unseen"])
+        figure = partition_heatmap(record.label_counts, record.participants, record.unseen)
         save_figure(figure, plot.with_suffix(""), plot_format)
         click.echo(f"Drew {plot}", err=as_json)
 

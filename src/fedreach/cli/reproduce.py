@@ -74,10 +74,10 @@ def reproduce(
         item = f"{recipe.name.replace('/', '-')}-{scale}"
         folder = Path("runs") / item if out is None else out / item if len(found) > 1 else out
         with (
-            terminal.compare_progress(quiet=silent) as tell,
+            terminal.compare_progress(quiet=silent) as progress,
             _rounds_progress(each, quiet=silent) as tell_rounds,
         ):
-            record = reproduce_one(recipe, folder, workers=workers, tell_runs=tell, tell_rounds=tell_rounds)
+            record = reproduce_one(recipe, folder, workers=workers, callbacks=progress, tell_rounds=tell_rounds)
         figure = sweep(record, DRAWN)
         if figure is not None:
             save_figure(figure, folder / "figure", figure_formats)

@@ -14,7 +14,6 @@ from fedreach.cli import options
 from fedreach.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedreach.data.federated import FederatedData
     from fedreach.engines.parallel.ranks import Ranks
 
 
@@ -62,13 +61,7 @@ def run(
             raise ConfigError(f"--resume: there is no checkpoint in {folder}. Without --resume the run starts anew.")
         resolved = experiment.resolved(method)
         silent = quiet or as_json or serves
-
-        def begin(data: FederatedData) -> None:
-            if not silent:
-                click.echo(terminal.summary(resolved.model_copy(update={"seeds": [seed]}), data), err=True)
-                click.echo(f"  {resolved.rounds} rounds into {folder}", err=True)
-
-        with terminal.run_progress(resolved, quiet=silent) as tell:
+        with terminal.run_progress(resolved, folder, explain=explain and not serves, quiet=silent) as callbacks:
             result = run_one(
                 resolved,
                 seed=seed,
@@ -76,15 +69,13 @@ def run(
                 base=base,
                 method=method or "run",
                 ranks=ranks,
-                explain=(lambda why: click.echo(f"  {why}", err=True)) if explain and not serves else lambda why: None,
-                begin=begin,
-                tell=tell,
+                callbacks=callbacks,
             )
-    if serves:
+    if result is None:  # this process served another
         return
     last = terminal.last_evaluation(folder)
     if as_json:
-        click.echo(json.dumps({"folder": str(folder), **result, "last": last}))
+        click.echo(json.dumps({"folder": str(folder), **result.to_json(), "last": last}))
         return
     click.echo(terminal.sentence(last, result))
     click.echo(f"Wrote {folder}" + "".join(f"\n      {path}" for path in sorted(folder.glob("[!.]*"))))

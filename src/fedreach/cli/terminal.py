@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,10 @@ import numpy as np
 from fedreach.config.sections import Experiment
 from fedreach.data.federated import FederatedData
 from fedreach.data.partition import statistics
-from fedreach.experiments.jobs import Job, Told
+from fedreach.experiments.jobs import ComparisonCallback, ComparisonStatus, Job
+from fedreach.runs.callbacks import Callback
 from fedreach.runs.folder import RunFolder
-from fedreach.runs.loop import Progress
+from fedreach.runs.schema import Result, RoundRow, RunRecord, Timing
 
 
 def clock(seconds: float | None) -> str:
@@ -74,86 +76,121 @@ def summary(experiment: Experiment, data: FederatedData) -> str:
 
 def last_evaluation(folder: Path) -> dict[str, Any]:
     """Return the last evaluated row of a run folder."""
-    rows = RunFolder(folder).rows("rounds.jsonl")
+    rows = RunFolder(folder).rows(RoundRow.FILE)
     evaluated = [row for row in rows if "train_accuracy" in row]
     return (evaluated or rows)[-1]
 
 
-def sentence(row: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+def sentence(row: Mapping[str, Any], result: Result) -> str:
     """Return the outcome of a run in one sentence."""
     gap = row.get("participation_gap")
     points = f"{100 * gap:+.1f} points" if gap is not None else "-"
     return (
         f"Round {row['round']}: participants {percent(row, 'id_accuracy')}, unseen clients "
         f"{percent(row, 'unseen_accuracy')}, gap {points}, test set {percent(row, 'test_accuracy')}, "
-        f"{row['bytes_total'] / 1e6:.1f} MB. Best held-out loss in round {result['best_round']}."
+        f"{row['bytes_total'] / 1e6:.1f} MB. Best held-out loss in round {result.best_round}."
     )
 
 
+class Explanation(Callback):
+    """Says which engine trains, and why."""
+
+    def begin(self, run: RunRecord, data: FederatedData, engine: str) -> None:
+        """Print it."""
+        print(f"  {engine}", file=sys.stderr, flush=True)
+
+
+class RunProgress(Callback):
+    """Shows what is run, and a bar on a terminal, else one line per evaluation; on standard error."""
+
+    def __init__(self, experiment: Experiment, folder: Path, bar: Any) -> None:
+        self.experiment, self.folder, self.bar = experiment, folder, bar
+        self.task = None if bar is None else bar.add_task("", total=experiment.rounds, left="")
+        self.lost: set[int] = set()  # are named once; the rows name them in every round
+        self.training: list[float] = []  # seconds a round; as these, of this process
+        self.evaluating: list[float] = []
+
+    def begin(self, run: RunRecord, data: FederatedData, engine: str) -> None:
+        """Say who takes part and where the rounds go."""
+        print(summary(self.experiment.model_copy(update={"seeds": [run.seed]}), data), file=sys.stderr)
+        print(f"  {self.experiment.rounds} rounds into {self.folder}", file=sys.stderr, flush=True)
+        self.began = time.monotonic()
+
+    def round(self, row: RoundRow, timing: Timing, lost: Mapping[int, str]) -> None:
+        """Show how far the run is, what was evaluated, and who is lost for the first time."""
+        rounds, shown = self.experiment.rounds, row.evaluated
+        self.training.append(timing.train_seconds or 0.0)
+        left = clock((time.monotonic() - self.began) / len(self.training) * (rounds - row.round))
+        if self.bar is not None:
+            self.bar.update(self.task, completed=row.round, left=left)
+        if "id_accuracy" in shown:
+            self.evaluating.append(timing.evaluate_seconds or 0.0)
+            line = (
+                f"round {row.round}/{rounds}  participants {percent(shown, 'id_accuracy'):>7}  unseen "
+                f"{percent(shown, 'unseen_accuracy'):>7}  test {percent(shown, 'test_accuracy'):>7}  "
+                f"{fmean(self.training):.3f} s/round + {fmean(self.evaluating):.3f} s/evaluation  {left} left"
+            )
+            _line(self.bar, line)
+        for client, cause in lost.items():
+            if client not in self.lost:
+                _line(self.bar, f"round {row.round}: client {client} does not count: {cause}")
+        self.lost.update(lost)
+
+
 @contextmanager
-def run_progress(experiment: Experiment, *, quiet: bool) -> Iterator[Callable[[Progress], None]]:
-    """Show a bar on a terminal, else one line per evaluation; on standard error."""
+def run_progress(experiment: Experiment, folder: Path, *, explain: bool, quiet: bool) -> Iterator[list[Callback]]:
+    """Hand out what shows a run, with the engine if it is to be explained."""
+    explanation: list[Callback] = [Explanation()] if explain else []
     if quiet:
-        yield lambda progress: None
+        yield explanation
         return
     with _bar() as bar:
-        task = None if bar is None else bar.add_task("", total=experiment.rounds, left="")
-        told: set[int] = set()
+        yield [*explanation, RunProgress(experiment, folder, bar)]
 
-        def tell(p: Progress) -> None:
-            left = p.seconds / p.rounds_done * (p.rounds - p.round)
-            if bar is not None and task is not None:
-                bar.update(task, completed=p.round, left=clock(left))
-            if "id_accuracy" in p.row:
-                line = (
-                    f"round {p.round}/{p.rounds}  participants {percent(p.row, 'id_accuracy'):>7}  unseen "
-                    f"{percent(p.row, 'unseen_accuracy'):>7}  test {percent(p.row, 'test_accuracy'):>7}  "
-                    f"{p.round_seconds:.3f} s/round + {p.evaluation_seconds:.3f} s/evaluation  {clock(left)} left"
-                )
-                _line(bar, line)
-            for client, cause in p.lost.items():
-                if client not in told:  # once; the rows name it in every round
-                    _line(bar, f"round {p.round}: client {client} does not count: {cause}")
-            told.update(p.lost)
 
-        yield tell
+class ComparisonProgress(ComparisonCallback):
+    """Shows all runs in one bar and those that run now; in a log, a line for each run that ends."""
+
+    def __init__(self, bar: Any) -> None:
+        self.bar = bar
+        self.tasks: dict[Job, Any] = {}
+        self.whole = None if bar is None else bar.add_task("all runs", total=None, left="")
+
+    def update(self, status: ComparisonStatus) -> None:
+        """Show what is new."""
+        bar, tasks = self.bar, self.tasks
+        if bar is not None:
+            total = sum(job.rounds for job in status.jobs)
+            bar.update(self.whole, total=total, completed=total - status.rounds_left, left=clock(status.seconds_left))
+            for job, round_ in status.running.items():
+                if job not in tasks:
+                    tasks[job] = bar.add_task(job.label, total=job.rounds, left="")
+                bar.update(tasks[job], completed=round_, left=_scores(status.latest.get(job, {})))
+        if status.skipped and status.ended is None and not status.running and not status.fresh_rounds:
+            _line(bar, f"[{status.skipped}/{len(status.jobs)}] runs were finished before and are not repeated")
+        if status.ended is not None:
+            if bar is not None and status.ended in tasks:
+                bar.remove_task(tasks.pop(status.ended))
+            _line(bar, _ending(status, status.ended))
 
 
 @contextmanager
-def compare_progress(*, quiet: bool) -> Iterator[Callable[[Told], None]]:
-    """Show all runs in one bar and those that run now; in a log, a line for each run that ends."""
+def compare_progress(*, quiet: bool) -> Iterator[list[ComparisonCallback]]:
+    """Hand out what shows a comparison."""
     if quiet:
-        yield lambda told: None
+        yield []
         return
     with _bar() as bar:
-        tasks: dict[Any, Any] = {}
-        whole = None if bar is None else bar.add_task("all runs", total=None, left="")
-
-        def tell(told: Told) -> None:
-            if bar is not None and whole is not None:
-                total = sum(job.rounds for job in told.jobs)
-                bar.update(whole, total=total, completed=total - told.rounds_left, left=clock(told.seconds_left))
-                for job, round_ in told.running.items():
-                    if job not in tasks:
-                        tasks[job] = bar.add_task(job.label, total=job.rounds, left="")
-                    bar.update(tasks[job], completed=round_, left=_scores(told.latest.get(job, {})))
-            if told.skipped and told.ended is None and not told.running and not told.fresh_rounds:
-                _line(bar, f"[{told.skipped}/{len(told.jobs)}] runs were finished before and are not repeated")
-            if told.ended is not None:
-                if bar is not None and told.ended in tasks:
-                    bar.remove_task(tasks.pop(told.ended))
-                _line(bar, _ending(told, told.ended))
-
-        yield tell
+        yield [ComparisonProgress(bar)]
 
 
-def _ending(told: Told, job: Job) -> str:
-    count = f"[{len(told.finished) + len(told.failed)}/{len(told.jobs)}]"
-    if job in told.failed:
-        return f"{count} {job.label}: FAILED: {told.failed[job]}"
-    elapsed = clock(time.monotonic() - told.began)
-    scores = _scores(told.latest.get(job, {}))
-    return f"{count} {job.label}: {scores}  ({elapsed}, {clock(told.seconds_left)} left)"
+def _ending(status: ComparisonStatus, job: Job) -> str:
+    count = f"[{len(status.finished) + len(status.failed)}/{len(status.jobs)}]"
+    if job in status.failed:
+        return f"{count} {job.label}: FAILED: {status.failed[job]}"
+    elapsed = clock(time.monotonic() - status.began)
+    scores = _scores(status.latest.get(job, {}))
+    return f"{count} {job.label}: {scores}  ({elapsed}, {clock(status.seconds_left)} left)"
 
 
 def _scores(row: Mapping[str, Any]) -> str:

@@ -36,7 +36,7 @@ def users_files(experiment: Experiment, base: Path) -> dict[str, Path]:
 
 
 @contextmanager
-def blamed(experiment: Experiment, base: Path) -> Iterator[None]:
+def locate_user_errors(experiment: Experiment, base: Path) -> Iterator[None]:
     """Say of an exception that passed through the user's own code where in it that was.
 
     Raises:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedreach.config.sections import Experiment
@@ -10,12 +10,11 @@ from fedreach.config.user_code import identity
 from fedreach.errors import ConfigError, RunFolderError
 from fedreach.experiments.executors.base import Executor
 from fedreach.experiments.executors.local import Local
-from fedreach.experiments.executors.scheduler import Crew
-from fedreach.experiments.jobs import Job, Told
+from fedreach.experiments.executors.scheduler import Scheduler
+from fedreach.experiments.jobs import ComparisonCallback, ComparisonStatus, Job
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import OtherExperimentError, finished
-
-__all__ = ["Job", "Told", "compare", "plan"]
+from fedreach.runs.schema import ComparisonRecord
 
 
 def plan(experiment: Experiment, out: Path) -> list[Job]:
@@ -39,9 +38,8 @@ def compare(
     base: Path,
     workers: int | None = None,
     executor: Executor | None = None,
-    begin: Callable[[], None] = lambda: None,
-    tell: Callable[[Told], None] = lambda told: None,
-) -> Told:
+    callbacks: Sequence[ComparisonCallback] = (),
+) -> ComparisonStatus:
     """Run all methods with all seeds; results depend neither on the number of workers nor on where they are.
 
     Args:
@@ -50,8 +48,7 @@ def compare(
         base: Folder that paths in the experiment are relative to.
         workers: Processes at a time; None takes as many as the executor's machines hold.
         executor: Where the runs are computed; None: on this machine.
-        begin: Called once before the first run starts, and not where all are finished.
-        tell: Called whenever a run has news.
+        callbacks: Are told as it goes on.
 
     Returns:
         What finished and what failed. A failing run does not stop the others.
@@ -60,47 +57,48 @@ def compare(
         RunFolderError: If `out` holds another comparison, or another process writes to it. Nothing is changed then.
         ConfigError: If the executor's machines cannot run this experiment.
     """
-    told, executor = Told(plan(experiment, out)), executor or Local()
-    with RunFolder(out).locked():
-        waiting = _skip_finished(told, base)
-        RunFolder(out).write_json(
-            "comparison.json",
-            {
-                "name": experiment.name,
-                "baseline": experiment.baseline or next(iter(experiment.methods)),
-                "target_accuracy": experiment.target_accuracy,
-                "methods": list(experiment.methods),
-                "seeds": list(experiment.seeds),
-                "runs": _runs(told.jobs, out),
-                "config": experiment.model_dump(mode="json"),
-            },
+    status, executor, folder = ComparisonStatus(plan(experiment, out)), executor or Local(), RunFolder(out)
+    with folder.locked():
+        waiting = _skip_finished(status, base)
+        folder.write(
+            ComparisonRecord(
+                name=experiment.name,
+                baseline=experiment.baseline or next(iter(experiment.methods)),
+                target_accuracy=experiment.target_accuracy,
+                methods=list(experiment.methods),
+                seeds=list(experiment.seeds),
+                runs=_runs(status.jobs, out),
+                config=experiment.model_dump(mode="json"),
+            )
         )
-        for job in [None, *told.failed]:
-            told.ended = job
-            tell(told)
+        for job in [None, *status.failed]:
+            status.ended = job
+            for callback in callbacks:
+                callback.update(status)
         if waiting:
-            begin()
+            for callback in callbacks:
+                callback.begin()
             with executor.pool(experiment.engine, out, len(waiting), workers) as pool:
-                Crew(pool, executor.tries, waiting, told, out, base).work(tell)
-    return told
+                Scheduler(pool, executor.tries, waiting, status, out, base).work(callbacks)
+    return status
 
 
-def _skip_finished(told: Told, base: Path) -> list[Job]:
+def _skip_finished(status: ComparisonStatus, base: Path) -> list[Job]:
     """Return the jobs that are to be run; note those that are finished and those whose folder cannot be used."""
     waiting = []
-    for job in told.jobs:
+    for job in status.jobs:
         try:
             done = finished(RunFolder(job.folder), identity(job.experiment, job.seed, job.method, base))
         except OtherExperimentError:
             raise
         except RunFolderError as error:
-            told.failed[job] = str(error)
+            status.failed[job] = str(error)
             continue
         if done is None:
             waiting.append(job)
         else:
-            told.finished.append(job)
-    told.skipped = len(told.finished)
+            status.finished.append(job)
+    status.skipped = len(status.finished)
     return waiting
 
 

@@ -31,8 +31,8 @@ class Job:
 
 
 @dataclass
-class Told:
-    """What is known while a comparison goes on; handed to `tell` after every message."""
+class ComparisonStatus:
+    """What is known while a comparison goes on."""
 
     jobs: Sequence[Job]
     skipped: int = 0  # finished before this command
@@ -56,3 +56,13 @@ class Told:
         if not self.fresh_rounds:
             return None
         return (time.monotonic() - self.began) * self.rounds_left / self.fresh_rounds
+
+
+class ComparisonCallback:
+    """Is told of a comparison, and does nothing; subclasses say what they do. What they raise ends the comparison."""
+
+    def begin(self) -> None:
+        """Before the first run starts; not where all are finished."""
+
+    def update(self, status: ComparisonStatus) -> None:
+        """Whenever a run has news; before the first run starts, too, if there is something to tell."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedreach.config.sections import Experiment
-from fedreach.config.user_code import blamed
+from fedreach.config.user_code import locate_user_errors
 from fedreach.engines.parallel.distributed import Distributed, serve
 from fedreach.engines.parallel.ranks import Ranks
 from fedreach.errors import ConfigError, DataError
@@ -30,10 +30,10 @@ def placed(experiment: Experiment, ranks: Ranks | None, engine: str | None = Non
     return experiment.model_copy(update={"engine": section.model_copy(update=update)})
 
 
-def announce(described: Mapping[str, Any], ranks: Ranks) -> None:
+def announce(identity: Mapping[str, Any], ranks: Ranks) -> None:
     """Tell the other ranks what is run, so that they read their data meanwhile."""
     for rank in range(1, ranks.size):
-        ranks.send(_told(described), rank)
+        ranks.send(_common(identity), rank)
 
 
 def distributed(simulation: Simulation, ranks: Ranks) -> Simulation:
@@ -49,7 +49,7 @@ def distributed(simulation: Simulation, ranks: Ranks) -> Simulation:
     return replace(simulation, engine=Distributed(simulation.engine, ranks))
 
 
-def serve_run(experiment: Experiment, described: Mapping[str, Any], base: Path, threads: int, ranks: Ranks) -> None:
+def serve_run(experiment: Experiment, identity: Mapping[str, Any], base: Path, threads: int, ranks: Ranks) -> None:
     """Serve rank 0 until its run is over; nothing is printed or written.
 
     Raises:
@@ -60,15 +60,15 @@ def serve_run(experiment: Experiment, described: Mapping[str, Any], base: Path, 
     theirs = ranks.receive(0)
     if theirs is None:  # the run was finished before
         return
-    ours = _told(described)
+    ours = _common(identity)
     if different := [name for name in ours if ours[name] != theirs[name]]:
         raise ConfigError(
             f"This rank was started for something else than rank 0: its {' and '.join(different)} differ. Start all "
             "ranks with the same files, the same options and the same versions of the packages."
         )
-    with blamed(experiment, base):
+    with locate_user_errors(experiment, base):
         builder = Builder(experiment, base)
-        data = builder.federated(builder.dataset(), described["seed"])
+        data = builder.federated(builder.dataset(), identity["seed"])
         engine, digest = ranks.receive(0)
         if data.digest() != digest:
             raise DataError(
@@ -76,12 +76,12 @@ def serve_run(experiment: Experiment, described: Mapping[str, Any], base: Path, 
                 "the files of rank 0's machine to this one."
             )
         builder = Builder(placed(experiment, ranks, engine), base)
-        simulation = builder.simulation(data, described["seed"], threads)
+        simulation = builder.simulation(data, identity["seed"], threads)
         ranks.send("ready", 0)
         serve(simulation.engine, ranks)
 
 
-def _told(described: Mapping[str, Any]) -> dict[str, Any]:
+def _common(identity: Mapping[str, Any]) -> dict[str, Any]:
     """Return what has to be the same on all ranks: the run, and the packages whose arithmetic it uses."""
     here = environment()
-    return {**described, "packages": {"fedreach": here["fedreach"], **here["packages"]}}
+    return {**identity, "packages": {"fedreach": here["fedreach"], **here["packages"]}}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedreach.config import user_code
 from fedreach.config.sections import Experiment
-from fedreach.config.user_code import blamed, identity
+from fedreach.config.user_code import locate_user_errors
 from fedreach.data.federated import FederatedData
 from fedreach.engines.choice import ENGINES
 from fedreach.engines.parallel.ranks import LostRankError, Ranks
@@ -17,12 +18,14 @@ from fedreach.errors import ConfigError, RunFolderError
 from fedreach.evaluation import Evaluator
 from fedreach.experiments.build import Builder
 from fedreach.experiments.ranks import announce, distributed, placed, serve_run
+from fedreach.runs.callbacks import Callback
 from fedreach.runs.checkpoint import MEMORY
-from fedreach.runs.describe import cores, environment, federation_record, git_revision
+from fedreach.runs.describe import cores, environment, git_revision
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import finished
-from fedreach.runs.loop import Progress, _Loop
-from fedreach.runs.recorder import check_federation
+from fedreach.runs.loop import run_rounds
+from fedreach.runs.recorder import Recorder, note_failure
+from fedreach.runs.schema import Result, RunRecord
 
 ENGINE = "engine.json"
 
@@ -37,11 +40,9 @@ def run(
     threads: int | None = None,
     ranks: Ranks | None = None,
     agreed: Path | None = None,
-    explain: Callable[[str], None] = lambda why: None,
-    begin: Callable[[FederatedData], None] = lambda data: None,
-    tell: Callable[[Progress], None] = lambda progress: None,
-) -> dict[str, Any]:
-    """Run one resolved experiment in a folder, or go on with it; return the content of ``result.json``.
+    callbacks: Sequence[Callback] = (),
+) -> Result | None:
+    """Run one resolved experiment in a folder, or go on with it; return how it ended, as ``result.json`` says.
 
     Args:
         experiment: Of one method, see `Experiment.resolved`.
@@ -51,96 +52,92 @@ def run(
         method: Name under which the run is reported.
         threads: At work where the experiment does not say; default: the cores. Changes no number.
         ranks: This process and others that share the work, see `fedreach.engines.parallel.launch.joined`. Only rank 0
-            writes, calls `begin` and `tell`, and returns a result; the others serve it and return nothing. Changes no
-            number.
+            writes, has callbacks, and returns a result; the others serve it and return None. Changes no number.
         agreed: Folder in which all runs of a comparison note the engine of the one that tried first, so that all are
             computed alike; None: the run folder. An engine that the experiment names is not noted.
-        explain: Called with which engine trains and why.
-        begin: Called once with the federation, before the first round that is to be run.
-        tell: Called after every round.
+        callbacks: Are told as it goes on; not where the run was finished before.
 
     Raises:
         RunFolderError: If the folder holds another experiment or cannot be read.
         FedReachError: If the run fails; ``result.json`` then says why.
     """
-    store = RunFolder(folder)
-    described = identity(experiment, seed, method, base)
+    identity = user_code.identity(experiment, seed, method, base)
     local_size = 1 if ranks is None else ranks.local_size
     threads = experiment.engine.threads or threads or max(1, cores() // local_size)
     if ranks is not None and ranks.rank:
-        serve_run(experiment, described, base, threads, ranks)
-        return {}
-    with store.locked():
-        done = finished(store, described)
-        noted = RunFolder(agreed or folder)
-        return done or _run(store, experiment, described, base, threads, ranks, noted, explain, begin, tell)
+        serve_run(experiment, identity, base, threads, ranks)
+        return None
+    own = RunFolder(folder)
+    with own.locked():
+        done = finished(own, identity)
+        return done or _run(own, experiment, identity, base, threads, ranks, RunFolder(agreed or folder), callbacks)
 
 
 def _run(
-    store: RunFolder,
+    folder: RunFolder,
     experiment: Experiment,
-    described: Mapping[str, Any],
+    identity: Mapping[str, Any],
     base: Path,
     threads: int,
     ranks: Ranks | None,
-    noted: RunFolder,
-    explain: Callable[[str], None],
-    begin: Callable[[FederatedData], None],
-    tell: Callable[[Progress], None],
-) -> dict[str, Any]:
-    seed = described["seed"]
+    agreed: RunFolder,
+    callbacks: Sequence[Callback],
+) -> Result:
+    seed, e = identity["seed"], experiment
     try:
         if ranks is not None:
-            announce(described, ranks)
-        with blamed(experiment, base):
+            announce(identity, ranks)
+        with locate_user_errors(experiment, base):
             builder = Builder(placed(experiment, ranks), base)
             data = builder.federated(builder.dataset(), seed)
-            builder = _with_engine(builder, data, seed, threads, noted, explain)
-            with _noted_engine(experiment, noted):
-                simulation = replace(builder.simulation(data, seed, threads), memory_file=store.path / MEMORY)
+            builder, why = _with_engine(builder, data, seed, threads, agreed)
+            with _recorded_engine(experiment, agreed):
+                simulation = replace(builder.simulation(data, seed, threads), memory_file=folder.path / MEMORY)
             if ranks is not None:
                 simulation = distributed(simulation, ranks)
-            record = federation_record(data)
-            check_federation(store, record)
-            store.write_json("run.json", {**described, "environment": environment(), "git": git_revision(base)})
-            store.write_json("federation.json", record)
-            begin(data)
-            evaluator = Evaluator(simulation.engine, data, seed, experiment.evaluation.samples_per_client)
-            result = _Loop(experiment, simulation, evaluator, store, tell).run()
+            return run_rounds(
+                RunRecord(**identity, environment=environment(), git=git_revision(base)),
+                simulation,
+                Evaluator(simulation.engine, data, seed, e.evaluation.samples_per_client),
+                Recorder(folder, simulation.federation, simulation.engine.layout, e.run.on_failure == "stop"),
+                rounds=e.rounds,
+                every=e.evaluation.every,
+                patience=e.evaluation.patience,
+                local=e.evaluation.local,
+                checkpoint_seconds=e.run.checkpoint_seconds,
+                callbacks=callbacks,
+                engine=why,
+            )
     except (RunFolderError, LostRankError):  # neither is the run's own failure
         raise
     except Exception as error:
-        store.write_json("result.json", {"status": "failed", "error": f"{error}" or type(error).__name__})
+        note_failure(folder, error)
         raise
-    store.write_json("result.json", result)
-    return result
 
 
 def _with_engine(
-    builder: Builder, data: FederatedData, seed: int, threads: int, noted: RunFolder, explain: Callable[[str], None]
-) -> Builder:
-    """Return the builder with the engine that was noted, or tried now, where the experiment leaves that open."""
+    builder: Builder, data: FederatedData, seed: int, threads: int, agreed: RunFolder
+) -> tuple[Builder, str]:
+    """Return the builder with the engine that trains, and why: it is named, or recorded, or was tried now."""
     section = builder.experiment.engine
     if section.name != "auto":
-        explain(f"engine {section.name}: the experiment says so")
-        return builder
-    record = noted.read_json(ENGINE)
+        return builder, f"engine {section.name}: the experiment says so"
+    record = agreed.read_json(ENGINE)
     if record is None:
         choice = builder.choice(data, seed, threads)
-        explain(str(choice))
-        record = noted.agreed(ENGINE, {"name": choice.name})
+        why, record = str(choice), agreed.agree_on(ENGINE, {"name": choice.name})
     elif record.get("name") in ENGINES:
-        explain(f"engine {record['name']}: noted in {noted.path / ENGINE}")
+        why = f"engine {record['name']}: noted in {agreed.path / ENGINE}"
     else:
         raise RunFolderError(
-            f"{noted.path / ENGINE} must name an engine; got {record.get('name')!r}. Remove it to have one tried anew."
+            f"{agreed.path / ENGINE} must name an engine; got {record.get('name')!r}. Remove it to have one tried anew."
         )
     engine = section.model_copy(update={"name": record["name"]})
-    return replace(builder, experiment=builder.experiment.model_copy(update={"engine": engine}))
+    return replace(builder, experiment=builder.experiment.model_copy(update={"engine": engine})), why
 
 
 @contextmanager
-def _noted_engine(experiment: Experiment, noted: RunFolder) -> Iterator[None]:
+def _recorded_engine(experiment: Experiment, agreed: RunFolder) -> Iterator[None]:
     """Say where an engine was named that cannot be used here, if not by the experiment."""
     try:
         yield
@@ -148,6 +145,6 @@ def _noted_engine(experiment: Experiment, noted: RunFolder) -> Iterator[None]:
         if experiment.engine.name != "auto" or not f"{error}".startswith("engine.name"):
             raise
         raise ConfigError(
-            f"{error} It was named by {noted.path / ENGINE}: remove that file to have an engine tried anew, whose "
+            f"{error} It was named by {agreed.path / ENGINE}: remove that file to have an engine tried anew, whose "
             "numbers differ by rounding."
         ) from error

@@ -75,7 +75,7 @@ class Outgoing:
             row = int(view.rows(np.array([client]))[0])
             model = int(state.clusters[row])
             content = models.content(model, config, view.round)
-            kept = 0 if state.memory is None or state.memory.parts[row] is None else counted[client]
+            kept = 0 if state.memory is None or state.memory.blocks[row] is None else counted[client]
             share = float(view.num_examples[row] / mean)
             numbers = {"round": view.round, "rate": rate, "memory-round": kept, "share": share}
             content[OURS] = ConfigRecord({RUN: self.run, **numbers})

@@ -57,7 +57,8 @@ from fedreach.runs.checkpoint import MEMORY, Snapshot
 from fedreach.runs.describe import environment
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import finished
-from fedreach.runs.recorder import Ledger, check_federation
+from fedreach.runs.recorder import Evaluated, Recorder, check_federation, note_failure
+from fedreach.runs.schema import FederationRecord, RoundRow, RunRecord, Timing
 from fedreach.simulation.clients import server_steps
 from fedreach.storage.table import ClientMemory
 from fedreach.streams import generator
@@ -140,7 +141,7 @@ class FedReachStrategy(Strategy):
         participation: Participation | None = None,
         name: str = "flower",
         described: Mapping[str, Any] | None = None,
-        record: Mapping[str, Any] | None = None,
+        record: FederationRecord | None = None,
     ) -> None:
         limits = {"rounds": rounds, "min_clients": min_clients, "evaluate_every": evaluate_every, "timeout": timeout}
         for option, value in limits.items():
@@ -184,8 +185,8 @@ class FedReachStrategy(Strategy):
             "config": {"federation": words(federation), "model": str(model), "rounds": rounds},
             "code": {},
         }
-        self.store = RunFolder(Path(folder))
-        self.ledger = Ledger(self.store, federation, self.layout, stop_if_diverged=False)
+        self.folder = RunFolder(Path(folder))
+        self.recorder = Recorder(self.folder, federation, self.layout, stop_if_diverged=False)
         self.roster = Roster(federation, terms_of(federation, self.layout), timeout, population)
         self.outgoing = Outgoing(federation, model, self.layout, rounds, timeout)
         self.incoming = Incoming(federation, self.layout)
@@ -196,8 +197,8 @@ class FedReachStrategy(Strategy):
         self._counted: dict[int, int] = {}  # client -> last round in which its report counted
         self._config = ConfigRecord()  # the user's own
         self._turn: Turn | None = None  # of the round at work
-        self._row: dict[str, Any] = {}
-        self._timing: dict[str, Any] = {}
+        self._row: RoundRow | None = None
+        self._timing = Timing(round=0)
         self._exams: dict[tuple[int, str], Exam] = {}  # by node and message group, of those who evaluate
         self._handed: ArrayRecord | None = None  # the model as it was handed out last
 
@@ -213,7 +214,7 @@ class FedReachStrategy(Strategy):
             return result
         except Exception as error:
             if self._ours:
-                self.store.write_json("result.json", {"status": "failed", "error": f"{error}" or type(error).__name__})
+                note_failure(self.folder, error)
             raise
         finally:
             self._open.close()
@@ -221,7 +222,7 @@ class FedReachStrategy(Strategy):
     def summary(self) -> None:
         """Log the configuration."""
         LOG.info("\t├──> %s", self.federation)
-        LOG.info("\t└──> %s rounds into %s", self.rounds, self.store.path)
+        LOG.info("\t└──> %s rounds into %s", self.rounds, self.folder.path)
 
     @property
     def _now(self) -> Snapshot:
@@ -238,25 +239,25 @@ class FedReachStrategy(Strategy):
         """Open the folder, meet the clients, and go on with the run or begin it, from `arrays` where they are given."""
         if self._snapshot is not None:
             return
-        self._open.enter_context(self.store.locked())
-        done = finished(self.store, self.described)
+        self._open.enter_context(self.folder.locked())
+        done = finished(self.folder, self.described)
         if self.record is not None:
-            check_federation(self.store, self.record)
+            check_federation(self.folder, self.record)
         self._ours = done is None
-        participants, self.roster.known, run = load_facts(self.store)
+        participants, self.roster.known, run = load_facts(self.folder)
         self.outgoing.run = run or uuid4().hex
-        snapshot = self.ledger.load()
+        snapshot = self.recorder.load()
         if snapshot is None:
             self.roster.gather(grid, self.min_clients, self.patience)
             try:
                 self.roster.settle(grid, self.min_clients)
             finally:  # what was told, maybe under noise that must not be drawn twice
-                save_facts(self.store, self._participants, self.roster.known, self.outgoing.run)
+                save_facts(self.folder, self._participants, self.roster.known, self.outgoing.run)
             self._first(grid, self.initial if arrays is None else self._given(arrays))
             return
         if participants is None:
             raise RunFolderError(
-                f"{self.store.path} holds a checkpoint, but {FACTS} is missing. Put it back, or move the run folder "
+                f"{self.folder.path} holds a checkpoint, but {FACTS} is missing. Put it back, or move the run folder "
                 "away to start this run anew."
             )
         self.roster.return_to(participants)
@@ -265,9 +266,9 @@ class FedReachStrategy(Strategy):
             self.roster.gather(grid, self.min_clients, self.patience)
         elif done is None:
             self._finish()
-        for row in self.store.rows("rounds.jsonl"):
-            self._counted |= dict.fromkeys(row["cohort"], row["round"])
-        LOG.info("%s: %s of %s rounds are done.", self.store.path, snapshot.state.round, self.rounds)
+        for row in self.folder.records(RoundRow):
+            self._counted |= dict.fromkeys(row.cohort, row.round)
+        LOG.info("%s: %s of %s rounds are done.", self.folder.path, snapshot.state.round, self.rounds)
 
     def _given(self, arrays: ArrayRecord) -> Float32s:
         """Return the first model, as it was handed to `start`."""
@@ -280,18 +281,17 @@ class FedReachStrategy(Strategy):
 
     def _first(self, grid: Grid, params: Float32s) -> None:
         """Begin a run: its files, its state, and what the first model is worth."""
-        record = self.record or self._record()
-        self.store.write_json("run.json", {**self.described, "environment": environment(), "git": None})
-        self.store.write_json("federation.json", record)
+        run = RunRecord(**self.described, environment=environment(), git=None)
+        self.recorder.describe(run, self.record or self._record())
         state = initial_state(self.federation, params, self.roster.view(self._participants))
         if self.federation.has_memory:
             n, p = len(self._participants), self.layout.num_trainable
             dtype = self.federation.traits["solver"].memory_dtype
-            state = replace(state, memory=ClientMemory.zeros(n, p, self.store.path / MEMORY, dtype=dtype))
-        self._snapshot, row = self.ledger.begin(state)
-        self._close(row, {}, ask(grid, self._exam_messages(ConfigRecord()), self.timeout))
+            state = replace(state, memory=ClientMemory.zeros(n, p, self.folder.path / MEMORY, dtype=dtype))
+        self._snapshot, row = self.recorder.begin(state)
+        self._close(row, Timing(round=0), ask(grid, self._exam_messages(ConfigRecord()), self.timeout))
 
-    def _record(self) -> dict[str, Any]:
+    def _record(self) -> FederationRecord:
         exact = isinstance(self.federation.label_statistics, Exact)
         return record_of(self._participants, self.roster.unseen(), self.roster.known, exact=exact)
 
@@ -399,9 +399,9 @@ class FedReachStrategy(Strategy):
                 f"The model is not finite after round {new.round}. Lower local.rate or set local.clip_norm, and choose "
                 "another folder."
             )
-        self._snapshot, self._row = self.ledger.after(self._now, new, report)
+        self._snapshot, self._row = self.recorder.after(self._now, new, report)
         self._counted |= dict.fromkeys(report.cohort, new.round)
-        self._timing = {"train_seconds": round(time.perf_counter() - turn.began, 6)}
+        self._timing = Timing(round=new.round, train_seconds=round(time.perf_counter() - turn.began, 6))
         for client, reason in report.lost.items():
             LOG.warning("Client %s does not count in round %s: %s.", client, new.round, reason)
         numbers: dict[str, Any] = {"clients": len(report.cohort), "lost": len(report.lost)}
@@ -501,7 +501,7 @@ class FedReachStrategy(Strategy):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Write the row of the round and a checkpoint; after the last round, how the run ended."""
-        if self._turn is None:
+        if self._turn is None or self._row is None:
             return None
         columns = self._close(self._row, self._timing, replies)
         if self._now.state.round == self.rounds:
@@ -509,21 +509,19 @@ class FedReachStrategy(Strategy):
         return MetricRecord(dict(columns)) if columns else None
 
     def _finish(self) -> None:
-        self.store.write_json("result.json", self.ledger.finish(self._now))
+        self.recorder.finish(self._now)
         self._open.close()
 
-    def _close(
-        self, row: Mapping[str, Any], timing: Mapping[str, Any], replies: Iterable[Message]
-    ) -> Mapping[str, float]:
+    def _close(self, row: RoundRow, timing: Timing, replies: Iterable[Message]) -> Mapping[str, float]:
         """Write the row of a round, with what clients say of the model if they were asked, and a checkpoint."""
         evaluated = self._evaluated(replies) if self._exams else None
         if evaluated is not None and not evaluated[0]:
             evaluated = None
-        self._snapshot, _ = self.ledger.close(self._now, row, timing, evaluated)
-        self.ledger.save(self._now)
+        self._snapshot, _ = self.recorder.close(self._now, row, timing, evaluated)
+        self.recorder.save(self._now)
         return {} if evaluated is None else evaluated[0]
 
-    def _evaluated(self, replies: Iterable[Message]) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    def _evaluated(self, replies: Iterable[Message]) -> Evaluated:
         """Return the columns of the round and the lines about single clients."""
         state, test = self._now.state, None
         models = state.served(self.federation)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from fedreach.report.analysis.findings import find
 from fedreach.report.figures.partition import partition_heatmap
 from fedreach.report.figures.saving import save
-from fedreach.report.reading import read, read_run
+from fedreach.report.load import read, read_run
 from fedreach.report.render.formats import terminal_table, terminal_theory
 from fedreach.report.render.records import as_records
 from fedreach.report.write import ReportPaths, write_report

@@ -13,27 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedreach.runs.schema import FederationRecord
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Columns = Mapping[str, Floats]
 
 
 @dataclass(frozen=True)
-class Partition:
-    """Who holds what: n clients, c classes."""
-
-    hash: str
-    dataset: Mapping[str, Any]
-    label_counts: Ints  # (n, c)
-    sizes: Ints  # (n,)
-    participants: Ints  # ids, increasing
-    unseen: Ints  # ids, increasing; empty if everybody takes part
-    statistics: Mapping[str, Any]
-    noise: Mapping[str, Any] | None
-
-
-@dataclass(frozen=True)
-class Replies:
+class RoundsTable:
     """Who was chosen in each round and how much each report counted, laid end to end."""
 
     chosen_round: Ints  # (total chosen,)
@@ -60,15 +48,14 @@ class Run:
     path: str  # as the comparison names it, or the folder's name
     method: str
     seed: int
-    version: str
     config: Mapping[str, Any]
     environment: Mapping[str, Any]
     git: Mapping[str, Any]
-    partition: Partition
+    partition: FederationRecord
     rounds: Columns  # column -> (rounds,)
     theory: Columns  # term, see `theory.TERMS` -> (rounds,), nan where it cannot be said
     airtime: Columns  # part, see `airtime.PARTS` -> (rounds,) mean over the chosen clients; empty without radio
-    replies: Replies
+    replies: RoundsTable
     clients: Mapping[str, ClientScores]  # population -> scores at its last evaluation
     timing: Columns
     status: str  # "finished", "failed" or "unfinished"

@@ -9,8 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from fedreach.report.figures import gallery
 from fedreach.report.figures.saving import FORMATS, check_formats, save
-from fedreach.report.files import no_collection
-from fedreach.report.reading import read
+from fedreach.report.load import no_collection, read
 from fedreach.report.render.formats import to_latex, to_markdown
 from fedreach.report.render.page import render
 from fedreach.report.render.records import as_records, to_csv

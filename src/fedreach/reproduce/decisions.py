@@ -11,7 +11,7 @@ import numpy as np
 
 from fedreach.arrays import Floats
 from fedreach.config.sections import DefaultMethod, Experiment
-from fedreach.config.user_code import blamed
+from fedreach.config.user_code import locate_user_errors
 from fedreach.data.datasets import Dataset
 from fedreach.errors import ConfigError, RunFolderError
 from fedreach.experiments.build import Builder
@@ -66,7 +66,7 @@ def decide(recipe: Recipe, folder: RunFolder, tell: Callable[[Told], None] = lam
                     if missing:
                         simulation = maker.simulation(experiment.resolved(method), seed)
                         for row in _rows(simulation, missing):
-                            folder.append(ROWS, {"value": value, "method": method, "seed": seed, **row})
+                            folder.append_json(ROWS, {"value": value, "method": method, "seed": seed, **row})
                             known[row["round"]] = _numbers(row)
                     done += len(rounds)
                     tell(Told(done, wanted * len(rounds)))
@@ -85,7 +85,7 @@ class _Maker:
         method = DefaultMethod.model_validate({"solver": experiment.choice("solver")})
         same = experiment.model_copy(update={"method": method, "radio": None})
         builder, key = Builder(experiment, self.base), f"{seed} {same.model_dump_json()}"
-        with blamed(experiment, self.base):
+        with locate_user_errors(experiment, self.base):
             if key not in self.made:
                 name = experiment.data.model_dump_json()
                 if name not in self.datasets:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedreach.engines.samples import checked_device
 from fedreach.errors import RunFolderError
-from fedreach.experiments import compare
 from fedreach.experiments.build import Builder
+from fedreach.experiments.compare import compare
+from fedreach.experiments.jobs import ComparisonCallback
 from fedreach.reproduce import decisions, record, training
 from fedreach.reproduce.claims import verdicts
 from fedreach.reproduce.recipe import Recipe
@@ -21,7 +22,7 @@ def reproduce(
     out: Path,
     *,
     workers: int | None = None,
-    tell_runs: Callable[[compare.Told], None] = lambda told: None,
+    callbacks: Sequence[ComparisonCallback] = (),
     tell_rounds: Callable[[decisions.Told], None] = lambda told: None,
 ) -> dict[str, Any]:
     """Run what a recipe needs and is not in its folder yet; write and return its record, see `record.record`.
@@ -31,7 +32,7 @@ def reproduce(
         out: Its folder: rows, ``reproduced.json``, ``numbers.csv`` and ``claims.md``; of a recipe with training also
             the run folders of its comparison.
         workers: As in `fedreach.experiments.compare.compare`.
-        tell_runs: Called as a comparison goes on.
+        callbacks: Are told as a comparison goes on.
         tell_rounds: Called as decisions go on.
 
     Raises:
@@ -45,13 +46,14 @@ def reproduce(
         experiment, names = recipe.compared()
         base = recipe.source.parent
 
-        def begin() -> None:  # here too, so that data that cannot be used ends it at once
-            checked_device(experiment.engine.device)
-            Builder(experiment, base).dataset()
+        class Beginning(ComparisonCallback):
+            def begin(self) -> None:  # here too, so that data that cannot be used ends it at once
+                checked_device(experiment.engine.device)
+                Builder(experiment, base).dataset()
 
-        told = compare.compare(experiment, out=out, base=base, workers=workers, begin=begin, tell=tell_runs)
-        failed = {job.label: cause for job, cause in told.failed.items()}
-        if not told.finished:
+        status = compare(experiment, out=out, base=base, workers=workers, callbacks=[Beginning(), *callbacks])
+        failed = {job.label: cause for job, cause in status.failed.items()}
+        if not status.finished:
             label, cause = next(iter(failed.items()))
             raise RunFolderError(f"No run of {recipe.name} finished. {label}: {cause}")
         measured = training.measured(recipe, experiment, names, out)

@@ -11,6 +11,7 @@ from fedreach.config.sections import Experiment
 from fedreach.reproduce.measured import Measured
 from fedreach.reproduce.recipe import Recipe
 from fedreach.runs.folder import RunFolder
+from fedreach.runs.schema import Result, RoundRow
 
 
 def measured(recipe: Recipe, experiment: Experiment, names: dict[str, tuple[str, ...]], out: Path) -> Measured:
@@ -40,12 +41,12 @@ def measured(recipe: Recipe, experiment: Experiment, names: dict[str, tuple[str,
     return Measured(tuple(names), seeds, "" if sweep is None else sweep.label, x, numbers)
 
 
-def _reached(folder: Path) -> dict[str, Any]:
-    store = RunFolder(folder)
-    result = store.read_json("result.json") if folder.exists() else None
-    if result is None or result["status"] != "finished":
+def _reached(path: Path) -> dict[str, Any]:
+    folder = RunFolder(path)
+    result = folder.read(Result) if path.exists() else None
+    if result is None or result.status != "finished":
         return {}
-    rows = [row for row in store.rows("rounds.jsonl") if row.get("test_accuracy") is not None]
+    rows = [row for row in folder.rows(RoundRow.FILE) if row.get("test_accuracy") is not None]
     accuracy = np.array([row["test_accuracy"] for row in rows])
     late = accuracy[len(accuracy) // 2 :]  # where the steep start is over
     swing = float(abs(np.diff(late)).mean()) if len(late) > 1 else np.nan

@@ -36,7 +36,7 @@ class Snapshot:
     joules_total: float = 0.0
 
 
-def save(store: RunFolder, snapshot: Snapshot) -> None:
+def save(folder: RunFolder, snapshot: Snapshot) -> None:
     """Write the checkpoint of a run."""
     state = snapshot.state
     tensors: dict[str, AnyArray] = {"models": state.models, "clusters": state.clusters, "loss": state.loss}
@@ -47,10 +47,10 @@ def save(store: RunFolder, snapshot: Snapshot) -> None:
         tensors |= {f"{name}.{key}": value for key, value in kept.items()}
     layouts: dict[str, Any] = {}
     for name, rows in _in_files(state).items():
-        with store.disk(name):
-            tensors["memory" if name == MEMORY else name] = rows.places(store.path / name)
+        with folder.disk(name):
+            tensors["memory" if name == MEMORY else name] = rows.places(folder.path / name)
         if name != MEMORY or rows.layout.dtype != "float32":
-            layouts[name] = {**asdict(rows.layout), "on_disk": rows.home.on_disk}
+            layouts[name] = {**asdict(rows.layout), "on_disk": rows.backing.on_disk}
     record = {
         "round": state.round,
         "bytes_total": snapshot.bytes_total,
@@ -61,18 +61,18 @@ def save(store: RunFolder, snapshot: Snapshot) -> None:
         "seconds_total": snapshot.seconds_total,
         "joules_total": snapshot.joules_total,
     } | ({"layouts": layouts} if layouts else {})
-    store.write_tensors(CHECKPOINT, tensors, record)
+    folder.write_tensors(CHECKPOINT, tensors, record)
 
 
-def finish(store: RunFolder, snapshot: Snapshot) -> None:
+def finish(folder: RunFolder, snapshot: Snapshot) -> None:
     """Write the checkpoint of a run that nobody will go on with: without what stands in files of its own."""
     state = snapshot.state
     gone = _in_files(state)
     if gone:
         left = {key: value for key, value in state.selection.items() if f"selection.{key}" not in gone}
-        save(store, replace(snapshot, state=replace(state, memory=None, selection=left)))
+        save(folder, replace(snapshot, state=replace(state, memory=None, selection=left)))
         for name in gone:
-            (store.path / name).unlink(missing_ok=True)
+            (folder.path / name).unlink(missing_ok=True)
 
 
 def _in_files(state: FederationState) -> dict[str, ClientMemory]:
@@ -81,20 +81,20 @@ def _in_files(state: FederationState) -> dict[str, ClientMemory]:
     return {name: rows for name, rows in {**tables, MEMORY: state.memory}.items() if isinstance(rows, ClientMemory)}
 
 
-def load(store: RunFolder, width: int) -> Snapshot | None:
+def load(folder: RunFolder, width: int) -> Snapshot | None:
     """Return the run at its checkpoint, its rows cut back to it; None where there is no checkpoint.
 
     Args:
-        store: The run folder.
+        folder: The run folder.
         width: Numbers in what a client keeps between rounds.
     """
-    found = store.read_tensors(CHECKPOINT)
+    found = folder.read_tensors(CHECKPOINT)
     if found is None:
         return None
     tensors, record = found
     models, layouts = tensors["models"], {MEMORY: {"width": width}, **record.get("layouts", {})}
     rows = {
-        name: ClientMemory.stored(store.path / name, places=tensors["memory" if name == MEMORY else name], **layout)
+        name: ClientMemory.stored(folder.path / name, places=tensors["memory" if name == MEMORY else name], **layout)
         for name, layout in layouts.items()
         if name != MEMORY or "memory" in tensors
     }
@@ -115,7 +115,7 @@ def load(store: RunFolder, width: int) -> Snapshot | None:
         solver=tuple(kept(f"solver.{model}") for model in range(len(models))),
         memory=memory,
     )
-    store.rewind(record["lengths"], record["round"])
+    folder.rewind(record["lengths"], record["round"])
     best_loss = np.inf if record["best_loss"] is None else record["best_loss"]
     return Snapshot(
         state,
@@ -124,6 +124,6 @@ def load(store: RunFolder, width: int) -> Snapshot | None:
         best_loss,
         record["evaluations_since_best"],
         record["lengths"],
-        record.get("seconds_total", 0.0),  # absent from checkpoints of earlier versions, which had no radio
-        record.get("joules_total", 0.0),
+        record["seconds_total"],
+        record["joules_total"],
     )

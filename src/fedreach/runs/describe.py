@@ -15,6 +15,7 @@ import numpy as np
 import fedreach
 from fedreach.data.federated import FederatedData
 from fedreach.data.partition import statistics
+from fedreach.runs.schema import FederationRecord
 
 
 def environment() -> dict[str, Any]:
@@ -51,39 +52,32 @@ def _git(folder: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-def federation_record(data: FederatedData) -> dict[str, Any]:
-    """Return who holds what and who takes part, as ``federation.json`` keeps it.
+def federation_record(data: FederatedData) -> FederationRecord:
+    """Return who holds what and who takes part.
 
     Counts and sizes are those of the partition; what the server took of each client's samples stands beside them.
     """
     d, population = data.dataset, data.population
     counts = data.partition.label_counts(d.train_y, d.num_classes)
     participants = population.participants
-    without = participants[data.held_out.sizes[participants] == 0]
-    return {
-        "hash": data.digest(),
-        "dataset": {
-            "name": d.name,
-            "source": d.source,
-            "licence": d.licence,
-            "sha256": d.sha256,
-            "notes": d.notes,
-        },
-        "partition": {"kind": data.partition.kind, "parameters": dict(data.partition.parameters)},
-        "num_clients": data.num_clients,
-        "num_classes": d.num_classes,
-        "label_counts": counts.tolist(),
-        "sizes": counts.sum(axis=1).tolist(),
-        "participants": participants.tolist(),
-        "unseen": population.unseen.tolist(),
-        "participants_without_held_out_data": without.tolist(),
-        "statistics": statistics(data.partition, d.train_y, d.num_classes).summary(),
-        "noise": None if data.noise is None else dict(data.noise),
-        "server_data": _server_record(data),
-    }
+    return FederationRecord(
+        hash=data.digest(),
+        dataset={"name": d.name, "source": d.source, "licence": d.licence, "sha256": d.sha256, "notes": d.notes},
+        partition={"kind": data.partition.kind, "parameters": dict(data.partition.parameters)},
+        num_clients=data.num_clients,
+        num_classes=d.num_classes,
+        label_counts=counts,
+        sizes=counts.sum(axis=1),
+        participants=participants,
+        unseen=population.unseen,
+        participants_without_held_out_data=participants[data.held_out.sizes[participants] == 0],
+        statistics=statistics(data.partition, d.train_y, d.num_classes).summary(),
+        noise=None if data.noise is None else dict(data.noise),
+        server_data=_server_data(data),
+    )
 
 
-def _server_record(data: FederatedData) -> dict[str, Any] | None:
+def _server_data(data: FederatedData) -> dict[str, Any] | None:
     if data.server is None:
         return None
     counts = np.bincount(data.server.y, minlength=data.dataset.num_classes)

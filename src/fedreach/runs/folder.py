@@ -1,17 +1,11 @@
-"""A run folder: rows appended as rounds end, a checkpoint that matches them, and what the run was.
+"""A run folder: records and rows of `fedreach.runs.schema`, a checkpoint that matches them, and models.
 
 ```
-run.json               what was run: method, seed, resolved config, environment, git revision
-federation.json        who holds what and who takes part, with a hash
-rounds.jsonl           one row a round          pandas.read_json(path, lines=True)
-clients.jsonl          scores of single clients, a line for each evaluation and population
 engine.json            which engine trains, where the experiment leaves that to a trial
-timing.jsonl           seconds a round; the only rows that differ between two runs of the same thing
 checkpoint.safetensors all that is needed to go on, with
 memory.rows            what clients keep between rounds, where the solver has them; gone when the run is finished,
 selection.rows         as is a table of updates of 16 MiB or more; a smaller one stands in the checkpoint
 last.safetensors, best.safetensors     models by parameter name
-result.json            how it ended; written last
 ```
 Rows and checkpoint cannot disagree: the checkpoint holds the length of each file at its round, and resuming cuts
 the files back to that length before the rounds after it are run again. Timing differs from run to run and so stays
@@ -20,57 +14,47 @@ out of the checkpoint: it is cut back to the round.
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
-import time
-import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import NamedTemporaryFile
-from typing import IO, Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from fedreach.arrays import AnyArray
 from fedreach.errors import RunFolderError
-from fedreach.runs.schema import FORMAT, KEY, ROWS, TIMING
-from fedreach.storage.files import LOCK_SECONDS, digest_of, length_of, taken
+from fedreach.runs.schema import FORMAT, ClientLine, Record, RoundRow, Timing
+from fedreach.storage.files import Folder, digest_of
 
 JSON_LINE = json.JSONEncoder(allow_nan=False)  # `json.dumps` makes one for every row
+KEY = "fedreach"  # the one metadata key: safetensors writes several in an order that changes from run to run
+R = TypeVar("R", bound=Record)
 
 
-class RunFolder:
+class RunFolder(Folder):
     """Reads and writes one run folder."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._files: dict[str, IO[bytes]] = {}  # of rows, kept open: opening one takes as long as writing a row
-        weakref.finalize(self, _close, self._files)
+    # ---------------------------------------------------------------------------------------------- records
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other processes from writing to the folder; the lock ends with the process, however that ends."""
-        with self.disk(".lock"):
-            self.path.mkdir(parents=True, exist_ok=True)
-            file = (self.path / ".lock").open("w")
-        with file:
-            until = time.monotonic() + LOCK_SECONDS
-            while not taken(file):
-                if time.monotonic() > until:
-                    raise RunFolderError(
-                        f"Another process is writing to {self.path}. Wait for it, or choose another folder with --out."
-                    )
-                time.sleep(0.1)
-            for left in self.path.glob(".*.*"):
-                if left.suffix[1:].isdigit():  # half-written by a process that was killed
-                    left.unlink()
-            try:
-                yield
-            finally:
-                _close(self._files)
+    def read(self, shape: type[R]) -> R | None:
+        """Return the record of this shape; None where the folder has none."""
+        content = self.read_json(shape.FILE)
+        return None if content is None else shape.of_json(content, str(self.path / shape.FILE))
+
+    def write(self, record: Record) -> None:
+        """Write a record, whole or not at all."""
+        self.write_json(record.FILE, record.to_json())
+
+    def append(self, record: Record) -> None:
+        """Append a record to the rows of its kind."""
+        self.append_json(record.FILE, record.to_json())
+
+    def records(self, shape: type[R]) -> Iterator[R]:
+        """Yield the rows of this shape one by one, for those who need not see them all."""
+        for number, line in enumerate(self.lines(shape.FILE), 1):
+            yield shape.of_json(json.loads(line), f"{self.path / shape.FILE}, line {number}")
 
     # ------------------------------------------------------------------------------------------------- JSON
 
@@ -91,51 +75,32 @@ class RunFolder:
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         """Write a JSON file, whole or not at all."""
-        text = json.dumps({"format": FORMAT, **content}, indent=1, allow_nan=False)
-        with self._whole(name) as temporary:
-            temporary.write_text(text + "\n", encoding="utf-8")
+        text = _text(content)
+        with self.whole(name) as temporary:
+            temporary.write_text(text, encoding="utf-8")
 
-    def agreed(self, name: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    def agree_on(self, name: str, content: Mapping[str, Any]) -> dict[str, Any]:
         """Write a JSON file unless there is one; return what stands there, the same for all who ask."""
-        with self.disk(name):
-            self.path.mkdir(parents=True, exist_ok=True)
-            with NamedTemporaryFile("w", dir=self.path, prefix=".", suffix=f".{os.getpid()}", encoding="utf-8") as own:
-                own.write(json.dumps({"format": FORMAT, **content}, indent=1, allow_nan=False) + "\n")
-                own.flush()
-                with suppress(FileExistsError):
-                    os.link(own.name, self.path / name)
+        self.write_once(name, _text(content))
         return self.read_json(name) or dict(content)
 
-    # ------------------------------------------------------------------------------------------------- rows
-
-    def append(self, name: str, row: Mapping[str, Any]) -> None:
+    def append_json(self, name: str, row: Mapping[str, Any]) -> None:
         """Append one row; a number that is not finite becomes null, as JSON has no other word for it."""
         try:
             line = JSON_LINE.encode(row)
         except (TypeError, ValueError):  # seldom: going through every value takes as long as writing the row
             line = JSON_LINE.encode(_finite(row))
-        with self.disk(name):
-            if name not in self._files:
-                self._files[name] = (self.path / name).open("ab", buffering=0)
-            left = line.encode() + b"\n"
-            while left:  # a disk that fills up takes some of it before it says so
-                left = left[self._files[name].write(left) :]
+        self.append_line(name, line)
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """Return the rows of a file; none where there is no file. A last row that was cut off is left out."""
-        return list(self.each_row(name))
+        return [json.loads(line) for line in self.lines(name)]
 
-    def each_row(self, name: str) -> Iterator[dict[str, Any]]:
-        """Yield the rows of a file one by one, for those who need not see them all."""
-        path = self.path / name
-        if path.exists():
-            with path.open(encoding="utf-8", newline="\n") as file:
-                yield from (json.loads(line) for line in file if line.endswith("\n"))
+    # ------------------------------------------------------------------------------- in step with the checkpoint
 
     def lengths(self) -> dict[str, int]:
-        """Return the length of each file of rows in bytes."""
-        files = self._files
-        return {name: files[name].tell() if name in files else length_of(self.path / name) for name in ROWS}
+        """Return the length in bytes of each file of rows that a checkpoint is to match."""
+        return {shape.FILE: self.length(shape.FILE) for shape in (RoundRow, ClientLine)}
 
     def check_lengths(self, lengths: Mapping[str, int]) -> None:
         """Refuse files of rows that are shorter than they were."""
@@ -148,15 +113,15 @@ class RunFolder:
 
     def rewind(self, lengths: Mapping[str, int], round_: int) -> None:
         """Cut the files of rows back to where they were after a round."""
-        _close(self._files)  # that of timing is replaced
+        self.close()  # that of timing is replaced
         self.check_lengths(lengths)
         for name, length in lengths.items():
             if self.lengths()[name] > length:
                 os.truncate(self.path / name, length)
-        timing = self.path / TIMING
+        timing = self.path / Timing.FILE
         if timing.exists():
             kept = [line for line in timing.read_text(encoding="utf-8").splitlines() if _round(line) <= round_]
-            with self._whole(TIMING) as temporary:
+            with self.whole(Timing.FILE) as temporary:
                 temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
 
     # ---------------------------------------------------------------------------------------------- tensors
@@ -168,7 +133,7 @@ class RunFolder:
         plain = {key: np.asarray(value, order="C") for key, value in tensors.items()}
         full = {"format": FORMAT, **record}
         content = save(plain, {KEY: json.dumps({**full, "sha256": digest_of(plain, full)}, sort_keys=True)})
-        with self._whole(name) as temporary:
+        with self.whole(name) as temporary:
             temporary.write_bytes(content)
 
     def read_tensors(self, name: str) -> tuple[dict[str, AnyArray], dict[str, Any]] | None:
@@ -195,39 +160,9 @@ class RunFolder:
             )
         return arrays, record
 
-    # ------------------------------------------------------------------------------------------------- disk
 
-    @contextmanager
-    def _whole(self, name: str) -> Iterator[Path]:
-        """Hand out a temporary path and put it in place once it is written."""
-        temporary = self.path / f".{name}.{os.getpid()}"
-        with self.disk(name):
-            self.path.mkdir(parents=True, exist_ok=True)
-            try:
-                yield temporary
-                temporary.replace(self.path / name)
-            finally:
-                temporary.unlink(missing_ok=True)
-
-    @contextmanager
-    def disk(self, name: str) -> Iterator[None]:
-        """Say what to do where a file cannot be written."""
-        try:
-            yield
-        except OSError as error:
-            what, repeat = error.strerror, " and repeat the command: it goes on from the last checkpoint."
-            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                remedy = "Free some space" + repeat
-            elif error.errno in (errno.EEXIST, errno.ENOTDIR):
-                what, remedy = "a file stands where a folder is needed", "Choose another folder with --out."
-            else:
-                remedy = "Make the folder writable" + repeat
-            raise RunFolderError(f"{self.path / name} cannot be written: {what}. {remedy}") from error
-
-
-def _close(files: dict[str, IO[bytes]]) -> None:
-    for name in list(files):
-        files.pop(name).close()
+def _text(content: Mapping[str, Any]) -> str:
+    return json.dumps({"format": FORMAT, **content}, indent=1, allow_nan=False) + "\n"
 
 
 def _check_format(path: Path, version: Any) -> None:
@@ -241,7 +176,7 @@ def _check_format(path: Path, version: Any) -> None:
 def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from fedreach.errors import RunFolderError
 from fedreach.runs.folder import RunFolder
+from fedreach.runs.schema import Result, RunRecord
 
 HARMLESS = {
     "name",
@@ -24,36 +25,36 @@ class OtherExperimentError(RunFolderError):
     """A folder holds the run of another experiment."""
 
 
-def finished(store: RunFolder, described: Mapping[str, Any]) -> dict[str, Any] | None:
+def finished(folder: RunFolder, identity: Mapping[str, Any]) -> Result | None:
     """Return the result of a finished run, or None where there is something to do.
 
     Args:
-        store: The run folder.
-        described: What shall be run, see `identity`.
+        folder: The run folder.
+        identity: What shall be run, see `fedreach.config.user_code.identity`.
 
     Raises:
         OtherExperimentError: If the folder holds another run.
         RunFolderError: If the folder cannot be read, or rows of a finished run are missing.
     """
-    stored = store.read_json("run.json")
+    stored = folder.read(RunRecord)
     if stored is None:
         return None
-    before, after = _flat(stored), _flat(described)
+    before, after = _flat({key: value for key, value in vars(stored).items() if key in identity}), _flat(identity)
     changed = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
-    changed = [key for key in changed if key.partition(".")[0] in described and key[len("config.") :] not in HARMLESS]
+    changed = [key for key in changed if key[len("config.") :] not in HARMLESS]
     if changed:
         shown = "; ".join(
             f"{key}: {_short(before.get(key))} there, {_short(after.get(key))} now" for key in changed[:5]
         )
         more = f" (and {len(changed) - 5} more)" if len(changed) > 5 else ""
         raise OtherExperimentError(
-            f"{store.path} holds another experiment. {shown}{more}. Choose another folder with --out, "
+            f"{folder.path} holds another experiment. {shown}{more}. Choose another folder with --out, "
             "or move this one away."
         )
-    result = store.read_json("result.json")
-    if result is None or result["status"] != "finished":
+    result = folder.read(Result)
+    if result is None or result.status != "finished":
         return None
-    store.check_lengths(result["lengths"])
+    folder.check_lengths(result.lengths or {})
     return result
 
 

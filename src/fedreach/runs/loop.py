@@ -3,34 +3,64 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from fedreach.arrays import Float32s
-from fedreach.config.sections import Experiment
 from fedreach.evaluation import Evaluator
 from fedreach.federation.state import FederationState
+from fedreach.runs.callbacks import Callback
 from fedreach.runs.checkpoint import MEMORY, Snapshot
-from fedreach.runs.folder import RunFolder
-from fedreach.runs.recorder import Ledger
+from fedreach.runs.describe import federation_record
+from fedreach.runs.recorder import Evaluated, Recorder
+from fedreach.runs.schema import Result, RoundRow, RunRecord, Timing
 from fedreach.simulation.simulation import Simulation
 
 
-@dataclass(frozen=True)
-class Progress:
-    """What is told after every round."""
+def run_rounds(
+    run: RunRecord,
+    simulation: Simulation,
+    evaluator: Evaluator,
+    recorder: Recorder,
+    *,
+    rounds: int,
+    every: int = 1,
+    patience: int | None = None,
+    local: bool = False,
+    checkpoint_seconds: float = 2.0,
+    callbacks: Sequence[Callback] = (),
+    engine: str = "",
+) -> Result:
+    """Run the rounds of a run that its folder does not hold yet, and return how it ended.
 
-    round: int
-    rounds: int
-    row: Mapping[str, Any]
-    lost: Mapping[int, str]  # client -> why its reply does not count
-    rounds_done: int  # in this process, as are the seconds
-    seconds: float  # in all
-    round_seconds: float  # mean of a round without its evaluation
-    evaluation_seconds: float  # mean of an evaluation; 0 before the first
+    Args:
+        run: What is run; is written to the folder.
+        simulation: The federation.
+        evaluator: Of its models.
+        recorder: Of its folder, which this process has locked.
+        rounds: In all.
+        every: Rounds from one evaluation to the next; the last round is evaluated, too.
+        patience: Evaluations without a lower held-out loss after which the run ends; None: never.
+        local: Whether the cohort's local models are evaluated as well.
+        checkpoint_seconds: From one checkpoint to the next; there is one in the end, too.
+        callbacks: Are told as it goes on.
+        engine: What they are told of the engine.
+
+    Raises:
+        RunFolderError: If the folder holds another federation, or cannot be written to.
+        TrainingError: If the run fails.
+    """
+    recorder.describe(run, federation_record(simulation.data))
+    for callback in callbacks:
+        callback.begin(run, simulation.data, engine)
+    loop = _Loop(simulation, evaluator, recorder, rounds, every, patience, local, checkpoint_seconds, callbacks)
+    result = recorder.finish(loop.run())
+    for callback in callbacks:
+        callback.end(result)
+    return result
 
 
 class LocalModels(NamedTuple):
@@ -41,98 +71,75 @@ class LocalModels(NamedTuple):
     update: Float32s  # (r, d)
 
 
-class _Mean:
-    """Mean duration of what was done so far, 0 before the first; a list of them would be summed anew every round."""
-
-    def __init__(self) -> None:
-        self.total, self.count = 0.0, 0
-
-    def add(self, seconds: float) -> float:
-        """Count one more; return it in whole microseconds, as rows of timing tell it."""
-        self.total, self.count = self.total + seconds, self.count + 1
-        return round(seconds, 6)
-
-    @property
-    def seconds(self) -> float:
-        return self.total / max(1, self.count)
-
-
+@dataclass(eq=False)
 class _Loop:
-    def __init__(
-        self,
-        experiment: Experiment,
-        simulation: Simulation,
-        evaluator: Evaluator,
-        store: RunFolder,
-        tell: Callable[[Progress], None],
-    ) -> None:
-        self.experiment, self.simulation, self.evaluator = experiment, simulation, evaluator
-        self.store, self.tell = store, tell
-        stops = experiment.run.on_failure == "stop"
-        self.ledger = Ledger(store, simulation.federation, simulation.engine.layout, stops)
-        self.round_time, self.evaluation_time = _Mean(), _Mean()
+    simulation: Simulation
+    evaluator: Evaluator
+    recorder: Recorder
+    rounds: int
+    every: int
+    patience: int | None
+    local: bool
+    checkpoint_seconds: float
+    callbacks: Sequence[Callback]
+    saved: Snapshot | None = None  # what clients kept then must not be written over before the next checkpoint
 
-    def run(self) -> dict[str, Any]:
-        began = written = time.monotonic()
-        snapshot = self.saved = self.ledger.load() or self._begin()
-        first = snapshot.state.round
+    def run(self) -> Snapshot:
+        written = time.monotonic()
+        snapshot = self.saved = self.recorder.load() or self._begin()
         try:
-            while snapshot.state.round < self.experiment.rounds and not self._patience_is_over(snapshot):
-                snapshot, row, lost = self._round(snapshot)
+            while snapshot.state.round < self.rounds and not self._patience_is_over(snapshot):
+                snapshot, row, timing, lost = self._round(snapshot)
                 now = time.monotonic()
-                if now - written >= self.experiment.run.checkpoint_seconds:
+                if now - written >= self.checkpoint_seconds:
                     self._save(snapshot)
                     written = now
-                done = snapshot.state.round
-                means = self.round_time.seconds, self.evaluation_time.seconds
-                self.tell(Progress(done, self.experiment.rounds, row, lost, done - first, now - began, *means))
+                for callback in self.callbacks:
+                    callback.round(row, timing, lost)
         finally:
             # Also on Ctrl-C or a full disk: the snapshot is always that of the last round that ended.
             self._save(snapshot)
-        return self.ledger.finish(snapshot)
+        return snapshot
 
     def _save(self, snapshot: Snapshot) -> None:
-        """Write a checkpoint, and hold on to it: what clients kept then must not be written over before the next."""
-        self.ledger.save(snapshot)
+        self.recorder.save(snapshot)
         self.saved = snapshot
 
     def _begin(self) -> Snapshot:
-        snapshot, row = self.ledger.begin(self.simulation.start())
-        snapshot, _ = self._close(snapshot, row, None, {})
-        self.ledger.save(snapshot)
+        snapshot, row = self.recorder.begin(self.simulation.start())
+        evaluated, seconds = self._evaluated(snapshot.state, None)
+        snapshot, _ = self.recorder.close(snapshot, row, Timing(round=0, evaluate_seconds=seconds), evaluated)
+        self.recorder.save(snapshot)
         return snapshot
 
-    def _round(self, snapshot: Snapshot) -> tuple[Snapshot, dict[str, Any], Mapping[int, str]]:
+    def _round(self, snapshot: Snapshot) -> tuple[Snapshot, RoundRow, Timing, Mapping[int, str]]:
         began = time.perf_counter()
-        with self.store.disk(MEMORY):
+        with self.recorder.folder.disk(MEMORY):
             done = self.simulation.step(snapshot.state)
         cohort = done.report.cohort
         local = LocalModels(cohort, self._broadcast(snapshot.state, cohort), done.update)
-        snapshot, row = self.ledger.after(snapshot, done.state, done.report)
-        timing = {"train_seconds": self.round_time.add(time.perf_counter() - began)}
-        snapshot, row = self._close(snapshot, row, local, timing)
-        return snapshot, row, done.report.lost
+        snapshot, row = self.recorder.after(snapshot, done.state, done.report)
+        trained = round(time.perf_counter() - began, 6)
+        evaluated, seconds = self._evaluated(snapshot.state, local)
+        timing = Timing(round=row.round, train_seconds=trained, evaluate_seconds=seconds)
+        snapshot, row = self.recorder.close(snapshot, row, timing, evaluated)
+        return snapshot, row, timing, done.report.lost
 
-    def _close(
-        self, snapshot: Snapshot, row: dict[str, Any], local: LocalModels | None, timing: dict[str, Any]
-    ) -> tuple[Snapshot, dict[str, Any]]:
-        """Evaluate where it is due, append the rows and return the snapshot after them."""
-        number, e = snapshot.state.round, self.experiment.evaluation
-        if number % e.every != 0 and number != self.experiment.rounds:
-            return self.ledger.close(snapshot, row, timing)
+    def _evaluated(self, state: FederationState, local: LocalModels | None) -> tuple[Evaluated | None, float | None]:
+        """Return the evaluation after a round and the seconds that it took, where one is due."""
+        if state.round % self.every != 0 and state.round != self.rounds:
+            return None, None
         began = time.perf_counter()
-        models = snapshot.state.served(self.simulation.federation)
-        columns, lines = self.evaluator.evaluate(models, number, snapshot.state.clusters)
-        if local is not None and e.local and local.cohort:
+        models = state.served(self.simulation.federation)
+        columns, lines = self.evaluator.evaluate(models, state.round, state.clusters)
+        if local is not None and self.local and local.cohort:
             cohort = np.array(local.cohort, dtype=np.int64)
-            more, more_lines = self.evaluator.evaluate_local(local.broadcast + local.update, cohort, number)
+            more, more_lines = self.evaluator.evaluate_local(local.broadcast + local.update, cohort, state.round)
             columns, lines = {**columns, **more}, lines + more_lines
-        timing = {**timing, "evaluate_seconds": self.evaluation_time.add(time.perf_counter() - began)}
-        return self.ledger.close(snapshot, row, timing, (columns, lines))
+        return (columns, lines), round(time.perf_counter() - began, 6)
 
     def _patience_is_over(self, snapshot: Snapshot) -> bool:
-        patience = self.experiment.evaluation.patience
-        return patience is not None and snapshot.evaluations_since_best >= patience
+        return self.patience is not None and snapshot.evaluations_since_best >= self.patience
 
     def _broadcast(self, state: FederationState, cohort: tuple[int, ...]) -> Float32s:
         """Return the model that these clients were sent."""

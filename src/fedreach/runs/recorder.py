@@ -20,144 +20,152 @@ from fedreach.federation.values import RoundReport, Spending
 from fedreach.models.flat import Layout
 from fedreach.runs.checkpoint import CHECKPOINT, Snapshot, finish, load, save
 from fedreach.runs.folder import RunFolder
+from fedreach.runs.schema import ClientLine, FederationRecord, Result, RoundRow, RunRecord, Timing
 
-Columns = Mapping[str, float]
-Lines = Sequence[Mapping[str, Any]]
+Evaluated = tuple[Mapping[str, float], Sequence[Mapping[str, Any]]]
+"""The columns of an evaluation, and its lines about single clients; see `fedreach.evaluation.Evaluator`."""
 
 
 @dataclass(frozen=True, eq=False)
-class Ledger:
+class Recorder:
     """Writes one run folder.
 
     Args:
-        store: The folder.
+        folder: The folder.
         federation: Whose parts say which models are served.
         layout: Of the model.
         stop_if_diverged: Whether an evaluation that is not finite ends the run.
     """
 
-    store: RunFolder
+    folder: RunFolder
     federation: Federation
     layout: Layout
     stop_if_diverged: bool = True
 
+    def describe(self, run: RunRecord, federation: FederationRecord) -> None:
+        """Write what is run and on whom.
+
+        Raises:
+            RunFolderError: If the folder holds a run on another federation.
+        """
+        check_federation(self.folder, federation)
+        self.folder.write(run)
+        self.folder.write(federation)
+
     def load(self) -> Snapshot | None:
         """Return the run at its checkpoint, its rows cut back to it; None where there is no checkpoint."""
-        return load(self.store, self.layout.num_trainable)
+        return load(self.folder, self.layout.num_trainable)
 
-    def begin(self, state: FederationState) -> tuple[Snapshot, dict[str, Any]]:
+    def begin(self, state: FederationState) -> tuple[Snapshot, RoundRow]:
         """Return a run before round 1 and its row of round 0, on empty files of rows.
 
         Raises:
             RunFolderError: If the folder holds rounds already.
         """
-        if len(self.store.rows("rounds.jsonl")) > 1:  # with one row it was interrupted before the first checkpoint
+        if len(self.folder.rows(RoundRow.FILE)) > 1:  # with one row it was interrupted before the first checkpoint
             raise RunFolderError(
-                f"{self.store.path} holds rounds, but {CHECKPOINT} is missing. Put it back, or move the run folder "
+                f"{self.folder.path} holds rounds, but {CHECKPOINT} is missing. Put it back, or move the run folder "
                 "away to start this run anew."
             )
-        self.store.rewind(dict.fromkeys(self.store.lengths(), 0), -1)
+        self.folder.rewind(dict.fromkeys(self.folder.lengths(), 0), -1)
         snapshot = Snapshot(state, 0, 0, np.inf, 0, {})
-        row: dict[str, Any] = {
-            "round": 0,
-            "cohort": [],
-            "weights": [],
-            "lost": [],
-            "bytes_down": 0,
-            "bytes_up": 0,
-            "bytes_total": 0,
-            "probe_bytes": 0,
-        }
-        if self.federation.radio is not None:
-            row |= _spent(Spending(0.0, 0.0, 0.0, 0.0, None), snapshot)
+        nothing = None if self.federation.radio is None else Spending(0.0, 0.0, 0.0, 0.0, None)
+        row = RoundRow(
+            round=0,
+            cohort=(),
+            weights=(),
+            lost=(),
+            bytes_down=0,
+            bytes_up=0,
+            bytes_total=0,
+            probe_bytes=0,
+            evaluated={},
+            **_spent(nothing, snapshot),
+        )
         return snapshot, row
 
-    def after(self, snapshot: Snapshot, state: FederationState, report: RoundReport) -> tuple[Snapshot, dict[str, Any]]:
+    def after(self, snapshot: Snapshot, state: FederationState, report: RoundReport) -> tuple[Snapshot, RoundRow]:
         """Return the run after a round and the round's row, which is not written yet."""
-        total = snapshot.bytes_total + report.bytes_down + report.bytes_up
-        snapshot = replace(snapshot, state=state, bytes_total=total)
-        row: dict[str, Any] = {
-            "round": state.round,
-            "cohort": list(report.cohort),
-            "weights": [round(w, 9) for w in report.weights],
-            "lost": list(report.lost),
-            "metrics": {name: [round(value, 9) for value in values] for name, values in report.metrics.items()},
-            "train_loss": None if report.train_loss is None else round(report.train_loss, 9),
-            "bytes_down": report.bytes_down,
-            "bytes_up": report.bytes_up,
-            "bytes_total": total,
-            "probe_bytes": report.probe_bytes,
-        }
-        if report.spending is not None:
-            snapshot = replace(
-                snapshot,
-                seconds_total=snapshot.seconds_total + report.spending.seconds,
-                joules_total=snapshot.joules_total + report.spending.joules,
-            )
-            row |= _spent(report.spending, snapshot)
-        if report.remark:
-            row["remark"] = report.remark
-        if report.by_server:
-            row["by_server"] = True
-        if len(state.models) > 1:
-            row["clusters"] = state.clusters.tolist()
+        total, spending = snapshot.bytes_total + report.bytes_down + report.bytes_up, report.spending
+        snapshot = replace(
+            snapshot,
+            state=state,
+            bytes_total=total,
+            seconds_total=snapshot.seconds_total + (0.0 if spending is None else spending.seconds),
+            joules_total=snapshot.joules_total + (0.0 if spending is None else spending.joules),
+        )
+        row = RoundRow(
+            round=state.round,
+            cohort=report.cohort,
+            weights=[round(w, 9) for w in report.weights],
+            lost=list(report.lost),
+            metrics={name: [round(value, 9) for value in values] for name, values in report.metrics.items()},
+            train_loss=None if report.train_loss is None else round(report.train_loss, 9),
+            bytes_down=report.bytes_down,
+            bytes_up=report.bytes_up,
+            bytes_total=total,
+            probe_bytes=report.probe_bytes,
+            remark=report.remark or None,
+            by_server=report.by_server,
+            clusters=state.clusters.tolist() if len(state.models) > 1 else None,
+            evaluated={},
+            **_spent(spending, snapshot),
+        )
         return snapshot, row
 
     def close(
-        self,
-        snapshot: Snapshot,
-        row: Mapping[str, Any],
-        timing: Mapping[str, Any],
-        evaluated: tuple[Columns, Lines] | None = None,
-    ) -> tuple[Snapshot, dict[str, Any]]:
+        self, snapshot: Snapshot, row: RoundRow, timing: Timing, evaluated: Evaluated | None = None
+    ) -> tuple[Snapshot, RoundRow]:
         """Append the rows of a round, with what was evaluated in it; return the run after them and the whole row.
 
         The model with the lowest loss on the participants' held-out data is kept; the test set is never looked at.
         """
-        number, (columns, lines) = snapshot.state.round, evaluated or ({}, ())
         if evaluated is not None:
-            self._refuse_if_diverged(number, columns)
+            columns, lines = evaluated
+            self._refuse_if_diverged(row.round, columns)
             snapshot = self._judge(snapshot, columns.get("id_loss", np.inf))
-        whole = {**row, **columns}
-        self.store.append("rounds.jsonl", whole)
-        for line in lines:
-            self.store.append("clients.jsonl", line)
-        self.store.append("timing.jsonl", {"round": number, **timing})
-        return replace(snapshot, lengths=self.store.lengths()), whole
+            row = replace(row, evaluated=columns)
+        self.folder.append(row)
+        for line in lines if evaluated is not None else ():
+            self.folder.append(ClientLine(**line))
+        self.folder.append(timing)
+        return replace(snapshot, lengths=self.folder.lengths()), row
 
     def save(self, snapshot: Snapshot) -> None:
         """Write a checkpoint."""
-        save(self.store, snapshot)
+        save(self.folder, snapshot)
 
-    def finish(self, snapshot: Snapshot) -> dict[str, Any]:
-        """Write the last model and the last checkpoint; return the content of ``result.json``.
+    def finish(self, snapshot: Snapshot) -> Result:
+        """Write the last model, the last checkpoint and, last of all, how the run ended.
 
         Raises:
             TrainingError: If no client's update counted in any round, though some were asked.
         """
         self._refuse_if_nobody_counted()
-        self.store.write_tensors("last.safetensors", self._models(snapshot.state), {"round": snapshot.state.round})
-        finish(self.store, snapshot)
-        return {
-            "status": "finished",
-            "rounds": snapshot.state.round,
-            "best_round": snapshot.best_round,
-            "lengths": self.store.lengths(),
-            "error": None,
-        }
+        self.folder.write_tensors("last.safetensors", self._models(snapshot.state), {"round": snapshot.state.round})
+        finish(self.folder, snapshot)
+        result = Result(
+            status="finished",
+            rounds=snapshot.state.round,
+            best_round=snapshot.best_round,
+            lengths=self.folder.lengths(),
+            error=None,
+        )
+        self.folder.write(result)
+        return result
 
     def _refuse_if_nobody_counted(self) -> None:
-        if any(row["cohort"] for row in self.store.each_row("rounds.jsonl")):  # mostly that of round 1: no more is read
+        if any(row.cohort for row in self.folder.records(RoundRow)):  # mostly that of round 1: no more is read
             return
-        rows = self.store.rows("rounds.jsonl")[1:]
-        lost = sum(len(row["lost"]) for row in rows)
+        rows = list(self.folder.records(RoundRow))[1:]
+        lost = sum(len(row.lost) for row in rows)
         if lost:
             raise TrainingError(
                 f"No client's update counted in any of the {len(rows)} rounds: all {lost} were lost or not finite. "
                 "Lower local.rate or set local.clip_norm, and choose another folder with --out."
             )
 
-    def _refuse_if_diverged(self, number: int, columns: Columns) -> None:
+    def _refuse_if_diverged(self, number: int, columns: Mapping[str, float]) -> None:
         diverged = [name for name, value in columns.items() if not np.isfinite(value)]
         if diverged and self.stop_if_diverged:
             raise TrainingError(
@@ -168,7 +176,7 @@ class Ledger:
     def _judge(self, snapshot: Snapshot, loss: float) -> Snapshot:
         if loss < snapshot.best_loss:
             number = snapshot.state.round
-            self.store.write_tensors("best.safetensors", self._models(snapshot.state), {"round": number})
+            self.folder.write_tensors("best.safetensors", self._models(snapshot.state), {"round": number})
             return replace(snapshot, best_round=number, best_loss=loss, evaluations_since_best=0)
         return replace(snapshot, evaluations_since_best=snapshot.evaluations_since_best + 1)
 
@@ -182,8 +190,10 @@ class Ledger:
         }
 
 
-def _spent(spending: Spending, after: Snapshot) -> dict[str, Any]:
-    """Return the columns of a round's seconds and joules, and who got which share and frequency."""
+def _spent(spending: Spending | None, after: Snapshot) -> dict[str, Any]:
+    """Return the columns of a round's seconds and joules, and who got which share and frequency; none without radio."""
+    if spending is None:
+        return {}
     row: dict[str, Any] = {
         key: float(f"{getattr(spending, key):.9g}") for key in ("seconds", "joules", "probe_seconds", "probe_joules")
     }
@@ -192,20 +202,27 @@ def _spent(spending: Spending, after: Snapshot) -> dict[str, Any]:
     if given is not None:
         columns = {"share": given.share, "hertz": given.hertz, "upload_seconds": given.upload_seconds}
         columns |= {"compute_seconds": given.compute_seconds, "joules": given.upload_joules + given.compute_joules}
-        told = {name: [float(f"{value:.6g}") for value in values] for name, values in columns.items()}
-        row["allocation"] = {"ids": given.ids.tolist(), **told}
+        rounded = {name: [float(f"{value:.6g}") for value in values] for name, values in columns.items()}
+        row["allocation"] = {"ids": given.ids.tolist(), **rounded}
     return row
 
 
-def check_federation(store: RunFolder, record: Mapping[str, Any]) -> None:
+def note_failure(folder: RunFolder, error: Exception) -> None:
+    """Write down that a run failed, and why; one that had finished before stays so."""
+    done = folder.read(Result)
+    if done is None or done.status != "finished":
+        folder.write(Result(status="failed", error=f"{error}" or type(error).__name__))
+
+
+def check_federation(folder: RunFolder, record: FederationRecord) -> None:
     """Refuse to go on with a run of another federation.
 
     Raises:
         RunFolderError: If the folder's federation is not that of the `record`.
     """
-    stored = store.read_json("federation.json")
-    if stored is not None and stored["hash"] != record["hash"]:
+    stored = folder.read(FederationRecord)
+    if stored is not None and stored.hash != record.hash:
         raise RunFolderError(
-            f"{store.path} was begun on another federation ({stored['hash'][:12]}, now {record['hash'][:12]}): "
+            f"{folder.path} was begun on another federation ({stored.hash[:12]}, now {record.hash[:12]}): "
             "the data or the way of partitioning it changed. Choose another folder with --out."
         )

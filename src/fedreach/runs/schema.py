@@ -1,8 +1,283 @@
-"""What stands in a run folder."""
+"""What stands in a run folder, file by file: the recorder writes it and the report reads it, both by these classes.
+
+```
+run.json          RunRecord          what was run: method, seed, options, the user's code, environment, git revision
+federation.json   FederationRecord   who holds what and who takes part, with a hash
+rounds.jsonl      RoundRow           one row a round          pandas.read_json(path, lines=True)
+clients.jsonl     ClientLine         scores of single clients, a line for each evaluation and population
+timing.jsonl      Timing             seconds a round; the only rows that differ between two runs of the same thing
+result.json       Result             how it ended; written last
+comparison.json   ComparisonRecord   several runs, in the folder that theirs lie in
+```
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from math import nan
+from types import NoneType, UnionType
+from typing import Any, ClassVar, NamedTuple, Self, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from fedreach.arrays import Ints
+from fedreach.errors import RunFolderError, nearest
+
 FORMAT = 2  # 2: models, clusters, solver states; rows with metrics
-ROWS = ("rounds.jsonl", "clients.jsonl")
-TIMING = "timing.jsonl"
-KEY = "fedreach"  # the one metadata key: safetensors writes several in an order that changes from run to run
+
+EVALUATED = re.compile(r"(id|unseen|test|train|local)_\w+|(participation|out_of_sample)_gap(_low|_high)?")
+"""Columns that an evaluation adds to a row: of a population and a metric, or of a gap between two."""
+
+IN_JSON: Mapping[Any, type] = {Mapping: dict, Sequence: list, np.ndarray: list}
+
+
+NUMBERS = frozenset({int, float, bool, NoneType})
+
+
+class Key(NamedTuple):
+    """A key of a JSON object."""
+
+    types: frozenset[type]  # that its value may be of
+    required: bool
+    array: bool  # whether the list that stands there is read as an array
+
+
+EVALUATED_KEY = Key(frozenset({int, float, NoneType}), required=False, array=False)
+
+
+class Record:
+    """A JSON object by its keys: the fields of a frozen dataclass, in their order; what has its default is left out.
+
+    Example:
+        >>> Timing(round=3, train_seconds=0.25).to_json()
+        {'round': 3, 'train_seconds': 0.25}
+        >>> Timing.of_json({"round": 3, "train_second": 0.25}, "timing.jsonl, line 4")
+        Traceback (most recent call last):
+            ...
+        fedreach.errors.RunFolderError: timing.jsonl, line 4 has a key 'train_second' that no version of this format...
+    """
+
+    FILE: ClassVar[str]
+    REST: ClassVar[str] = (
+        ""  # field whose keys stand beside those of the other fields, as do the columns of evaluations
+    )
+
+    @classmethod
+    @cache
+    def known_keys(cls) -> Mapping[str, Key]:
+        """Return the keys of the object, without those of `REST`."""
+        hints, found = get_type_hints(cls), {}
+        for each in fields(cls):  # type: ignore[arg-type]  # every record is a dataclass
+            hint = hints[each.name]
+            kinds = [get_origin(kind) or kind for kind in (get_args(hint) if isinstance(hint, UnionType) else [hint])]
+            types = {IN_JSON.get(kind, kind) for kind in kinds} | ({int} if float in kinds else set())
+            found[each.name] = Key(frozenset(types), each.default is MISSING, np.ndarray in kinds)
+        found.pop(cls.REST, None)
+        return found
+
+    @classmethod
+    @cache
+    def _defaults(cls) -> Mapping[str, Any]:
+        return {each.name: each.default for each in fields(cls)}  # type: ignore[arg-type]  # as above
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that is written."""
+        defaults = self._defaults()
+        found = {
+            key: value.tolist() if isinstance(value, np.ndarray) else value
+            for key, value in vars(self).items()
+            if value is not defaults[key]
+        }
+        return found | found.pop(self.REST, {}) if self.REST else found
+
+    @classmethod
+    def of_json(cls, row: Mapping[str, Any], where: str) -> Self:
+        """Return the record that was written as `row`.
+
+        Args:
+            row: The JSON object.
+            where: It stands: the file, and the line.
+
+        Raises:
+            RunFolderError: If a key is missing, unknown, or its value of another type.
+        """
+        cls.check_keys(row.keys(), where)
+        values: dict[str, Any] = {}
+        for name, key in cls.known_keys().items():
+            if name in row:
+                value = row[name]
+                cls.check_type(name, type(value), where)
+                values[name] = _array(value, f"{where}: {name!r}") if key.array else value
+        if cls.REST:
+            values[cls.REST] = {name: value for name, value in row.items() if name not in values}
+        return cls(**values)
+
+    @classmethod
+    def check_keys(cls, names: Collection[str], where: str) -> None:
+        """Refuse an object with these keys if one is unknown or one is missing; both errors are RunFolderError."""
+        known = cls.known_keys()
+        for name in names:
+            if name not in known and name != "format" and not (cls.REST and EVALUATED.fullmatch(name)):
+                raise RunFolderError(
+                    f"{where} has a key {name!r} that no version of this format writes."
+                    f"{nearest(name, [key for key in known if key not in names])} "
+                    "It was edited: run the same command again."
+                )
+        for name, key in known.items():
+            if key.required and name not in names:
+                raise RunFolderError(f"{where} has no key {name!r}. It was edited or cut: run the same command again.")
+
+    @classmethod
+    def types_of(cls, name: str) -> frozenset[type]:
+        """Return the types that the value of a known key may be of."""
+        return cls.known_keys().get(name, EVALUATED_KEY).types
+
+    @classmethod
+    def check_type(cls, name: str, found: type, where: str) -> None:
+        """Refuse a value of a type that its key does not have, by a RunFolderError."""
+        types = cls.types_of(name)
+        if found not in types:
+            wanted = " or ".join(sorted(_word(kind) for kind in types))
+            raise RunFolderError(
+                f"{where}: {name!r} must be {wanted}; got {_word(found)}. Restore the file as it was written."
+            )
+
+
+def _word(kind: type) -> str:
+    return {NoneType: "null", dict: "object"}.get(kind, kind.__name__)
+
+
+def _array(value: Any, where: str) -> Ints:
+    try:
+        return np.array(value, dtype=np.int64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise RunFolderError(
+            f"{where} must hold whole numbers ({error}). Restore the file as it was written."
+        ) from None
+
+
+# ---------------------------------------------------------------------------------------------------------- rows
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RoundRow(Record):
+    """What a round did: who trained, what it cost, how good the model then was. Row 0 stands before the first round."""
+
+    FILE = "rounds.jsonl"
+    REST = "evaluated"
+
+    round: int
+    cohort: Sequence[int]
+    weights: Sequence[float | None]  # of the clients in `cohort` whose reply counts
+    lost: Sequence[int]
+    metrics: Mapping[str, Sequence[float | None]] | None = None  # what the replies measured
+    train_loss: float | None = nan  # None: no reply counted; not there in row 0
+    bytes_down: int
+    bytes_up: int
+    bytes_total: int  # of all rounds so far
+    probe_bytes: int  # part of `bytes_down` and `bytes_up`
+    seconds: float | None = None  # simulated; these and all up to `allocation` where there is a radio
+    joules: float | None = None
+    probe_seconds: float | None = None
+    probe_joules: float | None = None
+    seconds_total: float | None = None
+    joules_total: float | None = None
+    allocation: Mapping[str, Sequence[float]] | None = None  # who got which share and frequency, by `ids`
+    remark: str | None = None  # of the selection policy
+    by_server: bool = False  # whether the server trained on its own data and no client was asked
+    clusters: Sequence[int] | None = None  # which model each participant has, where there are several
+    evaluated: Mapping[str, float | None]  # columns of `fedreach.evaluation.Evaluator`; null is not finite
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ClientLine(Record):
+    """Scores of the single clients of a population."""
+
+    FILE = "clients.jsonl"
+
+    round: int
+    population: str  # "participants", "unseen" or "local": each of the cohort by its own model
+    ids: Sequence[int]
+    examples: Sequence[int]  # that a client was evaluated on
+    accuracy: Sequence[float | None]
+    loss: Sequence[float | None]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Timing(Record):
+    """How long a round took."""
+
+    FILE = "timing.jsonl"
+
+    round: int
+    train_seconds: float | None = None  # without the evaluation
+    evaluate_seconds: float | None = None
+
+
+# ---------------------------------------------------------------------------------------------------- whole files
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RunRecord(Record):
+    """What was run. The first four make a run this run: it is gone on with by nothing else."""
+
+    FILE = "run.json"
+
+    method: str
+    seed: int
+    config: Mapping[str, Any]
+    code: Mapping[str, str]  # name of the user's own code -> digest of its file
+    environment: Mapping[str, Any]
+    git: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FederationRecord(Record):
+    """Who holds what and who takes part: n clients, c classes."""
+
+    FILE = "federation.json"
+
+    hash: str
+    dataset: Mapping[str, Any]
+    partition: Mapping[str, Any]
+    num_clients: int
+    num_classes: int  # 0 where clients did not tell their labels
+    label_counts: Ints  # (n, c), of the partition: what the server took of it stands in `server_data`
+    sizes: Ints  # (n,)
+    participants: Ints  # ids, increasing
+    unseen: Ints  # ids, increasing; empty if everybody takes part
+    participants_without_held_out_data: Ints
+    statistics: Mapping[str, Any]
+    noise: Mapping[str, Any] | None
+    server_data: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Result(Record):
+    """How a run ended."""
+
+    FILE = "result.json"
+
+    status: str  # "finished" or "failed"; a failed run has nothing but its error
+    rounds: int | None = None
+    best_round: int | None = None  # with the lowest loss on participants' held-out data
+    lengths: Mapping[str, int] | None = None  # of the files of rows, in bytes
+    error: str | None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ComparisonRecord(Record):
+    """Several methods with several seeds."""
+
+    FILE = "comparison.json"
+
+    name: str
+    baseline: str
+    target_accuracy: float | None
+    methods: Sequence[str]
+    seeds: Sequence[int]
+    runs: Mapping[str, Mapping[str, str]]  # method -> seed -> folder, relative to this one
+    config: Mapping[str, Any]

@@ -1,16 +1,23 @@
-"""Locks, lengths and digests of files."""
+"""A folder whose files are written whole or not at all, or grow line by line; and digests of what is in them."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+import time
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import IO, Any
 
 import numpy as np
 
 from fedreach.arrays import AnyArray
+from fedreach.errors import RunFolderError
 
 try:
     import fcntl
@@ -20,7 +27,113 @@ except ImportError:  # Windows has no such lock; two processes on one folder are
 LOCK_SECONDS = 5.0  # a worker whose comparison was killed ends within a round
 
 
-def taken(file: IO[str]) -> bool:
+class Folder:
+    """A folder that one process writes to at a time, however that process ends."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._files: dict[str, IO[bytes]] = {}  # of lines, kept open: opening one takes as long as writing a line
+        weakref.finalize(self, _close, self._files)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from writing to the folder; the lock ends with the process, however that ends."""
+        with self.disk(".lock"):
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = (self.path / ".lock").open("w")
+        with file:
+            until = time.monotonic() + LOCK_SECONDS
+            while not _taken(file):
+                if time.monotonic() > until:
+                    raise RunFolderError(
+                        f"Another process is writing to {self.path}. Wait for it, or choose another folder with --out."
+                    )
+                time.sleep(0.1)
+            for left in self.path.glob(".*.*"):
+                if left.suffix[1:].isdigit():  # half-written by a process that was killed
+                    left.unlink()
+            try:
+                yield
+            finally:
+                self.close()
+
+    def close(self) -> None:
+        """Close the files of lines; the next line opens them again."""
+        _close(self._files)
+
+    # ------------------------------------------------------------------------------------------------- whole files
+
+    @contextmanager
+    def whole(self, name: str) -> Iterator[Path]:
+        """Hand out a temporary path and put it in place once it is written."""
+        temporary = self.path / f".{name}.{os.getpid()}"
+        with self.disk(name):
+            self.path.mkdir(parents=True, exist_ok=True)
+            try:
+                yield temporary
+                temporary.replace(self.path / name)
+            finally:
+                temporary.unlink(missing_ok=True)
+
+    def write_once(self, name: str, text: str) -> None:
+        """Write a file whole unless there is one: of all who try, one succeeds."""
+        with self.disk(name):
+            self.path.mkdir(parents=True, exist_ok=True)
+            with NamedTemporaryFile("w", dir=self.path, prefix=".", suffix=f".{os.getpid()}", encoding="utf-8") as own:
+                own.write(text)
+                own.flush()
+                with suppress(FileExistsError):
+                    os.link(own.name, self.path / name)
+
+    # ------------------------------------------------------------------------------------------------------- lines
+
+    def append_line(self, name: str, line: str) -> None:
+        """Append a line to a file, which is made if it is not there."""
+        with self.disk(name):
+            if name not in self._files:
+                self._files[name] = (self.path / name).open("ab", buffering=0)
+            left = line.encode() + b"\n"
+            while left:  # a disk that fills up takes some of it before it says so
+                left = left[self._files[name].write(left) :]
+
+    def lines(self, name: str) -> Iterator[str]:
+        """Yield the lines of a file; none where there is no file. A last line that was cut off is left out."""
+        path = self.path / name
+        if path.exists():
+            with path.open(encoding="utf-8", newline="\n") as file:
+                yield from (line for line in file if line.endswith("\n"))
+
+    def length(self, name: str) -> int:
+        """Return how many bytes a file holds; 0 where there is none."""
+        if name in self._files:
+            return self._files[name].tell()
+        try:
+            return (self.path / name).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    @contextmanager
+    def disk(self, name: str) -> Iterator[None]:
+        """Say what to do where a file cannot be written."""
+        try:
+            yield
+        except OSError as error:
+            what, repeat = error.strerror, " and repeat the command: it goes on from the last checkpoint."
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                remedy = "Free some space" + repeat
+            elif error.errno in (errno.EEXIST, errno.ENOTDIR):
+                what, remedy = "a file stands where a folder is needed", "Choose another folder with --out."
+            else:
+                remedy = "Make the folder writable" + repeat
+            raise RunFolderError(f"{self.path / name} cannot be written: {what}. {remedy}") from error
+
+
+def _close(files: dict[str, IO[bytes]]) -> None:
+    for name in list(files):
+        files.pop(name).close()
+
+
+def _taken(file: IO[str]) -> bool:
     """Take the lock of a file; return False where another process has it."""
     if fcntl is not None:
         try:
@@ -38,11 +151,3 @@ def digest_of(arrays: Mapping[str, AnyArray], record: Mapping[str, Any]) -> str:
         digest.update(f"{key} {array.dtype} {array.shape};".encode())
         digest.update(array.reshape(-1).view(np.uint8).data if array.size else b"")
     return digest.hexdigest()
-
-
-def length_of(path: Path) -> int:
-    """Return how many bytes a file holds; 0 where there is none."""
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0

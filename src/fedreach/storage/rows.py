@@ -79,7 +79,7 @@ class StoredRow:
 
 
 @dataclass(frozen=True)
-class Layout:
+class RowLayout:
     """How vectors are kept: (n, width) numbers, `each` clients together, so that they are copied and stored as one."""
 
     n: int
@@ -97,7 +97,7 @@ class Layout:
         return RowFile(path, self.each * self.stored_width, self.dtype, () if taken is None else taken.tolist())
 
 
-class Part:
+class Block:
     """Vectors that are kept together: in main memory, in a file, or in both."""
 
     __slots__ = ("stored", "values")
@@ -116,23 +116,23 @@ class Part:
         return file.read(number).reshape(-1, width)[:, columns]
 
 
-class Home:
+class Backing:
     """The file of a memory and of all that came from it; where there is none yet, the first checkpoint brings one."""
 
     def __init__(self, file: RowFile | None, *, on_disk: bool) -> None:
         self.file, self.on_disk = file, on_disk
 
-    def part(self, values: AnyArray) -> Part:
+    def block(self, values: AnyArray) -> Block:
         """Return new vectors, stored where they belong."""
         if self.file is None or not self.on_disk:
-            return Part(values)
-        return Part(None, self.file.write(values))
+            return Block(values)
+        return Block(None, self.file.write(values))
 
-    def store(self, part: Part, width: int) -> int:
+    def store(self, block: Block, width: int) -> int:
         """Return the place of vectors in the file, where they are written unless they stand there."""
         assert self.file is not None  # brought by `ClientMemory.places`
-        if part.stored is None or part.stored.file is not self.file:
-            part.stored = self.file.write(part.read(width))
+        if block.stored is None or block.stored.file is not self.file:
+            block.stored = self.file.write(block.read(width))
             if self.on_disk:
-                part.values = None
-        return part.stored.number
+                block.values = None
+        return block.stored.number

@@ -12,7 +12,7 @@ import numpy as np
 from fedreach.arrays import AnyArray, Float32s, Ints
 from fedreach.errors import RunFolderError
 from fedreach.storage.float16 import packed, scaled, unpacked
-from fedreach.storage.rows import ALL, Dtype, Home, Layout, Part, StoredRow
+from fedreach.storage.rows import ALL, Backing, Block, Dtype, RowLayout, StoredRow
 
 
 class ClientMemory:
@@ -30,8 +30,8 @@ class ClientMemory:
         ([[1.0], [0.0]], (3, 2))
     """
 
-    def __init__(self, layout: Layout, parts: tuple[Part | None, ...], home: Home) -> None:
-        self.layout, self.parts, self.home = layout, parts, home
+    def __init__(self, layout: RowLayout, blocks: tuple[Block | None, ...], backing: Backing) -> None:
+        self.layout, self.blocks, self.backing = layout, blocks, backing
 
     @classmethod
     def zeros(
@@ -55,9 +55,9 @@ class ClientMemory:
             on_disk: Whether vectors leave main memory; default: if there is a path. Without one, into a nameless file
                 in the folder for temporary files.
         """
-        layout, leaves = Layout(n, width, dtype, each), path is not None if on_disk is None else on_disk
+        layout, leaves = RowLayout(n, width, dtype, each), path is not None if on_disk is None else on_disk
         file = layout.file(path) if path is not None or leaves else None
-        return cls(layout, (None,) * -(-n // each), Home(file, on_disk=leaves))
+        return cls(layout, (None,) * -(-n // each), Backing(file, on_disk=leaves))
 
     @classmethod
     def stored(
@@ -76,7 +76,7 @@ class ClientMemory:
         Raises:
             RunFolderError: If the file is shorter than that.
         """
-        layout = Layout(len(places) if n is None else n, width, dtype, each)
+        layout = RowLayout(len(places) if n is None else n, width, dtype, each)
         taken = places[places >= 0]
         needed = (int(places.max(initial=-1)) + 1) * layout.each * layout.stored_width * np.dtype(dtype).itemsize
         present = path.stat().st_size if path.exists() else 0
@@ -86,11 +86,11 @@ class ClientMemory:
                 "Put it back, or move the run folder away to start this run anew."
             )
         file = layout.file(path, taken)
-        parts = [None if place < 0 else Part(None, StoredRow(file, int(place))) for place in places]
-        for part in parts if not on_disk else ():
-            if part is not None:
-                part.values = part.read(layout.stored_width)
-        return cls(layout, tuple(parts), Home(file, on_disk=on_disk))
+        blocks = [None if place < 0 else Block(None, StoredRow(file, int(place))) for place in places]
+        for block in blocks if not on_disk else ():
+            if block is not None:
+                block.values = block.read(layout.stored_width)
+        return cls(layout, tuple(blocks), Backing(file, on_disk=on_disk))
 
     def places(self, path: Path | None = None) -> Ints:
         """Return where in its file all vectors stand, -1 for zeros, and hand them to the operating system.
@@ -98,14 +98,16 @@ class ClientMemory:
         Args:
             path: File to which they move, if they are not there yet. Only what is not stored there is written.
         """
-        home = self.home
-        if path is not None and (home.file is None or home.file.path != path):
-            home.file = self.layout.file(path)
-        assert home.file is not None  # or there are no places
+        backing = self.backing
+        if path is not None and (backing.file is None or backing.file.path != path):
+            backing.file = self.layout.file(path)
+        assert backing.file is not None  # or there are no places
         width = self.layout.stored_width
-        found = np.array([-1 if part is None else home.store(part, width) for part in self.parts], dtype=np.int64)
-        home.file.flush()
-        return found
+        found = np.array(
+            [-1 if block is None else backing.store(block, width) for block in self.blocks], dtype=np.int64
+        )
+        backing.file.flush()
+        return np.array(found, dtype=np.int64)
 
     # ---------------------------------------------------------------------------------------- reading and writing
 
@@ -113,26 +115,26 @@ class ClientMemory:
         """Return the (k, p) vectors of these clients, or these columns of them."""
         begin, end, _ = columns.indices(self.layout.width)
         result = np.zeros((len(positions), max(0, end - begin)), np.float32)
-        for number, mine, inside in self._by_part(positions):
-            part = self.parts[number]
-            if part is not None:
-                result[mine] = self._numbers(part, begin, end)[inside]
+        for number, mine, inside in self._by_block(positions):
+            block = self.blocks[number]
+            if block is not None:
+                result[mine] = self._numbers(block, begin, end)[inside]
         return result
 
     def written(self, positions: Ints, values: Float32s) -> ClientMemory:
         """Return the memory with (k, p) new vectors."""
         width, each = self.layout.stored_width, self.layout.each
         rows = packed(values) if self.layout.dtype == "float16" else values
-        parts = list(self.parts)
-        for number, mine, inside in self._by_part(positions):
+        blocks = list(self.blocks)
+        for number, mine, inside in self._by_block(positions):
             if each == 1:
                 new = np.array(rows[mine[-1:]], self.layout.dtype)
             else:
-                old = parts[number]
+                old = blocks[number]
                 new = np.zeros((each, width), self.layout.dtype) if old is None else old.read(width).copy()
                 new[inside] = rows[mine]
-            parts[number] = self.home.part(new)
-        return ClientMemory(self.layout, tuple(parts), self.home)
+            blocks[number] = self.backing.block(new)
+        return ClientMemory(self.layout, tuple(blocks), self.backing)
 
     def kept(self, values: Float32s) -> Float32s:
         """Return (k, p) vectors as they come back once they are written."""
@@ -142,7 +144,7 @@ class ClientMemory:
         """Return a memory of these clients alone, which shares their vectors where they are kept one by one."""
         layout = replace(self.layout, n=len(positions))
         if layout.each == 1:
-            return ClientMemory(layout, tuple(self.parts[i] for i in positions.tolist()), self.home)
+            return ClientMemory(layout, tuple(self.blocks[i] for i in positions.tolist()), self.backing)
         alone = ClientMemory.zeros(layout.n, layout.width, dtype=layout.dtype, each=layout.each)
         return alone.written(np.arange(layout.n), self.read(positions))
 
@@ -151,23 +153,23 @@ class ClientMemory:
         if self.layout.each > 1:
             return self.written(positions, np.zeros((len(positions), self.layout.width), np.float32))
         gone = set(positions.tolist())
-        parts = tuple(None if i in gone else part for i, part in enumerate(self.parts))
-        return ClientMemory(self.layout, parts, self.home)
+        blocks = tuple(None if i in gone else block for i, block in enumerate(self.blocks))
+        return ClientMemory(self.layout, blocks, self.backing)
 
-    def _by_part(self, positions: Ints) -> Iterator[tuple[int, Ints, Ints]]:
-        """Yield each part that holds some of them, which they are, and where in the part they stand."""
+    def _by_block(self, positions: Ints) -> Iterator[tuple[int, Ints, Ints]]:
+        """Yield each block that holds some of them, which they are, and where in the block they stand."""
         if len(positions) == 0:
             return
-        part, inside = np.divmod(positions, self.layout.each)
-        order = np.argsort(part, kind="stable")
-        for mine in np.split(order, np.flatnonzero(np.diff(part[order])) + 1):
-            yield int(part[mine[0]]), mine, inside[mine]
+        block, inside = np.divmod(positions, self.layout.each)
+        order = np.argsort(block, kind="stable")
+        for mine in np.split(order, np.flatnonzero(np.diff(block[order])) + 1):
+            yield int(block[mine[0]]), mine, inside[mine]
 
-    def _numbers(self, part: Part, begin: int, end: int) -> AnyArray:
+    def _numbers(self, block: Block, begin: int, end: int) -> AnyArray:
         width = self.layout.stored_width
         if self.layout.dtype == "float32":
-            return part.read(width, slice(begin, end))
-        return scaled(part.read(width, slice(begin + 1, end + 1)), part.read(width, slice(0, 1)))
+            return block.read(width, slice(begin, end))
+        return scaled(block.read(width, slice(begin + 1, end + 1)), block.read(width, slice(0, 1)))
 
     # ------------------------------------------------------------------------------------------------ like an array
 
@@ -199,9 +201,9 @@ class ClientMemory:
         begin, end, _ = columns.indices(self.layout.width)
         each, result = self.layout.each, np.zeros((max(0, last - first), max(0, end - begin)), np.float32)
         for at in range(first - first % each, last, each):
-            part, here, to = self.parts[at // each], max(at, first), min(at + each, last)
-            if part is not None:
-                result[here - first : to - first] = self._numbers(part, begin, end)[here - at : to - at]
+            block, here, to = self.blocks[at // each], max(at, first), min(at + each, last)
+            if block is not None:
+                result[here - first : to - first] = self._numbers(block, begin, end)[here - at : to - at]
         return result
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> AnyArray:

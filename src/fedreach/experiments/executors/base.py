@@ -17,8 +17,8 @@ Message = dict[str, Any]
 class Worker(Protocol):
     """A process somewhere that runs one job after the other. A worker may be started again after it died."""
 
-    def start(self, hear: Callable[[Message], None]) -> None:
-        """Start the process; what it says is handed to `hear`, which may be called from another thread.
+    def start(self, on_message: Callable[[Message], None]) -> None:
+        """Start the process; what it says is handed to `on_message`, which may be called from another thread.
 
         ``{"ready": true}`` comes first and once, then what the job at hand says: ``{"round": 3, ...}`` after every
         round and ``{"ended": ...}``. ``{"died": cause}`` is the last; ``{"refused": reason}`` says that this machine

@@ -64,7 +64,7 @@ class Process:
         self.log, self.threads, self.environment, self.folder = log, threads, environment or {}, folder
         self.process: subprocess.Popen[str] | None = None
 
-    def start(self, hear: Callable[[Message], None]) -> None:
+    def start(self, on_message: Callable[[Message], None]) -> None:
         """Start the process; it takes jobs at once."""
         # A session of its own: Ctrl-C reaches the comparison only, which passes it on once.
         with self.log.open("a") as log:
@@ -80,17 +80,17 @@ class Process:
                 env={**os.environ, **self.environment},
                 cwd=self.folder,
             )
-        hear({"ready": True})
-        threading.Thread(target=self._listen, args=(self.process, hear), daemon=True).start()
+        on_message({"ready": True})
+        threading.Thread(target=self._listen, args=(self.process, on_message), daemon=True).start()
 
-    def _listen(self, process: subprocess.Popen[str], hear: Callable[[Message], None]) -> None:
+    def _listen(self, process: subprocess.Popen[str], on_message: Callable[[Message], None]) -> None:
         assert process.stdout is not None  # opened as a pipe
         with process.stdout as lines:
             for line in lines:
                 if line.endswith("\n"):  # else the process was killed as it wrote
-                    hear(json.loads(line))
+                    on_message(json.loads(line))
         code = process.wait()
-        hear({"died": f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"})
+        on_message({"died": f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"})
 
     def send(self, job: Message) -> None:
         """Hand out a job."""

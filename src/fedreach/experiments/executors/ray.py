@@ -122,25 +122,25 @@ class RayWorker:
         self.ready = False
         self.thread: threading.Thread
 
-    def start(self, hear: Callable[[Message], None]) -> None:
+    def start(self, on_message: Callable[[Message], None]) -> None:
         """Ask for a host; it says that it is ready when the cluster has a place for it."""
         self.ready = False
         self.host = self.hosts.remote(self.site, self.threads)
-        self.thread = threading.Thread(target=self._listen, args=(self.host, hear), daemon=True)
+        self.thread = threading.Thread(target=self._listen, args=(self.host, on_message), daemon=True)
         self.thread.start()
 
-    def _listen(self, host: Any, hear: Callable[[Message], None]) -> None:
+    def _listen(self, host: Any, on_message: Callable[[Message], None]) -> None:
         try:
             while True:
                 for message in self.ray.get(host.hear.remote()):
                     self.ready |= "ready" in message
                     if "died" in message:
                         self.ray.kill(host)  # its place is free then
-                    hear(message)
+                    on_message(message)
                     if "died" in message:
                         return
         except self.ray.exceptions.RayError:
-            hear({"died": "Ray lost its worker or its node"})
+            on_message({"died": "Ray lost its worker or its node"})
 
     def send(self, job: Message) -> None:
         """Hand out a job."""

@@ -5,30 +5,36 @@ from __future__ import annotations
 import queue
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedreach.errors import ConfigError, TrainingError
 from fedreach.experiments.executors.base import LOG, Message, Worker
-from fedreach.experiments.jobs import Job, Told
+from fedreach.experiments.jobs import ComparisonCallback, ComparisonStatus, Job
 
 
-class Crew:
+class Scheduler:
     """The workers of a comparison, and who runs what.
 
     Args:
         workers: Not started yet.
         tries: How often a job is begun, at most, where the process that runs it dies.
         waiting: Jobs, the first one first.
-        told: Is kept up to date.
+        status: Is kept up to date.
         out: Folder of the comparison.
         base: Folder that paths in the experiments are relative to.
     """
 
     def __init__(
-        self, workers: Sequence[Worker], tries: int, waiting: Sequence[Job], told: Told, out: Path, base: Path
+        self,
+        workers: Sequence[Worker],
+        tries: int,
+        waiting: Sequence[Job],
+        status: ComparisonStatus,
+        out: Path,
+        base: Path,
     ) -> None:
-        self.alive, self.tries, self.told, self.out, self.base = list(workers), tries, told, out, base
+        self.alive, self.tries, self.status, self.out, self.base = list(workers), tries, status, out, base
         self.waiting = list(waiting)
         self.free: list[Worker] = []
         self.busy: dict[Worker, Job] = {}
@@ -36,21 +42,22 @@ class Crew:
         self.log = out / LOG
         self.messages: queue.SimpleQueue[tuple[Worker, Message]] = queue.SimpleQueue()
 
-    def work(self, tell: Callable[[Told], None]) -> None:
+    def work(self, callbacks: Sequence[ComparisonCallback]) -> None:
         """Run all jobs; where that is interrupted, those that run write their checkpoints."""
-        self.told.began = time.monotonic()
+        self.status.began = time.monotonic()
         started: list[Worker] = []
         try:
             for worker in self.alive:
                 started.append(worker)
                 self._start(worker)
             while self.waiting or self.busy:
-                self.told.ended = None
+                self.status.ended = None
                 self._take_in(*self.messages.get())
                 while self.free and self.waiting:
                     self._hand_out(self.free.pop(0))
-                if self.told.ended or self.told.running:
-                    tell(self.told)
+                if self.status.ended or self.status.running:
+                    for callback in callbacks:
+                        callback.update(self.status)
         finally:
             for worker in started:
                 worker.end()
@@ -58,14 +65,14 @@ class Crew:
                 worker.wait()
 
     def _start(self, worker: Worker) -> None:
-        def hear(message: Message) -> None:
+        def on_message(message: Message) -> None:
             self.messages.put((worker, message))
 
-        worker.start(hear)
+        worker.start(on_message)
 
     def _hand_out(self, worker: Worker) -> None:
         job = self.busy[worker] = self.waiting.pop(0)
-        self.told.running[job] = 0
+        self.status.running[job] = 0
         worker.send(
             {
                 "method": job.method,
@@ -89,18 +96,18 @@ class Crew:
             self.free.append(worker)
         else:
             job = self.busy[worker]
-            self.told.fresh_rounds += 1
-            self.told.running[job] = message["round"]
+            self.status.fresh_rounds += 1
+            self.status.running[job] = message["round"]
             if "id_accuracy" in message:
-                self.told.latest[job] = message
+                self.status.latest[job] = message
 
     def _end(self, job: Job, error: str | None) -> None:
         if error is None:
-            self.told.finished.append(job)
+            self.status.finished.append(job)
         else:
-            self.told.failed[job] = error
-        del self.told.running[job]
-        self.told.ended = job
+            self.status.failed[job] = error
+        del self.status.running[job]
+        self.status.ended = job
 
     def _replace(self, worker: Worker, cause: str) -> None:
         """Start a worker again whose process died, and have its job tried again where it is not the job's fault."""
@@ -115,7 +122,7 @@ class Crew:
         if self.deaths[job] < self.tries:
             with self.log.open("a", encoding="utf-8") as log:
                 log.write(f"{job.label}: its process died ({cause}); it goes on from its last checkpoint.\n")
-            del self.told.running[job]
+            del self.status.running[job]
             self.waiting.insert(0, job)
         else:
             often = f", as in all {self.tries} tries" if self.tries > 1 else ""

@@ -17,13 +17,17 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedreach.config.sections import Experiment
 from fedreach.errors import FedReachError
+from fedreach.experiments.executors.base import Message
 from fedreach.experiments.run import run
-from fedreach.runs.loop import Progress
+from fedreach.runs.callbacks import Callback
+from fedreach.runs.schema import RoundRow, Timing
 from fedreach.storage.files import LOCK_SECONDS
 
 FORSAKEN_SECONDS = LOCK_SECONDS - 1.0
@@ -69,26 +73,33 @@ def main() -> None:
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1, encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
-    def send(message: dict[str, Any]) -> None:
+    def send(message: Message) -> None:
         try:
             out.write(json.dumps(message) + "\n")
         except BrokenPipeError:
             raise KeyboardInterrupt from None  # nobody listens any more
 
-    def tell(progress: Progress) -> None:
-        shown = {key: progress.row[key] for key in ("id_accuracy", "unseen_accuracy") if key in progress.row}
-        send({"round": progress.round, "rounds": progress.rounds, **shown})
-
     signal.signal(signal.SIGINT, _interrupt_once)
     jobs = _Jobs()
     while (job := jobs.next()) is not None:
-        send(_serve(job, tell))
+        send(_serve(job, _Rounds(send)))
 
 
-def _serve(job: dict[str, Any], tell: Any) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Rounds(Callback):
+    """Tells the comparison of each round."""
+
+    send: Callable[[Message], None]
+
+    def round(self, row: RoundRow, timing: Timing, lost: Mapping[int, str]) -> None:
+        shown = {key: row.evaluated[key] for key in ("id_accuracy", "unseen_accuracy") if key in row.evaluated}
+        self.send({"round": row.round, **shown})
+
+
+def _serve(job: Message, rounds: Callback) -> Message:
     """Run one job and return how it ended."""
     try:
-        result = run(
+        run(
             Experiment.model_validate(job["config"]),
             seed=job["seed"],
             folder=Path(job["folder"]),
@@ -96,9 +107,9 @@ def _serve(job: dict[str, Any], tell: Any) -> dict[str, Any]:
             threads=job.get("threads"),
             method=job["method"],
             agreed=Path(job["out"]),
-            tell=tell,
+            callbacks=[rounds],
         )
-        return {"ended": "finished", "result": result}
+        return {"ended": "finished"}
     except FedReachError as error:
         return {"ended": "failed", "error": str(error)}
     except Exception as error:  # a mistake of ours: told with its place, and the other runs go on

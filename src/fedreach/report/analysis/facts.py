@@ -37,9 +37,7 @@ def gather(comparison: Comparison) -> Facts:
         partition=_partition(runs),
         shared=shared,
         own=own,
-        software=_merge(
-            {"fedreach": r.version} | dict(r.environment) | {f"git.{k}": v for k, v in r.git.items()} for r in runs
-        ),
+        software=_merge(dict(r.environment) | {f"git.{k}": v for k, v in r.git.items()} for r in runs),
         seconds=tuple(_seconds(comparison, method) for method in comparison.methods if comparison.counted(method)),
         troubled=tuple(
             (run.method, run.seed, run.status, str(run.last_round) if run.last_round >= 0 else "none", run.error or "")

@@ -13,7 +13,8 @@ import numpy as np
 
 from fedreach.arrays import Bools
 from fedreach.errors import RunFolderError
-from fedreach.report.values import Columns, Floats, Ints, Partition, Replies
+from fedreach.report.values import Columns, Floats, Ints, RoundsTable
+from fedreach.runs.schema import FederationRecord
 from fedreach.theory.divergence import kl_divergence
 from fedreach.theory.entropy import label_entropy
 
@@ -22,7 +23,7 @@ BLOCK = 2**20  # differences of label shares that are held at a time
 WHOLE = 1e-3  # weights of one model sum to 1 up to this
 
 
-def terms(partition: Partition, replies: Replies, rounds: Floats, path: Path) -> Columns:
+def terms(partition: FederationRecord, replies: RoundsTable, rounds: Floats, path: Path) -> Columns:
     """Return the terms of one run; (t,) each for t rounds, nan in rounds of which it cannot be said.
 
     With weights w_i of the k clients averaged in a round, their label distributions p_i, that of all clients' examples
@@ -90,7 +91,7 @@ class References:
     pooled: float  # TV between all participants' examples together and all clients': what no selection can mend
 
 
-def references(partition: Partition) -> References:
+def references(partition: FederationRecord) -> References:
     """Return the terms that the choice of clients and weights does not change."""
     entropy = label_entropy(partition.label_counts)
     own, unseen = entropy[partition.participants], entropy[partition.unseen]

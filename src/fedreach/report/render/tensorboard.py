@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from fedreach.errors import ConfigError
-from fedreach.report.reading import read
+from fedreach.report.load import read
 from fedreach.report.values import Floats, Run
 
 GROUPS = ("id", "unseen", "test", "participation_gap", "bytes", "seconds", "joules")

@@ -9,7 +9,8 @@ import numpy as np
 from fedreach.report.analysis.statistics import Spread, spread
 from fedreach.report.analysis.theory import References, references
 from fedreach.report.render.tables import Table, percent
-from fedreach.report.values import Comparison, Partition, Run
+from fedreach.report.values import Comparison, Run
+from fedreach.runs.schema import FederationRecord
 from fedreach.theory.incomplete_participation import worst_case_error
 
 CAPTION = "What the bounds look at"
@@ -200,7 +201,7 @@ def references_of(comparison: Comparison) -> References:
     return References(*map(float, means))
 
 
-def _worst_case(partition: Partition) -> str:
+def _worst_case(partition: FederationRecord) -> str:
     clients, participants = len(partition.label_counts), len(partition.participants)
     error = worst_case_error(participants, clients)
     return (

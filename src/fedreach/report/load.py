@@ -1,0 +1,348 @@
+"""Run folders -> values: what happened in each round, to whom, and how each run ended.
+
+Runs under way are read as they stand. Rows are read by columns: one `json.loads` for all lines, one look at the keys of
+all rows that have the same ones; only what is wrong is then looked for line by line.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedreach.errors import RunFolderError
+from fedreach.report.analysis.airtime import airtime
+from fedreach.report.analysis.theory import terms
+from fedreach.report.values import ClientScores, Comparison, Floats, RoundsTable, Run
+from fedreach.runs.schema import (
+    FORMAT,
+    NUMBERS,
+    ClientLine,
+    ComparisonRecord,
+    FederationRecord,
+    Record,
+    Result,
+    RoundRow,
+    RunRecord,
+    Timing,
+)
+
+R = TypeVar("R", bound=Record)
+
+
+def read(folders: Sequence[Path]) -> Comparison:
+    """Read comparisons and single runs into one comparison.
+
+    Args:
+        folders: Folders with a ``comparison.json`` or a ``run.json``. Methods keep the order in which they
+            are met; the first folder's baseline (for a run: its method) is the baseline.
+
+    Raises:
+        RunFolderError: If a folder is not a run folder, a file is missing, damaged or of another format, or
+            the same method and seed come twice.
+    """
+    if not folders:
+        raise RunFolderError("a report needs at least one folder; got none. Name the folder given as `--out`.")
+    parts = [_read_folder(Path(folder)) for folder in folders]
+    runs = tuple(run for part in parts for run in part.runs)
+    met: dict[tuple[str, int], Path] = {}
+    for folder, part in zip(folders, parts, strict=True):
+        for run in part.runs:
+            key = (run.method, run.seed)
+            if key in met:
+                raise RunFolderError(
+                    f"method {run.method!r} with seed {run.seed} is in {met[key]} and again in {folder}. "
+                    "Report them apart, or leave one out."
+                )
+            met[key] = folder
+    absent = tuple(key for part in parts for key in part.absent if key not in met)
+    targets = [part.target_accuracy for part in parts if part.target_accuracy is not None]
+    return Comparison(
+        name=parts[0].name,
+        baseline=parts[0].baseline,
+        target_accuracy=targets[0] if targets else None,
+        methods=tuple(dict.fromkeys(method for part in parts for method in part.methods)),
+        seeds=tuple(sorted({seed for part in parts for seed in part.seeds})),
+        runs=runs,
+        absent=absent,
+        config=parts[0].config,
+    )
+
+
+def _read_folder(folder: Path) -> Comparison:
+    if (folder / ComparisonRecord.FILE).exists():
+        return _read_comparison(folder)
+    if (folder / RunRecord.FILE).exists():
+        run = read_run(folder)
+        return Comparison(folder.name, run.method, None, (run.method,), (run.seed,), (run,), (), run.config)
+    raise RunFolderError(
+        f"{folder} is not a run folder: it holds neither comparison.json nor run.json. "
+        "Name the folder that `fedreach run` or `fedreach compare` wrote with `--out`."
+    )
+
+
+def _read_comparison(folder: Path) -> Comparison:
+    stored = _record(folder, ComparisonRecord)
+    methods, path = list(stored.methods), folder / ComparisonRecord.FILE
+    if stored.baseline not in methods:
+        raise RunFolderError(f"{path}: 'baseline' must be one of 'methods' {methods}; got {stored.baseline!r}.")
+    runs, absent = [], []
+    for method, places in stored.runs.items():
+        for seed, place in places.items():
+            if (folder / place).exists():
+                runs.append(read_run(folder / place, str(place)))
+            else:
+                absent.append((method, int(seed)))
+    for run in runs:
+        if run.method not in methods:
+            raise RunFolderError(
+                f"{folder / run.path / RunRecord.FILE}: 'method' must be one of {methods}; got {run.method!r}."
+            )
+    return Comparison(
+        name=stored.name,
+        baseline=stored.baseline,
+        target_accuracy=stored.target_accuracy,
+        methods=tuple(methods),
+        seeds=tuple(stored.seeds),
+        runs=tuple(sorted(runs, key=lambda run: (methods.index(run.method), run.seed))),
+        absent=tuple(absent),
+        config=stored.config,
+    )
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Hold off Python's search for cycles: it would walk through all rows and figures, again and again."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+@no_collection()
+def read_run(folder: Path, path: str | None = None) -> Run:
+    """Read one run folder.
+
+    Args:
+        folder: The folder with ``run.json``.
+        path: What the report calls it; the folder's name if not given.
+
+    Raises:
+        RunFolderError: If a file is missing, damaged or of another format.
+    """
+    head, federation = _record(folder, RunRecord), _record(folder, FederationRecord)
+    if federation.label_counts.ndim != 2:
+        shape = federation.label_counts.shape
+        raise RunFolderError(
+            f"{folder / FederationRecord.FILE}: 'label_counts' must be clients x classes; got shape {shape}."
+        )
+    result = _record(folder, Result) if (folder / Result.FILE).exists() else None
+    if result is not None and result.status not in ("finished", "failed"):
+        raise RunFolderError(f"{folder / Result.FILE}: 'status' must be 'finished' or 'failed'; got {result.status!r}.")
+    whole = result is not None and result.status == "finished"
+    rows = read_lines(folder / RoundRow.FILE, whole=whole)
+    rounds = columns(rows, RoundRow, folder / RoundRow.FILE)
+    table = rounds_table(rows, rounds["round"], folder / RoundRow.FILE)
+    return Run(
+        path=path or folder.name,
+        method=head.method,
+        seed=head.seed,
+        config=head.config,
+        environment=head.environment,
+        git=head.git or {},
+        partition=federation,
+        rounds=rounds,
+        theory=terms(federation, table, rounds["round"], folder / RoundRow.FILE),
+        airtime=airtime(rows, folder / RoundRow.FILE),
+        replies=table,
+        clients=last_scores(folder / ClientLine.FILE, whole, bool(len(federation.unseen))),
+        timing=columns(read_lines(folder / Timing.FILE, whole=whole), Timing, folder / Timing.FILE),
+        status="unfinished" if result is None else result.status,
+        best_round=None if result is None else result.best_round,
+        error=None if result is None else result.error,
+    )
+
+
+# --------------------------------------------------------------------------------------------------------- files
+
+
+def _record(folder: Path, shape: type[R]) -> R:
+    path = folder / shape.FILE
+    try:
+        value = json.loads(_text(path))
+    except json.JSONDecodeError as error:
+        raise RunFolderError(
+            f"{path} is not JSON ({error}). It was cut or edited: run the same command again."
+        ) from error
+    if not isinstance(value, dict):
+        raise RunFolderError(f"{path} must hold a JSON object; got {type(value).__name__}. Run the same command again.")
+    if value.get("format") != FORMAT:
+        raise RunFolderError(
+            f"{path} must be of format {FORMAT}; got format {value.get('format')!r}. "
+            "Report it with the FedReach version that wrote it (key `fedreach` in run.json)."
+        )
+    return shape.of_json(value, str(path))
+
+
+def _text(path: Path, *, whole: bool = True) -> str:
+    """Return a file's text; of a run that has not ended what is there of it, up to the last line end."""
+    if not whole and not path.exists():
+        return ""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise RunFolderError(f"{path} is missing. Copy the run folder whole, or run the same command again.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunFolderError(f"{path} cannot be read: {error}. Check its permissions, or copy it again.") from error
+    return text if whole else text[: text.rfind("\n") + 1]
+
+
+def read_lines(path: Path, *, whole: bool = True) -> list[dict[str, Any]]:
+    """Return one object per line of a JSON Lines file.
+
+    Args:
+        path: The file.
+        whole: Whether the run has ended. If not, a missing file is empty, and a last line without its line
+            end is left out: it is still being written.
+
+    Raises:
+        RunFolderError: If a line is not a JSON object, or the file of an ended run is missing.
+    """
+    body = _text(path, whole=whole).strip()
+    try:
+        # One call for all lines is several times faster; only when it fails is the guilty line looked for.
+        rows: list[dict[str, Any]] = json.loads(f"[{body.replace(chr(10), ',')}]")
+        if len(rows) == body.count("\n") + 1 and all(isinstance(row, dict) for row in rows):
+            return rows
+    except json.JSONDecodeError:
+        pass
+    return [_line(path, number, line) for number, line in enumerate(body.split("\n"), 1) if line.strip()]
+
+
+def _line(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise RunFolderError(
+            f"{path}, line {number} is not JSON ({error.msg}). It was cut or edited: run the same command again."
+        ) from error
+    if not isinstance(value, dict):
+        raise RunFolderError(f"{path}, line {number} must be a JSON object; got {type(value).__name__}.")
+    return value
+
+
+# ---------------------------------------------------------------------------------------------------------- rows
+
+
+def columns(rows: Sequence[Mapping[str, Any]], shape: type[Record], path: Path) -> dict[str, Floats]:
+    """Return every number of the rows as a column, nan where a row has none.
+
+    Raises:
+        RunFolderError: If a row is not of this shape, or rounds do not increase.
+    """
+    found: dict[str, Floats] = {"round": np.full(len(rows), np.nan)}
+    # Rows with the same keys are read together: a few groups (evaluated or not), however many rounds.
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for place, row in enumerate(rows):
+        groups.setdefault(tuple(row), []).append(place)
+    for names, places in groups.items():
+        shape.check_keys(names, f"{path}, line {places[0] + 1}")
+        held = [rows[place] for place in places]
+        for name in names:
+            values, types = list(map(itemgetter(name), held)), shape.types_of(name)
+            for wrong in {*map(type, values)} - types:
+                line = next(place for place, value in zip(places, values, strict=True) if type(value) is wrong) + 1
+                shape.check_type(name, wrong, f"{path}, line {line}")
+            if types <= NUMBERS:
+                found.setdefault(name, np.full(len(rows), np.nan))[places] = np.array(values, np.float64)  # None is nan
+    rounds = found["round"]
+    wrong_places = np.flatnonzero(np.diff(rounds) <= 0)
+    if len(wrong_places):
+        place = int(wrong_places[0]) + 1
+        raise RunFolderError(
+            f"{path}, line {place + 1}: rounds must increase; got {rounds[place]:g} after {rounds[place - 1]:g}. "
+            "Two runs wrote into one folder: give each its own."
+        )
+    return found
+
+
+def rounds_table(rows: Sequence[Mapping[str, Any]], numbers: Floats, path: Path) -> RoundsTable:
+    """Return who was chosen, what each report weighed and measured; `numbers` are the rounds of the rows.
+
+    Raises:
+        RunFolderError: If a round does not have one weight, or one number of a measurement, per report.
+    """
+    cohorts: list[list[int]] = [row["cohort"] for row in rows]
+    weights: list[list[float]] = [row["weights"] for row in rows]
+    replied = []
+    for number, (row, cohort, weight) in enumerate(zip(rows, cohorts, weights, strict=True), 1):
+        lost = row["lost"]
+        # Weights may stand for the whole cohort (0 for the lost) or, as reports do, for those that replied.
+        ids = cohort if len(weight) == len(cohort) else [i for i in cohort if i not in lost]
+        if len(ids) != len(weight):
+            raise RunFolderError(
+                f"{path}, line {number}: there must be one weight per report; "
+                f"got {len(weight)} weights for {len(ids)} reports. Run the same command again."
+            )
+        replied.append(ids)
+    rounds = numbers.astype(np.int64)
+    return RoundsTable(
+        chosen_round=np.repeat(rounds, [len(ids) for ids in cohorts]),
+        chosen=_flat(cohorts, np.int64),
+        weight_round=np.repeat(rounds, [len(ids) for ids in replied]),
+        weight_client=_flat(replied, np.int64),
+        weight=_flat(weights, np.float64),
+        metrics=_metrics(rows, [len(ids) for ids in replied], path),
+    )
+
+
+def _metrics(rows: Sequence[Mapping[str, Any]], counts: Sequence[int], path: Path) -> dict[str, Floats]:
+    """Return what the replies of all rounds measured, laid end to end; `counts` are the replies of each round."""
+    held: list[Mapping[str, list[float]]] = [row.get("metrics", {}) for row in rows]
+    found = {}
+    for name in dict.fromkeys(chain.from_iterable(held)):
+        lists = [values.get(name) or [] for values in held]
+        for number, (values, count) in enumerate(zip(lists, counts, strict=True), 1):
+            if values and len(values) != count:
+                raise RunFolderError(
+                    f"{path}, line {number}: there must be one {name} per report; got {len(values)} for {count} "
+                    "reports. Run the same command again."
+                )
+        measured = np.repeat([bool(values) for values in lists], counts)
+        found[name] = np.full(len(measured), np.nan)
+        found[name][measured] = _flat(lists, np.float64)  # None is nan
+    return found
+
+
+def last_scores(path: Path, whole: bool, has_unseen: bool) -> dict[str, ClientScores]:
+    """Return each population's scores at its last evaluation."""
+    # Only the last evaluation is drawn, so the file is read from its end: it can be long.
+    wanted = {"participants", "unseen"} if has_unseen else {"participants"}
+    lines = _text(path, whole=whole).strip().split("\n")
+    scores: dict[str, ClientScores] = {}
+    for number in range(len(lines) if lines[0] else 0, 0, -1):
+        if wanted <= scores.keys():
+            break
+        line = ClientLine.of_json(_line(path, number, lines[number - 1]), f"{path}, line {number}")
+        if line.population not in scores:
+            scores[line.population] = ClientScores(
+                round=line.round,
+                ids=np.array(line.ids, dtype=np.int64),
+                accuracy=np.array(line.accuracy, dtype=np.float64),
+            )
+    return scores
+
+
+def _flat(lists: Iterable[Sequence[Any]], kind: type) -> NDArray[Any]:
+    return np.array(list(chain.from_iterable(lists)), dtype=kind)

@@ -1,0 +1,94 @@
+"""The loop runs what it is handed, from Python as from a file, and tells callbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedreach.data.federated import FederatedData
+from fedreach.evaluation import Evaluator
+from fedreach.report import read_run
+from fedreach.runs.callbacks import Callback
+from fedreach.runs.folder import RunFolder
+from fedreach.runs.loop import run_rounds
+from fedreach.runs.recorder import Recorder, note_failure
+from fedreach.runs.schema import Result, RoundRow, RunRecord, Timing
+from fedreach.testing.problems import tiny_simulation
+
+RUN = RunRecord(method="tiny", seed=0, config={}, code={}, environment={}, git=None)
+
+
+def go_on(path: Path, *callbacks: Callback, **options: Any) -> Result:
+    simulation = tiny_simulation()
+    recorder = Recorder(RunFolder(path), simulation.federation, simulation.engine.layout)
+    evaluator = Evaluator(simulation.engine, simulation.data, 0)
+    path.mkdir(exist_ok=True)
+    options = {"rounds": 4, "every": 2} | options
+    return run_rounds(RUN, simulation, evaluator, recorder, callbacks=callbacks, engine="as told", **options)
+
+
+class Diary(Callback):
+    """Notes what it is told."""
+
+    def __init__(self, fails_at: str = "") -> None:
+        self.told: list[str] = []
+        self.fails_at = fails_at
+
+    def note(self, line: str) -> None:
+        self.told.append(line)
+        if line == self.fails_at:
+            raise RuntimeError(f"no room for {line!r}")
+
+    def begin(self, run: RunRecord, data: FederatedData, engine: str) -> None:
+        self.note(f"begin {run.method}, {data.num_clients} clients, {engine}")
+
+    def round(self, row: RoundRow, timing: Timing, lost: Mapping[int, str]) -> None:
+        assert timing.round == row.round
+        assert (timing.evaluate_seconds is not None) == bool(row.evaluated)
+        self.note(f"round {row.round}{' evaluated' * bool(row.evaluated)}")
+
+    def end(self, result: Result) -> None:
+        self.note(f"end {result.status}")
+
+
+def test_callbacks_are_told_of_the_beginning_of_each_round_and_of_the_end(tmp_path: Path) -> None:
+    one, other = Diary(), Diary()
+    result = go_on(tmp_path / "run", one, other)
+    rounds = ["round 1", "round 2 evaluated", "round 3", "round 4 evaluated"]
+    assert one.told[1:] == other.told[1:] == [*rounds, "end finished"]
+    assert one.told[0].startswith("begin tiny, ")
+    assert one.told[0].endswith("clients, as told")
+    assert (result.status, result.rounds) == ("finished", 4)
+
+
+def test_a_run_from_python_is_read_like_any_other(tmp_path: Path) -> None:
+    result = go_on(tmp_path / "run")
+    run = read_run(tmp_path / "run")
+    assert (run.method, run.status, run.last_round, run.best_round) == ("tiny", "finished", 4, result.best_round)
+
+
+def test_what_a_callback_raises_ends_the_run_which_goes_on_from_there(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="no room for 'round 3'"):
+        go_on(tmp_path / "run", Diary("round 3"))
+    again = Diary()
+    go_on(tmp_path / "run", again)
+    assert again.told[1:] == ["round 4 evaluated", "end finished"]  # round 3 stands in the checkpoint
+    go_on(tmp_path / "whole")
+    for name in ("rounds.jsonl", "clients.jsonl", "last.safetensors", "checkpoint.safetensors", "result.json"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_a_run_that_had_finished_is_not_made_to_have_failed(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError) as error:
+        go_on(tmp_path / "run", Diary("end finished"))
+    folder = RunFolder(tmp_path / "run")
+    note_failure(folder, error.value)
+    assert folder.read(Result) is not None
+    assert read_run(tmp_path / "run").status == "finished"
+
+
+def test_patience_ends_a_run(tmp_path: Path) -> None:
+    assert go_on(tmp_path / "run", rounds=40, every=1, patience=1).rounds < 40  # type: ignore[operator]
