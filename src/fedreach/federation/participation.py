@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from fedreach.arrays import Bools
-from fedreach.errors import ConfigError
+from fedreach.errors import require
 
 
 class Participation(Protocol):
@@ -53,9 +53,7 @@ class Bernoulli:
     reply_prob: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("act_prob", "reply_prob"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ConfigError(f"Bernoulli.{name} must be in (0, 1]; got {getattr(self, name)}.")
+        require(self, act_prob="(0, 1]", reply_prob="(0, 1]")
 
     def available(self, n: int, rng: np.random.Generator) -> Bools:
         """Return n independent draws."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -10,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedreach.arrays import Float32s, Floats
-from fedreach.errors import ConfigError
+from fedreach.errors import require
 from fedreach.federation.values import Reports, State
 
 
@@ -46,8 +45,7 @@ class FedDyn:
     sends_state: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if not 0 < self.alpha < math.inf:
-            raise ConfigError(f"FedDyn.alpha must be positive; got {self.alpha}. Without a pull it is FedAvg.")
+        require(self, alpha="(0, inf): Without a pull it is FedAvg.")
 
     def correct(self, gradient: Any, params: Any, broadcast: Any, pull: Any, memory: Any) -> Any:
         """Return g + a_i (w - w0 + h_i)."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, get_args
 import numpy as np
 
 from fedreach.arrays import Float32s, Floats
-from fedreach.errors import ConfigError, nearest
+from fedreach.errors import require
 from fedreach.federation.values import Reports, State
 from fedreach.storage.rows import Dtype
 
@@ -48,11 +48,7 @@ class Scaffold:
     sends_state: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.memory_dtype not in get_args(Dtype):
-            raise ConfigError(
-                f"Scaffold.memory_dtype must be 'float32' or 'float16'; got {self.memory_dtype!r}."
-                + nearest(str(self.memory_dtype), get_args(Dtype))
-            )
+        require(self, memory_dtype=get_args(Dtype))
 
     def correct(self, gradient: Any, params: Any, broadcast: Any, drift: Any) -> Any:
         """Return g + (c - c_i)."""

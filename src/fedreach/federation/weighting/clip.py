@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedreach.arrays import Floats
-from fedreach.errors import ConfigError
+from fedreach.errors import ConfigError, require
 from fedreach.federation.protocols import Measurement, Weighting
 from fedreach.federation.values import Reports, State
 from fedreach.federation.weighting.nesting import checked_parts, measures_of, needs_of, weights_of
@@ -51,10 +51,7 @@ class Clip:
         checked_parts("Clip.inner", (self.inner,))
         if self.most is None and self.times_equal is None:
             raise ConfigError("Clip must have a limit: `most`, such as 0.3, or `times_equal`, such as 2.")
-        if self.most is not None and not 0 < self.most <= 1:
-            raise ConfigError(f"Clip.most must be above 0 and at most 1; got {self.most}.")
-        if self.times_equal is not None and not self.times_equal >= 1:
-            raise ConfigError(f"Clip.times_equal must be at least 1; got {self.times_equal}.")
+        require(self, most="(0, 1]", times_equal="[1, inf]")
 
     @property
     def needs(self) -> tuple[str, ...]:
