@@ -16,7 +16,7 @@ from fedreach.federation.traits import is_affine
 from fedreach.federation.values import Reports, State
 from fedreach.federation.weighting import Equal
 from fedreach.streams import generator
-from fedreach.testing.law import Subject, broken, law, told
+from fedreach.testing.law import Subject, broken, law, same, told
 from fedreach.testing.laws.any_part import Given, Outcome, Playing, as_it_is, options_are_all_it_is
 from fedreach.testing.laws.solver_methods import METHOD_LAWS
 
@@ -151,13 +151,14 @@ def _runs() -> list[str]:
 
 @law(_runs)
 def stops_where_the_clients_balance(subject: Subject, given: str) -> None:
-    """With memory, training stops only where a weighted sum of the clients' gradients is zero, whoever is away.
+    """Where clients follow their memory, training stops only where a weighted sum of their gradients is zero.
 
-    There their gradients point opposite ways. FedAvg stops elsewhere: local steps bias it.
+    There their gradients point opposite ways, whoever is away. FedAvg stops elsewhere: local steps bias it. A memory
+    that only the server learns of, such as the number of local steps by which FedNova divides, leaves this bias.
 
     Reference: specification, section 1.4
     """
-    if isinstance(subject.part, MemorySolver):
+    if isinstance(subject.part, MemorySolver) and _clients_follow_it(subject.part):
         must_balance(subject.part, given)
 
 
@@ -241,6 +242,17 @@ def _states(solver: Any, given: ClientStack) -> Iterator[tuple[int, State]]:
 
 def _remembers(solver: Any) -> bool:
     return hasattr(solver, "prepare")  # and not `isinstance`, which sees no methods of a `Watched` solver
+
+
+def _clients_follow_it(solver: MemorySolver) -> bool:
+    """Say whether what clients are handed depends on their memory."""
+    *_, given = stacks()
+    blank = replace(given, memory=np.zeros_like(given.memory))
+    for _, state in _states(solver, given):
+        handed, without = (_terms(solver, stack, state) for stack in (given, blank))
+        if any(not same(handed[key], without[key]) for key in handed):
+            return True
+    return False
 
 
 def _concluded(solver: MemorySolver, given: ClientStack, state: State, kept: Float32s) -> tuple[Floats, State]:
