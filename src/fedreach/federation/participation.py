@@ -32,7 +32,6 @@ class Always:
     """
 
     def available(self, n: int, rng: np.random.Generator) -> Bools:
-        """Return n times True."""
         return np.ones(n, np.bool_)
 
 
@@ -56,11 +55,9 @@ class Bernoulli:
         require(self, act_prob="(0, 1]", reply_prob="(0, 1]")
 
     def available(self, n: int, rng: np.random.Generator) -> Bools:
-        """Return n independent draws."""
         return rng.random(n) < self.act_prob
 
     def replies(self, k: int, rng: np.random.Generator) -> Bools:
-        """Return k independent draws."""
         return rng.random(k) < self.reply_prob
 
 

@@ -69,6 +69,5 @@ class Disagreement:
         return perfect * (1 - 1e-9)  # rounding
 
     def measure(self, outputs: LocalOutputs, rng: np.random.Generator) -> float:
-        """Return eta, positive."""
         losses = LOSSES[self.loss](outputs.logits, outputs.labels)
         return total_disagreement(losses, distances(self.radius, self.step), confidence=self.confidence)

@@ -73,7 +73,6 @@ class WLRC:
         return self.outputs == "excess_loss"
 
     def measure(self, outputs: LocalOutputs, rng: np.random.Generator) -> float:
-        """Return the client's score."""
         values, score = self._values(outputs), self._score(rng)
         batches = np.split(values, range(self.batch_size, len(values), self.batch_size))
         return sum(len(batch) * score(batch) for batch in batches) / len(values)

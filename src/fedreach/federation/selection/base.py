@@ -59,5 +59,4 @@ class FunctionSelection(Policy):
         return tuple(getattr(self.function, "needs", ()))
 
     def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
-        """Return what the function chose."""
         return Selection(np.asarray(self.function(view, k, rng)))

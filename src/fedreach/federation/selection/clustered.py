@@ -90,7 +90,6 @@ class Clustered(Policy):
         }
 
     def clusters(self, state: State) -> Ints:
-        """Return the (n,) number of each participant's model."""
         clusters: Ints = state["clusters"]
         return clusters
 
@@ -100,7 +99,6 @@ class Clustered(Policy):
         return Probe(ids, asks="update") if ids.size else None
 
     def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
-        """Return the cohort."""
         return Selection(rng.choice(view.ids[view.available], size=k, replace=False))
 
     def observe(self, state: State, reports: Reports) -> State:

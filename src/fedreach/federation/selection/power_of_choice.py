@@ -58,7 +58,6 @@ class PowerOfChoice(Policy):
         return Probe(ids) if self.loss == "full" else Probe(ids, "batch_loss", self.batch_size)
 
     def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
-        """Return the k candidates with the largest loss."""
         if self.loss == "last":
             rows = view.rows(np.sort(self._candidates(view, k, rng)))
             loss = view.loss[rows]

@@ -139,7 +139,6 @@ class Rademacher(Policy):
         return cluster_scores(state["score"][known], state["cluster"][known], examples).round(12)
 
     def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
-        """Return the cohort."""
         ids = rng.permutation(view.ids[view.available])  # so that a cluster's first members are drawn at random
         cluster, scores = state["cluster"][view.rows(ids)], self.scores(state, view)
         members = np.bincount(cluster[cluster >= 0], minlength=len(scores))

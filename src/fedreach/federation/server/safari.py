@@ -67,7 +67,6 @@ class Safari:
         require(self, client_probability="[0, 1]", rate="(0, inf)", batch_size="[1, inf)")
 
     def trains(self, rng: np.random.Generator) -> bool:
-        """Return whether the coin of the round falls to the server."""
         return not rng.random() < self.client_probability
 
     def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:

@@ -38,7 +38,6 @@ class ServerOnly:
         require(self, rate="(0, inf)", batch_size="[1, inf)")
 
     def trains(self, rng: np.random.Generator) -> bool:
-        """Return True."""
         return True
 
     def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:

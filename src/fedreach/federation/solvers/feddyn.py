@@ -48,7 +48,6 @@ class FedDyn:
         require(self, alpha="(0, inf): Without a pull it is FedAvg.")
 
     def correct(self, gradient: Any, params: Any, broadcast: Any, pull: Any, memory: Any) -> Any:
-        """Return g + a_i (w - w0 + h_i)."""
         return gradient + pull * (params - broadcast + memory)
 
     def prepare(self, memory: Float32s, state: State, share: Floats) -> Mapping[str, Float32s]:
@@ -56,7 +55,6 @@ class FedDyn:
         return {"pull": (self.alpha / share[:, None]).astype(np.float32), "memory": memory}
 
     def remember(self, memory: Float32s, state: State, update: Float32s, steps: Floats, rate: float) -> Float32s:
-        """Return the (k, p) h_i after local training."""
         return memory + update
 
     def conclude(self, state: State, reports: Reports, mean_update: Floats, n: int) -> tuple[Floats, State]:

@@ -31,7 +31,6 @@ class FedProx:
         require(self, mu="[0, inf)")
 
     def correct(self, gradient: Any, params: Any, broadcast: Any) -> Any:
-        """Return g + mu (w - w0)."""
         if self.mu == 0:
             return gradient
         return gradient + self.mu * (params - broadcast)

@@ -51,7 +51,6 @@ class Scaffold:
         require(self, memory_dtype=get_args(Dtype))
 
     def correct(self, gradient: Any, params: Any, broadcast: Any, drift: Any) -> Any:
-        """Return g + (c - c_i)."""
         return gradient + drift
 
     def prepare(self, memory: Float32s, state: State, share: Floats) -> Mapping[str, Float32s]:
@@ -61,7 +60,6 @@ class Scaffold:
         return {"drift": drift}
 
     def remember(self, memory: Float32s, state: State, update: Float32s, steps: Floats, rate: float) -> Float32s:
-        """Return the (k, p) control variates after local training."""
         followed = update / (-rate * steps[:, None])  # the mean of what the local steps followed
         kept: Float32s = (memory - state.get("c", 0.0) + followed).astype(np.float32)
         return kept
@@ -72,5 +70,4 @@ class Scaffold:
         return mean_update, {"c": state.get("c", 0.0) + reports.note.sum(axis=0, dtype=np.float64) / n}
 
     def served(self, params: Float32s, state: State) -> Float32s:
-        """Return what is broadcast."""
         return params

@@ -64,7 +64,6 @@ class Clip:
         return measures_of((self.inner,))
 
     def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
-        """Return the (r,) weights."""
         (weights,), new = weights_of({"inner": self.inner}, state, reports)
         r = len(weights)
         limits = [1.0 if self.most is None else self.most, 1.0 if self.times_equal is None else self.times_equal / r]
