@@ -102,8 +102,8 @@ class Radio:
 
     def _check_range(self, name: str) -> None:
         value = getattr(self, name)
-        least = -np.inf if name == "power_dbm" else 0.0
-        if np.shape(value) != (2,) or not least < value[0] <= value[1] < np.inf:
+        lowest = -np.inf if name == "power_dbm" else 0.0
+        if np.shape(value) != (2,) or not lowest < value[0] <= value[1] < np.inf:
             rule = "of finite numbers" if name == "power_dbm" else "of positive, finite numbers"
             raise ConfigError(f"Radio.{name} must be a range [from, to] {rule}; got {value}.")
         if name == "max_hertz" and value[1] < 1e5:

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedreach.federation.answers import checked_allocation
 from fedreach.streams import generator
-from fedreach.testing.law import Law, Subject, broken, law, must_be_close, same, told
+from fedreach.testing.law import Law, Subject, broken, law, must_be_close, same, shown
 from fedreach.testing.laws.any_part import Given, Outcome, Playing, options_are_all_it_is
 from fedreach.wireless.allocation.exact import allocate
 from fedreach.wireless.allocation.problem import Allocation, AllocationProblem
@@ -56,7 +56,7 @@ def _allocate(part: Any, given: Cell) -> Allocation:
 
 def _play(part: Any, given: Cell) -> list[Outcome]:
     got = _allocate(part, given)
-    return [Outcome(f"the shares were {told(got.share)}, the hertz {told(got.hertz)}", (got.share, got.hertz))]
+    return [Outcome(f"the shares were {shown(got.share)}, the hertz {shown(got.hertz)}", (got.share, got.hertz))]
 
 
 PLAYING = Playing(cells, _play)
@@ -98,7 +98,7 @@ def renaming(subject: Subject, given: Cell) -> None:
     moved = replace(given.problem.only(order), ids=given.problem.ids)
     other = subject.part.allocate(moved, generator(0, "allocation"))
     if not np.allclose(other.share, first.share[order], rtol=1e-6):
-        broken(f"shares {told(first.share)}, and {told(other.share)} with places changed by {order.tolist()}")
+        broken(f"shares {shown(first.share)}, and {shown(other.share)} with places changed by {order.tolist()}")
 
 
 LAWS = (

@@ -12,7 +12,7 @@ from fedreach.arrays import Floats, Ints
 from fedreach.federation.labels import released_entropy
 from fedreach.federation.weighting import ByEntropy, ByExamples, Equal
 from fedreach.streams import generator
-from fedreach.testing.law import Law, Subject, broken, law, must_be_close, told
+from fedreach.testing.law import Law, Subject, broken, law, must_be_close, shown
 from fedreach.testing.laws.any_part import Given, Outcome, Playing, options_are_all_it_is
 
 
@@ -33,7 +33,7 @@ def labels() -> Iterator[Labels]:
 
 def _play(part: Any, given: Labels) -> list[Outcome]:
     released = part.release(given.counts.copy(), generator(0, "labels"))
-    return [Outcome(f"it released {told(released)}", released)]
+    return [Outcome(f"it released {shown(released)}", released)]
 
 
 PLAYING = Playing(labels, _play)
@@ -44,9 +44,9 @@ def counts_of_everybody(subject: Subject, given: Labels) -> None:
     """What is released is (n, c) numbers in float64, finite unless only sums are shown."""
     ((_, released),) = PLAYING.straight(subject, given)
     if not isinstance(released, np.ndarray) or released.shape != given.counts.shape:
-        broken(f"release should return an array of shape {given.counts.shape}; got {told(released)}")
+        broken(f"release should return an array of shape {given.counts.shape}; got {shown(released)}")
     if released.dtype != np.float64 or not (subject.part.only_sum or np.isfinite(released).all()):
-        broken(f"released counts should be finite numbers in float64; got {released.dtype}: {told(released)}")
+        broken(f"released counts should be finite numbers in float64; got {released.dtype}: {shown(released)}")
 
 
 @law(labels)
@@ -57,7 +57,7 @@ def entropies_in_range(subject: Subject, given: Labels) -> None:
     ((_, released),) = PLAYING.straight(subject, given)
     entropy, largest = released_entropy(released), np.log(given.counts.shape[1])
     if not ((entropy >= -1e-12) & (entropy <= largest + 1e-12)).all():
-        broken(f"the entropies are {told(entropy)}, with ln c = {largest:.6g}")
+        broken(f"the entropies are {shown(entropy)}, with ln c = {largest:.6g}")
 
 
 LAWS = (
@@ -79,7 +79,7 @@ FAR = 1000  # counts that the noise does not bring to 0
 def the_truth(subject: Subject) -> None:
     """The counts are released as they are."""
     counts = np.array([[3, 0, 5], [1, 1, 1]])
-    must_be_close("what is released", subject.make().release(counts, generator(0, "labels")), counts, told(counts), 0)
+    must_be_close("what is released", subject.make().release(counts, generator(0, "labels")), counts, shown(counts), 0)
 
 
 @law()
@@ -151,10 +151,12 @@ def noise_does_not_see_the_data(subject: Subject) -> None:
     other[1] = 5 * FAR
     a, b = (part.release(made, generator(0, "labels")) for made in (counts, other))
     if not np.array_equal(a[[0, 2]], b[[0, 2]]):
-        broken(f"clients 0 and 2 were {told(a[[0, 2]])}, and {told(b[[0, 2]])} when client 1 held more", told(counts))
+        broken(
+            f"clients 0 and 2 were {shown(a[[0, 2]])}, and {shown(b[[0, 2]])} when client 1 held more", shown(counts)
+        )
     least = part.release(np.zeros((200, 5), np.int64), generator(0, "labels"))
     if (least < 0).any() or not (least == np.rint(least)).all():
-        broken(f"released counts should be whole and not negative; got {told(np.unique(least))}", "200 empty clients")
+        broken(f"released counts should be whole and not negative; got {shown(np.unique(least))}", "200 empty clients")
 
 
 METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {

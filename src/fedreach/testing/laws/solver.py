@@ -16,7 +16,7 @@ from fedreach.federation.traits import is_affine
 from fedreach.federation.values import Reports, State
 from fedreach.federation.weighting import Equal
 from fedreach.streams import generator
-from fedreach.testing.law import Subject, broken, law, same, told
+from fedreach.testing.law import Subject, broken, law, same, shown
 from fedreach.testing.laws.any_part import Given, Outcome, Playing, as_it_is, options_are_all_it_is
 from fedreach.testing.laws.solver_methods import METHOD_LAWS
 
@@ -57,12 +57,12 @@ def _play(solver: Any, given: ClientStack, keep: Callable[[State], State] = as_i
     for number in range(1, 4):
         terms = _terms(solver, now, state)
         followed = np.asarray(solver.correct(now.gradient, now.params, now.broadcast, **terms))
-        outcomes.append(Outcome(f"in round {number} the clients followed {told(followed)}", followed))
+        outcomes.append(Outcome(f"in round {number} the clients followed {shown(followed)}", followed))
         if _remembers(solver):
             kept = _kept(solver, now, state)
             step, state = _concluded(solver, now, state, kept)
             state, now = keep(state), replace(now, memory=kept)
-            outcomes.append(Outcome(f"in round {number} the step was {told(step)}", np.asarray(step)))
+            outcomes.append(Outcome(f"in round {number} the step was {shown(step)}", np.asarray(step)))
     return outcomes
 
 
@@ -77,7 +77,7 @@ def number_by_number(subject: Subject, given: ClientStack) -> None:
         terms = _terms(solver, given, state)
         together = np.asarray(solver.correct(*arrays, **terms))
         if together.shape != given.gradient.shape or not np.isfinite(together).all():
-            broken(f"for gradients of shape {given.gradient.shape}, correct returned {told(together)}")
+            broken(f"for gradients of shape {given.gradient.shape}, correct returned {shown(together)}")
         for i in range(len(together)):
             alone = np.asarray(solver.correct(*(a[i] for a in arrays), **{key: t[i] for key, t in terms.items()}))
             _alike(together[i], alone, f"client {i} got {{}} in the stack and {{}} alone, in round {number}")
@@ -130,7 +130,7 @@ def own_memory(subject: Subject, given: ClientStack) -> None:
     for number, state in _states(solver, given):
         handed, kept = solver.prepare(given.memory, state, given.share), _kept(solver, given, state)
         if kept.shape != given.memory.shape or kept.dtype != np.float32 or not np.isfinite(kept).all():
-            broken(f"remember should return finite float32 of shape {given.memory.shape}; got {told(kept)}")
+            broken(f"remember should return finite float32 of shape {given.memory.shape}; got {shown(kept)}")
         for i in range(len(kept)):
             one = _picked(given, slice(i, i + 1))
             alone = solver.prepare(one.memory, state, one.share)
@@ -225,8 +225,8 @@ def must_balance(solver: Any, given: str) -> None:
         if near == 0 and np.abs(x - before).max() < 1e-6:
             break  # it has stopped
     broken(
-        f"after {number} rounds at {told(x)} the clients' gradients are {told(a)} and {told(b)}, which no weights add "
-        "up to zero"
+        f"after {number} rounds at {shown(x)} the clients' gradients are {shown(a)} and {shown(b)}, which no weights "
+        "add up to zero"
     )
 
 
@@ -264,7 +264,7 @@ def _concluded(solver: MemorySolver, given: ClientStack, state: State, kept: Flo
         state, Reports(np.arange(k), update, metrics, note=note), update.mean(axis=0, dtype=np.float64), 2 * k
     )
     if np.shape(step) != given.broadcast.shape[1:] or not np.isfinite(step).all():
-        broken(f"conclude should return a finite step of {given.broadcast.shape[1]} numbers; got {told(step)}")
+        broken(f"conclude should return a finite step of {given.broadcast.shape[1]} numbers; got {shown(step)}")
     solver.served(given.broadcast[0], new)
     return step, new
 
@@ -280,7 +280,7 @@ def _terms(solver: Any, given: ClientStack, state: State) -> Mapping[str, Float3
     for key, term in terms.items():
         k, p = given.memory.shape
         if np.shape(term) not in ((k, p), (k, 1)) or term.dtype != np.float32:
-            broken(f"prepare should return float32 of shape ({k}, {p}) or ({k}, 1); {key} is {told(term)}")
+            broken(f"prepare should return float32 of shape ({k}, {p}) or ({k}, 1); {key} is {shown(term)}")
     return terms
 
 
@@ -291,4 +291,4 @@ def _picked(given: ClientStack, some: slice) -> ClientStack:
 
 def _alike(a: Any, b: Any, text: str, within: float = 1e-6) -> None:
     if np.shape(a) != np.shape(b) or not np.allclose(a, b, rtol=within, atol=within):
-        broken(text.format(told(np.asarray(a)), told(np.asarray(b))))
+        broken(text.format(shown(np.asarray(a)), shown(np.asarray(b))))

@@ -13,7 +13,7 @@ from fedreach.federation.answers import checked_weights
 from fedreach.federation.labels import released_entropy
 from fedreach.federation.values import NO_STATE, Reports, State
 from fedreach.federation.weighting import ByEntropy, ByExamples, Equal
-from fedreach.testing.law import Law, Subject, broken, law, must_be_close, told
+from fedreach.testing.law import Law, Subject, broken, law, must_be_close, shown
 from fedreach.testing.laws.any_part import Outcome, Playing, as_it_is, options_are_all_it_is
 from fedreach.testing.worlds import Heard, heard
 
@@ -26,7 +26,7 @@ def _play(part: Any, given: Heard, keep: Callable[[State], State] = as_it_is) ->
         reports = _reports(part, hear)
         weights, state = checked_weights(part, part.weights(state, reports), len(reports.ids))
         state = keep(state)
-        outcomes.append(Outcome(f"in round {number} the weights were {told(weights)}", weights.copy()))
+        outcomes.append(Outcome(f"in round {number} the weights were {shown(weights)}", weights.copy()))
     return outcomes
 
 
@@ -49,7 +49,9 @@ def order_does_not_count(subject: Subject, given: Heard) -> None:
         for order in (np.arange(r)[::-1], np.roll(np.arange(r), 1)):
             other = _weights(subject.part, _picked(reports, order))
             if not np.allclose(other, straight[order], rtol=1e-9, atol=1e-12):
-                broken(f"the weights were {told(straight)}; with the reports in the order {told(order)}, {told(other)}")
+                broken(
+                    f"the weights were {shown(straight)}; with the reports in the order {shown(order)}, {shown(other)}"
+                )
 
 
 @law(heard)
@@ -60,9 +62,9 @@ def raw_gives_the_weights(subject: Subject, given: Heard) -> None:
     reports = _reports(subject.part, given.rounds[0])
     raw, weights = np.asarray(subject.part.raw(reports.metrics)), _weights(subject.part, reports)
     if raw.shape != weights.shape or not np.isfinite(raw).all() or (raw < 0).any() or raw.sum() <= 0:
-        broken(f"raw must be {len(weights)} numbers that are not negative and not all 0; got {told(raw)}")
+        broken(f"raw must be {len(weights)} numbers that are not negative and not all 0; got {shown(raw)}")
     if not np.allclose(raw / raw.sum(), weights, rtol=1e-9, atol=1e-12):
-        broken(f"raw / its sum is {told(raw / raw.sum())}, the weights are {told(weights)}")
+        broken(f"raw / its sum is {shown(raw / raw.sum())}, the weights are {shown(weights)}")
 
 
 @law(heard)
@@ -75,7 +77,7 @@ def raw_is_each_clients_own(subject: Subject, given: Heard) -> None:
     for i, number in enumerate(together):
         alone = np.asarray(subject.part.raw({key: values[i : i + 1] for key, values in metrics.items()}))
         if not np.allclose(alone, number, rtol=1e-9, atol=0):
-            broken(f"client {i} of {len(together)} gets {number:.9g} among the others, and {told(alone)} alone")
+            broken(f"client {i} of {len(together)} gets {number:.9g} among the others, and {shown(alone)} alone")
 
 
 LAWS = (
@@ -132,7 +134,7 @@ def golden_entropy(subject: Subject) -> None:
     """
     got = _weights_from(subject.make(), label_entropy=released_entropy(COUNTS))
     expected = [0.0943742075, 0.1887484150, 0.3393805473, 0.3774968301]
-    must_be_close("the weights", got, expected, f"label counts {told(COUNTS)}", 1e-9)
+    must_be_close("the weights", got, expected, f"label counts {shown(COUNTS)}", 1e-9)
 
 
 @law()
@@ -173,7 +175,7 @@ def a_common_factor_of_eta(subject: Subject) -> None:
     """
     eta = np.array([0.3, 1.0, 2.5])
     a, b = (_weights_from(subject.make(), disagreement=eta * factor) for factor in (1.0, 7.0))
-    must_be_close("the weights for 7 eta", b, a, f"eta = {told(eta)}", 1e-12, "those for eta")
+    must_be_close("the weights for 7 eta", b, a, f"eta = {shown(eta)}", 1e-12, "those for eta")
 
 
 @law()
@@ -206,7 +208,7 @@ def no_weight_above_the_cap(subject: Subject) -> None:
             below = weights < cap - 1e-9
             ratio = weights[below] / np.array(sizes, np.float64)[below]
             if ratio.size and ratio.max() > ratio.min() * (1 + 1e-9):
-                broken(f"the weights {told(weights)} below the cap are not in the ratio of the examples", given)
+                broken(f"the weights {shown(weights)} below the cap are not in the ratio of the examples", given)
 
 
 METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {
