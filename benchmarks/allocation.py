@@ -127,9 +127,9 @@ class Found(NamedTuple):
 
 def find(method: str, problem: Any, min_examples: int, seed: int) -> Found:
     """Choose clients by one of the methods."""
+    from allocation_oracles import scip
     from fedreach.streams import generator
     from fedreach.wireless.allocation.baselines import DC, genetic_selection, sqrt_sort
-    from fedreach.wireless.allocation.oracles import scip
     from fedreach.wireless.allocation.search.solve import solve
 
     if method in OURS:

@@ -6,9 +6,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import math
-from collections.abc import Iterable
+import operator
+from collections.abc import Iterable, Sequence
+from numbers import Real
+from typing import Any
 
 
 class FedReachError(Exception):
@@ -59,14 +63,58 @@ def nearest(name: str, known: Iterable[str]) -> str:
         " Known: 'iid', 'shards'."
     """
     names = list(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    if close:
-        return f" Did you mean {close[0]!r}?"
+    if close := _did_you_mean(name, names):
+        return close
     return " Known: " + ", ".join(repr(n) for n in names) + "." if names else " There are none."
 
 
+def require(part: Any, /, **rules: str | Sequence[str]) -> None:
+    """Raise ConfigError unless each of these options of a part keeps its rule.
+
+    An option whose annotation names None may be None.
+
+    Args:
+        part: A dataclass, whose options are its fields.
+        rules: By option, an interval as in mathematics, such as ``"(0, 1]"`` or ``"[1, inf)"``, in which a nan never
+            lies, and after a colon what else there is to say; or the names that may be chosen from.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True)
+        ... class Decay:
+        ...     factor: float = 0.9
+        ...     every: int | None = None
+        ...     shape: str = "steps"
+        ...     def __post_init__(self):
+        ...         require(self, factor="(0, 1]: With 1 nothing decays.", every="[1, inf)", shape=("steps", "linear"))
+        >>> Decay(factor=0.0)
+        Traceback (most recent call last):
+        fedreach.errors.ConfigError: Decay.factor must be in (0, 1]; got 0.0. With 1 nothing decays.
+        >>> Decay(every=0)
+        Traceback (most recent call last):
+        fedreach.errors.ConfigError: Decay.every must be at least 1; got 0.
+        >>> Decay(shape="step")
+        Traceback (most recent call last):
+        fedreach.errors.ConfigError: Decay.shape must be 'steps' or 'linear'; got 'step'. Did you mean 'steps'?
+    """
+    may_be_none = {field.name for field in dataclasses.fields(part) if "None" in str(field.type)}
+    for option, rule in rules.items():
+        value = getattr(part, option)
+        if value is None and option in may_be_none:
+            continue
+        if isinstance(rule, str):
+            interval, _, advice = rule.partition(":")
+            kept, wanted, got = _lies_in(value, interval), _in_words(interval, value), f"{value}"
+        else:
+            *names, last = map(repr, rule)
+            kept, wanted, got = value in rule, f"{', '.join(names)} or {last}", f"{value!r}"
+            advice = "" if kept else _did_you_mean(str(value), rule)
+        if not kept:
+            raise ConfigError(f"{type(part).__name__}.{option} must be {wanted}; got {got}.{advice}")
+
+
 def check(function: str, name: str, value: float, interval: str) -> None:
-    """Raise ConfigError unless `value` lies in `interval`, written as in mathematics.
+    """Raise ConfigError unless an argument of a function lies in an interval, written as in mathematics.
 
     Args:
         function: Who asks.
@@ -80,8 +128,32 @@ def check(function: str, name: str, value: float, interval: str) -> None:
         Traceback (most recent call last):
         fedreach.errors.ConfigError: excess_risk: delta must be in (0, 1); got 0.0.
     """
-    low, high = (float(end) for end in interval[1:-1].split(","))
-    above = value > low if interval[0] == "(" else value >= low
-    below = value < high if interval[-1] == ")" else value <= high
-    if math.isnan(value) or not (above and below):
+    if not _lies_in(value, interval):
         raise ConfigError(f"{function}: {name} must be in {interval}; got {value!r}.")
+
+
+def _did_you_mean(name: str, names: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def _ends(interval: str) -> tuple[float, float]:
+    low, _, high = interval[1:-1].partition(", ")
+    return float(low), float(high)
+
+
+def _lies_in(value: Any, interval: str) -> bool:
+    low, high = _ends(interval)
+    above = operator.gt if interval[0] == "(" else operator.ge
+    below = operator.lt if interval[-1] == ")" else operator.le
+    return isinstance(value, Real) and bool(above(value, low) and below(value, high))
+
+
+def _in_words(interval: str, value: object) -> str:
+    low, high = _ends(interval)
+    if high < math.inf or (interval[0] == "(" and low != 0):
+        return f"in {interval}"
+    finite = " and finite" if value == math.inf else ""
+    if low == 0:
+        return ("positive" if interval[0] == "(" else "not negative") + finite
+    return f"at least {low:g}{finite}"

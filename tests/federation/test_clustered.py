@@ -199,7 +199,7 @@ def test_a_round_without_reports_changes_nothing():
     ("options", "message"),
     [
         ({"eps1": 0.0}, r"Clustered\.eps1 must be positive; got 0\.0"),
-        ({"eps2": -1.0}, r"Clustered\.eps2 must not be negative; got -1\.0"),
+        ({"eps2": -1.0}, r"Clustered\.eps2 must be not negative; got -1\.0"),
         ({"first_round": 0}, r"Clustered\.first_round must be at least 1; got 0"),
         ({"thresholds": "relativ"}, r"'relative' or 'absolute'; got 'relativ'\. Did you mean 'relative'\?"),
         ({"sketch": 0}, r"Clustered\.sketch must be at least 1; got 0"),

@@ -70,13 +70,13 @@ def test_allowing_for_few_examples_matters_less_with_many():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"loss": "jds"}, r"Disagreement\.loss: there is no loss 'jds'\. Did you mean 'jsd'\?"),
-        ({"radius": 0.0}, r"Disagreement\.radius must be above 0 and at most 1; got 0\.0"),
-        ({"radius": 1.5}, r"Disagreement\.radius must be above 0 and at most 1; got 1\.5"),
-        ({"radius": np.nan}, r"Disagreement\.radius must be above 0"),
-        ({"step": 0}, r"Disagreement\.step must be above 0 and at most the radius, 0\.2; got 0"),
-        ({"step": 0.21}, r"Disagreement\.step must be above 0 and at most the radius, 0\.2; got 0\.21"),
-        ({"confidence": 1.0}, r"Disagreement\.confidence must be between 0 and 1"),
+        ({"loss": "jds"}, r"Disagreement\.loss must be 'jsd' or 'zero_one'; got 'jds'\. Did you mean 'jsd'\?"),
+        ({"radius": 0.0}, r"Disagreement\.radius must be in \(0, 1\]; got 0\.0"),
+        ({"radius": 1.5}, r"Disagreement\.radius must be in \(0, 1\]; got 1\.5"),
+        ({"radius": np.nan}, r"Disagreement\.radius must be in \(0, 1\]"),
+        ({"step": 0}, r"Disagreement\.step must be in \(0, 0\.2\]; got 0"),
+        ({"step": 0.21}, r"Disagreement\.step must be in \(0, 0\.2\]; got 0\.21"),
+        ({"confidence": 1.0}, r"Disagreement\.confidence must be in \(0, 1\)"),
     ],
 )
 def test_an_option_out_of_range_is_refused(options, message):

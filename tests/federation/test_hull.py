@@ -281,7 +281,7 @@ def test_where_nobody_is_inside_any_are_drawn_and_the_remark_says_so():
 @pytest.mark.parametrize("part", [ConvexHull, Interior])
 @pytest.mark.parametrize("components", [0, 6])
 def test_one_to_five_axes(part, components):
-    with pytest.raises(ConfigError, match=rf"{part.__name__}\.components must lie between 1 and 5; got {components}"):
+    with pytest.raises(ConfigError, match=rf"{part.__name__}\.components must be in \[1, 5\]; got {components}"):
         part(components=components)
 
 

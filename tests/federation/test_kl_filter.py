@@ -138,10 +138,10 @@ def test_noised_counts_below_zero_count_as_zero():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"threshold": -0.1}, r"KLFilter\.threshold must not be negative; got -0\.1"),
-        ({"threshold": float("nan")}, r"KLFilter\.threshold must not be negative; got nan"),
-        ({"smoothing": -1}, r"KLFilter\.smoothing must not be negative; got -1"),
-        ({"min_examples": -1}, r"KLFilter\.min_examples must not be negative; got -1"),
+        ({"threshold": -0.1}, r"KLFilter\.threshold must be not negative; got -0\.1"),
+        ({"threshold": float("nan")}, r"KLFilter\.threshold must be not negative; got nan"),
+        ({"smoothing": -1}, r"KLFilter\.smoothing must be not negative; got -1"),
+        ({"min_examples": -1}, r"KLFilter\.min_examples must be not negative; got -1"),
         ({"direction": "global_to_locl"}, r"'global_to_local' or 'local_to_global'; got 'global_to_locl'\. Did you"),
         ({"infeasible": "raise"}, r"KLFilter\.infeasible must be 'admit' or 'error'; got 'raise'"),
     ],

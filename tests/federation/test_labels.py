@@ -148,11 +148,11 @@ def test_without_the_library_noise_is_added_but_not_accounted_for(monkeypatch):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: DiscreteLaplace(0.0), r"DiscreteLaplace\.epsilon must be finite and at least 0\.001; got 0\.0"),
-        (lambda: DiscreteLaplace(np.inf), r"DiscreteLaplace\.epsilon must be finite"),
-        (lambda: DiscreteGaussian(np.nan, 1e-5), r"DiscreteGaussian\.epsilon must be finite"),
-        (lambda: DiscreteGaussian(1.0, 0.0), r"DiscreteGaussian\.delta must be at least 1e-12 and below 1; got 0\.0"),
-        (lambda: DiscreteGaussian(1.0, 1.0), r"DiscreteGaussian\.delta must be at least 1e-12 and below 1; got 1\.0"),
+        (lambda: DiscreteLaplace(0.0), r"DiscreteLaplace\.epsilon must be at least 0\.001; got 0\.0"),
+        (lambda: DiscreteLaplace(np.inf), r"DiscreteLaplace\.epsilon must be at least 0\.001 and finite; got inf"),
+        (lambda: DiscreteGaussian(np.nan, 1e-5), r"DiscreteGaussian\.epsilon must be at least 0\.001; got nan"),
+        (lambda: DiscreteGaussian(1.0, 0.0), r"DiscreteGaussian\.delta must be in \[1e-12, 1\); got 0\.0"),
+        (lambda: DiscreteGaussian(1.0, 1.0), r"DiscreteGaussian\.delta must be in \[1e-12, 1\); got 1\.0"),
     ],
 )
 def test_a_budget_out_of_range_is_refused(make, message):

@@ -36,7 +36,7 @@ def test_an_option_outside_its_range_is_refused_by_name(option, value):
 
 
 def test_a_misspelt_schedule_is_answered_with_the_nearest():
-    with pytest.raises(ConfigError, match=r"LocalSGD\.schedule is unknown: 'cosin'\. Did you mean 'cosine'\?"):
+    with pytest.raises(ConfigError, match=r"LocalSGD\.schedule must be .*; got 'cosin'\. Did you mean 'cosine'\?"):
         LocalSGD(schedule="cosin")
 
 

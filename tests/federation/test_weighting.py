@@ -224,7 +224,7 @@ def test_the_coldest_raw_weights_of_a_million_classes_are_numbers():
 
 @pytest.mark.parametrize("temperature", [0, -1, 0.01, np.inf, np.nan])
 def test_a_temperature_out_of_range_is_refused(temperature):
-    with pytest.raises(ConfigError, match=r"ByEntropy\.temperature must be finite and at least 0\.02; got"):
+    with pytest.raises(ConfigError, match=r"ByEntropy\.temperature must be at least 0\.02( and finite)?; got"):
         ByEntropy(temperature)
 
 
@@ -244,5 +244,5 @@ def test_a_weighting_by_disagreement_asks_for_the_measurement_with_its_options()
     options = {"loss": "zero_one", "radius": 0.1, "step": 0.05, "confidence": 0.01}
     assert ByDisagreement(**options).measures == (Disagreement(**options),)
     assert ByDisagreement().measures == (Disagreement(),)
-    with pytest.raises(ConfigError, match=r"Disagreement\.step must be above 0 and at most the radius, 0\.2; got 0\.3"):
+    with pytest.raises(ConfigError, match=r"Disagreement\.step must be in \(0, 0\.2\]; got 0\.3"):
         ByDisagreement(step=0.3)

@@ -129,8 +129,8 @@ def test_large_logits_do_not_overflow(estimator):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"outputs": "sofmax"}, r"WLRC\.outputs must be one of softmax, .*; got 'sofmax'\. Did you mean 'softmax'\?"),
-        ({"estimator": "exact"}, r"WLRC\.estimator must be one of monte_carlo, closed_form; got 'exact'"),
+        ({"outputs": "sofmax"}, r"WLRC\.outputs must be 'softmax', .*; got 'sofmax'\. Did you mean 'softmax'\?"),
+        ({"estimator": "exact"}, r"WLRC\.estimator must be 'monte_carlo' or 'closed_form'; got 'exact'"),
         ({"draws": 0}, r"WLRC\.draws must be at least 1; got 0"),
         ({"batch_size": 0}, r"WLRC\.batch_size must be at least 1; got 0"),
     ],

@@ -157,6 +157,43 @@ class MemoryThatHelpsNobody(Scaffold):
         return gradient
 
 
+@caught_by("stops where the clients balance")
+class OwnMemoryTheWrongWay:
+    """Control variates that are added where they must be subtracted, of no built-in part's family."""
+
+    sends_note, sends_state = True, True
+
+    def correct(self, gradient, params, broadcast, drift):
+        return gradient - drift
+
+    def prepare(self, memory, state, share):
+        return {"drift": (state.get("c", 0.0) - memory).astype(np.float32)}
+
+    def remember(self, memory, state, update, steps, rate):
+        followed = update / (-rate * steps[:, None])
+        return (memory - state.get("c", 0.0) + followed).astype(np.float32)
+
+    def conclude(self, state, reports, mean_update, n):
+        return mean_update, {"c": state.get("c", 0.0) + reports.note.sum(axis=0, dtype=np.float64) / n}
+
+    def served(self, params, state):
+        return params
+
+
+@caught_by("arguments untouched")
+class RemembersInPlace(FedDyn):
+    def remember(self, memory, state, update, steps, rate):
+        memory += update
+        return memory
+
+
+@caught_by("going on from a file")
+class CountsRoundsInAList(FedDyn):
+    def conclude(self, state, reports, mean_update, n):
+        step, new = super().conclude(state, reports, mean_update, n)
+        return step, {**new, "rounds": [*state.get("rounds", []), n]}
+
+
 # ----------------------------------------------------------------------------------------------------- selection
 
 
@@ -437,6 +474,16 @@ class WeighsByChance(Weighs):
         return np.random.random(len(reports.ids))  # noqa: NPY002 (that is the fault)
 
 
+@caught_by("going on from a file")
+class RemembersWords(Weighs):
+    def weights(self, state, reports):
+        weights, _ = super().weights(state, reports)
+        return weights, {"last": np.array(["equal"])}
+
+    def number(self, reports):
+        return np.ones(len(reports.ids))
+
+
 # -------------------------------------------------------------------------------------------------- measurements
 
 
@@ -503,7 +550,35 @@ class LogOfProbability:
         return float(np.log(p[np.arange(len(p)), outputs.labels]).mean())
 
 
+@caught_by("same again")
+class MeasuresByChance(WLRC):
+    def measure(self, outputs, rng):
+        return super().measure(outputs, np.random.default_rng())
+
+
+@caught_by("arguments untouched")
+class MeasuresInPlace(WLRC):
+    def measure(self, outputs, rng):
+        outputs.logits[:] -= outputs.logits.max()
+        return super().measure(outputs, rng)
+
+
 # -------------------------------------------------------------------------------------------------------- server
+
+
+@caught_by("same again")
+class KeepsItsVelocity(Average):
+    def apply(self, params, state, mean_update):
+        kept = self.__dict__.setdefault("kept", {})
+        kept["steps"] = kept.get("steps", 0) + 1
+        return (params + mean_update * (1 + 1 / kept["steps"])).astype(np.float32), state
+
+
+@caught_by("going on from a file")
+class CountsInAWord(Average):
+    def apply(self, params, state, mean_update):
+        new, _ = super().apply(params, {}, mean_update)
+        return new, {"rounds": state.get("rounds", "") + "I"}
 
 
 @caught_by("momentum adds up")
@@ -632,6 +707,20 @@ class BillsTheWholeBand(EqualShares):
     def allocate(self, problem, rng):
         given = super().allocate(problem, rng)
         return replace(given, upload_joules=given.upload_joules * given.share)
+
+
+@caught_by("same again")
+class DividesByChance(EqualShares):
+    def allocate(self, problem, rng):
+        share = np.random.dirichlet(np.ones(len(problem)))  # noqa: NPY002 (that is the fault)
+        return Allocation.of(problem, slice(None), share, super().allocate(problem, rng).hertz)
+
+
+@caught_by("arguments untouched")
+class SlowsTheDevicesDown(EqualShares):
+    def allocate(self, problem, rng):
+        problem.max_hertz[:] *= 0.5
+        return super().allocate(problem, rng)
 
 
 @caught_by("golden optimum")

@@ -9,7 +9,7 @@ from fedreach.streams import generator
 from fedreach.wireless.allocation.exact import allocate, allocate_batch
 from fedreach.wireless.allocation.kernel import priced
 from fedreach.wireless.allocation.search import certificate
-from fedreach.wireless.allocation.search.candidates import Clients
+from fedreach.wireless.allocation.search.candidates import Candidates
 from fedreach.wireless.allocation.search.certificate import Effort, Search, prove
 from fedreach.wireless.allocation.search.incumbent import Incumbent, padded
 from fedreach.wireless.allocation.search.interval_bounds import Ends, Node, fixed, lines, narrowed
@@ -29,7 +29,7 @@ class Small:
         self.problem, self.demand = odd(kind, clients, generator(draw, kind))
         self.covers = [np.array(cover) for cover in minimal_covers(self.problem.num_examples, self.demand)]
         self.cost, self.T, self.mu = allocate_batch(self.problem, *padded(self.covers))
-        self.clients = Clients.of(self.problem, self.demand)
+        self.clients = Candidates.of(self.problem, self.demand)
 
     def incumbent(self, cost):
         """Return an incumbent that knows of no set but costs so much."""
@@ -75,12 +75,12 @@ def test_lines_lie_below_the_costs_on_all_of_the_interval(small):
 
 def test_a_client_that_is_too_slow_for_the_middle_has_a_line_all_the_same():
     small = Small("plain", 3)
-    slow = small.clients.needs.least.max()
+    slow = small.clients.needs.min_seconds.max()
     low, high, T = 0.5 * slow, 2.0 * slow, 0.9 * slow
     ends = lines(small.clients, low, high, T, 1.0, priced(small.clients.needs, T, 1.0))
     assert np.isfinite(ends).all()
     early = lines(small.clients, low, 0.9 * slow, 0.7 * slow, 1.0, priced(small.clients.needs, 0.7 * slow, 1.0))
-    assert np.isinf(early[:, small.clients.needs.least.argmax()]).all()
+    assert np.isinf(early[:, small.clients.needs.min_seconds.argmax()]).all()
 
 
 def test_the_ends_of_an_interval_bound_all_sets_in_it_fractional_and_whole(small):
@@ -200,7 +200,7 @@ def test_tangents_fall_below_zero_far_from_where_they_touch():
     """So negative costs do occur, and the tests above have met them."""
     small = Small("plain")
     mu, T = float(small.mu[0]), float(small.T.min())
-    slow = small.clients.needs.least.max() * 1.01
+    slow = small.clients.needs.min_seconds.max() * 1.01
     T = max(T, slow)
     found = priced(small.clients.needs, T, mu)
     ends = np.stack([found.cost, found.cost + found.slope * 9 * T])  # as `lines` would have it, were the rule not there

@@ -18,14 +18,14 @@ def test_every_minimal_cover_is_found_once(draw):
     sizes = rng.integers(0, (3, 10, 1000)[draw % 3], int(rng.integers(1, 10)))
     sizes[0] += 1
     demand = int(rng.integers(1, sizes.sum() + 1))
-    found = [tuple(rows.tolist()) for rows in minimal_covers(sizes, demand, most=10**6)]
+    found = [tuple(rows.tolist()) for rows in minimal_covers(sizes, demand, max_sets=10**6)]
     assert sorted(found) == sorted(every_set_in_turn(sizes, demand))
-    assert minimal_covers(sizes, demand, most=len(found) - 1) is None
-    assert len(minimal_covers(sizes, demand, most=len(found))) == len(found)
+    assert minimal_covers(sizes, demand, max_sets=len(found) - 1) is None
+    assert len(minimal_covers(sizes, demand, max_sets=len(found))) == len(found)
 
 
 def test_a_million_clients_are_too_many_at_once():
-    assert minimal_covers(np.full(10**6, 100), 10**7, most=200) is None
+    assert minimal_covers(np.full(10**6, 100), 10**7, max_sets=200) is None
 
 
 @pytest.mark.parametrize("kind", KINDS)

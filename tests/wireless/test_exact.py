@@ -10,8 +10,8 @@ from fedreach.errors import ConfigError, InfeasibleError
 from fedreach.wireless.allocation import AllocationProblem
 from fedreach.wireless.allocation.exact import allocate, allocate_batch, shortest_deadline
 from fedreach.wireless.allocation.kernel import client_cost
-from fedreach.wireless.allocation.oracles import clarabel, scip
 
+from .benchmarked import oracles
 from .brute import G1, G2, brute, by_deadline, drawn, minimal_covers, scaled, twin
 
 CSRA6 = AllocationProblem(
@@ -154,22 +154,22 @@ def test_clarabel_finds_the_same():
     for i in range(12):
         prices = dict(zip(("seconds_price", "joules_price"), 10 ** rng.uniform(-1, 1, 2), strict=True))
         problem = drawn((1, 3, 8, 15)[i % 4], rng, slow=i % 2 == 0, **prices)
-        assert clarabel(problem) == pytest.approx(allocate(problem).cost, rel=1e-7)
+        assert oracles.clarabel(problem) == pytest.approx(allocate(problem).cost, rel=1e-7)
 
 
 def test_a_missing_oracle_names_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyscipopt", None)
     with pytest.raises(ConfigError, match=r"pip install 'fedreach\[oracles\]'"):
-        scip(G1, 300)
+        oracles.scip(G1, 300)
     monkeypatch.setitem(__import__("sys").modules, "cvxpy", None)
     with pytest.raises(ConfigError, match=r"pip install 'fedreach\[oracles\]'"):
-        clarabel(G1)
+        oracles.clarabel(G1)
 
 
 def test_an_impossible_demand_is_infeasible_for_scip_too():
     pytest.importorskip("pyscipopt", reason="PySCIPOpt is not installed")
     with pytest.raises(InfeasibleError, match="at most 650, which all clients together hold; got 651"):
-        scip(G1, 651)
+        oracles.scip(G1, 651)
 
 
 def test_the_shortest_deadline_fills_the_band():

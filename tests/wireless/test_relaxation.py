@@ -6,7 +6,7 @@ import pytest
 from fedreach.streams import generator
 from fedreach.wireless.allocation.exact import allocate, allocate_batch, shortest_deadline
 from fedreach.wireless.allocation.kernel import priced
-from fedreach.wireless.allocation.search.candidates import Clients
+from fedreach.wireless.allocation.search.candidates import Candidates
 from fedreach.wireless.allocation.search.incumbent import padded
 from fedreach.wireless.allocation.search.relaxation import Point, ascend, earliest_deadline, least_energy, relax
 
@@ -25,7 +25,7 @@ def small(request):
 
 def test_no_set_costs_less_than_the_bound_at_its_deadline(small):
     problem, demand, _, cost, T = small
-    clients = Clients.of(problem, demand)
+    clients = Candidates.of(problem, demand)
     for mine, deadline in zip(cost, T, strict=True):
         assert clients.band_needed(deadline) <= 1 + 1e-12
         if clients.band_needed(deadline) <= 1:
@@ -34,7 +34,7 @@ def test_no_set_costs_less_than_the_bound_at_its_deadline(small):
 
 def test_no_price_of_the_band_gives_a_better_bound(small):
     problem, demand, _, _, T = small
-    clients = Clients.of(problem, demand)
+    clients = Candidates.of(problem, demand)
     deadline = 1.1 * np.median(T)
     best = relax(clients, deadline, tolerance=1e-9)
     for mu in best.band_price * np.geomspace(0.01, 100, 201):
@@ -49,12 +49,12 @@ def test_no_price_of_the_band_gives_a_better_bound(small):
 
 def test_no_set_is_ready_before_the_earliest_deadline_nor_cheaper_than_the_least_energy(small):
     problem, demand, covers, _, _ = small
-    clients = Clients.of(problem, demand)
+    clients = Candidates.of(problem, demand)
     earliest, energy = earliest_deadline(clients), least_energy(clients)
     for cover in covers:
         assert earliest <= shortest_deadline(problem.only(cover)) * (1 + 1e-12)
         assert energy <= problem.joules_price * allocate(problem.only(cover)).joules * (1 + 1e-12)
-    alone = (clients.needs.least + clients.needs.tau).min()
+    alone = (clients.needs.min_seconds + clients.needs.tau).min()
     assert clients.band_needed(earliest) > 1 or earliest == pytest.approx(alone, rel=1e-9)
     assert clients.band_needed(earliest * 1.002) <= 1
 
@@ -62,22 +62,22 @@ def test_no_set_is_ready_before_the_earliest_deadline_nor_cheaper_than_the_least
 def test_whom_a_deadline_leaves_out_or_forces_is_in_no_or_every_set_that_keeps_it(small):
     problem, demand, covers, _, _ = small
     shortest = np.array([shortest_deadline(problem.only(cover)) for cover in covers])
-    clients = Clients.of(problem, demand)
+    clients = Candidates.of(problem, demand)
     for deadline in np.quantile(shortest, [0.0, 0.1, 0.5]) * (1 + 1e-9):
         kept = clients.keeping(deadline)
         for cover, ready in zip(covers, shortest, strict=True):
             if ready <= deadline:
                 assert set(cover) <= set(kept.rows)
                 assert set(kept.rows[kept.forced]) <= set(cover)
-    assert clients.keeping(0.9 * clients.needs.least.min()) is None
+    assert clients.keeping(0.9 * clients.needs.min_seconds.min()) is None
 
 
 def test_a_deadline_leaves_out_who_is_too_slow_for_it():
     problem, _ = odd("plain", 7, generator(3, "slow"))
-    clients = Clients.of(problem, 100)
-    deadline = np.sort(clients.needs.least + clients.needs.tau)[3]
+    clients = Candidates.of(problem, 100)
+    deadline = np.sort(clients.needs.min_seconds + clients.needs.tau)[3]
     kept = clients.keeping(deadline)
-    assert (kept.needs.least < deadline).all()
+    assert (kept.needs.min_seconds < deadline).all()
     assert len(kept.rows) < 7
 
 
@@ -99,7 +99,7 @@ def test_the_search_for_a_price_climbs_to_the_top(start, top, value, slope):
 
 def test_a_bound_above_the_limit_is_sought_no_further():
     problem, demand = odd("plain", 7, generator(5, "plain"))
-    clients = Clients.of(problem, demand)
+    clients = Candidates.of(problem, demand)
     T = 2 * earliest_deadline(clients)
     exact = relax(clients, T, tolerance=1e-12).bound
     assert exact * 0.8 < relax(clients, T, limit=2 * exact).bound <= exact * (1 + 1e-12)

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedreach.errors import ConfigError, InfeasibleError
-from fedreach.wireless.allocation.oracles import scip
 from fedreach.wireless.allocation.search.solve import solve
 from fedreach.wireless.channel import bits_per_second, path_gain, watts
 
+from .benchmarked import oracles
 from .brute import G1, G2, brute, drawn, scaled
 
 TOLERANCE = 1e-9
@@ -115,7 +115,7 @@ def agrees_with_scip(K, seed, slow):
     problem = drawn(K, np.random.default_rng(seed), slow=slow)
     demand = int(0.25 * problem.num_examples.sum())
     best = solve(problem, demand, tolerance=1e-9).cost
-    assert scip(problem, demand, time_limit_seconds=300.0) == pytest.approx(best, rel=1e-6)
+    assert oracles.scip(problem, demand, time_limit_seconds=300.0) == pytest.approx(best, rel=1e-6)
 
 
 @pytest.mark.parametrize(("K", "slow"), [(6, False), (10, True), (14, False)])

@@ -1,5 +1,6 @@
 """The best frequencies at fixed shares, and the paper's equations for them, printed and set right."""
 
+import doctest
 from dataclasses import replace
 
 import numpy as np
@@ -11,10 +12,9 @@ from fedreach.errors import ConfigError
 from fedreach.streams import generator
 from fedreach.wireless.allocation import Allocation, AllocationProblem, exact
 from fedreach.wireless.allocation.baselines import best_frequencies, best_shares
-from fedreach.wireless.allocation.baselines.cubic import _closed_form, printed_hertz, stationary_hertz
-from fedreach.wireless.allocation.baselines.dual_step import subgradient_frequencies
 from fedreach.wireless.allocation.rules.base import frequency_alone
 
+from .benchmarked import dual_step
 from .brute import drawn
 from .test_step_a import CSRA6
 
@@ -127,7 +127,7 @@ CUBIC = [
 @pytest.mark.parametrize(("beta", "gamma", "f"), CUBIC)
 def test_the_corrected_eq_58_gives_the_goldens(beta, gamma, f):
     problem = AllocationProblem([1.0], [1.0], [5e7], [1e9], [1])
-    assert stationary_hertz(problem, np.array([beta]), np.array([gamma]))[0] == pytest.approx(f, rel=1e-13)
+    assert dual_step.stationary_hertz(problem, np.array([beta]), np.array([gamma]))[0] == pytest.approx(f, rel=1e-13)
 
 
 @settings(max_examples=300, deadline=None)
@@ -135,7 +135,7 @@ def test_the_corrected_eq_58_gives_the_goldens(beta, gamma, f):
 def test_the_corrected_eq_58_always_solves_eq_57(beta, gamma, W, a1, a2):
     beta, gamma, W, a1, a2 = 10.0 ** np.array([beta, gamma, W, a1, a2])
     problem = AllocationProblem([1.0], [1.0], [W], [1e9], [1], seconds_price=a1, joules_price=a2)
-    f = stationary_hertz(problem, np.array([beta]), np.array([gamma]))[0]
+    f = dual_step.stationary_hertz(problem, np.array([beta]), np.array([gamma]))[0]
     gains, costs = beta * a1 * W / f**2, 2 * a2 * problem.capacitance * W * f + gamma
     assert f > 0
     assert gains == pytest.approx(costs, rel=1e-10)
@@ -143,13 +143,13 @@ def test_the_corrected_eq_58_always_solves_eq_57(beta, gamma, W, a1, a2):
 
 def test_both_branches_of_the_closed_form_are_roots_before_any_polish():
     c = np.array([0.0, 0.5, 1.5, 1.889, 1.8899, 2.0, 10.0, 100.0])  # they meet at c^3 = 27 / 4
-    x = _closed_form(c)
+    x = dual_step._closed_form(c)
     np.testing.assert_allclose(x**3 + c * x**2, 1.0, rtol=1e-6)
 
 
 def test_the_printed_eq_58_is_a_thousand_times_too_high_where_nothing_binds():
     problem = AllocationProblem([1.0], [1.0], [5e7], [1e9], [1])
-    printed = [printed_hertz(problem, np.array([beta]), np.array([gamma]))[0] for beta, gamma, _ in CUBIC]
+    printed = [dual_step.printed_hertz(problem, np.array([beta]), np.array([gamma]))[0] for beta, gamma, _ in CUBIC]
     assert printed[0] == pytest.approx(5.3e11, rel=0.01)  # design/algorithms.md 5.3
     # its cosine is right, but bare: 7.0710889e4, four digits lost (ibid.)
     assert printed[2] == pytest.approx(CUBIC[2][2], rel=1e-8)
@@ -160,11 +160,11 @@ def test_the_printed_eq_58_is_a_thousand_times_too_high_where_nothing_binds():
 def test_the_corrected_loop_ends_where_step_b_is_at_once_and_the_printed_one_does_not(max_hertz):
     problem = of_uploads(max_hertz)
     least = price(problem, WHOLE, best_frequencies(problem, WHOLE).hertz)
-    right = subgradient_frequencies(problem, WHOLE, steps=3000)
+    right = dual_step.subgradient_frequencies(problem, WHOLE, steps=3000)
     assert least <= price(problem, WHOLE, right.hertz) * (1 + 1e-12)
     assert price(problem, WHOLE, right.hertz) == pytest.approx(least, rel=1e-5)
     assert right.deadline_price.sum() == pytest.approx(1.0, rel=1e-12)
-    wrong = subgradient_frequencies(problem, WHOLE, steps=3000, version="printed")
+    wrong = dual_step.subgradient_frequencies(problem, WHOLE, steps=3000, version="printed")
     assert price(problem, WHOLE, wrong.hertz) > 1.03 * least
     assert wrong.deadline_price.max() == 0.0  # eq. 60 without the upload time only lets them fall
 
@@ -172,10 +172,14 @@ def test_the_corrected_loop_ends_where_step_b_is_at_once_and_the_printed_one_doe
 def test_the_loop_refuses_what_its_equations_divide_by():
     problem = of_uploads([3e9, 2e9, 5e9])
     with pytest.raises(ConfigError, match="both must be positive"):
-        subgradient_frequencies(replace(problem, joules_price=0.0), WHOLE)
+        dual_step.subgradient_frequencies(replace(problem, joules_price=0.0), WHOLE)
     with pytest.raises(ConfigError, match="Did you mean 'printed'"):
-        subgradient_frequencies(problem, WHOLE, version="print")
+        dual_step.subgradient_frequencies(problem, WHOLE, version="print")
     with pytest.raises(ConfigError, match="steps must be at least 1; got 0"):
-        subgradient_frequencies(problem, WHOLE, steps=0)
+        dual_step.subgradient_frequencies(problem, WHOLE, steps=0)
     with pytest.raises(ConfigError, match="step_size must be positive"):
-        subgradient_frequencies(problem, WHOLE, step_size=0.0)
+        dual_step.subgradient_frequencies(problem, WHOLE, step_size=0.0)
+
+
+def test_what_the_loop_shows_in_its_examples_runs():
+    assert doctest.testmod(dual_step) == (0, 7)

@@ -45,11 +45,11 @@ class Check:
         if kind == "image":
             return self._images(argument, x), kind
         if kind == "tokens":
-            least = 0 if known else x.min(initial=0)
-            if x.ndim != 2 or x.dtype.kind not in "ui" or least < 0:
+            lowest = 0 if known else x.min(initial=0)
+            if x.ndim != 2 or x.dtype.kind not in "ui" or lowest < 0:
                 raise self.error(
                     f"{argument} must be (n, T) integers >= 0 for tokens; got shape {x.shape}, dtype {x.dtype}, "
-                    f"smallest {least}"
+                    f"smallest {lowest}"
                 )
             return own(x, np.uint8 if x.dtype == np.uint8 else np.int64), kind
         if kind != "features":

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from fedreach.arrays import Floats, Ints
-from fedreach.errors import ConfigError, nearest
+from fedreach.errors import ConfigError, require
 
 Schedule = Literal["constant", "exponential", "cosine"]
 
@@ -56,22 +56,18 @@ class LocalSGD:
     decay: float = 1.0
 
     def __post_init__(self) -> None:
-        rules = {
-            "rate": (self.rate > 0 and math.isfinite(self.rate), "positive"),
-            "batch_size": (self.batch_size >= 1, "at least 1"),
-            "epochs": (self.epochs >= 1, "at least 1"),
-            "steps": (self.steps is None or self.steps >= 1, "at least 1"),
-            "momentum": (0 <= self.momentum < 1, "in [0, 1)"),
-            "weight_decay": (0 <= self.weight_decay < math.inf, "not negative"),
-            "clip_norm": (self.clip_norm is None or self.clip_norm > 0, "positive"),
-            "decay": (0 < self.decay <= 1, "in (0, 1]"),
-        }
-        for name, (kept, rule) in rules.items():
-            if not kept:
-                raise ConfigError(f"LocalSGD.{name} must be {rule}; got {getattr(self, name)}.")
-        known = get_args(Schedule)
-        if self.schedule not in known:
-            raise ConfigError(f"LocalSGD.schedule is unknown: {self.schedule!r}." + nearest(self.schedule, known))
+        require(
+            self,
+            rate="(0, inf)",
+            batch_size="[1, inf)",
+            epochs="[1, inf)",
+            steps="[1, inf)",
+            momentum="[0, 1)",
+            weight_decay="[0, inf)",
+            clip_norm="(0, inf]",
+            decay="(0, 1]",
+            schedule=get_args(Schedule),
+        )
         if self.schedule != "constant" and self.decay == 1:
             raise ConfigError(
                 f"LocalSGD.decay must be below 1 for the schedule {self.schedule!r}; got 1, which changes no rate. "

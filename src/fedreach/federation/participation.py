@@ -9,7 +9,7 @@ from typing import Protocol, cast
 import numpy as np
 
 from fedreach.arrays import Bools
-from fedreach.errors import ConfigError
+from fedreach.errors import require
 from fedreach.federation.traits import Traits
 
 
@@ -44,7 +44,6 @@ class Always:
     """
 
     def available(self, n: int, rng: np.random.Generator) -> Bools:
-        """Return n times True."""
         return np.ones(n, np.bool_)
 
 
@@ -65,16 +64,12 @@ class Bernoulli:
     reply_prob: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("act_prob", "reply_prob"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ConfigError(f"Bernoulli.{name} must be in (0, 1]; got {getattr(self, name)}.")
+        require(self, act_prob="(0, 1]", reply_prob="(0, 1]")
 
     def available(self, n: int, rng: np.random.Generator) -> Bools:
-        """Return n independent draws."""
         return rng.random(n) < self.act_prob
 
     def replies(self, k: int, rng: np.random.Generator) -> Bools:
-        """Return k independent draws."""
         return rng.random(k) < self.reply_prob
 
 

@@ -173,7 +173,7 @@ def judge(subject: Subject, laws: Sequence[Law]) -> Verdict:
 # ------------------------------------------------------------------------------------------------- for laws to use
 
 
-def told(value: Any) -> str:
+def shown(value: Any) -> str:
     """Return an array, a list of arrays or anything else, short enough for a sentence."""
     if isinstance(value, np.ndarray):
         return np.array2string(value, precision=6, threshold=24, separator=", ").replace("\n", "")
@@ -186,7 +186,7 @@ def must_be_close(
     """Say the law is broken unless all numbers are within `within` of the expected ones."""
     a, b = np.asarray(got, np.float64), np.asarray(expected, np.float64)
     if a.shape != b.shape or not np.allclose(a, b, rtol=0, atol=within):
-        broken(f"{what} should be {told(b)}{f' ({rule})' if rule else ''}; got {told(a)}", given)
+        broken(f"{what} should be {shown(b)}{f' ({rule})' if rule else ''}; got {shown(a)}", given)
 
 
 def same(a: AnyArray, b: AnyArray) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedreach.arrays import AnyArray
 from fedreach.federation.values import State
-from fedreach.testing.law import broken, same, told
+from fedreach.testing.law import broken, same, shown
 
 
 class Watched:
@@ -51,7 +51,7 @@ class Watched:
                 broken(f"{name} {'removed' if where in before else 'added'} {where}")
             for where, old in before.items():
                 if not same(old, after[where]):
-                    broken(f"{name} wrote to {where}: before {told(old)}, after {told(after[where])}")
+                    broken(f"{name} wrote to {where}: before {shown(old)}, after {shown(after[where])}")
             return answer
 
         return call

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 from fedreach.arrays import Floats, Ints
-from fedreach.errors import ConfigError, nearest
+from fedreach.errors import ConfigError, require
 from fedreach.streams import generator
 from fedreach.wireless.allocation.problem import AllocationProblem
 from fedreach.wireless.channel import bits_per_second, path_gain, watts
@@ -84,31 +84,26 @@ class Radio:
     joules_price: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in (
-            "bandwidth_hertz", "carrier_hertz", "capacitance", "mean_gain", "seconds_price", "bits_per_example"
-        ):  # fmt: skip
-            value = getattr(self, name)
-            if value is not None and not 0 < value < np.inf:
-                raise ConfigError(f"Radio.{name} must be positive and finite; got {value}.")
-        if not 0 <= self.joules_price < np.inf:
-            raise ConfigError(f"Radio.joules_price must be finite and not negative; got {self.joules_price}.")
-        if not 1 <= self.path_loss_exponent < 10:
-            raise ConfigError(f"Radio.path_loss_exponent must be in [1, 10); got {self.path_loss_exponent}.")
-        if not -300 < self.noise_dbm_per_hertz < 0:
-            raise ConfigError(
-                f"Radio.noise_dbm_per_hertz must be in (-300, 0); got {self.noise_dbm_per_hertz}; heat makes -174."
-            )
+        require(
+            self,
+            bandwidth_hertz="(0, inf)",
+            carrier_hertz="(0, inf)",
+            capacitance="(0, inf)",
+            mean_gain="(0, inf)",
+            seconds_price="(0, inf)",
+            bits_per_example="(0, inf)",
+            joules_price="[0, inf)",
+            path_loss_exponent="[1, 10)",
+            noise_dbm_per_hertz="(-300, 0): That of heat is -174.",
+            fading=get_args(Fading),
+        )
         for name in ("distance_meters", "max_hertz", "cycles_per_bit", "power_dbm"):
             self._check_range(name)
-        if self.fading not in get_args(Fading):
-            raise ConfigError(
-                f"Radio.fading is unknown: {self.fading!r}." + nearest(str(self.fading), get_args(Fading))
-            )
 
     def _check_range(self, name: str) -> None:
         value = getattr(self, name)
-        least = -np.inf if name == "power_dbm" else 0.0
-        if np.shape(value) != (2,) or not least < value[0] <= value[1] < np.inf:
+        lowest = -np.inf if name == "power_dbm" else 0.0
+        if np.shape(value) != (2,) or not lowest < value[0] <= value[1] < np.inf:
             rule = "of finite numbers" if name == "power_dbm" else "of positive, finite numbers"
             raise ConfigError(f"Radio.{name} must be a range [from, to] {rule}; got {value}.")
         if name == "max_hertz" and value[1] < 1e5:

@@ -97,6 +97,6 @@ def _merged(sizes: Ints, min_size: int) -> Ints:
     return heads
 
 
-def _listed(clients: Ints, most: int = 10) -> str:
-    shown = ", ".join(str(client) for client in clients[:most])
-    return shown if clients.size <= most else f"{shown} and {clients.size - most} more"
+def _listed(clients: Ints, max_shown: int = 10) -> str:
+    shown = ", ".join(str(client) for client in clients[:max_shown])
+    return shown if clients.size <= max_shown else f"{shown} and {clients.size - max_shown} more"

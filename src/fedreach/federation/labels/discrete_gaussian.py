@@ -9,8 +9,8 @@ from typing import ClassVar
 import numpy as np
 
 from fedreach.arrays import Floats, Ints
-from fedreach.errors import ConfigError
-from fedreach.federation.labels.accounting import check_epsilon, loss_distributions, one_example_replaced
+from fedreach.errors import require
+from fedreach.federation.labels.accounting import EPSILON, loss_distributions, one_example_replaced
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,7 @@ class DiscreteGaussian:
     delta: float
 
     def __post_init__(self) -> None:
-        check_epsilon("DiscreteGaussian", self.epsilon)
-        if not 1e-12 <= self.delta < 1:
-            raise ConfigError(f"DiscreteGaussian.delta must be at least 1e-12 and below 1; got {self.delta}.")
+        require(self, epsilon=EPSILON, delta="[1e-12, 1)")
 
     @property
     def deviation(self) -> float:

@@ -8,7 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from fedreach.arrays import Floats, Ints
-from fedreach.federation.labels.accounting import check_epsilon, loss_distributions, one_example_replaced
+from fedreach.errors import require
+from fedreach.federation.labels.accounting import EPSILON, loss_distributions, one_example_replaced
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class DiscreteLaplace:
     epsilon: float
 
     def __post_init__(self) -> None:
-        check_epsilon("DiscreteLaplace", self.epsilon)
+        require(self, epsilon=EPSILON)
 
     def release(self, counts: Ints, rng: np.random.Generator) -> Floats:
         """Return the (n, c) noised counts; those below 0 are 0, which anybody can do who sees them."""

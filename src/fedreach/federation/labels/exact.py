@@ -24,5 +24,4 @@ class Exact:
     only_sum: ClassVar[bool] = False
 
     def release(self, counts: Ints, rng: np.random.Generator) -> Floats:
-        """Return the (n, c) counts."""
         return counts.astype(np.float64)

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedreach.errors import ConfigError, nearest
+from fedreach.errors import require
 from fedreach.federation.values import LocalOutputs
 from fedreach.theory.disagreement import LOSSES, distances, total_disagreement
 
@@ -54,18 +54,8 @@ class Disagreement:
     confidence: float | None = None
 
     def __post_init__(self) -> None:
-        if self.loss not in LOSSES:
-            raise ConfigError(f"Disagreement.loss: there is no loss {self.loss!r}.{nearest(self.loss, LOSSES)}")
-        if not 0 < self.radius <= 1:
-            raise ConfigError(f"Disagreement.radius must be above 0 and at most 1; got {self.radius}.")
-        if not 0 < self.step <= self.radius:
-            raise ConfigError(
-                f"Disagreement.step must be above 0 and at most the radius, {self.radius}; got {self.step}."
-            )
-        if self.confidence is not None and not 0 < self.confidence < 1:
-            raise ConfigError(
-                f"Disagreement.confidence must be between 0 and 1, such as 0.01, or left out; got {self.confidence}."
-            )
+        require(self, loss=tuple(LOSSES), radius="(0, 1]", step=f"(0, {self.radius}]: It is a part of the radius.")
+        require(self, confidence="(0, 1): Such as 0.01, or leave it out.")
 
     @property
     def name(self) -> str:
@@ -79,6 +69,5 @@ class Disagreement:
         return perfect * (1 - 1e-9)  # rounding
 
     def measure(self, outputs: LocalOutputs, rng: np.random.Generator) -> float:
-        """Return eta, positive."""
         losses = LOSSES[self.loss](outputs.logits, outputs.labels)
         return total_disagreement(losses, distances(self.radius, self.step), confidence=self.confidence)

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from fedreach.arrays import Floats
-from fedreach.errors import ConfigError, PartError, nearest
+from fedreach.errors import PartError, require
 from fedreach.federation.values import LocalOutputs
 from fedreach.theory.rademacher import closed_form_score, monte_carlo_score, random_signs
 
@@ -60,15 +60,7 @@ class WLRC:
     batch_size: int = 32
 
     def __post_init__(self) -> None:
-        for key, known in {"outputs": get_args(Outputs), "estimator": get_args(Estimator)}.items():
-            if getattr(self, key) not in known:
-                value = getattr(self, key)
-                raise ConfigError(
-                    f"WLRC.{key} must be one of {', '.join(known)}; got {value!r}." + nearest(str(value), known)
-                )
-        for key in ("draws", "batch_size"):
-            if getattr(self, key) < 1:
-                raise ConfigError(f"WLRC.{key} must be at least 1; got {getattr(self, key)}.")
+        require(self, outputs=get_args(Outputs), estimator=get_args(Estimator), draws="[1, inf)", batch_size="[1, inf)")
 
     @property
     def name(self) -> str:
@@ -81,7 +73,6 @@ class WLRC:
         return self.outputs == "excess_loss"
 
     def measure(self, outputs: LocalOutputs, rng: np.random.Generator) -> float:
-        """Return the client's score."""
         values, score = self._values(outputs), self._score(rng)
         batches = np.split(values, range(self.batch_size, len(values), self.batch_size))
         return sum(len(batch) * score(batch) for batch in batches) / len(values)

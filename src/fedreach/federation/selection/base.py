@@ -54,5 +54,4 @@ class FunctionSelection(Policy):
         return name_of(self.function)
 
     def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
-        """Return what the function chose."""
         return Selection(np.asarray(self.function(view, k, rng)))

@@ -32,7 +32,6 @@ class BestChannels(Policy):
     needs_radio: ClassVar[bool] = True
 
     def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
-        """Return the cohort."""
         assert view.radio is not None  # because of `needs_radio`
         here = view.available
         return Selection(largest(view.ids[here], view.radio.bits_per_second[here], k))

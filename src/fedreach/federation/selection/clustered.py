@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 
 from fedreach.arrays import AnyArray, Bools, Floats, Ints
-from fedreach.errors import ConfigError, nearest
+from fedreach.errors import require
 from fedreach.federation.selection.base import Policy
 from fedreach.federation.selection.shared.clustering import bipartition, need_geometry
 from fedreach.federation.selection.shared.gradient_table import GradientTable
@@ -72,19 +72,8 @@ class Clustered(Policy):
 
     def __post_init__(self) -> None:
         need_geometry("Clustered")
-        if self.thresholds not in get_args(Thresholds):
-            raise ConfigError(
-                f"Clustered.thresholds must be 'relative' or 'absolute'; got {self.thresholds!r}."
-                + nearest(str(self.thresholds), get_args(Thresholds))
-            )
-        if not self.eps1 > 0:
-            raise ConfigError(f"Clustered.eps1 must be positive; got {self.eps1}.")
-        if not self.eps2 >= 0:
-            raise ConfigError(f"Clustered.eps2 must not be negative; got {self.eps2}.")
-        for name in ("first_round", "sketch"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"Clustered.{name} must be at least 1; got {value}.")
+        require(self, thresholds=get_args(Thresholds), eps1="(0, inf]", eps2="[0, inf]")
+        require(self, first_round="[1, inf)", sketch="[1, inf)")
 
     @property
     def _table(self) -> GradientTable:
@@ -101,7 +90,6 @@ class Clustered(Policy):
         }
 
     def clusters(self, state: State) -> Ints:
-        """Return the (n,) number of each participant's model."""
         clusters: Ints = state["clusters"]
         return clusters
 
@@ -111,7 +99,6 @@ class Clustered(Policy):
         return Probe(ids, asks="update") if ids.size else None
 
     def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
-        """Return the cohort."""
         return Selection(rng.choice(view.ids[view.available], size=k, replace=False))
 
     def observe(self, state: State, reports: Reports) -> State:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedreach.arrays import Float32s, Ints
-from fedreach.errors import ConfigError
+from fedreach.errors import require
 from fedreach.federation.selection.shared.clustering import need_geometry
 from fedreach.federation.selection.shared.gradient_table import GradientTable
 from fedreach.federation.selection.shared.hull import MOST_COMPONENTS, principal_points, spanning, vertices
@@ -29,11 +29,8 @@ class Hull(GradientTable):
     def __post_init__(self) -> None:
         super().__post_init__()
         need_geometry(type(self).__name__)
-        if not 1 <= self.components <= MOST_COMPONENTS:
-            raise ConfigError(
-                f"{type(self).__name__}.components must lie between 1 and {MOST_COMPONENTS}; got {self.components}. In "
-                "more dimensions nearly all clients are vertices, and Qhull finds some that are none."
-            )
+        rule = f"[1, {MOST_COMPONENTS}]: In more dimensions nearly all are vertices; Qhull finds some that are none."
+        require(self, components=rule)
 
 
 @dataclass(frozen=True, kw_only=True)

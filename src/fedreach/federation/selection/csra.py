@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 
 from fedreach.arrays import Ints
-from fedreach.errors import ConfigError, nearest
+from fedreach.errors import require
 from fedreach.federation.selection.shared.admission import Admission
 from fedreach.federation.values import ClientView, Selection, State
 from fedreach.wireless.allocation.baselines import DC, genetic_selection, sqrt_sort
@@ -80,12 +80,7 @@ class CSRA(Admission):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.search not in get_args(Search):
-            raise ConfigError(f"CSRA.search is unknown: {self.search!r}." + nearest(str(self.search), get_args(Search)))
-        if not 0 < self.tolerance < 1:
-            raise ConfigError(f"CSRA.tolerance must be in (0, 1); got {self.tolerance}.")
-        if self.max_nodes < 1:
-            raise ConfigError(f"CSRA.max_nodes must be at least 1; got {self.max_nodes}.")
+        require(self, search=get_args(Search), tolerance="(0, 1)", max_nodes="[1, inf)")
 
     def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
         """Return the cohort with its allocation; the remark says what could not be kept."""

@@ -23,7 +23,6 @@ class EntropyTopK(Policy):
     needs: ClassVar[tuple[str, ...]] = ("label_entropy",)
 
     def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
-        """Return the cohort."""
         assert view.label_entropy is not None  # because of `needs`
         # Entropies of equal histograms in another class order differ by rounding; that must not decide a tie.
         entropy = view.label_entropy[view.available].round(12)

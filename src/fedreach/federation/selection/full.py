@@ -23,5 +23,4 @@ class Full(Policy):
     ignores_cohort: ClassVar[bool] = True
 
     def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
-        """Return everybody who is available."""
         return Selection(view.ids[view.available])

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from fedreach.arrays import Ints
-from fedreach.errors import ConfigError, nearest
+from fedreach.errors import require
 from fedreach.federation.selection.base import Policy, largest
 from fedreach.federation.values import ClientView, Probe, Selection, State
 
@@ -48,15 +48,7 @@ class PowerOfChoice(Policy):
     batch_size: int = 64
 
     def __post_init__(self) -> None:
-        if self.loss not in get_args(Loss):
-            raise ConfigError(
-                f"PowerOfChoice.loss must be 'full', 'batch' or 'last'; got {self.loss!r}."
-                + nearest(str(self.loss), get_args(Loss))
-            )
-        if self.candidates is not None and self.candidates < 1:
-            raise ConfigError(f"PowerOfChoice.candidates must be at least 1; got {self.candidates}.")
-        if self.batch_size < 1:
-            raise ConfigError(f"PowerOfChoice.batch_size must be at least 1; got {self.batch_size}.")
+        require(self, loss=get_args(Loss), candidates="[1, inf)", batch_size="[1, inf)")
 
     def probe(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Probe | None:
         """Return the candidates, unless it is the last known loss that counts."""
@@ -66,7 +58,6 @@ class PowerOfChoice(Policy):
         return Probe(ids) if self.loss == "full" else Probe(ids, "batch_loss", self.batch_size)
 
     def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
-        """Return the k candidates with the largest loss."""
         if self.loss == "last":
             rows = view.rows(np.sort(self._candidates(view, k, rng)))
             loss = view.loss[rows]

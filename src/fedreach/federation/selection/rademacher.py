@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 
 from fedreach.arrays import Floats, Ints
-from fedreach.errors import ConfigError, PartError, nearest
+from fedreach.errors import PartError, require
 from fedreach.federation.measurements.wlrc import WLRC, Estimator, Outputs
 from fedreach.federation.selection.base import Policy
 from fedreach.federation.selection.shared.clustering import kmeans, need_geometry
@@ -85,15 +85,8 @@ class Rademacher(Policy):
 
     def __post_init__(self) -> None:
         need_geometry("Rademacher")
-        for key, known in {"use": get_args(Use), "average": get_args(Average)}.items():
-            value = getattr(self, key)
-            if value not in known:
-                choices = " or ".join(map(repr, known))
-                raise ConfigError(f"Rademacher.{key} must be {choices}; got {value!r}." + nearest(str(value), known))
-        for key in ("every", "n_clusters", "sketch"):
-            value = getattr(self, key)
-            if value is not None and value < 1:
-                raise ConfigError(f"Rademacher.{key} must be at least 1; got {value}.")
+        require(self, use=get_args(Use), average=get_args(Average))
+        require(self, every="[1, inf)", n_clusters="[1, inf)", sketch="[1, inf)")
         self.measures  # noqa: B018  checks its options
 
     @property
@@ -146,7 +139,6 @@ class Rademacher(Policy):
         return cluster_scores(state["score"][known], state["cluster"][known], examples).round(12)
 
     def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
-        """Return the cohort."""
         ids = rng.permutation(view.ids[view.available])  # so that a cluster's first members are drawn at random
         cluster, scores = state["cluster"][view.rows(ids)], self.scores(state, view)
         members = np.bincount(cluster[cluster >= 0], minlength=len(scores))

@@ -21,5 +21,4 @@ class Uniform(Policy):
     """
 
     def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
-        """Return the cohort."""
         return Selection(rng.choice(view.ids[view.available], size=k, replace=False))

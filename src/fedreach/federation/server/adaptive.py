@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
 
 from fedreach.arrays import Float32s, Floats
-from fedreach.errors import ConfigError
+from fedreach.errors import require
 from fedreach.federation.values import State
 
 
@@ -23,15 +22,7 @@ class Adaptive(ABC):
     tau: float = 1e-3
 
     def __post_init__(self) -> None:
-        rules = {
-            "rate": (0 < self.rate < math.inf, "positive"),
-            "beta1": (0 <= self.beta1 < 1, "in [0, 1)"),
-            "beta2": (0 <= self.beta2 < 1, "in [0, 1)"),
-            "tau": (0 < self.tau < math.inf, "positive"),
-        }
-        for name, (kept, rule) in rules.items():
-            if not kept:
-                raise ConfigError(f"{type(self).__name__}.{name} must be {rule}; got {getattr(self, name)}.")
+        require(self, rate="(0, inf)", beta1="[0, 1)", beta2="[0, 1)", tau="(0, inf)")
 
     @abstractmethod
     def second_moment(self, v: Floats, square: Floats) -> Floats:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from fedreach.arrays import Float32s, Floats
-from fedreach.errors import ConfigError
+from fedreach.errors import require
 from fedreach.federation.values import State
 
 
@@ -35,10 +34,7 @@ class Average:
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (self.rate > 0 and math.isfinite(self.rate)):
-            raise ConfigError(f"Average.rate must be positive; got {self.rate}.")
-        if not 0 <= self.momentum < 1:
-            raise ConfigError(f"Average.momentum must be in [0, 1); got {self.momentum}.")
+        require(self, rate="(0, inf)", momentum="[0, 1)")
 
     def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
         """Return the new (d,) parameters and the velocity."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from fedreach.arrays import Float32s, Floats
-from fedreach.errors import ConfigError
+from fedreach.errors import ConfigError, require
 from fedreach.federation.protocols import ServerStep, ServerTrains
 from fedreach.federation.server.average import Average
 from fedreach.federation.values import State
@@ -65,23 +64,11 @@ class Safari:
                 f"Safari.inner must be the step of the clients' rounds; got {type(self.inner).__name__}, which trains "
                 "on the server's data itself. Use one that does not, such as 'average'."
             )
-        if not 0 <= self.client_probability <= 1:
-            raise ConfigError(f"Safari.client_probability must be in [0, 1]; got {self.client_probability}.")
-        check_training(self)
+        require(self, client_probability="[0, 1]", rate="(0, inf)", batch_size="[1, inf)")
 
     def trains(self, rng: np.random.Generator) -> bool:
-        """Return whether the coin of the round falls to the server."""
         return not rng.random() < self.client_probability
 
     def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
         """Return what `inner` makes of the clients' mean update; its state rests in the server's rounds."""
         return self.inner.apply(params, state, mean_update)
-
-
-def check_training(step: ServerTrains) -> None:
-    """Refuse a rate that is not positive and a batch of nothing."""
-    name = type(step).__name__
-    if not 0 < step.rate < math.inf:
-        raise ConfigError(f"{name}.rate must be positive; got {step.rate}.")
-    if step.batch_size < 1:
-        raise ConfigError(f"{name}.batch_size must be at least 1; got {step.batch_size}.")

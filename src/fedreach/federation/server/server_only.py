@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedreach.arrays import Float32s, Floats
-from fedreach.federation.server.safari import check_training
+from fedreach.errors import require
 from fedreach.federation.values import State
 
 
@@ -35,10 +35,9 @@ class ServerOnly:
     batch_size: int = 64
 
     def __post_init__(self) -> None:
-        check_training(self)
+        require(self, rate="(0, inf)", batch_size="[1, inf)")
 
     def trains(self, rng: np.random.Generator) -> bool:
-        """Return True."""
         return True
 
     def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedreach.arrays import Float32s, Floats
-from fedreach.errors import ConfigError, nearest
+from fedreach.errors import ConfigError, nearest, require
 from fedreach.federation.values import NO_STATE, State
 
 if TYPE_CHECKING:
@@ -49,8 +48,7 @@ class TorchOptimizer:
     options: Mapping[str, Any] | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
-        if not 0 < self.rate < math.inf:
-            raise ConfigError(f"TorchOptimizer.rate must be positive; got {self.rate}.")
+        require(self, rate="(0, inf)")
         if "lr" in (self.options or {}):
             raise ConfigError("TorchOptimizer.options must not hold 'lr'. It is the option `rate`.")
         self._check_steps_from_gradients()

@@ -21,5 +21,4 @@ class FedAvg:
     affine: ClassVar[bool] = True
 
     def correct(self, gradient: Any, params: Any, broadcast: Any) -> Any:
-        """Return the gradient as it is."""
         return gradient

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -10,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedreach.arrays import Float32s, Floats
-from fedreach.errors import ConfigError
+from fedreach.errors import require
 from fedreach.federation.values import Reports, State
 
 
@@ -46,11 +45,9 @@ class FedDyn:
     sends_state: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if not 0 < self.alpha < math.inf:
-            raise ConfigError(f"FedDyn.alpha must be positive; got {self.alpha}. Without a pull it is FedAvg.")
+        require(self, alpha="(0, inf): Without a pull it is FedAvg.")
 
     def correct(self, gradient: Any, params: Any, broadcast: Any, pull: Any, memory: Any) -> Any:
-        """Return g + a_i (w - w0 + h_i)."""
         return gradient + pull * (params - broadcast + memory)
 
     def prepare(self, memory: Float32s, state: State, share: Floats) -> Mapping[str, Float32s]:
@@ -58,7 +55,6 @@ class FedDyn:
         return {"pull": (self.alpha / share[:, None]).astype(np.float32), "memory": memory}
 
     def remember(self, memory: Float32s, state: State, update: Float32s, steps: Floats, rate: float) -> Float32s:
-        """Return the (k, p) h_i after local training."""
         return memory + update
 
     def conclude(self, state: State, reports: Reports, mean_update: Floats, n: int) -> tuple[Floats, State]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fedreach.errors import ConfigError
+from fedreach.errors import require
 
 
 @dataclass(frozen=True)
@@ -29,11 +28,9 @@ class FedProx:
     affine: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not 0 <= self.mu < math.inf:
-            raise ConfigError(f"FedProx.mu must be not negative; got {self.mu}.")
+        require(self, mu="[0, inf)")
 
     def correct(self, gradient: Any, params: Any, broadcast: Any) -> Any:
-        """Return g + mu (w - w0)."""
         if self.mu == 0:
             return gradient
         return gradient + self.mu * (params - broadcast)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, get_args
 import numpy as np
 
 from fedreach.arrays import Float32s, Floats
-from fedreach.errors import ConfigError, nearest
+from fedreach.errors import require
 from fedreach.federation.values import Reports, State
 from fedreach.storage.rows import Dtype
 
@@ -48,14 +48,9 @@ class Scaffold:
     sends_state: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.memory_dtype not in get_args(Dtype):
-            raise ConfigError(
-                f"Scaffold.memory_dtype must be 'float32' or 'float16'; got {self.memory_dtype!r}."
-                + nearest(str(self.memory_dtype), get_args(Dtype))
-            )
+        require(self, memory_dtype=get_args(Dtype))
 
     def correct(self, gradient: Any, params: Any, broadcast: Any, drift: Any) -> Any:
-        """Return g + (c - c_i)."""
         return gradient + drift
 
     def prepare(self, memory: Float32s, state: State, share: Floats) -> Mapping[str, Float32s]:
@@ -65,7 +60,6 @@ class Scaffold:
         return {"drift": drift}
 
     def remember(self, memory: Float32s, state: State, update: Float32s, steps: Floats, rate: float) -> Float32s:
-        """Return the (k, p) control variates after local training."""
         followed = update / (-rate * steps[:, None])  # the mean of what the local steps followed
         kept: Float32s = (memory - state.get("c", 0.0) + followed).astype(np.float32)
         return kept
@@ -76,5 +70,4 @@ class Scaffold:
         return mean_update, {"c": state.get("c", 0.0) + reports.note.sum(axis=0, dtype=np.float64) / n}
 
     def served(self, params: Float32s, state: State) -> Float32s:
-        """Return what is broadcast."""
         return params

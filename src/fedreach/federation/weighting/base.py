@@ -26,7 +26,6 @@ class OwnWeight(ABC):
         """Return the (r,) numbers a_i, not negative, each from the client's own entry of the metrics."""
 
     def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
-        """Return the (r,) weights."""
         return normalised(self, self.raw(reports.metrics)), state
 
 
@@ -59,5 +58,4 @@ class FunctionWeighting:
         return name_of(self.function)
 
     def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
-        """Return the (r,) weights."""
         return normalised(self, np.asarray(self.function(reports), dtype=np.float64)), state

@@ -17,5 +17,4 @@ class ByExamples(OwnWeight):
     """
 
     def raw(self, metrics: Mapping[str, Floats]) -> Floats:
-        """Return m_i."""
         return metrics["num_examples"]

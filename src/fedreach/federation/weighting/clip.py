@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedreach.arrays import Floats
-from fedreach.errors import ConfigError
+from fedreach.errors import ConfigError, require
 from fedreach.federation.protocols import Weighting
 from fedreach.federation.values import Reports, State
 from fedreach.federation.weighting.nesting import checked_parts, weights_of
@@ -51,13 +51,9 @@ class Clip:
         checked_parts("Clip.inner", (self.inner,))
         if self.most is None and self.times_equal is None:
             raise ConfigError("Clip must have a limit: `most`, such as 0.3, or `times_equal`, such as 2.")
-        if self.most is not None and not 0 < self.most <= 1:
-            raise ConfigError(f"Clip.most must be above 0 and at most 1; got {self.most}.")
-        if self.times_equal is not None and not self.times_equal >= 1:
-            raise ConfigError(f"Clip.times_equal must be at least 1; got {self.times_equal}.")
+        require(self, most="(0, 1]", times_equal="[1, inf]")
 
     def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
-        """Return the (r,) weights."""
         (weights,), new = weights_of({"inner": self.inner}, state, reports)
         r = len(weights)
         limits = [1.0 if self.most is None else self.most, 1.0 if self.times_equal is None else self.times_equal / r]

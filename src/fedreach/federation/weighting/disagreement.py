@@ -53,6 +53,5 @@ class ByDisagreement(OwnWeight):
         return (Disagreement(self.loss, self.radius, self.step, self.confidence),)
 
     def raw(self, metrics: Mapping[str, Floats]) -> Floats:
-        """Return 1 / eta_i."""
         result: Floats = 1 / metrics["disagreement"]
         return result

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedreach.arrays import Floats
-from fedreach.errors import ConfigError
+from fedreach.errors import require
 from fedreach.federation.values import Reports, State
 from fedreach.federation.weighting.base import OwnWeight
 
@@ -43,8 +43,7 @@ class ByEntropy(OwnWeight):
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        if not 0.02 <= self.temperature < np.inf:
-            raise ConfigError(f"ByEntropy.temperature must be finite and at least 0.02; got {self.temperature}.")
+        require(self, temperature="[0.02, inf)")
 
     def raw(self, metrics: Mapping[str, Floats]) -> Floats:
         """Return exp(H_i / T), from 1 to c^(1/T)."""

@@ -16,5 +16,4 @@ class Equal(OwnWeight):
     """Give each client the same say: w_i = 1 / r."""
 
     def raw(self, metrics: Mapping[str, Floats]) -> Floats:
-        """Return 1 for everybody."""
         return np.ones(len(metrics["num_examples"]))

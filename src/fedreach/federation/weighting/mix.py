@@ -45,7 +45,6 @@ class Mix:
         object.__setattr__(self, "shares", checked_factors("Mix.shares", self.shares, parts))
 
     def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
-        """Return the (r,) weights."""
         assert self.shares is not None  # filled in above
         found, new = weights_of({str(j): part for j, part in enumerate(self.parts)}, state, reports)
         mixed: Floats = np.average(found, axis=0, weights=self.shares)

@@ -52,7 +52,6 @@ class Product:
         return lambda metrics: self._multiplied([function(metrics) for function in functions])
 
     def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
-        """Return the (r,) weights."""
         found, new = weights_of({str(j): part for j, part in enumerate(self.parts)}, state, reports)
         raw = self._multiplied([weights / weights.max() for weights in found])  # so that many small ones stay above 0
         if not raw.any():

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from fedreach.federation.answers import checked_allocation
 from fedreach.streams import generator
-from fedreach.testing.law import Law, Subject, broken, law, must_be_close, same, told
-from fedreach.testing.laws.any_part import options_are_all_it_is
-from fedreach.testing.purity import Watched, other_global_seeds
+from fedreach.testing.law import Law, Subject, broken, law, must_be_close, same, shown
+from fedreach.testing.laws.any_part import Given, Outcome, Playing, options_are_all_it_is
 from fedreach.wireless.allocation.exact import allocate
 from fedreach.wireless.allocation.problem import Allocation, AllocationProblem
 
 
 @dataclass(frozen=True, eq=False)
-class Cell:
+class Cell(Given):
     """Clients that all take part."""
 
-    words: str
     problem: AllocationProblem
-
-    def __str__(self) -> str:
-        return self.words
 
 
 def cell(words: str, k: int) -> Cell:
@@ -53,6 +49,19 @@ def cells() -> Iterator[Cell]:
     yield cell("40 clients", 40)
 
 
+def _allocate(part: Any, given: Cell) -> Allocation:
+    allocation: Allocation = part.allocate(given.problem, generator(0, "allocation"))
+    return allocation
+
+
+def _play(part: Any, given: Cell) -> list[Outcome]:
+    got = _allocate(part, given)
+    return [Outcome(f"the shares were {shown(got.share)}, the hertz {shown(got.hertz)}", (got.share, got.hertz))]
+
+
+PLAYING = Playing(cells, _play)
+
+
 @law(cells)
 def band_and_frequencies_are_kept(subject: Subject, given: Cell) -> None:
     """Everybody gets a positive share, all shares together at most 1, and a frequency in (0, max_hertz]."""
@@ -79,23 +88,6 @@ def never_below_the_optimum(subject: Subject, given: Cell) -> None:
         broken(f"it costs {cost:.12g}, and the optimum is {least:.12g}")
 
 
-@law(cells)
-def same_again(subject: Subject, given: Cell) -> None:
-    """The same clients and stream give the same allocation."""
-    with other_global_seeds(1):
-        first = _allocate(subject.part, given)
-    with other_global_seeds(2):
-        second = _allocate(subject.part, given)
-    if not (same(first.share, second.share) and same(first.hertz, second.hertz)):
-        broken(f"shares {told(first.share)} at first, and {told(second.share)} again; draw from the `rng` handed in")
-
-
-@law(cells)
-def arguments_untouched(subject: Subject, given: Cell) -> None:
-    """A rule does not write to the problem."""
-    _allocate(Watched(subject.part), given)
-
-
 @law(lambda: [cell("5 clients, no two alike", 5), cell("12 clients, no two alike", 12)])
 def renaming(subject: Subject, given: Cell) -> None:
     """Clients that change places get each other's shares, unless they are drawn."""
@@ -106,23 +98,20 @@ def renaming(subject: Subject, given: Cell) -> None:
     moved = replace(given.problem.only(order), ids=given.problem.ids)
     other = subject.part.allocate(moved, generator(0, "allocation"))
     if not np.allclose(other.share, first.share[order], rtol=1e-6):
-        broken(f"shares {told(first.share)}, and {told(other.share)} with places changed by {order.tolist()}")
+        broken(f"shares {shown(first.share)}, and {shown(other.share)} with places changed by {order.tolist()}")
 
 
 LAWS = (
     band_and_frequencies_are_kept,
     costs_are_those_of_the_formulas,
     never_below_the_optimum,
-    same_again,
-    arguments_untouched,
+    PLAYING.same_again(
+        "The same clients and stream give the same allocation.", "Draw from the `rng` that is handed in."
+    ),
+    PLAYING.arguments_untouched("A rule does not write to the problem."),
     renaming,
     options_are_all_it_is,
 )
-
-
-def _allocate(part: object, given: Cell) -> Allocation:
-    allocation: Allocation = part.allocate(given.problem, generator(0, "allocation"))  # type: ignore[attr-defined]
-    return allocation
 
 
 DRAWS = 2000

@@ -1,15 +1,102 @@
-"""What every part is: its options and nothing else."""
+"""Laws that say the same of parts of every kind, given a kind's way of playing."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
 
 from fedreach.federation.selection import FunctionSelection
+from fedreach.federation.values import State
 from fedreach.federation.weighting import FunctionWeighting
-from fedreach.testing.law import Subject, broken, law
+from fedreach.testing.law import Law, Subject, broken, law, same
+from fedreach.testing.purity import Watched, other_global_seeds, through_a_file
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Given:
+    """What a part is tried on; it says in words what it is."""
+
+    words: str
+
+    def __str__(self) -> str:
+        return self.words
+
+
+class Outcome(NamedTuple):
+    """What a part did in a round."""
+
+    said: str  # in words
+    value: Any  # what must be the same again, to the bit
+
+
+def as_it_is(state: State) -> State:
+    """Return a state as it is between the rounds of a run that is not interrupted."""
+    return state
+
+
+@dataclasses.dataclass(frozen=True)
+class Playing:
+    """A kind's way of playing: what its parts are tried on, and what they do there.
+
+    Its methods make laws, each given the sentence of the kind.
+    """
+
+    inputs: Callable[[], Iterable[Any]]
+    play: Callable[..., Sequence[Outcome]]  # part, one of the inputs[, keep: what the state goes through] -> by round
+
+    def straight(self, subject: Subject, given: Any) -> Sequence[Outcome]:
+        """Return what a part does, played once for all laws."""
+        outcomes: Sequence[Outcome] = subject.once(str(given), lambda: self.play(subject.part, given))
+        return outcomes
+
+    def same_again(self, sentence: str, advice: str) -> Law:
+        """Return the law that nothing counts but what is handed in; `advice` says what else it may have been."""
+
+        def check(subject: Subject, given: Any) -> None:
+            first = self.straight(subject, given)
+            for seed in (1, 2):
+                with other_global_seeds(seed):
+                    again = self.play(subject.part, given)
+                _must_be_alike(first, again, "asked again", f". {advice}")
+
+        return Law("same again", sentence, check, self.inputs)
+
+    def arguments_untouched(self, sentence: str) -> Law:
+        """Return the law that no argument is written to."""
+
+        def check(subject: Subject, given: Any) -> None:
+            self.play(Watched(subject.part), given)
+
+        return Law("arguments untouched", sentence, check, self.inputs)
+
+    def going_on_from_a_file(
+        self,
+        sentence: str = "The state consists of named arrays; a run that is stored after each round and read again "
+        "goes on alike.",
+    ) -> Law:
+        """Return the law that the state is all that a run needs to go on."""
+
+        def check(subject: Subject, given: Any) -> None:
+            again = self.play(subject.part, given, through_a_file)
+            _must_be_alike(self.straight(subject, given), again, "with the state read from a file")
+
+        return Law("going on from a file", sentence, check, self.inputs)
+
+
+def _must_be_alike(first: Sequence[Outcome], second: Sequence[Outcome], how: str, advice: str = "") -> None:
+    for a, b in zip(first, second, strict=True):
+        if not _equal(a.value, b.value):
+            broken(f"{a.said}; {how}, {b.said}{advice}")
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, np.ndarray):
+        return same(a, b)
+    return len(a) == len(b) and all(map(_equal, a, b)) if isinstance(a, tuple) else bool(a == b)
 
 
 @law()

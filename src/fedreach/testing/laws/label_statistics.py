@@ -12,20 +12,15 @@ from fedreach.arrays import Floats, Ints
 from fedreach.federation.labels import released_entropy
 from fedreach.federation.weighting import ByEntropy, ByExamples, Equal
 from fedreach.streams import generator
-from fedreach.testing.law import Law, Subject, broken, law, must_be_close, same, told
-from fedreach.testing.laws.any_part import options_are_all_it_is
-from fedreach.testing.purity import Watched, other_global_seeds
+from fedreach.testing.law import Law, Subject, broken, law, must_be_close, shown
+from fedreach.testing.laws.any_part import Given, Outcome, Playing, options_are_all_it_is
 
 
 @dataclass(frozen=True, eq=False)
-class Labels:
+class Labels(Given):
     """Label counts of some clients."""
 
-    words: str
     counts: Ints  # (n, c)
-
-    def __str__(self) -> str:
-        return self.words
 
 
 def labels() -> Iterator[Labels]:
@@ -36,14 +31,22 @@ def labels() -> Iterator[Labels]:
     yield Labels("4 clients with a single class each", np.eye(4, dtype=np.int64) * 100)
 
 
+def _play(part: Any, given: Labels) -> list[Outcome]:
+    released = part.release(given.counts.copy(), generator(0, "labels"))
+    return [Outcome(f"it released {shown(released)}", released)]
+
+
+PLAYING = Playing(labels, _play)
+
+
 @law(labels)
 def counts_of_everybody(subject: Subject, given: Labels) -> None:
     """What is released is (n, c) numbers in float64, finite unless only sums are shown."""
-    told_counts = _release(subject.part, given.counts)
-    if not isinstance(told_counts, np.ndarray) or told_counts.shape != given.counts.shape:
-        broken(f"release should return an array of shape {given.counts.shape}; got {told(told_counts)}")
-    if told_counts.dtype != np.float64 or not (subject.part.only_sum or np.isfinite(told_counts).all()):
-        broken(f"released counts should be finite numbers in float64; got {told_counts.dtype}: {told(told_counts)}")
+    ((_, released),) = PLAYING.straight(subject, given)
+    if not isinstance(released, np.ndarray) or released.shape != given.counts.shape:
+        broken(f"release should return an array of shape {given.counts.shape}; got {shown(released)}")
+    if released.dtype != np.float64 or not (subject.part.only_sum or np.isfinite(released).all()):
+        broken(f"released counts should be finite numbers in float64; got {released.dtype}: {shown(released)}")
 
 
 @law(labels)
@@ -51,34 +54,21 @@ def entropies_in_range(subject: Subject, given: Labels) -> None:
     """The label entropies that follow from what is released are between 0 and ln c nats."""
     if subject.part.only_sum:
         return
-    entropy, most = released_entropy(_release(subject.part, given.counts)), np.log(given.counts.shape[1])
-    if not ((entropy >= -1e-12) & (entropy <= most + 1e-12)).all():
-        broken(f"the entropies are {told(entropy)}, with ln c = {most:.6g}")
+    ((_, released),) = PLAYING.straight(subject, given)
+    entropy, largest = released_entropy(released), np.log(given.counts.shape[1])
+    if not ((entropy >= -1e-12) & (entropy <= largest + 1e-12)).all():
+        broken(f"the entropies are {shown(entropy)}, with ln c = {largest:.6g}")
 
 
-@law(labels)
-def same_again(subject: Subject, given: Labels) -> None:
-    """The same counts and stream release the same numbers."""
-    with other_global_seeds(1):
-        first = _release(subject.part, given.counts)
-    with other_global_seeds(2):
-        second = _release(subject.part, given.counts)
-    if not same(first, second):
-        broken(f"it released {told(first)}, and {told(second)} again; draw from the `rng` that is handed in")
-
-
-@law(labels)
-def arguments_untouched(subject: Subject, given: Labels) -> None:
-    """Releasing does not write to the counts."""
-    _release(Watched(subject.part), given.counts)
-
-
-LAWS = (counts_of_everybody, entropies_in_range, same_again, arguments_untouched, options_are_all_it_is)
-
-
-def _release(part: Any, counts: Ints) -> Floats:
-    released: Floats = part.release(counts.copy() if not isinstance(part, Watched) else counts, generator(0, "labels"))
-    return released
+LAWS = (
+    counts_of_everybody,
+    entropies_in_range,
+    PLAYING.same_again(
+        "The same counts and stream release the same numbers.", "Draw from the `rng` that is handed in."
+    ),
+    PLAYING.arguments_untouched("Releasing does not write to the counts."),
+    options_are_all_it_is,
+)
 
 
 MANY = 40_000
@@ -89,7 +79,7 @@ FAR = 1000  # counts that the noise does not bring to 0
 def the_truth(subject: Subject) -> None:
     """The counts are released as they are."""
     counts = np.array([[3, 0, 5], [1, 1, 1]])
-    must_be_close("what is released", subject.make().release(counts, generator(0, "labels")), counts, told(counts), 0)
+    must_be_close("what is released", subject.make().release(counts, generator(0, "labels")), counts, shown(counts), 0)
 
 
 @law()
@@ -161,10 +151,12 @@ def noise_does_not_see_the_data(subject: Subject) -> None:
     other[1] = 5 * FAR
     a, b = (part.release(made, generator(0, "labels")) for made in (counts, other))
     if not np.array_equal(a[[0, 2]], b[[0, 2]]):
-        broken(f"clients 0 and 2 were {told(a[[0, 2]])}, and {told(b[[0, 2]])} when client 1 held more", told(counts))
+        broken(
+            f"clients 0 and 2 were {shown(a[[0, 2]])}, and {shown(b[[0, 2]])} when client 1 held more", shown(counts)
+        )
     least = part.release(np.zeros((200, 5), np.int64), generator(0, "labels"))
     if (least < 0).any() or not (least == np.rint(least)).all():
-        broken(f"released counts should be whole and not negative; got {told(np.unique(least))}", "200 empty clients")
+        broken(f"released counts should be whole and not negative; got {shown(np.unique(least))}", "200 empty clients")
 
 
 METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {

@@ -12,19 +12,14 @@ from fedreach.arrays import AnyArray, Floats
 from fedreach.federation.values import LocalOutputs
 from fedreach.streams import generator
 from fedreach.testing.law import Law, Subject, broken, law, must_be_close
-from fedreach.testing.laws.any_part import options_are_all_it_is
-from fedreach.testing.purity import Watched, other_global_seeds
+from fedreach.testing.laws.any_part import Given, Outcome, Playing, options_are_all_it_is
 
 
 @dataclass(frozen=True, eq=False)
-class Said:
+class Said(Given):
     """What a client's model says about its examples."""
 
-    words: str
     outputs: LocalOutputs
-
-    def __str__(self) -> str:
-        return self.words
 
 
 def outputs() -> Iterator[Said]:
@@ -42,6 +37,15 @@ def outputs() -> Iterator[Said]:
     yield Said("100 examples, all of class 3", replace(said, labels=np.full(100, 3)))
 
 
+def _play(part: Any, given: Said) -> list[Outcome]:
+    outputs = given.outputs if part.wants_before else replace(given.outputs, before=None)
+    number = part.measure(outputs, generator(0, "testing measure"))
+    return [Outcome(f"it measured {number!r}", number)]
+
+
+PLAYING = Playing(outputs, _play)
+
+
 @law()
 def has_a_name(subject: Subject) -> None:
     """A measurement has a name, the key of its number in the reports, and says whether it wants the outputs before."""
@@ -53,35 +57,21 @@ def has_a_name(subject: Subject) -> None:
 @law(outputs)
 def a_finite_number(subject: Subject, given: Said) -> None:
     """A measurement is one finite number, whatever the model says."""
-    number = _measure(subject.part, given.outputs)
+    ((said, number),) = PLAYING.straight(subject, given)
     if np.ndim(number) != 0 or not np.isfinite(number):
-        broken(f"it measured {number!r}")
+        broken(said)
 
 
-@law(outputs)
-def same_again(subject: Subject, given: Said) -> None:
-    """The same outputs and stream give the same number, whatever was measured before."""
-    with other_global_seeds(1):
-        first = _measure(subject.part, given.outputs)
-    with other_global_seeds(2):
-        second = _measure(subject.part, given.outputs)
-    if first != second:
-        broken(f"it measured {first!r}, and {second!r} again; draw from the `rng` that is handed in")
-
-
-@law(outputs)
-def arguments_untouched(subject: Subject, given: Said) -> None:
-    """A measurement does not write to the outputs."""
-    _measure(Watched(subject.part), given.outputs)
-
-
-LAWS = (has_a_name, a_finite_number, same_again, arguments_untouched, options_are_all_it_is)
-
-
-def _measure(part: Any, said: LocalOutputs) -> Any:
-    if not part.wants_before:
-        said = replace(said, before=None)
-    return part.measure(said, generator(0, "testing measure"))
+LAWS = (
+    has_a_name,
+    a_finite_number,
+    PLAYING.same_again(
+        "The same outputs and stream give the same number, whatever was measured before.",
+        "Draw from the `rng` that is handed in.",
+    ),
+    PLAYING.arguments_untouched("A measurement does not write to the outputs."),
+    options_are_all_it_is,
+)
 
 
 BATCHES = np.array([[1, -2], [0.5, 3], [2, 0], [1, 1], [4, -1]], np.float32)

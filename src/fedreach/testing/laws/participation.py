@@ -8,7 +8,7 @@ import numpy as np
 
 from fedreach.federation.participation import replies_of
 from fedreach.streams import generator
-from fedreach.testing.law import Law, Subject, broken, law, same, told
+from fedreach.testing.law import Law, Subject, broken, law, same, shown
 from fedreach.testing.laws.any_part import options_are_all_it_is
 from fedreach.testing.purity import other_global_seeds
 
@@ -32,7 +32,7 @@ def a_flag_for_each(subject: Subject, given: Size) -> None:
         if method == "available" or replies_of(subject.part):
             answer = getattr(subject.part, method)(count, generator(0, method))
             if not isinstance(answer, np.ndarray) or answer.shape != (count,) or answer.dtype != np.bool_:
-                broken(f"{method} should return {count} flags; got {told(answer)}")
+                broken(f"{method} should return {count} flags; got {shown(answer)}")
 
 
 @law(sizes)
@@ -48,7 +48,7 @@ def same_again(subject: Subject, given: Size) -> None:
                 answers.append(getattr(subject.part, method)(int(given), generator(0, method, number)))
         for number, a, b in zip(rounds, answers, answers[::-1], strict=True):
             if not same(a, b):
-                broken(f"{method} was {told(a)} in round {number} and {told(b)} when asked again")
+                broken(f"{method} was {shown(a)} in round {number} and {shown(b)} when asked again")
 
 
 LAWS = (a_flag_for_each, same_again, options_are_all_it_is)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import combinations
 from typing import Any
@@ -10,18 +10,28 @@ from typing import Any
 import numpy as np
 
 from fedreach.federation.traits import Traits
-from fedreach.federation.values import ClientView
+from fedreach.federation.values import ClientView, State
 from fedreach.streams import generator
 from fedreach.testing.law import Law, Subject, broken, law
 from fedreach.testing.laws import selection_clusters, selection_geometry, selection_radio
-from fedreach.testing.laws.any_part import options_are_all_it_is
-from fedreach.testing.purity import Watched, other_global_seeds, through_a_file
+from fedreach.testing.laws.any_part import Outcome, Playing, as_it_is, options_are_all_it_is
 from fedreach.testing.rounds import Turn, choice, frequencies, play
 from fedreach.testing.worlds import World, distinct_worlds, world, worlds
 
 DRAWS = 60
 FAR = 5 * (0.5 / DRAWS) ** 0.5
 """Five standard errors of the difference between two frequencies, at their largest."""
+
+
+def _play(policy: Any, given: World, keep: Callable[[State], State] = as_it_is) -> list[Outcome]:
+    return [Outcome(str(turn), turn) for turn in play(policy, given, keep)]
+
+
+PLAYING = Playing(worlds, _play)
+
+
+def _straight(subject: Subject, given: World) -> list[Turn]:
+    return [turn for _, turn in PLAYING.straight(subject, given)]
 
 
 @law(worlds)
@@ -42,34 +52,6 @@ def cohort_size(subject: Subject, given: World) -> None:
         wanted = min(given.cohort, turn.reachable)
         if len(turn.chosen) != wanted and not (turn.remark and len(turn.chosen) < wanted):
             broken(f"{turn}, which makes {len(turn.chosen)} instead of {wanted}; `Selection.remark` is {turn.remark!r}")
-
-
-@law(worlds)
-def same_again(subject: Subject, given: World) -> None:
-    """The same state, view and stream give the same choice, whatever was done with the policy before."""
-    for seed in (1, 2):
-        with other_global_seeds(seed):
-            again = play(subject.part, given)
-        for a, b in zip(_straight(subject, given), again, strict=True):
-            if a != b:
-                broken(
-                    f"{a} at first, and {list(b.chosen)} again; draw from the `rng` that is handed in, and keep "
-                    "nothing in `self`"
-                )
-
-
-@law(worlds)
-def arguments_untouched(subject: Subject, given: World) -> None:
-    """A policy does not write to its arguments: view, state and reports."""
-    play(Watched(subject.part), given)
-
-
-@law(worlds)
-def going_on_from_a_file(subject: Subject, given: World) -> None:
-    """The state consists of named arrays; a run that is stored after each round and read again goes on alike."""
-    for a, b in zip(_straight(subject, given), play(subject.part, given, keep=through_a_file), strict=True):
-        if a != b:
-            broken(f"{a}, and {list(b.chosen)} with the state read from a file")
 
 
 @law(distinct_worlds)
@@ -112,19 +94,16 @@ def open_about_updates(subject: Subject, given: World) -> None:
 LAWS = (
     valid_choice,
     cohort_size,
-    same_again,
-    arguments_untouched,
-    going_on_from_a_file,
+    PLAYING.same_again(
+        "The same state, view and stream give the same choice, whatever was done with the policy before.",
+        "Draw from the `rng` that is handed in, and keep nothing in `self`.",
+    ),
+    PLAYING.arguments_untouched("A policy does not write to its arguments: view, state and reports."),
+    PLAYING.going_on_from_a_file(),
     renaming,
     open_about_updates,
     options_are_all_it_is,
 )
-
-
-def _straight(subject: Subject, given: World) -> list[Turn]:
-    """Return what the policy does in this federation, played once for all laws."""
-    turns: list[Turn] = subject.once(str(given), lambda: play(subject.part, given))
-    return turns
 
 
 def _draws(subject: Subject, given: World) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedreach.arrays import AnyArray
 from fedreach.streams import generator
-from fedreach.testing.law import Law, Subject, broken, law, told
+from fedreach.testing.law import Law, Subject, broken, law, shown
 from fedreach.testing.rounds import choice
 from fedreach.testing.worlds import World, world
 
@@ -22,7 +22,7 @@ P = [[0, 0], [4, 0], [4, 3], [0, 3], [2, 1], [1, 1], [2, 3]]
 def with_updates(rows: Any, k: int) -> World:
     """Return a federation in which client i's update is row i."""
     direction = np.array(rows, np.float64)
-    return replace(world(f"updates {told(direction)}", len(direction), k), direction=direction, noise=0.0)
+    return replace(world(f"updates {shown(direction)}", len(direction), k), direction=direction, noise=0.0)
 
 
 def must_choose(subject: Subject, rows: Any, expected: Mapping[int, list[int]], **options: Any) -> None:

@@ -15,23 +15,19 @@ from fedreach.federation.server import Average
 from fedreach.federation.values import NO_STATE, State
 from fedreach.federation.weighting import Equal
 from fedreach.streams import generator
-from fedreach.testing.law import Law, Subject, broken, law, must_be_close, same, told
-from fedreach.testing.laws.any_part import options_are_all_it_is
-from fedreach.testing.purity import Watched, other_global_seeds, through_a_file
+from fedreach.testing.law import Law, Subject, broken, law, must_be_close, same, shown
+from fedreach.testing.laws.any_part import Given, Outcome, Playing, as_it_is, options_are_all_it_is
+from fedreach.testing.purity import other_global_seeds
 
 ROUNDS = 5
 
 
 @dataclass(frozen=True, eq=False)
-class Moves:
+class Moves(Given):
     """A model and the mean updates of a few rounds."""
 
-    words: str
     params: Float32s  # (d,)
     updates: Floats  # (rounds, d)
-
-    def __str__(self) -> str:
-        return self.words
 
 
 def moves() -> Iterator[Moves]:
@@ -49,10 +45,36 @@ def moves() -> Iterator[Moves]:
     )
 
 
+def _run(part: Any, given: Moves, keep: Callable[[State], State] = as_it_is) -> list[Float32s]:
+    """Return the parameters after each round."""
+    params, state, models = given.params.copy(), NO_STATE, []
+    for number, update in enumerate(given.updates, start=1):
+        answer = part.apply(params, state, update.copy())
+        if not (isinstance(answer, tuple) and len(answer) == 2):
+            broken(f"apply must return a pair, the parameters and the state; got {type(answer).__name__}")
+        new, state = answer
+        if not isinstance(new, np.ndarray) or new.shape != params.shape or new.dtype != np.float32:
+            found = f"{new.dtype} of shape {new.shape}" if isinstance(new, np.ndarray) else type(new).__name__
+            broken(f"in round {number} the parameters should be float32 of shape {params.shape}; got {found}")
+        if not np.isfinite(new).all():
+            broken(f"in round {number} the parameters became {shown(new)}")
+        params, state = new.copy(), keep(state)
+        models.append(params.copy())
+    return models
+
+
+def _play(part: Any, given: Moves, keep: Callable[[State], State] = as_it_is) -> list[Outcome]:
+    models = enumerate(_run(part, given, keep), start=1)
+    return [Outcome(f"after round {number} the model was {shown(model)}", model) for number, model in models]
+
+
+PLAYING = Playing(moves, _play)
+
+
 @law(moves)
 def a_new_model(subject: Subject, given: Moves) -> None:
     """A server step returns the new (d,) parameters in float32, all finite, and the new state."""
-    _run(subject.part, given)
+    PLAYING.straight(subject, given)
 
 
 @law(moves)
@@ -61,7 +83,7 @@ def where_nobody_moved(subject: Subject, given: Moves) -> None:
     zero = Moves("", given.params, np.zeros_like(given.updates))
     for number, params in enumerate(_run(subject.part, zero), start=1):
         if not np.array_equal(params, given.params):
-            broken(f"after {number} rounds of zero updates the model {told(given.params)} had become {told(params)}")
+            broken(f"after {number} rounds of zero updates the model {shown(given.params)} had become {shown(params)}")
 
 
 @law(moves)
@@ -73,29 +95,7 @@ def where_the_clients_went(subject: Subject, given: Moves) -> None:
     for number, params in enumerate(_run(subject.part, Moves("", given.params, np.tile(u, (ROUNDS, 1)))), start=1):
         moved = params.astype(np.float64) - given.params
         if not moved @ u > 0:
-            broken(f"after {number} rounds the model had moved by {told(moved)}, for the update u = {told(u)}")
-
-
-@law(moves)
-def same_again(subject: Subject, given: Moves) -> None:
-    """The same parameters, state and update give the same model, whatever was done with the step before."""
-    with other_global_seeds(1):
-        first = _run(subject.part, given)
-    with other_global_seeds(2):
-        second = _run(subject.part, given)
-    _alike(first, second, "when asked again; draw no random numbers, keep nothing in `self`")
-
-
-@law(moves)
-def arguments_untouched(subject: Subject, given: Moves) -> None:
-    """A server step does not write to its arguments: parameters, state and mean update."""
-    _run(Watched(subject.part), given)
-
-
-@law(moves)
-def going_on_from_a_file(subject: Subject, given: Moves) -> None:
-    """The state consists of named arrays; a run that is stored after each round and read again goes on alike."""
-    _alike(_run(subject.part, given), _run(subject.part, given, through_a_file), "with the state read from a file")
+            broken(f"after {number} rounds the model had moved by {shown(moved)}, for the update u = {shown(u)}")
 
 
 @law()
@@ -119,36 +119,15 @@ LAWS = (
     a_new_model,
     where_nobody_moved,
     where_the_clients_went,
-    same_again,
-    arguments_untouched,
-    going_on_from_a_file,
+    PLAYING.same_again(
+        "The same parameters, state and update give the same model, whatever was done with the step before.",
+        "Draw no random numbers, keep nothing in `self`.",
+    ),
+    PLAYING.arguments_untouched("A server step does not write to its arguments: parameters, state and mean update."),
+    PLAYING.going_on_from_a_file(),
     trains_as_the_coin_says,
     options_are_all_it_is,
 )
-
-
-def _run(part: Any, given: Moves, keep: Callable[[State], State] = lambda state: state) -> list[Float32s]:
-    """Return the parameters after each round."""
-    params, state, models = given.params.copy(), NO_STATE, []
-    for number, update in enumerate(given.updates, start=1):
-        answer = part.apply(params, state, update.copy())
-        if not (isinstance(answer, tuple) and len(answer) == 2):
-            broken(f"apply must return a pair, the parameters and the state; got {type(answer).__name__}")
-        new, state = answer
-        if not isinstance(new, np.ndarray) or new.shape != params.shape or new.dtype != np.float32:
-            found = f"{new.dtype} of shape {new.shape}" if isinstance(new, np.ndarray) else type(new).__name__
-            broken(f"in round {number} the parameters should be float32 of shape {params.shape}; got {found}")
-        if not np.isfinite(new).all():
-            broken(f"in round {number} the parameters became {told(new)}")
-        params, state = new.copy(), keep(state)
-        models.append(params.copy())
-    return models
-
-
-def _alike(first: list[Float32s], second: list[Float32s], how: str) -> None:
-    for number, (a, b) in enumerate(zip(first, second, strict=True), start=1):
-        if not same(a, b):
-            broken(f"after round {number} the model was {told(a)}, and {told(b)} {how}")
 
 
 UPDATES = np.array([[0.5, -1.0, 0.0], [0.25, 1.0, 2.0], [0.5, 0.5, -1.0]])
@@ -158,7 +137,7 @@ UPDATES = np.array([[0.5, -1.0, 0.0], [0.25, 1.0, 2.0], [0.5, 0.5, -1.0]])
 def the_mean_of_the_local_models(subject: Subject) -> None:
     """With rate 1 and no momentum the new model is the old one plus the weighted mean update."""
     got = _models_after(subject.make(rate=1.0, momentum=0.0), UPDATES)[-1]
-    must_be_close("the model", got, UPDATES.sum(axis=0), f"from 0, updates {told(UPDATES)}")
+    must_be_close("the model", got, UPDATES.sum(axis=0), f"from 0, updates {shown(UPDATES)}")
 
 
 @law()
@@ -194,7 +173,7 @@ def torch_sgd_is_the_average(subject: Subject) -> None:
     """PyTorch's SGD with rate 1, handed -u as a gradient, gives the weighted mean of the local models."""
     got = _models_after(subject.make(optimizer="SGD", rate=1.0, options=None), UPDATES)
     for a, b in zip(got, _models_after(Average(), UPDATES), strict=True):
-        must_be_close("the model", a, b, f"from 0, updates {told(UPDATES)}", rule="that of Average")
+        must_be_close("the model", a, b, f"from 0, updates {shown(UPDATES)}", rule="that of Average")
 
 
 @law()
@@ -202,7 +181,7 @@ def torch_momentum_lives_in_the_state(subject: Subject) -> None:
     """PyTorch's SGD with momentum is the Average with momentum: what the optimiser keeps is in the state."""
     got = _models_after(subject.make(optimizer="SGD", rate=0.5, options={"momentum": 0.9}), UPDATES)
     for a, b in zip(got, _models_after(Average(rate=0.5, momentum=0.9), UPDATES), strict=True):
-        must_be_close("the model", a, b, f"from 0, updates {told(UPDATES)}", rule="that of Average")
+        must_be_close("the model", a, b, f"from 0, updates {shown(UPDATES)}", rule="that of Average")
 
 
 @law()
@@ -227,7 +206,7 @@ def clients_rounds_are_those_of_inner(subject: Subject) -> None:
     inner = Average(rate=0.5, momentum=0.9)
     for a, b in zip(_models_after(subject.make(inner=inner), UPDATES), _models_after(inner, UPDATES), strict=True):
         if not same(a, b):
-            broken(f"the model is {told(a)}, and {told(b)} by `inner`", f"from 0, updates {told(UPDATES)}")
+            broken(f"the model is {shown(a)}, and {shown(b)} by `inner`", f"from 0, updates {shown(UPDATES)}")
 
 
 @law()
@@ -283,5 +262,5 @@ def _adaptive(subject: Subject, second_moment: Any) -> None:
     for number, (u, got) in enumerate(zip(UPDATES, _models_after(part, UPDATES), strict=True), start=1):
         m, v = 0.8 * m + 0.2 * u, second_moment(v, u**2)
         x = x + 0.5 * m / (np.sqrt(v) + 0.1)
-        given = f"from 0, updates {told(UPDATES)}, rate 0.5, beta1 0.8, beta2 0.9, tau 0.1"
+        given = f"from 0, updates {shown(UPDATES)}, rate 0.5, beta1 0.8, beta2 0.9, tau 0.1"
         must_be_close(f"the model after round {number}", got, x, given)

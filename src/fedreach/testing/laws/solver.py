@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,10 +16,9 @@ from fedreach.federation.traits import Traits
 from fedreach.federation.values import Reports, State
 from fedreach.federation.weighting import Equal
 from fedreach.streams import generator
-from fedreach.testing.law import Subject, broken, law, same, told
-from fedreach.testing.laws.any_part import options_are_all_it_is
+from fedreach.testing.law import Subject, broken, law, same, shown
+from fedreach.testing.laws.any_part import Given, Outcome, Playing, as_it_is, options_are_all_it_is
 from fedreach.testing.laws.solver_methods import METHOD_LAWS
-from fedreach.testing.purity import Watched, through_a_file
 
 __all__ = ["LAWS", "METHOD_LAWS"]
 
@@ -29,10 +28,9 @@ NEAR = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
-class Stack:
+class ClientStack(Given):
     """k clients in the middle of their local training."""
 
-    words: str
     gradient: Float32s  # (k, p)
     params: Float32s  # (k, p)
     broadcast: Float32s  # (k, p), equal rows
@@ -40,11 +38,8 @@ class Stack:
     share: Floats  # (k,)
     steps: Floats  # (k,)
 
-    def __str__(self) -> str:
-        return self.words
 
-
-def stacks() -> Iterator[Stack]:
+def stacks() -> Iterator[ClientStack]:
     """Yield stacks of several sizes."""
     for k, p in ((1, 1), (3, 5), (4, 200)):
         rng = generator(k, "testing stack")
@@ -52,18 +47,37 @@ def stacks() -> Iterator[Stack]:
         broadcast = np.tile(rng.standard_normal(p).astype(np.float32), (k, 1))
         share = np.arange(1.0, k + 1) * 2 / (k + 1)
         words = f"{k} client{'s' * (k > 1)} with a model of {p} number{'s' * (p > 1)}"
-        yield Stack(words, gradient, params, broadcast, memory, share, rng.integers(1, 9, k).astype(np.float64))
+        yield ClientStack(words, gradient, params, broadcast, memory, share, rng.integers(1, 9, k).astype(np.float64))
+
+
+def _play(solver: Any, given: ClientStack, keep: Callable[[State], State] = as_it_is) -> list[Outcome]:
+    """Train for three rounds; each client's memory is 0 at first."""
+    state: State = {}
+    outcomes, now = [], replace(given, memory=np.zeros_like(given.memory))
+    for number in range(1, 4):
+        terms = _terms(solver, now, state)
+        followed = np.asarray(solver.correct(now.gradient, now.params, now.broadcast, **terms))
+        outcomes.append(Outcome(f"in round {number} the clients followed {shown(followed)}", followed))
+        if _remembers(solver):
+            kept = _kept(solver, now, state)
+            step, state = _concluded(solver, now, state, kept)
+            state, now = keep(state), replace(now, memory=kept)
+            outcomes.append(Outcome(f"in round {number} the step was {shown(step)}", np.asarray(step)))
+    return outcomes
+
+
+PLAYING = Playing(stacks, _play)
 
 
 @law(stacks)
-def number_by_number(subject: Subject, given: Stack) -> None:
+def number_by_number(subject: Subject, given: ClientStack) -> None:
     """A correction acts on each number by itself: a stack of clients gets what each client gets alone."""
     solver, arrays = subject.part, (given.gradient, given.params, given.broadcast)
     for number, state in _states(solver, given):
         terms = _terms(solver, given, state)
         together = np.asarray(solver.correct(*arrays, **terms))
         if together.shape != given.gradient.shape or not np.isfinite(together).all():
-            broken(f"for gradients of shape {given.gradient.shape}, correct returned {told(together)}")
+            broken(f"for gradients of shape {given.gradient.shape}, correct returned {shown(together)}")
         for i in range(len(together)):
             alone = np.asarray(solver.correct(*(a[i] for a in arrays), **{key: t[i] for key, t in terms.items()}))
             _alike(together[i], alone, f"client {i} got {{}} in the stack and {{}} alone, in round {number}")
@@ -74,7 +88,7 @@ def number_by_number(subject: Subject, given: Stack) -> None:
 
 
 @law(stacks)
-def the_same_in_torch(subject: Subject, given: Stack) -> None:
+def the_same_in_torch(subject: Subject, given: ClientStack) -> None:
     """The correction is the same for torch tensors as for numpy arrays, and writes to none of them."""
     import torch
 
@@ -93,7 +107,7 @@ def the_same_in_torch(subject: Subject, given: Stack) -> None:
 
 
 @law(stacks)
-def affine_if_it_says_so(subject: Subject, given: Stack) -> None:
+def affine_if_it_says_so(subject: Subject, given: ClientStack) -> None:
     """A solver that says ``affine = True`` returns g + pull (w - w0) + shift, pull the same for all numbers."""
     solver, none = subject.part, np.zeros_like(given.gradient)
     if not Traits.of(solver).affine:
@@ -108,16 +122,7 @@ def affine_if_it_says_so(subject: Subject, given: Stack) -> None:
 
 
 @law(stacks)
-def arguments_untouched(subject: Subject, given: Stack) -> None:
-    """A solver does not write to its arguments: gradients, parameters, memories, state and reports."""
-    solver = Watched(subject.part)
-    for _, state in _states(solver, given, subject.part):
-        terms = _terms(solver, given, state, subject.part)
-        solver.correct(given.gradient, given.params, given.broadcast, **terms)
-
-
-@law(stacks)
-def own_memory(subject: Subject, given: Stack) -> None:
+def own_memory(subject: Subject, given: ClientStack) -> None:
     """What a client is handed and what it keeps depends on its own memory and update, not on who else was chosen."""
     solver = subject.part
     if not isinstance(solver, MemorySolver):
@@ -125,7 +130,7 @@ def own_memory(subject: Subject, given: Stack) -> None:
     for number, state in _states(solver, given):
         handed, kept = solver.prepare(given.memory, state, given.share), _kept(solver, given, state)
         if kept.shape != given.memory.shape or kept.dtype != np.float32 or not np.isfinite(kept).all():
-            broken(f"remember should return finite float32 of shape {given.memory.shape}; got {told(kept)}")
+            broken(f"remember should return finite float32 of shape {given.memory.shape}; got {shown(kept)}")
         for i in range(len(kept)):
             one = _picked(given, slice(i, i + 1))
             alone = solver.prepare(one.memory, state, one.share)
@@ -134,18 +139,6 @@ def own_memory(subject: Subject, given: Stack) -> None:
                 _alike(handed[key][i], alone[key][0], text)
             text = f"client {i} kept {{}} with the others and {{}} alone, in round {number}"
             _alike(kept[i], _kept(solver, one, state)[0], text)
-
-
-@law(stacks)
-def going_on_from_a_file(subject: Subject, given: Stack) -> None:
-    """The server's state consists of named arrays; stored after each round and read again, it makes the same steps."""
-    solver = subject.part
-    if not isinstance(solver, MemorySolver):
-        return
-    straight, again = (_steps(solver, given, keep) for keep in (lambda state: state, through_a_file))
-    for number, (a, b) in enumerate(zip(straight, again, strict=True), start=1):
-        if not same(a, b):
-            broken(f"in round {number} the step was {told(a)}, and {told(b)} with the state read from a file")
 
 
 def _runs() -> list[str]:
@@ -158,13 +151,14 @@ def _runs() -> list[str]:
 
 @law(_runs)
 def stops_where_the_clients_balance(subject: Subject, given: str) -> None:
-    """With memory, training stops only where a weighted sum of the clients' gradients is zero, whoever is away.
+    """Where clients follow their memory, training stops only where a weighted sum of their gradients is zero.
 
-    There their gradients point opposite ways. FedAvg stops elsewhere: local steps bias it.
+    There their gradients point opposite ways, whoever is away. FedAvg stops elsewhere: local steps bias it. A memory
+    that only the server learns of, such as the number of local steps by which FedNova divides, leaves this bias.
 
     Reference: specification, section 1.4
     """
-    if isinstance(subject.part, MemorySolver):
+    if isinstance(subject.part, MemorySolver) and _clients_follow_it(subject.part):
         must_balance(subject.part, given)
 
 
@@ -195,9 +189,13 @@ LAWS = (
     number_by_number,
     the_same_in_torch,
     affine_if_it_says_so,
-    arguments_untouched,
+    PLAYING.arguments_untouched(
+        "A solver does not write to its arguments: gradients, parameters, memories, state and reports."
+    ),
     own_memory,
-    going_on_from_a_file,
+    PLAYING.going_on_from_a_file(
+        "The server's state consists of named arrays; stored after each round and read again, it makes the same steps."
+    ),
     stops_where_the_clients_balance,
     the_same_in_both_engines,
     options_are_all_it_is,
@@ -227,65 +225,70 @@ def must_balance(solver: Any, given: str) -> None:
         if near == 0 and np.abs(x - before).max() < 1e-6:
             break  # it has stopped
     broken(
-        f"after {number} rounds at {told(x)} the clients' gradients are {told(a)} and {told(b)}, which no weights add "
-        "up to zero"
+        f"after {number} rounds at {shown(x)} the clients' gradients are {shown(a)} and {shown(b)}, which no weights "
+        "add up to zero"
     )
 
 
-def _states(solver: Any, given: Stack, plain: Any = None) -> Iterator[tuple[int, State]]:
+def _states(solver: Any, given: ClientStack) -> Iterator[tuple[int, State]]:
     """Yield rounds and the server's state in them: empty at first, and after two rounds."""
     yield 1, {}
-    if isinstance(plain or solver, MemorySolver):
+    if _remembers(solver):
         state: State = {}
         for _ in range(2):
-            state = _concluded(solver, given, state)[1]
+            state = _concluded(solver, given, state, _kept(solver, given, state))[1]
         yield 3, state
 
 
-def _steps(solver: MemorySolver, given: Stack, keep: Any) -> list[Floats]:
-    state: State = {}
-    steps = []
-    for _ in range(3):
-        step, state = _concluded(solver, given, state)
-        state = keep(state)
-        steps.append(np.asarray(step))
-    return steps
+def _remembers(solver: Any) -> bool:
+    return hasattr(solver, "prepare")  # and not `isinstance`, which sees no methods of a `Watched` solver
 
 
-def _concluded(solver: MemorySolver, given: Stack, state: State) -> tuple[Floats, State]:
+def _clients_follow_it(solver: MemorySolver) -> bool:
+    """Say whether what clients are handed depends on their memory."""
+    *_, given = stacks()
+    blank = replace(given, memory=np.zeros_like(given.memory))
+    for _, state in _states(solver, given):
+        handed, without = (_terms(solver, stack, state) for stack in (given, blank))
+        if any(not same(handed[key], without[key]) for key in handed):
+            return True
+    return False
+
+
+def _concluded(solver: MemorySolver, given: ClientStack, state: State, kept: Float32s) -> tuple[Floats, State]:
     """Return the step and the state after a round in which all k clients of 2 k replied."""
     update, k = given.params - given.broadcast, len(given.params)
-    note = (_kept(solver, given, state) - given.memory).astype(np.float32) if solver.sends_note else None
+    note = (kept - given.memory).astype(np.float32) if solver.sends_note else None
     metrics = {"num_examples": given.share * 10, "loss": np.ones(k)}
     step, new = solver.conclude(
         state, Reports(np.arange(k), update, metrics, note=note), update.mean(axis=0, dtype=np.float64), 2 * k
     )
     if np.shape(step) != given.broadcast.shape[1:] or not np.isfinite(step).all():
-        broken(f"conclude should return a finite step of {given.broadcast.shape[1]} numbers; got {told(step)}")
+        broken(f"conclude should return a finite step of {given.broadcast.shape[1]} numbers; got {shown(step)}")
     solver.served(given.broadcast[0], new)
     return step, new
 
 
-def _kept(solver: MemorySolver, given: Stack, state: State) -> Float32s:
+def _kept(solver: MemorySolver, given: ClientStack, state: State) -> Float32s:
     return solver.remember(given.memory, state, given.params - given.broadcast, given.steps, 0.1)
 
 
-def _terms(solver: Any, given: Stack, state: State, plain: Any = None) -> Mapping[str, Float32s]:
-    if not isinstance(plain or solver, MemorySolver):
+def _terms(solver: Any, given: ClientStack, state: State) -> Mapping[str, Float32s]:
+    if not _remembers(solver):
         return {}
     terms: Mapping[str, Float32s] = solver.prepare(given.memory, state, given.share)
     for key, term in terms.items():
         k, p = given.memory.shape
         if np.shape(term) not in ((k, p), (k, 1)) or term.dtype != np.float32:
-            broken(f"prepare should return float32 of shape ({k}, {p}) or ({k}, 1); {key} is {told(term)}")
+            broken(f"prepare should return float32 of shape ({k}, {p}) or ({k}, 1); {key} is {shown(term)}")
     return terms
 
 
-def _picked(given: Stack, some: slice) -> Stack:
+def _picked(given: ClientStack, some: slice) -> ClientStack:
     arrays = {key: value[some] for key, value in vars(given).items() if key != "words"}
     return replace(given, **arrays)
 
 
 def _alike(a: Any, b: Any, text: str, within: float = 1e-6) -> None:
     if np.shape(a) != np.shape(b) or not np.allclose(a, b, rtol=within, atol=within):
-        broken(text.format(told(np.asarray(a)), told(np.asarray(b))))
+        broken(text.format(shown(np.asarray(a)), shown(np.asarray(b))))

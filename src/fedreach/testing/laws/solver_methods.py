@@ -14,7 +14,7 @@ from fedreach.federation.protocols import Weighting
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.state import FederationState
 from fedreach.federation.weighting import ByExamples, Equal
-from fedreach.testing.law import Law, Subject, broken, law, must_be_close, told
+from fedreach.testing.law import Law, Subject, broken, law, must_be_close, shown
 
 TOLERANCE = 2e-6  # half a unit in the last place of float32 numbers below 8 is 2.4e-7, a round
 QUADRATICS = "two quadratics, rate 0.1, 3 steps, n = (1, 3), from (0.5, 0.5)"
@@ -47,7 +47,7 @@ def fedprox_without_mu(subject: Subject) -> None:
     """
     a, b = (_run(solver, ByExamples(), 5).params for solver in (subject.make(mu=0.0), FedAvg()))
     if a.tobytes() != b.tobytes():
-        broken(f"after 5 rounds it is at {told(a)}, FedAvg at {told(b)}", QUADRATICS)
+        broken(f"after 5 rounds it is at {shown(a)}, FedAvg at {shown(b)}", QUADRATICS)
 
 
 @law()

@@ -14,16 +14,30 @@ from fedreach.federation.labels import released_entropy
 from fedreach.federation.traits import Traits
 from fedreach.federation.values import NO_STATE, Reports, State
 from fedreach.federation.weighting import ByEntropy, ByExamples, Equal
-from fedreach.testing.law import Law, Subject, broken, law, must_be_close, same, told
-from fedreach.testing.laws.any_part import options_are_all_it_is
-from fedreach.testing.purity import Watched, other_global_seeds, through_a_file
+from fedreach.testing.law import Law, Subject, broken, law, must_be_close, shown
+from fedreach.testing.laws.any_part import Outcome, Playing, as_it_is, options_are_all_it_is
 from fedreach.testing.worlds import Heard, heard
+
+
+def _play(part: Any, given: Heard, keep: Callable[[State], State] = as_it_is) -> list[Outcome]:
+    """Weigh the reports of each round."""
+    state: State = NO_STATE
+    outcomes = []
+    for number, hear in enumerate(given.rounds, start=1):
+        reports = _reports(part, hear)
+        weights, state = checked_weights(part, part.weights(state, reports), len(reports.ids))
+        state = keep(state)
+        outcomes.append(Outcome(f"in round {number} the weights were {shown(weights)}", weights.copy()))
+    return outcomes
+
+
+PLAYING = Playing(heard, _play)
 
 
 @law(heard)
 def simplex(subject: Subject, given: Heard) -> None:
     """The weights are not negative and sum to 1, one for each report."""
-    _weigh(subject.part, given)
+    PLAYING.straight(subject, given)
 
 
 @law(heard)
@@ -36,30 +50,9 @@ def order_does_not_count(subject: Subject, given: Heard) -> None:
         for order in (np.arange(r)[::-1], np.roll(np.arange(r), 1)):
             other = _weights(subject.part, _picked(reports, order))
             if not np.allclose(other, straight[order], rtol=1e-9, atol=1e-12):
-                broken(f"the weights were {told(straight)}; with the reports in the order {told(order)}, {told(other)}")
-
-
-@law(heard)
-def same_again(subject: Subject, given: Heard) -> None:
-    """The same state and reports give the same weights, whatever was done with the weighting before."""
-    with other_global_seeds(1):
-        first = _weigh(subject.part, given)
-    with other_global_seeds(2):
-        second = _weigh(subject.part, given)
-    _alike(first, second, "when asked again; draw no random numbers, keep nothing in `self`")
-
-
-@law(heard)
-def arguments_untouched(subject: Subject, given: Heard) -> None:
-    """A weighting does not write to its arguments: state and reports."""
-    _weigh(Watched(subject.part), given)
-
-
-@law(heard)
-def going_on_from_a_file(subject: Subject, given: Heard) -> None:
-    """The state consists of named arrays; a run that is stored after each round and read again goes on alike."""
-    straight = _weigh(subject.part, given)
-    _alike(straight, _weigh(subject.part, given, keep=through_a_file), "with the state read from a file")
+                broken(
+                    f"the weights were {shown(straight)}; with the reports in the order {shown(order)}, {shown(other)}"
+                )
 
 
 @law(heard)
@@ -70,9 +63,9 @@ def raw_gives_the_weights(subject: Subject, given: Heard) -> None:
     reports = _reports(subject.part, given.rounds[0])
     raw, weights = np.asarray(subject.part.raw(reports.metrics)), _weights(subject.part, reports)
     if raw.shape != weights.shape or not np.isfinite(raw).all() or (raw < 0).any() or raw.sum() <= 0:
-        broken(f"raw must be {len(weights)} numbers that are not negative and not all 0; got {told(raw)}")
+        broken(f"raw must be {len(weights)} numbers that are not negative and not all 0; got {shown(raw)}")
     if not np.allclose(raw / raw.sum(), weights, rtol=1e-9, atol=1e-12):
-        broken(f"raw / its sum is {told(raw / raw.sum())}, the weights are {told(weights)}")
+        broken(f"raw / its sum is {shown(raw / raw.sum())}, the weights are {shown(weights)}")
 
 
 @law(heard)
@@ -85,15 +78,18 @@ def raw_is_each_clients_own(subject: Subject, given: Heard) -> None:
     for i, number in enumerate(together):
         alone = np.asarray(subject.part.raw({key: values[i : i + 1] for key, values in metrics.items()}))
         if not np.allclose(alone, number, rtol=1e-9, atol=0):
-            broken(f"client {i} of {len(together)} gets {number:.9g} among the others, and {told(alone)} alone")
+            broken(f"client {i} of {len(together)} gets {number:.9g} among the others, and {shown(alone)} alone")
 
 
 LAWS = (
     simplex,
     order_does_not_count,
-    same_again,
-    arguments_untouched,
-    going_on_from_a_file,
+    PLAYING.same_again(
+        "The same state and reports give the same weights, whatever was done with the weighting before.",
+        "Draw no random numbers, keep nothing in `self`.",
+    ),
+    PLAYING.arguments_untouched("A weighting does not write to its arguments: state and reports."),
+    PLAYING.going_on_from_a_file(),
     raw_gives_the_weights,
     raw_is_each_clients_own,
     options_are_all_it_is,
@@ -109,28 +105,10 @@ def _weights(part: Any, reports: Reports) -> Floats:
     return checked_weights(part, part.weights(NO_STATE, reports), len(reports.ids))[0]
 
 
-def _weigh(part: Any, given: Heard, keep: Callable[[State], State] = lambda state: state) -> list[Floats]:
-    """Return the weights of each round."""
-    state: State = NO_STATE
-    answers = []
-    for hear in given.rounds:
-        reports = _reports(part, hear)
-        weights, state = checked_weights(part, part.weights(state, reports), len(reports.ids))
-        state = keep(state)
-        answers.append(weights.copy())
-    return answers
-
-
 def _picked(reports: Reports, order: Ints) -> Reports:
     metrics: Mapping[str, Floats] = {key: values[order] for key, values in reports.metrics.items()}
     counts = None if reports.label_counts is None else reports.label_counts[order]
     return replace(reports, update=reports.update[order], metrics=metrics, label_counts=counts)
-
-
-def _alike(first: list[Floats], second: list[Floats], how: str) -> None:
-    for number, (a, b) in enumerate(zip(first, second, strict=True), start=1):
-        if not same(a, b):
-            broken(f"in round {number} the weights were {told(a)}, and {told(b)} {how}")
 
 
 COUNTS = np.array([[10, 0, 0, 0], [5, 5, 0, 0], [1, 2, 3, 4], [25, 25, 25, 25]], np.float64)
@@ -158,7 +136,7 @@ def golden_entropy(subject: Subject) -> None:
     """
     got = _weights_from(subject.make(), label_entropy=released_entropy(COUNTS))
     expected = [0.0943742075, 0.1887484150, 0.3393805473, 0.3774968301]
-    must_be_close("the weights", got, expected, f"label counts {told(COUNTS)}", 1e-9)
+    must_be_close("the weights", got, expected, f"label counts {shown(COUNTS)}", 1e-9)
 
 
 @law()
@@ -199,7 +177,7 @@ def a_common_factor_of_eta(subject: Subject) -> None:
     """
     eta = np.array([0.3, 1.0, 2.5])
     a, b = (_weights_from(subject.make(), disagreement=eta * factor) for factor in (1.0, 7.0))
-    must_be_close("the weights for 7 eta", b, a, f"eta = {told(eta)}", 1e-12, "those for eta")
+    must_be_close("the weights for 7 eta", b, a, f"eta = {shown(eta)}", 1e-12, "those for eta")
 
 
 @law()
@@ -232,7 +210,7 @@ def no_weight_above_the_cap(subject: Subject) -> None:
             below = weights < cap - 1e-9
             ratio = weights[below] / np.array(sizes, np.float64)[below]
             if ratio.size and ratio.max() > ratio.min() * (1 + 1e-9):
-                broken(f"the weights {told(weights)} below the cap are not in the ratio of the examples", given)
+                broken(f"the weights {shown(weights)} below the cap are not in the ratio of the examples", given)
 
 
 METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {

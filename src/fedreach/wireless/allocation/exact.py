@@ -57,7 +57,7 @@ def allocate(problem: AllocationProblem) -> Allocation:
     needs = Needs(*(values[None] for values in needs))
     T, mu, u = _saddle(needs, problem.seconds_price)
     u, T = _feasible(needs, T, u)
-    left = np.maximum(T[0] - u[0], needs.least[0])
+    left = np.maximum(T[0] - u[0], needs.min_seconds[0])
     hertz = np.divide(problem.cycles, left, out=problem.max_hertz.copy(), where=problem.cycles > 0)
     share = problem.upload_seconds / u[0]
     return Allocation.of(
@@ -102,7 +102,7 @@ def _some(problem: AllocationProblem) -> AllocationProblem:
 
 def _shortest(needs: Needs) -> Floats:
     """Return Tmin of each set, (m,): Newton's method on 1 / sum tau / (T - least) = 1, concave, from the left."""
-    tau, least = needs.tau, needs.least
+    tau, least = needs.tau, needs.min_seconds
     start: Floats = (least * (1 + 1e-15) + tau).max(axis=1)
     T = start
     for _ in range(STEPS):
@@ -118,14 +118,14 @@ def _shortest(needs: Needs) -> Floats:
 def _feasible(needs: Needs, T: Floats, u: Floats) -> tuple[Floats, Floats]:
     """Return upload times whose shares sum to 1, and a deadline that all keep with them."""
     u = u * np.divide(needs.tau, u, out=np.zeros_like(u), where=needs.tau > 0).sum(axis=1, keepdims=True)
-    return u, np.maximum(T, (u + needs.least).max(axis=1))
+    return u, np.maximum(T, (u + needs.min_seconds).max(axis=1))
 
 
 def _saddle(needs: Needs, a1: float) -> tuple[Floats, Floats, Floats]:
     """Return T (m,), mu (m,) and the upload times u (m, n) of the saddle points of m sets."""
     m = len(needs.tau)
     Tmin = _shortest(needs)
-    longest = Tmin[:, None] - needs.least
+    longest = Tmin[:, None] - needs.min_seconds
     # At Tmin everyone is at the upper end. It is the answer if the price that then balances a1 keeps them there.
     mu = (a1 + needs.A.sum(axis=1)) / (needs.tau / (longest * longest)).sum(axis=1)
     root = longest * np.sqrt(needs.steepest)

@@ -36,9 +36,9 @@ class Needs(NamedTuple):
     root_tau: Floats  # sqrt(tau)
     A: Floats  # a2 P, price of a second of sending
     Q: Floats  # 2 a2 eps W^3
-    least: Floats  # W / f^max, seconds to compute at the highest frequency
+    min_seconds: Floats  # W / f^max, seconds to compute at the highest frequency
     floor: Floats  # the same, and 1 where Q = 0, whose quotient by it must be 0
-    steepest: Floats  # A + Q / least^3: the root of it times u is g where u is at its upper end
+    steepest: Floats  # A + Q / min_seconds^3: the root of it times u is g where u is at its upper end
 
     @classmethod
     def of(cls, problem: AllocationProblem, rows: Any = slice(None), counted: Any = 1.0) -> Needs:
@@ -97,9 +97,9 @@ def sending(needs: Needs, T: Any, root_mu: Any) -> Sending:
 
 def priced(needs: Needs, T: Any, mu: Any) -> ClientCost:
     """Return what `client_cost` does, for clients whose needs are known; where T is too short, only the cost counts."""
-    late = needs.least >= T
+    late = needs.min_seconds >= T
     with np.errstate(over="ignore"):
-        u, x, _, clipped = sending(needs, np.where(late, 2 * needs.least + 1.0, T), np.sqrt(mu))
+        u, x, _, clipped = sending(needs, np.where(late, 2 * needs.min_seconds + 1.0, T), np.sqrt(mu))
         rent = mu * (needs.tau / u)
         cost = np.where(late, np.inf, needs.A * u + needs.Q / (2 * x * x) + rent)
         slope = np.where(clipped, needs.A - rent / u, -needs.Q / (x * x * x))

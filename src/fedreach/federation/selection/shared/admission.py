@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, NamedTuple, get_args
 import numpy as np
 
 from fedreach.arrays import Floats, Ints
-from fedreach.errors import ConfigError, PartError, nearest
+from fedreach.errors import PartError, require
 from fedreach.federation.selection.base import Policy
 from fedreach.federation.values import ClientView
 from fedreach.theory.divergence import Direction, label_divergences
@@ -38,18 +38,8 @@ class Admission(Policy):
     needs: ClassVar[tuple[str, ...]] = ("label_counts",)
 
     def __post_init__(self) -> None:
-        name = type(self).__name__
-        for key in ("threshold", "smoothing", "min_examples"):
-            value = getattr(self, key)
-            if value is not None and not value >= 0:
-                raise ConfigError(f"{name}.{key} must not be negative; got {value}.")
-        for key, known in {"direction": get_args(Direction), "infeasible": get_args(Infeasible)}.items():
-            if getattr(self, key) not in known:
-                choices = " or ".join(map(repr, known))
-                raise ConfigError(
-                    f"{name}.{key} must be {choices}; got {getattr(self, key)!r}."
-                    + nearest(str(getattr(self, key)), known)
-                )
+        require(self, threshold="[0, inf]", smoothing="[0, inf]", min_examples="[0, inf]")
+        require(self, direction=get_args(Direction), infeasible=get_args(Infeasible))
 
     def admitted(self, view: ClientView, k: int) -> Admitted:
         """Return the available clients within the threshold, or more where these are none or hold too few examples.

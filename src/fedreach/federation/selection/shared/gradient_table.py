@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, cast, get_args
 import numpy as np
 
 from fedreach.arrays import AnyArray, Bools, Float32s, Floats, Ints
-from fedreach.errors import ConfigError, PartError, nearest
+from fedreach.errors import PartError, require
 from fedreach.federation.selection.base import Policy
 from fedreach.federation.values import ClientView, Probe, Reports, Selection, State
 from fedreach.storage.float16 import packed, unpacked
@@ -66,16 +66,8 @@ class GradientTable(Policy):
     storage: Storage = "memory"
 
     def __post_init__(self) -> None:
-        for name, least in {"refresh": 0, "sketch": 1, "sketch_seed": 0}.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ConfigError(f"{type(self).__name__}.{name} must be at least {least}; got {value}.")
-        for name, known in {"dtype": get_args(Dtype), "storage": get_args(Storage)}.items():
-            value = getattr(self, name)
-            if value not in known:
-                choices = " or ".join(map(repr, known))
-                hint = nearest(str(value), known)
-                raise ConfigError(f"{type(self).__name__}.{name} must be {choices}; got {value!r}.{hint}")
+        require(self, refresh="[0, inf)", sketch="[1, inf)", sketch_seed="[0, inf)")
+        require(self, dtype=get_args(Dtype), storage=get_args(Storage))
 
     def init(self, view: ClientView) -> State:
         """Return a table of rows without numbers, as their length is not known yet."""

@@ -34,16 +34,16 @@ def nearest_similarity(rows: AnyArray) -> Floats:
     """
     length = lengths(rows)
     still = length == 0
-    most = np.full(len(rows), -np.inf)
+    largest = np.full(len(rows), -np.inf)
     for a, b, cosines in blocks(rows, scale=inverse(length)):
         cosines[still[a]] = cosines[:, still[b]] = -np.inf
         if a == b:
             np.fill_diagonal(cosines, -np.inf)
         else:
-            most[b] = np.maximum(most[b], cosines.max(axis=0))
-        most[a] = np.maximum(most[a], cosines.max(axis=1))
-    most[still] = 1.0
-    return most
+            largest[b] = np.maximum(largest[b], cosines.max(axis=0))
+        largest[a] = np.maximum(largest[a], cosines.max(axis=1))
+    largest[still] = 1.0
+    return largest
 
 
 def first_by_similarity(rows: AnyArray, k: int, *, most_similar: bool = False, nearest: Floats | None = None) -> Ints:

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from fedreach.arrays import Floats, Ints
-from fedreach.errors import ConfigError, nearest
+from fedreach.errors import ConfigError, require
 from fedreach.wireless.allocation import exact
 from fedreach.wireless.allocation.baselines.relaxed import Relaxation, RelaxedProblem
 from fedreach.wireless.allocation.baselines.sorting import by_energy, check_coverable, cover, sqrt_sort
@@ -93,27 +93,17 @@ class DC:
     allocation: Literal["joint", "paper"] = "joint"
 
     def __post_init__(self) -> None:
-        for name, known in (
-            ("relaxation", get_args(Relaxation)),
-            ("shares", get_args(Shares)),
-            ("allocation", ("joint", "paper")),
-        ):
-            value = getattr(self, name)
-            if value not in known:
-                raise ConfigError(
-                    f"DC.{name} must be {known[0]!r} or {known[1]!r}; got {value!r}." + nearest(str(value), known)
-                )
+        require(self, relaxation=get_args(Relaxation), shares=get_args(Shares), allocation=("joint", "paper"))
+        require(
+            self,
+            smallest_share="(0, 1]",
+            first_speed="(0, 1]",
+            start="[0, 1]",
+            iterations="[1, inf)",
+            passes="[1, inf)",
+        )
         if not self.penalties or not all(0 < rho < np.inf for rho in self.penalties):
             raise ConfigError(f"DC.penalties must be positive numbers, at least one; got {self.penalties!r}.")
-        for name in ("smallest_share", "first_speed"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value <= 1:
-                raise ConfigError(f"DC.{name} must be above 0 and at most 1; got {value!r}.")
-        if not 0 <= self.start <= 1:
-            raise ConfigError(f"DC.start must be from 0 to 1; got {self.start!r}.")
-        for name in ("iterations", "passes"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"DC.{name} must be at least 1; got {getattr(self, name)!r}.")
 
     def solve(self, problem: AllocationProblem, min_examples: int) -> DCResult:
         """Return the cheapest result of all penalties and passes.

@@ -104,9 +104,8 @@ def best_frequencies(problem: AllocationProblem, share: Floats) -> BestFrequenci
     and a1 T + a2 eps sum W^3 / (T - t)^2 is least at sum (f / f0)^3 = 1, f0 = (a1 / (2 a2 eps))^(1/3), or at the
     shortest deadline T_min = max(t + W / f^max) where that is later. A client without cycles is given f^max.
 
-    Differs from the paper, which seeks the multipliers by sub-gradient steps on eq. 58 to 60 (see
-    `dual_step.subgradient_frequencies`): those lose the upload time in (60), never enforce sum beta = 1, and (58) is
-    misprinted for its common case.
+    Differs from the paper, which seeks the multipliers by sub-gradient steps on eq. 58 to 60: those lose the upload
+    time in (60), never enforce sum beta = 1, and (58) is misprinted for its common case. The benchmarks have both.
 
     Args:
         problem: The clients that take part, all of them.

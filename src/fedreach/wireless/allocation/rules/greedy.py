@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from fedreach.arrays import Floats, Ints
-from fedreach.errors import ConfigError, nearest
+from fedreach.errors import require
 from fedreach.wireless.allocation.problem import Allocation, AllocationProblem
 from fedreach.wireless.allocation.rules.base import own_frequency, printed_frequency
 
@@ -56,13 +56,7 @@ class Greedy:
     frequency: Frequency = "corrected"
 
     def __post_init__(self) -> None:
-        if not 1e-9 <= self.unit <= 1:
-            raise ConfigError(f"Greedy.unit must be a part of the band, from 1e-9 to 1; got {self.unit!r}.")
-        if self.frequency not in get_args(Frequency):
-            raise ConfigError(
-                f"Greedy.frequency must be 'corrected' or 'printed'; got {self.frequency!r}."
-                + nearest(str(self.frequency), get_args(Frequency))
-            )
+        require(self, unit="[1e-9, 1]: It is a part of the band.", frequency=get_args(Frequency))
 
     def allocate(self, problem: AllocationProblem, rng: np.random.Generator) -> Allocation:
         """Return the shares that the units come to; nothing is drawn."""

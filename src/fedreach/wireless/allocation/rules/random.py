@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedreach.errors import ConfigError
+from fedreach.errors import require
 from fedreach.wireless.allocation.problem import Allocation, AllocationProblem
 
 LEAST_SHARE = 1e-15  # a draw of exactly 0 is possible, if hardly ever met, and would never be uploaded
@@ -38,8 +38,7 @@ class Random:
     slowest: float = 0.1
 
     def __post_init__(self) -> None:
-        if not 0 < self.slowest <= 1:
-            raise ConfigError(f"Random.slowest must be above 0 and at most 1; got {self.slowest!r}.")
+        require(self, slowest="(0, 1]")
 
     def allocate(self, problem: AllocationProblem, rng: np.random.Generator) -> Allocation:
         """Return k shares and then k frequencies drawn from `rng`, whatever the clients are."""

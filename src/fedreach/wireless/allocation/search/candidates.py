@@ -13,7 +13,7 @@ from fedreach.wireless.allocation.problem import AllocationProblem
 from fedreach.wireless.allocation.search.knapsack import FractionalCover, fractional_cover
 
 
-class Clients(NamedTuple):
+class Candidates(NamedTuple):
     """Those who may take part, of whom some must, as the bounds need them; n clients, which `rows` names."""
 
     needs: Needs
@@ -24,7 +24,7 @@ class Clients(NamedTuple):
     seconds_price: float  # a1
 
     @classmethod
-    def of(cls, problem: AllocationProblem, min_examples: int) -> Clients:
+    def of(cls, problem: AllocationProblem, min_examples: int) -> Candidates:
         """Return all clients of a problem, free to take part or not."""
         forced, rows = np.zeros(len(problem), bool), np.arange(len(problem))
         return cls(Needs.of(problem), problem.num_examples, forced, rows, min_examples, problem.seconds_price)
@@ -39,7 +39,7 @@ class Clients(NamedTuple):
         """How many examples those who must take part leave open; at least 0."""
         return max(0, self.demand - int(self.sizes[self.forced].sum()))
 
-    def only(self, kept: Bools, forced: Bools) -> Clients:
+    def only(self, kept: Bools, forced: Bools) -> Candidates:
         """Return those who are kept, and who of them must take part; flags (n,)."""
         if kept.all():
             return self._replace(forced=forced)
@@ -51,7 +51,7 @@ class Clients(NamedTuple):
         """Return the least band, in parts of all, that any cover needs by T: falls in T; +inf if none keeps T."""
         return self._least_band(T).value
 
-    def keeping(self, T: float) -> Clients | None:
+    def keeping(self, T: float) -> Candidates | None:
         """Return them without those in no cover that keeps T, forcing those in every such cover; None: there is none.
 
         Taking in a client, or leaving it out, against the sign of its reduced share raises the band needed by that.
@@ -64,11 +64,11 @@ class Clients(NamedTuple):
         return self.only(kept, self.forced | (least.value - reduced > 1))
 
     def _least_band(self, T: float) -> FractionalCover:
-        if (self.forced & (self.needs.least >= T)).any():
+        if (self.forced & (self.needs.min_seconds >= T)).any():
             return FractionalCover(inf, np.zeros(len(self.rows)), 0.0)
         return fractional_cover(self.least_shares(T), self.sizes, self.demand, self.forced)
 
     def least_shares(self, T: float) -> Floats:
         """Return tau / (T - W / f^max) (n,), the share that each needs to keep T; +inf if none is enough."""
-        late = self.needs.least >= T
-        return np.where(late, inf, self.needs.tau / np.where(late, 1.0, T - self.needs.least))
+        late = self.needs.min_seconds >= T
+        return np.where(late, inf, self.needs.tau / np.where(late, 1.0, T - self.needs.min_seconds))

@@ -17,7 +17,7 @@ import numpy as np
 
 from fedreach.arrays import Floats
 from fedreach.wireless.allocation.kernel import ClientCost, priced
-from fedreach.wireless.allocation.search.candidates import Clients
+from fedreach.wireless.allocation.search.candidates import Candidates
 from fedreach.wireless.allocation.search.incumbent import Incumbent
 from fedreach.wireless.allocation.search.interval_bounds import Ends, Node, fixed, narrowed
 from fedreach.wireless.allocation.search.knapsack import fractional_cover
@@ -82,8 +82,8 @@ def prove(
         for child in search.examine(node):
             heapq.heappush(open_, (child.bound, next(order), child))
     # Whatever was closed costs at least the limit of its time, and the limit never rises.
-    least = min([search.limit, *(bound for bound, _, _ in open_)])
-    return Proof(least, nodes, least >= search.limit)
+    lowest = min([search.limit, *(bound for bound, _, _ in open_)])
+    return Proof(lowest, nodes, lowest >= search.limit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,14 +172,14 @@ class Search:
         lost = bound - float(values.min())
         return lost > 0.25 * (self.limit - left.bound) and left.high - left.low > 1e-12 * left.high
 
-    def _rounded(self, clients: Clients, costs: Floats) -> bool:
+    def _rounded(self, clients: Candidates, costs: Floats) -> bool:
         """Offer the set that costs of the clients lead to; return whether it was better."""
         chosen = round_core(costs, clients.sizes, clients.demand)
         return chosen is not None and self.best.offer([clients.rows[chosen]])
 
-    def _enumerated(self, whole: WholeCovers, ends: Ends, table: Floats, most: int) -> bool:
+    def _enumerated(self, whole: WholeCovers, ends: Ends, table: Floats, max_sets: int) -> bool:
         """Offer every cover that may be better; return whether they were few enough for that."""
-        covers = whole.below(ends.costs, table, self.limit - ends.base, min(most, self.effort.covers))
+        covers = whole.below(ends.costs, table, self.limit - ends.base, min(max_sets, self.effort.covers))
         if covers is not None:
             self.best.offer(covers)
         return covers is not None

@@ -7,8 +7,8 @@ import numpy as np
 from fedreach.arrays import Ints
 
 
-def minimal_covers(sizes: Ints, demand: int, most: int) -> list[Ints] | None:
-    """Return every set whose sizes sum to the demand and from which nobody can be left out; None if more than `most`.
+def minimal_covers(sizes: Ints, demand: int, max_sets: int) -> list[Ints] | None:
+    """Return every set whose sizes sum to the demand and from which nobody can be left out; None beyond `max_sets`.
 
     Who takes part adds to the cost, never the contrary, so that one of these sets is the best of all. Clients are taken
     in falling order of size: the one that completes a set is then its smallest, and without it, or anybody else, the
@@ -17,10 +17,10 @@ def minimal_covers(sizes: Ints, demand: int, most: int) -> list[Ints] | None:
     Args:
         sizes: (n,) numbers of examples.
         demand: At least 1, at most their sum.
-        most: The search ends beyond so many.
+        max_sets: The search ends beyond so many.
 
     Example:
-        >>> [rows.tolist() for rows in minimal_covers(np.array([3, 1, 2]), 3, most=10)]
+        >>> [rows.tolist() for rows in minimal_covers(np.array([3, 1, 2]), 3, max_sets=10)]
         [[0], [1, 2]]
     """
     order = np.argsort(-sizes, kind="stable")
@@ -35,7 +35,7 @@ def minimal_covers(sizes: Ints, demand: int, most: int) -> list[Ints] | None:
             missing += falling[j]
         elif falling[j] >= missing:
             found.append([*items, j])
-            if len(found) > most:
+            if len(found) > max_sets:
                 return None
         else:
             items.append(j)

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedreach.arrays import Floats
 from fedreach.wireless.allocation.kernel import ClientCost, priced
-from fedreach.wireless.allocation.search.candidates import Clients
+from fedreach.wireless.allocation.search.candidates import Candidates
 from fedreach.wireless.allocation.search.knapsack import fractional_cover
 
 
@@ -25,7 +25,7 @@ class Node:
 
     low: float
     high: float
-    clients: Clients
+    clients: Candidates
     bound: float  # no set of this part costs less
     band_price: float  # mu, where to begin
 
@@ -53,7 +53,7 @@ class Ends:
     reduced: Floats  # (2, n) c - nu d: what a client costs beyond what its examples are worth
 
     @classmethod
-    def of(cls, clients: Clients, low: float, high: float, T: float, mu: float, at_T: ClientCost) -> Ends:
+    def of(cls, clients: Candidates, low: float, high: float, T: float, mu: float, at_T: ClientCost) -> Ends:
         """Return the ends of an interval; `at_T` is c_k(T, mu) of the clients, and T lies between."""
         costs = lines(clients, low, high, T, mu, at_T)
         base = clients.seconds_price * np.array([low, high]) - mu
@@ -63,7 +63,7 @@ class Ends:
         return cls(costs, base, values, costs - prices[:, None] * clients.sizes)
 
 
-def lines(clients: Clients, low: float, high: float, T: float, mu: float, costs: ClientCost) -> Floats:
+def lines(clients: Candidates, low: float, high: float, T: float, mu: float, costs: ClientCost) -> Floats:
     """Return (2, n): the tangents of c_k at T, taken at both ends; +inf for clients that keep no deadline between.
 
     Where there is no tangent at T, or it falls to less than half of c_k at the upper end, that at the upper end is
@@ -107,7 +107,7 @@ def narrowed(node: Node, values: Floats, limit: float) -> Node | None:
     return replace(node, low=low, high=high, bound=bound)
 
 
-def fixed(clients: Clients, ends: Ends, limit: float) -> Clients | None:
+def fixed(clients: Candidates, ends: Ends, limit: float) -> Candidates | None:
     """Return the clients without those whom no set below the limit has, forcing whom every such set has; None: no set.
 
     Taking in a client, or leaving it out, against the sign of its reduced cost r raises a bound by |r|. The sets that

@@ -79,8 +79,8 @@ def coarser(sizes: Ints, demand: int, cells: int, *, enough: bool = False) -> tu
     unit = int(np.gcd.reduce(sizes[~whole])) or max(1, demand)  # of the others each is enough alone, in any unit
     columns = -(-demand // unit) + 1
     if columns * (len(sizes) + 1) > cells:
-        most = max(2, cells // (6 * (len(sizes) + 1)))
-        unit *= -(-columns // (most - 1))
+        max_columns = max(2, cells // (6 * (len(sizes) + 1)))
+        unit *= -(-columns // (max_columns - 1))
         if 4 * unit > sizes.mean():
             return None
     demand = -(-demand // unit)
@@ -133,9 +133,9 @@ def cheapest_covers(best: Floats, sizes: Ints) -> Bools:
 
 
 def covers_below(
-    best: Floats, costs: Floats, sizes: Ints, limits: Floats, most: int, after: Ints | None = None
+    best: Floats, costs: Floats, sizes: Ints, limits: Floats, max_sets: int, after: Ints | None = None
 ) -> Bools | None:
-    """Return (s, n): every cover that costs less than the limit under at least one of the costs; None: over `most`.
+    """Return (s, n): every cover that costs less than the limit under at least one of the costs; None: over `max_sets`.
 
     Sets are grown item by item. One that even its cheapest completion, known from the table, brings to the limit under
     all costs is dropped; so each that is carried along ends in a cover that counts, and no work is wasted. Nothing is
@@ -146,7 +146,7 @@ def covers_below(
         costs: (m, n).
         sizes: (n,).
         limits: (m,).
-        most: How many sets may be carried along.
+        max_sets: How many sets may be carried along.
         after: (n,), for each item an earlier one without which it is not wanted, or -1.
     """
     n, m = best.shape[0] - 1, best.shape[1]
@@ -163,7 +163,7 @@ def covers_below(
         without, including = chosen[keep[: len(chosen)]], chosen[keep[len(chosen) :]]
         including[:, i] = True  # indexing with flags has made a copy
         chosen = np.concatenate([without, including])
-        if len(chosen) > most:
+        if len(chosen) > max_sets:
             return None
         paid, left = paid[keep], left[keep]
     return chosen

@@ -18,7 +18,7 @@ from math import inf, isfinite, log, sqrt
 import numpy as np
 
 from fedreach.wireless.allocation.kernel import ClientCost, priced
-from fedreach.wireless.allocation.search.candidates import Clients
+from fedreach.wireless.allocation.search.candidates import Candidates
 from fedreach.wireless.allocation.search.knapsack import FractionalCover, fractional_cover
 
 STEPS = 16
@@ -39,7 +39,7 @@ class Point:
 
 
 def relax(
-    clients: Clients, T: float, band_price: float | None = None, *, limit: float = inf, tolerance: float = 1e-6
+    clients: Candidates, T: float, band_price: float | None = None, *, limit: float = inf, tolerance: float = 1e-6
 ) -> Point:
     """Return the best bound that fractional covers give on all sets by a deadline that some fractional cover keeps.
 
@@ -62,12 +62,12 @@ def relax(
     return ascend(at, band_price or a1 * T, limit, tolerance, STEPS)
 
 
-def earliest_deadline(clients: Clients, *, closeness: float = 1e-3) -> float:
+def earliest_deadline(clients: Candidates, *, closeness: float = 1e-3) -> float:
     """Return Tlo: a deadline, at most this much too early, before which no set with enough examples can be ready.
 
     Even a fractional cover would need more than the whole band by then. By bisection, as the band needed falls in T.
     """
-    high = float((clients.needs.least + clients.needs.tau).min())
+    high = float((clients.needs.min_seconds + clients.needs.tau).min())
     low = high * (1 - 1e-12)  # nobody is ready by then, not even alone
     while clients.band_needed(high) > 1:
         low, high = high, 2 * high
@@ -80,7 +80,7 @@ def earliest_deadline(clients: Clients, *, closeness: float = 1e-3) -> float:
     return low
 
 
-def least_energy(clients: Clients) -> float:
+def least_energy(clients: Candidates) -> float:
     """Return what the energy of a set with enough examples costs at least, whatever the deadline.
 
     Without a deadline computing is free and sum A u at sum tau / u <= 1 is at least (sum sqrt(A tau))^2.

@@ -11,7 +11,7 @@ import numpy as np
 from fedreach.errors import ConfigError, InfeasibleError
 from fedreach.wireless.allocation.exact import allocate
 from fedreach.wireless.allocation.problem import AllocationProblem, Solution, Status
-from fedreach.wireless.allocation.search.candidates import Clients
+from fedreach.wireless.allocation.search.candidates import Candidates
 from fedreach.wireless.allocation.search.certificate import Effort, prove
 from fedreach.wireless.allocation.search.enumeration import minimal_covers
 from fedreach.wireless.allocation.search.incumbent import Incumbent
@@ -71,7 +71,7 @@ def solve(
         best.offer(covers)
         allocation = allocate(problem.only(best.rows))
         return Solution(allocation, allocation.cost, "optimal", nodes=0)
-    clients = Clients.of(problem, min_examples)
+    clients = Candidates.of(problem, min_examples)
     earliest = earliest_deadline(clients)
     _first_set(best, clients, earliest, tolerance)
     nodes = _seeds(best, clients, earliest)
@@ -110,14 +110,14 @@ def _check(
         )
 
 
-def _first_set(best: Incumbent, clients: Clients, earliest: float, tolerance: float) -> None:
+def _first_set(best: Incumbent, clients: Candidates, earliest: float, tolerance: float) -> None:
     """Find a good set: from the prices at twice the earliest deadline."""
     T = 2 * earliest
     settle(best, clients.needs, T, relax(clients, T, tolerance=tolerance).band_price)
     improve(best, clients.needs, worthwhile=0.1 * tolerance)
 
 
-def _seeds(best: Incumbent, clients: Clients, earliest: float) -> list[Node]:
+def _seeds(best: Incumbent, clients: Candidates, earliest: float) -> list[Node]:
     """Cut the deadlines that may be better than the best set's into intervals, narrow near it and wide far away.
 
     No set is ready before `earliest`, and none that is ready after (best cost - least energy) / a1 is cheaper. Near the

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedreach.arrays import Bools, Floats, Ints
 from fedreach.wireless.allocation.kernel import priced
-from fedreach.wireless.allocation.search.candidates import Clients
+from fedreach.wireless.allocation.search.candidates import Candidates
 from fedreach.wireless.allocation.search.incumbent import Incumbent, repaired
 from fedreach.wireless.allocation.search.knapsack import (
     FractionalCover,
@@ -27,13 +27,13 @@ STEPS = 8
 class WholeCovers:
     """The covers of some clients by whole ones: those who must, and of the others, in order of worth, some."""
 
-    clients: Clients
+    clients: Candidates
     free: Ints  # (f,) who is free
     sizes: Ints  # (f,) in the unit of the table
     short: int  # demand that those who must leave open, in that unit
 
     @classmethod
-    def of(cls, clients: Clients, T: float, mu: float, cells: int) -> WholeCovers | None:
+    def of(cls, clients: Candidates, T: float, mu: float, cells: int) -> WholeCovers | None:
         """Return them, in the order of c/d at T and mu, if a table of so many cells can hold them."""
         free = np.flatnonzero(~clients.forced)
         worth = priced(clients.needs, T, mu).cost / np.maximum(clients.sizes, 0.5)
@@ -78,19 +78,19 @@ class WholeCovers:
 
         return ascend(at, start, limit, tolerance, STEPS)
 
-    def below(self, costs: Floats, table: Floats, limits: Floats, most: int) -> list[Ints] | None:
+    def below(self, costs: Floats, table: Floats, limits: Floats, max_sets: int) -> list[Ints] | None:
         """Return, as rows of the problem, all covers below the limits under at least one of the costs; None: too many.
 
         Of equal clients the first are taken first: leaving out the others loses no cost that can be attained.
         """
         limits = limits - costs[:, self.clients.forced].sum(axis=1)
-        sets = covers_below(table, costs[:, self.free], self.sizes, limits, most, self._twins())
+        sets = covers_below(table, costs[:, self.free], self.sizes, limits, max_sets, self._twins())
         return None if sets is None else [self.clients.rows[chosen] for chosen in self.with_forced(sets)]
 
     def _twins(self) -> Ints:
         """Return (f,): for each free client the place of an earlier one that is its equal in all, or -1."""
         needs, free = self.clients.needs, self.free
-        table = np.stack([needs.tau, needs.A, needs.Q, needs.least, self.clients.sizes])[:, free].T
+        table = np.stack([needs.tau, needs.A, needs.Q, needs.min_seconds, self.clients.sizes])[:, free].T
         last: dict[bytes, int] = {}
         twins = np.full(len(free), -1)
         for place, key in enumerate(row.tobytes() for row in table):
