@@ -24,9 +24,9 @@ from fedreach.federation.answers import check_type, checked_allocation, checked_
 from fedreach.federation.bytes import count_bytes
 from fedreach.federation.federation import Federation
 from fedreach.federation.state import FederationState, _clustered
-from fedreach.federation.time_energy import spend
+from fedreach.federation.time_energy import round_cost
 from fedreach.federation.traits import name_of, no_probe
-from fedreach.federation.values import ClientView, Probe, Reports, RoundReport, Selection, Spending, State
+from fedreach.federation.values import ClientView, Probe, Reports, RoundCost, RoundResult, Selection, State
 from fedreach.streams import generator
 
 
@@ -84,7 +84,7 @@ def conclude_round(
     selection: Selection,
     reports: Reports,
     summed: Callable[[Floats, Float32s], Floats] | None = None,
-) -> tuple[FederationState, RoundReport]:
+) -> tuple[FederationState, RoundResult]:
     """Weigh the reports, take the server step and return the new state with the row of the round.
 
     Implements ``x <- server(x, sum_i w_i update_i)``, for each model with the clients that train it. With no report
@@ -95,13 +95,13 @@ def conclude_round(
     """
     d = state.models.shape[1]
     down, up, probe_bytes = count_bytes(federation, state.round + 1, view, selection, reports, d)
-    spending = spend(federation, view, selection, d)
+    cost = round_cost(federation, view, selection, d)
     loss = np.where(view.probed & ~np.isnan(view.loss), view.loss, state.loss)
     observed = federation.selection.observe(state.selection, reports)
     if len(reports.ids) == 0:
         state = replace(state, round=state.round + 1, loss=loss, selection=observed)
-        return _clustered(federation, state), RoundReport(
-            (), (), reports.lost, None, down, up, probe_bytes, remark=selection.remark, spending=spending
+        return _clustered(federation, state), RoundResult(
+            (), (), reports.lost, None, down, up, probe_bytes, remark=selection.remark, cost=cost
         )
 
     rows = view.rows(reports.ids)
@@ -125,7 +125,7 @@ def conclude_round(
         server=tuple(server),
         solver=tuple(solver),
     )
-    report = RoundReport(
+    report = RoundResult(
         cohort=tuple(reports.ids.tolist()),
         weights=tuple(weights.tolist()),
         lost=reports.lost,
@@ -139,20 +139,20 @@ def conclude_round(
             if name in reports.metrics  # not where a secure sum hides it
         },
         remark=selection.remark,
-        spending=spending,
+        cost=cost,
     )
     return _clustered(federation, state), report
 
 
 def conclude_server_round(
     federation: Federation, state: FederationState, view: ClientView, step: Float32s
-) -> tuple[FederationState, RoundReport]:
+) -> tuple[FederationState, RoundResult]:
     """Return the state after a round in which the server trained: it adds its own (m, d) step to the models."""
     nobody, d = Selection(np.empty(0, np.int64)), state.models.shape[1]
     silence = Reports(nobody.ids, np.empty((0, d), np.float32), {})
     down, up, probe_bytes = count_bytes(federation, state.round + 1, view, nobody, silence, d)
-    spending = None if federation.radio is None else Spending(0.0, 0.0, 0.0, 0.0, None)
-    report = RoundReport((), (), {}, None, down, up, probe_bytes, by_server=True, spending=spending)
+    cost = None if federation.radio is None else RoundCost(0.0, 0.0, 0.0, 0.0, None)
+    report = RoundResult((), (), {}, None, down, up, probe_bytes, by_server=True, cost=cost)
     return replace(state, round=state.round + 1, models=state.models + step), report
 
 

@@ -42,7 +42,7 @@ from fedreach.federation.state import FederationState, initial_state
 from fedreach.federation.steps import remembered
 from fedreach.federation.time_energy import with_radio
 from fedreach.federation.traits import name_of
-from fedreach.federation.values import ClientView, Probe, RoundReport, Selection, Trained
+from fedreach.federation.values import ClientView, LocalUpdates, Probe, RoundResult, Selection
 from fedreach.flower import messages
 from fedreach.flower.agreement import terms_of, words
 from fedreach.flower.clients import Roster, ask
@@ -410,13 +410,13 @@ class FedReachStrategy(Strategy):
             numbers["train_loss"] = report.train_loss
         return self._arrays(), MetricRecord(numbers)
 
-    def _concluded(self, turn: Turn, replies: Iterable[Message]) -> tuple[FederationState, RoundReport]:
+    def _concluded(self, turn: Turn, replies: Iterable[Message]) -> tuple[FederationState, RoundResult]:
         state, view = turn.state, turn.view
         heard = self._heard(turn.asked, replies, state, view, kept=turn.kept)
         reports = self.incoming.reports(heard, view)
         if state.memory is not None and len(reports.ids):
             steps = np.array([heard.answers[client].steps for client in map(int, reports.ids)], np.int64)
-            trained = Trained(reports.update, reports.metrics["loss"], steps, self.layout.num_trainable)
+            trained = LocalUpdates(reports.update, reports.metrics["loss"], steps, self.layout.num_trainable)
             rate, rows = self.federation.local.rate_at(view.round, self.rounds), view.rows(reports.ids)
             memory, note = remembered(self.federation, state, state.memory, rows, trained, rate)
             state, reports = replace(state, memory=memory), replace(reports, note=note)

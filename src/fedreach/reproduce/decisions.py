@@ -18,7 +18,7 @@ from fedreach.experiments.build import Builder
 from fedreach.federation.federation import Federation
 from fedreach.federation.protocols import ServerTrains
 from fedreach.federation.round import plan_probe, plan_round
-from fedreach.federation.time_energy import spend
+from fedreach.federation.time_energy import round_cost
 from fedreach.federation.traits import name_of
 from fedreach.reproduce.measured import Measured
 from fedreach.reproduce.recipe import Recipe
@@ -104,10 +104,10 @@ def _rows(simulation: Simulation, rounds: list[int]) -> Iterator[dict[str, Any]]
         view = simulation.view(state)
         _refuse_what_needs_training(federation, plan_probe(federation, state, view) is not None)
         selection = plan_round(federation, state, view)
-        spending = spend(federation, view, selection, start.models.shape[1])
-        assert spending is not None  # as there is a radio
-        row = {"round": number, "seconds": spending.seconds, "joules": spending.joules}
-        row["cost"] = radio.seconds_price * spending.seconds + radio.joules_price * spending.joules
+        cost = round_cost(federation, view, selection, start.models.shape[1])
+        assert cost is not None  # as there is a radio
+        row = {"round": number, "seconds": cost.seconds, "joules": cost.joules}
+        row["cost"] = radio.seconds_price * cost.seconds + radio.joules_price * cost.joules
         yield row | {"cohort": selection.ids.tolist()} | ({"remark": selection.remark} if selection.remark else {})
 
 

@@ -106,12 +106,12 @@ class _Loop:
         began = time.perf_counter()
         with self.store.disk(MEMORY):
             done = self.simulation.step(snapshot.state)
-        cohort = done.report.cohort
+        cohort = done.result.cohort
         local = LocalModels(cohort, self._broadcast(snapshot.state, cohort), done.update)
-        snapshot, row = self.ledger.after(snapshot, done.state, done.report)
+        snapshot, row = self.ledger.after(snapshot, done.state, done.result)
         timing = {"train_seconds": self.round_time.add(time.perf_counter() - began)}
         snapshot, row = self._close(snapshot, row, local, timing)
-        return snapshot, row, done.report.lost
+        return snapshot, row, done.result.lost
 
     def _close(
         self, snapshot: Snapshot, row: dict[str, Any], local: LocalModels | None, timing: dict[str, Any]

@@ -16,7 +16,7 @@ from fedreach.arrays import AnyArray
 from fedreach.errors import RunFolderError, TrainingError
 from fedreach.federation.federation import Federation
 from fedreach.federation.state import FederationState
-from fedreach.federation.values import RoundReport, Spending
+from fedreach.federation.values import RoundCost, RoundResult
 from fedreach.models.flat import Layout
 from fedreach.runs.checkpoint import CHECKPOINT, Snapshot, finish, load, save
 from fedreach.runs.folder import RunFolder
@@ -69,10 +69,10 @@ class Ledger:
             "probe_bytes": 0,
         }
         if self.federation.radio is not None:
-            row |= _spent(Spending(0.0, 0.0, 0.0, 0.0, None), snapshot)
+            row |= _spent(RoundCost(0.0, 0.0, 0.0, 0.0, None), snapshot)
         return snapshot, row
 
-    def after(self, snapshot: Snapshot, state: FederationState, report: RoundReport) -> tuple[Snapshot, dict[str, Any]]:
+    def after(self, snapshot: Snapshot, state: FederationState, report: RoundResult) -> tuple[Snapshot, dict[str, Any]]:
         """Return the run after a round and the round's row, which is not written yet."""
         total = snapshot.bytes_total + report.bytes_down + report.bytes_up
         snapshot = replace(snapshot, state=state, bytes_total=total)
@@ -88,13 +88,13 @@ class Ledger:
             "bytes_total": total,
             "probe_bytes": report.probe_bytes,
         }
-        if report.spending is not None:
+        if report.cost is not None:
             snapshot = replace(
                 snapshot,
-                seconds_total=snapshot.seconds_total + report.spending.seconds,
-                joules_total=snapshot.joules_total + report.spending.joules,
+                seconds_total=snapshot.seconds_total + report.cost.seconds,
+                joules_total=snapshot.joules_total + report.cost.joules,
             )
-            row |= _spent(report.spending, snapshot)
+            row |= _spent(report.cost, snapshot)
         if report.remark:
             row["remark"] = report.remark
         if report.by_server:
@@ -182,7 +182,7 @@ class Ledger:
         }
 
 
-def _spent(spending: Spending, after: Snapshot) -> dict[str, Any]:
+def _spent(spending: RoundCost, after: Snapshot) -> dict[str, Any]:
     """Return the columns of a round's seconds and joules, and who got which share and frequency."""
     row: dict[str, Any] = {
         key: float(f"{getattr(spending, key):.9g}") for key in ("seconds", "joules", "probe_seconds", "probe_joules")

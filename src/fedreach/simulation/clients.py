@@ -18,7 +18,7 @@ from fedreach.federation.participation import Participation
 from fedreach.federation.protocols import ServerTrains
 from fedreach.federation.state import FederationState
 from fedreach.federation.steps import by_model, remembered
-from fedreach.federation.values import ClientView, Probe, Reports, Trained
+from fedreach.federation.values import ClientView, LocalUpdates, Probe, Reports
 from fedreach.storage.table import ClientMemory
 from fedreach.streams import generator
 
@@ -86,10 +86,10 @@ class Clients:
         )
         return Replies(reports, memory)
 
-    def _train(self, state: FederationState, view: ClientView, ids: Ints) -> Trained:
+    def _train(self, state: FederationState, view: ClientView, ids: Ints) -> LocalUpdates:
         solver = self.federation.memory_solver
         if len(ids) == 0:
-            return Trained(np.empty((0, state.models.shape[1]), np.float32), np.empty(0), np.empty(0, np.int64))
+            return LocalUpdates(np.empty((0, state.models.shape[1]), np.float32), np.empty(0), np.empty(0, np.int64))
         rate = self.federation.local.rate_at(view.round, self.rounds)
         rows = view.rows(ids)
         done, order = [], []
@@ -105,9 +105,9 @@ class Clients:
             return done[0]
         back = np.argsort(np.concatenate(order))
         update, loss, steps = (np.concatenate(column)[back] for column in zip(*(t[:3] for t in done), strict=True))
-        return Trained(update, loss, steps, done[0].trainable)
+        return LocalUpdates(update, loss, steps, done[0].trainable)
 
-    def _finite(self, ids: Ints, trained: Trained, number: int) -> tuple[Ints, Trained, dict[int, str]]:
+    def _finite(self, ids: Ints, trained: LocalUpdates, number: int) -> tuple[Ints, LocalUpdates, dict[int, str]]:
         """Return those whose update is finite, and why the others do not count."""
         finite = finite_rows(trained.update) if trained.finite is None else trained.finite
         finite = finite & np.isfinite(trained.loss)
@@ -123,13 +123,13 @@ class Clients:
     def _arrived(
         self,
         ids: Ints,
-        trained: Trained,
+        trained: LocalUpdates,
         measured: dict[str, Floats],
         lost: dict[int, str],
         number: int,
         *,
         probe: bool,
-    ) -> tuple[Ints, Trained, dict[str, Floats], dict[int, str]]:
+    ) -> tuple[Ints, LocalUpdates, dict[str, Floats], dict[int, str]]:
         """Return those who measured numbers and whose replies were not lost on the way, and why the others' were."""
         replies = getattr(self.participation, "replies", None)
         if replies is None and not measured:
@@ -156,7 +156,7 @@ class Clients:
                 "or go on without failing clients by run.on_failure = 'drop'."
             )
 
-    def _measured(self, state: FederationState, rows: Ints, ids: Ints, trained: Trained) -> dict[str, Floats]:
+    def _measured(self, state: FederationState, rows: Ints, ids: Ints, trained: LocalUpdates) -> dict[str, Floats]:
         """Return what the parts have the clients measure with their local models."""
         wanted = self.federation.measurements()
         values = {measurement.name: np.empty(len(ids)) for measurement in wanted}
@@ -171,11 +171,11 @@ class Clients:
         return values
 
 
-def _some(trained: Trained, rows: Bools) -> Trained:
+def _some(trained: LocalUpdates, rows: Bools) -> LocalUpdates:
     """Return what these rows hold, without a copy where that is all."""
     if rows.all():
         return trained
-    return Trained(trained.update[rows], trained.loss[rows], trained.steps[rows], trained.trainable)
+    return LocalUpdates(trained.update[rows], trained.loss[rows], trained.steps[rows], trained.trainable)
 
 
 def server_steps(

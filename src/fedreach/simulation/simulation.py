@@ -30,7 +30,7 @@ from fedreach.federation.round import (
 )
 from fedreach.federation.state import FederationState, initial_state
 from fedreach.federation.time_energy import with_radio
-from fedreach.federation.values import ClientView, Probe, RoundReport
+from fedreach.federation.values import ClientView, Probe, RoundResult
 from fedreach.models import build as build_model
 from fedreach.simulation.clients import Clients, server_steps
 from fedreach.storage.rows import Dtype
@@ -43,8 +43,8 @@ class Round(NamedTuple):
     """What a simulated round leaves behind."""
 
     state: FederationState
-    report: RoundReport
-    update: Float32s  # (r, d) of the clients whose reports count, in the order of `report.cohort`
+    result: RoundResult
+    update: Float32s  # (r, d) of the clients whose reports count, in the order of `result.cohort`
 
 
 @dataclass(frozen=True, eq=False)
