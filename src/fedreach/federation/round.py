@@ -1,8 +1,4 @@
-"""START HERE: one federated round as values, protocols and four pure functions.
-
-```
-view -> plan_probe -> (answers enter the view) -> plan_round -> [clients train] -> conclude_round -> new state
-```
+"""The decisions of a round as pure functions; `fedreach.federation.steps` says in which order they are taken.
 
 A *part* (selection, weighting, solver, server step) is a frozen dataclass of hyper-parameters. What changes during
 a run is its `State`, which comes in and goes out, so saving the states saves the run. Nothing here imports torch:
@@ -23,7 +19,7 @@ from fedreach.federation.aggregation.secure_sum import weighted_mean_of_shares
 from fedreach.federation.answers import check_type, checked_allocation, checked_ids, checked_weights
 from fedreach.federation.bytes import count_bytes
 from fedreach.federation.federation import Federation
-from fedreach.federation.state import FederationState, _clustered
+from fedreach.federation.state import FederationState, reclustered
 from fedreach.federation.time_energy import round_cost
 from fedreach.federation.traits import name_of, no_probe
 from fedreach.federation.values import ClientView, Probe, Reports, RoundCost, RoundResult, Selection, State
@@ -100,7 +96,7 @@ def conclude_round(
     observed = federation.selection.observe(state.selection, reports)
     if len(reports.ids) == 0:
         state = replace(state, round=state.round + 1, loss=loss, selection=observed)
-        return _clustered(federation, state), RoundResult(
+        return reclustered(federation, state), RoundResult(
             (), (), reports.lost, None, down, up, probe_bytes, remark=selection.remark, cost=cost
         )
 
@@ -141,7 +137,7 @@ def conclude_round(
         remark=selection.remark,
         cost=cost,
     )
-    return _clustered(federation, state), report
+    return reclustered(federation, state), report
 
 
 def conclude_server_round(
@@ -179,7 +175,7 @@ def _updated(
     solver, p = federation.memory_solver, reports.trainable
     params, solver_state, server_state = state.models[model], state.solver[model], state.server[model]
     if not mine.all():
-        reports, weights = _some(reports, mine), weights[mine]
+        reports, weights = reports.only(mine), weights[mine]
         if weights.sum() == 0:
             return params, solver_state, server_state
         weights = weights / weights.sum()
@@ -198,14 +194,3 @@ def _updated(
     if p is not None and p < len(params):
         new = np.concatenate([new, (params[p:] + mean[p:]).astype(np.float32)])
     return new, solver_state, server_state
-
-
-def _some(reports: Reports, mine: Bools) -> Reports:
-    return replace(
-        reports,
-        ids=reports.ids[mine],
-        update=reports.update[mine],
-        metrics={name: values[mine] for name, values in reports.metrics.items()},
-        label_counts=None if reports.label_counts is None else reports.label_counts[mine],
-        note=None if reports.note is None else reports.note[mine],
-    )

@@ -44,10 +44,9 @@ class FederationState:
         return np.stack([solver.served(model, state) for model, state in zip(self.models, self.solver, strict=True)])
 
 
-# --------------------------------------------------------------------------------------------- the functions
-
-
-def initial_state(federation: Federation, params: Float32s, view: ClientView) -> FederationState:
+def initial_state(
+    federation: Federation, params: Float32s, view: ClientView, memory: ClientMemory | None = None
+) -> FederationState:
     """Return the state before round 1."""
     return FederationState(
         round=0,
@@ -58,10 +57,11 @@ def initial_state(federation: Federation, params: Float32s, view: ClientView) ->
         weighting=NO_STATE,
         server=(NO_STATE,),
         solver=(NO_STATE,),
+        memory=memory,
     )
 
 
-def _clustered(federation: Federation, state: FederationState) -> FederationState:
+def reclustered(federation: Federation, state: FederationState) -> FederationState:
     """Return the state after the policy's clusters, if it makes any, changed.
 
     A new cluster's model starts as that of the one its members come from. What server and solver kept, and the

@@ -39,10 +39,10 @@ from fedreach.federation.round import (
     server_trains,
 )
 from fedreach.federation.state import FederationState, initial_state
-from fedreach.federation.steps import remembered
+from fedreach.federation.steps import remembered, server_batch
 from fedreach.federation.time_energy import with_radio
 from fedreach.federation.traits import name_of
-from fedreach.federation.values import ClientView, LocalUpdates, Probe, RoundResult, Selection
+from fedreach.federation.values import ClientView, Probe, RoundResult, Selection
 from fedreach.flower import messages
 from fedreach.flower.agreement import terms_of, words
 from fedreach.flower.clients import Roster, ask
@@ -58,7 +58,6 @@ from fedreach.runs.describe import environment
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import finished
 from fedreach.runs.recorder import Ledger, check_federation
-from fedreach.simulation.clients import server_steps
 from fedreach.storage.rows import Dtype
 from fedreach.storage.table import ClientMemory
 from fedreach.streams import generator
@@ -414,12 +413,7 @@ class FedReachStrategy(Strategy):
         state, view = turn.state, turn.view
         heard = self._heard(turn.asked, replies, state, view, kept=turn.kept)
         reports = self.incoming.reports(heard, view)
-        if state.memory is not None and len(reports.ids):
-            steps = np.array([heard.answers[client].steps for client in map(int, reports.ids)], np.int64)
-            trained = LocalUpdates(reports.update, reports.metrics["loss"], steps, self.layout.num_trainable)
-            rate, rows = self.federation.local.rate_at(view.round, self.rounds), view.rows(reports.ids)
-            memory, note = remembered(self.federation, state, state.memory, rows, trained, rate)
-            state, reports = replace(state, memory=memory), replace(reports, note=note)
+        state, reports = remembered(self.federation, state, view, reports, self.rounds)
         return conclude_round(self.federation, state, view, turn.selection, reports)
 
     def _heard(
@@ -456,11 +450,13 @@ class FedReachStrategy(Strategy):
 
     def _server_steps(self, state: FederationState) -> Float32s:
         """Return the (m, d) gradient steps on one batch of the server's data."""
-        server, engine, number = self.federation.training_server, self.engine, state.round + 1
+        server, engine = self.federation.training_server, self.engine
         assert server is not None  # that is why we are here,
         assert engine is not None  # and `__init__` saw to it
         assert engine.server_samples is not None
-        return server_steps(engine, server, len(engine.server_samples), state.models, number, self.federation.seed)
+        number = state.round + 1
+        batch = server_batch(server, len(engine.server_samples), self.federation.seed, number)
+        return np.stack([engine.server_step(model, batch, number, server.rate) for model in state.models])
 
     def _arrays(self) -> ArrayRecord:
         """Return the model that is handed out; of several, one a cluster, under ``0/...``, ``1/...``."""

@@ -15,7 +15,7 @@ from fedreach.testing.law import Law, Subject, broken, law
 from fedreach.testing.laws import selection_clusters, selection_geometry, selection_radio
 from fedreach.testing.laws.any_part import options_are_all_it_is
 from fedreach.testing.purity import Watched, other_global_seeds, through_a_file
-from fedreach.testing.rounds import Turn, choice, frequencies, play
+from fedreach.testing.rounds import PlayedRound, choice, frequencies, played
 from fedreach.testing.worlds import World, distinct_worlds, world, worlds
 
 DRAWS = 60
@@ -48,7 +48,7 @@ def same_again(subject: Subject, given: World) -> None:
     """The same state, view and stream give the same choice, whatever was done with the policy before."""
     for seed in (1, 2):
         with other_global_seeds(seed):
-            again = play(subject.part, given)
+            again = played(subject.part, given)
         for a, b in zip(_straight(subject, given), again, strict=True):
             if a != b:
                 broken(
@@ -60,13 +60,13 @@ def same_again(subject: Subject, given: World) -> None:
 @law(worlds)
 def arguments_untouched(subject: Subject, given: World) -> None:
     """A policy does not write to its arguments: view, state and reports."""
-    play(Watched(subject.part), given)
+    played(Watched(subject.part), given)
 
 
 @law(worlds)
 def going_on_from_a_file(subject: Subject, given: World) -> None:
     """The state consists of named arrays; a run that is stored after each round and read again goes on alike."""
-    for a, b in zip(_straight(subject, given), play(subject.part, given, keep=through_a_file), strict=True):
+    for a, b in zip(_straight(subject, given), played(subject.part, given, keep=through_a_file), strict=True):
         if a != b:
             broken(f"{a}, and {list(b.chosen)} with the state read from a file")
 
@@ -87,7 +87,7 @@ def renaming(subject: Subject, given: World) -> None:
                     f"{DRAWS} rounds, and in {after[worst]:.0%} once it is called {given.ids[worst]}"
                 )
             continue
-        for a, b in zip(_straight(subject, given), play(subject.part, other), strict=True):
+        for a, b in zip(_straight(subject, given), played(subject.part, other), strict=True):
             was = np.sort(given.ids[order][np.searchsorted(given.ids, b.chosen)]).tolist()
             if was != sorted(a.chosen):
                 names = dict(zip(given.ids[order].tolist(), given.ids.tolist(), strict=True))
@@ -103,7 +103,7 @@ def open_about_updates(subject: Subject, given: World) -> None:
     if getattr(subject.part, "reads_updates", False):
         return
     other = replace(given, direction=-np.roll(given.direction, 1, axis=0))
-    for a, b in zip(_straight(subject, given), play(subject.part, other), strict=True):
+    for a, b in zip(_straight(subject, given), played(subject.part, other), strict=True):
         if a != b:
             broken(f"{a}, and {list(b.chosen)} where the updates were others; `reads_updates` is not set")
 
@@ -120,15 +120,15 @@ LAWS = (
 )
 
 
-def _straight(subject: Subject, given: World) -> list[Turn]:
+def _straight(subject: Subject, given: World) -> list[PlayedRound]:
     """Return what the policy does in this federation, played once for all laws."""
-    turns: list[Turn] = subject.once(str(given), lambda: play(subject.part, given))
+    turns: list[PlayedRound] = subject.once(str(given), lambda: played(subject.part, given))
     return turns
 
 
 def _draws(subject: Subject, given: World) -> bool:
     """Say whether what the policy does depends on the stream."""
-    return any(play(subject.part, given, seed=seed) != _straight(subject, given) for seed in range(1, 6))
+    return any(played(subject.part, given, seed=seed) != _straight(subject, given) for seed in range(1, 6))
 
 
 LOSSES = np.array([0.3, 0.9, 0.1, 0.9, 0.5])
