@@ -58,8 +58,10 @@ class Federation:
     def _refuse_what_sees_single_clients(self) -> None:
         hidden = f"{name_of(self.label_statistics)} shows the server sums only"
         selection = self.selection
-        if getattr(selection, "needs", ()) or getattr(selection, "reads_updates", False):
-            raise ConfigError(f"{hidden}, but {name_of(selection)} looks at single clients' labels or updates.")
+        if any(getattr(selection, trait, ()) for trait in ("needs", "reads_updates", "measures")):
+            raise ConfigError(
+                f"{hidden}, but {name_of(selection)} looks at single clients' labels or updates, or measures them."
+            )
         if not hasattr(self.weighting, "raw"):
             raise ConfigError(
                 f"{hidden}, so that each client must know its own weight; {name_of(self.weighting)} compares clients. "

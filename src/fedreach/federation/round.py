@@ -15,7 +15,6 @@ import numpy as np
 from fedreach.arrays import Bools, Float32s, Floats
 from fedreach.errors import PartError
 from fedreach.federation.aggregation.mean import weighted_sum
-from fedreach.federation.aggregation.secure_sum import weighted_mean_of_shares
 from fedreach.federation.answers import check_type, checked_allocation, checked_ids, checked_weights
 from fedreach.federation.bytes import count_bytes
 from fedreach.federation.federation import Federation
@@ -23,6 +22,7 @@ from fedreach.federation.state import FederationState, reclustered
 from fedreach.federation.time_energy import round_cost
 from fedreach.federation.traits import name_of, no_probe
 from fedreach.federation.values import ClientView, Probe, Reports, RoundCost, RoundResult, Selection, State
+from fedreach.federation.visible import visible_reports, visible_view
 from fedreach.streams import generator
 
 
@@ -40,10 +40,15 @@ def plan_probe(federation: Federation, state: FederationState, view: ClientView)
     if k == 0:
         return None
     rng = generator(federation.seed, "probe", state.round + 1)
-    probe = federation.selection.probe(state.selection, view, k, rng)
+    probe = federation.selection.probe(state.selection, visible_view(federation, view), k, rng)
     if probe is None:
         return None
     check_type(federation.selection, "probe", probe, Probe)
+    if probe.asks == "update" and federation.label_statistics.only_sum:
+        raise PartError(
+            f"{name_of(federation.selection)}.probe must ask for losses where {name_of(federation.label_statistics)} "
+            "hides single clients' updates; it asks for updates. Choose another selection, or let the server see them."
+        )
     return replace(probe, ids=checked_ids(federation.selection, "probe", probe.ids, view))
 
 
@@ -59,7 +64,7 @@ def plan_round(federation: Federation, state: FederationState, view: ClientView)
     if k == 0:
         return Selection(np.empty(0, np.int64))
     rng = generator(federation.seed, "select", state.round + 1)
-    chosen = policy.select(state.selection, view, k, rng)
+    chosen = policy.select(state.selection, visible_view(federation, view), k, rng)
     check_type(policy, "select", chosen, Selection)
     ids = checked_ids(policy, "select", chosen.ids, view)
     if len(ids) > k and not getattr(policy, "ignores_cohort", False):
@@ -93,7 +98,8 @@ def conclude_round(
     down, up, probe_bytes = count_bytes(federation, state.round + 1, view, selection, reports, d)
     cost = round_cost(federation, view, selection, d)
     loss = np.where(view.probed & ~np.isnan(view.loss), view.loss, state.loss)
-    observed = federation.selection.observe(state.selection, reports)
+    seen = visible_reports(federation, reports)
+    observed = federation.selection.observe(state.selection, seen)
     if len(reports.ids) == 0:
         state = replace(state, round=state.round + 1, loss=loss, selection=observed)
         return reclustered(federation, state), RoundResult(
@@ -109,7 +115,7 @@ def conclude_round(
         mine = own == model
         if mine.any():
             models[model], solver[model], server[model] = _updated(
-                federation, state, model, weights, reports, mine, summed
+                federation, state, model, weights, reports, seen, mine, summed
             )
     state = replace(
         state,
@@ -168,6 +174,7 @@ def _updated(
     model: int,
     weights: Floats,
     reports: Reports,
+    seen: Reports,
     mine: Bools,
     summed: Callable[[Floats, Float32s], Floats] | None,
 ) -> tuple[Float32s, State, State]:
@@ -178,13 +185,9 @@ def _updated(
         reports, weights = reports.only(mine), weights[mine]
         if weights.sum() == 0:
             return params, solver_state, server_state
-        weights = weights / weights.sum()
-    if reports.secure_mean is not None:
-        mean = reports.secure_mean
-    elif federation.label_statistics.only_sum:
-        raw = np.asarray(federation.weighting.raw(reports.metrics))  # type: ignore[attr-defined]
-        mean = weighted_mean_of_shares(raw, reports.update)
-    else:
+        weights, seen = weights / weights.sum(), visible_reports(federation, reports)
+    mean = seen.secure_mean
+    if mean is None:
         mean = (summed or weighted_sum)(weights, reports.update)
     step = mean[:p]
     if solver is not None:

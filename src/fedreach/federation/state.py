@@ -11,6 +11,7 @@ from fedreach.errors import PartError
 from fedreach.federation.answers import checked_clusters
 from fedreach.federation.federation import Federation
 from fedreach.federation.values import NO_STATE, ClientView, State
+from fedreach.federation.visible import visible_view
 from fedreach.storage.table import ClientMemory
 
 
@@ -53,7 +54,7 @@ def initial_state(
         models=params[None],
         clusters=np.zeros(len(view.ids), np.int64),
         loss=view.loss,
-        selection=federation.selection.init(view),
+        selection=federation.selection.init(visible_view(federation, view)),
         weighting=NO_STATE,
         server=(NO_STATE,),
         solver=(NO_STATE,),

@@ -122,9 +122,9 @@ def play(
         >>> steps = play(s.federation, s.start(), s.view(s.start()), rounds=10)
         >>> request = advance(steps)  # `Uniform` asks nobody before it chooses
         >>> type(request).__name__, request.selection.ids
-        ('AskUpdates', array([0, 3]))
+        ('AskUpdates', array([0, 2]))
         >>> advance(steps, s.clients.updates(request)).result.cohort
-        (0, 3)
+        (0, 2)
     """
     if server_trains(federation, state):
         steps = yield AskServer(state, view)

@@ -150,7 +150,7 @@ class Incoming:
             label_counts=None if view.label_counts is None else view.label_counts[rows],
             lost=dict(collected.lost),
             trainable=self.layout.num_trainable,
-            steps=np.array([answer.steps for answer in answers], np.int64),
+            steps=None if hidden else np.array([answer.steps for answer in answers], np.int64),
             round=view.round,
             probe=probe,
             secure_mean=mean,

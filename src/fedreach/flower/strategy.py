@@ -32,6 +32,7 @@ from fedreach.federation.participation import Always, Participation
 from fedreach.federation.state import FederationState, initial_state
 from fedreach.federation.steps import new_memory, next_view, play
 from fedreach.federation.time_energy import with_radio
+from fedreach.federation.traits import name_of
 from fedreach.federation.values import ClientView
 from fedreach.flower import messages
 from fedreach.flower.agreement import terms_of, words
@@ -119,16 +120,8 @@ class FedReachStrategy(Strategy):
                 f"FedReachStrategy.min_clients must be at most the {len(population.participants)} participants of the "
                 f"population; got {min_clients}."
             )
-        if federation.label_statistics.only_sum and federation.cohort < MIN_CLIENTS:
-            raise ConfigError(
-                f"SecureSum needs a cohort of at least {MIN_CLIENTS}, as a sum over one client is its report; got "
-                f"{federation.cohort}."
-            )
-        if federation.label_statistics.only_sum and federation.has_memory:
-            raise ConfigError(
-                f"SecureSum hides single updates from the server, and on Flower {type(federation.solver).__name__} "
-                "has it look at them. Use a solver without memory, such as FedProx."
-            )
+        if federation.label_statistics.only_sum:
+            _refuse_what_needs_more_than_a_sum(federation)
         if federation.training_server is not None and (engine is None or engine.server_samples is None):
             raise ConfigError(
                 f"{type(federation.server).__name__} trains on data of the server's own. Pass "
@@ -381,3 +374,21 @@ class FedReachStrategy(Strategy):
             right, loss = served.predict(self.engine, self.engine.test_samples, index, None)
             test = float(right.mean()), float(loss.mean(dtype=np.float64))
         return summarized(self.federation.seed, state.round, *scores, test)
+
+
+def _refuse_what_needs_more_than_a_sum(federation: Federation) -> None:
+    if federation.cohort < MIN_CLIENTS:
+        raise ConfigError(
+            f"SecureSum needs a cohort of at least {MIN_CLIENTS}, as a sum over one client is its report; got "
+            f"{federation.cohort}."
+        )
+    if federation.has_memory:
+        raise ConfigError(
+            f"SecureSum hides single updates from the server, and on Flower {type(federation.solver).__name__} "
+            "has it look at them. Use a solver without memory, such as FedProx."
+        )
+    if hasattr(federation.selection, "clusters"):
+        raise ConfigError(
+            f"SecureSum on Flower is one sum over the whole cohort, and {name_of(federation.selection)} gives clusters "
+            "of clients a model each. Use a selection without clusters."
+        )
