@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from fedreach.arrays import Bools, Float32s, Floats, Ints
+from fedreach.arrays import Float32s, Floats, Ints
 from fedreach.federation.federation import Federation
 from fedreach.federation.participation import Always, Participation
 from fedreach.federation.protocols import Measurement, ServerTrains
@@ -223,13 +223,13 @@ def after_probe(
     return state, replace(view, loss=loss, probed=probed, sent_update=sent, probe=probe)
 
 
-def arrived(participation: Participation, ids: Ints, seed: int, round_: int, *, probe: bool) -> Bools:
-    """Return (r,) whether the reply of each of these clients, ids increasing, arrives; all do if nothing is said."""
+def lost_replies(participation: Participation, ids: Ints, seed: int, round_: int, *, probe: bool) -> Ints:
+    """Return which of these clients' replies get lost on the way, ids increasing; none if nothing is said."""
     replies = getattr(participation, "replies", None)
     if replies is None:
-        return np.ones(len(ids), np.bool_)
-    flags: Bools = replies(len(ids), generator(seed, "probe-replies" if probe else "replies", round_))
-    return flags
+        return ids[:0]
+    lost: Ints = ids[~replies(len(ids), generator(seed, "probe-replies" if probe else "replies", round_))]
+    return lost
 
 
 # ------------------------------------------------------------------------------------------- what clients keep

@@ -23,7 +23,7 @@ from fedreach.federation.steps import (
     Done,
     Steps,
     advance,
-    arrived,
+    lost_replies,
     planned,
     server_batch,
 )
@@ -164,8 +164,8 @@ class OpenRound:
             replies = ask(self.grid, self._sent(request, again, restore=True), self.registry.timeout)
             self.incoming.read(replies, clients, collected, request.state, request.view)
         there = np.array(sorted(collected.answers), np.int64)
-        came = arrived(self.participation, there, self.federation.seed, request.view.round, probe=request.probe)
-        for client in there[~came].tolist():
+        lost = lost_replies(self.participation, there, self.federation.seed, request.view.round, probe=request.probe)
+        for client in lost.tolist():
             del collected.answers[client]
             collected.lost[client] = "its reply did not arrive"
         return collected

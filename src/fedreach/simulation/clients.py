@@ -19,8 +19,8 @@ from fedreach.federation.steps import (
     AskLosses,
     AskServer,
     AskUpdates,
-    arrived,
     by_model,
+    lost_replies,
     measured,
     probe_batch,
     server_batch,
@@ -59,17 +59,17 @@ class Clients:
         state, view, seed = request.state, request.view, self.federation.seed
         reports = self._trained(state, view, request.selection.ids, probe=request.probe)
         values = self._measured(state, view, reports)
-        counts = arrived(self.participation, reports.ids, seed, view.round, probe=request.probe)
-        if counts.all() and not values:
+        ids = lost_replies(self.participation, reports.ids, seed, view.round, probe=request.probe)
+        if not values and not len(ids):
             return reports
         lost = dict(reports.lost)
-        silent = dict.fromkeys(reports.ids[~counts].tolist(), "its reply did not arrive")
         for name, found in values.items():
-            wrong = ~np.isfinite(found)
-            failing = dict.fromkeys(reports.ids[wrong].tolist(), f"its {name!r} is not finite")
+            failing = dict.fromkeys(reports.ids[~np.isfinite(found)].tolist(), f"its {name!r} is not finite")
             self._refuse_failing(failing, view.round)
-            lost, counts = failing | lost, counts & ~wrong
-        return replace(reports, metrics={**reports.metrics, **values}, lost=silent | lost).only(counts)
+            lost = failing | lost
+        lost = dict.fromkeys(ids.tolist(), "its reply did not arrive") | lost
+        came = ~np.isin(reports.ids, list(lost))
+        return replace(reports, metrics={**reports.metrics, **values}, lost=lost).only(came)
 
     def server_steps(self, request: AskServer) -> Float32s:
         """Return the (m, d) steps of a server that trains on one batch of its own data."""
@@ -81,18 +81,15 @@ class Clients:
 
     def _trained(self, state: FederationState, view: ClientView, ids: Ints, *, probe: bool) -> Reports:
         """Return the reports of clients whose updates are finite, before anything is measured."""
-        trained, rows = self._train(state, view, ids), view.rows(ids)
+        rows = view.rows(ids)
+        trained = self._train(state, view, ids, rows)
         finite = finite_rows(trained.update) if trained.finite is None else trained.finite
         finite = finite & np.isfinite(trained.loss)
-        lost = {
-            int(client): f"its update is not finite (mean training loss {loss:.4g})"
-            for client, loss in zip(ids[~finite], trained.loss[~finite], strict=True)
-        }
-        self._refuse_failing(lost, view.round)
+        lost = {} if finite.all() else self._failing(ids[~finite], trained.loss[~finite], view.round)
         metrics = {"num_examples": view.num_examples[rows].astype(np.float64), "loss": trained.loss}
         if view.label_entropy is not None:
             metrics["label_entropy"] = view.label_entropy[rows]
-        return Reports(
+        reports = Reports(
             ids,
             trained.update,
             metrics,
@@ -102,14 +99,14 @@ class Clients:
             steps=trained.steps,
             round=view.round,
             probe=probe,
-        ).only(finite)
+        )
+        return reports.only(finite) if lost else reports
 
-    def _train(self, state: FederationState, view: ClientView, ids: Ints) -> LocalUpdates:
+    def _train(self, state: FederationState, view: ClientView, ids: Ints, rows: Ints) -> LocalUpdates:
         solver = self.federation.memory_solver
         if len(ids) == 0:
             return LocalUpdates(np.empty((0, state.models.shape[1]), np.float32), np.empty(0), np.empty(0, np.int64))
         rate = self.federation.local.rate_at(view.round, self.rounds)
-        rows = view.rows(ids)
         done, order = [], []
         for model, mine in by_model(state, rows):
             terms: Mapping[str, Float32s] = {}
@@ -128,15 +125,25 @@ class Clients:
     def _measured(self, state: FederationState, view: ClientView, reports: Reports) -> dict[str, Floats]:
         """Return what the parts have the clients measure with their local models."""
         wanted, ids = self.federation.measurements(), reports.ids
+        if not wanted:
+            return {}
         values = {measurement.name: np.empty(len(ids)) for measurement in wanted}
         before = any(measurement.wants_before for measurement in wanted)
-        for model, mine in by_model(state, view.rows(ids)) if wanted else ():
+        for model, mine in by_model(state, view.rows(ids)):
             outputs = self.engine.outputs(state.models[model], reports.update[mine], ids[mine], before=before)
             for row, output in zip(mine, outputs, strict=True):
                 own = measured(wanted, output, self.federation.seed, view.round, int(ids[row]))
                 for name, value in own.items():
                     values[name][row] = value
         return values
+
+    def _failing(self, ids: Ints, loss: Floats, number: int) -> dict[int, str]:
+        why = {
+            client: f"its update is not finite (mean training loss {value:.4g})"
+            for client, value in zip(ids.tolist(), loss.tolist(), strict=True)
+        }
+        self._refuse_failing(why, number)
+        return why
 
     def _refuse_failing(self, lost: Mapping[int, str], number: int) -> None:
         if lost and not self.drop_failing:
