@@ -91,7 +91,7 @@ def check(simulation: Simulation, state: FederationState, reports: list[RoundRes
     assert np.isfinite(served).all()
     assert served.dtype == np.float32
     assert abs(served - simulation.engine.initial).max() > 0  # it learnt something
-    everybody = getattr(simulation.federation.selection, "ignores_cohort", False)
+    everybody = simulation.federation.traits["selection"].ignores_cohort
     for report in reports:
         json.dumps([report.cohort, report.weights, dict(report.metrics)], allow_nan=False)
         assert len(report.cohort) + len(report.lost) <= (PARTICIPANTS if everybody else COHORT)

@@ -10,88 +10,166 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "fedreach"
 
-LAYERS = (
-    ("errors", "streams", "arrays", "registry"),
-    ("storage", "data", "models"),
-    ("theory", "wireless"),
-    ("federation",),
-    ("engines", "evaluation", "config"),
-    ("simulation",),
-    ("testing", "planning", "runs"),
-    ("experiments",),
-    ("reproduce", "flower"),
-    ("cli",),
-)
-"""Each may import what stands before it; only those of the first layer import each other."""
+DESIGN = ROOT / "docs" / "design.md"
 
-ELSEWHERE = {
-    "report": {"errors", "arrays", "theory"},  # reads run folders only; theory is arithmetic
-    "cli": {"report"},  # beside all the layers before it
-    "__main__": {"cli"},
-}
+
+class Row(NamedTuple):
+    """A line of the map in docs/design.md."""
+
+    layer: int
+    folders: list[str]
+    imports: list[str]  # none: all that stands before
+    unknown: list[str]
+
+
+def rows() -> list[Row]:
+    """Return the lines of the map."""
+    found = []
+    for line in DESIGN.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) == 7 and cells[1].isdigit():
+            folders, imports, unknown = (re.findall(r"`([\w.]+)`", cells[i]) for i in (2, 4, 5))
+            found.append(Row(int(cells[1]), folders, imports, unknown))
+    return found
+
+
+MAP = rows()
 
 
 def allowed(part: str) -> set[str]:
-    """Return the parts that a part may import."""
-    before: set[str] = set()
-    for layer in LAYERS:
-        if part in layer:
-            siblings = set(layer) if layer is LAYERS[0] else {part}
-            return siblings | before | ELSEWHERE.get(part, set())
-        before |= set(layer)
-    return {part} | ELSEWHERE[part]
+    """Return what a part may import: folders, or single files of them."""
+    (row,) = [row for row in MAP if part in row.folders]
+    before = {folder for other in MAP if other.layer < row.layer for folder in other.folders}
+    beside = set(row.folders) if row.layer == 0 else {part}
+    return beside | set(row.imports or before - set(row.unknown))
 
 
-def imported(file: Path) -> list[tuple[str, int]]:
-    """Return the (module, line) that a file imports from, anywhere in it."""
+class Imported(NamedTuple):
+    """One import: of a module, or of a name in it."""
+
+    module: str
+    line: int
+    lazy: bool  # inside a function, or for type checkers only
+
+
+def imported(file: Path) -> list[Imported]:
+    """Return what a file imports, anywhere in it, modules by their full name where the file is there."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    eager = {id(node) for node in tree.body} | {
+        id(inner) for node in tree.body if isinstance(node, ast.Try) for inner in node.body
+    }
     found = []
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found += [(alias.name, node.lineno) for alias in node.names]
+            found += [Imported(alias.name, node.lineno, id(node) not in eager) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}:{node.lineno}: relative import"
-            found += [
-                (f"{node.module}.{alias.name}" if node.module == "fedreach" else str(node.module), node.lineno)
-                for alias in node.names
-            ]
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                module = full if node.module == "fedreach" or full in MODULES else str(node.module)
+                found.append(Imported(module, node.lineno, id(node) not in eager))
     return found
 
 
 FILES = sorted(path for path in SOURCE.rglob("*.py") if not path.name.startswith("my_"))
+MODULES = {
+    ".".join(("fedreach", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__"): path
+    for path in FILES
+}
 
 
-def test_each_part_imports_only_what_stands_before_it() -> None:
-    wrong = []
-    for file in FILES:
-        part = file.relative_to(SOURCE).parts[0].removesuffix(".py")
-        if part == "__init__":
-            continue  # names that are looked up when they are used
-        for module, line in imported(file):
-            if module.startswith("fedreach.") and not module.startswith("fedreach.__"):
-                target = module.split(".")[1]
-                if target not in allowed(part):
-                    wrong.append(f"{file.relative_to(ROOT)}:{line}: {part} must not import {target}")
-    assert wrong == []
+def part_of(file: Path) -> str:
+    return file.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-def test_the_rule_knows_every_part() -> None:
-    parts = {path.relative_to(SOURCE).parts[0].removesuffix(".py") for path in FILES} - {"__init__"}
-    known = {part for layer in LAYERS for part in layer} | set(ELSEWHERE) | {"__main__"}
-    assert parts <= known, "a new package needs its place in LAYERS"
+def against_the_map(file: Path) -> list[str]:
+    """Return the imports of a file that the map does not allow, each with what is wrong."""
+    part = part_of(file)
+    may, wrong = allowed(part), []
+    (unknown,) = [row.unknown for row in MAP if part in row.folders]
+    for module, line, lazy in imported(file):
+        inside = module.startswith("fedreach.") and not module.startswith("fedreach.__")
+        steps = module.removeprefix("fedreach.").split(".")
+        if inside and not any(steps[: name.count(".") + 1] == name.split(".") for name in may):
+            wrong.append(f"{file.name}:{line}: {part} must not import {'.'.join(steps[:2])}")
+        if not inside and not lazy and module.split(".")[0] in unknown:
+            wrong.append(f"{file.name}:{line}: {part} must not know {module.split('.')[0]}")
+    return wrong
+
+
+NO_PART = {"__init__", "__main__"}  # names that are looked up when they are used, and the start of the command
+
+
+def test_each_folder_imports_only_what_the_map_says() -> None:
+    assert [line for file in FILES if part_of(file) not in NO_PART for line in against_the_map(file)] == []
+
+
+def test_the_map_knows_every_folder_and_no_other() -> None:
+    mapped = [folder for row in MAP for folder in row.folders]
+    assert sorted(mapped) == sorted({part_of(file) for file in FILES} - NO_PART)
+    layers = [row.layer for row in MAP]
+    assert layers == sorted(layers)
+
+
+@pytest.mark.parametrize(
+    ("place", "statement", "said"),
+    [
+        ("data/noise.py", "from fedreach.federation.round import plan_round", "data must not import federation.round"),
+        ("models/flat.py", "def late():\n    import fedreach.data.noise", "models must not import data.noise"),
+        ("federation/round.py", "import torch", "federation must not know torch"),
+        ("report/load.py", "from fedreach.runs.folder import RunFolder", "report must not import runs.folder"),
+        ("runs/loop.py", "from fedreach.config.sections import Experiment", "runs must not import config.sections"),
+    ],
+)
+def test_an_import_against_the_map_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, statement: str, said: str
+) -> None:
+    file = tmp_path / place
+    file.parent.mkdir()
+    file.write_text(f"from __future__ import annotations\n\n{statement}\n", encoding="utf-8")
+    monkeypatch.setattr(f"{__name__}.SOURCE", tmp_path)
+    (wrong,) = against_the_map(file)
+    assert said in wrong
+
+
+def circles(imports: Mapping[str, set[str]]) -> list[list[str]]:
+    """Return the modules that can be reached from themselves, those that reach each other together."""
+    reached = {module: set(of) for module, of in imports.items()}
+    while True:
+        further = {module: of.union(*(reached.get(other, set()) for other in of)) for module, of in reached.items()}
+        if further == reached:
+            break
+        reached = further
+    inside = {module for module, of in reached.items() if module in of}
+    return sorted(
+        {tuple(sorted(other for other in reached[module] & inside if module in reached[other])) for module in inside}
+    )
+
+
+def test_no_file_imports_itself_through_others() -> None:
+    """Not even in what only type checkers see, or within functions: what is in a circle cannot be read in order."""
+    imports = {
+        name: {found.module for found in imported(path)} & MODULES.keys() - {name} for name, path in MODULES.items()
+    }
+    del imports["fedreach"]  # looks names up when they are used
+    assert circles(imports) == []
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [("a", "b", "c")]
 
 
 def test_only_the_flower_package_imports_flwr() -> None:
     wrong = [
         f"{file.relative_to(ROOT)}:{line}"
         for file in FILES
-        for module, line in imported(file)
+        for module, line, _ in imported(file)
         if module.split(".")[0] == "flwr" and "flower" not in file.parts
     ]
     assert wrong == []
@@ -117,7 +195,7 @@ def test_decisions_and_checks_of_an_experiment_need_no_torch() -> None:
     assert not loaded(statement) & HEAVY
     assert not loaded("import fedreach.config.load, fedreach.experiments.compare") & HEAVY
     assert not loaded("import fedreach.data.sets.catalogue, fedreach.data.partition, fedreach.data.noise") & HEAVY
-    assert not loaded("import fedreach.testing, fedreach.cli.verify") & HEAVY
+    assert not loaded("import fedreach.testing, fedreach.cli.verdicts") & HEAVY
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["compare", "--help"], ["--version"], ["init", "x"], ["comparee"]])

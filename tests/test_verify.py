@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from fedreach import registry
 from fedreach.cli import main
-from fedreach.testing import trial
 
 from .conftest import Command
 
@@ -164,9 +164,9 @@ def test_a_name_of_two_kinds_stands_for_both_unless_the_kind_is_said(fedreach: C
 
 def test_all_laws_are_listed_in_words(fedreach: Command) -> None:
     laws = json.loads(fedreach("verify", "--list", "--json").stdout)
-    assert {law["kind"] for law in laws} == set(trial.KINDS)
+    assert {law["kind"] for law in laws} == set(registry.VERIFIED)
     assert {(law["kind"], law["part"]) for law in laws if law["part"]} == {
-        (kind, name) for kind in trial.KINDS for name in trial.built_in(kind)
+        (kind, name) for kind in registry.VERIFIED for name in registry.table(kind)
     }
     assert len(laws) > 100
     text = fedreach("verify", "--list").stdout

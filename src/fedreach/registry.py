@@ -1,4 +1,4 @@
-"""Names in experiment files and what they stand for: built-in things by name, a user's by ``FILE.py:NAME``."""
+"""The kinds of named things, a row each, and what names stand for: built-in things, or a user's ``FILE.py:NAME``."""
 
 from __future__ import annotations
 
@@ -7,70 +7,162 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from fedreach.errors import ConfigError, nearest
 
-KINDS: Mapping[str, tuple[str, str]] = {
-    "data": ("fedreach.data.sets.catalogue", "LOADERS"),
-    "partition": ("fedreach.data.partition", "PARTITIONS"),
-    "noise": ("fedreach.data.noise", "NOISES"),
-    "participation": ("fedreach.federation.participation", "PARTICIPATIONS"),
-    "model": ("fedreach.models", "MODELS"),
-    "selection": ("fedreach.federation.selection", "SELECTIONS"),
-    "weighting": ("fedreach.federation.weighting", "WEIGHTINGS"),
-    "solver": ("fedreach.federation.solvers", "SOLVERS"),
-    "server": ("fedreach.federation.server", "SERVERS"),
-    "label_statistics": ("fedreach.federation.labels", "LABEL_STATISTICS"),
-    "allocation": ("fedreach.wireless.allocation.rules", "RULES"),
-    "radio": ("fedreach.wireless.radio", "RADIOS"),
-    "engine": ("fedreach.engines", "ENGINES"),
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of named thing: all that is said about it, but for what its things do.
+
+    Things are named ``"module:NAME"`` and imported when they are looked into, and not before.
+    """
+
+    table: str  # of the built-in ones, by name
+    protocol: str = ""  # that each follows; "" where they are no parts of a federation
+    also: Mapping[str, str] = field(default_factory=dict)  # method -> the protocol that a part with it follows, too
+    known_by: tuple[str, ...] = ()  # methods by which a part is seen to be of this kind
+    function: str = ""  # what makes a part of a plain function; "" where functions are no parts
+    handed: tuple[str, ...] = ()  # what functions are handed by position, whatever they call it
+    given: tuple[str, ...] = ()  # what is handed in by name
+    path: tuple[str, ...] | None = None  # tables of an experiment above its key; None: it has none
+    default: str | None = None  # of a part of [method]
+    laws: str = ""  # module of the laws that its parts keep; "" where there are none
+    users_own: bool = True  # may be "FILE.py:NAME"
+
+
+PROTOCOLS, LAWS, METHOD = "fedreach.federation.protocols", "fedreach.testing.laws", ("method",)
+
+KINDS: Mapping[str, Kind] = {
+    "data": Kind("fedreach.data.sets.catalogue:LOADERS", given=("place", "source"), path=()),
+    "partition": Kind(
+        "fedreach.data.partition:PARTITIONS", handed=("labels", "num_clients", "rng"), given=("owners",), path=()
+    ),
+    "noise": Kind(
+        "fedreach.data.noise:NOISES",
+        handed=("labels", "rng"),
+        given=("kind", "num_classes", "partition"),
+        path=(),
+        users_own=False,
+    ),
+    "participation": Kind(
+        "fedreach.federation.participation:PARTICIPATIONS",
+        "fedreach.federation.participation:Participation",
+        also={"replies": "fedreach.federation.participation:LosesReplies"},
+        known_by=("available",),
+        path=("population",),
+        laws=f"{LAWS}.participation",
+    ),
+    "model": Kind("fedreach.models:MODELS", given=("sample_shape", "num_classes"), path=()),
+    "selection": Kind(
+        "fedreach.federation.selection:SELECTIONS",
+        f"{PROTOCOLS}:SelectionPolicy",
+        also={"clusters": f"{PROTOCOLS}:Clustering"},
+        known_by=("select", "observe"),
+        function="fedreach.federation.selection:FunctionSelection",
+        handed=("view", "k", "rng"),
+        path=METHOD,
+        default="uniform",
+        laws=f"{LAWS}.selection",
+    ),
+    "weighting": Kind(
+        "fedreach.federation.weighting:WEIGHTINGS",
+        f"{PROTOCOLS}:Weighting",
+        also={"raw": f"{PROTOCOLS}:ClientsOwn"},
+        known_by=("weights",),
+        function="fedreach.federation.weighting:FunctionWeighting",
+        handed=("reports",),
+        path=METHOD,
+        default="by_examples",
+        laws=f"{LAWS}.weighting",
+    ),
+    "solver": Kind(
+        "fedreach.federation.solvers:SOLVERS",
+        f"{PROTOCOLS}:LocalSolver",
+        also={"prepare": f"{PROTOCOLS}:MemorySolver"},
+        known_by=("correct",),
+        path=METHOD,
+        default="fedavg",
+        laws=f"{LAWS}.solver",
+    ),
+    "server": Kind(
+        "fedreach.federation.server:SERVERS",
+        f"{PROTOCOLS}:ServerStep",
+        also={"trains": f"{PROTOCOLS}:ServerTrains"},
+        known_by=("apply",),
+        path=METHOD,
+        default="average",
+        laws=f"{LAWS}.server",
+    ),
+    "label_statistics": Kind(
+        "fedreach.federation.labels:LABEL_STATISTICS",
+        f"{PROTOCOLS}:LabelStatistics",
+        known_by=("release",),
+        path=METHOD,
+        default="exact",
+        laws=f"{LAWS}.label_statistics",
+    ),
+    "allocation": Kind(
+        "fedreach.wireless.allocation.rules:RULES",
+        "fedreach.wireless.allocation.rules:AllocationRule",
+        known_by=("allocate",),
+        path=METHOD,
+        laws=f"{LAWS}.allocation",
+    ),
+    "measurement": Kind(
+        "fedreach.federation.measurements:MEASUREMENTS",
+        f"{PROTOCOLS}:Measurement",
+        known_by=("measure",),
+        laws=f"{LAWS}.measurement",
+    ),
+    "radio": Kind("fedreach.wireless.radio:RADIOS", "fedreach.wireless.radio:Radio", path=()),
+    "engine": Kind("fedreach.engines:ENGINES"),
 }
-"""Kind -> where its table of names stands. Tables are imported when they are looked into, and not before."""
+"""All kinds, in the order in which they are listed."""
 
-PROTOCOLS: Mapping[str, tuple[str, str]] = {
-    "participation": ("fedreach.federation.participation", "Participation"),
-    "selection": ("fedreach.federation.protocols", "SelectionPolicy"),
-    "weighting": ("fedreach.federation.protocols", "Weighting"),
-    "solver": ("fedreach.federation.protocols", "LocalSolver"),
-    "server": ("fedreach.federation.protocols", "ServerStep"),
-    "label_statistics": ("fedreach.federation.protocols", "LabelStatistics"),
-    "allocation": ("fedreach.wireless.allocation.rules", "AllocationRule"),
-    "radio": ("fedreach.wireless.radio", "Radio"),
-}
-"""Kinds whose names stand for a part of a federation, and the protocol that it must follow."""
-
-FURTHER: Mapping[str, tuple[str, tuple[str, str]]] = {
-    "solver": ("prepare", ("fedreach.federation.protocols", "MemorySolver")),
-    "server": ("trains", ("fedreach.federation.protocols", "ServerTrains")),
-}
-"""Kinds of which some parts follow a second protocol: those that have this method, and then all of it."""
-
-CALLED_WITH: Mapping[str, tuple[str, ...]] = {
-    "partition": ("labels", "num_clients", "rng"),
-    "noise": ("labels", "rng"),
-    "selection": ("view", "k", "rng"),
-    "weighting": ("reports",),
-}
-"""What functions of these kinds are handed by position, whatever names their own arguments have."""
-
-GIVEN: Mapping[str, tuple[str, ...]] = {
-    "data": ("place", "source"),
-    "partition": ("owners",),
-    "noise": ("kind", "num_classes", "partition"),
-    "model": ("sample_shape", "num_classes"),
-}
-"""What FedReach hands in by name."""
+VERIFIED = tuple(kind for kind, row in KINDS.items() if row.laws)
+"""Kinds of which there are laws."""
 
 
-@cache
+class Table(Mapping[str, Any]):
+    """Names of built-in things; each is imported when it is looked up.
+
+    Args:
+        package: Where they are.
+        rows: Name -> ``"module:NAME"``, the module within the package.
+
+    Example:
+        >>> Table("fedreach.federation.selection", uniform="uniform:Uniform")["uniform"]
+        <class 'fedreach.federation.selection.uniform.Uniform'>
+    """
+
+    def __init__(self, package: str, **rows: str) -> None:
+        self._where = {name: f"{package}.{row}" for name, row in rows.items()}
+
+    def __getitem__(self, name: str) -> Any:
+        return imported(self._where[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._where)
+
+    def __len__(self) -> int:
+        return len(self._where)
+
+
+def imported(where: str) -> Any:
+    """Return what ``"module:NAME"`` stands for."""
+    module, _, name = where.partition(":")
+    return vars(importlib.import_module(module))[name]
+
+
 def table(kind: str) -> Mapping[str, Any]:
     """Return the built-in things of a kind by name."""
-    module, attribute = KINDS[kind]
-    found: Mapping[str, Any] = getattr(importlib.import_module(module), attribute)
+    found: Mapping[str, Any] = imported(KINDS[kind].table)
     return found
 
 
@@ -85,8 +177,9 @@ def find(kind: str, name: str, base: Path) -> Callable[..., Any]:
     Raises:
         ConfigError: If there is no such thing.
     """
-    if ":" in name and kind != "noise":
-        found = users_own(name, base)
+    users_own = KINDS[kind].users_own
+    if ":" in name and users_own:
+        found = load_users(name, base)
         if not callable(found):
             raise ConfigError(f"{name!r} must be a class or a function; got {type(found).__name__}.")
         result: Callable[..., Any] = found
@@ -94,16 +187,16 @@ def find(kind: str, name: str, base: Path) -> Callable[..., Any]:
     known = table(kind)
     if name not in known:
         raise ConfigError(
-            f"there is no {kind} {name!r}.{nearest(name, known)}"
-            + (" Your own: 'FILE.py:NAME'." if kind != "noise" else "")
+            f"there is no {kind} {name!r}.{nearest(name, known)}" + (" Your own: 'FILE.py:NAME'." if users_own else "")
         )
     thing: Callable[..., Any] = known[name]
     return thing
 
 
-def is_wrapped(kind: str, target: Callable[..., Any]) -> bool:
-    """Say whether a user may write this part as a plain function, and did."""
-    return kind in ("selection", "weighting") and not inspect.isclass(target)
+def wrapper(kind: str, target: Callable[..., Any]) -> Callable[..., Any] | None:
+    """Return what makes a part of this plain function; None where it is none, or needs nothing of the sort."""
+    row = KINDS[kind]
+    return imported(row.function) if row.function and not inspect.isclass(target) else None
 
 
 def given(kind: str, name: str, target: Callable[..., Any]) -> tuple[str, ...]:
@@ -112,14 +205,15 @@ def given(kind: str, name: str, target: Callable[..., Any]) -> tuple[str, ...]:
     Raises:
         ConfigError: If it takes fewer arguments than it is called with.
     """
-    handed = CALLED_WITH.get(kind, ()) if not inspect.isclass(target) else ()
+    row = KINDS[kind]
+    handed = row.handed if not inspect.isclass(target) else ()
     parameters = inspect.signature(target).parameters.values()
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        return GIVEN.get(kind, ())
+        return row.given
     taken = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(taken) < len(handed):
         raise ConfigError(f"{name!r} must take the arguments ({', '.join(handed)}); it takes ({', '.join(taken)}).")
-    return (*taken[: len(handed)], *GIVEN.get(kind, ()))
+    return (*taken[: len(handed)], *row.given)
 
 
 def code_file(name: str, base: Path) -> Path | None:
@@ -134,7 +228,7 @@ def code_file(name: str, base: Path) -> Path | None:
     return Path(spec.origin).resolve() if spec is not None and spec.origin else None
 
 
-def users_own(name: str, base: Path) -> Any:
+def load_users(name: str, base: Path) -> Any:
     """Return what ``FILE.py:NAME`` or ``module:NAME`` stands for, or say what is wrong with it."""
     where, _, attribute = name.rpartition(":")
     if not where or not attribute:

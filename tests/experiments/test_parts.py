@@ -20,6 +20,7 @@ from fedreach.config.user_code import identity
 from fedreach.errors import ConfigError
 from fedreach.federation.labels import Exact, SecureSum
 from fedreach.federation.server import Average, FedAdam, Safari
+from fedreach.federation.traits import Traits
 from fedreach.federation.values import Reports
 from fedreach.federation.weighting import ByEntropy, ByExamples, Clip, Equal, FunctionWeighting, Product
 from fedreach.runs.folder import RunFolder
@@ -163,7 +164,7 @@ def test_a_users_function_inside_is_wrapped_with_its_options_and_needs(own: Path
     inside = {"name": "own.py:by_root", "power": 2.0}
     made = make("weighting", Choice.model_validate({"name": "product", "parts": [inside, "equal"]}), own)
     assert isinstance(made.parts[0], FunctionWeighting)
-    assert made.needs == ("label_entropy",)
+    assert Traits.of(made).needs == ("label_entropy",)
     reports = Reports(np.arange(2), np.zeros((2, 1), np.float32), {"num_examples": np.array([1.0, 3.0])})
     np.testing.assert_allclose(made.weights({}, reports)[0], [0.1, 0.9])
 

@@ -11,6 +11,7 @@ from fedreach.federation.selection import Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.state import initial_state
+from fedreach.federation.traits import Traits
 from fedreach.federation.values import ClientView, Reports, Selection
 from fedreach.federation.weighting import ByDisagreement, ByEntropy, ByExamples, Equal
 from fedreach.testing.worlds import with_rates
@@ -33,7 +34,7 @@ def part(table, name):
 
 def federation(selection=None, weighting=None, server=None, cohort=2):
     parts = (selection or Uniform(), weighting or ByExamples(), FedAvg(), LocalSGD(), server or Average())
-    radio = Radio() if getattr(parts[0], "needs_radio", False) else None
+    radio = Radio() if Traits.of(parts[0]).needs_radio else None
     return Federation(*parts, cohort=cohort, seed=3, radio=radio)
 
 

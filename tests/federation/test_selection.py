@@ -9,6 +9,7 @@ import pytest
 from fedreach.data.partition.statistics import label_entropy
 from fedreach.errors import ConfigError
 from fedreach.federation.selection import SELECTIONS, EntropyTopK, Full, FunctionSelection, PowerOfChoice, Uniform
+from fedreach.federation.traits import Traits
 from fedreach.federation.values import ClientView
 from fedreach.streams import generator
 from fedreach.testing.worlds import with_rates
@@ -54,7 +55,7 @@ def test_every_policy_chooses_exactly_k_available_clients_once(name, k):
     view = read_only(make_view(available=[True, True, False, True, True, False, True, False]))
     policy = SELECTIONS[name]()
     ids = policy.select(policy.init(view), view, k, generator(0, "select", 1)).ids
-    if not getattr(policy, "ignores_cohort", False):
+    if not Traits.of(policy).ignores_cohort:
         assert len(ids) == k
     assert len(ids) == len(set(ids.tolist())) > 0
     assert set(ids.tolist()) <= set(view.ids[view.available].tolist())
@@ -158,5 +159,5 @@ def test_a_function_is_a_policy():
     lowest_loss.needs = ("label_counts",)
     policy, view = FunctionSelection(lowest_loss), make_view(loss=np.arange(N)[::-1] * 1.0)
     assert policy.select({}, view, 2, generator(0, "select")).ids.tolist() == [22, 19]
-    assert (policy.name, policy.needs) == ("lowest_loss", ("label_counts",))
+    assert (policy.name, Traits.of(policy).needs) == ("lowest_loss", ("label_counts",))
     assert policy.probe({}, view, 2, generator(0, "probe")) is None

@@ -9,6 +9,7 @@ from hypothesis.extra.numpy import arrays
 from fedreach.data.partition.statistics import label_entropy
 from fedreach.errors import ConfigError, PartError
 from fedreach.federation.measurements.disagreement import Disagreement
+from fedreach.federation.traits import Traits
 from fedreach.federation.values import Reports
 from fedreach.federation.weighting import (
     WEIGHTINGS,
@@ -179,8 +180,8 @@ def test_a_function_says_what_it_asks_of_clients():
         return 1 / reports.metrics["disagreement"]
 
     weigh.needs, weigh.measures = ["label_counts"], [Disagreement()]
-    assert FunctionWeighting(weigh).needs == ("label_counts",)
-    assert FunctionWeighting(weigh).measures == (Disagreement(),)
+    assert Traits.of(FunctionWeighting(weigh)).needs == ("label_counts",)
+    assert Traits.of(FunctionWeighting(weigh)).measures == (Disagreement(),)
 
 
 def test_a_users_weighting_of_own_numbers_needs_one_method():

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from fedreach.config.options import options_model
 from fedreach.errors import ConfigError, PartError
 from fedreach.federation.measurements.disagreement import Disagreement
+from fedreach.federation.traits import Traits
 from fedreach.federation.values import Reports
 from fedreach.federation.weighting import ByDisagreement, ByEntropy, ByExamples, Clip, Equal, Mix, Product
 from fedreach.federation.weighting.clip import capped
@@ -186,8 +187,8 @@ def test_both_limits_hold_and_few_replies_all_weigh_the_same():
 
 def test_what_is_inside_asks_and_measures():
     nested = Clip(Product((ByEntropy(), Mix((Fading(), ByDisagreement(step=0.1))), ByEntropy(2.0))), most=0.5)
-    assert nested.needs == ("label_entropy", "label_counts")
-    assert nested.measures == (Disagreement(step=0.1),)
+    assert Traits.of(nested).needs == ("label_entropy", "label_counts")
+    assert Traits.of(nested).measures == (Disagreement(step=0.1),)
     whole = federation(weighting=nested)
     assert whole.needs() == {"label_entropy", "label_counts"}
     assert whole.measurements() == (Disagreement(step=0.1),)

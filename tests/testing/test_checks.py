@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from fedreach import registry
 from fedreach.errors import ConfigError
 from fedreach.federation.selection import Minimax, Policy, Uniform
 from fedreach.federation.server import Average
@@ -30,7 +31,7 @@ from fedreach.testing.laws import selection as selection_laws
 from fedreach.testing.rounds import played
 from fedreach.testing.worlds import heard, worlds
 
-EVERYTHING = [(kind, name) for kind in trial.KINDS for name in trial.built_in(kind)]
+EVERYTHING = [(kind, name) for kind in registry.VERIFIED for name in registry.table(kind)]
 
 
 @pytest.mark.parametrize(("kind", "name"), EVERYTHING, ids=lambda value: value)
@@ -42,9 +43,9 @@ def test_a_built_in_part_keeps_all_laws(kind, name):
     assert found.laws > shared, "beside those of its kind, every built-in part has laws of its own"
 
 
-@pytest.mark.parametrize("kind", trial.KINDS)
+@pytest.mark.parametrize("kind", registry.VERIFIED)
 def test_every_law_says_what_it_is(kind):
-    laws = trial.laws_of(kind, list(trial.built_in(kind)))
+    laws = trial.laws_of(kind, list(registry.table(kind)))
     for law in laws:
         assert law.statement.endswith("."), law.name
         assert law.statement[0].isupper()
@@ -54,8 +55,8 @@ def test_every_law_says_what_it_is(kind):
 
 
 def test_the_table_of_laws_names_built_in_parts_only():
-    for kind in trial.KINDS:
-        for name in trial.built_in(kind):
+    for kind in registry.VERIFIED:
+        for name in registry.table(kind):
             assert trial.laws_of(kind, [name])[len(trial.laws_of(kind)) :], f"{kind} {name} has no law of its own"
     with pytest.raises(ConfigError, match=r"There is no selection 'minimaxx'\. Did you mean 'minimax'"):
         trial.laws_of("selection", ["minimaxx"])
@@ -76,7 +77,7 @@ def test_right_parts_pass_the_check_of_their_kind():
         (check_label_statistics, "label_statistics", "exact"),
         (check_measurement, "measurement", "disagreement"),
     ]:
-        check(trial.built_in(kind)[name]())
+        check(registry.table(kind)[name]())
 
 
 def test_plain_functions_are_parts():
@@ -176,7 +177,7 @@ def test_a_replacement_is_held_to_the_laws_of_what_it_replaces():
 
 @pytest.mark.parametrize(("kind", "name"), EVERYTHING, ids=lambda value: value)
 def test_the_kind_of_a_part_is_seen_from_its_methods(kind, name):
-    assert trial.kind_of(trial.built_in(kind)[name]) == kind
+    assert trial.kind_of(registry.table(kind)[name]) == kind
 
 
 def test_what_is_no_part_is_refused():
@@ -244,5 +245,5 @@ def test_laws_do_not_disturb_the_generators_that_everybody_shares():
 
 
 def test_weightings_are_tried_with_what_they_need_and_measure():
-    check_weighting(trial.built_in("weighting")["product"]((ByEntropy(), ByExamples(), Equal())))
-    check_weighting(trial.built_in("weighting")["disagreement"]())
+    check_weighting(registry.table("weighting")["product"]((ByEntropy(), ByExamples(), Equal())))
+    check_weighting(registry.table("weighting")["disagreement"]())

@@ -1,15 +1,103 @@
-"""A plan as text for people."""
+"""``fedreach allocate``: a plan for one round over a shared band."""
 
 from __future__ import annotations
 
+import json
+import sys
 from io import StringIO
-from typing import NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fedreach.planning.plan import Plan
-from fedreach.planning.records import client_rows, record
-from fedreach.wireless.allocation.problem import Solution
+import click
+
+from fedreach.cli import options
+from fedreach.cli.options import InterruptError
+from fedreach.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedreach.planning.plan import Plan
+    from fedreach.wireless.allocation.problem import Solution
 
 LISTED = 40  # clients in the table on the terminal
+
+
+@click.command(
+    epilog="Examples:\n\n\b\n"
+    "  fedreach allocate clients.csv --min-examples 900 --bandwidth 2e6 --report-bits 2e6 --bits-per-example 24576\n"
+    "  fedreach allocate measured.csv --min-examples 900 --max-divergence 0.2 --figure plan.svg --out plan.csv\n\n"
+    "Columns of CLIENTS.csv, a client a line: num_examples; upload_seconds, bits_per_second or distance_meters (and "
+    "fading_gain); power_watts or power_dbm; cycles or cycles_per_bit; max_hertz or max_gigahertz; optional: client, "
+    "and divergence or label_0, label_1, ... Ends with 2 if the clients hold too few examples."
+)
+@click.argument("clients", metavar="CLIENTS.csv", type=options.path)
+@click.option("--min-examples", type=int, required=True, help="Examples that those chosen must hold together.")
+@click.option("--bandwidth", "bandwidth_hertz", type=float, metavar="HERTZ", help="The band that they share.")
+@click.option("--report-bits", type=float, metavar="BITS", help="What a client sends.")
+@click.option("--model-parameters", type=int, metavar="N", help="The same, at 32 bits a parameter.")
+@click.option("--bits-per-example", type=float, metavar="BITS", help="For cycles_per_bit: 24576 for 32x32 RGB.")
+@click.option("--epochs", type=int, metavar="N", help="For cycles_per_bit: passes over the examples. Default: 1.")
+@click.option("--max-divergence", type=float, metavar="NATS", help="Leave out clients whose labels are farther off.")
+@click.option("--smoothing", type=float, metavar="N", help="Pseudo-examples added to each class. Default: 1.")
+@click.option("--seconds-price", type=float, default=1.0, show_default=True, help="Cost of a second of the round.")
+@click.option("--joules-price", type=float, default=1.0, show_default=True, help="Cost of a joule of the clients.")
+@click.option("--capacitance", type=float, default=1e-27, show_default=True, help="Of the CPUs, in J / (cycle Hz^2).")
+@click.option("--noise-dbm", type=float, metavar="DBM", help="For distances: noise a hertz. Default: -174.")
+@click.option("--carrier", "carrier_hertz", type=float, metavar="HERTZ", help="For distances. Default: 2.4e9.")
+@click.option("--path-loss", type=float, metavar="N", help="For distances: the exponent. Default: 2.7.")
+@click.option("--tolerance", type=float, default=1e-6, show_default=True, help="Gap at which the proof is done.")
+@click.option(
+    "--time-limit",
+    "time_limit_seconds",
+    type=float,
+    default=30.0,
+    show_default=True,
+    help="Seconds for the answer, and for each of the two that it is compared with.",
+)
+@click.option("--figure", type=options.path, help="Draw who gets what: a path ending in svg, png or pdf.")
+@click.option("--out", type=options.path, help="Write those chosen to this CSV file.")
+@options.quiet
+@options.as_json
+def allocate(clients: Path, figure: Path | None, out: Path | None, quiet: bool, as_json: bool, **asked: Any) -> None:
+    """Plan a round over a shared band: who takes part, with which share and CPU frequency.
+
+    Of all choices of clients that hold MIN_EXAMPLES, the one with the least cost (seconds-price x seconds until the
+    last is ready + joules-price x joules of all), with a proven bound on every other; and what 10 % more bandwidth
+    or examples would change.
+    """
+    from fedreach.planning import records
+    from fedreach.planning.plan import plan
+    from fedreach.planning.question import Question
+    from fedreach.planning.table import COLUMNS, clients_of, read_table
+
+    question = Question(**asked)
+    figure_format = options.figure_format(figure)
+    for flag, path in {"--figure": figure, "--out": out}.items():
+        if path is not None and path.resolve() == clients.resolve():
+            raise ConfigError(f"{flag} {path} would replace the table of clients; name another file.")
+    silent = quiet or as_json or not sys.stderr.isatty()
+    try:
+        table = clients_of(read_table(clients, COLUMNS))
+        answer = plan(table, question, tell=lambda line: None if silent else click.echo(line, err=True))
+    except KeyboardInterrupt:
+        raise InterruptError("Interrupted before there was an answer.") from None
+    record = records.record(answer)
+    if as_json:
+        click.echo(json.dumps(record, allow_nan=False))
+    else:
+        click.echo(text(answer, options.width()))
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(records.to_csv(answer), encoding="utf-8")
+        click.echo(f"Wrote {out}", err=as_json)
+    if figure is not None:
+        from fedreach.report import save as save_figure
+        from fedreach.report.figures.allocation import allocation
+
+        figure.parent.mkdir(parents=True, exist_ok=True)
+        save_figure(allocation(record["clients"], record["seconds"]), figure.with_suffix(""), figure_format)
+        click.echo(f"Drew {figure}", err=as_json)
+    if answer.interrupted:
+        raise InterruptError("Interrupted. What is printed was found before; the rest was left out.")
 
 
 class _Column(NamedTuple):
@@ -39,8 +127,10 @@ def text(plan: Plan, width: int) -> str:
 
 
 def _counts(plan: Plan) -> list[str]:
-    told = record(plan)
-    counts, examples = told["counts"], told["examples"]
+    from fedreach.planning.records import record
+
+    whole = record(plan)
+    counts, examples = whole["counts"], whole["examples"]
     beyond = f", {counts['too_divergent']} too divergent" if plan.question.max_divergence is not None else ""
     return [
         f"{plan.clients.table.path}: {counts['clients']} clients, {counts['chosen']} chosen, "
@@ -54,6 +144,8 @@ def _table(plan: Plan, width: int) -> str:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from fedreach.planning.records import client_rows
 
     rows = client_rows(plan)
     # The largest shares where there are many; in the order of the file in any case.

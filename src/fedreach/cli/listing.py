@@ -1,13 +1,69 @@
-"""What there is, read from the tables of names and the docstrings behind them."""
+"""``fedreach list``, ``init`` and ``completion``: what there is, read from names and docstrings; templates; shells."""
 
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import click
+
 from fedreach import registry
+from fedreach.cli import options
+from fedreach.errors import ConfigError, nearest
+
+
+def _complete_kinds(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    return [kind for kind in registry.KINDS if kind.startswith(incomplete)]
+
+
+@click.command(
+    "list", epilog="Examples:\n\n\b\n  fedreach list\n  fedreach list selection\n  fedreach list data --json"
+)
+@click.argument("kind", required=False, shell_complete=_complete_kinds)
+@options.as_json
+def list_(kind: str | None, as_json: bool) -> None:
+    """Show what there is, with one line, the options and a reference each."""
+    if kind is not None and kind not in registry.KINDS:
+        raise ConfigError(f"There is no kind {kind!r}.{nearest(kind, registry.KINDS)}")
+    found = entries([kind] if kind else list(registry.KINDS))
+    click.echo(json.dumps(found) if as_json else text(found))
+
+
+@click.command(
+    epilog="Examples:\n\n\b\n  fedreach init\n  fedreach init study && fedreach compare study/experiment.toml"
+)
+@click.argument("folder", default=".", type=click.Path(path_type=Path, file_okay=False))
+@options.as_json
+def init(folder: Path, as_json: bool) -> None:
+    """Write commented templates: an experiment, an own policy and weighting, an own data set."""
+    from fedreach.config.templates import write_templates
+
+    written = write_templates(folder)
+    if as_json:
+        click.echo(json.dumps({"written": [str(path) for path in written]}))
+        return
+    click.echo("\n".join(f"Wrote {path}" for path in written))
+    click.echo(f"\nNext: fedreach compare {written[0]}")
+
+
+@click.command(
+    epilog="Examples:\n\n\b\n  fedreach completion bash >> ~/.bashrc\n"
+    "  fedreach completion fish > ~/.config/fish/completions/fedreach.fish"
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@options.as_json
+def completion(shell: str, as_json: bool) -> None:
+    """Print the script that completes commands and options in a shell."""
+    from click.shell_completion import get_completion_class
+
+    found = get_completion_class(shell)
+    assert found is not None  # because of the choice above
+    script = found(click.get_current_context().find_root().command, {}, "fedreach", "_FEDREACH_COMPLETE").source()
+    click.echo(json.dumps({"shell": shell, "script": script}) if as_json else script)
 
 
 def entries(kinds: Sequence[str]) -> list[dict[str, Any]]:

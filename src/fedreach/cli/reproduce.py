@@ -1,67 +1,147 @@
-"""What `fedreach reproduce` prints: the list of recipes, progress, and what of the claims holds."""
+"""``fedreach reproduce``: the figures of a paper, and what of its claims holds here."""
 
 from __future__ import annotations
 
 import io
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedreach.cli.terminal import clock
-from fedreach.reproduce.recipe import load, names
-from fedreach.reproduce.record import OPEN, SECONDS, _claim, _setting, _tables
+import click
+
+from fedreach.cli import options
 
 if TYPE_CHECKING:
     from fedreach.reproduce.decisions import Told
 
+SECONDS_BETWEEN_LINES = 10.0  # of progress
 
-def to_terminal(told: Mapping[str, Any], width: int) -> str:
-    """Return the same for a terminal."""
+
+@click.command(
+    epilog="Examples:\n\n\b\n  fedreach reproduce                       # lists the recipes\n"
+    "  fedreach reproduce csra/fig6\n  fedreach reproduce csra/fig2 --scale full --device cuda\n"
+    "  fedreach reproduce my_figure.toml        # one's own, see [recipe] extends"
+)
+@click.argument("name", metavar="[PAPER[/ITEM]]", required=False)
+@click.option(
+    "--scale",
+    type=click.Choice(["smoke", "cpu", "full"]),
+    default="cpu",
+    show_default=True,
+    help="smoke: to see that it runs; cpu: minutes on a laptop; full: as in the paper.",
+)
+@click.option("--out", type=options.path, help="Folder. Default: runs/PAPER-ITEM-SCALE for each item.")
+@options.workers
+@options.formats
+@options.device
+@options.quiet
+@options.as_json
+def reproduce(
+    name: str | None,
+    scale: str,
+    out: Path | None,
+    workers: int | None,
+    formats: str,
+    device: str | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Run the figures of a paper, and say which of its statements hold here.
+
+    PAPER/ITEM is a recipe, such as csra/fig5; csra/fig2 stands for fig2a and fig2b, csra for all. The same command
+    again goes on where it was interrupted. That a statement does not hold is a result, and no failure.
+    """
+    from fedreach.reproduce import recipe as recipes
+
+    if name is None:
+        click.echo(json.dumps(recipes.names()) if as_json else _listing())
+        return
+    from fedreach.cli import terminal
+    from fedreach.report import save as save_figure
+    from fedreach.report import write_report
+    from fedreach.report.figures.sweep import sweep
+    from fedreach.reproduce.record import DRAWN
+    from fedreach.reproduce.reproduce import reproduce as reproduce_one
+
+    figure_formats, found, silent = options.figure_formats(formats), recipes.find(name), quiet or as_json
+    records = []
+    for each in found:
+        recipe = recipes.load(each, scale, device=device)
+        item = f"{recipe.name.replace('/', '-')}-{scale}"
+        folder = Path("runs") / item if out is None else out / item if len(found) > 1 else out
+        with (
+            terminal.compare_progress(quiet=silent) as tell,
+            _rounds_progress(each, quiet=silent) as tell_rounds,
+        ):
+            record = reproduce_one(recipe, folder, workers=workers, tell_runs=tell, tell_rounds=tell_rounds)
+        figure = sweep(record, DRAWN)
+        if figure is not None:
+            save_figure(figure, folder / "figure", figure_formats)
+        if recipe.about.kind == "training":
+            write_report([folder], folder, formats=figure_formats)
+        records.append({**record, "folder": str(folder)})
+        if not as_json:
+            click.echo(_text(record, options.width()))
+            click.echo(f"\nWrote {folder}: {', '.join(sorted(path.name for path in folder.glob('[!.]*')))}\n")
+    if as_json:
+        click.echo(json.dumps(records, allow_nan=False))
+
+
+def _text(record: Mapping[str, Any], width: int) -> str:
+    """Return a record as `reproduce` makes it for the terminal."""
     from rich import box
     from rich.console import Console
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
+    from fedreach.reproduce.record import OPEN, claim_cells, setting, tables
+
     out = io.StringIO()
     console = Console(file=out, width=width, highlight=False)
-    console.print(Text(f"{told['recipe']}: {told['title']}", style="bold"))
-    console.print(Text(_setting(told)))
-    if told["claims"]:
+    console.print(Text(f"{record['recipe']}: {record['title']}", style="bold"))
+    console.print(Text(setting(record)))
+    if record["claims"]:
         table = Table("the paper says", "here", "numbers", box=box.SIMPLE_HEAD)
-        for cells in map(_claim, told["claims"]):
+        for cells in map(claim_cells, record["claims"]):
             table.add_row(*map(Text, cells))
         console.print(table)
-    for title, header, rows in _tables(told):
+    for title, header, rows in tables(record):
         table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
         for i, head in enumerate(header):
             table.add_column(Text(head), justify="right" if i else "left")
         for row in rows:
             table.add_row(*map(Text, row))
         console.print(table)
-    if told["choices"]:
+    if record["choices"]:
         console.print(OPEN)
-    for choice in told["choices"]:
+    for choice in record["choices"]:
         console.print(Padding(Text(f"- {choice}"), (0, 0, 0, 2)))
     return out.getvalue().rstrip()
 
 
-def listing() -> str:
+def _listing() -> str:
     """Return all recipes with their titles."""
+    from fedreach.reproduce.recipe import load, names
+
     return "\n".join(f"{name:12}  {load(name, 'cpu').about.title}" for name in names())
 
 
 @contextmanager
-def rounds_progress(name: str, *, quiet: bool) -> Iterator[Callable[[Told], None]]:
+def _rounds_progress(name: str, *, quiet: bool) -> Iterator[Callable[[Told], None]]:
     """Say on standard error, about every ten seconds, how many rounds are decided and how long the rest takes."""
+    from fedreach.cli.terminal import clock
+
     began = said = time.monotonic()
 
     def tell(told: Told) -> None:
         nonlocal said
         now = time.monotonic()
-        if not quiet and (now - said > SECONDS or told.done == told.rounds):
+        if not quiet and (now - said > SECONDS_BETWEEN_LINES or told.done == told.rounds):
             said = now
             left = (now - began) * (told.rounds - told.done) / told.done
             print(f"{name}: {told.done}/{told.rounds} rounds, {clock(left)} left", file=sys.stderr, flush=True)

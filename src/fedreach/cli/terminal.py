@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -71,40 +70,6 @@ def summary(experiment: Experiment, data: FederatedData) -> str:
             f"{experiment.rounds} rounds; federation {data.digest()[:12]} (seed {experiment.seeds[0]})"
         )
     return "\n".join(lines)
-
-
-def partition_table(experiment: Experiment, data: FederatedData) -> str:
-    """Return the statistics of a partition and, for up to 60 clients, who holds what."""
-    from rich.console import Console
-    from rich.table import Table
-
-    d = data.dataset
-    stats = statistics(data.partition, d.train_y, d.num_classes)
-    out = StringIO()
-    console = Console(file=out, width=110)
-    console.print(summary(experiment, data), highlight=False)
-    table = Table("per client", "min", "median", "mean", "max")
-    labels = {
-        "size": "samples",
-        "entropy_nats": "label entropy (nats)",
-        "divergence_nats": "KL to the whole (nats)",
-        "effective_classes": "effective classes",
-    }
-    for key, label in labels.items():
-        spread = stats.summary()[key]
-        table.add_row(label, *(f"{spread[name]:.4g}" for name in ("min", "median", "mean", "max")))
-    console.print(table)
-    if data.num_clients <= 60 and d.num_classes <= 20:
-        counts = data.partition.label_counts(d.train_y, d.num_classes)
-        unseen = set(data.population.unseen.tolist())
-        held = Table("client", "role", *map(str, range(d.num_classes)), "samples", "entropy")
-        for client, row in enumerate(counts):
-            role = "unseen" if client in unseen else "trains"
-            cells = [str(n) if n else "." for n in row]
-            held.add_row(str(client), role, *cells, str(row.sum()), f"{stats.entropy_nats[client]:.2f}")
-        console.print(held)
-    console.print(f"federation {data.digest()}", highlight=False)
-    return out.getvalue().rstrip()
 
 
 def last_evaluation(folder: Path) -> dict[str, Any]:

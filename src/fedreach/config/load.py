@@ -17,8 +17,8 @@ from fedreach.config.messages import Path_, Problem, explained, listed
 from fedreach.config.options import check_choice
 from fedreach.config.sections import PARTS, Choice, Experiment, LocalSection
 from fedreach.errors import ConfigError, FedReachError, nearest
-from fedreach.federation.protocols import ServerTrains
-from fedreach.federation.traits import name_of
+from fedreach.federation.traits import Traits, name_of
+from fedreach.registry import KINDS
 
 DEFAULT = Path(__file__).parent / "templates" / "digits.toml"
 
@@ -122,22 +122,20 @@ def _contradictions(e: Experiment, base: Path) -> list[Problem]:
 
 def _cohorts(e: Experiment) -> list[tuple[Path_, int, Choice]]:
     """Return the cohort of each method, where it is set, and the selection that it is for."""
-    shared: Path_ = ("method", "cohort")
-    if not e.methods:
-        return [(shared, e.method.cohort, e.method.selection)]
-    return [
-        (
-            ("methods", name, "cohort") if m.cohort else shared,
-            m.cohort or e.method.cohort,
-            m.selection or e.method.selection,
-        )
-        for name, m in e.methods.items()
-    ]
+    found = []
+    for name in e.methods or [None]:
+        own = name is not None and e.methods[name].cohort is not None
+        path: Path_ = ("methods", name, "cohort") if own and name is not None else ("method", "cohort")
+        one = e.resolved(name)
+        selection = one.choice("selection")
+        assert selection is not None  # it has a default
+        found.append((path, one.method.cohort, selection))
+    return found
 
 
 def _ignores_cohort(selection: Choice, base: Path) -> bool:
     try:
-        return bool(getattr(parts.make("selection", selection, base), "ignores_cohort", False))
+        return Traits.of(parts.make("selection", selection, base)).ignores_cohort
     except Exception:
         return True  # there is no such policy, or it cannot be made, which is said elsewhere
 
@@ -162,7 +160,7 @@ def _clashes(e: Experiment, base: Path, known: Sequence[Problem]) -> list[Proble
         except Exception as error:  # in a user's own part
             problems.append(Problem(where, f"the parts cannot be joined: {type(error).__name__}: {error}."))
             continue
-        if isinstance(federation.server, ServerTrains) and e.server_data is None:
+        if federation.training_server is not None and e.server_data is None:
             rule = "trains on data of the server's own, and there is none. Add `[server_data] examples = 100`."
             problems.append(Problem(places["server"], f"{name_of(federation.server)} {rule}"))
     return problems
@@ -170,10 +168,7 @@ def _clashes(e: Experiment, base: Path, known: Sequence[Problem]) -> list[Proble
 
 def _choices(raw: Mapping[str, Any]) -> list[tuple[str, tuple[str, ...]]]:
     """Return (kind, path) of every named thing that the file sets."""
-    places: list[tuple[str, tuple[str, ...]]]
-    places = [(kind, (kind,)) for kind in ("data", "partition", "noise", "radio", "model")]
-    places.append(("participation", ("population", "participation")))
-    places += [(part, ("method", part)) for part in PARTS]
+    places = [(kind, (*row.path, kind)) for kind, row in KINDS.items() if row.path is not None]
     methods = raw.get("methods")
     for name in methods if isinstance(methods, dict) else ():
         places += [(part, ("methods", name, part)) for part in PARTS]

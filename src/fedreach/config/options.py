@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import typing
 from collections.abc import Callable, Collection, Mapping
@@ -18,6 +17,7 @@ from fedreach.config import parts
 from fedreach.config.messages import Path_, Problem, explained
 from fedreach.config.sections import Choice, Data, PartitionSection, RadioSection
 from fedreach.errors import ConfigError, DataError
+from fedreach.federation.traits import lacking
 from fedreach.streams import generator
 
 OWN_KEYS: Mapping[str, type[Choice]] = {"data": Data, "partition": PartitionSection, "radio": RadioSection}
@@ -37,7 +37,8 @@ def check_choice(kind: str, path: Path_, choice: Mapping[str, Any], base: Path) 
     except ConfigError as error:
         return [Problem((*path, "name"), str(error))]
     options = {key: value for key, value in choice.items() if key not in own.model_fields}
-    problems = _check_nested(kind, path, options, base) if kind in registry.PROTOCOLS else []
+    row = registry.KINDS[kind]
+    problems = _check_nested(kind, path, options, base) if row.protocol else []
     model = options_model(target, given)
     if model is not None:
         try:
@@ -49,7 +50,7 @@ def check_choice(kind: str, path: Path_, choice: Mapping[str, Any], base: Path) 
         return problems
     if kind == "partition" and ":" not in name and name != "natural":
         return [Problem(path, message) for message in _out_of_range(target, options)]
-    if kind in registry.PROTOCOLS and not registry.is_wrapped(kind, target):
+    if row.protocol and registry.wrapper(kind, target) is None:
         return [Problem(path, message) for message in _broken_contract(kind, own.model_validate(choice), base)]
     return []
 
@@ -89,25 +90,8 @@ def _broken_contract(kind: str, choice: Choice, base: Path) -> list[str]:
         return [str(error)]
     except Exception as error:
         return [f"{choice.name!r} cannot be made: {type(error).__name__}: {error}."]
-    protocols = [registry.PROTOCOLS[kind]]
-    method, further = registry.FURTHER.get(kind, ("", protocols[0]))
-    if callable(getattr(part, method, None)):
-        protocols.append(further)
     hint = " Inherit from fedreach.federation.selection.Policy to have all but `select`." if kind == "selection" else ""
-    return [
-        f"{choice.name!r} must have all of {module}.{protocol}; {', '.join(lacking)} missing.{hint}"
-        for module, protocol in protocols
-        if (lacking := _lacking(part, getattr(importlib.import_module(module), protocol)))
-    ]
-
-
-def _lacking(part: Any, protocol: type) -> list[str]:
-    """Return which methods, properties and attributes of a protocol an object does not have."""
-    methods = [key for key, value in vars(protocol).items() if inspect.isfunction(value) and key[0] != "_"]
-    others = [key for key, value in vars(protocol).items() if isinstance(value, property)]
-    others += inspect.get_annotations(protocol)
-    lacking = [key for key in methods if not callable(getattr(part, key, None))]
-    return lacking + [key for key in others if not hasattr(part, key)]
+    return [f"{choice.name!r} {rule}{hint}" for rule in lacking(kind, part)]
 
 
 def options_model(target: Callable[..., Any], given: Collection[str]) -> type[BaseModel] | None:

@@ -6,17 +6,14 @@ import functools
 import inspect
 import typing
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from fedreach import registry
-from fedreach.config.sections import PARTS, Choice, Experiment
+from fedreach.config.sections import Choice, Experiment
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
-from fedreach.federation.selection import FunctionSelection
-from fedreach.federation.weighting import FunctionWeighting
-
-WRAPPERS: Mapping[str, type] = {"selection": FunctionSelection, "weighting": FunctionWeighting}
 
 
 def nested(options: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Any]]:
@@ -48,7 +45,7 @@ def make(kind: str, choice: Choice, base: Path) -> Any:
     """Return a part of a federation; a user's function is wrapped, and lists become tuples, which never change.
 
     Args:
-        kind: A key of `fedreach.registry.PROTOCOLS`.
+        kind: A key of `fedreach.registry.KINDS`, of parts.
         choice: Its name and options.
         base: Folder that paths in names are relative to.
 
@@ -65,18 +62,16 @@ def make(kind: str, choice: Choice, base: Path) -> Any:
             options[option] = tuple(made[option, i] for i in range(len(value)))
         elif isinstance(value, list) and is_tuple(types.get(option)):
             options[option] = tuple(value)
-    if registry.is_wrapped(kind, target):
-        return WRAPPERS[kind](_with_options(target, options))
-    return target(**options)
+    wrapper = registry.wrapper(kind, target)
+    return target(**options) if wrapper is None else wrapper(_with_options(target, options))
 
 
 def federation(experiment: Experiment, seed: int, base: Path) -> Federation:
     """Return the federation that `[method]` describes."""
-    method = experiment.method
-    said = {kind: getattr(method, kind) for kind in PARTS} | {"radio": experiment.radio}
+    said = {field.name: experiment.choice(field.name) for field in fields(Federation) if field.name in registry.KINDS}
     parts = {kind: make(kind, choice, base) for kind, choice in said.items() if choice is not None}
     local = LocalSGD(**experiment.local.model_dump())
-    return Federation(**parts, local=local, cohort=method.cohort, seed=seed)
+    return Federation(**parts, local=local, cohort=experiment.method.cohort, seed=seed)
 
 
 def hints(target: Callable[..., Any]) -> dict[str, Any]:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedreach.errors import ConfigError, nearest
+from fedreach.registry import KINDS, METHOD
 
 Positive = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
-
-PARTS = ("selection", "weighting", "solver", "server", "label_statistics", "allocation")
-"""Keys of a method that name a part of its federation."""
+PARTS = {kind: row.default for kind, row in KINDS.items() if row.path == METHOD}
+"""Keys of a method that name a part of its federation, and what stands there by default."""
 
 
 class Section(BaseModel):
@@ -122,29 +122,30 @@ class RunSection(Section):
     on_failure: Literal["stop", "drop"] = "stop"
 
 
-class Method(Section):
+if TYPE_CHECKING:
+    Parts = Section
+else:  # a field for each kind
+    Parts = pydantic.create_model("Parts", __base__=Section, **dict.fromkeys(PARTS, (Choice | None, None)))
+
+
+class Method(Parts):
     """What is compared: the parts of one federation. What a method leaves out comes from `[method]`."""
 
-    selection: Choice | None = None
-    weighting: Choice | None = None
-    solver: Choice | None = None
-    server: Choice | None = None
-    label_statistics: Choice | None = None
-    allocation: Choice | None = None  # of bandwidth and CPU frequency, where there is a radio
     cohort: Positive | None = None
-    local: dict[str, Any] = {}
+    local: dict[str, Any] = Field({})
 
 
-class DefaultMethod(Section):
-    """The parts that all methods share unless they say otherwise."""
+class DefaultMethod(Parts):
+    """The parts that all methods share unless they say otherwise; each kind has its default in `KINDS`."""
 
-    selection: Choice = Choice(name="uniform")
-    weighting: Choice = Choice(name="by_examples")
-    solver: Choice = Choice(name="fedavg")
-    server: Choice = Choice(name="average")
-    label_statistics: Choice = Choice(name="exact")
-    allocation: Choice | None = None  # default: the selection policy's own, or the exact one for the cohort
     cohort: Positive = 10
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _with_defaults(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return value | {kind: name for kind, name in PARTS.items() if value.get(kind) is None}
 
 
 class Experiment(Section):
@@ -168,6 +169,17 @@ class Experiment(Section):
     run: RunSection = RunSection()
     method: DefaultMethod = DefaultMethod()
     methods: dict[str, Method] = {}
+
+    def choice(self, kind: str) -> Choice | None:
+        """Return what the experiment says of a kind; None where it says nothing."""
+        path = KINDS[kind].path
+        if path is None:
+            return None
+        found: Any = self
+        for step in (*path, kind):
+            found = getattr(found, step)
+        result: Choice | None = found
+        return result
 
     def resolved(self, method: str | None = None) -> Experiment:
         """Return the experiment of one method: its parts in `[method]`, and no other methods."""

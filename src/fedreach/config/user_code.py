@@ -11,7 +11,7 @@ from typing import Any
 
 from fedreach import registry
 from fedreach.config.parts import with_nested
-from fedreach.config.sections import PARTS, Choice, Experiment
+from fedreach.config.sections import Experiment
 from fedreach.errors import FedReachError, PartError
 
 
@@ -29,11 +29,9 @@ def identity(experiment: Experiment, seed: int, method: str, base: Path) -> dict
 
 def users_files(experiment: Experiment, base: Path) -> dict[str, Path]:
     """Return each name of the user's own code in the experiment, with its file."""
-    e = experiment
-    choices: list[Choice] = [e.data, e.partition, e.model]
-    for part in (e.noise, e.radio, e.population.participation, *(getattr(e.method, kind) for kind in PARTS)):
-        choices += [] if part is None else with_nested(part)
-    files = {choice.name: registry.code_file(choice.name, base) for choice in choices if ":" in choice.name}
+    said = [choice for kind in registry.KINDS if (choice := experiment.choice(kind)) is not None]
+    named = [choice.name for whole in said for choice in with_nested(whole) if ":" in choice.name]
+    files = {name: registry.code_file(name, base) for name in named}
     return {name: path for name, path in files.items() if path is not None and path.is_file()}
 
 

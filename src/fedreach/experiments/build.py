@@ -107,7 +107,7 @@ class Builder:
         e = self.experiment
         federation = self.federation(seed)
         n = len(data.population.participants)
-        if e.method.cohort > n and not getattr(federation.selection, "ignores_cohort", False):
+        if e.method.cohort > n and not federation.traits["selection"].ignores_cohort:
             raise ConfigError(
                 f"method.cohort must be at most the {n} participants; got {e.method.cohort}. "
                 "Lower it or let more clients take part."

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from functools import cached_property
+from typing import cast
 
-from fedreach.errors import ConfigError, PartError, nearest
+from fedreach.errors import ConfigError, PartError
 from fedreach.federation.labels import Exact
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.protocols import (
@@ -18,7 +20,8 @@ from fedreach.federation.protocols import (
     ServerTrains,
     Weighting,
 )
-from fedreach.federation.traits import FACTS, name_of
+from fedreach.federation.traits import Traits, name_of
+from fedreach.registry import KINDS
 from fedreach.wireless.allocation.rules import AllocationRule
 from fedreach.wireless.radio import Radio
 
@@ -42,7 +45,7 @@ class Federation:
         if self.radio is None:
             for part, asks in (
                 (self.allocation, self.allocation is not None),
-                (self.selection, getattr(self.selection, "needs_radio", False)),
+                (self.selection, self.traits["selection"].needs_radio),
             ):
                 if asks:
                     raise ConfigError(
@@ -52,35 +55,33 @@ class Federation:
         for name, least in {"cohort": 1, "seed": 0}.items():
             if getattr(self, name) < least:
                 raise ConfigError(f"Federation.{name} must be at least {least}; got {getattr(self, name)}.")
-        if self.label_statistics.only_sum:
+        if self.traits["label_statistics"].only_sum:
             self._refuse_what_sees_single_clients()
 
     def _refuse_what_sees_single_clients(self) -> None:
         hidden = f"{name_of(self.label_statistics)} shows the server sums only"
-        selection = self.selection
-        if any(getattr(selection, trait, ()) for trait in ("needs", "reads_updates", "measures")):
-            raise ConfigError(
-                f"{hidden}, but {name_of(selection)} looks at single clients' labels or updates, or measures them."
-            )
-        if not hasattr(self.weighting, "raw"):
+        for kind, traits in self.traits.items():  # what a weighting needs, each client knows of itself
+            if traits.reads_updates or (kind != "weighting" and (traits.needs or traits.measures)):
+                raise ConfigError(
+                    f"{hidden}, but {name_of(getattr(self, kind))} looks at single clients' labels or updates, or "
+                    "measures them."
+                )
+        if not self.traits["weighting"].own_weight:
             raise ConfigError(
                 f"{hidden}, so that each client must know its own weight; {name_of(self.weighting)} compares clients. "
                 "Choose a weighting with a method `raw`, such as 'by_examples', 'equal', 'entropy' or 'disagreement'."
             )
 
-    def needs(self) -> frozenset[str]:
-        """Return the facts that the parts ask of clients.
+    # Kept: a round asks for traits many times.
+    @cached_property
+    def traits(self) -> Mapping[str, Traits]:
+        """What each part says of itself, by kind; a part that is left out says nothing."""
+        parts = {field.name: getattr(self, field.name) for field in fields(self) if field.name in KINDS}
+        return {kind: Traits() if part is None else Traits.of(part) for kind, part in parts.items()}
 
-        Raises:
-            PartError: If a part asks for something that is not in `FACTS`.
-        """
-        asked: set[str] = set()
-        for part in (self.selection, self.weighting):
-            for fact in getattr(part, "needs", ()):
-                if fact not in FACTS:
-                    raise PartError(f"{name_of(part)}.needs must list facts; got {fact!r}." + nearest(fact, FACTS))
-                asked.add(fact)
-        return frozenset(asked)
+    def needs(self) -> frozenset[str]:
+        """Return the facts that the parts ask of clients."""
+        return frozenset(fact for traits in self.traits.values() for fact in traits.needs)
 
     def measurements(self) -> tuple[Measurement, ...]:
         """Return what the parts have clients measure.
@@ -89,8 +90,8 @@ class Federation:
             PartError: If two of them give one name to different measurements.
         """
         found: dict[str, Measurement] = {}
-        for part in (self.selection, self.weighting):
-            for measurement in getattr(part, "measures", ()):
+        for traits in self.traits.values():
+            for measurement in traits.measures:
                 if found.setdefault(measurement.name, measurement) != measurement:
                     raise PartError(
                         f"Two parts ask for {measurement.name!r}, but not the same: {found[measurement.name]} "
@@ -98,18 +99,17 @@ class Federation:
                     )
         return tuple(found.values())
 
-    # Kept: a round asks for them many times, and `isinstance` of a protocol looks at every member anew.
-    @cached_property
+    @property
     def memory_solver(self) -> MemorySolver | None:
         """The solver, where clients keep a vector between rounds."""
-        return self.solver if isinstance(self.solver, MemorySolver) else None
+        return cast(MemorySolver, self.solver) if self.has_memory else None
 
-    @cached_property
+    @property
     def training_server(self) -> ServerTrains | None:
         """The server step, where the server may train on its own data."""
-        return self.server if isinstance(self.server, ServerTrains) else None
+        return cast(ServerTrains, self.server) if self.traits["server"].trains_server else None
 
     @property
     def has_memory(self) -> bool:
         """Whether clients keep a vector between rounds."""
-        return self.memory_solver is not None
+        return self.traits["solver"].keeps_memory

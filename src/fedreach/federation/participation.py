@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 
 from fedreach.arrays import Bools
 from fedreach.errors import ConfigError
+from fedreach.federation.traits import Traits
 
 
 class Participation(Protocol):
-    """Says who is available; the generator is that of the round.
-
-    Optional method: ``replies(k, rng) -> (k,) flags``, whose replies arrive of the k clients that worked.
-    """
+    """Says who is available; the generator is that of the round. One that loses replies is a `LosesReplies`, too."""
 
     def available(self, n: int, rng: np.random.Generator) -> Bools:
         """Return (n,) flags over the participants."""
         ...
+
+
+class LosesReplies(Protocol):
+    """Says whose replies arrive."""
+
+    def replies(self, k: int, rng: np.random.Generator) -> Bools:
+        """Return (k,) flags over the clients that worked."""
+        ...
+
+
+def replies_of(participation: Participation) -> Callable[[int, np.random.Generator], Bools] | None:
+    """Return the method `replies`, where a participation has one."""
+    return cast(LosesReplies, participation).replies if Traits.of(participation).loses_replies else None
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,8 @@ from fedreach.federation.values import ClientView, LocalOutputs, Probe, Reports,
 class SelectionPolicy(Protocol):
     """Decides who trains.
 
-    Optional attributes: `needs` (facts, see `FACTS`), `measures` (tuple of `Measurement`), `ignores_cohort` (may choose
-    more than k). A policy that gives clusters of clients a model each has a method ``clusters(state) -> (n,) int``:
-    the number 0, 1, ... of each participant's model after `observe`. A new number's model starts as that of the
-    cluster its members come from.
+    May have the attributes `needs`, `measures`, `reads_updates`, `needs_radio` and `ignores_cohort`, see
+    `fedreach.federation.traits.Traits`; one that gives clusters of clients a model each is a `Clustering`, too.
     """
 
     def init(self, view: ClientView) -> State:
@@ -43,16 +41,38 @@ class SelectionPolicy(Protocol):
 
 
 @runtime_checkable
+class Clustering(Protocol):
+    """A selection policy that gives clusters of clients a model each."""
+
+    def clusters(self, state: State) -> Ints:
+        """Return (n,) the number 0, 1, ... of each participant's model after `observe`.
+
+        A new number's model starts as that of the cluster its members come from.
+        """
+        ...
+
+
+@runtime_checkable
 class Weighting(Protocol):
     """Decides how much each report counts.
 
-    Optional attributes: `needs` (facts, see `FACTS`), `measures` (tuple of `Measurement`). A weighting under which each
-    weight is a number of the client's own, divided by the sum of all, has a method ``raw(metrics) -> (r,)`` that
-    returns these numbers, each from the client's own metrics only; then clients can scale their updates themselves.
+    May have the attributes `needs` and `measures`, see `fedreach.federation.traits.Traits`.
     """
 
     def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
         """Return (r,) weights, not negative and summing to 1, and the new state (`NO_STATE` at first)."""
+        ...
+
+
+@runtime_checkable
+class ClientsOwn(Protocol):
+    """A weighting under which each weight is a number of the client's own, divided by the sum of all.
+
+    Clients can then scale their updates themselves.
+    """
+
+    def raw(self, metrics: Mapping[str, Floats]) -> Floats:
+        """Return the (r,) numbers, each from the client's own metrics only."""
         ...
 
 
@@ -160,7 +180,7 @@ class Measurement(Protocol):
 
     Its name is the key of ``Reports.metrics``. With ``wants_before = True`` it also sees what the broadcast model says.
 
-    Optional attribute: `least`, a number that no honest client is below; in a real federation such a report is refused.
+    May have an attribute `minimum`, a number that no honest client is below: a real federation refuses such a report.
     """
 
     wants_before: ClassVar[bool]

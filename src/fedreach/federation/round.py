@@ -20,7 +20,7 @@ from fedreach.federation.bytes import count_bytes
 from fedreach.federation.federation import Federation
 from fedreach.federation.state import FederationState, reclustered
 from fedreach.federation.time_energy import round_cost
-from fedreach.federation.traits import name_of, no_probe
+from fedreach.federation.traits import name_of
 from fedreach.federation.values import ClientView, Probe, Reports, RoundCost, RoundResult, Selection, State
 from fedreach.federation.visible import visible_reports, visible_view
 from fedreach.streams import generator
@@ -34,7 +34,7 @@ def server_trains(federation: Federation, state: FederationState) -> bool:
 
 def plan_probe(federation: Federation, state: FederationState, view: ClientView) -> Probe | None:
     """Return whom the selection policy asks before it chooses in round ``state.round + 1``, or None."""
-    if getattr(federation.selection.probe, "__func__", None) is no_probe:
+    if not federation.traits["selection"].probes:
         return None
     k = min(federation.cohort, int(np.count_nonzero(view.available)))
     if k == 0:
@@ -67,7 +67,7 @@ def plan_round(federation: Federation, state: FederationState, view: ClientView)
     chosen = policy.select(state.selection, visible_view(federation, view), k, rng)
     check_type(policy, "select", chosen, Selection)
     ids = checked_ids(policy, "select", chosen.ids, view)
-    if len(ids) > k and not getattr(policy, "ignores_cohort", False):
+    if len(ids) > k and not federation.traits["selection"].ignores_cohort:
         raise PartError(
             f"{name_of(policy)}.select must return at most the {k} clients it was asked for; got {len(ids)}. "
             "Cut the choice to k, or set `ignores_cohort = True` on the policy."

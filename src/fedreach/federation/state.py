@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from fedreach.arrays import Float32s, Floats, Ints
 from fedreach.errors import PartError
 from fedreach.federation.answers import checked_clusters
 from fedreach.federation.federation import Federation
+from fedreach.federation.protocols import Clustering
 from fedreach.federation.values import NO_STATE, ClientView, State
 from fedreach.federation.visible import visible_view
 from fedreach.storage.table import ClientMemory
@@ -68,10 +70,10 @@ def reclustered(federation: Federation, state: FederationState) -> FederationSta
     A new cluster's model starts as that of the one its members come from. What server and solver kept, and the
     memory of the clients in a cluster that changed, belong to an average over other clients, and are forgotten.
     """
-    divide = getattr(federation.selection, "clusters", None)
-    if divide is None:
+    if not federation.traits["selection"].clusters:
         return state
-    clusters = checked_clusters(federation.selection, divide(state.selection), len(state.clusters), len(state.models))
+    policy = cast(Clustering, federation.selection)
+    clusters = checked_clusters(policy, policy.clusters(state.selection), len(state.clusters), len(state.models))
     changed = np.unique(
         np.concatenate([clusters[clusters != state.clusters], state.clusters[clusters != state.clusters]])
     )

@@ -23,7 +23,7 @@ import numpy as np
 
 from fedreach.arrays import Float32s, Floats, Ints
 from fedreach.federation.federation import Federation
-from fedreach.federation.participation import Always, Participation
+from fedreach.federation.participation import Always, Participation, replies_of
 from fedreach.federation.protocols import Measurement, ServerTrains
 from fedreach.federation.round import (
     conclude_round,
@@ -35,7 +35,6 @@ from fedreach.federation.round import (
 )
 from fedreach.federation.state import FederationState
 from fedreach.federation.values import ClientView, LocalOutputs, Probe, Reports, RoundResult, Selection
-from fedreach.storage.rows import Dtype
 from fedreach.storage.table import ClientMemory
 from fedreach.streams import generator
 
@@ -225,7 +224,7 @@ def after_probe(
 
 def lost_replies(participation: Participation, ids: Ints, seed: int, round_: int, *, probe: bool) -> Ints:
     """Return which of these clients' replies get lost on the way, ids increasing; none if nothing is said."""
-    replies = getattr(participation, "replies", None)
+    replies = None if type(participation) is Always else replies_of(participation)
     if replies is None:
         return ids[:0]
     lost: Ints = ids[~replies(len(ids), generator(seed, "probe-replies" if probe else "replies", round_))]
@@ -239,8 +238,7 @@ def new_memory(federation: Federation, n: int, p: int, path: Path | None = None)
     """Return the (n, p) memory of clients before round 1, in a file if one is named; None if they keep nothing."""
     if not federation.has_memory:
         return None
-    dtype: Dtype = getattr(federation.memory_solver, "memory_dtype", "float32")
-    return ClientMemory.zeros(n, p, path, dtype=dtype)
+    return ClientMemory.zeros(n, p, path, dtype=federation.traits["solver"].memory_dtype)
 
 
 def remembered(

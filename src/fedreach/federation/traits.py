@@ -1,18 +1,28 @@
-"""What a part says of itself beside its methods."""
+"""What a part says of itself beside its methods: `Traits`, read once. Nothing else asks a part by `getattr`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from numbers import Real
 from types import MappingProxyType
+from typing import Any, get_args
 
 import numpy as np
 
+from fedreach.errors import PartError, nearest
+from fedreach.federation.protocols import Measurement
 from fedreach.federation.values import ClientView, Probe, State
+from fedreach.registry import KINDS, imported
+from fedreach.storage.rows import Dtype
 
 
 def name_of(part: object) -> str:
-    """Return what messages call a part."""
-    return str(getattr(part, "name", type(part).__name__))
+    """Return what messages call a part: its `name`, a function's name, or that of its class."""
+    return str(getattr(part, "name", None) or getattr(part, "__name__", None) or part.__class__.__name__)
 
 
 FACTS: Mapping[str, str] = MappingProxyType(
@@ -29,7 +39,199 @@ def no_probe(self: object, state: State, view: ClientView, k: int, rng: np.rando
     return None
 
 
-def is_affine(solver: object) -> bool:
-    """Return whether the class that defines a solver's `correct` says that this is affine, see `LocalSolver`."""
-    owners = [kind for kind in type(solver).__mro__ if "correct" in vars(kind)]
-    return bool(owners) and bool(vars(owners[0]).get("affine", False))
+@dataclass(frozen=True)
+class Traits:
+    """What a part says of itself beside its methods: attributes that it may have, and optional methods that it has.
+
+    A part that is made of others of its kind, as `inner` or `parts`, or of a `function`, needs and measures what they
+    do.
+
+    A promise about a method (`affine` about `correct`, `raw` about `weights`) holds for the method that it was made
+    for: a subclass with a method of its own makes the promise again, or it does not count.
+
+    Example:
+        >>> from fedreach.federation.weighting import ByEntropy
+        >>> Traits.of(ByEntropy()).needs, Traits.of(ByEntropy()).own_weight
+        (('label_entropy',), True)
+    """
+
+    # Attributes of the same name; a class, an instance or a property may have them.
+    needs: tuple[str, ...] = ()  # facts about clients' labels, see `FACTS`
+    measures: tuple[Measurement, ...] = ()  # what clients measure after local training
+    reads_updates: bool = False  # of single clients
+    needs_radio: bool = False  # channels and devices
+    ignores_cohort: bool = False  # may choose more than k
+    only_sum: bool = False  # the server sees sums over clients only
+    sends_note: bool = False  # clients send the change of their memory
+    sends_state: bool = False  # the server sends its state of the solver
+    memory_dtype: Dtype = "float32"  # in which clients' memories are kept
+    affine: bool = False  # `correct` returns g + pull (w - w0) + shift
+    minimum: float | None = None  # of a measurement: no honest client is below it
+
+    # Methods that the part has, see `METHODS`.
+    probes: bool = False
+    clusters: bool = False
+    own_weight: bool = False
+    loses_replies: bool = False
+    keeps_memory: bool = False
+    trains_server: bool = False
+
+    @classmethod
+    def of(cls, part: object) -> Traits:
+        """Read what a part says.
+
+        Raises:
+            PartError: If something looks like a misspelt trait, or a trait is of the wrong type.
+
+        Example:
+            >>> class MyPolicy:
+            ...     read_updates = True
+            >>> Traits.of(MyPolicy())
+            Traceback (most recent call last):
+            fedreach.errors.PartError: `read_updates` is no trait of MyPolicy; did you mean `reads_updates`?
+        """
+        kind: type = part.__class__  # which a proxy may say is another's
+        owners, own = _owners(kind), vars(part) if hasattr(part, "__dict__") else {}
+        for name, meant in (*_misspelt_in(kind), *_misspelt(own, kind)):
+            raise PartError(
+                f"`{name}` is no trait of {getattr(part, '__name__', kind.__name__)}; did you mean `{meant}`?"
+            )
+        # Asking for what is not there is slow, and needed of a proxy only.
+        names = NAMES if hasattr(type(part), "__getattr__") else NAMES & (owners.keys() | own.keys())
+        said: dict[str, Any] = {name: _stated(part, name, owners) for name in ATTRIBUTES if name in names}
+        said |= {trait: _has(part, method) for trait, method in METHODS.items() if method in names}
+        said |= {trait: False for trait in PROMISES if said.get(trait) and not _kept(owners, *PROMISES[trait])}
+        for other in map(cls.of, _made_of(part)):
+            said |= {key: (*said.get(key, ()), *getattr(other, key)) for key in ("needs", "measures")}
+            said |= {key: said.get(key, False) or getattr(other, key) for key in ("reads_updates", "needs_radio")}
+        if "needs" in said:
+            said["needs"] = tuple(dict.fromkeys(said["needs"]))
+        return cls(**said)
+
+
+METHODS: Mapping[str, str] = {
+    "probes": "probe",
+    "clusters": "clusters",
+    "own_weight": "raw",
+    "loses_replies": "replies",
+    "keeps_memory": "prepare",
+    "trains_server": "trains",
+}
+"""Trait -> the optional method that a part with it has."""
+
+PROMISES: Mapping[str, tuple[str, str]] = {"affine": ("affine", "correct"), "own_weight": ("raw", "weights")}
+"""Trait -> (what states it, the method that it speaks about)."""
+
+ATTRIBUTES: Mapping[str, Any] = {field.name: field.default for field in fields(Traits) if field.name not in METHODS}
+"""Trait that is stated as an attribute -> what holds where it is not."""
+
+NAMES = ATTRIBUTES.keys() | METHODS.values() | {method for _, method in PROMISES.values()}
+"""All that is asked of a part."""
+
+
+def kinds_of(part: object) -> list[str]:
+    """Return the kinds whose methods a part has, see `fedreach.registry.Kind.known_by`.
+
+    Example:
+        >>> from fedreach.federation.weighting import Equal
+        >>> kinds_of(Equal())
+        ['weighting']
+    """
+    return [kind for kind, row in KINDS.items() if row.known_by and all(_has(part, name) for name in row.known_by)]
+
+
+def lacking(kind: str, part: object) -> list[str]:
+    """Return which protocols of its kind a part does not follow in full, and what of them is missing."""
+    row = KINDS[kind]
+    protocols = [row.protocol, *(further for method, further in row.also.items() if _has(part, method))]
+    return [
+        f"must have all of {where.replace(':', '.')}; {', '.join(missing)} missing."
+        for where in protocols
+        if (missing := _missing(part, imported(where)))
+    ]
+
+
+def _missing(part: object, protocol: type) -> list[str]:
+    """Return which methods, properties and attributes of a protocol an object does not have."""
+    methods = [key for key, value in vars(protocol).items() if inspect.isfunction(value) and key[0] != "_"]
+    others = [key for key, value in vars(protocol).items() if isinstance(value, property)]
+    others += inspect.get_annotations(protocol)
+    missing = [key for key in methods if not callable(getattr(part, key, None))]
+    return missing + [key for key in others if not hasattr(part, key)]
+
+
+@cache
+def _owners(cls: type) -> dict[str, int]:
+    """Return how far up the classes each name that says something is defined, 0 being the class itself."""
+    return {name: i for i, owner in reversed([*enumerate(cls.__mro__)]) for name in NAMES & vars(owner).keys()}
+
+
+def _has(part: object, method: str) -> bool:
+    return callable(getattr(part, method, None)) and getattr(part.__class__, method, None) is not no_probe
+
+
+def _kept(owners: Mapping[str, int], promise: str, method: str) -> bool:
+    """Return whether a promise was made for the method that the part has, and not for one that it replaced."""
+    return method not in owners or owners.get(promise, len(owners)) <= owners[method]
+
+
+def _made_of(part: object) -> list[object]:
+    parts = getattr(part, "parts", ())
+    found = (getattr(part, "inner", None), *(parts if isinstance(parts, tuple | list) else ()))
+    function = getattr(part, "function", None)
+    return [one for one in found if kinds_of(one)] + [function] * callable(function)
+
+
+def _stated(part: object, name: str, owners: Mapping[str, int]) -> Any:
+    """Return the value of a trait, or say why it cannot be one."""
+    default = ATTRIBUTES[name]
+    # In a property, an AttributeError is an error, and no sign that there is none; a proxy may have none.
+    value = getattr(part, name) if name in owners else getattr(part, name, default)
+    if isinstance(default, bool):
+        rule, right = "True or False", isinstance(value, bool | np.bool_)
+    elif isinstance(default, tuple):
+        rule = "a tuple of facts, such as ('label_counts',)" if name == "needs" else "a tuple of measurements"
+        right = isinstance(value, tuple | list | set | frozenset)
+    elif name == "minimum":
+        rule, right = "a number, or None", value is None or isinstance(value, Real)
+    else:
+        rule, right = f"one of {', '.join(map(repr, get_args(Dtype)))}", value in get_args(Dtype)
+    where = f"{name_of(part)}.{name}"
+    if not right:
+        raise PartError(f"{where} must be {rule}; got {value!r}.")
+    for fact in value if name == "needs" else ():
+        if fact not in FACTS:
+            raise PartError(f"{where} must list facts; got {fact!r}." + nearest(str(fact), FACTS))
+    for measurement in value if name == "measures" else ():
+        if not isinstance(measurement, Measurement) or isinstance(measurement, type):
+            raise PartError(
+                f"{where} must list measurements, with `name`, `wants_before` and `measure`; got {measurement!r}."
+            )
+        Traits.of(measurement)
+    return tuple(value) if isinstance(default, tuple) else value
+
+
+@cache
+def _misspelt_in(cls: type) -> tuple[tuple[str, str], ...]:
+    """Return (name, trait that it is near to) of what a class and those above it define."""
+    return tuple(pair for owner in cls.__mro__ for pair in _misspelt(vars(owner), cls))
+
+
+def _misspelt(own: Mapping[str, Any], cls: type) -> Iterator[tuple[str, str]]:
+    """Yield (name, trait that it is near to) of what a part, or a class above its own, holds.
+
+    A method is compared with optional methods, anything else with attributes. A field of a dataclass is an option of
+    the part's own, and is left alone unless it is a flag and all but spells one.
+    """
+    options = {field.name: field.default for field in fields(cls)} if is_dataclass(cls) else {}
+    for name, value in own.items():
+        if name.startswith("_") or name in ATTRIBUTES:
+            continue
+        if callable(value) or isinstance(value, classmethod | staticmethod):
+            known, cutoff = [method for method in METHODS.values() if not callable(getattr(cls, method, None))], 0.9
+        elif name in options:
+            known = [key for key, default in ATTRIBUTES.items() if isinstance(default, bool)]
+            known, cutoff = known if isinstance(options[name], bool) else [], 0.9
+        else:
+            known, cutoff = list(ATTRIBUTES), 0.8
+        yield from ((name, meant) for meant in difflib.get_close_matches(name, known, n=1, cutoff=cutoff))

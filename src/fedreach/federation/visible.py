@@ -7,11 +7,13 @@ their labels and scale their updates themselves.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 
 from fedreach.federation.aggregation.secure_sum import weighted_mean_of_shares
 from fedreach.federation.federation import Federation
+from fedreach.federation.protocols import ClientsOwn
 from fedreach.federation.values import ClientView, Reports
 
 SENT_OPENLY = ("num_examples", "loss")  # metrics that each client tells under a secure sum, too
@@ -34,7 +36,7 @@ def visible_reports(federation: Federation, reports: Reports) -> Reports:
         return reports
     mean = None
     if len(reports.ids):
-        raw = np.asarray(federation.weighting.raw(reports.metrics))  # type: ignore[attr-defined]
+        raw = np.asarray(cast(ClientsOwn, federation.weighting).raw(reports.metrics))
         mean = weighted_mean_of_shares(raw, reports.update)
     return replace(
         reports,

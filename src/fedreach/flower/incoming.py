@@ -15,6 +15,7 @@ from fedreach.errors import PartError
 from fedreach.federation.aggregation.secure_sum import FixedPoint, mean_of
 from fedreach.federation.federation import Federation
 from fedreach.federation.state import FederationState
+from fedreach.federation.traits import Traits
 from fedreach.federation.values import ClientView, Reports
 from fedreach.flower import messages
 from fedreach.flower.messages import EXAMPLES, LACKS, LOSS, MASKED, MODEL, STEPS, UPDATE, ReplyError
@@ -109,8 +110,8 @@ class Incoming:
             raise ReplyError(f"it says that it has {count} examples, but it said {known} before")
         numbers = {"num_examples": float(known), "loss": float(messages.number(metrics, LOSS))}
         for measurement in () if hidden else self.federation.measurements():
-            least = getattr(measurement, "least", None)
-            numbers[measurement.name] = float(messages.number(metrics, measurement.name, minimum=least))
+            minimum = Traits.of(measurement).minimum
+            numbers[measurement.name] = float(messages.number(metrics, measurement.name, minimum=minimum))
         steps = int(messages.number(metrics, STEPS, minimum=1, whole=True)) if self.federation.has_memory else 1
         return Answer(update, numbers, steps)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from torch import nn
@@ -22,6 +22,7 @@ from fedreach.engines.samples import Samples
 from fedreach.errors import DataError
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import released_entropy
+from fedreach.federation.protocols import ClientsOwn
 from fedreach.federation.steps import measured, new_memory, probe_batch
 from fedreach.federation.values import State
 from fedreach.streams import fresh
@@ -225,7 +226,7 @@ class LocalClient:
         counts = np.bincount(self.data.labels[self.data.train[self.client]], minlength=d.num_classes)
         metrics = {name: np.array([value]) for name, value in work.metrics.items()}
         metrics["label_entropy"] = released_entropy(counts[None].astype(np.float64))
-        return float(np.asarray(self.federation.weighting.raw(metrics))[0])  # type: ignore[attr-defined]
+        return float(np.asarray(cast(ClientsOwn, self.federation.weighting).raw(metrics))[0])
 
     def scores(self, params: Float32s) -> dict[str, Score]:
         """Return how good a model is on the client's ``train`` and ``held_out`` part, and on ``both`` without noise."""

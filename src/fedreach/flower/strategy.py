@@ -387,7 +387,7 @@ def _refuse_what_needs_more_than_a_sum(federation: Federation) -> None:
             f"SecureSum hides single updates from the server, and on Flower {type(federation.solver).__name__} "
             "has it look at them. Use a solver without memory, such as FedProx."
         )
-    if hasattr(federation.selection, "clusters"):
+    if federation.traits["selection"].clusters:
         raise ConfigError(
             f"SecureSum on Flower is one sum over the whole cohort, and {name_of(federation.selection)} gives clusters "
             "of clients a model each. Use a selection without clusters."

@@ -81,7 +81,8 @@ class _Maker:
         self.made: dict[str, Simulation] = {}
 
     def simulation(self, experiment: Experiment, seed: int) -> Simulation:
-        same = experiment.model_copy(update={"method": DefaultMethod(solver=experiment.method.solver), "radio": None})
+        method = DefaultMethod.model_validate({"solver": experiment.choice("solver")})
+        same = experiment.model_copy(update={"method": method, "radio": None})
         builder, key = Builder(experiment, self.base), f"{seed} {same.model_dump_json()}"
         with blamed(experiment, self.base):
             if key not in self.made:
@@ -99,7 +100,7 @@ def _rows(simulation: Simulation, rounds: list[int]) -> Iterator[dict[str, Any]]
     assert radio is not None  # `decide` asked for one
     if federation.training_server is not None:
         raise _needs_training(federation.server)
-    if getattr(federation.selection, "reads_updates", False):
+    if federation.traits["selection"].reads_updates:
         raise _needs_training(federation.selection)
     for number in rounds:
         state = replace(start, round=number - 1)

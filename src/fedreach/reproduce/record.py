@@ -20,7 +20,6 @@ from fedreach.reproduce.recipe import Recipe
 DRAWN = {key: words for key, words in WORDS.items() if key != "swing"}
 """Quantities that a figure has panels of, with their titles."""
 OPEN = "What the paper leaves open or is at odds with itself about, and what is done here:"
-SECONDS = 10.0  # between two lines of progress
 SHOWN = 7  # columns of numbers; of more values, so many are shown
 
 
@@ -65,71 +64,73 @@ def record(
     }
 
 
-def write(told: Mapping[str, Any], out: Path) -> None:
+def write(record: Mapping[str, Any], out: Path) -> None:
     """Write ``reproduced.json``, ``numbers.csv`` and ``claims.md``."""
     texts = {
-        "reproduced.json": json.dumps(told, indent=1, ensure_ascii=False, allow_nan=False) + "\n",
-        "numbers.csv": to_csv(told),
-        "claims.md": to_markdown(told),
+        "reproduced.json": json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n",
+        "numbers.csv": to_csv(record),
+        "claims.md": to_markdown(record),
     }
     for name, text in texts.items():
         (out / name).write_text(text, encoding="utf-8", newline="\n")
 
 
-def to_csv(told: Mapping[str, Any]) -> str:
+def to_csv(record: Mapping[str, Any]) -> str:
     """Return the numbers, a line for each method, seed and value."""
-    out, numbers = io.StringIO(), told["numbers"]
+    out, numbers = io.StringIO(), record["numbers"]
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["method", "seed", told["axis"] or "value", *numbers])
-    for method in told["methods"]:
-        for s, seed in enumerate(told["seeds"]):
-            for v, x in enumerate(told["x"]):
+    writer.writerow(["method", "seed", record["axis"] or "value", *numbers])
+    for method in record["methods"]:
+        for s, seed in enumerate(record["seeds"]):
+            for v, x in enumerate(record["x"]):
                 cells = [numbers[quantity][method][s][v] for quantity in numbers]
                 writer.writerow([method, seed, f"{x:g}", *("" if cell is None else f"{cell:.9g}" for cell in cells)])
     return out.getvalue()
 
 
-def to_markdown(told: Mapping[str, Any]) -> str:
+def to_markdown(record: Mapping[str, Any]) -> str:
     """Return claims and numbers as GitHub-flavoured Markdown."""
-    lines = [f"## {told['recipe']}: {told['title']}", "", f"{told['reference']}. {_setting(told)}", ""]
-    if told["claims"]:
-        lines += _markdown(["the paper says", "here", "numbers"], [_claim(claim) for claim in told["claims"]])
-    for title, header, rows in _tables(told):
+    lines = [f"## {record['recipe']}: {record['title']}", "", f"{record['reference']}. {setting(record)}", ""]
+    if record["claims"]:
+        lines += _markdown(["the paper says", "here", "numbers"], [claim_cells(claim) for claim in record["claims"]])
+    for title, header, rows in tables(record):
         lines += [f"**{title}**", "", *_markdown(header, rows)]
-    if told["choices"]:
-        lines += [OPEN, "", *(f"- {choice}" for choice in told["choices"]), ""]
+    if record["choices"]:
+        lines += [OPEN, "", *(f"- {choice}" for choice in record["choices"]), ""]
     return "\n".join(lines)
 
 
-def _setting(told: Mapping[str, Any]) -> str:
-    seeds = len(told["seeds"])
-    said = f"Scale {told['scale']}: {told['rounds']} rounds, {seeds} seed{'s' * (seeds != 1)}."
-    if told["scale"] == "smoke":
+def setting(record: Mapping[str, Any]) -> str:
+    """Return scale, rounds and seeds in a sentence, and what failed."""
+    seeds = len(record["seeds"])
+    said = f"Scale {record['scale']}: {record['rounds']} rounds, {seeds} seed{'s' * (seeds != 1)}."
+    if record["scale"] == "smoke":
         said += " This shows that it runs; the numbers mean little."
-    return said + "".join(f" FAILED: {label}: {cause}" for label, cause in told["failed"].items())
+    return said + "".join(f" FAILED: {label}: {cause}" for label, cause in record["failed"].items())
 
 
-def _claim(claim: Mapping[str, Any]) -> list[str]:
+def claim_cells(claim: Mapping[str, Any]) -> list[str]:
+    """Return what the paper says, whether it holds here, and the numbers."""
     holds = {True: "holds", False: "does not hold", None: "cannot be said"}[claim["holds"]]
     if claim["holds"] is not None and claim["seeds"] > 1:
         holds += f" ({claim['seeds_holding']} of {claim['seeds']} seeds)"
     return [f"... with {claim['instead']}" if claim["instead"] else claim["says"], holds, claim["here"]]
 
 
-def _tables(told: Mapping[str, Any]) -> Iterator[tuple[str, list[str], list[list[str]]]]:
+def tables(record: Mapping[str, Any]) -> Iterator[tuple[str, list[str], list[list[str]]]]:
     """Yield (title, header, rows) of means over seeds: a table a quantity along the axis, else one for all."""
-    x, methods = told["x"], told["methods"]
+    x, methods = record["x"], record["methods"]
     values = {
         quantity: {m: np.array(rows, dtype=np.float64) for m, rows in by_method.items()}
-        for quantity, by_method in told["numbers"].items()
+        for quantity, by_method in record["numbers"].items()
     }
     values = {q: found for q, found in values.items() if any(np.isfinite(rows).any() for rows in found.values())}
-    if not told["axis"]:
+    if not record["axis"]:
         header = ["method", *(WORDS[quantity] for quantity in values)]
         yield "Means over seeds", header, [[m, *(_number(q, values[q][m][:, 0]) for q in values)] for m in methods]
         return
     shown = sorted({round(i) for i in np.linspace(0, len(x) - 1, min(SHOWN, len(x)))})
-    header = [told["axis"], *(f"{x[i]:g}" for i in shown)]
+    header = [record["axis"], *(f"{x[i]:g}" for i in shown)]
     for quantity, found in values.items():
         yield WORDS[quantity], header, [[m, *(_number(quantity, found[m][:, i]) for i in shown)] for m in methods]
 

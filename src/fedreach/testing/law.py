@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from fedreach.arrays import AnyArray
 from fedreach.errors import ConfigError, FedReachError
-from fedreach.federation.traits import FACTS
+from fedreach.federation.traits import FACTS, name_of
 
 NEEDS_LIBRARY = "pip install 'fedreach["
 """What stands in the refusal of a part whose optional library is missing."""
@@ -73,9 +73,8 @@ class Subject:
     @classmethod
     def of(cls, kind: str, part: Any, options: Mapping[str, Any] | None = None, name: str = "") -> Subject:
         """Return the subject for a part that was made with these options."""
-        own = getattr(part, "name", "") if kind in ("selection", "weighting") else ""
         made: Callable[..., Any] = type(part)
-        return cls(kind, name or own or made.__name__, part, partial(made, **(options or {})))
+        return cls(kind, name or name_of(part), part, partial(made, **(options or {})))
 
     def once(self, key: str, work: Callable[[], Any]) -> Any:
         """Return what this work gave when it was first done for this subject."""

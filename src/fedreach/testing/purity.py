@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from fedreach.arrays import AnyArray
-from fedreach.federation.traits import name_of
 from fedreach.federation.values import State
 from fedreach.testing.law import broken, same, told
 
@@ -33,9 +32,12 @@ class Watched:
     def __init__(self, part: Any) -> None:
         self._part = part
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """That of the part, so that its traits are read and its name is told."""
+        return type(self._part)
+
     def __getattr__(self, name: str) -> Any:
-        if name == "name" and not hasattr(self._part, "name"):
-            return name_of(self._part)
         value = getattr(self._part, name)
         if not inspect.ismethod(value):
             return value

@@ -26,6 +26,7 @@ from fedreach.federation.steps import (
     planned,
     play,
 )
+from fedreach.federation.traits import Traits
 from fedreach.federation.values import Reports, State
 from fedreach.federation.weighting import Equal
 from fedreach.testing.worlds import World
@@ -50,7 +51,7 @@ class PlayedRound:
 
 def federation_of(policy: Any, world: World, seed: int = 0) -> Federation:
     """Return a federation of plain parts around a selection policy."""
-    radio = Radio(fading="none") if getattr(policy, "needs_radio", False) else None
+    radio = Radio(fading="none") if Traits.of(policy).needs_radio else None
     return Federation(policy, Equal(), FedAvg(), LocalSGD(), Average(), cohort=world.cohort, seed=seed, radio=radio)
 
 

@@ -5,51 +5,17 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from fedreach import registry
 from fedreach.errors import ConfigError, nearest
-from fedreach.federation.selection import FunctionSelection
-from fedreach.federation.weighting import FunctionWeighting
+from fedreach.federation.traits import kinds_of
 from fedreach.testing.law import NEEDS_LIBRARY, BrokenLaw, Law, Subject, Verdict, judge
 from fedreach.testing.laws.variants import variants
 
 
-class Kind(NamedTuple):
-    """A kind of part: the table of what there is, and the methods by which one is recognised."""
-
-    module: str
-    table: str
-    methods: tuple[str, ...]
-
-
-KINDS: Mapping[str, Kind] = {
-    "selection": Kind("fedreach.federation.selection", "SELECTIONS", ("select", "observe")),
-    "weighting": Kind("fedreach.federation.weighting", "WEIGHTINGS", ("weights",)),
-    "solver": Kind("fedreach.federation.solvers", "SOLVERS", ("correct",)),
-    "server": Kind("fedreach.federation.server", "SERVERS", ("apply",)),
-    "participation": Kind("fedreach.federation.participation", "PARTICIPATIONS", ("available",)),
-    "label_statistics": Kind("fedreach.federation.labels", "LABEL_STATISTICS", ("release",)),
-    "allocation": Kind("fedreach.wireless.allocation.rules", "RULES", ("allocate",)),
-    "measurement": Kind("fedreach.federation.measurements", "MEASUREMENTS", ("measure",)),
-}
-"""What can be verified."""
-
-WRAPPERS = {"selection": FunctionSelection, "weighting": FunctionWeighting}
-
-
-def built_in(kind: str) -> Mapping[str, type]:
-    """Return the built-in parts of a kind by name."""
-    known = KINDS[kind]
-    module = importlib.import_module(known.module)
-    table: Mapping[str, type] | None = getattr(module, known.table, None)
-    if table is None:  # measurements have no names in experiment files
-        classes = [getattr(module, name) for name in getattr(module, "__all__", ())]
-        table = {_snake(cls.__name__): cls for cls in classes if inspect.isclass(cls)}
-    return table
-
-
 def kind_of(thing: Any) -> str:
-    """Return which kind of part this is, by its methods.
+    """Return which kind of part this is, by its methods, or a function's number of arguments.
 
     Raises:
         ConfigError: If it has the methods of no kind.
@@ -59,26 +25,26 @@ def kind_of(thing: Any) -> str:
         >>> kind_of(Equal())
         'weighting'
     """
-    for kind, known in KINDS.items():
-        if all(callable(getattr(thing, method, None)) for method in known.methods):
-            return kind
+    for kind in kinds_of(thing):
+        return kind
     if inspect.isfunction(thing):
         taken = [p.name for p in inspect.signature(thing).parameters.values() if p.default is p.empty]
-        return "weighting" if len(taken) == 1 else "selection"
-    name = getattr(thing, "__name__", type(thing).__name__)
-    methods = "; ".join(f"{kind}: {', '.join(known.methods)}" for kind, known in KINDS.items())
+        wrapped = {kind: row for kind, row in registry.KINDS.items() if row.function}
+        return min(wrapped, key=lambda kind: abs(len(wrapped[kind].handed) - len(taken)))
+    name = thing.__name__ if inspect.isclass(thing) else type(thing).__name__
+    methods = "; ".join(f"{kind}: {', '.join(registry.KINDS[kind].known_by)}" for kind in registry.VERIFIED)
     raise ConfigError(f"{name} has the methods of no kind of part ({methods}). Say which it is meant to be: --kind.")
 
 
 def laws_of(kind: str, as_: Sequence[str] = ()) -> tuple[Law, ...]:
     """Return the laws of a kind, and those of the built-in parts of these names beside them."""
-    if kind not in KINDS:
-        raise ConfigError(f"There is no kind of part {kind!r}.{nearest(kind, KINDS)}")
-    laws = importlib.import_module(f"fedreach.testing.laws.{kind}")
+    if kind not in registry.VERIFIED:
+        raise ConfigError(f"There is no kind of part {kind!r}.{nearest(kind, registry.VERIFIED)}")
+    laws = importlib.import_module(registry.KINDS[kind].laws)
     found: tuple[Law, ...] = laws.LAWS
     for name in as_:
-        if name not in built_in(kind):
-            raise ConfigError(f"There is no {kind} {name!r}.{nearest(name, built_in(kind))}")
+        if name not in registry.table(kind):
+            raise ConfigError(f"There is no {kind} {name!r}.{nearest(name, registry.table(kind))}")
         found += laws.METHOD_LAWS.get(name, ())
     return found
 
@@ -93,7 +59,7 @@ def like(kind: str, part: Any) -> tuple[str, ...]:
         ('scaffold',)
     """
     names = {cls.__name__ for cls in type(part).__mro__}
-    return tuple(name for name, cls in built_in(kind).items() if isinstance(part, cls) or cls.__name__ in names)
+    return tuple(name for name, cls in registry.table(kind).items() if isinstance(part, cls) or cls.__name__ in names)
 
 
 def verdict(
@@ -108,16 +74,18 @@ def verdict(
     """Try a part by the laws of its kind, and of the built-in parts that it stands for.
 
     Args:
-        kind: A key of `KINDS`.
+        kind: One of `fedreach.registry.VERIFIED`.
         part: The part, or a function that selects or weighs.
         as_: Built-in parts whose laws it must keep beside those that `like` finds.
         options: What the part was made with.
         name: What messages call it.
         without: Laws that are left out.
     """
-    if kind in WRAPPERS and inspect.isfunction(part):
-        part = WRAPPERS[kind](part)
-    made_with = {"function": part.function} if isinstance(part, FunctionSelection | FunctionWeighting) else options
+    row = registry.KINDS[kind]
+    wrapper = registry.imported(row.function) if row.function else None
+    if wrapper is not None and inspect.isfunction(part):
+        part = wrapper(part)
+    made_with = {"function": part.function} if wrapper is not None and isinstance(part, wrapper) else options
     subject = Subject.of(kind, part, made_with, name)
     laws = laws_of(kind, tuple(dict.fromkeys([*like(kind, part), *as_])))
     for law in without:
@@ -128,7 +96,7 @@ def verdict(
 
 def verdict_of_built_in(kind: str, name: str) -> Verdict:
     """Try a built-in part with several sets of options; its own laws with the first."""
-    cls = built_in(kind)[name]
+    cls = registry.table(kind)[name]
     laws = 0
     found: list[BrokenLaw] = []
     for i, options in enumerate(variants(kind, name)):
@@ -208,8 +176,3 @@ def check_participation(participation: Any, *, as_: str = "", without: Sequence[
 def check_allocation(rule: Any, *, as_: str = "", without: Sequence[str] = ()) -> None:
     """Check how band and CPU are divided; see `check`."""
     check("allocation", rule, as_=as_, without=without)
-
-
-def _snake(name: str) -> str:
-    """Return a class name as a name in experiment files: ``WLRC`` is ``wlrc``, ``ByGap`` is ``by_gap``."""
-    return name.lower() if name.isupper() else "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")

@@ -26,6 +26,7 @@ from fedreach.engines.protocols import Terms
 from fedreach.errors import ConfigError
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.protocols import LocalSolver
+from fedreach.federation.traits import Traits
 
 CACHE_BYTES = 2_000_000
 """What a group may need in a step; more does not stay in the cache."""
@@ -284,7 +285,7 @@ class _Group:
 
 def leaves_alone(solver: LocalSolver) -> bool:
     """Return whether a solver hands back the very gradient that it is given."""
-    if hasattr(solver, "prepare"):  # it has terms that may change it
+    if Traits.of(solver).keeps_memory:  # it has terms that may change it
         return False
     gradient = torch.ones(1)
     return solver.correct(gradient, torch.ones(1), torch.zeros(1)) is gradient

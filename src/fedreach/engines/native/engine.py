@@ -30,7 +30,7 @@ from fedreach.engines.samples import Samples
 from fedreach.errors import ConfigError, TrainingError
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.protocols import LocalSolver
-from fedreach.federation.traits import is_affine
+from fedreach.federation.traits import Traits
 
 MOST_LAYERS = 32
 """As `model.h` says."""
@@ -61,7 +61,7 @@ class Native(Engine):
         **options: Any,
     ) -> None:
         d = data.dataset
-        if not is_affine(solver):
+        if not Traits.of(solver).affine:
             raise ConfigError(
                 "engine.name = 'native' needs a solver that says `affine = True`, see `LocalSolver`; "
                 f"{type(solver).__name__} does not. Use 'auto'."

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from fedreach.federation.labels.discrete_gaussian import DiscreteGaussian
-from fedreach.federation.labels.discrete_laplace import DiscreteLaplace
-from fedreach.federation.labels.exact import Exact
-from fedreach.federation.labels.released import released_entropy
-from fedreach.federation.labels.secure_sum import SecureSum
+from fedreach.federation.labels.discrete_gaussian import DiscreteGaussian as DiscreteGaussian
+from fedreach.federation.labels.discrete_laplace import DiscreteLaplace as DiscreteLaplace
+from fedreach.federation.labels.exact import Exact as Exact
+from fedreach.federation.labels.released import released_entropy as released_entropy
+from fedreach.federation.labels.secure_sum import SecureSum as SecureSum
+from fedreach.registry import Table
 
-LABEL_STATISTICS: dict[str, type] = {
-    "exact": Exact,
-    "discrete_laplace": DiscreteLaplace,
-    "discrete_gaussian": DiscreteGaussian,
-    "secure_sum": SecureSum,
-}
-
-__all__ = ["LABEL_STATISTICS", "DiscreteGaussian", "DiscreteLaplace", "Exact", "SecureSum", "released_entropy"]
+LABEL_STATISTICS = Table(
+    __name__,
+    exact="exact:Exact",
+    discrete_laplace="discrete_laplace:DiscreteLaplace",
+    discrete_gaussian="discrete_gaussian:DiscreteGaussian",
+    secure_sum="secure_sum:SecureSum",
+)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fedreach.federation.measurements.disagreement import Disagreement
-from fedreach.federation.measurements.wlrc import WLRC
+from fedreach.federation.measurements.disagreement import Disagreement as Disagreement
+from fedreach.federation.measurements.wlrc import WLRC as WLRC
+from fedreach.registry import Table
 
-__all__ = ["WLRC", "Disagreement"]
+MEASUREMENTS = Table(__name__, wlrc="wlrc:WLRC", disagreement="disagreement:Disagreement")

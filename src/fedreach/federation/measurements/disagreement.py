@@ -73,7 +73,7 @@ class Disagreement:
         return "disagreement"
 
     @property
-    def least(self) -> float:
+    def minimum(self) -> float:
         """Eta of a client whose examples the model fits perfectly; less is no eta."""
         perfect = total_disagreement(np.zeros(1), distances(self.radius, self.step))
         return perfect * (1 - 1e-9)  # rounding

@@ -2,57 +2,39 @@
 
 from __future__ import annotations
 
-from fedreach.federation.selection.base import FunctionSelection, Policy
-from fedreach.federation.selection.best_channels import BestChannels
-from fedreach.federation.selection.clustered import Clustered
-from fedreach.federation.selection.convex_hull import ConvexHull
-from fedreach.federation.selection.csra import CSRA
-from fedreach.federation.selection.entropy_topk import EntropyTopK
-from fedreach.federation.selection.full import Full
-from fedreach.federation.selection.hull_distance import HullDistance
-from fedreach.federation.selection.interior import Interior
-from fedreach.federation.selection.kl_filter import KLFilter
-from fedreach.federation.selection.max_similarity import MaxSimilarity
-from fedreach.federation.selection.minimax import Minimax
-from fedreach.federation.selection.power_of_choice import PowerOfChoice
-from fedreach.federation.selection.rademacher import Rademacher
-from fedreach.federation.selection.shared.gradient_table import GradientTable
-from fedreach.federation.selection.uniform import Uniform
+from fedreach.federation.selection.base import FunctionSelection as FunctionSelection
+from fedreach.federation.selection.base import Policy as Policy
+from fedreach.federation.selection.best_channels import BestChannels as BestChannels
+from fedreach.federation.selection.clustered import Clustered as Clustered
+from fedreach.federation.selection.convex_hull import ConvexHull as ConvexHull
+from fedreach.federation.selection.csra import CSRA as CSRA
+from fedreach.federation.selection.entropy_topk import EntropyTopK as EntropyTopK
+from fedreach.federation.selection.full import Full as Full
+from fedreach.federation.selection.hull_distance import HullDistance as HullDistance
+from fedreach.federation.selection.interior import Interior as Interior
+from fedreach.federation.selection.kl_filter import KLFilter as KLFilter
+from fedreach.federation.selection.max_similarity import MaxSimilarity as MaxSimilarity
+from fedreach.federation.selection.minimax import Minimax as Minimax
+from fedreach.federation.selection.power_of_choice import PowerOfChoice as PowerOfChoice
+from fedreach.federation.selection.rademacher import Rademacher as Rademacher
+from fedreach.federation.selection.shared.gradient_table import GradientTable as GradientTable
+from fedreach.federation.selection.uniform import Uniform as Uniform
+from fedreach.registry import Table
 
-SELECTIONS: dict[str, type] = {
-    "uniform": Uniform,
-    "full": Full,
-    "power_of_choice": PowerOfChoice,
-    "entropy_topk": EntropyTopK,
-    "kl_filter": KLFilter,
-    "clustered": Clustered,
-    "rademacher": Rademacher,
-    "minimax": Minimax,
-    "max_similarity": MaxSimilarity,
-    "convex_hull": ConvexHull,
-    "hull_distance": HullDistance,
-    "interior": Interior,
-    "best_channels": BestChannels,
-    "csra": CSRA,
-}
-
-__all__ = [
-    "CSRA",
-    "SELECTIONS",
-    "BestChannels",
-    "Clustered",
-    "ConvexHull",
-    "EntropyTopK",
-    "Full",
-    "FunctionSelection",
-    "GradientTable",
-    "HullDistance",
-    "Interior",
-    "KLFilter",
-    "MaxSimilarity",
-    "Minimax",
-    "Policy",
-    "PowerOfChoice",
-    "Rademacher",
-    "Uniform",
-]
+SELECTIONS = Table(
+    __name__,
+    uniform="uniform:Uniform",
+    full="full:Full",
+    power_of_choice="power_of_choice:PowerOfChoice",
+    entropy_topk="entropy_topk:EntropyTopK",
+    kl_filter="kl_filter:KLFilter",
+    clustered="clustered:Clustered",
+    rademacher="rademacher:Rademacher",
+    minimax="minimax:Minimax",
+    max_similarity="max_similarity:MaxSimilarity",
+    convex_hull="convex_hull:ConvexHull",
+    hull_distance="hull_distance:HullDistance",
+    interior="interior:Interior",
+    best_channels="best_channels:BestChannels",
+    csra="csra:CSRA",
+)

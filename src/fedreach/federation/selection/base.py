@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedreach.arrays import AnyArray, Ints
-from fedreach.federation.traits import no_probe
+from fedreach.federation.traits import name_of, no_probe
 from fedreach.federation.values import NO_STATE, ClientView, Reports, Selection, State
 
 
@@ -51,12 +51,7 @@ class FunctionSelection(Policy):
     @property
     def name(self) -> str:
         """The function's name, for messages."""
-        return getattr(self.function, "__name__", "selection")
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The facts that the function asks of clients."""
-        return tuple(getattr(self.function, "needs", ()))
+        return name_of(self.function)
 
     def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
         """Return what the function chose."""

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from fedreach.federation.server.adaptive import FedAdam, FedYogi
-from fedreach.federation.server.average import Average
-from fedreach.federation.server.safari import Safari
-from fedreach.federation.server.server_only import ServerOnly
-from fedreach.federation.server.torch_optimizer import TorchOptimizer
+from fedreach.federation.server.adaptive import FedAdam as FedAdam
+from fedreach.federation.server.adaptive import FedYogi as FedYogi
+from fedreach.federation.server.average import Average as Average
+from fedreach.federation.server.safari import Safari as Safari
+from fedreach.federation.server.server_only import ServerOnly as ServerOnly
+from fedreach.federation.server.torch_optimizer import TorchOptimizer as TorchOptimizer
+from fedreach.registry import Table
 
-SERVERS: dict[str, type] = {
-    "average": Average,
-    "adam": FedAdam,
-    "yogi": FedYogi,
-    "torch_optim": TorchOptimizer,
-    "safari": Safari,
-    "server_only": ServerOnly,
-}
-
-__all__ = ["SERVERS", "Average", "FedAdam", "FedYogi", "Safari", "ServerOnly", "TorchOptimizer"]
+SERVERS = Table(
+    __name__,
+    average="average:Average",
+    adam="adaptive:FedAdam",
+    yogi="adaptive:FedYogi",
+    torch_optim="torch_optimizer:TorchOptimizer",
+    safari="safari:Safari",
+    server_only="server_only:ServerOnly",
+)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from fedreach.federation.local_sgd import LocalSGD, Schedule
-from fedreach.federation.protocols import LocalSolver, MemorySolver
-from fedreach.federation.solvers.fedavg import FedAvg
-from fedreach.federation.solvers.feddyn import FedDyn
-from fedreach.federation.solvers.fedprox import FedProx
-from fedreach.federation.solvers.scaffold import Scaffold
+from fedreach.federation.local_sgd import LocalSGD as LocalSGD
+from fedreach.federation.local_sgd import Schedule as Schedule
+from fedreach.federation.protocols import LocalSolver as LocalSolver
+from fedreach.federation.protocols import MemorySolver as MemorySolver
+from fedreach.federation.solvers.fedavg import FedAvg as FedAvg
+from fedreach.federation.solvers.feddyn import FedDyn as FedDyn
+from fedreach.federation.solvers.fedprox import FedProx as FedProx
+from fedreach.federation.solvers.scaffold import Scaffold as Scaffold
+from fedreach.registry import Table
 
-SOLVERS: dict[str, type] = {"fedavg": FedAvg, "fedprox": FedProx, "scaffold": Scaffold, "feddyn": FedDyn}
-
-__all__ = [
-    "SOLVERS",
-    "FedAvg",
-    "FedDyn",
-    "FedProx",
-    "LocalSGD",
-    "LocalSolver",
-    "MemorySolver",
-    "Scaffold",
-    "Schedule",
-]
+SOLVERS = Table(
+    __name__,
+    fedavg="fedavg:FedAvg",
+    fedprox="fedprox:FedProx",
+    scaffold="scaffold:Scaffold",
+    feddyn="feddyn:FedDyn",
+)

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-from fedreach.federation.weighting.base import FunctionWeighting, OwnWeight
-from fedreach.federation.weighting.by_examples import ByExamples
-from fedreach.federation.weighting.clip import Clip
-from fedreach.federation.weighting.disagreement import ByDisagreement
-from fedreach.federation.weighting.entropy import ByEntropy
-from fedreach.federation.weighting.equal import Equal
-from fedreach.federation.weighting.mix import Mix
-from fedreach.federation.weighting.product import Product
+from fedreach.federation.weighting.base import FunctionWeighting as FunctionWeighting
+from fedreach.federation.weighting.base import OwnWeight as OwnWeight
+from fedreach.federation.weighting.by_examples import ByExamples as ByExamples
+from fedreach.federation.weighting.clip import Clip as Clip
+from fedreach.federation.weighting.disagreement import ByDisagreement as ByDisagreement
+from fedreach.federation.weighting.entropy import ByEntropy as ByEntropy
+from fedreach.federation.weighting.equal import Equal as Equal
+from fedreach.federation.weighting.mix import Mix as Mix
+from fedreach.federation.weighting.product import Product as Product
+from fedreach.registry import Table
 
-WEIGHTINGS: dict[str, type] = {
-    "by_examples": ByExamples,
-    "equal": Equal,
-    "entropy": ByEntropy,
-    "disagreement": ByDisagreement,
-    "product": Product,
-    "mix": Mix,
-    "clip": Clip,
-}
-
-__all__ = [
-    "WEIGHTINGS",
-    "ByDisagreement",
-    "ByEntropy",
-    "ByExamples",
-    "Clip",
-    "Equal",
-    "FunctionWeighting",
-    "Mix",
-    "OwnWeight",
-    "Product",
-]
+WEIGHTINGS = Table(
+    __name__,
+    by_examples="by_examples:ByExamples",
+    equal="equal:Equal",
+    entropy="entropy:ByEntropy",
+    disagreement="disagreement:ByDisagreement",
+    product="product:Product",
+    mix="mix:Mix",
+    clip="clip:Clip",
+)

@@ -10,7 +10,6 @@ import numpy as np
 
 from fedreach.arrays import Floats
 from fedreach.errors import PartError
-from fedreach.federation.protocols import Measurement
 from fedreach.federation.traits import name_of
 from fedreach.federation.values import Reports, State
 
@@ -57,17 +56,7 @@ class FunctionWeighting:
     @property
     def name(self) -> str:
         """The function's name, for messages."""
-        return getattr(self.function, "__name__", "weighting")
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The facts that the function asks of clients."""
-        return tuple(getattr(self.function, "needs", ()))
-
-    @property
-    def measures(self) -> tuple[Measurement, ...]:
-        """What the function has clients measure."""
-        return tuple(getattr(self.function, "measures", ()))
+        return name_of(self.function)
 
     def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
         """Return the (r,) weights."""

@@ -8,9 +8,9 @@ import numpy as np
 
 from fedreach.arrays import Floats
 from fedreach.errors import ConfigError
-from fedreach.federation.protocols import Measurement, Weighting
+from fedreach.federation.protocols import Weighting
 from fedreach.federation.values import Reports, State
-from fedreach.federation.weighting.nesting import checked_parts, measures_of, needs_of, weights_of
+from fedreach.federation.weighting.nesting import checked_parts, weights_of
 
 
 @dataclass(frozen=True)
@@ -55,16 +55,6 @@ class Clip:
             raise ConfigError(f"Clip.most must be above 0 and at most 1; got {self.most}.")
         if self.times_equal is not None and not self.times_equal >= 1:
             raise ConfigError(f"Clip.times_equal must be at least 1; got {self.times_equal}.")
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The facts that the inner weighting asks of clients."""
-        return needs_of((self.inner,))
-
-    @property
-    def measures(self) -> tuple[Measurement, ...]:
-        """What the inner weighting has clients measure."""
-        return measures_of((self.inner,))
 
     def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
         """Return the (r,) weights."""

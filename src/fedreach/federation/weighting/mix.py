@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedreach.arrays import Floats
-from fedreach.federation.protocols import Measurement, Weighting
+from fedreach.federation.protocols import Weighting
 from fedreach.federation.values import Reports, State
-from fedreach.federation.weighting.nesting import checked_factors, checked_parts, measures_of, needs_of, weights_of
+from fedreach.federation.weighting.nesting import checked_factors, checked_parts, weights_of
 
 
 @dataclass(frozen=True)
@@ -43,16 +43,6 @@ class Mix:
         parts = checked_parts("Mix.parts", self.parts)
         object.__setattr__(self, "parts", parts)
         object.__setattr__(self, "shares", checked_factors("Mix.shares", self.shares, parts))
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The facts that the parts ask of clients."""
-        return needs_of(self.parts)
-
-    @property
-    def measures(self) -> tuple[Measurement, ...]:
-        """What the parts have clients measure."""
-        return measures_of(self.parts)
 
     def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
         """Return the (r,) weights."""

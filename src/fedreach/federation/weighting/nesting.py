@@ -10,7 +10,7 @@ import numpy as np
 from fedreach.arrays import AnyArray, Floats
 from fedreach.errors import ConfigError
 from fedreach.federation.answers import checked_weights
-from fedreach.federation.protocols import Measurement, Weighting
+from fedreach.federation.protocols import Weighting
 from fedreach.federation.values import Reports, State
 
 
@@ -45,16 +45,6 @@ def checked_factors(owner: str, factors: Sequence[float] | None, parts: Sequence
     if not (np.isfinite(found).all() and min(found) >= 0 and max(found) > 0):
         raise ConfigError(f"{owner} must be finite, not negative and not all 0; got {list(found)}.")
     return found
-
-
-def needs_of(parts: Sequence[Weighting]) -> tuple[str, ...]:
-    """Return the facts that the parts ask of clients, each once."""
-    return tuple(dict.fromkeys(fact for part in parts for fact in getattr(part, "needs", ())))
-
-
-def measures_of(parts: Sequence[Weighting]) -> tuple[Measurement, ...]:
-    """Return what the parts have clients measure."""
-    return tuple(measurement for part in parts for measurement in getattr(part, "measures", ()))
 
 
 def weights_of(parts: Mapping[str, Weighting], state: State, reports: Reports) -> tuple[list[Floats], State]:

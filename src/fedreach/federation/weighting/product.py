@@ -9,10 +9,10 @@ import numpy as np
 
 from fedreach.arrays import Floats
 from fedreach.errors import PartError
-from fedreach.federation.protocols import Measurement, Weighting
+from fedreach.federation.protocols import Weighting
 from fedreach.federation.traits import name_of
 from fedreach.federation.values import Reports, State
-from fedreach.federation.weighting.nesting import checked_factors, checked_parts, measures_of, needs_of, weights_of
+from fedreach.federation.weighting.nesting import checked_factors, checked_parts, weights_of
 
 
 @dataclass(frozen=True)
@@ -44,16 +44,6 @@ class Product:
         parts = checked_parts("Product.parts", self.parts)
         object.__setattr__(self, "parts", parts)
         object.__setattr__(self, "exponents", checked_factors("Product.exponents", self.exponents, parts))
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        """The facts that the parts ask of clients."""
-        return needs_of(self.parts)
-
-    @property
-    def measures(self) -> tuple[Measurement, ...]:
-        """What the parts have clients measure."""
-        return measures_of(self.parts)
 
     @property
     def raw(self) -> Callable[[Mapping[str, Floats]], Floats]:

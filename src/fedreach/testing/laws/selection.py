@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fedreach.federation.traits import Traits
 from fedreach.federation.values import ClientView
 from fedreach.streams import generator
 from fedreach.testing.law import Law, Subject, broken, law
@@ -35,7 +36,7 @@ def cohort_size(subject: Subject, given: World) -> None:
 
     A policy with `ignores_cohort` may choose as many as it likes.
     """
-    if getattr(subject.part, "ignores_cohort", False):
+    if Traits.of(subject.part).ignores_cohort:
         return
     for turn in _straight(subject, given):
         wanted = min(given.cohort, turn.reachable)
@@ -100,7 +101,7 @@ def open_about_updates(subject: Subject, given: World) -> None:
 
     Otherwise it would be let into a federation in which the server must see sums only.
     """
-    if getattr(subject.part, "reads_updates", False):
+    if Traits.of(subject.part).reads_updates:
         return
     other = replace(given, direction=-np.roll(given.direction, 1, axis=0))
     for a, b in zip(_straight(subject, given), played(subject.part, other), strict=True):

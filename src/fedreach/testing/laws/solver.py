@@ -12,7 +12,7 @@ from fedreach.arrays import Float32s, Floats
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.participation import Bernoulli
 from fedreach.federation.protocols import MemorySolver
-from fedreach.federation.traits import is_affine
+from fedreach.federation.traits import Traits
 from fedreach.federation.values import Reports, State
 from fedreach.federation.weighting import Equal
 from fedreach.streams import generator
@@ -96,7 +96,7 @@ def the_same_in_torch(subject: Subject, given: Stack) -> None:
 def affine_if_it_says_so(subject: Subject, given: Stack) -> None:
     """A solver that says ``affine = True`` returns g + pull (w - w0) + shift, pull the same for all numbers."""
     solver, none = subject.part, np.zeros_like(given.gradient)
-    if not is_affine(solver):
+    if not Traits.of(solver).affine:
         return
     for number, state in _states(solver, given):
         terms = _terms(solver, given, state)

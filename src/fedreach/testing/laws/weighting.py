@@ -11,6 +11,7 @@ import numpy as np
 from fedreach.arrays import Floats, Ints
 from fedreach.federation.answers import checked_weights
 from fedreach.federation.labels import released_entropy
+from fedreach.federation.traits import Traits
 from fedreach.federation.values import NO_STATE, Reports, State
 from fedreach.federation.weighting import ByEntropy, ByExamples, Equal
 from fedreach.testing.law import Law, Subject, broken, law, must_be_close, same, told
@@ -64,7 +65,7 @@ def going_on_from_a_file(subject: Subject, given: Heard) -> None:
 @law(heard)
 def raw_gives_the_weights(subject: Subject, given: Heard) -> None:
     """Where there is a method `raw`, its numbers divided by their sum are the weights."""
-    if not hasattr(subject.part, "raw"):
+    if not Traits.of(subject.part).own_weight:
         return
     reports = _reports(subject.part, given.rounds[0])
     raw, weights = np.asarray(subject.part.raw(reports.metrics)), _weights(subject.part, reports)
@@ -77,7 +78,7 @@ def raw_gives_the_weights(subject: Subject, given: Heard) -> None:
 @law(heard)
 def raw_is_each_clients_own(subject: Subject, given: Heard) -> None:
     """Each number of `raw` depends on that client's own metrics only, so that the client can compute it alone."""
-    if not hasattr(subject.part, "raw"):
+    if not Traits.of(subject.part).own_weight:
         return
     metrics = _reports(subject.part, given.rounds[0]).metrics
     together = np.asarray(subject.part.raw(metrics))
@@ -100,7 +101,8 @@ LAWS = (
 
 
 def _reports(part: Any, hear: Callable[..., Reports]) -> Reports:
-    return hear(getattr(part, "needs", ()), getattr(part, "measures", ()))
+    traits = Traits.of(part)
+    return hear(traits.needs, traits.measures)
 
 
 def _weights(part: Any, reports: Reports) -> Floats:

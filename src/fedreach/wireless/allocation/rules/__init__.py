@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from fedreach.wireless.allocation.rules.base import AllocationRule
-from fedreach.wireless.allocation.rules.equal import Equal
-from fedreach.wireless.allocation.rules.exact import Exact
-from fedreach.wireless.allocation.rules.greedy import Greedy
-from fedreach.wireless.allocation.rules.random import Random
+from fedreach.registry import Table
+from fedreach.wireless.allocation.rules.base import AllocationRule as AllocationRule
+from fedreach.wireless.allocation.rules.equal import Equal as Equal
+from fedreach.wireless.allocation.rules.exact import Exact as Exact
+from fedreach.wireless.allocation.rules.greedy import Greedy as Greedy
+from fedreach.wireless.allocation.rules.random import Random as Random
 
-RULES: dict[str, type] = {"equal": Equal, "random": Random, "greedy": Greedy, "exact": Exact}
-
-__all__ = ["RULES", "AllocationRule", "Equal", "Exact", "Greedy", "Random"]
+RULES = Table(
+    __name__,
+    equal="equal:Equal",
+    random="random:Random",
+    greedy="greedy:Greedy",
+    exact="exact:Exact",
+)

@@ -1,0 +1,94 @@
+"""``fedreach partition``: who holds what."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fedreach.cli import options
+
+if TYPE_CHECKING:
+    from fedreach.config.sections import Experiment
+    from fedreach.data.federated import FederatedData
+
+
+@click.command(
+    epilog="Examples:\n\n\b\n  fedreach partition\n"
+    "  fedreach partition my.toml --set partition.alpha=0.1 --plot who.svg\n"
+    '  fedreach partition my.toml --save partition.npz     # then: [partition] file = "partition.npz"'
+)
+@options.config
+@options.overrides
+@options.seed
+@click.option("--save", type=options.path, help="Save the partition, to be named by [partition] file.")
+@click.option("--plot", type=options.path, help="Draw who holds what: a path ending in svg, png or pdf.")
+@options.as_json
+def partition(
+    config: Path | None,
+    overrides: tuple[str, ...],
+    seed: int | None,
+    save: Path | None,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """Show who holds what: sizes, label entropy, divergence from the whole, effective classes."""
+    from fedreach.runs.describe import federation_record
+
+    experiment, base = options.load(config, overrides)
+    if seed is not None:
+        experiment = experiment.model_copy(update={"seeds": [seed]})
+    plot_format = options.figure_format(plot)
+    data = options.federated(experiment, base)
+    record = federation_record(data)
+    click.echo(json.dumps(record) if as_json else _text(experiment, data))
+    if save is not None:
+        data.partition.save(save)
+        click.echo(f"Saved {save}", err=as_json)
+    if plot is not None:
+        from fedreach.report import partition_heatmap
+        from fedreach.report import save as save_figure
+
+        figure = partition_heatmap(record["label_counts"], record["participants"], record["unseen"])
+        save_figure(figure, plot.with_suffix(""), plot_format)
+        click.echo(f"Drew {plot}", err=as_json)
+
+
+def _text(experiment: Experiment, data: FederatedData) -> str:
+    """Return the statistics of a partition and, for up to 60 clients, who holds what."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from fedreach.cli import terminal
+    from fedreach.data.partition import statistics
+
+    d = data.dataset
+    stats = statistics(data.partition, d.train_y, d.num_classes)
+    out = StringIO()
+    console = Console(file=out, width=110)
+    console.print(terminal.summary(experiment, data), highlight=False)
+    table = Table("per client", "min", "median", "mean", "max")
+    labels = {
+        "size": "samples",
+        "entropy_nats": "label entropy (nats)",
+        "divergence_nats": "KL to the whole (nats)",
+        "effective_classes": "effective classes",
+    }
+    for key, label in labels.items():
+        spread = stats.summary()[key]
+        table.add_row(label, *(f"{spread[name]:.4g}" for name in ("min", "median", "mean", "max")))
+    console.print(table)
+    if data.num_clients <= 60 and d.num_classes <= 20:
+        counts = data.partition.label_counts(d.train_y, d.num_classes)
+        unseen = set(data.population.unseen.tolist())
+        held = Table("client", "role", *map(str, range(d.num_classes)), "samples", "entropy")
+        for client, row in enumerate(counts):
+            role = "unseen" if client in unseen else "trains"
+            cells = [str(n) if n else "." for n in row]
+            held.add_row(str(client), role, *cells, str(row.sum()), f"{stats.entropy_nats[client]:.2f}")
+        console.print(held)
+    console.print(f"federation {data.digest()}", highlight=False)
+    return out.getvalue().rstrip()

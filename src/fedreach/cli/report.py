@@ -1,0 +1,53 @@
+"""``fedreach report``: table, figures and page from stored rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from fedreach.cli import options
+
+
+@click.command(
+    epilog="Examples:\n\n\b\n  fedreach report runs/digits\n  fedreach report runs/a runs/b --out both --formats svg\n"
+    "  fedreach report runs/digits --json | jq '.methods[].unseen_mean'"
+)
+@click.argument("folders", nargs=-1, required=True, type=options.path)
+@click.option("--out", type=options.path, help="Where to make report/. Default: the first folder.")
+@options.formats
+@click.option("--tensorboard", is_flag=True, help="Also write event files for TensorBoard (extra `tracking`).")
+@options.as_json
+def report(folders: tuple[Path, ...], out: Path | None, formats: str, tensorboard: bool, as_json: bool) -> None:
+    """Make table, figures and page again from the stored rows of comparisons or runs."""
+    out = out or folders[0]
+    write(folders, out, options.figure_formats(formats), as_json)
+    if tensorboard:
+        from fedreach.report.render.tensorboard import write_events
+
+        write_events(folders, out / "report" / "tensorboard")
+        click.echo(f"Event files: {out / 'report' / 'tensorboard'}", err=as_json)
+
+
+def write(folders: Sequence[Path], out: Path, formats: tuple[str, ...], as_json: bool) -> None:
+    """Write the report and print its tables, or its numbers for machines."""
+    from fedreach.report import as_records, terminal_table, terminal_theory, write_report
+
+    written = write_report(folders, out, formats=formats)
+    comparison = written.comparison
+    if as_json:
+        files = [str(path) for path in (written.page, *written.tables, *written.figures)]
+        click.echo(json.dumps({"methods": as_records(comparison), "page": str(written.page), "files": files}))
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False, width=options.width())
+    console.print(terminal_table(comparison, width=console.width))
+    if (theory := terminal_theory(comparison, width=console.width)) is not None:
+        console.print(theory)
+    click.echo(f"\nPage: {written.page}")
+    for kind, paths in (("Tables", written.tables), ("Figures", written.figures)):
+        if paths:
+            click.echo(f"{kind}: {paths[0].parent}/: {', '.join(path.name for path in paths)}")

@@ -1,0 +1,99 @@
+"""``fedreach run``: one federation."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fedreach.cli import options
+from fedreach.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedreach.data.federated import FederatedData
+    from fedreach.engines.parallel.ranks import Ranks
+
+
+@click.command(
+    epilog="Examples:\n\n\b\n  fedreach run\n  fedreach run my.toml --set local.rate=0.05 --seed 3\n"
+    "  fedreach run my.toml --method entropy --out runs/entropy"
+)
+@options.config
+@options.overrides
+@click.option("--method", help="Run the method of this name from [methods.NAME]; default: the parts in [method].")
+@options.seed
+@click.option("--out", type=options.path, help="Run folder. Default: runs/NAME-METHOD-seed-N.")
+@click.option("--resume", is_flag=True, help="Insist on going on: fail where there is no checkpoint.")
+@options.device
+@click.option("--explain", is_flag=True, help="Say which engine trains, and what the others would take.")
+@options.quiet
+@options.as_json
+def run(
+    config: Path | None,
+    overrides: tuple[str, ...],
+    method: str | None,
+    seed: int | None,
+    out: Path | None,
+    resume: bool,
+    device: str | None,
+    explain: bool,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Run one federation.
+
+    Rows are appended to OUT/rounds.jsonl as rounds end. The same command again goes on where it was interrupted,
+    and does nothing where the run is finished. Started by torchrun, all processes share the work of the run.
+    """
+    from fedreach.cli import terminal
+    from fedreach.experiments.run import run as run_one
+    from fedreach.runs.checkpoint import CHECKPOINT
+
+    with _ranks() as ranks:
+        experiment, base = options.load(config, overrides, device)
+        seed = experiment.seeds[0] if seed is None else seed
+        folder = out or Path("runs") / f"{experiment.name}-{method or 'run'}-seed-{seed}"
+        serves = ranks is not None and ranks.rank > 0
+        if resume and not serves and not (folder / CHECKPOINT).exists():
+            raise ConfigError(f"--resume: there is no checkpoint in {folder}. Without --resume the run starts anew.")
+        resolved = experiment.resolved(method)
+        silent = quiet or as_json or serves
+
+        def begin(data: FederatedData) -> None:
+            if not silent:
+                click.echo(terminal.summary(resolved.model_copy(update={"seeds": [seed]}), data), err=True)
+                click.echo(f"  {resolved.rounds} rounds into {folder}", err=True)
+
+        with terminal.run_progress(resolved, quiet=silent) as tell:
+            result = run_one(
+                resolved,
+                seed=seed,
+                folder=folder,
+                base=base,
+                method=method or "run",
+                ranks=ranks,
+                explain=(lambda why: click.echo(f"  {why}", err=True)) if explain and not serves else lambda why: None,
+                begin=begin,
+                tell=tell,
+            )
+    if serves:
+        return
+    last = terminal.last_evaluation(folder)
+    if as_json:
+        click.echo(json.dumps({"folder": str(folder), **result, "last": last}))
+        return
+    click.echo(terminal.sentence(last, result))
+    click.echo(f"Wrote {folder}" + "".join(f"\n      {path}" for path in sorted(folder.glob("[!.]*"))))
+
+
+def _ranks() -> AbstractContextManager[Ranks | None]:
+    """Join the processes that torchrun started for this run; None where this one is alone."""
+    if "RANK" not in os.environ or os.environ.get("WORLD_SIZE", "1") == "1":
+        return nullcontext()
+    from fedreach.engines.parallel.launch import joined
+
+    return joined()

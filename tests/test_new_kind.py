@@ -1,0 +1,215 @@
+"""The recipe for a new kind of part, followed in a copy of the package: its files, one row, one field and one line.
+
+Everything else reads the row: `fedreach list`, `fedreach verify`, experiment files, a run's identity, completion.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import fedreach
+
+PART = '''\
+"""How much of the mean update is followed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from fedreach.arrays import Floats
+from fedreach.registry import Table
+
+
+class Shrinking(Protocol):
+    """Makes the mean update smaller."""
+
+    def shrunk(self, mean_update: Floats) -> Floats:
+        """Return the (p,) step."""
+        ...
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Follow the mean update as it is."""
+
+    def shrunk(self, mean_update):
+        return mean_update
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """Follow a share of the mean update."""
+
+    factor: float = 0.5
+
+    def shrunk(self, mean_update):
+        return self.factor * mean_update
+
+
+SHRINKINGS = Table("fedreach.federation", whole="shrinking:Whole", scaled="shrinking:Scaled")
+'''
+
+LAWS = '''\
+"""Laws of what makes the mean update smaller."""
+
+import numpy as np
+
+from fedreach.testing.law import broken, law
+
+
+@law()
+def never_longer(subject):
+    """The step is no longer than the mean update."""
+    if not np.linalg.norm(subject.part.shrunk(np.ones(3))) <= np.sqrt(3):
+        broken("it is longer", "three ones")
+
+
+LAWS, METHOD_LAWS = (never_longer,), {}
+'''
+
+ROW = """\
+    "shrinking": Kind(
+        "fedreach.federation.shrinking:SHRINKINGS",
+        "fedreach.federation.shrinking:Shrinking",
+        known_by=("shrunk",),
+        path=METHOD,
+        default="whole",
+        laws=f"{LAWS}.shrinking",
+    ),
+"""
+
+MINE = """\
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Doubled:
+    factor: float = 2.0
+
+    def shrunk(self, mean_update):
+        return self.factor * mean_update
+
+
+class Misspelt(Doubled):
+    read_updates = True
+
+
+class Empty:
+    pass
+"""
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def inserted(file: Path, before: str, lines: str) -> None:
+    """Write lines before the one place where this stands."""
+    text = file.read_text(encoding="utf-8")
+    assert text.count(before) == 1, f"{file.name} has changed: name another place for the recipe's line"
+    file.write_text(text.replace(before, lines + before), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Return how to run Python with a copy of the package that has the new kind."""
+    folder = tmp_path_factory.mktemp("kind")
+    package = folder / "src" / "fedreach"
+    shutil.copytree(Path(fedreach.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    (package / "federation" / "shrinking.py").write_text(PART, encoding="utf-8")
+    (package / "testing" / "laws" / "shrinking.py").write_text(LAWS, encoding="utf-8")
+    inserted(package / "registry.py", '    "radio": Kind(', ROW)
+    field = "    shrinking: Shrinking = Whole()\n"
+    inserted(package / "federation" / "federation.py", "\n    def __post_init__", field)
+    imports = "from fedreach.federation.shrinking import Shrinking, Whole\n"
+    inserted(package / "federation" / "federation.py", "from fedreach.federation.traits import", imports)
+    line = "    step = federation.shrinking.shrunk(step)\n"
+    inserted(package / "federation" / "round.py", "    if solver is not None:\n        n = ", line)
+    (folder / "mine.py").write_text(MINE, encoding="utf-8")
+    (folder / "x.toml").write_text('[methods.a]\n[methods.b]\nshrinking = "scaled"\n', encoding="utf-8")
+
+    def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONPATH": str(folder / "src"), **variables}
+        command = [sys.executable, *arguments]
+        return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+    return run
+
+
+def test_it_is_listed_and_completed(python: Run) -> None:
+    told = json.loads(python("-m", "fedreach", "list", "shrinking", "--json").stdout)
+    assert [(entry["name"], entry["options"]) for entry in told] == [("whole", {}), ("scaled", {"factor": 0.5})]
+    script = "from fedreach.cli import main; main(prog_name='fedreach')"
+    for words in ("fedreach list shr", "fedreach verify --kind shr"):
+        number = str(len(words.split()) - 1)
+        done = python("-c", script, _FEDREACH_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=number)
+        assert done.stdout.strip() == "plain,shrinking", done.stderr
+
+
+def test_it_is_verified(python: Run) -> None:
+    right = python("-m", "fedreach", "verify", "scaled")
+    assert (right.returncode, right.stdout.split()[:4]) == (0, ["shrinking", "scaled", "1", "laws"])
+    wrong = python("-m", "fedreach", "verify", "mine.py:Doubled")  # whose kind is seen from its method
+    assert wrong.returncode == 1
+    assert 'mine.py:Doubled breaks the law "never longer": The step is no longer than the mean update.' in wrong.stdout
+
+
+def test_an_experiment_may_name_it_and_is_told_what_is_wrong(python: Run) -> None:
+    script = """
+from pathlib import Path
+from fedreach.config.load import load
+from fedreach.config.user_code import identity
+from fedreach.errors import FedReachError
+
+file = Path("x.toml")
+e = load(file, ["method.shrinking={name='mine.py:Doubled',factor=0.5}"])
+print(e.choice("shrinking").options, e.resolved("b").choice("shrinking").name)
+about = identity(e.resolved("a"), 0, "a", Path())
+print(about["config"]["method"]["shrinking"], list(about["code"]))
+print(load(file).model_dump()["method"]["shrinking"])
+for wrong in ("shrinkin=scaled", "shrinking=scale", "shrinking.facto=1.0", "shrinking={name='scaled',factor='a'}",
+              "shrinking='mine.py:Empty'", "shrinking='mine.py:Misspelt'"):
+    try:
+        load(file, ["method.shrinking=scaled", "method." + wrong])
+    except FedReachError as error:
+        print(error)
+"""
+    done = python("-c", script)
+    options, settings, default, *refused = done.stdout.splitlines()
+    assert options == "{'factor': 0.5} scaled", done.stderr
+    assert settings == "{'name': 'mine.py:Doubled', 'factor': 0.5} ['mine.py:Doubled']"
+    assert default == "{'name': 'whole'}"
+    text = " ".join(refused)
+    for rule in (
+        "method.shrinkin: unknown key. Did you mean 'shrinking'?",
+        "method.shrinking.name: there is no shrinking 'scale'. Did you mean 'scaled'?",
+        "method.shrinking.facto: shrinking 'scaled' has no such option. Did you mean 'factor'?",
+        "method.shrinking.factor: must be a number; got 'a'",
+        "'mine.py:Empty' must have all of fedreach.federation.shrinking.Shrinking; shrunk missing.",
+        "`read_updates` is no trait of Misspelt; did you mean `reads_updates`?",
+    ):
+        assert rule in text, rule
+
+
+def test_a_round_follows_it(python: Run) -> None:
+    script = """
+from dataclasses import replace
+import numpy as np
+from fedreach.federation.shrinking import Scaled
+from fedreach.testing.problems import tiny_simulation
+
+whole = tiny_simulation()
+half = replace(whole, federation=replace(whole.federation, shrinking=Scaled(0.5)))
+start = whole.start().params
+full, less = (simulation.step(simulation.start()).state.params - start for simulation in (whole, half))
+print(np.allclose(less, full / 2, atol=1e-6), bool(abs(full).max() > 0))
+"""
+    done = python("-c", script)
+    assert done.stdout.split() == ["True", "True"], done.stderr
