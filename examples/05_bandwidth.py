@@ -57,5 +57,5 @@ for rule in (Exact(), Equal(), ByNeed()):
     state, seconds, joules = simulation.start(), 0.0, 0.0
     for _ in range(20):
         state, report, _ = simulation.step(state)
-        seconds, joules = seconds + report.spending.seconds, joules + report.spending.joules
+        seconds, joules = seconds + report.cost.seconds, joules + report.cost.joules
     print(f"{type(rule).__name__:7s} 20 rounds in {seconds:6.2f} s with {joules:6.2f} J")

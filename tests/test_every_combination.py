@@ -23,7 +23,7 @@ from fedreach.federation.selection import SELECTIONS
 from fedreach.federation.server import SERVERS
 from fedreach.federation.solvers import SOLVERS
 from fedreach.federation.state import FederationState
-from fedreach.federation.values import RoundReport
+from fedreach.federation.values import RoundResult
 from fedreach.federation.weighting import WEIGHTINGS
 from fedreach.models import build
 from fedreach.simulation.simulation import Simulation
@@ -85,7 +85,7 @@ def run(kind: type[Engine], selection: str, weighting: str, solver: str, server:
     return simulation, state, reports
 
 
-def check(simulation: Simulation, state: FederationState, reports: list[RoundReport]) -> None:
+def check(simulation: Simulation, state: FederationState, reports: list[RoundResult]) -> None:
     assert state.round == ROUNDS
     served = state.served(simulation.federation)
     assert np.isfinite(served).all()
@@ -96,8 +96,8 @@ def check(simulation: Simulation, state: FederationState, reports: list[RoundRep
         json.dumps([report.cohort, report.weights, dict(report.metrics)], allow_nan=False)
         assert len(report.cohort) + len(report.lost) <= (PARTICIPANTS if everybody else COHORT)
         assert not set(report.cohort) & set(report.lost)
-        assert 0 <= report.spending.probe_seconds <= report.spending.seconds < np.inf
-        assert 0 <= report.spending.probe_joules <= report.spending.joules < np.inf
+        assert 0 <= report.cost.probe_seconds <= report.cost.seconds < np.inf
+        assert 0 <= report.cost.probe_joules <= report.cost.joules < np.inf
         if report.cohort:
             assert sum(report.weights) == pytest.approx(1.0)
             assert report.bytes_down > 0

@@ -125,11 +125,11 @@ def test_a_lost_reply_costs_a_download_and_changes_nothing_else():
     state, seen = simulation.start(), set()
     for _ in range(12):
         done = simulation.step(state)
-        lost = done.report.lost
+        lost = done.result.lost
         assert set(lost.values()) <= {"its reply did not arrive"}
-        assert len(done.report.cohort) + len(lost) == 4
-        assert done.report.bytes_down == 4 * MODEL
-        assert done.report.bytes_up == (4 - len(lost)) * REPORT
+        assert len(done.result.cohort) + len(lost) == 4
+        assert done.result.bytes_down == 4 * MODEL
+        assert done.result.bytes_up == (4 - len(lost)) * REPORT
         ids = list(lost)
         np.testing.assert_array_equal(done.state.loss[ids], state.loss[ids])
         seen.add(len(lost))
@@ -163,7 +163,7 @@ def test_a_client_that_measures_no_number_is_named():
     simulation = changed(tiny_simulation(), selection=Full(), weighting=ByBroken())
     with pytest.raises(TrainingError, match="Client 2 failed in round 1: its 'broken' is not finite"):
         simulation.step(simulation.start())
-    report = replace(simulation, drop_failing=True).step(simulation.start()).report
+    report = replace(simulation, drop_failing=True).step(simulation.start()).result
     assert report.cohort == (0, 1, 3)
     assert report.lost == {2: "its 'broken' is not finite"}
     sizes = tiny_data().train.sizes[[0, 1, 3]]

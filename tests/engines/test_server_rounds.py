@@ -48,7 +48,7 @@ def test_safari_gives_the_golden_numbers():
         done = simulation.step(state)
         state = done.state
         np.testing.assert_allclose(state.params, params, rtol=0, atol=1e-6)
-        assert done.report.by_server == (number == 1)
+        assert done.result.by_server == (number == 1)
     assert Coins.coins == []
 
 

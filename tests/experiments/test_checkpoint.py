@@ -70,9 +70,9 @@ def test_of_a_large_table_a_checkpoint_writes_what_changed(store, monkeypatch):
     assert (store.path / CHECKPOINT).stat().st_size < 4 * row + 4000  # nothing as long as the model but the model
     done = simulation.step(state)
     checkpoint.save(store, snapshot_of(done.state))
-    assert (store.path / ROWS).stat().st_size == (clients + len(done.report.cohort)) * row
+    assert (store.path / ROWS).stat().st_size == (clients + len(done.result.cohort)) * row
     checkpoint.save(store, snapshot_of(done.state))
-    assert (store.path / ROWS).stat().st_size == (clients + len(done.report.cohort)) * row
+    assert (store.path / ROWS).stat().st_size == (clients + len(done.result.cohort)) * row
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

@@ -106,7 +106,7 @@ def test_scaffolds_c_is_the_mean_of_the_clients_control_variates_whoever_replies
     for _ in range(30):
         done = simulation.step(state)
         state = done.state
-        seen.add((len(done.report.cohort), len(done.report.lost)))
+        seen.add((len(done.result.cohort), len(done.result.lost)))
         if state.solver[0]:
             mean = state.memory.read(np.arange(2)).mean(axis=0)
             np.testing.assert_allclose(state.solver[0]["c"], mean, rtol=0, atol=1e-5)
@@ -197,7 +197,7 @@ def test_memory_is_kept_by_client_and_not_by_place_in_the_cohort():
     for _ in range(4):
         done = simulation.step(state)
         state = done.state
-        for client, update in zip(done.report.cohort, done.update, strict=True):
+        for client, update in zip(done.result.cohort, done.update, strict=True):
             moved[client] += update
     np.testing.assert_allclose(state.memory.read(np.arange(2)), moved, rtol=0, atol=TOLERANCE)
 
@@ -225,7 +225,7 @@ def test_a_server_rate_scales_scaffolds_step():
 def test_bytes_count_the_control_variates():
     # 2 numbers a model, 2 clients. SCAFFOLD: model and c down, update and change of c_i up, with 2 scalars each.
     scaffold, feddyn, fedavg = (
-        two_quadratics(s).step(two_quadratics(s).start()).report for s in (Scaffold(), FedDyn(), FedAvg())
+        two_quadratics(s).step(two_quadratics(s).start()).result for s in (Scaffold(), FedDyn(), FedAvg())
     )
     assert (scaffold.bytes_down, scaffold.bytes_up) == (2 * 4 * 4, 2 * (4 + 2) * 4)
     assert (feddyn.bytes_down, feddyn.bytes_up) == (fedavg.bytes_down, fedavg.bytes_up) == (2 * 2 * 4, 2 * (2 + 2) * 4)

@@ -1,6 +1,6 @@
 """A weighted mean of which the server sees two sums only."""
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -19,9 +19,10 @@ from fedreach.federation.aggregation.secure_sum import (
     share,
     weighted_mean_of_shares,
 )
-from fedreach.federation.labels import SecureSum
+from fedreach.federation.labels import Exact, SecureSum
 from fedreach.federation.round import conclude_round
-from fedreach.federation.values import Selection
+from fedreach.federation.selection.base import Policy
+from fedreach.federation.values import Probe, Selection
 from fedreach.federation.weighting import (
     ByDisagreement,
     ByEntropy,
@@ -33,6 +34,7 @@ from fedreach.federation.weighting import (
     Product,
 )
 from fedreach.streams import generator
+from fedreach.testing.problems import tiny_simulation
 
 from .small import D, federation, make_reports, make_view, start
 
@@ -181,3 +183,122 @@ def test_the_model_is_that_of_a_server_that_sees_the_weights(weighting):
 def test_a_weighting_that_compares_clients_is_refused(weighting):
     with pytest.raises(ConfigError, match="each client must know its own weight"):
         replace(federation(weighting=weighting), label_statistics=SecureSum())
+
+
+# --------------------------------------------------------------------------------------- what a policy may look at
+
+
+@dataclass(frozen=True)
+class Curious(Policy):
+    """Chooses everybody, and keeps whatever it is shown."""
+
+    seen: list = field(default_factory=list)
+    asks: str | None = None
+
+    def init(self, view):
+        self.seen.append(view)
+        return {}
+
+    def probe(self, state, view, k, rng):
+        self.seen.append(view)
+        return None if self.asks is None else Probe(view.ids, self.asks)
+
+    def select(self, state, view, k, rng):
+        self.seen.append(view)
+        return Selection(view.ids[:k])
+
+    def observe(self, state, reports):
+        self.seen.append(reports)
+        return state
+
+
+def changed(simulation, **parts):
+    return replace(simulation, federation=replace(simulation.federation, **parts))
+
+
+def under_a_sum(selection, weighting=None):
+    weighting = weighting or Product((ByEntropy(), ByDisagreement()))
+    return changed(tiny_simulation(), selection=selection, weighting=weighting, label_statistics=SecureSum(), cohort=3)
+
+
+def test_a_policy_in_the_simulator_sees_no_more_than_a_real_server_would():
+    policy = Curious(asks="loss")
+    simulation = under_a_sum(policy)
+    before = simulation.start()
+    done = simulation.step(before)
+    *views, reports = policy.seen
+    assert len(views) == 3  # init, probe, select
+    assert all(view.label_entropy is None and view.label_counts is None for view in views)
+    assert not np.isnan(views[-1].loss).any()  # losses are told openly
+    assert (reports.update.shape, set(reports.metrics)) == ((3, 0), {"num_examples", "loss"})
+    assert reports.label_counts is reports.note is reports.steps is None
+    step = (done.state.params - before.params).astype(np.float64)
+    np.testing.assert_allclose(reports.secure_mean, step, atol=1e-6)
+    assert done.update.shape == (3, len(step))  # the simulator itself knows everything
+    assert set(done.result.metrics) == {"loss", "disagreement"}
+
+
+def test_a_policy_in_the_open_sees_what_it_always_saw():
+    policy = Curious()
+    simulation = changed(tiny_simulation(), selection=policy, weighting=ByEntropy(), cohort=3)
+    done = simulation.step(simulation.start())
+    *views, reports = policy.seen
+    assert all(view.label_entropy is not None for view in views)
+    assert reports.update.tobytes() == done.update.tobytes()
+
+
+@dataclass(frozen=True)
+class LooksAtUpdates(Curious):
+    def observe(self, state, reports):
+        return {"largest": np.abs(reports.update[:, 0])}
+
+
+@dataclass(frozen=True)
+class LooksAtEntropies(Curious):
+    def select(self, state, view, k, rng):
+        return Selection(view.ids[view.label_entropy.argsort()[:k]])
+
+
+@dataclass(frozen=True)
+class LooksAtMeasurements(Curious):
+    def observe(self, state, reports):
+        return {"disagreement": reports.metrics["disagreement"]}
+
+
+@pytest.mark.parametrize(
+    ("policy", "error"),
+    [(LooksAtUpdates, IndexError), (LooksAtEntropies, AttributeError), (LooksAtMeasurements, KeyError)],
+)
+def test_a_policy_that_looks_at_single_clients_without_saying_so_fails_in_the_simulator(policy, error):
+    simulation = under_a_sum(policy())
+    with pytest.raises(error):
+        simulation.step(simulation.start())
+    in_the_open = changed(simulation, label_statistics=Exact())
+    assert len(in_the_open.step(in_the_open.start()).result.cohort) == 3
+
+
+def test_a_probe_for_updates_is_refused_where_the_server_sees_sums_only():
+    simulation = under_a_sum(Curious(asks="update"))
+    with pytest.raises(PartError, match=r"Curious\.probe must ask for losses where SecureSum hides .*asks for updates"):
+        simulation.step(simulation.start())
+
+
+def test_a_policy_that_measures_single_clients_is_refused():
+    measuring = type("Measuring", (Curious,), {"measures": ByDisagreement().measures})
+    with pytest.raises(ConfigError, match="Measuring looks at single clients' labels or updates, or measures them"):
+        under_a_sum(measuring())
+
+
+def test_each_cluster_of_clients_gets_the_mean_of_its_own_sum():
+    class Halves(Curious):
+        def clusters(self, state):
+            return np.array([0, 0, 1, 1])
+
+    simulation = changed(under_a_sum(Halves(), ByExamples()), cohort=4)
+    middle = simulation.step(simulation.start()).state
+    done = simulation.step(middle)
+    sizes = simulation.first_view.num_examples.astype(float)
+    for model, mine in ((0, [0, 1]), (1, [2, 3])):
+        mean = weighted_mean_of_shares(sizes[mine], done.update[mine])
+        after = (middle.models[model] + mean).astype(np.float32)
+        np.testing.assert_allclose(done.state.models[model], after, rtol=1e-6, atol=1e-7)

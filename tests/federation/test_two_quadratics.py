@@ -79,7 +79,7 @@ def test_the_aggregate_of_one_participant_is_its_model(client, local):
     only = FunctionSelection(lambda view, k, rng: [client])
     simulation = replace(simulation, federation=replace(simulation.federation, selection=only))
     done = simulation.step(simulation.start())
-    assert done.report.weights == (1.0,)
+    assert done.result.weights == (1.0,)
     np.testing.assert_array_max_ulp(done.state.params, simulation.start().params + done.update[0], maxulp=1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ pytest.importorskip("flwr")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 
 from fedreach.errors import ConfigError
+from fedreach.federation.selection.base import Policy
+from fedreach.federation.values import ClientView, Probe, Reports, Selection, State
 from fedreach.flower import FlowerExperiment
 from fedreach.flower.masks import new_private_key, pad, public_key
 from fedreach.report.figures import gallery
@@ -149,3 +152,51 @@ def test_a_solver_for_which_the_server_looks_at_updates_is_refused(setup: Flower
         FlowerExperiment(setup.base / "tiny.toml", overrides=(*SECURE, "method.solver=scaffold")).strategy(
             tmp_path / "flower"
         )
+
+
+class Curious(Policy):
+    """Chooses the first k, asks all for their losses, and keeps whatever it is shown."""
+
+    def __init__(self) -> None:
+        self.seen: list[ClientView | Reports] = []
+
+    def probe(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Probe:
+        return Probe(view.ids)
+
+    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
+        self.seen.append(view)
+        return Selection(view.ids[:k])
+
+    def observe(self, state: State, reports: Reports) -> State:
+        self.seen.append(reports)
+        return state
+
+
+def test_a_policy_sees_here_what_it_sees_in_the_simulator_bit_for_bit(setup: FlowerExperiment, tmp_path: Path) -> None:
+    here, there = Curious(), Curious()
+    made = setup.simulation
+    simulated = replace(made, federation=replace(made.federation, selection=there))
+    state = simulated.start()
+    for _ in range(simulated.rounds):
+        state = simulated.step(state).state
+    setup.simulation = replace(made, federation=replace(made.federation, selection=here))
+    setup.strategy(tmp_path / "flower", timeout=5).run(InProcess(setup.client_app(), range(8)))
+    assert len(here.seen) == len(there.seen) == 2 * simulated.rounds
+    for ours, theirs in zip(here.seen, there.seen, strict=True):
+        for one in fields(ours):
+            if one.name in ("lost", "radio", "probe"):
+                continue
+            mine, other = getattr(ours, one.name), getattr(theirs, one.name)
+            if one.name == "metrics":
+                assert list(mine) == list(other) == ["num_examples", "loss"]
+                mine, other = np.array(list(mine.values())), np.array(list(other.values()))
+            assert type(mine) is type(other), one.name
+            np.testing.assert_array_equal(mine, other, err_msg=one.name)
+
+
+def test_clusters_are_refused_as_there_is_one_sum(setup: FlowerExperiment, tmp_path: Path) -> None:
+    clustering = type("Clustering", (Curious,), {"clusters": lambda self, state: np.zeros(5, np.int64)})
+    made = setup.simulation
+    setup.simulation = replace(made, federation=replace(made.federation, selection=clustering()))
+    with pytest.raises(ConfigError, match="one sum over the whole cohort, and Clustering gives clusters"):
+        setup.strategy(tmp_path / "flower")

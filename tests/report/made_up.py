@@ -15,7 +15,7 @@ import numpy as np
 from torch import nn
 
 from fedreach.federation.state import FederationState
-from fedreach.federation.values import RoundReport, Spending
+from fedreach.federation.values import RoundResult, RoundCost
 from fedreach.models.flat import Layout
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.recorder import Evaluated, Recorder
@@ -112,7 +112,7 @@ def write_run(
             if measured:
                 metrics |= {"disagreement": tuple((1.5 + 0.01 * (ids % 7)).tolist()), "wlrc": (0.03,) * len(ids)}
             probe = 4 * len(participants) if choice else 0
-            report = RoundReport(
+            report = RoundResult(
                 cohort=tuple(ids.tolist()),
                 weights=tuple((w / w.sum()).tolist()),
                 lost={},
@@ -121,7 +121,7 @@ def write_run(
                 bytes_up=19_000 * len(ids) + probe,
                 probe_bytes=probe,
                 metrics=metrics,
-                spending=None if radio is None else _spending(ids, radio, choice, np.random.default_rng([r, seed])),
+                cost=None if radio is None else _spending(ids, radio, choice, np.random.default_rng([r, seed])),
             )
             snapshot, row = recorder.after(snapshot, replace(STATE, round=r), report)
             timing = Timing(round=r, train_seconds=0.006, evaluate_seconds=0.002)
@@ -133,7 +133,7 @@ def write_run(
     return path
 
 
-def _spending(ids: np.ndarray, radio: str, probes: bool, rng: np.random.Generator) -> Spending:
+def _spending(ids: np.ndarray, radio: str, probes: bool, rng: np.random.Generator) -> RoundCost:
     k = len(ids)
     share = rng.dirichlet(np.full(k, 0.3)) + 1e-3 if radio == "random" else np.ones(k)
     share /= share.sum()
@@ -146,7 +146,7 @@ def _spending(ids: np.ndarray, radio: str, probes: bool, rng: np.random.Generato
     compute = cycles / hertz
     sending, computing = 0.2 * upload, 1e-27 * cycles * hertz**2
     probe_seconds, probe_joules = (0.4, 0.3) if probes else (0.0, 0.0)
-    return Spending(
+    return RoundCost(
         seconds=float((upload + compute).max()) + probe_seconds,
         joules=float((sending + computing).sum()) + probe_joules,
         probe_seconds=probe_seconds,

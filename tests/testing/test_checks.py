@@ -28,7 +28,7 @@ from fedreach.testing import (
 )
 from fedreach.testing.law import Subject, judge
 from fedreach.testing.laws import selection as selection_laws
-from fedreach.testing.rounds import play
+from fedreach.testing.rounds import played
 from fedreach.testing.worlds import heard, worlds
 
 EVERYTHING = [(kind, name) for kind in registry.VERIFIED for name in registry.table(kind)]
@@ -207,11 +207,11 @@ def test_parts_are_tried_on_inconvenient_federations():
 
 def test_rounds_are_played_as_in_a_simulation():
     (six, *_) = worlds()
-    turns = play(Minimax(), six)
+    turns = played(Minimax(), six)
     assert turns[0].asked == tuple(range(6))  # everybody is asked for an update once
     assert [turn.asked for turn in turns[1:]] == [()] * 3
     assert all(len(turn.chosen) == 2 for turn in turns)
-    assert turns == play(Minimax(), six)
+    assert turns == played(Minimax(), six)
 
 
 def test_a_renamed_client_takes_everything_along():

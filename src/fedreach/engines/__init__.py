@@ -8,7 +8,7 @@ from fedreach.engines.engine import Engine
 from fedreach.engines.native import Native
 from fedreach.engines.sequential import Sequential
 from fedreach.engines.stacked import Compiled, Stacked
-from fedreach.federation.values import Trained
+from fedreach.federation.values import LocalUpdates
 
 __all__ = [
     "ENGINES",
@@ -16,10 +16,10 @@ __all__ = [
     "Choice",
     "Compiled",
     "Engine",
+    "LocalUpdates",
     "Native",
     "Sequential",
     "Stacked",
-    "Trained",
     "build_engine",
     "choose",
 ]

@@ -23,7 +23,7 @@ from fedreach.errors import ConfigError
 from fedreach.federation.aggregation.mean import BLOCK, finite_rows, weighted_sum
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.protocols import LocalSolver
-from fedreach.federation.values import LocalOutputs, Trained
+from fedreach.federation.values import LocalOutputs, LocalUpdates
 from fedreach.models.flat import Layout, bind, flatten
 from fedreach.streams import torch_seed
 
@@ -124,7 +124,7 @@ class Engine(ABC):
         round_: int,
         rate: float,
         terms: Mapping[str, Float32s] = MappingProxyType({}),
-    ) -> Trained:
+    ) -> LocalUpdates:
         """Train each client of `ids` from the `broadcast` (d,) vector with step size `rate`.
 
         `terms` is what the solver's `prepare` returned for these clients.
@@ -138,7 +138,7 @@ class Engine(ABC):
             trained = workers.map("train_part", groups, start, ids, round_, rate, update, rows)
         for group, found in zip(groups, trained, strict=True):
             loss[group], steps[group], finite[group] = found
-        return Trained(update, loss, steps, self.layout.num_trainable, finite)
+        return LocalUpdates(update, loss, steps, self.layout.num_trainable, finite)
 
     def train_part(
         self,

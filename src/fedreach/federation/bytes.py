@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from fedreach.federation.federation import Federation
 from fedreach.federation.values import ClientView, Reports, Selection
-
-if TYPE_CHECKING:
-    from fedreach.federation.federation import Federation
 
 BYTES_PER_NUMBER = 4
 REPORT_SCALARS = 2  # a report carries num_examples and loss beside the update and what was measured

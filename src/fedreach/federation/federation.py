@@ -65,9 +65,11 @@ class Federation:
     def _refuse_what_sees_single_clients(self) -> None:
         hidden = f"{name_of(self.label_statistics)} shows the server sums only"
         for kind, traits in self.traits.items():  # what a weighting needs, each client knows of itself
-            if traits.reads_updates or (traits.needs and kind != "weighting"):
-                part = name_of(getattr(self, kind))
-                raise ConfigError(f"{hidden}, but {part} looks at single clients' labels or updates.")
+            if traits.reads_updates or (kind != "weighting" and (traits.needs or traits.measures)):
+                raise ConfigError(
+                    f"{hidden}, but {name_of(getattr(self, kind))} looks at single clients' labels or updates, or "
+                    "measures them."
+                )
         if not self.traits["weighting"].own_weight:
             raise ConfigError(
                 f"{hidden}, so that each client must know its own weight; {name_of(self.weighting)} compares clients. "

@@ -1,8 +1,4 @@
-"""START HERE: one federated round as values, protocols and four pure functions.
-
-```
-view -> plan_probe -> (answers enter the view) -> plan_round -> [clients train] -> conclude_round -> new state
-```
+"""The decisions of a round as pure functions; `fedreach.federation.steps` says in which order they are taken.
 
 A *part* (selection, weighting, solver, server step) is a frozen dataclass of hyper-parameters. What changes during
 a run is its `State`, which comes in and goes out, so saving the states saves the run. Nothing here imports torch:
@@ -13,22 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import cast
 
 import numpy as np
 
 from fedreach.arrays import Bools, Float32s, Floats
 from fedreach.errors import PartError
 from fedreach.federation.aggregation.mean import weighted_sum
-from fedreach.federation.aggregation.secure_sum import weighted_mean_of_shares
 from fedreach.federation.answers import check_type, checked_allocation, checked_ids, checked_weights
 from fedreach.federation.bytes import count_bytes
 from fedreach.federation.federation import Federation
-from fedreach.federation.protocols import ClientsOwn
-from fedreach.federation.state import FederationState, _clustered
-from fedreach.federation.time_energy import spend
+from fedreach.federation.state import FederationState, reclustered
+from fedreach.federation.time_energy import round_cost
 from fedreach.federation.traits import name_of
-from fedreach.federation.values import ClientView, Probe, Reports, RoundReport, Selection, Spending, State
+from fedreach.federation.values import ClientView, Probe, Reports, RoundCost, RoundResult, Selection, State
+from fedreach.federation.visible import visible_reports, visible_view
 from fedreach.streams import generator
 
 
@@ -46,10 +40,15 @@ def plan_probe(federation: Federation, state: FederationState, view: ClientView)
     if k == 0:
         return None
     rng = generator(federation.seed, "probe", state.round + 1)
-    probe = federation.selection.probe(state.selection, view, k, rng)
+    probe = federation.selection.probe(state.selection, visible_view(federation, view), k, rng)
     if probe is None:
         return None
     check_type(federation.selection, "probe", probe, Probe)
+    if probe.asks == "update" and federation.label_statistics.only_sum:
+        raise PartError(
+            f"{name_of(federation.selection)}.probe must ask for losses where {name_of(federation.label_statistics)} "
+            "hides single clients' updates; it asks for updates. Choose another selection, or let the server see them."
+        )
     return replace(probe, ids=checked_ids(federation.selection, "probe", probe.ids, view))
 
 
@@ -65,7 +64,7 @@ def plan_round(federation: Federation, state: FederationState, view: ClientView)
     if k == 0:
         return Selection(np.empty(0, np.int64))
     rng = generator(federation.seed, "select", state.round + 1)
-    chosen = policy.select(state.selection, view, k, rng)
+    chosen = policy.select(state.selection, visible_view(federation, view), k, rng)
     check_type(policy, "select", chosen, Selection)
     ids = checked_ids(policy, "select", chosen.ids, view)
     if len(ids) > k and not federation.traits["selection"].ignores_cohort:
@@ -86,7 +85,7 @@ def conclude_round(
     selection: Selection,
     reports: Reports,
     summed: Callable[[Floats, Float32s], Floats] | None = None,
-) -> tuple[FederationState, RoundReport]:
+) -> tuple[FederationState, RoundResult]:
     """Weigh the reports, take the server step and return the new state with the row of the round.
 
     Implements ``x <- server(x, sum_i w_i update_i)``, for each model with the clients that train it. With no report
@@ -97,13 +96,14 @@ def conclude_round(
     """
     d = state.models.shape[1]
     down, up, probe_bytes = count_bytes(federation, state.round + 1, view, selection, reports, d)
-    spending = spend(federation, view, selection, d)
+    cost = round_cost(federation, view, selection, d)
     loss = np.where(view.probed & ~np.isnan(view.loss), view.loss, state.loss)
-    observed = federation.selection.observe(state.selection, reports)
+    seen = visible_reports(federation, reports)
+    observed = federation.selection.observe(state.selection, seen)
     if len(reports.ids) == 0:
         state = replace(state, round=state.round + 1, loss=loss, selection=observed)
-        return _clustered(federation, state), RoundReport(
-            (), (), reports.lost, None, down, up, probe_bytes, remark=selection.remark, spending=spending
+        return reclustered(federation, state), RoundResult(
+            (), (), reports.lost, None, down, up, probe_bytes, remark=selection.remark, cost=cost
         )
 
     rows = view.rows(reports.ids)
@@ -115,7 +115,7 @@ def conclude_round(
         mine = own == model
         if mine.any():
             models[model], solver[model], server[model] = _updated(
-                federation, state, model, weights, reports, mine, summed
+                federation, state, model, weights, reports, seen, mine, summed
             )
     state = replace(
         state,
@@ -127,7 +127,7 @@ def conclude_round(
         server=tuple(server),
         solver=tuple(solver),
     )
-    report = RoundReport(
+    report = RoundResult(
         cohort=tuple(reports.ids.tolist()),
         weights=tuple(weights.tolist()),
         lost=reports.lost,
@@ -141,20 +141,20 @@ def conclude_round(
             if name in reports.metrics  # not where a secure sum hides it
         },
         remark=selection.remark,
-        spending=spending,
+        cost=cost,
     )
-    return _clustered(federation, state), report
+    return reclustered(federation, state), report
 
 
 def conclude_server_round(
     federation: Federation, state: FederationState, view: ClientView, step: Float32s
-) -> tuple[FederationState, RoundReport]:
+) -> tuple[FederationState, RoundResult]:
     """Return the state after a round in which the server trained: it adds its own (m, d) step to the models."""
     nobody, d = Selection(np.empty(0, np.int64)), state.models.shape[1]
     silence = Reports(nobody.ids, np.empty((0, d), np.float32), {})
     down, up, probe_bytes = count_bytes(federation, state.round + 1, view, nobody, silence, d)
-    spending = None if federation.radio is None else Spending(0.0, 0.0, 0.0, 0.0, None)
-    report = RoundReport((), (), {}, None, down, up, probe_bytes, by_server=True, spending=spending)
+    cost = None if federation.radio is None else RoundCost(0.0, 0.0, 0.0, 0.0, None)
+    report = RoundResult((), (), {}, None, down, up, probe_bytes, by_server=True, cost=cost)
     return replace(state, round=state.round + 1, models=state.models + step), report
 
 
@@ -174,6 +174,7 @@ def _updated(
     model: int,
     weights: Floats,
     reports: Reports,
+    seen: Reports,
     mine: Bools,
     summed: Callable[[Floats, Float32s], Floats] | None,
 ) -> tuple[Float32s, State, State]:
@@ -181,16 +182,12 @@ def _updated(
     solver, p = federation.memory_solver, reports.trainable
     params, solver_state, server_state = state.models[model], state.solver[model], state.server[model]
     if not mine.all():
-        reports, weights = _some(reports, mine), weights[mine]
+        reports, weights = reports.only(mine), weights[mine]
         if weights.sum() == 0:
             return params, solver_state, server_state
-        weights = weights / weights.sum()
-    if reports.secure_mean is not None:
-        mean = reports.secure_mean
-    elif federation.label_statistics.only_sum:
-        raw = np.asarray(cast(ClientsOwn, federation.weighting).raw(reports.metrics))
-        mean = weighted_mean_of_shares(raw, reports.update)
-    else:
+        weights, seen = weights / weights.sum(), visible_reports(federation, reports)
+    mean = seen.secure_mean
+    if mean is None:
         mean = (summed or weighted_sum)(weights, reports.update)
     step = mean[:p]
     if solver is not None:
@@ -200,14 +197,3 @@ def _updated(
     if p is not None and p < len(params):
         new = np.concatenate([new, (params[p:] + mean[p:]).astype(np.float32)])
     return new, solver_state, server_state
-
-
-def _some(reports: Reports, mine: Bools) -> Reports:
-    return replace(
-        reports,
-        ids=reports.ids[mine],
-        update=reports.update[mine],
-        metrics={name: values[mine] for name, values in reports.metrics.items()},
-        label_counts=None if reports.label_counts is None else reports.label_counts[mine],
-        note=None if reports.note is None else reports.note[mine],
-    )

@@ -13,6 +13,7 @@ from fedreach.federation.answers import checked_clusters
 from fedreach.federation.federation import Federation
 from fedreach.federation.protocols import Clustering
 from fedreach.federation.values import NO_STATE, ClientView, State
+from fedreach.federation.visible import visible_view
 from fedreach.storage.table import ClientMemory
 
 
@@ -46,24 +47,24 @@ class FederationState:
         return np.stack([solver.served(model, state) for model, state in zip(self.models, self.solver, strict=True)])
 
 
-# --------------------------------------------------------------------------------------------- the functions
-
-
-def initial_state(federation: Federation, params: Float32s, view: ClientView) -> FederationState:
+def initial_state(
+    federation: Federation, params: Float32s, view: ClientView, memory: ClientMemory | None = None
+) -> FederationState:
     """Return the state before round 1."""
     return FederationState(
         round=0,
         models=params[None],
         clusters=np.zeros(len(view.ids), np.int64),
         loss=view.loss,
-        selection=federation.selection.init(view),
+        selection=federation.selection.init(visible_view(federation, view)),
         weighting=NO_STATE,
         server=(NO_STATE,),
         solver=(NO_STATE,),
+        memory=memory,
     )
 
 
-def _clustered(federation: Federation, state: FederationState) -> FederationState:
+def reclustered(federation: Federation, state: FederationState) -> FederationState:
     """Return the state after the policy's clusters, if it makes any, changed.
 
     A new cluster's model starts as that of the one its members come from. What server and solver kept, and the

@@ -1,46 +1,270 @@
-"""Steps of a round that the simulator and Flower share."""
+"""START HERE: one federated round, without a network.
+
+`play` is the round. It is a generator: it yields what it asks of clients, and is sent what they answer.
+
+```
+view -> plan_probe -> [AskLosses | AskUpdates] -> after_probe
+     -> plan_round -> [AskUpdates]             -> remembered -> conclude_round
+```
+
+A `Side` answers: `fedreach.simulation` with an engine, `fedreach.flower` by messages, `fedreach.testing` with a made-up
+world; a recipe of decisions stops once the cohort is chosen. A generator can be neither copied nor stored, so it lives
+within a round, and what outlives the round stands in `Done`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from fedreach.arrays import Float32s, Ints
+from fedreach.arrays import Float32s, Floats, Ints
 from fedreach.federation.federation import Federation
+from fedreach.federation.participation import Always, Participation, replies_of
+from fedreach.federation.protocols import Measurement, ServerTrains
+from fedreach.federation.round import (
+    conclude_round,
+    conclude_server_round,
+    observe_probe,
+    plan_probe,
+    plan_round,
+    server_trains,
+)
 from fedreach.federation.state import FederationState
-from fedreach.federation.values import Trained
+from fedreach.federation.values import ClientView, LocalOutputs, Probe, Reports, RoundResult, Selection
 from fedreach.storage.table import ClientMemory
+from fedreach.streams import generator
 
 NUMBERS = 2**21  # of clients' memories that are worked on at a time
 
 
-def remembered(
-    federation: Federation, state: FederationState, memory: ClientMemory, rows: Ints, trained: Trained, rate: float
-) -> tuple[ClientMemory, Float32s | None]:
-    """Return what clients keep after local training, and the (r, p) change of it if the solver has them send it.
+@dataclass(frozen=True, eq=False)
+class AskLosses:
+    """Asks the clients of a probe for losses; the answer maps the ids of those that told theirs to it."""
+
+    state: FederationState
+    view: ClientView
+    probe: Probe
+
+
+@dataclass(frozen=True, eq=False)
+class AskUpdates:
+    """Asks the selected clients to train; the answer is the `Reports` of those whose replies count, with `steps`."""
+
+    state: FederationState
+    view: ClientView
+    selection: Selection
+    probe: bool = False  # whether what they send counts for nothing but the policy's `observe`
+
+
+@dataclass(frozen=True, eq=False)
+class AskServer:
+    """Asks the server to train on its own data; the answer is its (m, d) step, of each model."""
+
+    state: FederationState
+    view: ClientView
+
+
+Request = AskLosses | AskUpdates | AskServer
+
+
+class Done(NamedTuple):
+    """What a round leaves behind."""
+
+    state: FederationState
+    result: RoundResult
+    update: Float32s  # (r, d) of the clients whose reports count, in the order of `result.cohort`
+
+
+Steps = Generator[Request, Any, Done]
+
+
+class Side(Protocol):
+    """Whoever answers what a round asks for."""
+
+    def losses(self, request: AskLosses) -> Mapping[int, float]:
+        """Return the loss of each client of the probe that told it."""
+        ...
+
+    def updates(self, request: AskUpdates) -> Reports:
+        """Return the reports that count; `lost` says why the others do not."""
+        ...
+
+    def server_steps(self, request: AskServer) -> Float32s:
+        """Return the (m, d) step of the server on each model."""
+        ...
+
+
+def play(
+    federation: Federation,
+    state: FederationState,
+    view: ClientView,
+    *,
+    rounds: int,
+    summed: Callable[[Floats, Float32s], Floats] | None = None,
+) -> Steps:
+    """Play round ``state.round + 1``.
 
     Args:
-        federation: With a solver that has clients keep something.
+        federation: The parts that decide.
         state: Before the round.
-        memory: Before the round.
-        rows: (r,) where the clients whose reports count stand among the participants.
-        trained: What they did.
-        rate: Step size of the round.
+        view: Of the round, see `next_view`.
+        rounds: Length of the run, which schedules of the local rate refer to.
+        summed: A faster way to the numbers of `weighted_sum`, where there is one.
+
+    Example:
+        >>> from fedreach.testing.problems import tiny_simulation
+        >>> s = tiny_simulation()
+        >>> steps = play(s.federation, s.start(), s.view(s.start()), rounds=10)
+        >>> request = advance(steps)  # `Uniform` asks nobody before it chooses
+        >>> type(request).__name__, request.selection.ids
+        ('AskUpdates', array([0, 2]))
+        >>> advance(steps, s.clients.updates(request)).result.cohort
+        (0, 2)
     """
-    solver = federation.memory_solver
-    assert solver is not None  # or there were no memory
-    steps = federation.local.moved_steps(trained.steps)
+    if server_trains(federation, state):
+        steps = yield AskServer(state, view)
+        nothing = np.empty((0, state.models.shape[1]), np.float32)
+        return Done(*conclude_server_round(federation, state, view, steps), nothing)
+    probe = plan_probe(federation, state, view)
+    if probe is not None:
+        if probe.asks == "update":
+            answers = yield AskUpdates(state, view, Selection(probe.ids), probe=True)
+        else:
+            answers = yield AskLosses(state, view, probe)
+        state, view = after_probe(federation, state, view, probe, answers)
+    selection = plan_round(federation, state, view)
+    reports = yield AskUpdates(state, view, selection)
+    state, reports = remembered(federation, state, view, reports, rounds)
+    return Done(*conclude_round(federation, state, view, selection, reports, summed), reports.update)
+
+
+# ------------------------------------------------------------------------------------------------- driving a round
+
+
+def drive(steps: Steps, side: Side) -> Done:
+    """Let a side answer all that a round asks for."""
+    request = planned(steps, side)
+    done = advance(steps, answered(side, request))
+    assert isinstance(done, Done)  # nothing is asked after the updates
+    return done
+
+
+def planned(steps: Steps, side: Side) -> AskUpdates | AskServer:
+    """Let a side answer a probe, if there is one; return what comes then: the cohort is to train, or the server."""
+    request = advance(steps)
+    while isinstance(request, AskLosses) or (isinstance(request, AskUpdates) and request.probe):
+        request = advance(steps, answered(side, request))
+    assert not isinstance(request, Done)  # a round ends with updates
+    return request
+
+
+def advance(steps: Steps, answer: Any = None) -> Request | Done:
+    """Send a round the answer to its last request, None at first; return the next one, or what the round did."""
+    try:
+        return steps.send(answer)
+    except StopIteration as end:
+        done: Done = end.value
+        return done
+
+
+def answered(side: Side, request: Request) -> Any:
+    """Return what a side answers."""
+    if isinstance(request, AskUpdates):
+        return side.updates(request)
+    return side.losses(request) if isinstance(request, AskLosses) else side.server_steps(request)
+
+
+# -------------------------------------------------------------------------------- what the server does between requests
+
+
+def next_view(
+    federation: Federation, known: ClientView, state: FederationState, participation: Participation
+) -> ClientView:
+    """Return what the server knows as round ``state.round + 1`` begins; channels are added by `with_radio`.
+
+    Args:
+        federation: Says from which stream availability is drawn.
+        known: What it knows of clients, and who of them is there.
+        state: Before the round.
+        participation: Who of those there can be asked.
+    """
+    view = replace(known, loss=state.loss, round=state.round + 1)
+    if type(participation) is Always:  # it draws nothing
+        return view
+    wanted = participation.available(len(view.ids), generator(federation.seed, "participation", view.round))
+    return replace(view, available=view.available & wanted)
+
+
+def after_probe(
+    federation: Federation,
+    state: FederationState,
+    view: ClientView,
+    probe: Probe,
+    answers: Mapping[int, float] | Reports,
+) -> tuple[FederationState, ClientView]:
+    """Return state and view after the answers to a probe: losses by client, or reports that the policy observes.
+
+    For who did not answer, the last known loss stands.
+    """
+    probed, loss, sent = view.probed.copy(), view.loss.copy(), None
+    probed[view.rows(probe.ids)] = True
+    if isinstance(answers, Reports):
+        sent = np.zeros_like(probed)
+        sent[view.rows(answers.ids)] = True
+        loss[sent] = answers.metrics["loss"]
+        state = observe_probe(federation, state, answers)
+    else:
+        loss[view.rows(np.array(list(answers), np.int64))] = list(answers.values())
+    return state, replace(view, loss=loss, probed=probed, sent_update=sent, probe=probe)
+
+
+def lost_replies(participation: Participation, ids: Ints, seed: int, round_: int, *, probe: bool) -> Ints:
+    """Return which of these clients' replies get lost on the way, ids increasing; none if nothing is said."""
+    replies = None if type(participation) is Always else replies_of(participation)
+    if replies is None:
+        return ids[:0]
+    lost: Ints = ids[~replies(len(ids), generator(seed, "probe-replies" if probe else "replies", round_))]
+    return lost
+
+
+# ------------------------------------------------------------------------------------------- what clients keep
+
+
+def new_memory(federation: Federation, n: int, p: int, path: Path | None = None) -> ClientMemory | None:
+    """Return the (n, p) memory of clients before round 1, in a file if one is named; None if they keep nothing."""
+    if not federation.has_memory:
+        return None
+    return ClientMemory.zeros(n, p, path, dtype=federation.traits["solver"].memory_dtype)
+
+
+def remembered(
+    federation: Federation, state: FederationState, view: ClientView, reports: Reports, rounds: int
+) -> tuple[FederationState, Reports]:
+    """Return the state in which those whose reports count keep what their training left them, and the reports.
+
+    Where the solver has clients send the change of what they keep, it stands in the `note` of the reports.
+    """
+    solver, memory = federation.memory_solver, state.memory
+    if solver is None or memory is None or len(reports.ids) == 0:
+        return state, reports
+    assert reports.steps is not None  # whoever answers `AskUpdates` says how many each client ran
+    rows, rate = view.rows(reports.ids), federation.local.rate_at(view.round, rounds)
+    steps = federation.local.moved_steps(reports.steps)
     old = memory.read(rows)
     new = np.empty_like(old)
     together = max(1, NUMBERS // max(1, old.shape[1]))  # arithmetic on a whole cohort would hold it several times
     for model, mine in by_model(state, rows):
         for some in np.split(mine, range(together, len(mine), together)):
-            update = trained.update[some, : trained.trainable]
+            update = reports.update[some, : reports.trainable]
             kept = solver.remember(old[some], state.solver[model], update, steps[some], rate)
             new[some] = memory.kept(kept)  # the server is told the change of what is kept, rounded as that is
     change = np.subtract(new, old, out=old)
-    return memory.written(rows, new), change if solver.sends_note else None
+    state = replace(state, memory=memory.written(rows, new))
+    return state, replace(reports, note=change) if solver.sends_note else reports
 
 
 def by_model(state: FederationState, rows: Ints) -> Iterator[tuple[int, Ints]]:
@@ -52,3 +276,28 @@ def by_model(state: FederationState, rows: Ints) -> Iterator[tuple[int, Ints]]:
     own = state.clusters[rows]
     for model in np.unique(own):
         yield int(model), np.flatnonzero(own == model)
+
+
+# ------------------------------------------------------------------------- what is drawn for the work of a round
+
+
+def probe_batch(samples: Ints, size: int, seed: int, round_: int, client: int) -> Ints:
+    """Return the samples of a client, at most `size`, over which it answers a probe for the loss of a batch."""
+    rng = generator(seed, "probe-batches", round_, client)
+    return rng.choice(samples, size=min(size, len(samples)), replace=False)
+
+
+def server_batch(server: ServerTrains, examples: int, seed: int, round_: int) -> Ints:
+    """Return which of its own examples a server trains on in a round."""
+    rng = generator(seed, "server-batches", round_)
+    return np.sort(rng.choice(examples, size=min(server.batch_size, examples), replace=False))
+
+
+def measured(
+    wanted: Sequence[Measurement], outputs: LocalOutputs, seed: int, round_: int, client: int
+) -> dict[str, float]:
+    """Return what a client measures with its local model, by name."""
+    return {
+        measurement.name: measurement.measure(outputs, generator(seed, f"measure {measurement.name}", round_, client))
+        for measurement in wanted
+    }

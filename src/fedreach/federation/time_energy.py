@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,14 +10,12 @@ from fedreach.arrays import Floats
 from fedreach.errors import ConfigError
 from fedreach.federation.answers import checked_allocation
 from fedreach.federation.bytes import BYTES_PER_NUMBER, note_numbers, report_numbers
-from fedreach.federation.values import ClientView, Probe, Selection, Spending
+from fedreach.federation.federation import Federation
+from fedreach.federation.values import ClientView, Probe, RoundCost, Selection
 from fedreach.streams import generator
 from fedreach.wireless.allocation.exact import allocate
 from fedreach.wireless.allocation.problem import Allocation, AllocationProblem
 from fedreach.wireless.radio import Devices, RadioState
-
-if TYPE_CHECKING:
-    from fedreach.federation.federation import Federation
 
 FORWARD_PASS = 1 / 3  # of a pass of training, which is a forward and a backward one, and that about twice as much
 
@@ -62,7 +59,7 @@ def training_passes(federation: Federation, num_examples: Floats) -> Floats:
     return trained + looks * FORWARD_PASS
 
 
-def spend(federation: Federation, view: ClientView, selection: Selection, d: int) -> Spending | None:
+def round_cost(federation: Federation, view: ClientView, selection: Selection, d: int) -> RoundCost | None:
     """Return what the round costs, or None without a radio.
 
     Those who are asked work and send at the same time, with the shares and frequencies of the allocation rule, first
@@ -92,7 +89,7 @@ def spend(federation: Federation, view: ClientView, selection: Selection, d: int
             allocation = Allocation.of(problem, rows, given.share[at], given.hertz[at])
     first = (probed.seconds, probed.joules) if probed is not None else (0.0, 0.0)
     then = (allocation.seconds, allocation.joules) if allocation is not None else (0.0, 0.0)
-    return Spending(first[0] + then[0], first[1] + then[1], *first, allocation)
+    return RoundCost(first[0] + then[0], first[1] + then[1], *first, allocation)
 
 
 def _allocated(federation: Federation, problem: AllocationProblem, purpose: str, view: ClientView) -> Allocation:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
@@ -83,7 +83,7 @@ class Selection:
 
 
 @dataclass(frozen=True, eq=False)
-class Spending:
+class RoundCost:
     """Simulated seconds and joules of a round, of all who were asked, whether their replies arrived or not."""
 
     seconds: float  # the probe's, then until the last of the cohort is ready
@@ -103,6 +103,7 @@ class Reports:
     label_counts: Floats | None = None  # (r, c) where asked for
     lost: Mapping[int, str] = field(default_factory=dict)  # client id -> why its reply does not count
     trainable: int | None = None  # p: the first p of the d numbers are trained, the rest are buffers; None: all d
+    steps: Ints | None = None  # (r,) local steps that each client ran; solvers with a memory need them
     note: Float32s | None = None  # (r, p) the second message, where the solver sends one: the change of its memory
     round: int = 1
     probe: bool = False  # whether these are answers to a probe
@@ -112,6 +113,15 @@ class Reports:
     def trained(self) -> Float32s:
         """The (r, p) trained part of the updates, without buffers."""
         return self.update[:, : self.trainable]
+
+    def only(self, chosen: Bools) -> Reports:
+        """Return the reports of the clients whose (r,) flags are set; these very reports where all are."""
+        if chosen.all():
+            return self
+        rows = ("ids", "update", "label_counts", "steps", "note")
+        given = {name: values for name in rows if (values := getattr(self, name)) is not None}
+        metrics = {name: values[chosen] for name, values in self.metrics.items()}
+        return replace(self, metrics=metrics, **{name: values[chosen] for name, values in given.items()})
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +137,7 @@ class LocalOutputs:
 
 
 @dataclass(frozen=True)
-class RoundReport:
+class RoundResult:
     """What a round did, as its row tells it."""
 
     cohort: tuple[int, ...]
@@ -140,10 +150,10 @@ class RoundReport:
     metrics: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # what the replies measured
     remark: str = ""  # of the selection policy
     by_server: bool = False  # whether the server trained on its own data and no client was asked
-    spending: Spending | None = None  # seconds and joules, where the federation has a radio
+    cost: RoundCost | None = None  # seconds and joules, where the federation has a radio
 
 
-class Trained(NamedTuple):
+class LocalUpdates(NamedTuple):
     """What local training returns, rows in the order of the ids that were asked for."""
 
     update: Float32s  # (k, d) local - broadcast

@@ -102,10 +102,10 @@ def client_app(
     def introduce(message: Message, context: Context) -> Message:
         local = worker(context)
         numbers = {CLIENT: local.client, EXAMPLES: local.num_examples, "bits-per-example": local.bits_per_example}
-        agreed = ConfigRecord(dict(terms_of(federation, local.engine.layout)))
+        terms = ConfigRecord(dict(terms_of(federation, local.engine.layout)))
         if federation.label_statistics.only_sum:
-            agreed[KEY] = masks.public_key(_private_key(context))
-        return _reply(message, metrics=numbers, others={OURS: agreed})
+            terms[KEY] = masks.public_key(_private_key(context))
+        return _reply(message, metrics=numbers, others={OURS: terms})
 
     @app.query("labels")
     def labels(message: Message, context: Context) -> Message:
@@ -114,7 +114,7 @@ def client_app(
         fact = str(message.content.config_records[OURS]["fact"])
         if fact not in federation.needs():
             raise TrainingError(f"no part of this client's federation needs to know its {fact}")
-        return _told(message, context, worker(context).released_counts)
+        return _label_reply(message, context, worker(context).released_counts)
 
     @app.query("loss")
     def loss(message: Message, context: Context) -> Message:
@@ -226,7 +226,7 @@ def tell_labels(
 
     @app.query("labels")
     def tell(message: Message, context: Context) -> Message:
-        return _told(message, context, lambda: statistics.release(counts(context)[None], fresh())[0])
+        return _label_reply(message, context, lambda: statistics.release(counts(context)[None], fresh())[0])
 
 
 def client_of(context: Context) -> int:
@@ -244,7 +244,7 @@ def client_of(context: Context) -> int:
     return found
 
 
-def _told(message: Message, context: Context, release: Callable[[], Floats]) -> Message:
+def _label_reply(message: Message, context: Context, release: Callable[[], Floats]) -> Message:
     """Reply with label counts, or their entropy if that is all that is asked for; noise is drawn once a run."""
     asked = message.content.config_records[OURS]
     if LABELS not in context.state.array_records:
@@ -281,17 +281,19 @@ def _private_key(context: Context) -> bytes:
     return found
 
 
-def _masked(context: Context, local: LocalClient, work: Work, told: ConfigRecord, run: str, round_: int) -> Words:
+def _masked(context: Context, local: LocalClient, work: Work, public: ConfigRecord, run: str, round_: int) -> Words:
     """Return the client's share of a secure sum under the masks that it has with the others.
 
     Raises:
         TrainingError: If the sum would show the report: too few take part, or these masks were used before.
     """
-    ids: list[int] = told["ids"]  # type: ignore[assignment]
-    keys: list[bytes] = told["keys"]  # type: ignore[assignment]
+    ids: list[int] = public["ids"]  # type: ignore[assignment]
+    keys: list[bytes] = public["keys"]  # type: ignore[assignment]
     private, own = _private_key(context), context.state.config_records[KEYS]
-    if local.client not in ids or len(set(keys)) < masks.LEAST or len(set(ids)) != len(keys):
-        raise TrainingError(f"a secure sum needs {masks.LEAST} clients at least, each with a key of its own; got {ids}")
+    if local.client not in ids or len(set(keys)) < masks.MIN_CLIENTS or len(set(ids)) != len(keys):
+        raise TrainingError(
+            f"a secure sum needs {masks.MIN_CLIENTS} clients at least, each with a key of its own; got {ids}"
+        )
     if round_ <= int(own.get(run, 0)):  # type: ignore[arg-type]
         raise TrainingError(f"the masks of round {round_} were used before: a second report would show the difference")
     own[run] = round_  # an entry a run: the server chooses its name
@@ -306,7 +308,7 @@ def _masked(context: Context, local: LocalClient, work: Work, told: ConfigRecord
 
 
 def _whole(record: ConfigRecord, name: str) -> int:
-    return int(messages.number(record, name, least=0, whole=True))
+    return int(messages.number(record, name, minimum=0, whole=True))
 
 
 def _reply(message: Message, *, metrics: Mapping[str, float], others: Mapping[str, Any] | None = None) -> Message:

@@ -30,7 +30,7 @@ MEETING_SECONDS = 5.0  # that a round waits for new nodes to say who they are
 AGAIN_SECONDS = 10.0  # until a node that failed is asked again
 
 
-class Introduction(NamedTuple):
+class Handshake(NamedTuple):
     """A node that was asked who it is."""
 
     node: int
@@ -50,7 +50,7 @@ class Facts:
 
 
 @dataclass
-class Roster:
+class ClientRegistry:
     """Clients by id, and the nodes that stand for them in this run of the app.
 
     Args:
@@ -69,15 +69,15 @@ class Roster:
     nodes: dict[int, int] = field(default_factory=dict)  # client -> node
     online: frozenset[int] = frozenset()  # nodes
     refused: dict[int, str] = field(default_factory=dict)  # node -> why it is not taken
-    rivals: dict[int, int] = field(default_factory=dict)  # node -> client, for which another node stands
-    asked: dict[str, Introduction] = field(default_factory=dict)  # by message, of those who have not answered yet
+    duplicates: dict[int, int] = field(default_factory=dict)  # node -> client, for which another node stands
+    asked: dict[str, Handshake] = field(default_factory=dict)  # by message, of those who have not answered yet
     ask_again: dict[int, float] = field(default_factory=dict)  # node -> when, of those that failed
 
-    def gather(self, grid: Grid, least: int, patience: float) -> None:
-        """Wait for the population, or for `least` clients and those that come right after them where none is given.
+    def gather(self, grid: Grid, min_clients: int, patience: float) -> None:
+        """Wait for the population, or for `min_clients` and those that come right after them where none is given.
 
         Raises:
-            TrainingError: If fewer than `least` participants are there after `patience` seconds.
+            TrainingError: If fewer than `min_clients` participants are there after `patience` seconds.
         """
         until, given, came = time.monotonic() + patience, self.population, time.monotonic()
         wanted = None if given is None else {*given.participants.tolist(), *given.unseen.tolist()}
@@ -89,13 +89,13 @@ class Roster:
             now = time.monotonic()
             came = now if len(self.nodes) > before else came
             all_there = now > came + QUIET_SECONDS if wanted is None else wanted <= set(self.nodes)
-            if len(there) >= least and (all_there or now > until):
+            if len(there) >= min_clients and (all_there or now > until):
                 break
             if now > until:
                 why = "".join(f" Node {node} was refused: {text.rstrip('.')}." for node, text in self.refused.items())
                 raise TrainingError(
                     f"{len(there)} clients that may train and have examples were there after {patience:.0f} seconds, "
-                    f"and {least} are needed.{why} Start more SuperNodes, or lower `min_clients`."
+                    f"and {min_clients} are needed.{why} Start more SuperNodes, or lower `min_clients`."
                 )
             time.sleep(POLL_SECONDS)
         if given is None:
@@ -105,29 +105,31 @@ class Roster:
         """Look who is online, and ask those that are new who they are; an answer that takes longer is heard later."""
         now, fresh = time.monotonic(), set[str]()
         self.online = frozenset(grid.get_node_ids())
-        self.rivals = {node: client for node, client in self.rivals.items() if self.nodes[client] in self.online}
+        self.duplicates = {
+            node: client for node, client in self.duplicates.items() if self.nodes[client] in self.online
+        }
         self.asked = {name: sent for name, sent in self.asked.items() if now < sent.until and sent.node in self.online}
-        known = {*self.nodes.values(), *self.rivals, *(sent.node for sent in self.asked.values())}
+        known = {*self.nodes.values(), *self.duplicates, *(sent.node for sent in self.asked.values())}
         for node in sorted(self.online - known):
             if now >= self.ask_again.get(node, 0.0):
                 for name in grid.push_messages([self._message(node, MessageType.QUERY, RecordDict())]):
-                    self.asked[name] = Introduction(node, now + self.timeout)
+                    self.asked[name] = Handshake(node, now + self.timeout)
                     fresh.add(name)
         while self.asked:
             replies = list(grid.pull_messages(list(self.asked)))
             for reply in sorted(replies, key=lambda reply: reply.metadata.src_node_id):
                 sent = self.asked.pop(reply.metadata.reply_to_message_id, None)
                 if sent is not None:
-                    self._hear(reply, sent.node)
+                    self._on_message(reply, sent.node)
             self.asked = {name: sent for name, sent in self.asked.items() if time.monotonic() < sent.until}
             if not fresh & self.asked.keys() or time.monotonic() > now + patience:
                 break
             time.sleep(POLL_SECONDS)
 
-    def _hear(self, reply: Message, node: int) -> None:
-        """Take a node's introduction, or note why not."""
+    def _on_message(self, reply: Message, node: int) -> None:
+        """Take who a node says it is, or note why not."""
         try:
-            client, facts = self._introduced(reply)
+            client, facts = self._handshake(reply)
         except ReplyError as error:
             disagrees = not reply.has_error()
             self.ask_again[node] = np.inf if disagrees else time.monotonic() + AGAIN_SECONDS
@@ -138,7 +140,7 @@ class Roster:
         self.refused.pop(node, None)
         holder = self.nodes.get(client)
         if holder in self.online:  # a node that died may count as online for a minute
-            self.rivals[node] = client
+            self.duplicates[node] = client
             LOG.warning("Node %s says it is client %s, and so does node %s, which is online.", node, client, holder)
             return
         before = self.known.get(client)
@@ -149,14 +151,14 @@ class Roster:
         self.known[client] = replace(facts, label_counts=told[0], label_entropy=told[1])
         self.nodes[client] = node
 
-    def _introduced(self, reply: Message) -> tuple[int, Facts]:
+    def _handshake(self, reply: Message) -> tuple[int, Facts]:
         content = messages.content_of(reply).content
         metrics = messages.metrics_of(reply)
-        client = int(messages.number(metrics, CLIENT, least=0, whole=True))
+        client = int(messages.number(metrics, CLIENT, minimum=0, whole=True))
         if client >= MOST_CLIENTS:
             raise ReplyError(f"its partition-id must be below {MOST_CLIENTS}; got {client}")
-        count = int(messages.number(metrics, EXAMPLES, least=0, whole=True))
-        bits = int(messages.number(metrics, "bits-per-example", least=0, whole=True))
+        count = int(messages.number(metrics, EXAMPLES, minimum=0, whole=True))
+        bits = int(messages.number(metrics, "bits-per-example", minimum=0, whole=True))
         agreed = content.config_records.get(OURS)
         if agreed is not None:
             reason = difference(self.terms, agreed)
@@ -199,11 +201,11 @@ class Roster:
             self.known[client] = replace(self.known[client], label_counts=None)
         return odd
 
-    def settle(self, grid: Grid, least: int) -> None:
+    def settle(self, grid: Grid, min_clients: int) -> None:
         """Decide who takes part: of those named, or there, the ones that tell what the parts need to know.
 
         Raises:
-            ConfigError: If these are fewer than `least`.
+            ConfigError: If these are fewer than `min_clients`.
         """
         assert self.population is not None  # `gather` comes first
         participants, unseen = self.population.participants.tolist(), self.population.unseen.tolist()
@@ -214,11 +216,11 @@ class Roster:
             for client, reason in sorted(lacking.items()):
                 LOG.warning("Client %s never trains: the parts need to know of its labels, but %s.", client, reason)
         participants = [client for client in participants if client not in lacking]
-        if len(participants) < least:
+        if len(participants) < min_clients:
             why = "; ".join(f"client {client}: {reason}" for client, reason in sorted(lacking.items()))
             raise ConfigError(
                 f"{len(participants)} clients tell of their labels what the federation's parts need to know, and "
-                f"{least} are needed ({why}). Choose parts that need less, or lower min_clients."
+                f"{min_clients} are needed ({why}). Choose parts that need less, or lower min_clients."
             )
         LOG.info("Clients %s take part; whoever else comes is evaluated only.", participants)
         self.population = Population(np.array(participants, np.int64), np.array(sorted({*unseen, *lacking}), np.int64))
@@ -274,6 +276,22 @@ class Roster:
         if "label_entropy" in needs:
             entropy = np.array([f.label_entropy for f in facts if f is not None], np.float64)
         return replace(view, label_counts=counts, label_entropy=entropy)
+
+    def bits_per_example(self) -> float:
+        """Return the median over participants of how large an example is: of it, one client cannot make much.
+
+        Raises:
+            ConfigError: If most say nothing.
+        """
+        assert self.population is not None
+        participants = self.population.participants.tolist()
+        bits = float(np.median([self.known[c].bits_per_example for c in participants if c in self.known]))
+        if bits == 0:
+            raise ConfigError(
+                "The radio needs to know how large an example is, and no client told. Call tell_labels with "
+                "bits_per_example."
+            )
+        return bits
 
     def _needs(self) -> frozenset[str]:
         """Return the facts that the server is told; under a secure sum clients keep them to themselves."""

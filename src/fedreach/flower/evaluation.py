@@ -18,50 +18,54 @@ from fedreach.flower.messages import ReplyError
 LOG = getLogger("flwr")
 PARTS = {"held_out": ("num-examples", "eval"), "train": ("train-examples", "train"), "both": ("both-examples", "both")}
 
-Told = Mapping[str, Score]
+PartScores = Mapping[str, Score]
 """What a client says of a model: on its ``train`` and ``held_out`` part, and on ``both``."""
 
 
 @dataclass(frozen=True)
-class Exam:
+class EvaluationTask:
     """A model that a client is to evaluate."""
 
     client: int
     model: int
 
 
-def exams(participants: Iterable[int], unseen: Iterable[int], clusters: Mapping[int, int], models: int) -> list[Exam]:
+def evaluation_tasks(
+    participants: Iterable[int], unseen: Iterable[int], clusters: Mapping[int, int], models: int
+) -> list[EvaluationTask]:
     """Return who evaluates what: participants the model of their cluster, those that never train all models.
 
     Example:
-        >>> exams([0], [5], {0: 1}, models=2)
-        [Exam(client=0, model=1), Exam(client=5, model=0), Exam(client=5, model=1)]
+        >>> evaluation_tasks([0], [5], {0: 1}, models=2)
+        [EvaluationTask(client=0, model=1), EvaluationTask(client=5, model=0), EvaluationTask(client=5, model=1)]
     """
-    own = [Exam(client, clusters[client]) for client in participants]
-    return own + [Exam(client, model) for client in unseen for model in range(models)]
+    own = [EvaluationTask(client, clusters[client]) for client in participants]
+    return own + [EvaluationTask(client, model) for client in unseen for model in range(models)]
 
 
-def answered(replies: Iterable[Message], asked: Mapping[tuple[int, str], Exam]) -> dict[Exam, Told]:
-    """Return what was told; who sent nothing, or nonsense, is logged and left out.
+def answered(
+    replies: Iterable[Message], asked: Mapping[tuple[int, str], EvaluationTask]
+) -> dict[EvaluationTask, PartScores]:
+    """Return the scores that came; who sent nothing, or nonsense, is logged and left out.
 
     Args:
         replies: In any order.
-        asked: (node, group of the message) -> exam; each counts once.
+        asked: (node, group of the message) -> task; each counts once.
     """
-    found, waiting = dict[Exam, Told](), dict(asked)
+    found, waiting = dict[EvaluationTask, PartScores](), dict(asked)
     for reply in replies:
-        exam = waiting.pop((reply.metadata.src_node_id, reply.metadata.group_id), None)
-        if exam is None:
+        task = waiting.pop((reply.metadata.src_node_id, reply.metadata.group_id), None)
+        if task is None:
             continue
-        client = exam.client
+        client = task.client
         try:
-            found[exam] = _told(messages.metrics_of(messages.content_of(reply)))
+            found[task] = _part_scores(messages.metrics_of(messages.content_of(reply)))
         except ReplyError as error:
             LOG.warning("Client %s did not evaluate: %s.", client, error)
     return found
 
 
-def _told(metrics: Mapping[str, object]) -> Told:
+def _part_scores(metrics: Mapping[str, object]) -> PartScores:
     """Return a client's scores; an app of its own tells of what it tests on only, and of both parts that.
 
     Raises:
@@ -71,44 +75,46 @@ def _told(metrics: Mapping[str, object]) -> Told:
     for part, (examples, name) in PARTS.items():
         if part != "held_out" and examples not in metrics:
             continue
-        count = int(messages.number(metrics, examples, least=0, whole=True))
-        accuracy = messages.number(metrics, f"{name}_acc", least=0)
-        loss = messages.number(metrics, f"{name}_loss", least=0)
+        count = int(messages.number(metrics, examples, minimum=0, whole=True))
+        accuracy = messages.number(metrics, f"{name}_acc", minimum=0)
+        loss = messages.number(metrics, f"{name}_loss", minimum=0)
         if accuracy > 1:
             raise ReplyError(f"its '{name}_acc' must be at most 1; got {accuracy}")
         found[part] = Score(count, float(accuracy), float(loss))
     return found | {"both": found.get("both", found["held_out"])}
 
 
-def joined(told: Mapping[Exam, Told], participants: Iterable[int], shares: Floats) -> tuple[Scores, Scores, Scores]:
+def combined(
+    scores: Mapping[EvaluationTask, PartScores], participants: Iterable[int], shares: Floats
+) -> tuple[Scores, Scores, Scores]:
     """Return the scores of participants on what they held out, of the others, and of participants in training.
 
     Args:
-        told: What each client says of the model, or of each model, that it was sent.
+        scores: What each client says of the model, or of each model, that it was sent.
         participants: Ids.
         shares: (m,) of the participants that each model serves. One that never trains is scored as if it drew a
             participant's model at random, and not at all if an answer is missing.
     """
-    taking_part, own, others = set(participants), dict[int, Told](), dict[int, list[Told]]()
-    for exam in sorted(told, key=lambda exam: (exam.client, exam.model)):
-        if exam.client in taking_part:
-            own[exam.client] = told[exam]
+    taking_part, own, others = set(participants), dict[int, PartScores](), dict[int, list[PartScores]]()
+    for task in sorted(scores, key=lambda task: (task.client, task.model)):
+        if task.client in taking_part:
+            own[task.client] = scores[task]
         else:
-            others.setdefault(exam.client, []).append(told[exam])
+            others.setdefault(task.client, []).append(scores[task])
     unseen = {client: _mixed(said, shares) for client, said in others.items() if len(said) == len(shares)}
     return _scores(own, "held_out"), _scores(unseen, "both"), _scores(own, "train")
 
 
-def _mixed(told: Sequence[Told], shares: Floats) -> Told:
-    both = [scores["both"] for scores in told]
+def _mixed(scores: Sequence[PartScores], shares: Floats) -> PartScores:
+    both = [each["both"] for each in scores]
     accuracy = sum(share * score.accuracy for share, score in zip(shares.tolist(), both, strict=True))
     loss = sum(share * score.loss for share, score in zip(shares.tolist(), both, strict=True))
     return {"both": Score(both[0].examples, accuracy, loss)}
 
 
-def _scores(told: Mapping[int, Told], part: str) -> Scores:
+def _scores(scores: Mapping[int, PartScores], part: str) -> Scores:
     """Return the scores of all clients that have examples in a part of their data, ids increasing."""
-    own = {client: scores[part] for client, scores in told.items() if part in scores and scores[part].examples}
+    own = {client: said[part] for client, said in scores.items() if part in said and said[part].examples}
     return Scores(
         ids=np.array(list(own), np.int64),
         examples=np.array([score.examples for score in own.values()], np.int64),

@@ -106,7 +106,6 @@ class FlowerExperiment:
         e, simulation = self.experiment, self.simulation
         module = copy.deepcopy(simulation.engine.module)
         bind(module, torch.from_numpy(simulation.engine.initial.copy()))  # as it was before the engine used it
-        described = identity(e, self.seed, self.method or "run", self.base)
         return FedReachStrategy(
             simulation.federation,
             module,
@@ -119,7 +118,7 @@ class FlowerExperiment:
             evaluate_every=e.evaluation.every,
             engine=simulation.engine,
             participation=parts.make("participation", e.population.participation, self.base),
-            described=described,
+            identity=identity(e, self.seed, self.method or "run", self.base),
             record=federation_record(self.data),
         )
 
@@ -147,10 +146,9 @@ def run_on(grid: Grid, context: Context, setup: FlowerExperiment, folder: Path |
     out = str(config.get("out") or folder)
     if not out:
         raise ConfigError("""out: name the run folder, flwr run . -c 'out="/absolute/path"'.""")
-    least = _number(config, "min-clients", 1)
     strategy = setup.strategy(
         out,
-        min_clients=int(least),
+        min_clients=int(_number(config, "min-clients", 1)),
         patience=_number(config, "patience", 60.0),
         timeout=_number(config, "timeout", 600.0),
     )

@@ -33,16 +33,16 @@ class Answer(NamedTuple):
 
 
 @dataclass
-class Heard:
-    """What was heard of those who were asked."""
+class Collected:
+    """What came from those who were asked."""
 
     answers: dict[int, Answer]
     lost: dict[int, str]  # client -> why its reply does not count
-    forgetful: list[int] = field(default_factory=list)  # those that lost what they kept between rounds
+    lost_memory: list[int] = field(default_factory=list)  # those that lost what they kept between rounds
 
     @classmethod
-    def nothing(cls, asked: Iterable[int], timeout: float) -> Heard:
-        """Return what is heard before any reply."""
+    def nothing(cls, asked: Iterable[int], timeout: float) -> Collected:
+        """Return what there is before any reply."""
         return cls({}, dict.fromkeys(asked, f"no reply within {timeout:g} s"))
 
 
@@ -57,21 +57,21 @@ class Incoming:
         self,
         replies: Iterable[Message],
         clients: Mapping[int, int],
-        heard: Heard,
+        collected: Collected,
         state: FederationState,
         view: ClientView,
     ) -> None:
-        """Add the replies to what was heard.
+        """Add the replies to what was collected.
 
         Args:
             replies: In any order.
             clients: Node -> client, of those who were asked; a node counts once.
-            heard: Is added to.
+            collected: Is added to.
             state: Before the round.
             view: Of the round.
         """
         waiting = dict(clients)
-        heard.forgetful = []
+        collected.lost_memory = []
         for reply in replies:
             client = waiting.pop(reply.metadata.src_node_id, None)
             if client is None:  # an error in Flower itself comes from node 1, and says not whom it is about
@@ -81,13 +81,13 @@ class Incoming:
             try:
                 metrics = messages.metrics_of(messages.content_of(reply))
                 if LACKS in metrics:
-                    heard.forgetful.append(client)
-                    heard.lost[client] = "it lost what it kept between rounds"
+                    collected.lost_memory.append(client)
+                    collected.lost[client] = "it lost what it kept between rounds"
                     continue
-                heard.answers[client] = self._answer(client, reply, metrics, state, view)
-                heard.lost.pop(client)
+                collected.answers[client] = self._answer(client, reply, metrics, state, view)
+                collected.lost.pop(client)
             except ReplyError as error:
-                heard.lost[client] = str(error)
+                collected.lost[client] = str(error)
 
     def _answer(
         self, client: int, reply: Message, metrics: Mapping[str, Any], state: FederationState, view: ClientView
@@ -105,26 +105,26 @@ class Incoming:
         else:
             start = state.models[int(state.clusters[row])]
             update = messages.params_of(messages.arrays(reply, MODEL), self.layout) - start
-        count, told = messages.number(metrics, EXAMPLES, least=1, whole=True), int(view.num_examples[row])
-        if count != told:
-            raise ReplyError(f"it says that it has {count} examples, but it said {told} before")
-        numbers = {"num_examples": float(told), "loss": float(messages.number(metrics, LOSS))}
+        count, known = messages.number(metrics, EXAMPLES, minimum=1, whole=True), int(view.num_examples[row])
+        if count != known:
+            raise ReplyError(f"it says that it has {count} examples, but it said {known} before")
+        numbers = {"num_examples": float(known), "loss": float(messages.number(metrics, LOSS))}
         for measurement in () if hidden else self.federation.measurements():
-            least = Traits.of(measurement).minimum
-            numbers[measurement.name] = float(messages.number(metrics, measurement.name, least=least))
-        steps = int(messages.number(metrics, STEPS, least=1, whole=True)) if self.federation.has_memory else 1
+            minimum = Traits.of(measurement).minimum
+            numbers[measurement.name] = float(messages.number(metrics, measurement.name, minimum=minimum))
+        steps = int(messages.number(metrics, STEPS, minimum=1, whole=True)) if self.federation.has_memory else 1
         return Answer(update, numbers, steps)
 
-    def reports(self, heard: Heard, view: ClientView, *, probe: bool = False) -> Reports:
-        """Return what was heard as the federation's parts see it, ids increasing."""
+    def reports(self, collected: Collected, view: ClientView, *, probe: bool = False) -> Reports:
+        """Return what came as the federation's parts see it, ids increasing."""
         hidden = self.federation.label_statistics.only_sum
-        if hidden and heard.lost and heard.answers:
-            missing, why = next(iter(heard.lost.items()))
+        if hidden and collected.lost and collected.answers:
+            missing, why = next(iter(collected.lost.items()))
             reason = f"the masks of a secure sum cancel only if all report, and client {missing} did not: {why}"
-            heard.lost |= dict.fromkeys(heard.answers, reason)
-            heard.answers = {}
-        ids = np.array(sorted(heard.answers), np.int64)
-        answers, rows = [heard.answers[client] for client in ids.tolist()], view.rows(ids)
+            collected.lost |= dict.fromkeys(collected.answers, reason)
+            collected.answers = {}
+        ids = np.array(sorted(collected.answers), np.int64)
+        answers, rows = [collected.answers[client] for client in ids.tolist()], view.rows(ids)
         update = np.empty((len(ids), 0 if hidden else self.layout.size), np.float32)
         for row, answer in enumerate(() if hidden else answers):
             update[row] = answer.update
@@ -136,9 +136,9 @@ class Incoming:
             try:
                 mean = mean_of(total, FixedPoint(len(answers)))
             except PartError as error:  # one of them sent nonsense, and nobody can tell who
-                heard.lost |= dict.fromkeys(heard.answers, f"the secure sum makes no sense: {error}")
-                heard.answers = {}
-                return self.reports(heard, view, probe=probe)
+                collected.lost |= dict.fromkeys(collected.answers, f"the secure sum makes no sense: {error}")
+                collected.answers = {}
+                return self.reports(collected, view, probe=probe)
         names = ["num_examples", "loss"]
         names += [] if hidden else [measurement.name for measurement in self.federation.measurements()]
         metrics: dict[str, Floats] = {name: np.array([a.metrics[name] for a in answers]) for name in names}
@@ -149,8 +149,9 @@ class Incoming:
             update,
             metrics,
             label_counts=None if view.label_counts is None else view.label_counts[rows],
-            lost=dict(heard.lost),
+            lost=dict(collected.lost),
             trainable=self.layout.num_trainable,
+            steps=None if hidden else np.array([answer.steps for answer in answers], np.int64),
             round=view.round,
             probe=probe,
             secure_mean=mean,

@@ -23,9 +23,9 @@ from fedreach.errors import DataError
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import released_entropy
 from fedreach.federation.protocols import ClientsOwn
+from fedreach.federation.steps import measured, new_memory, probe_batch
 from fedreach.federation.values import State
-from fedreach.storage.table import ClientMemory
-from fedreach.streams import fresh, generator
+from fedreach.streams import fresh
 
 Examples = tuple[Any, Any] | TorchDataset[Any]
 
@@ -173,8 +173,7 @@ class LocalClient:
         """Return the mean training loss of a model; over a batch drawn for the round, if a size is given."""
         samples = self.data.train[self.client]
         if batch_size is not None:
-            rng = generator(self.federation.seed, "probe-batches", round_, self.client)
-            samples = rng.choice(samples, size=min(batch_size, len(samples)), replace=False)
+            samples = probe_batch(samples, batch_size, self.federation.seed, round_, self.client)
         return float(self.engine.training_loss(params, self.ids, [samples])[0])
 
     def train(
@@ -206,8 +205,9 @@ class LocalClient:
         if solver is not None and memory is not None:
             p, steps = self.engine.num_trainable, federation.local.moved_steps(trained.steps)
             new = solver.remember(memory[None], state, trained.update[:, :p], steps, rate)
-            dtype = federation.traits["solver"].memory_dtype
-            kept = ClientMemory.zeros(1, p, dtype=dtype).kept(new)[0]
+            table = new_memory(federation, 1, p)
+            assert table is not None  # as the solver has one
+            kept = table.kept(new)[0]
         metrics = {"num_examples": float(self.num_examples), "loss": float(trained.loss[0])}
         metrics |= self._measured(params, trained.update, round_)
         return Work(np.array(trained.update[0]), metrics, int(trained.steps[0]), kept)
@@ -218,12 +218,7 @@ class LocalClient:
             return {}
         before = any(measurement.wants_before for measurement in wanted)
         (outputs,) = self.engine.outputs(params, update, self.ids, before=before)
-        return {
-            measurement.name: measurement.measure(
-                outputs, generator(self.federation.seed, f"measure {measurement.name}", round_, self.client)
-            )
-            for measurement in wanted
-        }
+        return measured(wanted, outputs, self.federation.seed, round_, self.client)
 
     def raw_weight(self, work: Work) -> float:
         """Return the client's own weight, up to a factor that all share, of a weighting with a method `raw`."""

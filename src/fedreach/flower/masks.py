@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fedreach.federation.aggregation.secure_sum import Words
 
-LEAST = 2  # clients in a sum: that of one is its report
+MIN_CLIENTS = 2  # clients in a sum: that of one is its report
 
 
 def new_private_key() -> bytes:

@@ -104,19 +104,19 @@ def arrays(message: Message, name: str) -> ArrayRecord:
     return message.content.array_records[name]
 
 
-def number(metrics: Mapping[str, Any], name: str, *, least: float | None = None, whole: bool = False) -> float:
+def number(metrics: Mapping[str, Any], name: str, *, minimum: float | None = None, whole: bool = False) -> float:
     """Return a finite number of a reply.
 
     Raises:
-        ReplyError: If it is missing, not a number, below `least` or not whole where it should be.
+        ReplyError: If it is missing, not a number, below `minimum` or not whole where it should be.
     """
     value = metrics.get(name)
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise ReplyError(f"it sent no number {name!r}" if value is None else f"its {name!r} is not a number: {value!r}")
     if not np.isfinite(value):
         raise ReplyError(f"its {name!r} is not finite")
-    if (least is not None and value < least) or (whole and (value != int(value) or value > LARGEST)):
-        rule = f"a whole number from {least} to {LARGEST}" if whole else f"at least {least}"
+    if (minimum is not None and value < minimum) or (whole and (value != int(value) or value > LARGEST)):
+        rule = f"a whole number from {minimum} to {LARGEST}" if whole else f"at least {minimum}"
         raise ReplyError(f"its {name!r} must be {rule}; got {value}")
     return value
 

@@ -14,7 +14,7 @@ from fedreach.federation.federation import Federation
 from fedreach.federation.state import FederationState
 from fedreach.federation.values import ClientView
 from fedreach.flower import messages
-from fedreach.flower.evaluation import Exam
+from fedreach.flower.evaluation import EvaluationTask
 from fedreach.flower.messages import CONFIG, KEYS, MEMORY, MODEL, OURS, RUN, SOLVER
 from fedreach.models.flat import Layout
 
@@ -100,20 +100,24 @@ class Outgoing:
             result.append(Message(content, node, "query.loss", ttl=self.timeout))
         return result
 
-    def exams(
-        self, planned: Mapping[tuple[int, str], Exam], models: Sequence[Float32s], number: int, config: ConfigRecord
+    def evaluate(
+        self,
+        tasks: Mapping[tuple[int, str], EvaluationTask],
+        models: Sequence[Float32s],
+        number: int,
+        config: ConfigRecord,
     ) -> list[Message]:
-        """Return one message an exam, given each with its node and the message's group."""
+        """Return one message a task, given each with its node and the message's group."""
         records = [self.record(model) for model in models]
         return [
             Message(
-                RecordDict({MODEL: records[exam.model], CONFIG: _with_round(config, number)}),
+                RecordDict({MODEL: records[task.model], CONFIG: _with_round(config, number)}),
                 node,
                 MessageType.EVALUATE,
                 ttl=self.timeout,
                 group_id=group,
             )
-            for (node, group), exam in planned.items()
+            for (node, group), task in tasks.items()
         ]
 
 

@@ -10,7 +10,6 @@ import math
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
 from logging import getLogger
 from pathlib import Path
 from typing import Any
@@ -29,28 +28,21 @@ from fedreach.errors import ConfigError, RunFolderError, TrainingError
 from fedreach.evaluation import Served, summarized
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import Exact
-from fedreach.federation.participation import Always, Participation, replies_of
-from fedreach.federation.round import (
-    conclude_round,
-    conclude_server_round,
-    observe_probe,
-    plan_probe,
-    plan_round,
-    server_trains,
-)
+from fedreach.federation.participation import Always, Participation
 from fedreach.federation.state import FederationState, initial_state
-from fedreach.federation.steps import remembered
+from fedreach.federation.steps import new_memory, next_view, play
 from fedreach.federation.time_energy import with_radio
 from fedreach.federation.traits import name_of
-from fedreach.federation.values import ClientView, Probe, RoundReport, Selection, Trained
+from fedreach.federation.values import ClientView
 from fedreach.flower import messages
 from fedreach.flower.agreement import terms_of, words
-from fedreach.flower.clients import Roster, ask
-from fedreach.flower.evaluation import Exam, answered, exams, joined
+from fedreach.flower.clients import ClientRegistry, ask
+from fedreach.flower.evaluation import EvaluationTask, answered, combined, evaluation_tasks
 from fedreach.flower.facts import FACTS, load_facts, record_of, save_facts
-from fedreach.flower.incoming import Answer, Heard, Incoming
-from fedreach.flower.masks import LEAST
-from fedreach.flower.messages import LOSS, ReplyError
+from fedreach.flower.incoming import Incoming
+from fedreach.flower.masks import MIN_CLIENTS
+from fedreach.flower.messages import ReplyError
+from fedreach.flower.open_round import OpenRound
 from fedreach.flower.outgoing import Outgoing
 from fedreach.models.flat import Layout, flatten
 from fedreach.runs.checkpoint import MEMORY, Snapshot
@@ -59,33 +51,8 @@ from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import finished
 from fedreach.runs.recorder import Evaluated, Recorder, check_federation, note_failure
 from fedreach.runs.schema import FederationRecord, RoundRow, RunRecord, Timing
-from fedreach.simulation.clients import server_steps
-from fedreach.storage.table import ClientMemory
-from fedreach.streams import generator
 
 LOG = getLogger("flwr")
-
-
-@dataclass
-class Turn:
-    """A round between what is sent and what is heard."""
-
-    state: FederationState
-    view: ClientView
-    selection: Selection
-    by_server: bool = False
-    probed: dict[int, Answer] = field(default_factory=dict)  # of those who were asked for their update before
-    began: float = field(default_factory=time.perf_counter)
-
-    @property
-    def asked(self) -> list[int]:
-        """Those chosen who have not trained in the probe."""
-        return [client for client in map(int, self.selection.ids) if client not in self.probed]
-
-    @property
-    def kept(self) -> dict[int, Answer]:
-        """What those chosen have answered to the probe."""
-        return {client: self.probed[client] for client in map(int, self.selection.ids) if client in self.probed}
 
 
 class FedReachStrategy(Strategy):
@@ -113,7 +80,7 @@ class FedReachStrategy(Strategy):
             `fedreach.flower.local.server_engine`.
         participation: Who of those online can be asked; everybody if left out.
         name: Under which the run is reported.
-        described: What the run is, if that is more than is said here; see `fedreach.runs.identity`.
+        identity: What the run is, if that is more than is said here; see `fedreach.runs.identity`.
         record: Who holds what, if the server knows; see `fedreach.runs.describe.federation_record`.
 
     Raises:
@@ -140,7 +107,7 @@ class FedReachStrategy(Strategy):
         engine: Engine | None = None,
         participation: Participation | None = None,
         name: str = "flower",
-        described: Mapping[str, Any] | None = None,
+        identity: Mapping[str, Any] | None = None,
         record: FederationRecord | None = None,
     ) -> None:
         limits = {"rounds": rounds, "min_clients": min_clients, "evaluate_every": evaluate_every, "timeout": timeout}
@@ -154,16 +121,8 @@ class FedReachStrategy(Strategy):
                 f"FedReachStrategy.min_clients must be at most the {len(population.participants)} participants of the "
                 f"population; got {min_clients}."
             )
-        if federation.label_statistics.only_sum and federation.cohort < LEAST:
-            raise ConfigError(
-                f"SecureSum needs a cohort of at least {LEAST}, as a sum over one client is its report; got "
-                f"{federation.cohort}."
-            )
-        if federation.label_statistics.only_sum and federation.has_memory:
-            raise ConfigError(
-                f"SecureSum hides single updates from the server, and on Flower {type(federation.solver).__name__} "
-                "has it look at them. Use a solver without memory, such as FedProx."
-            )
+        if federation.label_statistics.only_sum:
+            _refuse_what_needs_more_than_a_sum(federation)
         if federation.training_server is not None and (engine is None or engine.server_samples is None):
             raise ConfigError(
                 f"{type(federation.server).__name__} trains on data of the server's own. Pass "
@@ -179,7 +138,7 @@ class FedReachStrategy(Strategy):
         self.initial: Float32s = flatten(model).cpu().numpy()
         self.min_clients, self.patience, self.evaluate_every = min_clients, patience, evaluate_every
         self.engine, self.participation, self.record = engine, participation or Always(), record
-        self.described = described or {
+        self.identity = identity or {
             "method": name,
             "seed": federation.seed,
             "config": {"federation": words(federation), "model": str(model), "rounds": rounds},
@@ -187,7 +146,7 @@ class FedReachStrategy(Strategy):
         }
         self.folder = RunFolder(Path(folder))
         self.recorder = Recorder(self.folder, federation, self.layout, stop_if_diverged=False)
-        self.roster = Roster(federation, terms_of(federation, self.layout), timeout, population)
+        self.registry = ClientRegistry(federation, terms_of(federation, self.layout), timeout, population)
         self.outgoing = Outgoing(federation, model, self.layout, rounds, timeout)
         self.incoming = Incoming(federation, self.layout)
         # What changes during a run.
@@ -195,11 +154,10 @@ class FedReachStrategy(Strategy):
         self._ours = False  # whether the folder is this run's, which is not finished yet
         self._snapshot: Snapshot | None = None
         self._counted: dict[int, int] = {}  # client -> last round in which its report counted
-        self._config = ConfigRecord()  # the user's own
-        self._turn: Turn | None = None  # of the round at work
+        self._round: OpenRound | None = None  # the one at work
         self._row: RoundRow | None = None
         self._timing = Timing(round=0)
-        self._exams: dict[tuple[int, str], Exam] = {}  # by node and message group, of those who evaluate
+        self._tasks: dict[tuple[int, str], EvaluationTask] = {}  # by node and message group, of those who evaluate
         self._handed: ArrayRecord | None = None  # the model as it was handed out last
 
     # -------------------------------------------------------------------------------------------------- the whole run
@@ -231,8 +189,8 @@ class FedReachStrategy(Strategy):
 
     @property
     def _participants(self) -> list[int]:
-        assert self.roster.population is not None  # `_begin` comes first
-        ids: list[int] = self.roster.population.participants.tolist()
+        assert self.registry.population is not None  # `_begin` comes first
+        ids: list[int] = self.registry.population.participants.tolist()
         return ids
 
     def _begin(self, grid: Grid, arrays: ArrayRecord | None = None) -> None:
@@ -240,19 +198,19 @@ class FedReachStrategy(Strategy):
         if self._snapshot is not None:
             return
         self._open.enter_context(self.folder.locked())
-        done = finished(self.folder, self.described)
+        done = finished(self.folder, self.identity)
         if self.record is not None:
             check_federation(self.folder, self.record)
         self._ours = done is None
-        participants, self.roster.known, run = load_facts(self.folder)
+        participants, self.registry.known, run = load_facts(self.folder)
         self.outgoing.run = run or uuid4().hex
         snapshot = self.recorder.load()
         if snapshot is None:
-            self.roster.gather(grid, self.min_clients, self.patience)
+            self.registry.gather(grid, self.min_clients, self.patience)
             try:
-                self.roster.settle(grid, self.min_clients)
+                self.registry.settle(grid, self.min_clients)
             finally:  # what was told, maybe under noise that must not be drawn twice
-                save_facts(self.folder, self._participants, self.roster.known, self.outgoing.run)
+                save_facts(self.folder, self._participants, self.registry.known, self.outgoing.run)
             self._first(grid, self.initial if arrays is None else self._given(arrays))
             return
         if participants is None:
@@ -260,10 +218,10 @@ class FedReachStrategy(Strategy):
                 f"{self.folder.path} holds a checkpoint, but {FACTS} is missing. Put it back, or move the run folder "
                 "away to start this run anew."
             )
-        self.roster.return_to(participants)
+        self.registry.return_to(participants)
         self._snapshot = snapshot
         if snapshot.state.round < self.rounds:
-            self.roster.gather(grid, self.min_clients, self.patience)
+            self.registry.gather(grid, self.min_clients, self.patience)
         elif done is None:
             self._finish()
         for row in self.folder.records(RoundRow):
@@ -281,19 +239,17 @@ class FedReachStrategy(Strategy):
 
     def _first(self, grid: Grid, params: Float32s) -> None:
         """Begin a run: its files, its state, and what the first model is worth."""
-        run = RunRecord(**self.described, environment=environment(), git=None)
+        run = RunRecord(**self.identity, environment=environment(), git=None)
         self.recorder.describe(run, self.record or self._record())
-        state = initial_state(self.federation, params, self.roster.view(self._participants))
-        if self.federation.has_memory:
-            n, p = len(self._participants), self.layout.num_trainable
-            dtype = self.federation.traits["solver"].memory_dtype
-            state = replace(state, memory=ClientMemory.zeros(n, p, self.folder.path / MEMORY, dtype=dtype))
+        n, path = len(self._participants), self.folder.path / MEMORY
+        memory = new_memory(self.federation, n, self.layout.num_trainable, path)
+        state = initial_state(self.federation, params, self.registry.view(self._participants), memory)
         self._snapshot, row = self.recorder.begin(state)
-        self._close(row, Timing(round=0), ask(grid, self._exam_messages(ConfigRecord()), self.timeout))
+        self._close(row, Timing(round=0), ask(grid, self._evaluation_messages(ConfigRecord()), self.timeout))
 
     def _record(self) -> FederationRecord:
         exact = isinstance(self.federation.label_statistics, Exact)
-        return record_of(self._participants, self.roster.unseen(), self.roster.known, exact=exact)
+        return record_of(self._participants, self.registry.unseen(), self.registry.known, exact=exact)
 
     # ------------------------------------------------------------------------------------------------------- training
 
@@ -304,162 +260,45 @@ class FedReachStrategy(Strategy):
         if server_round > 1:
             self._refuse_if_changed(arrays)
         self._begin(grid, arrays)
-        self._grid, self._config, self._turn = grid, config, None
-        state, federation = self._now.state, self.federation
+        self._round, state = None, self._now.state
         if state.round >= self.rounds:
             return []
-        self.roster.meet(grid)
-        view = self._view(state)
-        if server_trains(federation, state):
-            self._turn = Turn(state, view, Selection(np.empty(0, np.int64)), by_server=True)
-            return []
-        began = time.perf_counter()
-        probe, answers = plan_probe(federation, state, view), dict[int, Answer]()
-        if probe is not None:
-            state, view, answers = self._probed(state, view, probe)
-        self._turn = Turn(state, view, plan_round(federation, state, view), probed=answers, began=began)
-        LOG.info("FedReach chose clients %s.", self._turn.selection.ids.tolist())
-        nodes = self.roster.nodes_of(self._turn.asked)
-        keys = self.roster.keys(nodes) if federation.label_statistics.only_sum else None
-        return self.outgoing.train(nodes, state, view, self._counted, config, keys=keys)
+        self.registry.meet(grid)
+        ways = self.registry, self.outgoing, self.incoming, self.participation, self.engine
+        steps = play(self.federation, state, self._view(state), rounds=self.rounds)
+        self._round = OpenRound(self.federation, *ways, self._counted, grid, config)
+        return self._round.begin(steps)
 
     def _view(self, state: FederationState) -> ClientView:
-        federation, number = self.federation, state.round + 1
-        view = self.roster.view(self._participants)
-        wanted = self.participation.available(len(view.ids), generator(federation.seed, "participation", number))
-        view = replace(view, available=view.available & wanted, loss=state.loss, round=number)
+        federation, participants = self.federation, self._participants
+        view = next_view(federation, self.registry.view(participants), state, self.participation)
         if federation.radio is None:
             return view
-        devices = federation.radio.devices(len(view.ids), federation.seed)
-        known = [self.roster.known[client] for client in self._participants if client in self.roster.known]
-        bits = float(np.median([facts.bits_per_example for facts in known]))  # of which one client cannot make much
-        if bits == 0:
-            raise ConfigError(
-                "The radio needs to know how large an example is, and no client told. Call tell_labels with "
-                "bits_per_example."
-            )
+        devices, bits = federation.radio.devices(len(view.ids), federation.seed), self.registry.bits_per_example()
         d, p = self.layout.size, self.layout.num_trainable
         return with_radio(federation, view, devices, d=d, p=p, bits_per_example=bits)
-
-    def _probed(
-        self, state: FederationState, view: ClientView, probe: Probe
-    ) -> tuple[FederationState, ClientView, dict[int, Answer]]:
-        """Ask the clients; return the state and the view after their answers, and the updates that came."""
-        ids, rows = list(map(int, probe.ids)), view.rows(probe.ids)
-        probed, sent, loss = view.probed.copy(), None, view.loss.copy()
-        probed[rows] = True
-        answers: dict[int, Answer] = {}
-        if probe.asks == "update":
-            sending = self.outgoing.train(self.roster.nodes_of(ids), state, view, self._counted, self._config)
-            heard = self._heard(ids, ask(self._grid, sending, self.timeout), state, view, probe=True)
-            for client, reason in heard.lost.items():
-                LOG.warning("Client %s did not answer the probe of round %s: %s.", client, view.round, reason)
-            answers, reports = heard.answers, self.incoming.reports(heard, view, probe=True)
-            sent = np.zeros_like(probed)
-            sent[view.rows(reports.ids)] = True
-            loss[sent] = reports.metrics["loss"]
-            state = observe_probe(self.federation, state, reports)
-        else:
-            told = self._losses(ids, probe.batch_size if probe.asks == "batch_loss" else 0, state, view)
-            loss[view.rows(np.array(list(told), np.int64))] = list(told.values())
-        return state, replace(view, loss=loss, probed=probed, sent_update=sent, probe=probe), answers
-
-    def _losses(self, ids: list[int], batch_size: int, state: FederationState, view: ClientView) -> dict[int, float]:
-        """Return the losses that clients answer with; for who does not answer, the last one known stands."""
-        nodes, told = self.roster.nodes_of(ids), dict[int, float]()
-        silent = [client for client in ids if not self.roster.known[client].trains_as_asked]
-        if silent:
-            raise ConfigError(
-                f"{name_of(self.federation.selection)} asks clients for losses, and that is not in the app of client "
-                f"{silent[0]}. Use fedreach.flower.client_app, or another selection."
-            )
-        clients = {node: client for client, node in nodes.items()}
-        for reply in ask(self._grid, self.outgoing.losses(nodes, state, view, batch_size), self.timeout):
-            client = clients.get(reply.metadata.src_node_id)
-            try:
-                if client is not None:
-                    told[client] = float(messages.number(messages.metrics_of(messages.content_of(reply)), LOSS))
-            except ReplyError as error:
-                LOG.warning("Client %s did not tell its loss: %s.", client, error)
-        return told
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Check the replies, weigh those that count, and take the server's step."""
-        turn = self._turn
-        if turn is None:
+        if self._round is None:
             return self._arrays(), None
-        if turn.by_server:
-            new, report = conclude_server_round(self.federation, turn.state, turn.view, self._server_steps(turn.state))
-        else:
-            new, report = self._concluded(turn, replies)
+        new, result, _ = self._round.end(replies)
         if not np.isfinite(new.models).all():
             raise TrainingError(
                 f"The model is not finite after round {new.round}. Lower local.rate or set local.clip_norm, and choose "
                 "another folder."
             )
-        self._snapshot, self._row = self.recorder.after(self._now, new, report)
-        self._counted |= dict.fromkeys(report.cohort, new.round)
-        self._timing = Timing(round=new.round, train_seconds=round(time.perf_counter() - turn.began, 6))
-        for client, reason in report.lost.items():
+        self._snapshot, self._row = self.recorder.after(self._now, new, result)
+        self._counted |= dict.fromkeys(result.cohort, new.round)
+        self._timing = Timing(round=new.round, train_seconds=round(time.perf_counter() - self._round.began, 6))
+        for client, reason in result.lost.items():
             LOG.warning("Client %s does not count in round %s: %s.", client, new.round, reason)
-        numbers: dict[str, Any] = {"clients": len(report.cohort), "lost": len(report.lost)}
-        if report.train_loss is not None:
-            numbers["train_loss"] = report.train_loss
+        numbers: dict[str, Any] = {"clients": len(result.cohort), "lost": len(result.lost)}
+        if result.train_loss is not None:
+            numbers["train_loss"] = result.train_loss
         return self._arrays(), MetricRecord(numbers)
-
-    def _concluded(self, turn: Turn, replies: Iterable[Message]) -> tuple[FederationState, RoundReport]:
-        state, view = turn.state, turn.view
-        heard = self._heard(turn.asked, replies, state, view, kept=turn.kept)
-        reports = self.incoming.reports(heard, view)
-        if state.memory is not None and len(reports.ids):
-            steps = np.array([heard.answers[client].steps for client in map(int, reports.ids)], np.int64)
-            trained = Trained(reports.update, reports.metrics["loss"], steps, self.layout.num_trainable)
-            rate, rows = self.federation.local.rate_at(view.round, self.rounds), view.rows(reports.ids)
-            memory, note = remembered(self.federation, state, state.memory, rows, trained, rate)
-            state, reports = replace(state, memory=memory), replace(reports, note=note)
-        return conclude_round(self.federation, state, view, turn.selection, reports)
-
-    def _heard(
-        self,
-        asked: list[int],
-        replies: Iterable[Message],
-        state: FederationState,
-        view: ClientView,
-        *,
-        kept: Mapping[int, Answer] | None = None,
-        probe: bool = False,
-    ) -> Heard:
-        """Return what was heard, and what is `kept` from a probe; who lost its memory is sent it and asked again."""
-        heard = Heard.nothing(asked, self.timeout)
-        heard.answers |= kept or {}
-        nodes = self.roster.nodes_of(asked)
-        clients = {node: client for client, node in nodes.items()}
-        self.incoming.read(replies, clients, heard, state, view)
-        if heard.forgetful:
-            LOG.info("Clients %s lost what they kept between rounds, and are sent it.", heard.forgetful)
-            again = {client: nodes[client] for client in heard.forgetful}
-            sending = self.outgoing.train(again, state, view, self._counted, self._config, restore=True)
-            clients = {node: client for client, node in again.items()}
-            self.incoming.read(ask(self._grid, sending, self.timeout), clients, heard, state, view)
-        arrived = replies_of(self.participation)
-        if arrived is not None:  # replies that an experiment has get lost, as the simulator does
-            purpose, there = "probe-replies" if probe else "replies", sorted(heard.answers)
-            drawn = arrived(len(there), generator(self.federation.seed, purpose, view.round))
-            for client, came in zip(there, drawn, strict=True):
-                if not came:
-                    del heard.answers[client]
-                    heard.lost[client] = "its reply did not arrive"
-        return heard
-
-    def _server_steps(self, state: FederationState) -> Float32s:
-        """Return the (m, d) gradient steps on one batch of the server's data."""
-        server, engine, number = self.federation.training_server, self.engine, state.round + 1
-        assert server is not None  # that is why we are here,
-        assert engine is not None  # and `__init__` saw to it
-        assert engine.server_samples is not None
-        return server_steps(engine, server, len(engine.server_samples), state.models, number, self.federation.seed)
 
     def _arrays(self) -> ArrayRecord:
         """Return the model that is handed out; of several, one a cluster, under ``0/...``, ``1/...``."""
@@ -484,24 +323,24 @@ class FedReachStrategy(Strategy):
         """Ask all that are online, those that never train too, how good the model is."""
         self._refuse_if_changed(arrays)
         number = self._now.state.round
-        self._exams = {}
-        if self._turn is None or (number % self.evaluate_every != 0 and number != self.rounds):
+        self._tasks = {}
+        if self._round is None or (number % self.evaluate_every != 0 and number != self.rounds):
             return []
-        self.roster.meet(grid)
-        return self._exam_messages(config)
+        self.registry.meet(grid)
+        return self._evaluation_messages(config)
 
-    def _exam_messages(self, config: ConfigRecord) -> list[Message]:
+    def _evaluation_messages(self, config: ConfigRecord) -> list[Message]:
         state, participants = self._now.state, self._participants
-        there = self.roster.nodes_of([*participants, *self.roster.unseen()])
+        there = self.registry.nodes_of([*participants, *self.registry.unseen()])
         clusters, models = dict(zip(participants, state.clusters.tolist(), strict=True)), state.served(self.federation)
         mine, others = [c for c in there if c in clusters], [c for c in there if c not in clusters]
-        planned = exams(mine, others, clusters, len(models))
-        self._exams = {(there[exam.client], str(exam.model)): exam for exam in planned}
-        return self.outgoing.exams(self._exams, list(models), state.round, config)
+        tasks = evaluation_tasks(mine, others, clusters, len(models))
+        self._tasks = {(there[task.client], str(task.model)): task for task in tasks}
+        return self.outgoing.evaluate(self._tasks, list(models), state.round, config)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Write the row of the round and a checkpoint; after the last round, how the run ended."""
-        if self._turn is None or self._row is None:
+        if self._round is None or self._row is None:
             return None
         columns = self._close(self._row, self._timing, replies)
         if self._now.state.round == self.rounds:
@@ -514,7 +353,7 @@ class FedReachStrategy(Strategy):
 
     def _close(self, row: RoundRow, timing: Timing, replies: Iterable[Message]) -> Mapping[str, float]:
         """Write the row of a round, with what clients say of the model if they were asked, and a checkpoint."""
-        evaluated = self._evaluated(replies) if self._exams else None
+        evaluated = self._evaluated(replies) if self._tasks else None
         if evaluated is not None and not evaluated[0]:
             evaluated = None
         self._snapshot, _ = self.recorder.close(self._now, row, timing, evaluated)
@@ -526,10 +365,28 @@ class FedReachStrategy(Strategy):
         state, test = self._now.state, None
         models = state.served(self.federation)
         shares = np.bincount(state.clusters, minlength=len(models)) / len(state.clusters)
-        scores = joined(answered(replies, self._exams), self._participants, shares)
+        scores = combined(answered(replies, self._tasks), self._participants, shares)
         if self.engine is not None and len(self.engine.test_samples):
             index = np.arange(len(self.engine.test_samples))
             served = Served.of(models, state.clusters, np.array(self._participants, np.int64))
             right, loss = served.predict(self.engine, self.engine.test_samples, index, None)
             test = float(right.mean()), float(loss.mean(dtype=np.float64))
         return summarized(self.federation.seed, state.round, *scores, test)
+
+
+def _refuse_what_needs_more_than_a_sum(federation: Federation) -> None:
+    if federation.cohort < MIN_CLIENTS:
+        raise ConfigError(
+            f"SecureSum needs a cohort of at least {MIN_CLIENTS}, as a sum over one client is its report; got "
+            f"{federation.cohort}."
+        )
+    if federation.has_memory:
+        raise ConfigError(
+            f"SecureSum hides single updates from the server, and on Flower {type(federation.solver).__name__} "
+            "has it look at them. Use a solver without memory, such as FedProx."
+        )
+    if federation.traits["selection"].clusters:
+        raise ConfigError(
+            f"SecureSum on Flower is one sum over the whole cohort, and {name_of(federation.selection)} gives clusters "
+            "of clients a model each. Use a selection without clusters."
+        )

@@ -15,9 +15,8 @@ from fedreach.config.user_code import locate_user_errors
 from fedreach.data.datasets import Dataset
 from fedreach.errors import ConfigError, RunFolderError
 from fedreach.experiments.build import Builder
-from fedreach.federation.federation import Federation
-from fedreach.federation.round import plan_probe, plan_round
-from fedreach.federation.time_energy import spend
+from fedreach.federation.steps import AskUpdates, advance, play
+from fedreach.federation.time_energy import round_cost
 from fedreach.federation.traits import name_of
 from fedreach.reproduce.measured import Measured
 from fedreach.reproduce.recipe import Recipe
@@ -96,32 +95,31 @@ class _Maker:
 
 
 def _rows(simulation: Simulation, rounds: list[int]) -> Iterator[dict[str, Any]]:
-    """Yield what each round would choose and cost, as `Simulation.step` has it."""
+    """Yield what each round would choose and cost: its steps, up to where the cohort is asked to train."""
     federation, radio, start = simulation.federation, simulation.federation.radio, simulation.start()
     assert radio is not None  # `decide` asked for one
+    if federation.training_server is not None:
+        raise _needs_training(federation.server)
+    if federation.traits["selection"].reads_updates:
+        raise _needs_training(federation.selection)
     for number in rounds:
         state = replace(start, round=number - 1)
-        view = simulation.view(state)
-        _refuse_what_needs_training(federation, plan_probe(federation, state, view) is not None)
-        selection = plan_round(federation, state, view)
-        spending = spend(federation, view, selection, start.models.shape[1])
-        assert spending is not None  # as there is a radio
-        row = {"round": number, "seconds": spending.seconds, "joules": spending.joules}
-        row["cost"] = radio.seconds_price * spending.seconds + radio.joules_price * spending.joules
+        request = advance(play(federation, state, simulation.view(state), rounds=simulation.rounds))
+        if not isinstance(request, AskUpdates) or request.probe:
+            raise _needs_training(federation.selection)
+        selection = request.selection
+        cost = round_cost(federation, request.view, selection, start.models.shape[1])
+        assert cost is not None  # as there is a radio
+        row = {"round": number, "seconds": cost.seconds, "joules": cost.joules}
+        row["cost"] = radio.seconds_price * cost.seconds + radio.joules_price * cost.joules
         yield row | {"cohort": selection.ids.tolist()} | ({"remark": selection.remark} if selection.remark else {})
 
 
-def _refuse_what_needs_training(federation: Federation, probes: bool) -> None:
-    selection, server = federation.selection, federation.server
-    for part, needs in (
-        (selection, probes or federation.traits["selection"].reads_updates),
-        (server, federation.traits["server"].trains_server),
-    ):
-        if needs:
-            raise ConfigError(
-                f"{name_of(part)} decides by what training brings, and a recipe of decisions trains nothing. "
-                'Give the recipe kind = "training".'
-            )
+def _needs_training(part: object) -> ConfigError:
+    return ConfigError(
+        f"{name_of(part)} decides by what training brings, and a recipe of decisions trains nothing. "
+        'Give the recipe kind = "training".'
+    )
 
 
 def _check_same(folder: RunFolder, recipe: Recipe, experiments: dict[float | None, Experiment]) -> None:

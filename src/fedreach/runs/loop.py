@@ -116,14 +116,14 @@ class _Loop:
         began = time.perf_counter()
         with self.recorder.folder.disk(MEMORY):
             done = self.simulation.step(snapshot.state)
-        cohort = done.report.cohort
+        cohort = done.result.cohort
         local = LocalModels(cohort, self._broadcast(snapshot.state, cohort), done.update)
-        snapshot, row = self.recorder.after(snapshot, done.state, done.report)
+        snapshot, row = self.recorder.after(snapshot, done.state, done.result)
         trained = round(time.perf_counter() - began, 6)
         evaluated, seconds = self._evaluated(snapshot.state, local)
         timing = Timing(round=row.round, train_seconds=trained, evaluate_seconds=seconds)
         snapshot, row = self.recorder.close(snapshot, row, timing, evaluated)
-        return snapshot, row, timing, done.report.lost
+        return snapshot, row, timing, done.result.lost
 
     def _evaluated(self, state: FederationState, local: LocalModels | None) -> tuple[Evaluated | None, float | None]:
         """Return the evaluation after a round and the seconds that it took, where one is due."""

@@ -16,7 +16,7 @@ from fedreach.arrays import AnyArray
 from fedreach.errors import RunFolderError, TrainingError
 from fedreach.federation.federation import Federation
 from fedreach.federation.state import FederationState
-from fedreach.federation.values import RoundReport, Spending
+from fedreach.federation.values import RoundCost, RoundResult
 from fedreach.models.flat import Layout
 from fedreach.runs.checkpoint import CHECKPOINT, Snapshot, finish, load, save
 from fedreach.runs.folder import RunFolder
@@ -69,7 +69,7 @@ class Recorder:
             )
         self.folder.rewind(dict.fromkeys(self.folder.lengths(), 0), -1)
         snapshot = Snapshot(state, 0, 0, np.inf, 0, {})
-        nothing = None if self.federation.radio is None else Spending(0.0, 0.0, 0.0, 0.0, None)
+        nothing = None if self.federation.radio is None else RoundCost(0.0, 0.0, 0.0, 0.0, None)
         row = RoundRow(
             round=0,
             cohort=(),
@@ -84,32 +84,32 @@ class Recorder:
         )
         return snapshot, row
 
-    def after(self, snapshot: Snapshot, state: FederationState, report: RoundReport) -> tuple[Snapshot, RoundRow]:
+    def after(self, snapshot: Snapshot, state: FederationState, result: RoundResult) -> tuple[Snapshot, RoundRow]:
         """Return the run after a round and the round's row, which is not written yet."""
-        total, spending = snapshot.bytes_total + report.bytes_down + report.bytes_up, report.spending
+        total, cost = snapshot.bytes_total + result.bytes_down + result.bytes_up, result.cost
         snapshot = replace(
             snapshot,
             state=state,
             bytes_total=total,
-            seconds_total=snapshot.seconds_total + (0.0 if spending is None else spending.seconds),
-            joules_total=snapshot.joules_total + (0.0 if spending is None else spending.joules),
+            seconds_total=snapshot.seconds_total + (0.0 if cost is None else cost.seconds),
+            joules_total=snapshot.joules_total + (0.0 if cost is None else cost.joules),
         )
         row = RoundRow(
             round=state.round,
-            cohort=report.cohort,
-            weights=[round(w, 9) for w in report.weights],
-            lost=list(report.lost),
-            metrics={name: [round(value, 9) for value in values] for name, values in report.metrics.items()},
-            train_loss=None if report.train_loss is None else round(report.train_loss, 9),
-            bytes_down=report.bytes_down,
-            bytes_up=report.bytes_up,
+            cohort=result.cohort,
+            weights=[round(w, 9) for w in result.weights],
+            lost=list(result.lost),
+            metrics={name: [round(value, 9) for value in values] for name, values in result.metrics.items()},
+            train_loss=None if result.train_loss is None else round(result.train_loss, 9),
+            bytes_down=result.bytes_down,
+            bytes_up=result.bytes_up,
             bytes_total=total,
-            probe_bytes=report.probe_bytes,
-            remark=report.remark or None,
-            by_server=report.by_server,
+            probe_bytes=result.probe_bytes,
+            remark=result.remark or None,
+            by_server=result.by_server,
             clusters=state.clusters.tolist() if len(state.models) > 1 else None,
             evaluated={},
-            **_spent(spending, snapshot),
+            **_spent(cost, snapshot),
         )
         return snapshot, row
 
@@ -190,15 +190,15 @@ class Recorder:
         }
 
 
-def _spent(spending: Spending | None, after: Snapshot) -> dict[str, Any]:
+def _spent(cost: RoundCost | None, after: Snapshot) -> dict[str, Any]:
     """Return the columns of a round's seconds and joules, and who got which share and frequency; none without radio."""
-    if spending is None:
+    if cost is None:
         return {}
     row: dict[str, Any] = {
-        key: float(f"{getattr(spending, key):.9g}") for key in ("seconds", "joules", "probe_seconds", "probe_joules")
+        key: float(f"{getattr(cost, key):.9g}") for key in ("seconds", "joules", "probe_seconds", "probe_joules")
     }
     row |= {key: float(f"{getattr(after, key):.12g}") for key in ("seconds_total", "joules_total")}
-    given = spending.allocation
+    given = cost.allocation
     if given is not None:
         columns = {"share": given.share, "hertz": given.hertz, "upload_seconds": given.upload_seconds}
         columns |= {"compute_seconds": given.compute_seconds, "joules": given.upload_joules + given.compute_joules}

@@ -1,38 +1,36 @@
-"""What clients do in a simulated round: answer probes, train, measure, remember, and send what may get lost."""
+"""The clients of a simulated round: they answer probes, train, measure, and send what may get lost."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedreach.arrays import Bools, Float32s, Floats, Ints
+from fedreach.arrays import Float32s, Floats, Ints
 from fedreach.data.federated import FederatedData
 from fedreach.engines.engine import Engine
 from fedreach.errors import TrainingError
 from fedreach.federation.aggregation.mean import finite_rows
 from fedreach.federation.federation import Federation
-from fedreach.federation.participation import Participation, replies_of
-from fedreach.federation.protocols import ServerTrains
+from fedreach.federation.participation import Participation
 from fedreach.federation.state import FederationState
-from fedreach.federation.steps import by_model, remembered
-from fedreach.federation.values import ClientView, Probe, Reports, Trained
-from fedreach.storage.table import ClientMemory
-from fedreach.streams import generator
-
-
-class Replies(NamedTuple):
-    """What the server hears, and what the clients keep for themselves."""
-
-    reports: Reports
-    memory: ClientMemory | None
+from fedreach.federation.steps import (
+    AskLosses,
+    AskServer,
+    AskUpdates,
+    by_model,
+    lost_replies,
+    measured,
+    probe_batch,
+    server_batch,
+)
+from fedreach.federation.values import ClientView, LocalUpdates, Reports
 
 
 @dataclass(frozen=True, eq=False)
 class Clients:
-    """The participants of a federation at work; arguments as those of `Simulation`."""
+    """The participants of a federation at work, a `Side` of `play`; arguments as those of `Simulation`."""
 
     federation: Federation
     data: FederatedData
@@ -41,57 +39,74 @@ class Clients:
     participation: Participation
     drop_failing: bool = False
 
-    def losses(self, state: FederationState, view: ClientView, probe: Probe) -> Floats:
-        """Return the mean training losses that the clients of a probe answer with."""
-        parts = [self.data.train[int(client)] for client in probe.ids]
+    def losses(self, request: AskLosses) -> Mapping[int, float]:
+        """Return the mean training loss of each client of a probe."""
+        state, view, probe = request.state, request.view, request.probe
+        clients, seed = probe.ids.tolist(), self.federation.seed
+        parts = [self.data.train[client] for client in clients]
         if probe.asks == "batch_loss":
             parts = [
-                generator(self.federation.seed, "probe-batches", view.round, int(client)).choice(
-                    samples, size=min(probe.batch_size, len(samples)), replace=False
-                )
-                for client, samples in zip(probe.ids, parts, strict=True)
+                probe_batch(samples, probe.batch_size, seed, view.round, client)
+                for client, samples in zip(clients, parts, strict=True)
             ]
-        loss = np.empty(len(probe.ids))
+        loss = np.empty(len(clients))
         for model, mine in by_model(state, view.rows(probe.ids)):
             loss[mine] = self.engine.training_loss(state.models[model], probe.ids[mine], [parts[i] for i in mine])
-        return loss
+        return dict(zip(clients, loss.tolist(), strict=True))
 
-    def work(self, state: FederationState, view: ClientView, ids: Ints, *, probe: bool = False) -> Replies:
-        """Let these clients train, each from its model and with its memory, and return the replies that count.
+    def updates(self, request: AskUpdates) -> Reports:
+        """Let clients train, each from its model and with its memory, and return the reports that count."""
+        state, view, seed = request.state, request.view, self.federation.seed
+        reports = self._trained(state, view, request.selection.ids, probe=request.probe)
+        values = self._measured(state, view, reports)
+        ids = lost_replies(self.participation, reports.ids, seed, view.round, probe=request.probe)
+        if not values and not len(ids):
+            return reports
+        lost = dict(reports.lost)
+        for name, found in values.items():
+            failing = dict.fromkeys(reports.ids[~np.isfinite(found)].tolist(), f"its {name!r} is not finite")
+            self._refuse_failing(failing, view.round)
+            lost = failing | lost
+        lost = dict.fromkeys(ids.tolist(), "its reply did not arrive") | lost
+        came = ~np.isin(reports.ids, list(lost))
+        return replace(reports, metrics={**reports.metrics, **values}, lost=lost).only(came)
 
-        The memory changes for those whose report counts, and for nobody who was only probed.
-        """
-        trained = self._train(state, view, ids)
-        ids, trained, lost = self._finite(ids, trained, view.round)
-        measured = self._measured(state, view.rows(ids), ids, trained)
-        ids, trained, measured, lost = self._arrived(ids, trained, measured, lost, view.round, probe=probe)
+    def server_steps(self, request: AskServer) -> Float32s:
+        """Return the (m, d) steps of a server that trains on one batch of its own data."""
+        server, own, number = self.federation.training_server, self.data.server, request.view.round
+        assert server is not None  # or it were not asked,
+        assert own is not None  # and `Simulation` saw to it
+        batch = server_batch(server, len(own.y), self.federation.seed, number)
+        return np.stack([self.engine.server_step(model, batch, number, server.rate) for model in request.state.models])
+
+    def _trained(self, state: FederationState, view: ClientView, ids: Ints, *, probe: bool) -> Reports:
+        """Return the reports of clients whose updates are finite, before anything is measured."""
         rows = view.rows(ids)
-        memory, note = state.memory, None
-        if memory is not None and len(ids) and not probe:
-            rate = self.federation.local.rate_at(view.round, self.rounds)
-            memory, note = remembered(self.federation, state, memory, rows, trained, rate)
+        trained = self._train(state, view, ids, rows)
+        finite = finite_rows(trained.update) if trained.finite is None else trained.finite
+        finite = finite & np.isfinite(trained.loss)
+        lost = {} if finite.all() else self._failing(ids[~finite], trained.loss[~finite], view.round)
         metrics = {"num_examples": view.num_examples[rows].astype(np.float64), "loss": trained.loss}
         if view.label_entropy is not None:
             metrics["label_entropy"] = view.label_entropy[rows]
         reports = Reports(
             ids,
             trained.update,
-            metrics | measured,
+            metrics,
             label_counts=None if view.label_counts is None else view.label_counts[rows],
             lost=lost,
             trainable=trained.trainable,
-            note=note,
+            steps=trained.steps,
             round=view.round,
             probe=probe,
         )
-        return Replies(reports, memory)
+        return reports.only(finite) if lost else reports
 
-    def _train(self, state: FederationState, view: ClientView, ids: Ints) -> Trained:
+    def _train(self, state: FederationState, view: ClientView, ids: Ints, rows: Ints) -> LocalUpdates:
         solver = self.federation.memory_solver
         if len(ids) == 0:
-            return Trained(np.empty((0, state.models.shape[1]), np.float32), np.empty(0), np.empty(0, np.int64))
+            return LocalUpdates(np.empty((0, state.models.shape[1]), np.float32), np.empty(0), np.empty(0, np.int64))
         rate = self.federation.local.rate_at(view.round, self.rounds)
-        rows = view.rows(ids)
         done, order = [], []
         for model, mine in by_model(state, rows):
             terms: Mapping[str, Float32s] = {}
@@ -105,47 +120,30 @@ class Clients:
             return done[0]
         back = np.argsort(np.concatenate(order))
         update, loss, steps = (np.concatenate(column)[back] for column in zip(*(t[:3] for t in done), strict=True))
-        return Trained(update, loss, steps, done[0].trainable)
+        return LocalUpdates(update, loss, steps, done[0].trainable)
 
-    def _finite(self, ids: Ints, trained: Trained, number: int) -> tuple[Ints, Trained, dict[int, str]]:
-        """Return those whose update is finite, and why the others do not count."""
-        finite = finite_rows(trained.update) if trained.finite is None else trained.finite
-        finite = finite & np.isfinite(trained.loss)
-        if finite.all():
-            return ids, trained, {}
-        lost = {
-            int(client): f"its update is not finite (mean training loss {loss:.4g})"
-            for client, loss in zip(ids[~finite], trained.loss[~finite], strict=True)
+    def _measured(self, state: FederationState, view: ClientView, reports: Reports) -> dict[str, Floats]:
+        """Return what the parts have the clients measure with their local models."""
+        wanted, ids = self.federation.measurements(), reports.ids
+        if not wanted:
+            return {}
+        values = {measurement.name: np.empty(len(ids)) for measurement in wanted}
+        before = any(measurement.wants_before for measurement in wanted)
+        for model, mine in by_model(state, view.rows(ids)):
+            outputs = self.engine.outputs(state.models[model], reports.update[mine], ids[mine], before=before)
+            for row, output in zip(mine, outputs, strict=True):
+                own = measured(wanted, output, self.federation.seed, view.round, int(ids[row]))
+                for name, value in own.items():
+                    values[name][row] = value
+        return values
+
+    def _failing(self, ids: Ints, loss: Floats, number: int) -> dict[int, str]:
+        why = {
+            client: f"its update is not finite (mean training loss {value:.4g})"
+            for client, value in zip(ids.tolist(), loss.tolist(), strict=True)
         }
-        self._refuse_failing(lost, number)
-        return ids[finite], _some(trained, finite), lost
-
-    def _arrived(
-        self,
-        ids: Ints,
-        trained: Trained,
-        measured: dict[str, Floats],
-        lost: dict[int, str],
-        number: int,
-        *,
-        probe: bool,
-    ) -> tuple[Ints, Trained, dict[str, Floats], dict[int, str]]:
-        """Return those who measured numbers and whose replies were not lost on the way, and why the others' were."""
-        replies = replies_of(self.participation)
-        if replies is None and not measured:
-            return ids, trained, measured, lost
-        counts = np.ones(len(ids), np.bool_)
-        for name, values in measured.items():
-            wrong = ~np.isfinite(values)
-            failing = dict.fromkeys(map(int, ids[wrong]), f"its {name!r} is not finite")
-            self._refuse_failing(failing, number)
-            lost, counts = failing | lost, counts & ~wrong
-        if replies is not None:
-            purpose = "probe-replies" if probe else "replies"
-            arrived = replies(len(ids), generator(self.federation.seed, purpose, number))
-            lost = dict.fromkeys(map(int, ids[~arrived]), "its reply did not arrive") | lost
-            counts &= arrived
-        return ids[counts], _some(trained, counts), {name: v[counts] for name, v in measured.items()}, lost
+        self._refuse_failing(why, number)
+        return why
 
     def _refuse_failing(self, lost: Mapping[int, str], number: int) -> None:
         if lost and not self.drop_failing:
@@ -155,33 +153,3 @@ class Clients:
                 f"Client {client} failed in round {number}: {cause}.{more} Lower local.rate or set local.clip_norm; "
                 "or go on without failing clients by run.on_failure = 'drop'."
             )
-
-    def _measured(self, state: FederationState, rows: Ints, ids: Ints, trained: Trained) -> dict[str, Floats]:
-        """Return what the parts have the clients measure with their local models."""
-        wanted = self.federation.measurements()
-        values = {measurement.name: np.empty(len(ids)) for measurement in wanted}
-        before = any(measurement.wants_before for measurement in wanted)
-        for model, mine in by_model(state, rows) if wanted else ():
-            outputs = self.engine.outputs(state.models[model], trained.update[mine], ids[mine], before=before)
-            for row, output in zip(mine, outputs, strict=True):
-                for measurement in wanted:
-                    purpose = f"measure {measurement.name}"
-                    rng = generator(self.federation.seed, purpose, state.round + 1, int(ids[row]))
-                    values[measurement.name][row] = measurement.measure(output, rng)
-        return values
-
-
-def _some(trained: Trained, rows: Bools) -> Trained:
-    """Return what these rows hold, without a copy where that is all."""
-    if rows.all():
-        return trained
-    return Trained(trained.update[rows], trained.loss[rows], trained.steps[rows], trained.trainable)
-
-
-def server_steps(
-    engine: Engine, server: ServerTrains, examples: int, models: Float32s, number: int, seed: int
-) -> Float32s:
-    """Return the (m, d) steps of a server that trains on one batch of its own examples in this round."""
-    rng = generator(seed, "server-batches", number)
-    batch = np.sort(rng.choice(examples, size=min(server.batch_size, examples), replace=False))
-    return np.stack([engine.server_step(model, batch, number, server.rate) for model in models])

@@ -1,4 +1,4 @@
-"""One simulated round: the decisions of `federation.round` carried out by an engine."""
+"""A simulated federation: the steps of its rounds, answered by an engine."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from torch import nn
 
-from fedreach.arrays import Float32s
 from fedreach.data.federated import FederatedData
 from fedreach.engines.choice import build_engine
 from fedreach.engines.engine import Engine
@@ -20,30 +19,14 @@ from fedreach.errors import ConfigError, DataError
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import released_entropy
 from fedreach.federation.participation import Always, Participation
-from fedreach.federation.round import (
-    conclude_round,
-    conclude_server_round,
-    observe_probe,
-    plan_probe,
-    plan_round,
-    server_trains,
-)
 from fedreach.federation.state import FederationState, initial_state
+from fedreach.federation.steps import Done, drive, new_memory, next_view, play
 from fedreach.federation.time_energy import with_radio
-from fedreach.federation.values import ClientView, Probe, RoundReport
+from fedreach.federation.values import ClientView
 from fedreach.models import build as build_model
-from fedreach.simulation.clients import Clients, server_steps
-from fedreach.storage.table import ClientMemory
+from fedreach.simulation.clients import Clients
 from fedreach.streams import generator, torch_seed
 from fedreach.wireless.radio import Devices
-
-
-class Round(NamedTuple):
-    """What a simulated round leaves behind."""
-
-    state: FederationState
-    report: RoundReport
-    update: Float32s  # (r, d) of the clients whose reports count, in the order of `report.cohort`
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,8 +49,8 @@ class Simulation:
         >>> simulation = tiny_simulation()
         >>> state = simulation.start()
         >>> for _ in range(3):
-        ...     state, report, _ = simulation.step(state)
-        >>> state.round, len(report.cohort)
+        ...     state, result, _ = simulation.step(state)
+        >>> state.round, len(result.cohort)
         (3, 2)
     """
 
@@ -115,41 +98,17 @@ class Simulation:
 
     def start(self) -> FederationState:
         """Return the state before the first round."""
-        state = initial_state(self.federation, self.engine.initial, self.first_view)
-        if not self.federation.has_memory:
-            return state
-        n, p = len(self.first_view.ids), self.engine.num_trainable
-        dtype = self.federation.traits["solver"].memory_dtype
-        return replace(state, memory=ClientMemory.zeros(n, p, self.memory_file, dtype=dtype))
+        memory = new_memory(self.federation, len(self.first_view.ids), self.engine.num_trainable, self.memory_file)
+        return initial_state(self.federation, self.engine.initial, self.first_view, memory)
 
-    def step(self, state: FederationState) -> Round:
+    def step(self, state: FederationState) -> Done:
         """Simulate one round."""
-        federation, view = self.federation, self.view(state)
-        if server_trains(federation, state):
-            server, own = federation.training_server, self.data.server
-            assert server is not None  # that is why we are here,
-            assert own is not None  # and `__post_init__` saw to it
-            steps = server_steps(self.engine, server, len(own.y), state.models, view.round, federation.seed)
-            new, report = conclude_server_round(federation, state, view, steps)
-            return Round(new, report, np.empty((0, state.models.shape[1]), np.float32))
-
-        probe = plan_probe(federation, state, view)
-        if probe is not None:
-            state, view = self._probed(state, view, probe)
-        selection = plan_round(federation, state, view)
-        replies = self.clients.work(state, view, selection.ids)
-        if replies.memory is not state.memory:
-            state = replace(state, memory=replies.memory)
         summed = getattr(self.engine, "weighted_sum", None)
-        new, report = conclude_round(federation, state, view, selection, replies.reports, summed)
-        return Round(new, report, replies.reports.update)
+        return drive(play(self.federation, state, self.view(state), rounds=self.rounds, summed=summed), self.clients)
 
     def view(self, state: FederationState) -> ClientView:
         """Return what the server knows as the next round begins: who can be reached, and over which channels."""
-        view = replace(self.first_view, loss=state.loss, round=state.round + 1)  # in which everybody is available
-        if type(self.participation) is not Always:  # that draws nothing
-            rng = generator(self.federation.seed, "participation", view.round)
-            view = replace(view, available=self.participation.available(len(view.ids), rng))
+        view = next_view(self.federation, self.first_view, state, self.participation)
         if self.federation.radio is None:
             return view
         d, p = len(self.engine.initial), self.engine.num_trainable
@@ -162,21 +121,6 @@ class Simulation:
         return Clients(
             self.federation, self.data, self.engine, self.rounds, self.participation, drop_failing=self.drop_failing
         )
-
-    def _probed(self, state: FederationState, view: ClientView, probe: Probe) -> tuple[FederationState, ClientView]:
-        """Ask the clients; return the state and the view after their answers."""
-        rows = view.rows(probe.ids)
-        probed, sent, loss = view.probed.copy(), None, view.loss.copy()
-        probed[rows] = True
-        if probe.asks == "update":
-            answers = self.clients.work(state, view, probe.ids, probe=True).reports
-            sent = np.zeros_like(probed)
-            sent[view.rows(answers.ids)] = True
-            loss[sent] = answers.metrics["loss"]
-            state = observe_probe(self.federation, state, answers)
-        else:
-            loss[rows] = self.clients.losses(state, view, probe)
-        return state, replace(view, loss=loss, probed=probed, sent_update=sent, probe=probe)
 
     @cached_property
     def devices(self) -> Devices:

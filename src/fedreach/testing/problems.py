@@ -22,7 +22,7 @@ from fedreach.federation.protocols import LocalSolver, ServerStep, Weighting
 from fedreach.federation.selection import Full, Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg
-from fedreach.federation.values import Trained
+from fedreach.federation.values import LocalUpdates
 from fedreach.federation.weighting import ByExamples
 from fedreach.models import build
 from fedreach.simulation.simulation import Simulation
@@ -83,7 +83,7 @@ class QuadraticEngine:
         round_: int,
         rate: float,
         terms: Mapping[str, Float32s] = MappingProxyType({}),
-    ) -> Trained:
+    ) -> LocalUpdates:
         """Take the local steps of each client of `ids`."""
         local, start = self.local, broadcast.astype(np.float64)
         steps = local.epochs if local.steps is None else local.steps
@@ -98,7 +98,7 @@ class QuadraticEngine:
             velocity = local.momentum * velocity + g + local.weight_decay * w
             w = w - rate * velocity
             total += loss
-        return Trained((w - start).astype(np.float32), total / steps, np.full(len(ids), steps))
+        return LocalUpdates((w - start).astype(np.float32), total / steps, np.full(len(ids), steps))
 
     def server_step(self, params: Float32s, index: Ints, round_: int, rate: float) -> Float32s:
         """Return the step on the server's own objective, 1/2 |w - b|^2 with b = (0, ..., 0, 1)."""

@@ -1,29 +1,40 @@
-"""Running rounds of a made-up federation, with the same four functions as a real one."""
+"""Running rounds of a made-up federation, played by the same steps as a real one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from fedreach.arrays import Floats
+from fedreach.arrays import Float32s, Floats
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
-from fedreach.federation.round import conclude_round, observe_probe, plan_probe, plan_round
+from fedreach.federation.participation import Always
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.state import FederationState, initial_state
+from fedreach.federation.steps import (
+    AskLosses,
+    AskServer,
+    AskUpdates,
+    Done,
+    Steps,
+    advance,
+    next_view,
+    planned,
+    play,
+)
 from fedreach.federation.traits import Traits
-from fedreach.federation.values import ClientView, Probe, State
+from fedreach.federation.values import Reports, State
 from fedreach.federation.weighting import Equal
 from fedreach.testing.worlds import World
 from fedreach.wireless.radio import Radio
 
 
 @dataclass(frozen=True)
-class Turn:
+class PlayedRound:
     """Whom a policy asked and chose in a round."""
 
     round: int
@@ -50,42 +61,47 @@ def begin(policy: Any, world: World) -> FederationState:
     return initial_state(federation, np.zeros(world.direction.shape[1], np.float32), world.view(federation.needs()))
 
 
-def asked(federation: Federation, world: World, state: FederationState) -> tuple[ClientView, Probe | None]:
-    """Return the view of the next round, and whom the policy asks in it."""
-    number = state.round + 1
-    view = replace(world.view(federation.needs()), available=world.available(number), loss=state.loss, round=number)
-    if federation.radio is not None:
-        view = world.with_radio(view)
-    return view, plan_probe(federation, state, view)
+@dataclass(frozen=True, eq=False)
+class _Clients:
+    """The `Side` of a made-up federation."""
 
+    federation: Federation
+    world: World
 
-def answered(
-    federation: Federation, world: World, state: FederationState, view: ClientView, probe: Probe | None
-) -> tuple[FederationState, ClientView]:
-    """Return state and view after the answers to a probe."""
-    if probe is None:
-        return state, view
-    rows = view.rows(probe.ids)
-    probed, loss, sent = view.probed.copy(), view.loss.copy(), None
-    probed[rows] = True
-    if probe.asks == "update":
-        answers = world.reports(probe.ids, view.round, federation.needs(), federation.measurements(), probe=True)
-        sent = np.isin(view.ids, answers.ids)
-        loss[sent] = answers.metrics["loss"]
-        state = observe_probe(federation, state, answers)
-    else:
-        loss[rows] = world.losses(view.round)[rows]
-    return state, replace(view, loss=loss, probed=probed, sent_update=sent, probe=probe)
+    def losses(self, request: AskLosses) -> Mapping[int, float]:
+        ids = request.probe.ids
+        known = self.world.losses(request.view.round)[request.view.rows(ids)]
+        return dict(zip(ids.tolist(), known.tolist(), strict=True))
+
+    def updates(self, request: AskUpdates) -> Reports:
+        ids, needs, measures = request.selection.ids, self.federation.needs(), self.federation.measurements()
+        return self.world.reports(ids, request.view.round, needs, measures, probe=request.probe)
+
+    def server_steps(self, request: AskServer) -> Float32s:
+        raise AssertionError("the server of `federation_of` does not train")
+
+    def plan(self, state: FederationState) -> tuple[Steps, AskUpdates]:
+        """Play the next round until the cohort is asked to train."""
+        known = replace(self.world.view(self.federation.needs()), available=self.world.available(state.round + 1))
+        view = next_view(self.federation, known, state, Always())
+        if self.federation.radio is not None:
+            view = self.world.with_radio(view)
+        steps = play(self.federation, state, view, rounds=self.world.rounds)
+        request = planned(steps, self)
+        assert isinstance(request, AskUpdates)
+        return steps, request
 
 
 def choice(policy: Any, world: World, seed: int = 0) -> list[int]:
     """Return whom a policy chooses in round 1."""
-    federation, state = federation_of(policy, world, seed), begin(policy, world)
-    state, view = answered(federation, world, state, *asked(federation, world, state))
-    return [int(client) for client in plan_round(federation, state, view).ids]
+    _, request = _Clients(federation_of(policy, world, seed), world).plan(begin(policy, world))
+    chosen: list[int] = request.selection.ids.tolist()
+    return chosen
 
 
-def play(policy: Any, world: World, keep: Callable[[State], State] = lambda state: state, seed: int = 0) -> list[Turn]:
+def played(
+    policy: Any, world: World, keep: Callable[[State], State] = lambda state: state, seed: int = 0
+) -> list[PlayedRound]:
     """Return what a policy does in the rounds of a federation.
 
     Args:
@@ -94,36 +110,30 @@ def play(policy: Any, world: World, keep: Callable[[State], State] = lambda stat
         keep: What the policy's state goes through between two rounds.
         seed: Of all random numbers that the policy is handed.
     """
-    federation, state, turns = federation_of(policy, world, seed), begin(policy, world), []
+    clients, state, rounds = _Clients(federation_of(policy, world, seed), world), begin(policy, world), []
     for number in range(1, world.rounds + 1):
-        view, probe = asked(federation, world, state)
-        state, view = answered(federation, world, state, view, probe)
-        selection = plan_round(federation, state, view)
-        replies = world.reports(selection.ids, number, federation.needs(), federation.measurements())
-        state, _ = conclude_round(federation, state, view, selection, replies)
-        state = replace(state, selection=keep(state.selection))
-        turns.append(
-            Turn(
+        steps, request = clients.plan(state)
+        done = advance(steps, clients.updates(request))
+        assert isinstance(done, Done)
+        state = replace(done.state, selection=keep(done.state.selection))
+        view, selection = request.view, request.selection
+        rounds.append(
+            PlayedRound(
                 number,
-                () if probe is None else tuple(probe.ids.tolist()),
+                () if view.probe is None else tuple(view.probe.ids.tolist()),
                 tuple(selection.ids.tolist()),
                 selection.remark,
                 int(view.available.sum()),
                 tuple(state.clusters.tolist()),
             )
         )
-    return turns
+    return rounds
 
 
 def frequencies(policy: Any, world: World, draws: int) -> Floats:
     """Return (n,) how often each client is chosen in round 1, over `draws` seeds."""
     count, start = np.zeros(len(world.ids)), begin(policy, world)
-    heard: dict[tuple[int, ...], tuple[FederationState, ClientView]] = {}
     for seed in range(draws):
-        federation = federation_of(policy, world, seed)
-        view, probe = asked(federation, world, start)
-        who = () if probe is None else tuple(probe.ids.tolist())
-        if who not in heard:  # what a policy makes of the answers draws no random numbers
-            heard[who] = answered(federation, world, start, view, probe)
-        count[view.rows(plan_round(federation, *heard[who]).ids)] += 1
+        _, request = _Clients(federation_of(policy, world, seed), world).plan(start)
+        count[request.view.rows(request.selection.ids)] += 1
     return count / draws

@@ -11,6 +11,7 @@ import numpy as np
 from fedreach.arrays import AnyArray, Floats, Ints
 from fedreach.federation.labels import released_entropy
 from fedreach.federation.protocols import Measurement
+from fedreach.federation.steps import measured
 from fedreach.federation.values import ClientView, LocalOutputs, Reports
 from fedreach.streams import generator
 from fedreach.wireless.radio import Devices, Radio, RadioState
@@ -79,15 +80,9 @@ class World:
         metrics = {"num_examples": self.num_examples[rows].astype(np.float64), "loss": self.losses(number)[rows]}
         if view.label_entropy is not None:
             metrics["label_entropy"] = view.label_entropy[rows]
-        for measurement in measures:
-            purpose = f"measure {measurement.name}"
-            metrics[measurement.name] = np.array(
-                [
-                    measurement.measure(self.outputs(row, number), generator(0, purpose, number, int(self.who[row])))
-                    for row in rows
-                ],
-                dtype=np.float64,
-            )
+        for one in measures:
+            found = [measured([one], self.outputs(row, number), 0, number, int(self.who[row])) for row in rows]
+            metrics |= {one.name: np.array([values[one.name] for values in found], np.float64)}
         return Reports(
             ids,
             self.updates(rows, number),

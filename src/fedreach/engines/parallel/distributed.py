@@ -22,7 +22,7 @@ from fedreach.engines.parallel.ranks import Ranks
 from fedreach.engines.protocols import SAMPLES
 from fedreach.engines.samples import Samples
 from fedreach.federation.local_sgd import LocalSGD
-from fedreach.federation.values import LocalOutputs, Trained
+from fedreach.federation.values import LocalOutputs, LocalUpdates
 
 FORGET = 0.5  # how much of what is known about the speed of the ranks is kept from round to round
 
@@ -64,7 +64,7 @@ class Distributed(Engine):
         round_: int,
         rate: float,
         terms: Mapping[str, Float32s] = MappingProxyType({}),
-    ) -> Trained:
+    ) -> LocalUpdates:
         """Train each client of `ids` from the `broadcast` (d,) vector with step size `rate`."""
         groups, examples = self.inner.groups(ids), examples_of(self.inner.data.train.sizes[ids], self.inner.local)
         given = shared_out([examples[group].sum() for group in groups], self._speed())
@@ -82,7 +82,7 @@ class Distributed(Engine):
             mine = rows[rank]
             update[mine], loss[mine], steps[mine] = part[:3]
             self._learn(rank, examples[mine].sum(), seconds)
-        return Trained(update, loss, steps, self.inner.layout.num_trainable)
+        return LocalUpdates(update, loss, steps, self.inner.layout.num_trainable)
 
     def predict(self, params: Float32s, samples: Samples, index: Ints) -> tuple[Bools, Float32s]:
         """Return, for each sample of `index`, whether the model is right and its loss in nats."""
@@ -150,10 +150,10 @@ def serve(engine: Engine, ranks: Ranks) -> None:
 
 def _train_share(
     engine: Engine, model: Float32s, ids: Ints, sizes: list[int], round_: int, rate: float, terms: dict[str, Float32s]
-) -> tuple[Trained, float]:
+) -> tuple[LocalUpdates, float]:
     """Train the groups of these `sizes`, which stand one after the other in `ids`; also return the seconds."""
     if not sizes:
-        return Trained(np.empty((0, len(model)), np.float32), np.empty(0), np.empty(0, np.int64)), 0.0
+        return LocalUpdates(np.empty((0, len(model)), np.float32), np.empty(0), np.empty(0, np.int64)), 0.0
     began = time.perf_counter()
     part = copy.copy(engine)
     groups = np.split(np.arange(len(ids)), np.cumsum(sizes)[:-1])

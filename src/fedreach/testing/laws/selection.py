@@ -15,7 +15,7 @@ from fedreach.streams import generator
 from fedreach.testing.law import Law, Subject, broken, law
 from fedreach.testing.laws import selection_clusters, selection_geometry, selection_radio
 from fedreach.testing.laws.any_part import Outcome, Playing, as_it_is, options_are_all_it_is
-from fedreach.testing.rounds import Turn, choice, frequencies, play
+from fedreach.testing.rounds import PlayedRound, choice, frequencies, played
 from fedreach.testing.worlds import World, distinct_worlds, world, worlds
 
 DRAWS = 60
@@ -24,13 +24,13 @@ FAR = 5 * (0.5 / DRAWS) ** 0.5
 
 
 def _play(policy: Any, given: World, keep: Callable[[State], State] = as_it_is) -> list[Outcome]:
-    return [Outcome(str(turn), turn) for turn in play(policy, given, keep)]
+    return [Outcome(str(turn), turn) for turn in played(policy, given, keep)]
 
 
 PLAYING = Playing(worlds, _play)
 
 
-def _straight(subject: Subject, given: World) -> list[Turn]:
+def _straight(subject: Subject, given: World) -> list[PlayedRound]:
     return [turn for _, turn in PLAYING.straight(subject, given)]
 
 
@@ -70,7 +70,7 @@ def renaming(subject: Subject, given: World) -> None:
                     f"{DRAWS} rounds, and in {after[worst]:.0%} once it is called {given.ids[worst]}"
                 )
             continue
-        for a, b in zip(_straight(subject, given), play(subject.part, other), strict=True):
+        for a, b in zip(_straight(subject, given), played(subject.part, other), strict=True):
             was = np.sort(given.ids[order][np.searchsorted(given.ids, b.chosen)]).tolist()
             if was != sorted(a.chosen):
                 names = dict(zip(given.ids[order].tolist(), given.ids.tolist(), strict=True))
@@ -86,7 +86,7 @@ def open_about_updates(subject: Subject, given: World) -> None:
     if Traits.of(subject.part).reads_updates:
         return
     other = replace(given, direction=-np.roll(given.direction, 1, axis=0))
-    for a, b in zip(_straight(subject, given), play(subject.part, other), strict=True):
+    for a, b in zip(_straight(subject, given), played(subject.part, other), strict=True):
         if a != b:
             broken(f"{a}, and {list(b.chosen)} where the updates were others; `reads_updates` is not set")
 
@@ -108,7 +108,7 @@ LAWS = (
 
 def _draws(subject: Subject, given: World) -> bool:
     """Say whether what the policy does depends on the stream."""
-    return any(play(subject.part, given, seed=seed) != _straight(subject, given) for seed in range(1, 6))
+    return any(played(subject.part, given, seed=seed) != _straight(subject, given) for seed in range(1, 6))
 
 
 LOSSES = np.array([0.3, 0.9, 0.1, 0.9, 0.5])

@@ -13,7 +13,7 @@ from fedreach.federation.round import conclude_round, plan_round
 from fedreach.federation.selection import Policy, PowerOfChoice, Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg, Scaffold
-from fedreach.federation.time_energy import spend, training_passes, with_radio
+from fedreach.federation.time_energy import round_cost, training_passes, with_radio
 from fedreach.federation.values import ClientView, Probe, Selection
 from fedreach.federation.weighting import ByDisagreement, ByExamples
 from fedreach.streams import generator
@@ -44,7 +44,9 @@ def flags(ids):
 
 
 def spent(chosen, ids, view=None, allocation=None):
-    return spend(chosen, make_view() if view is None else view, Selection(np.array(ids, np.int64), "", allocation), D)
+    return round_cost(
+        chosen, make_view() if view is None else view, Selection(np.array(ids, np.int64), "", allocation), D
+    )
 
 
 def test_the_cohort_pays_what_its_exact_allocation_costs():
@@ -107,7 +109,7 @@ def test_nobody_chosen_costs_nothing_and_lost_replies_cost_all_the_same():
     selection = Selection(np.array([1, 4]))
     _, all_came = conclude_round(chosen, start(chosen, view), view, selection, make_reports([1, 4]))
     _, none_came = conclude_round(chosen, start(chosen, view), view, selection, make_reports([]))
-    assert none_came.spending.joules == all_came.spending.joules > 0
+    assert none_came.cost.joules == all_came.cost.joules > 0
 
 
 def test_steps_measurements_and_second_messages_are_work_too():
@@ -150,7 +152,7 @@ def test_without_a_radio_nothing_is_counted_and_what_needs_one_is_refused():
     with pytest.raises(ConfigError, match="Equal needs to know channels"):
         Federation(Uniform(), *parts, cohort=2, seed=0, allocation=Equal())
     with pytest.raises(ConfigError, match="the view has no `radio`"):
-        spend(federation(), replace(make_view(), radio=None), Selection(np.array([1])), D)
+        round_cost(federation(), replace(make_view(), radio=None), Selection(np.array([1])), D)
 
 
 class Given(Policy):
@@ -196,9 +198,9 @@ def test_a_simulation_counts_and_is_otherwise_the_same():
     a, b, total = plain.start(), counted.start(), 0.0
     for _ in range(4):
         (a, told, _), (b, said, _) = plain.step(a), counted.step(b)
-        assert told.spending is None
-        assert said.spending.allocation.ids.tolist() == list(said.cohort)
-        total += said.spending.seconds
+        assert told.cost is None
+        assert said.cost.allocation.ids.tolist() == list(said.cohort)
+        total += said.cost.seconds
     assert a.models.tobytes() == b.models.tobytes()
     assert total > 0
     # Two features in float32 are 64 bits an example.
