@@ -33,6 +33,7 @@ class Part:
         ("[1e-9, 1]", [1e-9, 1], [0, 1.1], "in [1e-9, 1]"),
         (("mean", "median"), ["mean", "median"], ["mode", 3, None, []], "'mean' or 'median'"),
         (("a", "b", "c"), ["c"], ["d"], "'a', 'b' or 'c'"),
+        (("only",), ["only"], ["other"], "'only'"),
     ],
 )
 def test_a_rule_lets_in_what_keeps_it_and_says_what_it_is_to_the_rest(rule, kept, broken, words):

@@ -107,7 +107,7 @@ def require(part: Any, /, **rules: str | Sequence[str]) -> None:
             kept, wanted, got = _lies_in(value, interval), _in_words(interval, value), f"{value}"
         else:
             *names, last = map(repr, rule)
-            kept, wanted, got = value in rule, f"{', '.join(names)} or {last}", f"{value!r}"
+            kept, wanted, got = value in rule, f"{', '.join(names)} or {last}" if names else last, f"{value!r}"
             advice = "" if kept else _did_you_mean(str(value), rule)
         if not kept:
             raise ConfigError(f"{type(part).__name__}.{option} must be {wanted}; got {got}.{advice}")

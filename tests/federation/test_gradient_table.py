@@ -325,9 +325,12 @@ def test_a_table_becomes_large_at_16_mib_and_shares_what_did_not_change():
 # ------------------------------------------------------------------------------------------------ options
 
 
-@pytest.mark.parametrize(("option", "value", "least"), [("refresh", -1, 0), ("sketch", 0, 1), ("sketch_seed", -1, 0)])
-def test_options_have_ranges(option, value, least):
-    with pytest.raises(ConfigError, match=rf"Minimax\.{option} must be at least {least}; got {value}"):
+@pytest.mark.parametrize(
+    ("option", "value", "rule"),
+    [("refresh", -1, "not negative"), ("sketch", 0, "at least 1"), ("sketch_seed", -1, "not negative")],
+)
+def test_options_have_ranges(option, value, rule):
+    with pytest.raises(ConfigError, match=rf"Minimax\.{option} must be {rule}; got {value}"):
         Minimax(**{option: value})
 
 

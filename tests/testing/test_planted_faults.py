@@ -640,6 +640,19 @@ class TurnedCoin(Safari):
 # ------------------------------------------------------------------------------------- labels, and who is reached
 
 
+@caught_by("same again", epsilon=1.0)
+class NoiseFromElsewhere(DiscreteLaplace):
+    def release(self, counts, rng):
+        return super().release(counts, np.random.default_rng())
+
+
+@caught_by("arguments untouched", epsilon=1.0)
+class NoiseInPlace(DiscreteLaplace):
+    def release(self, counts, rng):
+        counts += 1
+        return super().release(counts - 1, rng)
+
+
 @caught_by("discrete laplace noise", epsilon=1.0)
 class NoiseForOneCountOnly(DiscreteLaplace):
     """Replacing an example changes two counts, not one."""
