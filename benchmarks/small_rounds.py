@@ -24,7 +24,7 @@ from typing import Any
 from unittest.mock import patch
 
 from fedreach.config.load import load
-from fedreach.engines import Engine
+from fedreach.engines import TorchEngine
 from fedreach.evaluation import Evaluator
 from fedreach.experiments.run import run
 
@@ -78,7 +78,7 @@ def measure(repeats: int) -> dict[str, list[float]]:
 def shares(rounds: int, options: dict[str, Any]) -> dict[str, float]:
     """Return how long a round of a long run takes, and which shares of the run are not training.
 
-    The run is all from the first round to ``result.json``, training is `Engine.train`, batch order included. What
+    The run is all from the first round to ``result.json``, training is `TorchEngine.train`, batch order included. What
     evaluations take, single clients' local models included, is told apart from everything else.
     """
     spent: dict[str, float] = defaultdict(float)
@@ -96,7 +96,7 @@ def shares(rounds: int, options: dict[str, Any]) -> dict[str, float]:
     began: list[float] = []
     with (
         tempfile.TemporaryDirectory() as folder,
-        patch.object(Engine, "train", timed("training", Engine.train)),
+        patch.object(TorchEngine, "train", timed("training", TorchEngine.train)),
         patch.object(Evaluator, "evaluate", timed("evaluation", Evaluator.evaluate)),
         patch.object(Evaluator, "evaluate_local", timed("evaluation", Evaluator.evaluate_local)),
     ):

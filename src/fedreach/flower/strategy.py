@@ -24,7 +24,7 @@ from torch import nn
 
 from fedreach.arrays import Float32s
 from fedreach.data.federated import Population
-from fedreach.engines.engine import Engine
+from fedreach.engines.protocols import Engine
 from fedreach.errors import ConfigError, RunFolderError, TrainingError
 from fedreach.evaluation import Served, summarized
 from fedreach.federation.federation import Federation
@@ -164,7 +164,7 @@ class FedReachStrategy(Strategy):
                 f"SecureSum hides single updates from the server, and on Flower {type(federation.solver).__name__} "
                 "has it look at them. Use a solver without memory, such as FedProx."
             )
-        if federation.training_server is not None and (engine is None or engine.server_samples is None):
+        if federation.training_server is not None and (engine is None or engine.task.data.server is None):
             raise ConfigError(
                 f"{type(federation.server).__name__} trains on data of the server's own. Pass "
                 "engine=server_engine(..., own=(x, y))."
@@ -459,8 +459,9 @@ class FedReachStrategy(Strategy):
         server, engine, number = self.federation.training_server, self.engine, state.round + 1
         assert server is not None  # that is why we are here,
         assert engine is not None  # and `__init__` saw to it
-        assert engine.server_samples is not None
-        return server_steps(engine, server, len(engine.server_samples), state.models, number, self.federation.seed)
+        own = engine.task.data.server
+        assert own is not None
+        return server_steps(engine, server, len(own.y), state.models, number, self.federation.seed)
 
     def _arrays(self) -> ArrayRecord:
         """Return the model that is handed out; of several, one a cluster, under ``0/...``, ``1/...``."""
@@ -530,9 +531,9 @@ class FedReachStrategy(Strategy):
         models = state.served(self.federation)
         shares = np.bincount(state.clusters, minlength=len(models)) / len(state.clusters)
         scores = joined(answered(replies, self._exams), self._participants, shares)
-        if self.engine is not None and len(self.engine.test_samples):
-            index = np.arange(len(self.engine.test_samples))
+        if self.engine is not None and len(self.engine.task.data.dataset.test_y):
+            index = np.arange(len(self.engine.task.data.dataset.test_y))
             served = Served.of(models, state.clusters, np.array(self._participants, np.int64))
-            right, loss = served.predict(self.engine, self.engine.test_samples, index, None)
+            right, loss = served.predict(self.engine, "test", index, None)
             test = float(right.mean()), float(loss.mean(dtype=np.float64))
         return summarized(self.federation.seed, state.round, *scores, test)
