@@ -65,13 +65,13 @@ class Workers:
         count: Processes, this one included.
 
     Example:
-        >>> def doubled(owner, part, numbers, result):
-        ...     result[part] = owner["factor"] * numbers[part]
-        ...     return part
-        >>> workers = Workers({"factor": 2}, 2)
-        >>> numbers, result = workers.copy(np.arange(4.0)), workers.array((4,), float)
-        >>> workers.map(doubled, range(4), numbers, result), result.tolist()
-        ([0, 1, 2, 3], [0.0, 2.0, 4.0, 6.0])
+        >>> import operator
+        >>> workers = Workers({"a": 1.0, "b": 2.0}, 2)
+        >>> workers.map(operator.getitem, ["b", "a", "b"])
+        [2.0, 1.0, 2.0]
+        >>> numbers = workers.copy(np.arange(4.0))
+        >>> workers.shares(numbers), workers.shares(numbers[1:])
+        (True, False)
     """
 
     def __init__(self, owner: object, count: int) -> None:
