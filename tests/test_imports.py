@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "fedreach"
 
 LAYERS = (
-    ("errors", "streams", "arrays", "registry"),
+    ("errors", "streams", "arrays", "registry", "threads"),
     ("storage", "data", "models"),
     ("theory", "wireless"),
     ("federation",),

@@ -15,6 +15,7 @@ import click
 
 import fedreach
 from fedreach.errors import ConfigError, DataError, FedReachError, nearest
+from fedreach.threads import ONE_THREAD
 
 if TYPE_CHECKING:
     from fedreach.config.sections import Experiment
@@ -35,6 +36,8 @@ class _Commands(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
+        if "numpy" not in sys.modules:  # or it is somebody else's process
+            os.environ.update(ONE_THREAD)
         try:
             return super().invoke(ctx)
         except FedReachError as error:

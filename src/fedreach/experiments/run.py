@@ -23,10 +23,12 @@ from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import finished
 from fedreach.runs.loop import Progress, _Loop
 from fedreach.runs.recorder import check_federation
+from fedreach.threads import one_thread
 
 ENGINE = "engine.json"
 
 
+@one_thread()
 def run(
     experiment: Experiment,
     *,
