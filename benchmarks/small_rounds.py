@@ -25,7 +25,7 @@ from unittest.mock import patch
 
 from fedreach.config.load import load
 from fedreach.data.federated import FederatedData
-from fedreach.engines import Engine
+from fedreach.engines import TorchEngine
 from fedreach.evaluation import Evaluator
 from fedreach.experiments.run import run
 from fedreach.runs.callbacks import Callback
@@ -91,7 +91,7 @@ class Begun(Callback):
 def shares(rounds: int, options: dict[str, Any]) -> dict[str, float]:
     """Return how long a round of a long run takes, and which shares of the run are not training.
 
-    The run is all from the first round to ``result.json``, training is `Engine.train`, batch order included. What
+    The run is all from the first round to ``result.json``, training is `TorchEngine.train`, batch order included. What
     evaluations take, single clients' local models included, is told apart from everything else.
     """
     spent: dict[str, float] = defaultdict(float)
@@ -109,7 +109,7 @@ def shares(rounds: int, options: dict[str, Any]) -> dict[str, float]:
     began: list[float] = []
     with (
         tempfile.TemporaryDirectory() as folder,
-        patch.object(Engine, "train", timed("training", Engine.train)),
+        patch.object(TorchEngine, "train", timed("training", TorchEngine.train)),
         patch.object(Evaluator, "evaluate", timed("evaluation", Evaluator.evaluate)),
         patch.object(Evaluator, "evaluate_local", timed("evaluation", Evaluator.evaluate_local)),
     ):

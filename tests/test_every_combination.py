@@ -14,8 +14,7 @@ import pytest
 from fedreach.data.federated import FederatedData, federate
 from fedreach.data.partition import dirichlet_by_class
 from fedreach.data.sets.catalogue import load
-from fedreach.engines import Native, Sequential
-from fedreach.engines.engine import Engine
+from fedreach.engines import GroupTrainer, Native, Sequential, Task, TorchEngine
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.participation import Bernoulli
@@ -58,13 +57,13 @@ def digits() -> FederatedData:
 
 
 @cache
-def engine(kind: type[Engine], solver: str) -> Engine:
+def engine(kind: type[GroupTrainer], solver: str) -> TorchEngine:
     data = digits()
     module = build("linear", data.dataset.train_x.shape[1:], 10, seed=0)
-    return kind(module, data, SOLVERS[solver](), LOCAL, SEED)
+    return TorchEngine(kind, Task(module, data, SOLVERS[solver](), LOCAL, SEED))
 
 
-def run(kind: type[Engine], selection: str, weighting: str, solver: str, server: str) -> tuple[Any, ...]:
+def run(kind: type[GroupTrainer], selection: str, weighting: str, solver: str, server: str) -> tuple[Any, ...]:
     """Return the state after two rounds, and their reports."""
     federation = Federation(
         selection=made(SELECTIONS, selection),

@@ -20,7 +20,7 @@ from plain_torch import run_round
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData, Population, Ranges
 from fedreach.data.partition import Partition
-from fedreach.engines import ENGINES, build_engine
+from fedreach.engines import ENGINES, Task, build_engine
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.selection import Policy
@@ -65,7 +65,7 @@ def make_simulation(case: Case, engine: str, seed: int, threads: int, device: st
     )
     local = LocalSGD(rate=case.learning_rate, batch_size=case.batch_size)
     federation = Federation(InTurns(case), ByExamples(), FedAvg(), local, Average(), case.cohort, seed)
-    built = build_engine(engine, case.make_model(), data, federation.solver, local, seed, device, threads)
+    built = build_engine(engine, Task(case.make_model(), data, federation.solver, local, seed), device, threads)
     return Simulation(federation, data, built, rounds=1_000_000)
 
 
@@ -90,7 +90,7 @@ def check(case: Case, engine: str, seed: int, threads: int, device: str) -> None
     """Require that full-batch FedAvg is the plain loop's, and that a round of batches ends where `sequential` does."""
     whole = replace(case, batch_size=case.samples)
     simulation = make_simulation(whole, engine, seed, threads, device)
-    net = deepcopy(simulation.engine.module).cpu()
+    net = deepcopy(simulation.engine.task.module).cpu()
     start = {name: value.detach().clone() for name, value in net.state_dict().items()}
     x, y = (torch.from_numpy(array) for array in case.make_data(seed))
     expected = run_round(start, net, x, y, case.cohort_of(0), batch_size=case.samples, learning_rate=case.learning_rate)

@@ -30,7 +30,7 @@ from measure import parse_arguments
 from torch.profiler import ProfilerActivity, profile
 
 import fedreach.federation.round as round_module
-from fedreach.engines import ENGINES, Engine, Native
+from fedreach.engines import ENGINES, TorchEngine
 from fedreach.engines.samples import Samples
 from fedreach.simulation import simulation as simulation_module
 from fedreach.simulation.simulation import Simulation
@@ -89,10 +89,10 @@ def places(simulation: Simulation) -> list[tuple[object, str, str]]:
         (Simulation, "view", "selection"),
         (simulation_module, "plan_probe", "selection"),
         (simulation_module, "plan_round", "selection"),
-        (type(simulation.engine), "train", "training"),
+        (TorchEngine, "train", "training"),
         (type(federation.weighting), "weights", "weighing"),
         (round_module, "weighted_sum", "weighing"),
-        (Engine, "weighted_sum", "weighing"),
+        (TorchEngine, "weighted_sum", "weighing"),
         (type(federation.server), "apply", "server step"),
     ]
     # What makes batches, wherever engines imported it.
@@ -133,7 +133,7 @@ def seconds_of_parts(case: str, engine: str, rounds: int, warmup: int, seed: int
         watch.note()
         seconds = {part: total / rounds for part, total in watch.seconds.items()}
     training = seconds.pop("training")
-    in_c = isinstance(simulation.engine, Native)
+    in_c = simulation.engine.name == "native"
     products = 0.0 if in_c else min(training, product_seconds(step))
     found: dict[str, float | None] = {part: seconds.get(part, 0.0) for part in PARTS}
     found |= {"products": products, "other training": training - products}

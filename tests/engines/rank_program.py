@@ -16,11 +16,12 @@ from fedreach.arrays import AnyArray, Float32s, Ints
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData, federate
 from fedreach.data.partition import Partition
-from fedreach.engines import ENGINES, Engine, Sequential, Stacked, stacked
+from fedreach.engines import ENGINES, GroupTrainer, Sequential, Stacked, Task, TorchEngine, stacked
 from fedreach.engines.choice import NOT_TRIED
-from fedreach.engines.parallel.distributed import Distributed, serve
-from fedreach.engines.parallel.launch import joined
+from fedreach.engines.parallel.distributed import DistributedEngine, serve
+from fedreach.engines.parallel.launch import join
 from fedreach.engines.parallel.ranks import Ranks
+from fedreach.evaluation.predictor import Split
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.protocols import LocalSolver
 from fedreach.federation.solvers import FedAvg, FedDyn, FedProx, Scaffold
@@ -68,11 +69,11 @@ def dropout() -> nn.Module:
 class Interleaved(Stacked):
     """Makes other groups of a part of a cohort than of the whole; with dropout, that is another result."""
 
-    def groups(self, ids: Ints) -> list[Ints]:
+    def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
         return [np.arange(len(ids))[first::4] for first in range(min(4, len(ids)))]
 
 
-Case = tuple[type[Engine], Callable[[], nn.Module], tuple[tuple[int, ...], str, int], LocalSolver, LocalSGD, int]
+Case = tuple[type[GroupTrainer], Callable[[], nn.Module], tuple[tuple[int, ...], str, int], LocalSolver, LocalSGD, int]
 FEATURES, IMAGE, TOKENS = ((5,), "features", 3), ((1, 16, 16), "image", 3), ((6,), "tokens", 12)
 stacked.STACK_BYTES = 4000  # so that small models make several stacks
 ONE_GROUP = "one stack"
@@ -97,12 +98,12 @@ CASES: dict[str, Case] = {
 }
 
 
-def made(case: Case) -> Engine:
+def made(case: Case) -> TorchEngine:
     kind, module, of, solver, local, threads = case
-    return kind(module(), data(*of), solver, local, seed=3, threads=threads)
+    return TorchEngine(kind, Task(module(), data(*of), solver, local, seed=3), threads=threads)
 
 
-def compared(alone: Engine, helped: Distributed) -> dict[str, bool]:
+def compared(alone: TorchEngine, helped: DistributedEngine) -> dict[str, bool]:
     """Return of everything that is asked of an engine whether both answer with the same bytes."""
     same: dict[str, bool] = {}
     start = alone.initial
@@ -119,20 +120,20 @@ def compared(alone: Engine, helped: Distributed) -> dict[str, bool]:
             )
         losses = [engine.training_loss(start, ids) for engine in (alone, helped)]
         same[f"training loss {number}"] = equal(*losses)
+        same[f"all processes add up {number}"] = helped.inner.threads == 1 or helped.inner.workers.shares(other.update)
+        weights = generator(number, "weights").random(len(ids))
+        same[f"sum {number}"] = equal(*(engine.weighted_sum(weights, one.update) for engine in (alone, helped)))
         start = start + one.update.mean(axis=0)
-    for name, size in (
-        ("train_samples", SAMPLES),
-        ("true_samples", SAMPLES),
-        ("test_samples", 300),
-        ("test_samples", 5),
-    ):
-        answers = [engine.predict(start, getattr(engine, name), np.arange(size)) for engine in (alone, helped)]
-        same[f"predict {name}"] = all(map(equal, *answers))
+    splits: tuple[tuple[Split, int], ...] = (("train", SAMPLES), ("true", SAMPLES), ("test", 300), ("test", 5))
+    for split, size in splits:
+        answers = [engine.predict(start, split, np.arange(size)) for engine in (alone, helped)]
+        same[f"predict {split} {size}"] = all(map(equal, *answers))
+        same[f"logits {split} {size}"] = equal(*(e.logits(start, split, np.arange(size)) for e in (alone, helped)))
     same["the model moved"] = not equal(start, alone.initial)
     return same | {"all ranks trained": bool((helped._seconds > 0).all())}
 
 
-def prepared(engine: Engine, ids: Ints) -> Mapping[str, Float32s]:
+def prepared(engine: TorchEngine, ids: Ints) -> Mapping[str, Float32s]:
     if isinstance(engine.solver, FedAvg | FedProx):
         return {}
     rng = generator(5, "memory")
@@ -163,14 +164,14 @@ def echoed(ranks: Ranks) -> bool:
 
 def main(out: Path) -> None:
     found: dict[str, Any] = {}
-    with joined() as ranks:
+    with join() as ranks:
         found["echoed"] = echoed(ranks)
         for number, (name, case) in enumerate(CASES.items()):
             inner = made(case)
             if ranks.rank:
                 serve(inner, ranks)
                 continue
-            found[name] = compared(made(case), Distributed(inner, ranks))
+            found[name] = compared(made(case), DistributedEngine(inner, ranks))
             if number < len(CASES) - 1:  # leaving the block ends the last one
                 for other in range(1, ranks.size):
                     ranks.send(None, other)

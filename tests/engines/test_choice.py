@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from torch import nn
 
-from fedreach.engines import ENGINES, Sequential, build_engine, choose
+from fedreach.engines import ENGINES, Sequential, Task, TorchEngine, build_engine, choose
 from fedreach.engines.choice import NOT_TRIED
 from fedreach.errors import ConfigError
 from fedreach.federation.local_sgd import LocalSGD
@@ -28,28 +28,30 @@ def test_auto_takes_the_fastest_whichever_that_is(federated):
         with pytest.MonkeyPatch.context() as patch:
             for other in TRIED - {name}:
                 patch.setitem(ENGINES, other, _sluggish(ENGINES[other]))
-            chosen = choose(module, data, FedAvg(), LocalSGD())
+            chosen = choose(Task(module, data, FedAvg(), LocalSGD(), 0))
             assert chosen.name == name
             assert min(chosen.seconds.values()) == chosen.seconds[name] > 0
             assert f"engine {name}: {name}" in str(chosen)
 
 
 def _sluggish(kind):
-    def train(self, *arguments):
+    def train_group(self, *arguments):
         for _ in range(300):
-            trained = kind.train(self, *arguments)
-        return trained
+            found = kind.train_group(self, *arguments)
+        return found
 
-    return type(kind.__name__, (kind,), {"train": train})
+    return type(kind.__name__, (kind,), {"train_group": train_group})
 
 
 @pytest.mark.parametrize("solver", [FedAvg(), Scaffold()])
 def test_every_engine_that_can_train_the_model_is_tried(solver, federated):
     images = federated(SIZES, (1, 16, 16), "image")
-    chosen = choose(build("lenet", (1, 16, 16), 3, seed=0), images, solver, LocalSGD(), cohort=2)
+    chosen = choose(Task(build("lenet", (1, 16, 16), 3, seed=0), images, solver, LocalSGD(), 0), cohort=2)
     assert set(chosen.seconds) == TRIED - {"stacked", "native"}  # the first does what the chain does
     assert list(chosen.refused) == ["native"]
-    chosen = choose(build("resnet20", (1, 16, 16), 3, seed=0, options={"width": 2}), images, solver, LocalSGD())
+    chosen = choose(
+        Task(build("resnet20", (1, 16, 16), 3, seed=0, options={"width": 2}), images, solver, LocalSGD(), 0)
+    )
     assert set(chosen.seconds) == TRIED - {"chain", "native"}
     assert "GroupNorm" in chosen.refused["chain"]
     assert "GroupNorm" in str(chosen)
@@ -58,9 +60,9 @@ def test_every_engine_that_can_train_the_model_is_tried(solver, federated):
 def test_what_auto_builds_trains_with_the_options_that_it_was_given(federated):
     data, module = federated(SIZES, (4,), "features"), build("linear", (4,), 3, seed=0)
     local = LocalSGD(epochs=3, batch_size=7)
-    engine = build_engine("auto", module, data, FedAvg(), local, 5, cohort=2)
-    assert (engine.local, engine.seed) == (local, 5)
-    plain = Sequential(module, data, FedAvg(), local, 5)
+    engine = build_engine("auto", Task(module, data, FedAvg(), local, 5), cohort=2)
+    assert (engine.task.local, engine.task.seed) == (local, 5)
+    plain = TorchEngine(Sequential, Task(module, data, FedAvg(), local, 5))
     one, other = (e.train(e.initial, np.arange(5), 1, 0.1).update for e in (engine, plain))
     np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
 
@@ -68,17 +70,17 @@ def test_what_auto_builds_trains_with_the_options_that_it_was_given(federated):
 def test_a_stack_that_pays_for_many_clients_only_is_found(federated):
     """One client alone trains several times faster one after the other; fifty do not."""
     data = federated((40,) * 50, (4,), "features")
-    assert choose(no_chain(), data, FedAvg(), LocalSGD(), cohort=50).name == "stacked"
-    assert choose(no_chain(), data, FedAvg(), LocalSGD(), cohort=1).name == "sequential"
+    assert choose(Task(no_chain(), data, FedAvg(), LocalSGD(), 0), cohort=50).name == "stacked"
+    assert choose(Task(no_chain(), data, FedAvg(), LocalSGD(), 0), cohort=1).name == "sequential"
 
 
 def test_a_model_that_no_engine_can_train_is_refused_with_the_reason(federated):
     data = federated(SIZES, (4,), "features")
     with pytest.raises(ConfigError, match="does not take this data"):
-        choose(nn.Linear(5, 3), data, FedAvg(), LocalSGD())
+        choose(Task(nn.Linear(5, 3), data, FedAvg(), LocalSGD(), 0))
 
 
 def test_a_misspelt_engine_is_answered_with_the_nearest_name(federated):
     data, module = federated(SIZES, (4,), "features"), build("linear", (4,), 3, seed=0)
     with pytest.raises(ConfigError, match="chain"):
-        build_engine("chains", module, data, FedAvg(), replace(LocalSGD(), epochs=2), 0)
+        build_engine("chains", Task(module, data, FedAvg(), replace(LocalSGD(), epochs=2), 0))

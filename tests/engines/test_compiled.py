@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedreach.engines import Compiled, Sequential
+from fedreach.engines import Compiled, Sequential, Task, TorchEngine
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg, FedProx, Scaffold
 from fedreach.models import build
@@ -17,7 +17,8 @@ pytestmark = pytest.mark.slow
 def test_the_compiled_engine_trains_as_the_sequential_one(name, shape, kind, solver, federated):
     data = federated((9, 9, 5), shape, kind)
     engines = [
-        made(build(name, shape, 3, seed=1), data, solver, LocalSGD(batch_size=4), 3) for made in (Sequential, Compiled)
+        TorchEngine(made, Task(build(name, shape, 3, seed=1), data, solver, LocalSGD(batch_size=4), 3))
+        for made in (Sequential, Compiled)
     ]
     p, ids = engines[0].num_trainable, np.arange(3)
     memory = np.random.Generator(np.random.Philox(5)).standard_normal((3, p)).astype(np.float32) * 0.1

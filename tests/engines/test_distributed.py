@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedreach.engines import Sequential
-from fedreach.engines.parallel.distributed import examples_of, shared_out
+from fedreach.engines import Native, Sequential, Task, TorchEngine
+from fedreach.engines.parallel.distributed import DistributedEngine, examples_of, shared_out
+from fedreach.engines.parallel.ranks import Ranks
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg
 from fedreach.models import build
@@ -52,6 +53,26 @@ def test_so_do_four_ranks(tmp_path):
         assert [what for what, same in answers.items() if not same] == []
 
 
+class Counting(Native):
+    """Counts how often it adds up."""
+
+    sums = 0
+
+    def add_up(self, weights, update):
+        self.sums += 1
+        return super().add_up(weights, update)
+
+
+def test_with_ranks_updates_are_added_up_by_the_trainer_as_without(federated):
+    task = Task(build("linear", (4,), 3, seed=0), federated((13, 2)), FedAvg(), LocalSGD(), seed=0)
+    alone = TorchEngine(Counting, task)
+    helped = DistributedEngine(alone, Ranks(0, 2))
+    update, weights = generator(0, "update").standard_normal((2, 15)).astype(np.float32), np.array([0.3, 0.7])
+    summed = helped.weighted_sum(weights, update)
+    assert alone.trainer.sums == 1
+    assert summed.tobytes() == alone.weighted_sum(weights, update).tobytes()
+
+
 # --------------------------------------------------------------------------------------------- who does what
 
 
@@ -83,7 +104,7 @@ def test_only_the_ratio_of_speeds_counts():
 )
 def test_predicted_work_is_what_the_clients_go_through(local, federated):
     data = federated((13, 2, 8, 6))
-    engine = Sequential(build("linear", (4,), 3, seed=0), data, FedAvg(), local, seed=0)
+    engine = TorchEngine(Sequential, Task(build("linear", (4,), 3, seed=0), data, FedAvg(), local, seed=0))
     ids = np.arange(4)
-    gone_through = [(plan >= 0).sum() for plan in engine.plans(ids, 1)]
+    gone_through = [(plan >= 0).sum() for plan in engine.trainer.plans(ids, 1)]
     assert examples_of(data.train.sizes[ids], local).tolist() == gone_through

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedreach.engines import Chain, Native, Sequential, Stacked
+from fedreach.engines import Chain, Native, Sequential, Stacked, Task, TorchEngine
 from fedreach.errors import ConfigError
 from fedreach.federation.aggregation.mean import finite_rows, weighted_sum
 from fedreach.federation.local_sgd import LocalSGD
@@ -87,8 +87,8 @@ def test_the_fast_engines_train_every_model_as_the_sequential_one(kind, name, lo
     module, data = make(name, federated)
     solver, local = LOOPS[loop]
     local = replace(local, **FEW_STEPS) if name == "resnet20 batch" else local
-    plain, fast = (kind(module, data, solver, local, seed=3).train for kind in (Sequential, kind))
-    broadcast = Sequential(module, data, solver, local, seed=3).initial
+    plain, fast = (TorchEngine(kind, Task(module, data, solver, local, seed=3)).train for kind in (Sequential, kind))
+    broadcast = TorchEngine(Sequential, Task(module, data, solver, local, seed=3)).initial
     one, other = plain(broadcast, IDS, 2, RATE), fast(broadcast, IDS, 2, RATE)
     scale = abs(one.update).max()
     assert scale > 1e-4
@@ -111,7 +111,7 @@ def test_all_engines_hand_a_solver_what_it_prepared(kind, name, solver, federate
     """Each client gets its own rows, whatever its place in a stack; numbers reach all parameters."""
     module, data = make(name, federated)
     local = LocalSGD(batch_size=4, epochs=1, **({"steps": 2} if "batch" in name else {}))
-    plain, fast = (kind(module, data, solver, local, seed=3) for kind in (Sequential, kind))
+    plain, fast = (TorchEngine(kind, Task(module, data, solver, local, seed=3)) for kind in (Sequential, kind))
     p, rng = plain.num_trainable, np.random.Generator(np.random.Philox(5))
     memory = rng.standard_normal((4, p)).astype(np.float32) * 0.1
     state = {"c": rng.standard_normal(p) * 0.1}
@@ -128,14 +128,14 @@ def test_all_engines_hand_a_solver_what_it_prepared(kind, name, solver, federate
 def test_the_sequential_engine_is_a_plain_loop_of_torch_sgd(loop, federated):
     module, data = make("mlp", federated)
     solver, local = LOOPS[loop]
-    engine = Sequential(module, data, solver, local, seed=3)
+    engine = TorchEngine(Sequential, Task(module, data, solver, local, seed=3))
     trained = engine.train(engine.initial, IDS, 2, RATE)
     for client in IDS:
         theirs = build("mlp", (5,), 3, seed=1, options={"hidden": [6, 4]})
         first = [p.detach().clone() for p in theirs.parameters()]
         optimiser = torch.optim.SGD(theirs.parameters(), RATE, local.momentum, weight_decay=local.weight_decay)
         losses, seen = 0.0, 0
-        for batch in engine.plans(np.array([client]), 2)[0]:
+        for batch in engine.trainer.plans(np.array([client]), 2)[0]:
             batch = batch[batch >= 0]
             x, y = torch.from_numpy(data.dataset.train_x[batch]), torch.from_numpy(data.labels[batch])
             loss = F.cross_entropy(theirs(x), y)
@@ -154,12 +154,14 @@ def test_the_sequential_engine_is_a_plain_loop_of_torch_sgd(loop, federated):
 
 def test_plain_training_is_torch_sgd_bit_for_bit(federated):
     module, data = make("mlp", federated)
-    engine = Sequential(module, data, FedAvg(), LocalSGD(batch_size=4, epochs=2, momentum=0.9), seed=3)
+    engine = TorchEngine(
+        Sequential, Task(module, data, FedAvg(), LocalSGD(batch_size=4, epochs=2, momentum=0.9), seed=3)
+    )
     update = engine.train(engine.initial, np.array([0]), 1, 0.25).update[0]
     theirs = build("mlp", (5,), 3, seed=1, options={"hidden": [6, 4]})
     first = torch.cat([p.detach().reshape(-1) for p in theirs.parameters()])
     optimiser = torch.optim.SGD(theirs.parameters(), 0.25, 0.9)
-    for batch in engine.plans(np.array([0]), 1)[0]:
+    for batch in engine.trainer.plans(np.array([0]), 1)[0]:
         x, y = torch.from_numpy(data.dataset.train_x[batch]), torch.from_numpy(data.labels[batch])
         optimiser.zero_grad()
         F.cross_entropy(theirs(x), y).backward()
@@ -172,7 +174,7 @@ def test_plain_training_is_torch_sgd_bit_for_bit(federated):
 def test_fedprox_without_mu_is_fedavg_bit_for_bit(kind, name, federated):
     module, data = make(name, federated)
     local = LOOPS["everything"][1]
-    engines = [kind(module, data, solver, local, seed=3) for solver in (FedAvg(), FedProx(mu=0.0))]
+    engines = [TorchEngine(kind, Task(module, data, solver, local, seed=3)) for solver in (FedAvg(), FedProx(mu=0.0))]
     one, other = (engine.train(engine.initial, IDS, 1, RATE) for engine in engines)
     assert one.update.tobytes() == other.update.tobytes()
 
@@ -182,7 +184,7 @@ def test_a_strong_pull_keeps_the_local_models_near_the_broadcast(kind, federated
     module, data = make("mlp", federated)
     moved = []
     for mu in (0.0, 1.0, 10.0, 100.0):
-        engine = kind(module, data, FedProx(mu=mu), LocalSGD(batch_size=4, steps=300), seed=3)
+        engine = TorchEngine(kind, Task(module, data, FedProx(mu=mu), LocalSGD(batch_size=4, steps=300), seed=3))
         # A step of 0.5 / (1 + mu) is stable for the pull, and 300 of them reach its balance with the gradient.
         moved.append(np.linalg.norm(engine.train(engine.initial, IDS, 1, 0.5 / (1 + mu)).update, axis=1).max())
     assert moved == sorted(moved, reverse=True)
@@ -194,7 +196,9 @@ def test_a_strong_pull_keeps_the_local_models_near_the_broadcast(kind, federated
 def test_a_client_trains_the_same_whoever_else_is_in_the_cohort(kind, name, federated):
     module, data = make(name, federated)
     solver, local = LOOPS["everything"]
-    engine = kind(module, data, solver, replace(local, **FEW_STEPS) if kind is Stacked else local, seed=3)
+    engine = TorchEngine(
+        kind, Task(module, data, solver, replace(local, **FEW_STEPS) if kind is Stacked else local, seed=3)
+    )
     together = engine.train(engine.initial, IDS, 1, RATE)
     tolerance = 0.0 if kind in (Sequential, Native) else TOLERANCE.get(name, 1e-5)
     for cohort in ([2], [1, 2], [0, 2, 3]):
@@ -206,11 +210,11 @@ def test_a_client_trains_the_same_whoever_else_is_in_the_cohort(kind, name, fede
 @pytest.mark.parametrize(("kind", "name"), EVERY)
 def test_training_twice_gives_the_same_bits_and_leaves_the_broadcast_alone(kind, name, federated):
     module, data = make(name, federated)
-    engine = kind(module, data, *LOOPS["everything"], seed=3)
+    engine = TorchEngine(kind, Task(module, data, *LOOPS["everything"], seed=3))
     broadcast = engine.initial.copy()
     broadcast.setflags(write=False)
     one = engine.train(broadcast, IDS, 1, RATE)
-    engine.predict(broadcast * 2, engine.test_samples, np.arange(5))
+    engine.predict(broadcast * 2, "test", np.arange(5))
     other = engine.train(broadcast, IDS, 1, RATE)
     assert one.update.tobytes() == other.update.tobytes()
     assert one.loss.tobytes() == other.loss.tobytes()
@@ -224,7 +228,7 @@ def test_one_client_with_an_infinite_sample_does_not_disturb_the_others(kind, fe
     data.dataset.train_x[0] = np.inf
     guilty = [0 in data.train[client] for client in IDS]
     assert sum(guilty) == 1
-    engine = kind(module, data, FedAvg(), LocalSGD(batch_size=4), seed=3)
+    engine = TorchEngine(kind, Task(module, data, FedAvg(), LocalSGD(batch_size=4), seed=3))
     update = engine.train(engine.initial, IDS, 1, 0.1).update
     assert (~np.isfinite(update).all(axis=1)).tolist() == guilty
 
@@ -233,9 +237,9 @@ def test_the_model_of_the_user_is_copied_and_left_alone(federated):
     module, data = make("mlp", federated)
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     for kind in (Sequential, Stacked):
-        engine = kind(module, data, FedAvg(), LocalSGD(), seed=3)
+        engine = TorchEngine(kind, Task(module, data, FedAvg(), LocalSGD(), seed=3))
         engine.train(engine.initial, IDS, 1, 0.5)
-        engine.predict(engine.initial + 1, engine.test_samples, np.arange(5))
+        engine.predict(engine.initial + 1, "test", np.arange(5))
     assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
     assert all(p.grad is None for p in module.parameters())
 
@@ -244,15 +248,15 @@ def test_the_model_of_the_user_is_copied_and_left_alone(federated):
 def test_the_number_of_threads_changes_no_bit(name, kind, federated, monkeypatch):
     # Else these clients would all be one stack.
     monkeypatch.setattr("fedreach.engines.stacked.STACK_BYTES", 1)
-    monkeypatch.setattr("fedreach.engines.chain.engine.MOST_CLIENTS", 1)
+    monkeypatch.setattr("fedreach.engines.chain.trainer.MAX_CLIENTS", 1)
     monkeypatch.setattr("fedreach.engines.engine.EVALUATION_PART", 5)
     module, data = make(name, federated)
     index = np.arange(sum(SIZES))[::-1].copy()
     found = []
     for threads in (1, 3):
-        engine = kind(module, data, *LOOPS["everything"], 3, threads=threads)
+        engine = TorchEngine(kind, Task(module, data, *LOOPS["everything"], 3), threads=threads)
         trained = engine.train(engine.initial, IDS, 1, RATE)
-        found.append((trained.update, trained.loss, *engine.predict(engine.initial, engine.train_samples, index)))
+        found.append((trained.update, trained.loss, *engine.predict(engine.initial, "train", index)))
     assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
 
 
@@ -263,18 +267,21 @@ def test_torchs_own_threads_change_no_bit_and_are_left_as_they_were(kind, federa
     found = []
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        engine = kind(
-            build("mlp", shape, 3, seed=1, options={"hidden": [width]}), data, FedAvg(), LocalSGD(batch_size=200), 3
+        engine = TorchEngine(
+            kind,
+            Task(
+                build("mlp", shape, 3, seed=1, options={"hidden": [width]}), data, FedAvg(), LocalSGD(batch_size=200), 3
+            ),
         )
         trained = engine.train(engine.initial, np.arange(2), 1, RATE)
-        found.append((trained.update, *engine.predict(engine.initial, engine.train_samples, np.arange(500))))
+        found.append((trained.update, *engine.predict(engine.initial, "train", np.arange(500))))
         assert torch.get_num_threads() == threads
     assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
 
 
 def test_a_stack_is_cut_into_parts_that_stay_small_and_hold_everybody_once(federated, monkeypatch):
     module, data = make("mlp", federated)
-    engine = Stacked(module, data, FedAvg(), LocalSGD(), 0)
+    engine = TorchEngine(Stacked, Task(module, data, FedAvg(), LocalSGD(), 0))
     assert [len(group) for group in engine.groups(IDS)] == [4]
     monkeypatch.setattr("fedreach.engines.stacked.STACK_BYTES", 2 * 4 * engine.layout.size)
     groups = engine.groups(IDS)
@@ -286,7 +293,10 @@ def test_a_stack_is_cut_into_parts_that_stay_small_and_hold_everybody_once(feder
 def test_the_masks_of_dropout_do_not_depend_on_the_number_of_threads(kind, federated, monkeypatch):
     monkeypatch.setattr("fedreach.engines.stacked.STACK_BYTES", 1)
     module = nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(4, 3))
-    found = [kind(module, federated(SIZES), FedAvg(), LocalSGD(), 0, threads=threads) for threads in (1, 3)]
+    found = [
+        TorchEngine(kind, Task(module, federated(SIZES), FedAvg(), LocalSGD(), 0), threads=threads)
+        for threads in (1, 3)
+    ]
     one, other = (engine.train(engine.initial, IDS, 1, RATE).update for engine in found)
     assert one.tobytes() == other.tobytes()
 
@@ -300,13 +310,13 @@ def test_the_masks_of_dropout_do_not_depend_on_the_number_of_threads(kind, feder
 )
 def test_a_model_that_does_not_fit_the_data_is_refused_before_round_1(module, message, federated):
     with pytest.raises(ConfigError, match=message):
-        Sequential(module, federated(SIZES), FedAvg(), LocalSGD(), 0)
+        TorchEngine(Sequential, Task(module, federated(SIZES), FedAvg(), LocalSGD(), 0))
 
 
 def test_processes_add_up_updates_to_the_bits_of_one(federated, monkeypatch):
     monkeypatch.setattr("fedreach.federation.aggregation.mean.BLOCK", 7)
     module, data = make("mlp", federated)
-    engine = Sequential(module, data, *LOOPS["epochs"], 3, threads=3)
+    engine = TorchEngine(Sequential, Task(module, data, *LOOPS["epochs"], 3), threads=3)
     trained = engine.train(engine.initial, IDS, 1, RATE)
     weights = np.array([0.1, 0.7, 0.15, 0.05])
     expected = weighted_sum(weights, trained.update.copy())
@@ -319,13 +329,16 @@ def test_processes_add_up_updates_to_the_bits_of_one(federated, monkeypatch):
 @pytest.mark.parametrize("kind", [Sequential, Native])
 def test_every_engine_adds_up_and_looks_at_updates_as_numpy_does(kind, federated):
     module, data = make("mlp", federated)
-    engine = kind(module, data, *LOOPS["epochs"], 3)
+    engine = TorchEngine(kind, Task(module, data, *LOOPS["epochs"], 3))
     rng = np.random.Generator(np.random.Philox(5))
     update = rng.standard_normal((30, 5000)).astype(np.float32) * 10.0 ** rng.integers(-30, 30, (30, 5000))
     update = update.astype(np.float32)
     weights = rng.dirichlet(np.ones(30))
     for part in (update, update[:, 3:4001], update[::2], update[:, ::2], update[:0]):
-        assert engine.add_up(weights[: len(part)], part).tobytes() == weighted_sum(weights[: len(part)], part).tobytes()
+        assert (
+            engine.trainer.add_up(weights[: len(part)], part).tobytes()
+            == weighted_sum(weights[: len(part)], part).tobytes()
+        )
     update[3, 17], update[5, 4999], update[8, 0], update[9] = np.nan, np.inf, -np.inf, 3e38
     group = np.array([3, 4, 5, 8, 9, 10])
     assert finite_rows(update[group]).tolist() == [False, True, False, False, True, True]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach.engines.sequential import Sequential
+from fedreach.engines import Sequential, Task, TorchEngine
 from fedreach.engines.stacked import Stacked
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.participation import Bernoulli
@@ -71,7 +71,7 @@ def test_clients_that_never_train_change_nothing():
             y[part[client]] = 1 - y[part[client]]
     other = replace(data, dataset=replace(data.dataset, train_x=x, train_y=y), labels=y)
     base = whole(tiny_simulation())
-    engine = Sequential(build("linear", (2,), 2, seed=0), other, FedAvg(), base.federation.local, 0)
+    engine = TorchEngine(Sequential, Task(build("linear", (2,), 2, seed=0), other, FedAvg(), base.federation.local, 0))
     assert (
         run(replace(base, data=other, engine=engine), 5)[0].params.tobytes()
         == run(replace(base, engine=tiny_engine()), 5)[0].params.tobytes()
@@ -79,7 +79,9 @@ def test_clients_that_never_train_change_nothing():
 
 
 def tiny_engine():
-    return Sequential(build("linear", (2,), 2, seed=0), tiny_data(), FedAvg(), tiny_simulation().federation.local, 0)
+    return TorchEngine(
+        Sequential, Task(build("linear", (2,), 2, seed=0), tiny_data(), FedAvg(), tiny_simulation().federation.local, 0)
+    )
 
 
 def test_training_improves_the_model():
@@ -95,9 +97,11 @@ def test_training_improves_the_model():
 @pytest.mark.parametrize("threads", [1, 2])
 def test_an_engine_that_nobody_needs_gives_its_memory_back_at_once(kind, threads):
     simulation = tiny_simulation()
-    engine = kind(simulation.engine.module, simulation.data, FedAvg(), LocalSGD(), 0, threads=threads)
+    engine = TorchEngine(
+        kind, Task(simulation.engine.task.module, simulation.data, FedAvg(), LocalSGD(), 0), threads=threads
+    )
     engine.train(engine.initial, np.arange(4), 1, 0.1)
-    gone = weakref.ref(engine.train_samples)
+    gone = weakref.ref(engine.trainer.samples["train"])
     gc.disable()  # no collector of cycles is to be needed
     try:
         del engine

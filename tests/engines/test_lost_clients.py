@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedreach.data.federated import Population, Ranges
-from fedreach.engines.sequential import Sequential
+from fedreach.engines import Sequential, Task, TorchEngine
 from fedreach.errors import DataError, TrainingError
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.participation import Always, Bernoulli
@@ -28,7 +28,7 @@ def with_broken_client(client, drop):
     x[data.train[client]] = 3e38
     data = replace(data, dataset=replace(data.dataset, train_x=x))
     federation = replace(tiny_simulation().federation, selection=Full(), local=LocalSGD(rate=0.5, steps=4))
-    engine = Sequential(build("linear", (2,), 2, seed=0), data, FedAvg(), federation.local, 0)
+    engine = TorchEngine(Sequential, Task(build("linear", (2,), 2, seed=0), data, FedAvg(), federation.local, 0))
     return Simulation(federation, data, engine, rounds=10, drop_failing=drop)
 
 

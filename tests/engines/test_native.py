@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from fedreach.data.federated import Ranges
-from fedreach.engines import Native, Sequential
+from fedreach.engines import Native, Sequential, Task, TorchEngine
 from fedreach.engines.batches import batch_plans
 from fedreach.engines.native import drawing, library
-from fedreach.engines.native import engine as native
+from fedreach.engines.native import trainer as native
 from fedreach.errors import ConfigError, TrainingError
 from fedreach.federation.aggregation.mean import weighted_sum
 from fedreach.federation.local_sgd import LocalSGD
@@ -31,7 +31,7 @@ IDS = np.arange(4)
 def both(module, data, local=None, solver=None):
     """Return what the plain engine and this one make of round 2."""
     local, solver = local or LocalSGD(batch_size=4), solver or FedAvg()
-    engines = [kind(module, data, solver, local, seed=3) for kind in (Sequential, Native)]
+    engines = [TorchEngine(kind, Task(module, data, solver, local, seed=3)) for kind in (Sequential, Native)]
     return [engine.train(engine.initial, IDS, 2, 0.05) for engine in engines]
 
 
@@ -116,7 +116,7 @@ def test_whatever_affine_solver_a_user_writes_is_followed(solver, bias, federate
         rng = np.random.Generator(np.random.Philox(1))
         terms = {"strength": rng.random((4, 1), np.float32), "memory": rng.random((4, d), np.float32)}
     plain, engine, without = (
-        kind(module, data, part, LocalSGD(batch_size=4), 3)
+        TorchEngine(kind, Task(module, data, part, LocalSGD(batch_size=4), 3))
         for kind, part in ((Sequential, solver), (Native, solver), (Sequential, FedAvg()))
     )
     one, other = (e.train(e.initial, IDS, 2, 0.1, terms).update for e in (plain, engine))
@@ -205,7 +205,9 @@ def test_another_numpy_that_draws_otherwise_is_followed(federated, monkeypatch):
     terms = {"strength": rng.random((4, 1), np.float32), "memory": rng.random((4, 18), np.float32)}
     one, other = (
         engine.train(engine.initial, IDS, 1, 0.1, terms).update
-        for engine in (kind(module, data, solver, LocalSGD(batch_size=4), 3) for kind in (Sequential, Native))
+        for engine in (
+            TorchEngine(kind, Task(module, data, solver, LocalSGD(batch_size=4), 3)) for kind in (Sequential, Native)
+        )
     )
     np.testing.assert_allclose(other, one, rtol=0, atol=1e-5)
 
@@ -214,52 +216,50 @@ def test_a_wide_layer_before_few_examples_takes_memory_for_these_only(federated)
     module = nn.Sequential(nn.Linear(4, 60_000), nn.ReLU(), nn.Linear(60_000, 3))
     one, other = both(module, federated(SIZES, (4,), "features"))
     np.testing.assert_allclose(other.update, one.update, rtol=0, atol=1e-5)
-    engine = Native(module, federated(SIZES, (4,), "features"), FedAvg(), LocalSGD(batch_size=4), 3)
+    engine = TorchEngine(Native, Task(module, federated(SIZES, (4,), "features"), FedAvg(), LocalSGD(batch_size=4), 3))
     engine.train(engine.initial, IDS, 2, 0.05)
-    assert engine.memory.nbytes < 150 * 60_000 * 4
+    assert engine.trainer.memory.nbytes < 150 * 60_000 * 4
 
 
 def test_numbers_of_other_types_are_taken_as_they_are_meant(federated):
     module, data = build("linear", (5,), 3, seed=1), federated(SIZES, (5,), "features")
     narrow = Ranges(data.train.order.astype(np.int32), np.repeat(data.train.offsets, 2)[::2])
     other = replace(data, train=narrow)
-    one = Native(module, data, FedAvg(), LocalSGD(), 5)
-    two = Native(module, other, FedAvg(), LocalSGD(), np.int64(5))
+    one = TorchEngine(Native, Task(module, data, FedAvg(), LocalSGD(), 5))
+    two = TorchEngine(Native, Task(module, other, FedAvg(), LocalSGD(), np.int64(5)))
     expected = one.train(one.initial, IDS, 1, 0.1).update
     assert two.train(two.initial, IDS.astype(np.int32), np.int64(1), 0.1).update.tobytes() == expected.tobytes()
 
 
 def test_what_would_lead_c_astray_is_refused(federated):
     module, data = build("linear", (5,), 3, seed=1), federated(SIZES, (5,), "features")
-    engine = Native(module, data, FedAvg(), LocalSGD(), 5)
+    engine = TorchEngine(Native, Task(module, data, FedAvg(), LocalSGD(), 5))
     with pytest.raises(ValueError, match="one weight for each of the 4 updates"):
-        engine.add_up(np.ones(3), np.ones((4, 2), np.float32))
+        engine.trainer.add_up(np.ones(3), np.ones((4, 2), np.float32))
     empty = Ranges(data.train.order, np.array([0, 12, 12, 19, 24]))
-    engine = Native(module, replace(data, train=empty), FedAvg(), LocalSGD(), 5)
+    engine = TorchEngine(Native, Task(module, replace(data, train=empty), FedAvg(), LocalSGD(), 5))
     with pytest.raises(TrainingError, match="Client 1 has no examples"):
         engine.train(engine.initial, IDS, 1, 0.1)
     with pytest.raises(ConfigError, match="from 0 to 2, as there are 3 classes; got 0 to 3"):
-        Native(module, replace(data, labels=data.labels + (data.labels == 2)), FedAvg(), LocalSGD(), 5)
+        TorchEngine(
+            Native, Task(module, replace(data, labels=data.labels + (data.labels == 2)), FedAvg(), LocalSGD(), 5)
+        )
 
 
-@pytest.mark.parametrize("name", ["train_samples", "test_samples"])
+@pytest.mark.parametrize("name", ["train", "test"])
 def test_it_judges_as_torch_does(name, federated):
     data = federated((150, 2, 40, 70), (3, 4, 4), "image")
     module = build("mlp", (3, 4, 4), 3, seed=1, options={"hidden": [20, 7]})
-    plain, engine = (kind(module, data, FedAvg(), LocalSGD(), 5) for kind in (Sequential, Native))
-    params, index = plain.initial * 3, np.arange(len(getattr(plain, name)))[::-1].copy()
-    (right, loss), (right_in_c, loss_in_c) = (e.predict(params, getattr(e, name), index) for e in (plain, engine))
+    plain, engine = (TorchEngine(kind, Task(module, data, FedAvg(), LocalSGD(), 5)) for kind in (Sequential, Native))
+    params, index = plain.initial * 3, np.arange(len(plain.trainer.samples[name]))[::-1].copy()
+    (right, loss), (right_in_c, loss_in_c) = (e.predict(params, name, index) for e in (plain, engine))
     np.testing.assert_array_equal(right_in_c, right)
     np.testing.assert_allclose(loss_in_c, loss, rtol=1e-5, atol=1e-6)
     assert 0 < right.mean() < 1
     params[:] = np.nan
-    right, loss = engine.predict(params, getattr(engine, name), index)
-    np.testing.assert_array_equal(right, plain.predict(params, getattr(plain, name), index)[0])
+    right, loss = engine.predict(params, name, index)
+    np.testing.assert_array_equal(right, plain.predict(params, name, index)[0])
     assert np.isnan(loss).all()
-    others = engine.test_samples.relabelled(np.zeros(len(engine.test_samples), np.int64))
-    assert engine.predict(plain.initial, others, np.arange(5))[0].tolist() == (
-        plain.predict(plain.initial, others, np.arange(5))[0].tolist()
-    )
 
 
 def test_data_without_a_test_set_will_do(federated):
@@ -273,27 +273,25 @@ def test_groups_hold_everybody_once_and_become_smaller(federated, monkeypatch):
     monkeypatch.setattr(native, "PRODUCTS", 50)
     monkeypatch.setattr(native, "PRODUCTS_OF_A_CLIENT", 1)
     data = federated(tuple(range(2, 40)), (5,), "features")
-    engine = Native(build("linear", (5,), 3, seed=1), data, FedAvg(), LocalSGD(), 0, threads=1)
+    engine = TorchEngine(Native, Task(build("linear", (5,), 3, seed=1), data, FedAvg(), LocalSGD(), 0), threads=1)
     ids = np.arange(38)[::-1].copy()
     assert [len(group) for group in engine.groups(ids)] == [38]  # nobody else could take a part
-    engine.at_a_time = 3
-    groups = engine.groups(ids)
+    groups = engine.trainer.groups(ids, 3)
     assert sorted(np.concatenate(groups)) == ids[::-1].tolist()
     work = [int(data.train.sizes[ids[group]].sum()) for group in groups]
     assert len(groups) > 5
     assert work[0] == max(work)
     assert work[-1] < work[0] / 2
-    assert len(engine.groups(ids[:1])) == 1
-    monkeypatch.setattr(native, "MOST_PRODUCTS", 400)
-    engine.at_a_time = 1  # Ctrl-C has to be heard now and then
-    assert len(engine.groups(ids)) > 5
+    assert len(engine.trainer.groups(ids[:1], 3)) == 1
+    monkeypatch.setattr(native, "MAX_PRODUCTS", 400)
+    assert len(engine.trainer.groups(ids, 1)) > 5  # Ctrl-C has to be heard now and then
 
 
 def test_a_client_trains_to_the_same_bits_in_any_group(federated):
     torch.manual_seed(0)
     data = federated((200, 60, 20, 3), (141,), "features")  # only some see so few that the first layer is formed last
     for solver in (FedAvg(), FedProx(mu=0.1), Scaffold()):
-        engine = Native(broad(), data, solver, LocalSGD(batch_size=8), 3)
+        engine = TorchEngine(Native, Task(broad(), data, solver, LocalSGD(batch_size=8), 3))
         drift = np.zeros((4, engine.num_trainable), np.float32)
         drift[1] = 0.01
         terms = {"drift": drift} if isinstance(solver, Scaffold) else {}
@@ -306,9 +304,11 @@ def test_a_client_trains_to_the_same_bits_in_any_group(federated):
 
 def test_one_large_client_costs_the_others_no_memory(federated):
     data = federated((20_000, *[5] * 300), (3,), "features")
-    engine = Native(build("linear", (3,), 3, seed=1), data, FedAvg(), LocalSGD(batch_size=10, epochs=3), 0)
+    engine = TorchEngine(
+        Native, Task(build("linear", (3,), 3, seed=1), data, FedAvg(), LocalSGD(batch_size=10, epochs=3), 0)
+    )
     engine.train(engine.initial, np.arange(301), 1, 0.1)
-    assert engine.room.nbytes < 8 * 20_000 * 4 + 1000
+    assert engine.trainer.room.nbytes < 8 * 20_000 * 4 + 1000
 
 
 @dataclass(frozen=True)
@@ -336,7 +336,7 @@ class CubedAndSaysSo(Cubed):
 def test_what_it_cannot_train_is_refused(module, solver, reason, federated):
     module = nn.Sequential(nn.Flatten(), *module)
     with pytest.raises(ConfigError, match=reason):
-        Native(module, federated(SIZES, (5,), "features"), solver, LocalSGD(), 0)
+        TorchEngine(Native, Task(module, federated(SIZES, (5,), "features"), solver, LocalSGD(), 0))
 
 
 # ------------------------------------------------------------------------------------------------------ compiling
@@ -355,7 +355,7 @@ def no_library(tmp_path, monkeypatch):
 def refused(federated):
     module, data = nn.Sequential(nn.Flatten(), nn.Linear(5, 3)), federated(SIZES, (5,), "features")
     with pytest.raises(ConfigError, match="a C compiler") as caught:
-        Native(module, data, FedAvg(), LocalSGD(), 0)
+        TorchEngine(Native, Task(module, data, FedAvg(), LocalSGD(), 0))
     return str(caught.value)
 
 
@@ -377,7 +377,7 @@ def test_without_a_compiler_it_says_so_and_auto_takes_another_engine(no_library,
     monkeypatch.delenv("CC", raising=False)
     assert "there is no C compiler (cc, gcc or clang)" in refused(federated)
     data = federated(SIZES, (5,), "features")
-    chosen = choose(build("linear", (5,), 3, seed=0), data, FedAvg(), LocalSGD())
+    chosen = choose(Task(build("linear", (5,), 3, seed=0), data, FedAvg(), LocalSGD(), 0))
     assert chosen.name != "native"
     assert "no C compiler" in chosen.refused["native"]
 
@@ -468,6 +468,6 @@ def test_processors_with_smaller_vectors_train_as_well(without, no_library, fede
     for module in (broad(), build("mlp", (141,), 3, seed=1, options={"hidden": [20, 7]})):
         one, other = both(module, data, LocalSGD(batch_size=30))
         np.testing.assert_allclose(other.update, one.update, rtol=0, atol=1e-5)
-        engine = Native(module, data, FedAvg(), LocalSGD(), 0)
+        engine = TorchEngine(Native, Task(module, data, FedAvg(), LocalSGD(), 0))
         weights = np.array([0.1, 0.6, 0.2, 0.1])
-        assert engine.add_up(weights, one.update).tobytes() == weighted_sum(weights, one.update).tobytes()
+        assert engine.trainer.add_up(weights, one.update).tobytes() == weighted_sum(weights, one.update).tobytes()

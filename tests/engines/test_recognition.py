@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedreach.engines import Chain
+from fedreach.engines import Chain, Task, TorchEngine
 from fedreach.engines.chain.convolution import Convolution
 from fedreach.engines.chain.layers import Dense, Flatten, Images
 from fedreach.engines.chain.recognition import NotAChainError, chain_of
@@ -152,7 +152,10 @@ def test_what_is_no_chain_is_not_taken_for_one(model, sample, reason):
 
 def test_the_engine_says_what_it_needs_and_what_the_model_has(federated):
     with pytest.raises(ConfigError, match=r"needs a model of linear layers.*Dropout.*'auto'"):
-        Chain(nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(4, 3)), federated((5,)), FedAvg(), LocalSGD(), 0)
+        TorchEngine(
+            Chain,
+            Task(nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(4, 3)), federated((5,)), FedAvg(), LocalSGD(), 0),
+        )
 
 
 def test_looking_at_a_model_leaves_its_mode_alone():

@@ -1,13 +1,14 @@
 """Model inputs, predictions and training losses against the formulas."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from fedreach.data.datasets import from_arrays
-from fedreach.engines import Sequential, Stacked, build_engine
+from fedreach.engines import Chain, Native, Sequential, Stacked, Task, TorchEngine, build_engine
 from fedreach.engines.samples import Samples
 from fedreach.errors import ConfigError
 from fedreach.federation.local_sgd import LocalSGD
@@ -74,7 +75,7 @@ def test_other_labels_leave_the_samples_and_their_labels_alone():
 def linear_engine(federated):
     """An engine on features in the plane, and the loss of each training sample at the initial model by hand."""
     data = federated((9, 1, 600), shape=(2,))  # more samples than an evaluation batch holds
-    engine = Sequential(build("linear", (2,), 3, seed=0), data, FedAvg(), LocalSGD(), seed=0)
+    engine = TorchEngine(Sequential, Task(build("linear", (2,), 3, seed=0), data, FedAvg(), LocalSGD(), seed=0))
     weight, bias = engine.initial[:6].reshape(3, 2).astype(float), engine.initial[6:].astype(float)
     logits = data.dataset.train_x @ weight.T + bias
     normaliser = np.log(np.exp(logits).sum(axis=1))
@@ -84,14 +85,14 @@ def linear_engine(federated):
 def test_predictions_are_those_of_the_model_in_the_order_asked_for(linear_engine):
     engine, data, logits, loss = linear_engine
     index = generator(0, "index").permutation(len(logits))[:577]
-    right, losses = engine.predict(engine.initial, engine.train_samples, index)
+    right, losses = engine.predict(engine.initial, "train", index)
     np.testing.assert_array_equal(right, (logits.argmax(axis=1) == data.labels)[index])
     np.testing.assert_allclose(losses, loss[index], rtol=1e-5, atol=1e-6)
 
 
 def test_no_samples_give_no_predictions(linear_engine):
     engine = linear_engine[0]
-    right, loss = engine.predict(engine.initial, engine.test_samples, np.empty(0, np.int64))
+    right, loss = engine.predict(engine.initial, "test", np.empty(0, np.int64))
     assert (right.shape, right.dtype, loss.shape) == ((0,), np.bool_, (0,))
 
 
@@ -105,7 +106,9 @@ def test_the_training_loss_is_each_clients_own_mean(linear_engine):
 def test_the_reported_loss_of_one_full_batch_step_is_the_training_loss_before_it(linear_engine):
     _, data, _, _ = linear_engine
     for kind in (Sequential, Stacked):
-        engine = kind(build("linear", (2,), 3, seed=0), data, FedAvg(), LocalSGD(batch_size=1000), seed=0)
+        engine = TorchEngine(
+            kind, Task(build("linear", (2,), 3, seed=0), data, FedAvg(), LocalSGD(batch_size=1000), seed=0)
+        )
         ids = np.arange(3)
         expected = engine.training_loss(engine.initial, ids)
         np.testing.assert_allclose(engine.train(engine.initial, ids, 1, 0.1).loss, expected, rtol=1e-5)
@@ -120,9 +123,34 @@ def test_the_loss_of_a_model_that_knows_nothing_is_the_logarithm_of_the_classes(
 def test_an_unknown_engine_or_device_is_refused(federated):
     parts = (build("linear", (4,), 3, seed=0), federated((3, 3)), FedAvg(), LocalSGD(), 0)
     with pytest.raises(ConfigError, match=r"engine\.name must be known; got 'stack'\. Did you mean 'stacked'"):
-        build_engine("stack", *parts)
+        build_engine("stack", Task(*parts))
     with pytest.raises(ConfigError, match=r"engine\.device must be a torch device .* got 'gpu'"):
-        build_engine("auto", *parts, device="gpu")
+        build_engine("auto", Task(*parts), device="gpu")
     if not torch.cuda.is_available():
         with pytest.raises(ConfigError, match="sees no CUDA device"):
-            build_engine("auto", *parts, device="cuda")
+            build_engine("auto", Task(*parts), device="cuda")
+
+
+@pytest.mark.parametrize(("kind", "threads"), [(Sequential, 1), (Stacked, 2), (Chain, 1), (Native, 1), (Native, 2)])
+@pytest.mark.parametrize("split", ["train", "true", "test"])
+def test_logits_say_what_predictions_say(split, kind, threads, federated, monkeypatch):
+    monkeypatch.setattr("fedreach.engines.engine.EVALUATION_PART", 70)
+    data = federated((300, 20), (5,))
+    data = replace(data, labels=(data.labels + 1) % 3)  # label noise, which `true` is free of
+    engine = TorchEngine(kind, Task(build("mlp", (5,), 3, seed=0), data, FedAvg(), LocalSGD(), 0), threads=threads)
+    labels = {"train": data.labels, "true": data.dataset.train_y, "test": data.dataset.test_y}[split]
+    index = generator(0, "index").permutation(len(labels))
+    params = 5 * engine.initial
+    logits, (right, loss) = engine.logits(params, split, index), engine.predict(params, split, index)
+    assert (logits.shape, logits.dtype) == ((len(index), 3), np.float32)
+    np.testing.assert_array_equal(logits.argmax(axis=1) == labels[index], right)
+    own = np.log(np.exp(logits.astype(float)).sum(axis=1)) - logits[np.arange(len(index)), labels[index]]
+    np.testing.assert_allclose(own, loss, rtol=1e-5, atol=1e-6)
+    assert engine.logits(params, split, index[:0]).shape == (0, 3)
+
+
+def test_a_split_that_this_federation_has_not_is_refused(linear_engine):
+    engine = linear_engine[0]
+    for ask in (engine.predict, engine.logits):
+        with pytest.raises(ConfigError, match=r"one of 'train', 'true', 'test'; got 'server'"):
+            ask(engine.initial, "server", np.arange(2))

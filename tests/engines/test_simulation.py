@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedreach.data.partition.statistics import label_entropy
-from fedreach.engines.sequential import Sequential
+from fedreach.engines import Sequential, Task, TorchEngine
 from fedreach.errors import ConfigError, PartError
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
@@ -149,7 +149,7 @@ def test_with_one_participant_the_aggregate_is_its_model():
 def test_the_rate_of_a_round_follows_the_schedule():
     local = LocalSGD(rate=0.4, schedule="exponential", decay=0.5)  # 0.4, 0.2, and in round 3 0.1
     base = tiny_simulation()
-    engine = Sequential(build("linear", (2,), 2, seed=0), base.data, FedAvg(), local, 0)
+    engine = TorchEngine(Sequential, Task(build("linear", (2,), 2, seed=0), base.data, FedAvg(), local, 0))
     simulation = replace(base, engine=engine, federation=replace(base.federation, local=local))
     state = replace(simulation.start(), round=2)
     _, report, update = simulation.step(state)

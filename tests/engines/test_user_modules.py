@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedreach.engines import Sequential, Stacked
+from fedreach.engines import Sequential, Stacked, Task, TorchEngine
 from fedreach.errors import TrainingError
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
@@ -38,7 +38,7 @@ class Tied(nn.Module):
 
 
 def both(module, data, local=EVERYTHING, rate=0.1):
-    engines = [kind(module, data, FedAvg(), local, seed=3) for kind in ENGINES]
+    engines = [TorchEngine(kind, Task(module, data, FedAvg(), local, seed=3)) for kind in ENGINES]
     return engines[0], *(engine.train(engine.initial, IDS, 1, rate) for engine in engines)
 
 
@@ -71,12 +71,12 @@ def test_dropout_is_drawn_in_training_by_seed_and_round_and_is_off_in_evaluation
     state = torch.random.get_rng_state()
     updates = {}
     for seed, round_ in ((3, 1), (3, 2), (4, 1)):
-        engine = kind(module, data, FedAvg(), LocalSGD(), seed=seed)
+        engine = TorchEngine(kind, Task(module, data, FedAvg(), LocalSGD(), seed=seed))
         one, other = (engine.train(engine.initial, IDS, round_, 0.1).update for _ in range(2))
         assert one.tobytes() == other.tobytes()
         updates[seed, round_] = one.tobytes()
     assert len(set(updates.values())) == 3  # with one sample a client, the masks are all that differs
-    losses = [engine.predict(engine.initial, engine.train_samples, np.arange(4))[1] for _ in range(2)]
+    losses = [engine.predict(engine.initial, "train", np.arange(4))[1] for _ in range(2)]
     assert losses[0].tobytes() == losses[1].tobytes()
     assert torch.equal(torch.random.get_rng_state(), state)
 
@@ -89,7 +89,7 @@ def test_each_client_of_a_stack_draws_its_own_dropout(federated):
         data.labels[data.train[client]] = [0, 1, 1]
     torch.manual_seed(0)
     for layers, distinct in (([nn.Linear(4, 2)], 1), ([nn.Dropout(0.5), nn.Linear(4, 2)], 4)):
-        engine = Stacked(nn.Sequential(*layers), data, FedAvg(), LocalSGD(batch_size=9), seed=3)
+        engine = TorchEngine(Stacked, Task(nn.Sequential(*layers), data, FedAvg(), LocalSGD(batch_size=9), seed=3))
         update = engine.train(engine.initial, IDS, 1, 0.1).update
         assert len({row.round(6).tobytes() for row in update + 0.0}) == distinct
 
@@ -102,13 +102,14 @@ def normalised(seed=0):
 @pytest.mark.parametrize("kind", ENGINES)
 def test_running_statistics_follow_the_formula_and_no_decay_or_clipping_touches_them(kind, federated):
     data = federated((9, 7))
-    engine = kind(normalised(), data, FedAvg(), replace(EVERYTHING, batch_size=4, epochs=1), seed=3)
+    task = Task(normalised(), data, FedAvg(), replace(EVERYTHING, batch_size=4, epochs=1), seed=3)
+    engine, plain = TorchEngine(kind, task), TorchEngine(Sequential, task)
     update = engine.train(engine.initial, np.arange(2), 1, 0.1).update
     names = list(engine.layout.views(torch.zeros(engine.layout.size)))
     assert names[-2:] == ["0.running_mean", "0.running_var"]
     for client in range(2):
         mean, variance = np.zeros(4), np.ones(4)  # as BatchNorm begins
-        for batch in engine.plans(np.array([client]), 1)[0]:
+        for batch in plain.trainer.plans(np.array([client]), 1)[0]:
             x = data.dataset.train_x[batch[batch >= 0]].astype(float)
             mean = 0.8 * mean + 0.2 * x.mean(axis=0)
             variance = 0.8 * variance + 0.2 * x.var(axis=0, ddof=1)
@@ -120,7 +121,7 @@ def test_statistics_are_averaged_with_the_weights_and_evaluation_uses_them(kind,
     data = federated((9, 5))
     parts = (Full(), ByExamples(), FedAvg(), LocalSGD(rate=0.1, batch_size=4), Average(momentum=0.9))
     federation = Federation(*parts, cohort=2, seed=3)
-    engine = kind(normalised(), data, FedAvg(), federation.local, seed=3)
+    engine = TorchEngine(kind, Task(normalised(), data, FedAvg(), federation.local, seed=3))
     simulation = Simulation(federation, data, engine, rounds=3)
     state = simulation.start()
     for _ in range(3):
@@ -136,7 +137,7 @@ def test_statistics_are_averaged_with_the_weights_and_evaluation_uses_them(kind,
     scaled = (x.numpy() - w["0.running_mean"]) / np.sqrt(w["0.running_var"] + 1e-5) * w["0.weight"] + w["0.bias"]
     logits = scaled @ w["1.weight"].T + w["1.bias"]
     expected = np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(y)), y]
-    _, loss = engine.predict(state.params, engine.test_samples, np.arange(len(y)))
+    _, loss = engine.predict(state.params, "test", np.arange(len(y)))
     np.testing.assert_allclose(loss, expected, rtol=1e-4)
 
 
@@ -146,6 +147,6 @@ def test_statistics_are_averaged_with_the_weights_and_evaluation_uses_them(kind,
 )
 def test_a_client_that_a_layer_refuses_is_named_with_round_and_cause(kind, who, federated):
     # BatchNorm cannot normalise the single sample of client 1.
-    engine = kind(normalised(), federated((9, 2)), FedAvg(), LocalSGD(batch_size=8), seed=3)
+    engine = TorchEngine(kind, Task(normalised(), federated((9, 2)), FedAvg(), LocalSGD(batch_size=8), seed=3))
     with pytest.raises(TrainingError, match=rf"{who}.*Expected more than 1 value per channel"):
         engine.train(engine.initial, np.arange(2), 7, 0.1)

@@ -11,55 +11,61 @@ import time
 import numpy as np
 import pytest
 
-from fedreach.engines.parallel.processes import Workers, most_workers
+from fedreach.engines.parallel.processes import Workers, max_processes
 from fedreach.errors import TrainingError
 
-pytestmark = pytest.mark.skipif(most_workers() == 1, reason="one process does all the work on this system")
+pytestmark = pytest.mark.skipif(max_processes() == 1, reason="one process does all the work on this system")
 
 
 class Work:
-    """Methods that workers call."""
+    """What all processes know."""
 
     def __init__(self):
         self.numbers = np.arange(8.0)
 
-    def add(self, part, more, result):
-        result[part] = self.numbers[part] + more[part]
-        return part, os.getpid()
 
-    def named(self, part, arguments):
-        return float(arguments["numbers"][part])
+def add(work, part, more, result):
+    result[part] = work.numbers[part] + more[part]
+    return part, os.getpid()
 
-    def wait(self, part):
-        time.sleep(0.05)
-        return os.getpid()
 
-    def fail(self, part):
-        if part in (2, 3):
-            raise ValueError(f"part {part} is bad")
+def named(work, part, arguments):
+    return float(arguments["numbers"][part])
 
-    def die(self, part, parent):
-        if os.getpid() != parent:
-            os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(0.2)
 
-    def files(self, part):
-        time.sleep(0.05)
-        return os.getpid(), sorted(os.listdir("/proc/self/fd"))  # noqa: PTH208 (names are enough)
+def wait(work, part):
+    time.sleep(0.05)
+    return os.getpid()
+
+
+def fail(work, part):
+    if part in (2, 3):
+        raise ValueError(f"part {part} is bad")
+
+
+def die(work, part, parent):
+    if os.getpid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.2)
+
+
+def files(work, part):
+    time.sleep(0.05)
+    return os.getpid(), sorted(os.listdir("/proc/self/fd"))  # noqa: PTH208 (names are enough)
 
 
 def pids(workers):
-    return [twin.pid for twin in workers._twins]
+    return [child.pid for child in workers._children]
 
 
 def test_parts_are_shared_out_and_results_stand_where_they_belong():
     work = Work()
     workers = Workers(work, 3)
     more, result = workers.copy(np.full(8, 10.0)), workers.array((8,), np.float64)
-    done = workers.map("add", range(8), more, result)
+    done = workers.map(add, range(8), more, result)
     assert [part for part, _ in done] == list(range(8))
     assert result.tolist() == [10.0 + i for i in range(8)]
-    assert len(set(workers.map("wait", range(12)))) == 3
+    assert len(set(workers.map(wait, range(12)))) == 3
 
 
 def test_what_is_not_shared_is_sent_and_pieces_of_what_is_shared_too():
@@ -67,7 +73,7 @@ def test_what_is_not_shared_is_sent_and_pieces_of_what_is_shared_too():
     workers = Workers(work, 2)
     shared = workers.copy(np.arange(6.0))
     for given in (shared, shared[2:], shared[::-1], np.arange(6.0)[::-1], shared.reshape(2, 3)[1]):
-        assert workers.map("named", range(3), {"numbers": given}) == [float(number) for number in given[:3]]
+        assert workers.map(named, range(3), {"numbers": given}) == [float(number) for number in given[:3]]
 
 
 def test_memory_is_used_again_only_when_nobody_refers_to_it():
@@ -78,10 +84,10 @@ def test_memory_is_used_again_only_when_nobody_refers_to_it():
     del first
     second, third = workers.copy(np.zeros(4)), workers.copy(np.full(4, 3.0))
     assert view.tolist() == [[1.0]] * 3
-    slots = len(workers._slots)
+    segments = len(workers._segments)
     del view, second
     fourth = workers.copy(np.full(4, 4.0))
-    assert len(workers._slots) == slots
+    assert len(workers._segments) == segments
     assert third.tolist() == [3.0] * 4
     assert fourth.tolist() == [4.0] * 4
 
@@ -91,15 +97,15 @@ def test_new_arrays_after_the_first_call_are_seen_too():
     workers = Workers(work, 2)
     for size in (8, 800, 80_000):
         more, result = workers.copy(np.ones(size)), workers.array((size,), np.float64)
-        workers.map("add", range(8), more, result)
+        workers.map(add, range(8), more, result)
         assert result[:8].tolist() == [1.0 + i for i in range(8)]
 
 
 def test_more_parts_than_a_pipe_holds(monkeypatch):
-    monkeypatch.setattr("fedreach.engines.parallel.processes.TICKETS", 5)
+    monkeypatch.setattr("fedreach.engines.parallel.processes.QUEUE", 5)
     work = Work()
     workers = Workers(work, 2)
-    assert workers.map("named", range(23), {"numbers": np.arange(23.0)}) == list(map(float, range(23)))
+    assert workers.map(named, range(23), {"numbers": np.arange(23.0)}) == list(map(float, range(23)))
 
 
 def test_the_error_of_the_first_part_is_raised_and_the_next_call_works():
@@ -107,39 +113,39 @@ def test_the_error_of_the_first_part_is_raised_and_the_next_call_works():
     workers = Workers(work, 2)
     for _ in range(2):
         with pytest.raises(ValueError, match="part 2 is bad"):
-            workers.map("fail", range(8))
-        assert len(workers.map("wait", range(4))) == 4
+            workers.map(fail, range(8))
+        assert len(workers.map(wait, range(4))) == 4
 
 
 def test_a_process_that_is_killed_is_reported_and_replaced():
     work = Work()
     workers = Workers(work, 2)
     with pytest.raises(TrainingError, match="SIGKILL"):
-        workers.map("die", range(4), os.getpid())
-    assert len(set(workers.map("wait", range(4)))) == 2
+        workers.map(die, range(4), os.getpid())
+    assert len(set(workers.map(wait, range(4)))) == 2
     os.kill(pids(workers)[0], signal.SIGKILL)  # between two calls nothing is lost
     time.sleep(0.1)
-    assert len(set(workers.map("wait", range(4)))) == 2
+    assert len(set(workers.map(wait, range(4)))) == 2
 
 
 def test_a_process_that_the_user_forks_does_not_end_them():
     work = Work()
     workers = Workers(work, 2)
-    workers.map("wait", range(2))
+    workers.map(wait, range(2))
     before = pids(workers)
     pid = os.fork()
     if pid == 0:
         workers.end()
         os._exit(0)
     os.waitpid(pid, 0)
-    assert len(set(workers.map("wait", range(4)))) == 2
+    assert len(set(workers.map(wait, range(4)))) == 2
     assert pids(workers) == before
 
 
 def test_processes_end_with_the_engine():
     work = Work()
     workers = Workers(work, 2)
-    workers.map("wait", range(2))
+    workers.map(wait, range(2))
     (pid,) = pids(workers)
     del work, workers
     gc.collect()
@@ -153,14 +159,12 @@ def test_a_thread_that_waits_for_input_stops_nobody():
     import numpy as np
     from fedreach.engines.parallel.processes import Workers
 
-    class Work:
-        def double(self, part):
-            return 2 * part
+    def double(work, part):
+        return 2 * part
 
     threading.Thread(target=sys.stdin.read, daemon=True).start()
     time.sleep(0.2)
-    work = Work()
-    print(Workers(work, 2).map("double", range(4)))
+    print(Workers(None, 2).map(double, range(4)))
     """
     with subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -173,10 +177,10 @@ def test_processes_hold_no_files_of_the_first_one(tmp_path):
     with (tmp_path / "lock").open("w") as file:
         work = Work()
         workers = Workers(work, 2)
-        found = dict(workers.map("files", range(4)))
+        found = dict(workers.map(files, range(4)))
         assert len(found) == 2
-        twin = next(files for pid, files in found.items() if pid != os.getpid())
-        assert len(twin) <= 6  # standard streams, tickets, the connection, and the listing itself
+        child = next(files for pid, files in found.items() if pid != os.getpid())
+        assert len(child) <= 6  # standard streams, queue, the connection, and the listing itself
         assert not file.closed
 
 
@@ -191,16 +195,14 @@ def test_processes_end_when_the_first_one_is_killed_or_interrupted(number, tmp_p
 
             signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in the background
 
-            class Work:
-                def wait(self, part):
-                    time.sleep(0.3)
-                    return os.getpid()
+            def wait(work, part):
+                time.sleep(0.3)
+                return os.getpid()
 
-            work = Work()
-            workers = Workers(work, 2)
-            print(*set(workers.map("wait", range(2))), flush=True)
+            workers = Workers(None, 2)
+            print(*set(workers.map(wait, range(2))), flush=True)
             while True:
-                workers.map("wait", range(2))
+                workers.map(wait, range(2))
             """
         )
     )

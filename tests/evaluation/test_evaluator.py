@@ -9,7 +9,7 @@ import torch
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData, Population, Ranges
 from fedreach.data.partition import Partition
-from fedreach.engines import Sequential, Stacked
+from fedreach.engines import Sequential, Stacked, Task, TorchEngine
 from fedreach.evaluation import Evaluator, Group
 from fedreach.evaluation.evaluator import worst_decile
 from fedreach.federation.local_sgd import LocalSGD
@@ -47,7 +47,9 @@ def make_data(unseen=UNSEEN, tests=15, noise=False):
 
 
 def make(data, kind=Sequential):
-    return Evaluator(kind(build("linear", (3,), 4, seed=0), data, FedAvg(), LocalSGD(), 0), data, seed=5)
+    return Evaluator(
+        TorchEngine(kind, Task(build("linear", (3,), 4, seed=0), data, FedAvg(), LocalSGD(), 0)), data, seed=5
+    )
 
 
 def params_of(seed=0):

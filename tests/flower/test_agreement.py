@@ -123,7 +123,7 @@ def test_clients_without_examples_are_not_waited_for_and_never_train(tmp_path: P
     grid = InProcess(setup.client_app(), range(8), answering=without)
     strategy = FedReachStrategy(
         setup.simulation.federation,
-        setup.simulation.engine.module,
+        setup.simulation.engine.task.module,
         rounds=4,
         folder=tmp_path / "run",
         population=setup.data.population,

@@ -778,7 +778,7 @@ def test_a_client_that_nobody_named_and_that_joins_late_is_evaluated_only(tmp_pa
     grid.absent.add(5)
     made = setup.simulation
     FedReachStrategy(
-        made.federation, made.engine.module, rounds=ROUNDS, folder=tmp_path, min_clients=5, timeout=TIMEOUT
+        made.federation, made.engine.task.module, rounds=ROUNDS, folder=tmp_path, min_clients=5, timeout=TIMEOUT
     ).run(grid)
     found = outcome_of(tmp_path)
     assert (5, "train") not in grid.sent

@@ -134,7 +134,7 @@ def interrupt(
 
 def start_plainly(strategy: FedReachStrategy, grid: InProcess, method: str) -> Result:
     """As Flower's own quickstart does."""
-    arrays = ArrayRecord(setup_of(method).simulation.engine.module.state_dict())
+    arrays = ArrayRecord(setup_of(method).simulation.engine.task.module.state_dict())
     return strategy.start(grid, arrays, num_rounds=ROUNDS)
 
 
@@ -252,7 +252,7 @@ def test_flowers_own_call_goes_on_with_a_run(method: str, tmp_path: Path) -> Non
 
 def test_more_rounds_than_the_run_has_change_nothing(tmp_path: Path) -> None:
     strategy, grid = strategy_of("scaffold", tmp_path), InProcess(app_of("scaffold"), range(CLIENTS))
-    arrays = ArrayRecord(setup_of("scaffold").simulation.engine.module.state_dict())
+    arrays = ArrayRecord(setup_of("scaffold").simulation.engine.task.module.state_dict())
     strategy.start(grid, arrays, num_rounds=ROUNDS + 4)
     assert exact(tmp_path) == undisturbed("scaffold")[0]
     assert tuple(kind for _, kind in grid.sent) == undisturbed("scaffold")[1]
@@ -260,7 +260,7 @@ def test_more_rounds_than_the_run_has_change_nothing(tmp_path: Path) -> None:
 
 def test_fewer_rounds_leave_a_run_that_can_be_gone_on_with(tmp_path: Path) -> None:
     strategy, grid = strategy_of("scaffold", tmp_path), InProcess(app_of("scaffold"), range(CLIENTS))
-    arrays = ArrayRecord(setup_of("scaffold").simulation.engine.module.state_dict())
+    arrays = ArrayRecord(setup_of("scaffold").simulation.engine.task.module.state_dict())
     strategy.start(grid, arrays, num_rounds=1)
     assert [row["round"] for row in rows(tmp_path)] == [0, 1]
     assert not (tmp_path / "result.json").exists()
@@ -282,7 +282,7 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
         assert grid.sent == []
         assert {path.name: path.read_bytes() for path in tmp_path.glob("[!.]*")} == before
         if plain:
-            assert set(result.arrays) == set(setup_of("scaffold").simulation.engine.module.state_dict())
+            assert set(result.arrays) == set(setup_of("scaffold").simulation.engine.task.module.state_dict())
         del strategy
         gc.collect()
 
@@ -307,7 +307,7 @@ def test_a_strategy_of_ones_own_refuses_another_federation_too(tmp_path: Path) -
     for option, refused in (((), False), (("seeds=[7]",), True)):
         made = setup_of("fedavg", *option).simulation
         strategy = FedReachStrategy(
-            made.federation, made.engine.module, rounds=2, folder=tmp_path, min_clients=4, timeout=0.5
+            made.federation, made.engine.task.module, rounds=2, folder=tmp_path, min_clients=4, timeout=0.5
         )
         grid = InProcess(app_of("fedavg"), range(4))
         if not refused:

@@ -15,7 +15,7 @@ import numpy as np
 from torch import nn
 
 from fedreach.federation.state import FederationState
-from fedreach.federation.values import RoundResult, RoundCost
+from fedreach.federation.values import RoundCost, RoundResult
 from fedreach.models.flat import Layout
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.recorder import Evaluated, Recorder

@@ -5,6 +5,7 @@ A file of a command imports nothing heavy at its top, so that help and completio
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any, NoReturn
 
@@ -14,6 +15,7 @@ import fedreach
 from fedreach.cli import allocate, compare, listing, partition, report, reproduce, run, verify
 from fedreach.cli.options import InterruptError
 from fedreach.errors import DataError, FedReachError, nearest
+from fedreach.threads import ONE_THREAD
 
 
 class _Commands(click.Group):
@@ -26,6 +28,8 @@ class _Commands(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
+        if "numpy" not in sys.modules:  # or it is somebody else's process
+            os.environ.update(ONE_THREAD)
         try:
             return super().invoke(ctx)
         except FedReachError as error:

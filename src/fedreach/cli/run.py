@@ -85,6 +85,6 @@ def _ranks() -> AbstractContextManager[Ranks | None]:
     """Join the processes that torchrun started for this run; None where this one is alone."""
     if "RANK" not in os.environ or os.environ.get("WORLD_SIZE", "1") == "1":
         return nullcontext()
-    from fedreach.engines.parallel.launch import joined
+    from fedreach.engines.parallel.launch import join
 
-    return joined()
+    return join()

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from fedreach.engines.chain.engine import Chain
-from fedreach.engines.choice import ENGINES, Choice, build_engine, choose
-from fedreach.engines.engine import Engine
+from fedreach.engines.chain.trainer import Chain
+from fedreach.engines.choice import ENGINES, EngineChoice, build_engine, choose
+from fedreach.engines.engine import TorchEngine
 from fedreach.engines.native import Native
+from fedreach.engines.protocols import Engine, Task
 from fedreach.engines.sequential import Sequential
 from fedreach.engines.stacked import Compiled, Stacked
-from fedreach.federation.values import LocalUpdates
+from fedreach.engines.trainer import GroupTrainer
 
 __all__ = [
     "ENGINES",
     "Chain",
-    "Choice",
     "Compiled",
     "Engine",
-    "LocalUpdates",
+    "EngineChoice",
+    "GroupTrainer",
     "Native",
     "Sequential",
     "Stacked",
+    "Task",
+    "TorchEngine",
     "build_engine",
     "choose",
 ]

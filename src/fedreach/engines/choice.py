@@ -8,21 +8,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import nn
 
 from fedreach.arrays import Ints
-from fedreach.data.federated import FederatedData
-from fedreach.engines.chain.engine import Chain
-from fedreach.engines.engine import Engine
+from fedreach.engines.chain.trainer import Chain
+from fedreach.engines.engine import TorchEngine
 from fedreach.engines.native import Native
-from fedreach.engines.protocols import Precision
+from fedreach.engines.protocols import Precision, Task
 from fedreach.engines.sequential import Sequential
 from fedreach.engines.stacked import Compiled, Stacked
+from fedreach.engines.trainer import GroupTrainer
 from fedreach.errors import ConfigError, nearest
 from fedreach.federation.local_sgd import LocalSGD
-from fedreach.federation.protocols import LocalSolver, MemorySolver
+from fedreach.federation.protocols import MemorySolver
 
-ENGINES: dict[str, type[Engine]] = {
+ENGINES: dict[str, type[GroupTrainer]] = {
     "native": Native,
     "chain": Chain,
     "sequential": Sequential,
@@ -41,7 +40,7 @@ REPEATS = 3
 
 
 @dataclass(frozen=True)
-class Choice:
+class EngineChoice:
     """Which engine was chosen, and what was measured.
 
     Args:
@@ -56,76 +55,67 @@ class Choice:
 
     def __str__(self) -> str:
         """Return the reason for people."""
-        told = [f"{name} {seconds:.3g} s a round" for name, seconds in sorted(self.seconds.items(), key=lambda i: i[1])]
-        return "; ".join([f"engine {self.name}: {', '.join(told)} (expected by a short trial)", *self.refused.values()])
+        tried = sorted(self.seconds.items(), key=lambda item: item[1])
+        found = ", ".join(f"{name} {seconds:.3g} s a round" for name, seconds in tried)
+        return "; ".join([f"engine {self.name}: {found} (expected by a short trial)", *self.refused.values()])
 
 
 def build_engine(
     name: str,
-    module: nn.Module,
-    data: FederatedData,
-    solver: LocalSolver,
-    local: LocalSGD,
-    seed: int,
+    task: Task,
     device: str = "cpu",
     threads: int = 1,
     precision: Precision = "highest",
     *,
     cohort: int | None = None,
-) -> Engine:
-    """Return the engine of this name, with the arguments of `Engine`; ``"auto"`` takes the fastest, see `choose`."""
+) -> TorchEngine:
+    """Return the engine of this name, see `TorchEngine`; ``"auto"`` takes the fastest, see `choose`."""
     if name == "auto":
-        name = choose(module, data, solver, local, device, threads, precision, cohort=cohort).name
+        name = choose(task, device, threads, precision, cohort=cohort).name
     if name not in ENGINES:
         raise ConfigError(f"engine.name must be known; got {name!r}." + nearest(name, [*ENGINES, "auto"]))
-    return ENGINES[name](module, data, solver, local, seed, device, threads, precision)
+    return TorchEngine(ENGINES[name], task, device, threads, precision)
 
 
 def choose(
-    module: nn.Module,
-    data: FederatedData,
-    solver: LocalSolver,
-    local: LocalSGD,
-    device: str = "cpu",
-    threads: int = 1,
-    precision: Precision = "highest",
-    *,
-    cohort: int | None = None,
-) -> Choice:
+    task: Task, device: str = "cpu", threads: int = 1, precision: Precision = "highest", *, cohort: int | None = None
+) -> EngineChoice:
     """Return the engine that would be the fastest for cohorts of this size.
 
     Each engine trains clients of middling size, as many as a cohort has if that is not long, for two steps in `threads`
-    processes. All engines compute the same but for
-    rounding, so this changes no result beyond that; name an engine to have the same bits on every machine.
+    processes. All engines compute the same but for rounding, so this changes no result beyond that; name an engine to
+    have the same bits on every machine.
 
     Raises:
         ConfigError: If no engine can train the model.
     """
+    data, local = task.data, task.local
     ids = data.population.participants
     ids = ids[np.argsort(data.train.sizes[ids], kind="stable")]
     ids = ids[data.train.sizes[ids] > 0]
     k = min(len(ids), cohort or len(ids))
     middle = np.sort(ids[(len(ids) - k) // 2 :][:k])
-    trial = replace(local, steps=min(local.steps or STEPS, STEPS))
+    trial = replace(task, local=replace(local, steps=min(local.steps or STEPS, STEPS)), seed=0)
     seconds: dict[str, float] = {}
     refused: dict[str, str] = {}
     for name, kind in ENGINES.items():
         if name in NOT_TRIED or (name == "stacked" and "chain" in seconds):
             continue  # a chain does the same products with less around them, and vmap takes a second to load
         try:
-            engine = kind(module, data, solver, trial, 0, device, threads, precision)
+            engine = TorchEngine(kind, trial, device, threads, precision)
         except ConfigError as error:
             refused[name] = str(error)
             continue
         seconds[name] = _round_seconds(engine, middle, local)
     if not seconds:
         raise ConfigError([*refused.values()][-1])  # of an engine that takes any model
-    return Choice(min(seconds, key=lambda name: seconds[name]), seconds, refused)
+    return EngineChoice(min(seconds, key=lambda name: seconds[name]), seconds, refused)
 
 
-def _round_seconds(engine: Engine, cohort: Ints, local: LocalSGD) -> float:
+def _round_seconds(engine: TorchEngine, cohort: Ints, local: LocalSGD) -> float:
     """Return what training this cohort would take."""
-    sizes, cuda = engine.data.train.sizes, engine.device.type == "cuda"
+    device = engine.trainer.device
+    sizes, cuda = engine.task.data.train.sizes, device.type == "cuda"
     # What else the machine does, adds nothing to the time of a processor that works for this process; several have to
     # be timed by the clock on the wall.
     clock = time.process_time if engine.threads == 1 and not cuda else time.perf_counter
@@ -139,7 +129,7 @@ def _round_seconds(engine: Engine, cohort: Ints, local: LocalSGD) -> float:
         began = clock()
         engine.train(engine.initial, clients, 1, local.rate, terms)
         if cuda:
-            torch.cuda.synchronize(engine.device)
+            torch.cuda.synchronize(device)
         return clock() - began
 
     clients = cohort[len(cohort) // 2 :][:1]

@@ -1,13 +1,94 @@
-"""Names of what engines are handed."""
+"""What is trained, and what a simulation asks of whoever trains it."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, Protocol
 
-from torch import Tensor
+from torch import Tensor, nn
 
-SAMPLES = ("train_samples", "true_samples", "test_samples", "server_samples")
+from fedreach.arrays import Float32s, Floats, Ints
+from fedreach.data.federated import FederatedData
+from fedreach.evaluation.predictor import Predictor
+from fedreach.federation.local_sgd import LocalSGD
+from fedreach.federation.protocols import LocalSolver
+from fedreach.federation.values import LocalOutputs, LocalUpdates
+from fedreach.models.flat import Layout
+
 Terms = dict[str, Tensor]
 """What a solver with memory prepared for the clients of a cohort: (k, p) vectors, or (k, 1) numbers."""
 
+NO_TERMS: Mapping[str, Float32s] = MappingProxyType({})
 Precision = Literal["highest", "high", "medium"]
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What is trained, on what, and how.
+
+    Args:
+        module: The model; its present numbers are the initial parameters. Engines copy it.
+        data: The federation.
+        solver: Correction of the local gradient.
+        local: Local SGD.
+        seed: Seed of the batch order.
+    """
+
+    module: nn.Module
+    data: FederatedData
+    solver: LocalSolver
+    local: LocalSGD
+    seed: int
+
+
+class Trainer(Protocol):
+    """Trains cohorts, and does what else a round asks for."""
+
+    def train(
+        self, broadcast: Float32s, ids: Ints, round_: int, rate: float, terms: Mapping[str, Float32s] = NO_TERMS
+    ) -> LocalUpdates:
+        """Train each client of `ids` from the `broadcast` (d,) vector with step size `rate`.
+
+        `terms` is what the solver's `prepare` returned for these clients.
+        """
+        ...
+
+    def outputs(self, broadcast: Float32s, update: Float32s, ids: Ints, *, before: bool) -> list[LocalOutputs]:
+        """Return what the local models `broadcast + update` (k, d) say about their clients' training data.
+
+        Args:
+            broadcast: (d,) the model they started from.
+            update: (k, d) what local training added.
+            ids: (k,) the clients.
+            before: Whether to add what the broadcast model says.
+        """
+        ...
+
+    def server_step(self, params: Float32s, index: Ints, round_: int, rate: float) -> Float32s:
+        """Return the (d,) move of one gradient step on these examples of the server's data."""
+        ...
+
+    def training_loss(self, params: Float32s, ids: Ints, parts: Sequence[Ints] | None = None) -> Floats:
+        """Return each client's mean loss at the given parameters, as a probe asks for it.
+
+        Over its training part, or over the samples that `parts` gives for each client.
+        """
+        ...
+
+    def weighted_sum(self, weights: Floats, update: Float32s) -> Floats:
+        """Return `fedreach.federation.aggregation.mean.weighted_sum`, to the same bits."""
+        ...
+
+
+class Engine(Trainer, Predictor, Protocol):
+    """What a simulation asks for: `TorchEngine`, `DistributedEngine`, or one's own."""
+
+    name: str  # of who trains, as in `engine.name`
+    task: Task
+    solver: LocalSolver  # of the task, as is `local`: a simulation sees that they are its federation's
+    local: LocalSGD
+    layout: Layout  # how the model is one flat vector of d numbers, of which the first
+    num_trainable: int  # p are trained
+    initial: Float32s  # (d,) parameters before the first round

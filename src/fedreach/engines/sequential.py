@@ -10,28 +10,30 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedreach.arrays import Ints
-from fedreach.engines.engine import Engine
+from fedreach.engines.batches import batch_plan
 from fedreach.engines.protocols import Terms
 from fedreach.engines.samples import seeded
+from fedreach.engines.trainer import Group, GroupTrainer
 from fedreach.errors import TrainingError
 from fedreach.models.flat import bind
 from fedreach.streams import torch_seed
 
 
-class Sequential(Engine):
-    """Trains one client at a time, or one a thread."""
+class Sequential(GroupTrainer):
+    """Trains one client at a time."""
 
     name = "sequential"
 
-    def groups(self, ids: Ints) -> list[Ints]:
+    def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
         """Return every client by itself, the largest first."""
         return list(np.argsort(-self.data.train.sizes[ids], kind="stable")[:, None])
 
     def train_group(
         self, start: Tensor, ids: Ints, round_: int, rate: float, update: Tensor, group: Ints, terms: Terms
-    ) -> tuple[list[float], list[int]]:
+    ) -> Group:
         """Train each client from the (d,) `start`."""
-        losses, steps = [], []
+        losses: list[float] = []
+        steps: list[int] = []
         for row, plan in zip(group, self.plans(ids[group], round_), strict=True):
             client = int(ids[row])
             seed = torch_seed(self.seed, "dropout", round_, client) if self.draws else 0
@@ -44,7 +46,16 @@ class Sequential(Engine):
             update[row].copy_(vector.sub_(start))
             losses.append(loss)
             steps.append(len(plan))
-        return losses, steps
+        return losses, steps, None
+
+    def plans(self, ids: Ints, round_: int) -> list[Ints]:
+        """Return each client's (steps, batch) table of sample indices, -1 where a batch is not full."""
+        plans = []
+        for client in map(int, ids):
+            samples = self.data.train[client]
+            positions = batch_plan(self.seed, round_, client, len(samples), self.local)
+            plans.append(np.where(positions >= 0, samples[positions], -1))
+        return plans
 
     def _train_one(self, start: Tensor, plan: Ints, rate: float, terms: Terms) -> tuple[Tensor, float]:
         local, p = self.local, self.layout.num_trainable
@@ -56,7 +67,7 @@ class Sequential(Engine):
         self.module.train()
         for batch in plan:
             index = torch.from_numpy(batch[batch >= 0]).to(self.device)
-            x, y = self.train_samples.batch(index)
+            x, y = self.samples["train"].batch(index)
             gradient.zero_()
             loss = F.cross_entropy(self.module(x), y)
             loss.backward()  # type: ignore[no-untyped-call]

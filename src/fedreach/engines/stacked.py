@@ -11,7 +11,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,11 +18,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional as F
 
-from fedreach.arrays import Floats, Ints
+from fedreach.arrays import Ints
 from fedreach.engines.batches import batch_plans
-from fedreach.engines.engine import Engine
-from fedreach.engines.protocols import Terms
+from fedreach.engines.protocols import Task, Terms
 from fedreach.engines.samples import seeded
+from fedreach.engines.trainer import Group, GroupTrainer
 from fedreach.errors import TrainingError
 from fedreach.streams import torch_seed
 
@@ -34,22 +33,21 @@ Tensors = dict[str, Tensor]
 STACK_BYTES = 16_000_000
 
 
-class Stacked(Engine):
+class Stacked(GroupTrainer):
     """Trains the cohort together."""
 
     name = "stacked"
 
-    def groups(self, ids: Ints) -> list[Ints]:
+    def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
         """Return stacks of clients with about equally many steps."""
         order = np.argsort(-self.data.train.sizes[ids], kind="stable")
         if self.device.type != "cpu":
             return [order]
-        most = max(1, STACK_BYTES // (4 * self.layout.size))
-        return np.array_split(order, -(-len(order) // most))
+        return np.array_split(order, -(-len(order) // max(1, STACK_BYTES // (4 * self.layout.size))))
 
     def train_group(
         self, start: Tensor, ids: Ints, round_: int, rate: float, update: Tensor, group: Ints, terms: Terms
-    ) -> tuple[Floats, Ints]:
+    ) -> Group:
         """Train the clients from the (d,) `start`, all in one stack."""
         parts = [self.data.train[int(client)] for client in ids[group]]
         index = batch_plans(self.seed, round_, ids[group], parts, self.local)
@@ -86,7 +84,7 @@ class Stacked(Engine):
             update[torch.from_numpy(rows)] = stack.cpu()
         loss, steps = np.empty(len(rows)), np.empty(len(rows), np.int64)
         loss[order], steps[order] = total.cpu().numpy() / counts.sum(axis=1), (counts > 0).sum(axis=1)
-        return loss, steps
+        return loss, steps, None
 
     def _alike(self, counts: Ints) -> Iterator[tuple[Rows, Ints]]:
         """Split the active rows, with their batch sizes, into what can run together.
@@ -116,7 +114,7 @@ class Stacked(Engine):
         local, views, p = self.local, self.layout.parameter_views, self.layout.num_trainable
         full = bool((count == batch.shape[1]).all())
         # Filled up with the client's own first sample: weight 0 would not silence another client's infinite loss.
-        x, y = self.train_samples.batch(batch if full else torch.where(batch >= 0, batch, batch[:, :1]))
+        x, y = self.samples["train"].batch(batch if full else torch.where(batch >= 0, batch, batch[:, :1]))
         weight = None if full else (batch >= 0).float()
         vectors = stack[rows]  # a view where `rows` is a slice, else a copy that is written back
         weights, broadcast = views(vectors[:, :p]), views(start[:p])
@@ -207,10 +205,10 @@ class Compiled(Stacked):
     """
 
     name = "compiled"
+    forks = False  # a compiler is not forked
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.threads = self.workers.count = 1  # a compiler is not forked
+    def __init__(self, task: Task, device: torch.device) -> None:
+        super().__init__(task, device)
         replayed = "reduce-overhead" if self.device.type == "cuda" else "default"
         self._step_gradients = torch.compile(super()._gradients, mode=replayed, dynamic=False)
 

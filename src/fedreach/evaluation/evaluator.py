@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -11,19 +11,8 @@ from fedreach.arrays import Bools, Float32s, Floats, Ints
 from fedreach.data.federated import FederatedData
 from fedreach.evaluation.confidence import bootstrap_means, interval
 from fedreach.evaluation.populations import Group, Scores
+from fedreach.evaluation.predictor import Predictor, Split
 from fedreach.streams import generator
-
-
-class Predictor(Protocol):
-    """What evaluation asks of an engine."""
-
-    train_samples: Any  # with the labels that clients train on
-    true_samples: Any  # the same examples without label noise
-    test_samples: Any
-
-    def predict(self, params: Float32s, samples: Any, index: Ints) -> tuple[Bools, Float32s]:
-        """Return, for each sample, whether the model is right and its loss."""
-        ...
 
 
 class Evaluator:
@@ -50,12 +39,12 @@ class Evaluator:
     def __init__(
         self, engine: Predictor, data: FederatedData, seed: int, samples_per_client: int | None = None
     ) -> None:
-        self.engine, self.data, self.seed, self.most = engine, data, seed, samples_per_client
+        self.engine, self.data, self.seed, self.max_samples = engine, data, seed, samples_per_client
         population = data.population
         self.participant_ids = population.participants
-        self.participants = Group.of(population.participants, data.held_out, most=samples_per_client)
-        self.training = Group.of(population.participants, data.train, most=samples_per_client)
-        self.unseen = Group.of(population.unseen, data.train, data.held_out, most=samples_per_client)
+        self.participants = Group.of(population.participants, data.held_out, max_samples=samples_per_client)
+        self.training = Group.of(population.participants, data.train, max_samples=samples_per_client)
+        self.unseen = Group.of(population.unseen, data.train, data.held_out, max_samples=samples_per_client)
         self.test_index = np.arange(len(data.dataset.test_y))
 
     def evaluate(
@@ -70,11 +59,11 @@ class Evaluator:
         """
         served = Served.of(models, clusters, self.participant_ids)
         engine, test = self.engine, None
-        participants = self._scores(served, engine.true_samples, self.participants)
-        unseen = self._scores(served, engine.true_samples, self.unseen)
-        training = self._scores(served, engine.train_samples, self.training)
+        participants = self._scores(served, "true", self.participants)
+        unseen = self._scores(served, "true", self.unseen)
+        training = self._scores(served, "train", self.training)
         if len(self.test_index):
-            right, loss = served.predict(engine, engine.test_samples, self.test_index, None)
+            right, loss = served.predict(engine, "test", self.test_index, None)
             test = float(right.mean()), float(loss.mean(dtype=np.float64))
         return summarized(self.seed, round_, participants, unseen, training, test)
 
@@ -82,24 +71,21 @@ class Evaluator:
         self, models: Float32s, cohort: Ints, round_: int
     ) -> tuple[dict[str, float], list[dict[str, Any]]]:
         """Return `local_accuracy` and the line about single clients, for the (r, d) local models of the cohort."""
-        group = Group.of(cohort, self.data.held_out, most=self.most)
+        group = Group.of(cohort, self.data.held_out, max_samples=self.max_samples)
         if not len(group.ids):
             return {}, []
         rows = np.searchsorted(cohort, group.ids)
         parts = np.split(group.index, np.cumsum(group.sizes)[:-1])
-        answers = [
-            self.engine.predict(models[row], self.engine.true_samples, part)
-            for row, part in zip(rows, parts, strict=True)
-        ]
+        answers = [self.engine.predict(models[row], "true", part) for row, part in zip(rows, parts, strict=True)]
         right, loss = (np.concatenate(column) for column in zip(*answers, strict=True))
         joined = group.scores(right, loss)
         return {"local_accuracy": round(float(joined.accuracy.mean()), 9)}, [joined.record(round_, "local")]
 
-    def _scores(self, served: Served, samples: Any, group: Group) -> Scores:
+    def _scores(self, served: Served, split: Split, group: Group) -> Scores:
         own = np.repeat(group.ids, group.sizes)
         if not len(own):
             return Scores(group.ids, group.sizes, np.empty(0), np.empty(0))
-        return group.scores(*served.predict(self.engine, samples, group.index, own))
+        return group.scores(*served.predict(self.engine, split, group.index, own))
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,21 +103,21 @@ class Served:
         )
 
     def predict(
-        self, engine: Predictor, samples: Any, index: Ints, owner: Ints | None
+        self, engine: Predictor, split: Split, index: Ints, owner: Ints | None
     ) -> tuple[Bools | Floats, Float32s | Floats]:
         """Return how right each sample is and its loss; `owner` says whose it is, None stands for nobody's."""
         if len(self.models) == 1:
-            return engine.predict(self.models[0], samples, index)
+            return engine.predict(self.models[0], split, index)
         if owner is not None and np.isin(owner, self.participants).all():
             model_of = self.clusters[np.searchsorted(self.participants, owner)]
             right, loss = np.empty(len(index), np.bool_), np.empty(len(index))
             for model in np.unique(model_of):
                 mine = model_of == model
-                right[mine], loss[mine] = engine.predict(self.models[model], samples, index[mine])
+                right[mine], loss[mine] = engine.predict(self.models[model], split, index[mine])
             return right, loss
         mean_right, mean_loss = np.zeros(len(index)), np.zeros(len(index))
         for model, share in zip(self.models, np.bincount(self.clusters) / len(self.clusters), strict=True):
-            one_right, one_loss = engine.predict(model, samples, index)
+            one_right, one_loss = engine.predict(model, split, index)
             mean_right += share * one_right
             mean_loss += share * one_loss.astype(np.float64)
         return mean_right, mean_loss

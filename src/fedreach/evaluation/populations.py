@@ -46,17 +46,17 @@ class Group:
     sizes: Ints  # (n,) samples of each client, at least 1
 
     @classmethod
-    def of(cls, ids: Ints, *ranges: Ranges, most: int | None = None) -> Group:
+    def of(cls, ids: Ints, *ranges: Ranges, max_samples: int | None = None) -> Group:
         """Return the clients of `ids` that have a sample in these ranges, with all such samples.
 
-        With `most`, at most so many of each client's samples are taken, the first ones; their order is random.
+        With `max_samples`, at most so many of each client's samples are taken, the first ones; their order is random.
 
         Example:
             >>> group = Group.of(np.array([0, 1]), Ranges(np.array([4, 7]), np.array([0, 2, 2])))
             >>> group.ids, group.index
             (array([0]), array([4, 7]))
         """
-        parts = [np.concatenate([r[int(client)] for r in ranges])[:most] for client in ids]
+        parts = [np.concatenate([r[int(client)] for r in ranges])[:max_samples] for client in ids]
         sizes = np.array([len(part) for part in parts], dtype=np.int64)
         index = np.concatenate(parts) if parts else np.empty(0, np.int64)
         return cls(ids[sizes > 0], index, sizes[sizes > 0])

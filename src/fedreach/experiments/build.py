@@ -15,7 +15,8 @@ from fedreach.data.datasets import Dataset
 from fedreach.data.federated import FederatedData, federate
 from fedreach.data.partition import Partition, handle_empty
 from fedreach.data.sets.catalogue import load
-from fedreach.engines.choice import Choice, choose
+from fedreach.engines.choice import EngineChoice, choose
+from fedreach.engines.protocols import Task
 from fedreach.errors import ConfigError, DataError
 from fedreach.federation.federation import Federation
 from fedreach.models import build as build_model
@@ -88,14 +89,14 @@ class Builder:
         """Return the federation that `[method]` describes."""
         return parts.federation(self.experiment, seed, self.base)
 
-    def choice(self, data: FederatedData, seed: int, threads: int = 1) -> Choice:
+    def choice(self, data: FederatedData, seed: int, threads: int = 1) -> EngineChoice:
         """Return which engine is the fastest, by a short trial."""
         e, federation = self.experiment, self.federation(seed)
         module = build_model(
             self.model(), data.dataset.train_x.shape[1:], data.dataset.num_classes, seed=0, options=e.model.options
         )
-        parts = (module, data, federation.solver, federation.local, e.engine.device, threads, e.engine.precision)
-        return choose(*parts, cohort=federation.cohort)
+        task = Task(module, data, federation.solver, federation.local, seed)
+        return choose(task, e.engine.device, threads, e.engine.precision, cohort=federation.cohort)
 
     def model(self) -> str | Callable[..., nn.Module]:
         """Return the model's name, or the user's function that makes it."""

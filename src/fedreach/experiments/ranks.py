@@ -13,7 +13,8 @@ from typing import Any
 
 from fedreach.config.sections import Experiment
 from fedreach.config.user_code import locate_user_errors
-from fedreach.engines.parallel.distributed import Distributed, serve
+from fedreach.engines.engine import TorchEngine
+from fedreach.engines.parallel.distributed import DistributedEngine, serve
 from fedreach.engines.parallel.ranks import Ranks
 from fedreach.errors import ConfigError, DataError
 from fedreach.experiments.build import Builder
@@ -46,7 +47,8 @@ def distributed(simulation: Simulation, ranks: Ranks) -> Simulation:
         ranks.send((simulation.engine.name, simulation.data.digest()), rank)
     for rank in range(1, ranks.size):
         ranks.receive(rank)
-    return replace(simulation, engine=Distributed(simulation.engine, ranks))
+    assert isinstance(simulation.engine, TorchEngine)  # the builder made it
+    return replace(simulation, engine=DistributedEngine(simulation.engine, ranks))
 
 
 def serve_run(experiment: Experiment, identity: Mapping[str, Any], base: Path, threads: int, ranks: Ranks) -> None:
@@ -78,6 +80,7 @@ def serve_run(experiment: Experiment, identity: Mapping[str, Any], base: Path, t
         builder = Builder(placed(experiment, ranks, engine), base)
         simulation = builder.simulation(data, identity["seed"], threads)
         ranks.send("ready", 0)
+        assert isinstance(simulation.engine, TorchEngine)  # the builder made it
         serve(simulation.engine, ranks)
 
 

@@ -26,10 +26,12 @@ from fedreach.runs.identity import finished
 from fedreach.runs.loop import run_rounds
 from fedreach.runs.recorder import Recorder, note_failure
 from fedreach.runs.schema import Result, RunRecord
+from fedreach.threads import one_thread
 
 ENGINE = "engine.json"
 
 
+@one_thread()
 def run(
     experiment: Experiment,
     *,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
 from flwr.app import Context
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
@@ -22,7 +20,6 @@ from fedreach.errors import ConfigError
 from fedreach.experiments.build import Builder
 from fedreach.flower.app import client_app
 from fedreach.flower.strategy import FedReachStrategy
-from fedreach.models.flat import bind
 from fedreach.runs.describe import federation_record
 from fedreach.simulation.simulation import Simulation
 
@@ -104,11 +101,9 @@ class FlowerExperiment:
     ) -> FedReachStrategy:
         """Return the strategy of the server; see `FedReachStrategy` for the arguments."""
         e, simulation = self.experiment, self.simulation
-        module = copy.deepcopy(simulation.engine.module)
-        bind(module, torch.from_numpy(simulation.engine.initial.copy()))  # as it was before the engine used it
         return FedReachStrategy(
             simulation.federation,
-            module,
+            simulation.engine.task.module,
             rounds=e.rounds,
             folder=folder,
             population=self.data.population,

@@ -17,9 +17,9 @@ from fedreach.data.federated import FederatedData, Population, Ranges
 from fedreach.data.partition import Partition
 from fedreach.data.server_data import ServerData
 from fedreach.engines.choice import build_engine
-from fedreach.engines.engine import Engine
-from fedreach.engines.samples import Samples
+from fedreach.engines.protocols import Engine, Task
 from fedreach.errors import DataError
+from fedreach.evaluation.predictor import Split
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import released_entropy
 from fedreach.federation.protocols import ClientsOwn
@@ -146,9 +146,8 @@ class LocalClient:
         if not 0 <= client < data.num_clients:
             raise DataError(f"There are clients 0 to {data.num_clients - 1} in the data; got client {client}.")
         self.client, self.data, self.federation = client, data, federation
-        self.engine: Engine = build_engine(
-            engine, module, data, federation.solver, federation.local, federation.seed, device
-        )
+        task = Task(module, data, federation.solver, federation.local, federation.seed)
+        self.engine: Engine = build_engine(engine, task, device)
         self.ids = np.array([client])
 
     @property
@@ -231,17 +230,16 @@ class LocalClient:
     def scores(self, params: Float32s) -> dict[str, Score]:
         """Return how good a model is on the client's ``train`` and ``held_out`` part, and on ``both`` without noise."""
         train, held_out = self.data.train[self.client], self.data.held_out[self.client]
-        e = self.engine
         return {
-            "train": self._scores(params, e.train_samples, train),
-            "held_out": self._scores(params, e.true_samples, held_out),
-            "both": self._scores(params, e.true_samples, np.concatenate([train, held_out])),
+            "train": self._scores(params, "train", train),
+            "held_out": self._scores(params, "true", held_out),
+            "both": self._scores(params, "true", np.concatenate([train, held_out])),
         }
 
-    def _scores(self, params: Float32s, samples: Samples, index: Ints) -> Score:
+    def _scores(self, params: Float32s, split: Split, index: Ints) -> Score:
         if not len(index):
             return Score(0)
-        right, loss = self.engine.predict(params, samples, index)
+        right, loss = self.engine.predict(params, split, index)
         return Score(len(index), float(right.mean()), float(loss.astype(np.float64).mean()))
 
 
@@ -284,4 +282,5 @@ def server_engine(
         )
     server = None if own is None else ServerData(d.train_x, d.train_y)
     data = replace(client, dataset=d, server=server)
-    return build_engine("sequential", module, data, federation.solver, federation.local, federation.seed, device)
+    task = Task(module, data, federation.solver, federation.local, federation.seed)
+    return build_engine("sequential", task, device)

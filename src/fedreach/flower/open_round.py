@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
 from fedreach.arrays import Float32s
-from fedreach.engines.engine import Engine
+from fedreach.engines.protocols import Engine
 from fedreach.errors import ConfigError
 from fedreach.federation.federation import Federation
 from fedreach.federation.participation import Participation
@@ -130,8 +130,9 @@ class OpenRound:
         server, engine, number = self.federation.training_server, self.engine, request.view.round
         assert server is not None  # or it were not asked,
         assert engine is not None  # and the strategy saw to it
-        assert engine.server_samples is not None
-        batch = server_batch(server, len(engine.server_samples), self.federation.seed, number)
+        own = engine.task.data.server
+        assert own is not None
+        batch = server_batch(server, len(own.y), self.federation.seed, number)
         return np.stack([engine.server_step(model, batch, number, server.rate) for model in request.state.models])
 
     # --------------------------------------------------------------------------------------------------- messages

@@ -23,7 +23,7 @@ from torch import nn
 
 from fedreach.arrays import Float32s
 from fedreach.data.federated import Population
-from fedreach.engines.engine import Engine
+from fedreach.engines.protocols import Engine
 from fedreach.errors import ConfigError, RunFolderError, TrainingError
 from fedreach.evaluation import Served, summarized
 from fedreach.federation.federation import Federation
@@ -123,7 +123,7 @@ class FedReachStrategy(Strategy):
             )
         if federation.label_statistics.only_sum:
             _refuse_what_needs_more_than_a_sum(federation)
-        if federation.training_server is not None and (engine is None or engine.server_samples is None):
+        if federation.training_server is not None and (engine is None or engine.task.data.server is None):
             raise ConfigError(
                 f"{type(federation.server).__name__} trains on data of the server's own. Pass "
                 "engine=server_engine(..., own=(x, y))."
@@ -366,10 +366,10 @@ class FedReachStrategy(Strategy):
         models = state.served(self.federation)
         shares = np.bincount(state.clusters, minlength=len(models)) / len(state.clusters)
         scores = combined(answered(replies, self._tasks), self._participants, shares)
-        if self.engine is not None and len(self.engine.test_samples):
-            index = np.arange(len(self.engine.test_samples))
+        if self.engine is not None and len(self.engine.task.data.dataset.test_y):
+            index = np.arange(len(self.engine.task.data.dataset.test_y))
             served = Served.of(models, state.clusters, np.array(self._participants, np.int64))
-            right, loss = served.predict(self.engine, self.engine.test_samples, index, None)
+            right, loss = served.predict(self.engine, "test", index, None)
             test = float(right.mean()), float(loss.mean(dtype=np.float64))
         return summarized(self.federation.seed, state.round, *scores, test)
 

@@ -23,6 +23,7 @@ from fedreach.reproduce.recipe import Recipe
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import HARMLESS
 from fedreach.simulation.simulation import Simulation
+from fedreach.threads import one_thread
 
 ROWS = "decisions.jsonl"
 QUANTITIES = ("seconds", "joules", "cost")
@@ -37,6 +38,7 @@ class Told(NamedTuple):
     rounds: int  # of all values, methods and seeds
 
 
+@one_thread()
 def decide(recipe: Recipe, folder: RunFolder, tell: Callable[[Told], None] = lambda told: None) -> Measured:
     """Decide the rounds of a recipe that are not in the folder yet, and return what all of them cost.
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedreach.arrays import Float32s, Floats, Ints
 from fedreach.data.federated import FederatedData
-from fedreach.engines.engine import Engine
+from fedreach.engines.protocols import Engine
 from fedreach.errors import TrainingError
 from fedreach.federation.aggregation.mean import finite_rows
 from fedreach.federation.federation import Federation

@@ -13,8 +13,7 @@ from torch import nn
 
 from fedreach.data.federated import FederatedData
 from fedreach.engines.choice import build_engine
-from fedreach.engines.engine import Engine
-from fedreach.engines.protocols import Precision
+from fedreach.engines.protocols import Engine, Precision, Task
 from fedreach.errors import ConfigError, DataError
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import released_entropy
@@ -103,7 +102,7 @@ class Simulation:
 
     def step(self, state: FederationState) -> Done:
         """Simulate one round."""
-        summed = getattr(self.engine, "weighted_sum", None)
+        summed = self.engine.weighted_sum
         return drive(play(self.federation, state, self.view(state), rounds=self.rounds, summed=summed), self.clients)
 
     def view(self, state: FederationState) -> ClientView:
@@ -154,7 +153,7 @@ def simulate(
         engine: Its name; ``"auto"`` takes the one that a short trial finds to be the fastest, and
         device: where it runs,
         threads: in how many processes, and
-        precision: how precise its products are, see `fedreach.engines.engine.Engine`.
+        precision: how precise its products are, see `fedreach.engines.engine.TorchEngine`.
         participation: Who can be reached in a round; everybody where left out.
         drop_failing: See `Simulation`.
     """
@@ -165,6 +164,6 @@ def simulate(
         seed=torch_seed(federation.seed, "model"),
         options=model_options,
     )
-    parts = (module, data, federation.solver, federation.local, federation.seed)
-    made = build_engine(engine, *parts, device, threads, precision, cohort=federation.cohort)
+    task = Task(module, data, federation.solver, federation.local, federation.seed)
+    made = build_engine(engine, task, device, threads, precision, cohort=federation.cohort)
     return Simulation(federation, data, made, rounds, participation or Always(), drop_failing)

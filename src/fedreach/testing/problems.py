@@ -14,8 +14,10 @@ from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData, Population, Ranges, split_held_out
 from fedreach.data.partition import Partition, iid
 from fedreach.data.server_data import ServerData
-from fedreach.engines.engine import Engine
+from fedreach.engines.engine import TorchEngine
+from fedreach.engines.protocols import Engine, Task
 from fedreach.engines.sequential import Sequential
+from fedreach.federation.aggregation.mean import weighted_sum
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.protocols import LocalSolver, ServerStep, Weighting
@@ -49,8 +51,8 @@ def tiny_federation(seed: int = 0) -> Federation:
 def tiny_simulation(seed: int = 0) -> Simulation:
     """Return FedAvg with a linear model on `tiny_data`, two clients a round."""
     data, federation = tiny_data(seed), tiny_federation(seed)
-    module = build("linear", (2,), 2, seed=seed)
-    return Simulation(federation, data, Sequential(module, data, FedAvg(), federation.local, seed), rounds=10)
+    task = Task(build("linear", (2,), 2, seed=seed), data, federation.solver, federation.local, seed)
+    return Simulation(federation, data, TorchEngine(Sequential, task), rounds=10)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +101,10 @@ class QuadraticEngine:
             w = w - rate * velocity
             total += loss
         return LocalUpdates((w - start).astype(np.float32), total / steps, np.full(len(ids), steps))
+
+    def weighted_sum(self, weights: Floats, update: Float32s) -> Floats:
+        """Return the weighted sum of the rows of `update`, (d,)."""
+        return weighted_sum(weights, update)
 
     def server_step(self, params: Float32s, index: Ints, round_: int, rate: float) -> Float32s:
         """Return the step on the server's own objective, 1/2 |w - b|^2 with b = (0, ..., 0, 1)."""
@@ -161,5 +167,5 @@ def two_quadratics(
         solver=federation.solver,
         local=federation.local,
     )
-    # A simulation asks no more of an engine than `initial`, `train` and `training_loss`.
+    # A simulation asks no more of an engine than `initial`, `train`, `training_loss` and `weighted_sum`.
     return Simulation(federation, data, cast(Engine, engine), rounds=600)

@@ -193,7 +193,7 @@ class PlacedFlatten:
         return self.dx.copy_(dy.transpose(1, 2)).view(self.images)
 
 
-class Descent:
+class TrainingStep:
     """One step of a stack: forward, the gradient of each client's mean cross-entropy, backward.
 
     Args:

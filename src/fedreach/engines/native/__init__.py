@@ -1,7 +1,7 @@
-"""An engine in C: `training.c` trains, `batches.c` says on what, `sums.c` adds up, `engine.py` calls them."""
+"""An engine in C: `training.c` trains, `batches.c` says on what, `sums.c` adds up, `trainer.py` calls them."""
 
 from __future__ import annotations
 
-from fedreach.engines.native.engine import Native
+from fedreach.engines.native.trainer import Native
 
 __all__ = ["Native"]

@@ -7,7 +7,7 @@
 #include "products.h"
 #include <math.h>
 
-enum { MOST_LAYERS = 32 };
+enum { MAX_LAYERS = 32 };
 
 typedef struct {
     int64_t inputs, outputs, weight, bias, relu; /* where W (outputs x inputs) and b stand in the flat vector, or -1 */
@@ -16,8 +16,8 @@ typedef struct {
 typedef struct {
     int64_t count, classes, numbers; /* of all layers, as they stand here */
     const Layer *layers;
-    int64_t begin[MOST_LAYERS + 1];
-    float *x[MOST_LAYERS + 1], *dx[MOST_LAYERS + 1]; /* x[0] the inputs, x[count] the logits; and their gradients */
+    int64_t begin[MAX_LAYERS + 1];
+    float *x[MAX_LAYERS + 1], *dx[MAX_LAYERS + 1]; /* x[0] the inputs, x[count] the logits; and their gradients */
     float *across[2];                                /* transposes of the latter */
 } Model;
 

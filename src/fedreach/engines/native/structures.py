@@ -56,7 +56,7 @@ class Batches(ctypes.Structure):
     )
 
 
-class Rule(ctypes.Structure):
+class UpdateRule(ctypes.Structure):
     """How a gradient is followed."""
 
     _fields_ = (

@@ -1,13 +1,13 @@
 /* Local SGD of chains of dense layers, one client after the other, and evaluation; `engine.py` calls it. */
 
 #include "batches.h"
-#include "span.h"
+#include "implicit.h"
 
 typedef struct {
     double rate, momentum, decay, clip; /* clip: of the norm of a gradient, not positive where it is not clipped */
     const float *pull;                  /* (clients,) or 0 */
     const float *shift;                 /* (clients x numbers of the flat vector) or 0 */
-} Rule;
+} UpdateRule;
 
 typedef struct {
     int64_t batch, epochs, steps;   /* steps: of each client, 0 where epochs count */
@@ -19,7 +19,7 @@ typedef struct {
 
 /* W <- W - rate v, v <- momentum v + clipped(g + pull (W - start) + shift) + decay W. */
 static void follow(
-    const Rule *rule, float pull, int64_t n, float *weights, const float *start, const float *shift, float *g,
+    const UpdateRule *rule, float pull, int64_t n, float *weights, const float *start, const float *shift, float *g,
     float *velocity)
 {
     float rate = (float)rule->rate, momentum = (float)rule->momentum, decay = (float)rule->decay, factor = 1;
@@ -39,17 +39,18 @@ static void follow(
 
 typedef struct {
     Model model;
-    Span span;
+    Implicit layer0;
     float *start, *weights, *gradient, *shift, *velocity;
 } Work;
 
 /* Lay out what clients need whose batches have at most `batch` examples, and all their batches at most `most`. */
-static Work laid(int64_t count, const Layer *layers, const Rule *rule, int64_t batch, int64_t most, Memory *memory)
+static Work laid(
+    int64_t count, const Layer *layers, const UpdateRule *rule, int64_t batch, int64_t most, Memory *memory)
 {
     Work work = {.model = laid_out(count, layers, batch, memory)};
     int64_t n = work.model.numbers;
     int plain = !rule->pull && !rule->shift && rule->momentum == 0 && rule->decay == 0 && rule->clip <= 0;
-    work.span = span_for(&work.model, batch, most, plain, memory);
+    work.layer0 = implicit_for(&work.model, batch, most, plain, memory);
     work.start = take(memory, n);
     work.weights = take(memory, n);
     if (!plain) work.gradient = take(memory, n);
@@ -59,7 +60,7 @@ static Work laid(int64_t count, const Layer *layers, const Rule *rule, int64_t b
 }
 
 /* Numbers of working memory that `train` needs. */
-int64_t memory_numbers(int64_t count, const Layer *layers, const Rule *rule, int64_t batch, int64_t most)
+int64_t memory_numbers(int64_t count, const Layer *layers, const UpdateRule *rule, int64_t batch, int64_t most)
 {
     Memory memory = {0};
     laid(count, layers, rule, batch, most, &memory);
@@ -68,21 +69,21 @@ int64_t memory_numbers(int64_t count, const Layer *layers, const Rule *rule, int
 
 /* Train one client, from `work.start`; return its summed loss. */
 static double train_one(
-    const Work *work, const Samples *samples, const Rule *rule, float pull, int64_t steps, int64_t batch,
+    const Work *work, const Samples *samples, const UpdateRule *rule, float pull, int64_t steps, int64_t batch,
     const int64_t *plan, float *flat, int8_t *finite)
 {
     const Model *model = &work->model;
-    int spans = steps * batch <= work->span.room, first = spans ? 1 : 0;
+    int implicit = steps * batch <= work->layer0.room, first = implicit ? 1 : 0;
     int64_t from = model->begin[first], seen = 0;
     float rate = (float)rule->rate, *weights = work->weights;
     double loss = 0;
     memcpy(weights + from, work->start + from, sizeof *weights * (model->numbers - from));
     if (work->velocity) memset(work->velocity, 0, sizeof *weights * model->numbers);
-    if (spans) begin_span(model, &work->span, samples, work->start, steps, batch, plan);
+    if (implicit) begin_implicit(model, &work->layer0, samples, work->start, steps, batch, plan);
     for (int64_t step = 0; step < steps; step++, plan += batch) {
         int64_t m = batch;
         while (plan[m - 1] < 0) m--;
-        if (spans) forward_span(model, &work->span, seen, m, rate);
+        if (implicit) forward_implicit(model, &work->layer0, seen, m, rate);
         else gather(samples, m, plan, model->layers[0].inputs, model->x[0]);
         forward(model, first, weights, m);
         loss += errors(model, m, plan, samples->labels);
@@ -91,11 +92,11 @@ static double train_one(
             follow(rule, pull, model->numbers, weights, work->start, work->shift, work->gradient, work->velocity);
         } else /* the gradient is never stored */
             backward(model, first, weights, weights, m, -rate, 1);
-        if (spans) backward_span(model, &work->span, seen, m);
+        if (implicit) backward_implicit(model, &work->layer0, seen, m);
         seen += m;
     }
     *finite = write_move(model, first, weights, work->start, flat);
-    if (spans) *finite &= write_span(model, &work->span, seen, rate, flat);
+    if (implicit) *finite &= write_implicit(model, &work->layer0, seen, rate, flat);
     wait_for_copies();
     return loss;
 }
@@ -103,7 +104,7 @@ static double train_one(
 /* Train clients from `start`; write how far each moved into its row of `update` and whether that is finite, its mean
    loss, and how many steps it took. Room for plans is needed for the largest of them, and its examples once more. */
 void train(
-    int64_t count, const Layer *layers, const Samples *samples, const Rule *rule, const Batches *batches,
+    int64_t count, const Layer *layers, const Samples *samples, const UpdateRule *rule, const Batches *batches,
     int64_t most, int64_t clients, const int64_t *ids, const float *start, float *memory, int64_t *room, int64_t d,
     const int64_t *row, float *update, int8_t *finite, double *loss, int64_t *taken)
 {

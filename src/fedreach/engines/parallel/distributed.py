@@ -8,105 +8,104 @@ of ranks changes no bit of a run.
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from fedreach.arrays import Bools, Float32s, Floats, Ints
-from fedreach.engines.engine import EVALUATION_BATCH, Engine
+from fedreach.engines.engine import TorchEngine, means
 from fedreach.engines.parallel.ranks import Ranks
-from fedreach.engines.protocols import SAMPLES
-from fedreach.engines.samples import Samples
+from fedreach.engines.protocols import NO_TERMS
+from fedreach.engines.trainer import EVALUATION_BATCH
+from fedreach.evaluation.predictor import Split
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.values import LocalOutputs, LocalUpdates
 
 FORGET = 0.5  # how much of what is known about the speed of the ranks is kept from round to round
 
 
-class Distributed(Engine):
+class DistributedEngine:
     """The engine of rank 0: it hands out the work of an inner engine over all ranks, itself included.
 
     Groups of clients go, the longest first, to the rank that would finish them first, judged by how fast the ranks
-    trained in the rounds before. Evaluation is cut between batches. The other ranks `serve` an equal inner engine.
+    trained in the rounds before. Evaluation is cut between batches. A weighted sum and a step of the server are
+    computed here. The other ranks `serve` an equal inner engine. See `fedreach.engines.protocols.Engine`.
 
     Args:
-        inner: Trains and evaluates on this rank; any engine. Whatever is asked for and is not told here, it answers.
-        ranks: This process and the others, see `fedreach.engines.parallel.launch.joined`.
+        inner: Trains and evaluates on this rank.
+        ranks: This process and the others, see `fedreach.engines.parallel.launch.join`.
     """
 
-    def __init__(self, inner: Engine, ranks: Ranks) -> None:
+    def __init__(self, inner: TorchEngine, ranks: Ranks) -> None:
         self.inner, self.ranks = inner, ranks
-        inner.at_a_time = inner.threads * ranks.size
+        self.name, self.task, self.layout, self.initial = inner.name, inner.task, inner.layout, inner.initial
+        self.solver, self.local, self.num_trainable = inner.solver, inner.local, inner.num_trainable
         self._model: Float32s | None = None  # what all ranks hold
         self._examples, self._seconds = np.zeros(ranks.size), np.zeros(ranks.size)
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "inner":  # while a copy is being made
-            raise AttributeError(name)
-        return getattr(self.inner, name)
-
-    def groups(self, ids: Ints) -> list[Ints]:
-        """Return the inner engine's groups."""
-        return self.inner.groups(ids)
-
-    def train_group(self, *arguments: Any) -> tuple[Floats | list[float], Ints | list[int]]:
-        """Train one group here."""
-        return self.inner.train_group(*arguments)
-
     def train(
-        self,
-        broadcast: Float32s,
-        ids: Ints,
-        round_: int,
-        rate: float,
-        terms: Mapping[str, Float32s] = MappingProxyType({}),
+        self, broadcast: Float32s, ids: Ints, round_: int, rate: float, terms: Mapping[str, Float32s] = NO_TERMS
     ) -> LocalUpdates:
-        """Train each client of `ids` from the `broadcast` (d,) vector with step size `rate`."""
-        groups, examples = self.inner.groups(ids), examples_of(self.inner.data.train.sizes[ids], self.inner.local)
+        inner = self.inner
+        groups, examples = inner.groups(ids, self.ranks.size), examples_of(self.task.data.train.sizes[ids], self.local)
         given = shared_out([examples[group].sum() for group in groups], self._speed())
         if not any(given[1:]):
-            return self.inner.train(broadcast, ids, round_, rate, terms)
+            return inner.train_groups(broadcast, ids, groups, round_, rate, terms)
         shares = [[groups[i] for i in mine] for mine in given]
         rows = [np.concatenate([*share, np.empty(0, np.int64)]).astype(np.int64) for share in shares]
         work = [
             (ids[mine], [len(group) for group in share], round_, rate, {name: t[mine] for name, t in terms.items()})
             for mine, share in zip(rows, shares, strict=True)
         ]
-        update = np.empty((len(ids), self.inner.layout.size), np.float32)
-        loss, steps = np.empty(len(ids)), np.empty(len(ids), np.int64)
+        update = inner.workers.array((len(ids), self.layout.size), np.float32)  # which all its processes add up
+        loss, steps, finite = np.empty(len(ids)), np.empty(len(ids), np.int64), np.empty(len(ids), np.bool_)
         for rank, (part, seconds) in enumerate(self._together(_train_share, broadcast, work)):
             mine = rows[rank]
-            update[mine], loss[mine], steps[mine] = part[:3]
+            update[mine], loss[mine], steps[mine], finite[mine] = part.update, part.loss, part.steps, part.finite
             self._learn(rank, examples[mine].sum(), seconds)
-        return LocalUpdates(update, loss, steps, self.inner.layout.num_trainable)
+        return LocalUpdates(update, loss, steps, self.num_trainable, finite)
 
-    def predict(self, params: Float32s, samples: Samples, index: Ints) -> tuple[Bools, Float32s]:
-        """Return, for each sample of `index`, whether the model is right and its loss in nats."""
-        name = next((name for name in SAMPLES if getattr(self.inner, name) is samples), None)
-        batches, size = -(-len(index) // EVALUATION_BATCH), self.ranks.size
-        if name is None or batches < 2:
-            return self.inner.predict(params, samples, index)
-        cuts = [EVALUATION_BATCH * (batches * rank // size) for rank in range(1, size)]
-        answers = self._together(_predict_share, params, [(name, part) for part in np.split(index, cuts)])
-        right, loss = (np.concatenate(column) for column in zip(*answers, strict=True))
-        return right, loss
+    def weighted_sum(self, weights: Floats, update: Float32s) -> Floats:
+        return self.inner.weighted_sum(weights, update)
+
+    def server_step(self, params: Float32s, index: Ints, round_: int, rate: float) -> Float32s:
+        return self.inner.server_step(params, index, round_, rate)
+
+    def predict(self, params: Float32s, split: Split, index: Ints) -> tuple[Bools, Float32s]:
+        shares = self._batches(split, index)
+        if shares is None:
+            return self.inner.predict(params, split, index)
+        right, loss = zip(*self._together(_predict_share, params, shares), strict=True)
+        return np.concatenate(right), np.concatenate(loss)
+
+    def logits(self, params: Float32s, split: Split, index: Ints) -> Float32s:
+        shares = self._batches(split, index)
+        if shares is None:
+            return self.inner.logits(params, split, index)
+        return np.concatenate(self._together(_logits_share, params, shares))
+
+    def training_loss(self, params: Float32s, ids: Ints, parts: Sequence[Ints] | None = None) -> Floats:
+        parts = [self.task.data.train[int(client)] for client in ids] if parts is None else parts
+        return means(self.predict(params, "train", np.concatenate(parts))[1], parts)
 
     def outputs(self, broadcast: Float32s, update: Float32s, ids: Ints, *, before: bool) -> list[LocalOutputs]:
-        """Return what the local models `broadcast + update` (k, d) say about their clients' training data."""
-        rows = [np.array(mine, np.int64) for mine in shared_out(self.inner.data.train.sizes[ids], self._speed())]
+        rows = [np.array(mine, np.int64) for mine in shared_out(self.task.data.train.sizes[ids], self._speed())]
         if not any(len(mine) for mine in rows[1:]):
             return self.inner.outputs(broadcast, update, ids, before=before)
         answers = self._together(_outputs_share, broadcast, [(update[mine], ids[mine], before) for mine in rows])
-        told = dict(zip(np.concatenate(rows).tolist(), (output for share in answers for output in share), strict=True))
-        return [told[row] for row in range(len(ids))]
+        outputs = (output for share in answers for output in share)
+        of_row = dict(zip(np.concatenate(rows).tolist(), outputs, strict=True))
+        return [of_row[row] for row in range(len(ids))]
 
-    def server_step(self, params: Float32s, index: Ints, round_: int, rate: float) -> Float32s:
-        """Return the (d,) move of one gradient step on these examples of the server's data, computed here."""
-        return self.inner.server_step(params, index, round_, rate)
+    def _batches(self, split: Split, index: Ints) -> list[tuple[Split, Ints]] | None:
+        """Return which examples each rank is asked about; None where there is nothing to share."""
+        batches, size = -(-len(index) // EVALUATION_BATCH), self.ranks.size
+        if batches < 2:
+            return None
+        cuts = [EVALUATION_BATCH * (batches * rank // size) for rank in range(1, size)]
+        return [(split, part) for part in np.split(index, cuts)]
 
     def _together(self, work: Callable[..., Any], model: Float32s, shares: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Return what `work` answers for each rank's share of it; the model is sent where the ranks hold another."""
@@ -134,7 +133,7 @@ class Distributed(Engine):
             self._seconds[rank] = FORGET * self._seconds[rank] + seconds
 
 
-def serve(engine: Engine, ranks: Ranks) -> None:
+def serve(engine: TorchEngine, ranks: Ranks) -> None:
     """Do what rank 0 hands out, until it says that the run is over.
 
     Raises:
@@ -149,26 +148,33 @@ def serve(engine: Engine, ranks: Ranks) -> None:
 
 
 def _train_share(
-    engine: Engine, model: Float32s, ids: Ints, sizes: list[int], round_: int, rate: float, terms: dict[str, Float32s]
+    engine: TorchEngine,
+    model: Float32s,
+    ids: Ints,
+    sizes: list[int],
+    round_: int,
+    rate: float,
+    terms: dict[str, Float32s],
 ) -> tuple[LocalUpdates, float]:
     """Train the groups of these `sizes`, which stand one after the other in `ids`; also return the seconds."""
-    if not sizes:
-        return LocalUpdates(np.empty((0, len(model)), np.float32), np.empty(0), np.empty(0, np.int64)), 0.0
     began = time.perf_counter()
-    part = copy.copy(engine)
-    groups = np.split(np.arange(len(ids)), np.cumsum(sizes)[:-1])
-    vars(part)["groups"] = lambda ids: groups  # those of the whole cohort, not what the engine would make of a part
-    return part.train(model, ids, round_, rate, terms), time.perf_counter() - began
+    groups = np.split(np.arange(len(ids)), np.cumsum(sizes)[:-1]) if sizes else []
+    part = engine.train_groups(model, ids, groups, round_, rate, terms)
+    return part, time.perf_counter() - began if sizes else 0.0
 
 
-def _predict_share(engine: Engine, model: Float32s, samples: str, index: Ints) -> tuple[Bools, Float32s]:
-    if not len(index):
-        return np.empty(0, np.bool_), np.empty(0, np.float32)
-    return engine.predict(model, getattr(engine, samples), index)
+def _predict_share(engine: TorchEngine, model: Float32s, split: Split, index: Ints) -> tuple[Bools, Float32s]:
+    return engine.predict(model, split, index)
 
 
-def _outputs_share(engine: Engine, model: Float32s, update: Float32s, ids: Ints, before: bool) -> list[LocalOutputs]:
-    return engine.outputs(model, update, ids, before=before) if len(ids) else []
+def _logits_share(engine: TorchEngine, model: Float32s, split: Split, index: Ints) -> Float32s:
+    return engine.logits(model, split, index)
+
+
+def _outputs_share(
+    engine: TorchEngine, model: Float32s, update: Float32s, ids: Ints, before: bool
+) -> list[LocalOutputs]:
+    return engine.outputs(model, update, ids, before=before)
 
 
 def examples_of(sizes: Ints, local: LocalSGD) -> Floats:

@@ -25,7 +25,7 @@ GRACE_SECONDS = 0.5  # from the moment its connections close until the process o
 
 
 @contextmanager
-def joined() -> Iterator[Ranks]:
+def join() -> Iterator[Ranks]:
     """Join the other processes that torchrun started, until the block ends.
 
     When rank 0 leaves the block, the others, which are waiting for it, are told to end. Where it fails, it says why,

@@ -28,7 +28,7 @@ class LostRankError(TrainingError):
 
 
 class Ranks:
-    """The processes of one run; made by `fedreach.engines.parallel.launch.joined`.
+    """The processes of one run; made by `fedreach.engines.parallel.launch.join`.
 
     A failure to reach another rank is a `LostRankError`.
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from fedreach.config.sections import EngineSection
 from fedreach.experiments.executors.base import LOG, Message
 from fedreach.runs.describe import cores
+from fedreach.threads import ONE_THREAD
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Process:
                 encoding="utf-8",
                 bufsize=1,
                 start_new_session=True,
-                env={**os.environ, **self.environment},
+                env={**os.environ, **ONE_THREAD, **self.environment},
                 cwd=self.folder,
             )
         on_message({"ready": True})

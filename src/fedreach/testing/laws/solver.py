@@ -165,8 +165,8 @@ def stops_where_the_clients_balance(subject: Subject, given: str) -> None:
 @law()
 def the_same_in_both_engines(subject: Subject) -> None:
     """Clients trained one by one and in a stack give the same model."""
-    from fedreach.engines.sequential import Sequential
-    from fedreach.engines.stacked import Stacked
+    from fedreach.engines.choice import build_engine
+    from fedreach.engines.protocols import Task
     from fedreach.models import build
     from fedreach.simulation.simulation import Simulation
     from fedreach.testing.problems import tiny_simulation
@@ -174,10 +174,9 @@ def the_same_in_both_engines(subject: Subject) -> None:
     made = tiny_simulation()
     federation = replace(made.federation, solver=subject.part)
     models = []
-    for engine in (Sequential, Stacked):
-        module = build("linear", (2,), 2, seed=0)
-        chosen = engine(module, made.data, subject.part, federation.local, 0)
-        simulation = Simulation(federation, made.data, chosen, rounds=3)
+    task = Task(build("linear", (2,), 2, seed=0), made.data, subject.part, federation.local, 0)
+    for name in ("sequential", "stacked"):
+        simulation = Simulation(federation, made.data, build_engine(name, task), rounds=3)
         state = simulation.start()
         for _ in range(3):
             state = simulation.step(state).state

@@ -2,95 +2,84 @@
 
 As in `stacked`, a group of clients is the rows of one matrix, sorted by their number of local steps, so that those
 still training are a prefix of it. Where nothing but the gradient moves the weights, it is never stored: the product
-that computes it is subtracted at once, and a first layer may do without weights of its own (see `span`). All steps use
-the same memory. `sequential` is the plain twin, and tests hold the two equal.
+that computes it is subtracted at once, and a first layer may do without weights of its own (see `implicit`). All steps
+use the same memory. `sequential` is the plain twin, and tests hold the two equal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedreach.arrays import Floats, Ints
-from fedreach.data.federated import FederatedData
 from fedreach.engines.batches import batch_plans
-from fedreach.engines.chain.layers import Dense, Descent, Layer, Memory, Stack
+from fedreach.engines.chain.implicit import ImplicitFirstLayer
+from fedreach.engines.chain.layers import Dense, Layer, Memory, Stack, TrainingStep
 from fedreach.engines.chain.recognition import NotAChainError, chain_of
-from fedreach.engines.chain.span import Span
-from fedreach.engines.engine import Engine
-from fedreach.engines.protocols import Terms
+from fedreach.engines.protocols import Task, Terms
+from fedreach.engines.trainer import Group, GroupTrainer
 from fedreach.errors import ConfigError
-from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.protocols import LocalSolver
 from fedreach.federation.traits import Traits
 
 CACHE_BYTES = 2_000_000
 """What a group may need in a step; more does not stay in the cache."""
-MOST_CLIENTS = 16
+MAX_CLIENTS = 16
 LARGE = 16_384
 """Weights of a first layer that are worth being done without."""
-MOST_SHAPES = 64
+MAX_SHAPES = 64
 """Shapes of a step that are kept ready."""
 NUMBERS = 4_000_000
 """Log-probabilities that are held at a time, for the losses."""
 
 
-class Chain(Engine):
+class Chain(GroupTrainer):
     """Trains groups of clients with gradients written out."""
 
     name = "chain"
 
-    def __init__(
-        self,
-        module: nn.Module,
-        data: FederatedData,
-        solver: LocalSolver,
-        local: LocalSGD,
-        *others: Any,
-        **options: Any,
-    ) -> None:
-        d = data.dataset
+    def __init__(self, task: Task, device: torch.device) -> None:
+        d, local = task.data.dataset, task.local
         try:
-            layers = chain_of(module, d.train_x.shape[1:])
+            layers = chain_of(task.module, d.train_x.shape[1:])
         except NotAChainError as error:
             raise ConfigError(
                 f"engine.name = 'chain' needs a model of linear layers, convolutions, ReLU, 2 x 2 max pooling and "
-                f"flattening, one after the other; of {type(module).__name__}, {error}. Use 'auto'."
+                f"flattening, one after the other; of {type(task.module).__name__}, {error}. Use 'auto'."
             ) from error
-        super().__init__(module, data, solver, local, *others, **options)
+        super().__init__(task, device)
         steady = not (local.momentum or local.weight_decay) and local.clip_norm is None
-        self.follows_at_once = steady and leaves_alone(solver)
+        self.fused_update = steady and is_identity(task.solver)
         self.minus_one_hot = -torch.eye(d.num_classes, device=self.device)
-        self.whole = _Group(layers, d.train_x.shape[1:], d.num_classes, 0, self.layout.size, self.device)
+        self.whole = _Models(layers, d.train_x.shape[1:], d.num_classes, 0, self.layout.size, self.device)
         self.first: Dense | None = None  # a layer that may do without weights of its own
         self.memory = Memory(self.device)
         first, rest = layers[0], layers[1:]
-        if self.follows_at_once and isinstance(first, Dense) and rest:
+        if self.fused_update and isinstance(first, Dense) and rest:
             begin = max(part.stop for part in (first.weight, first.bias) if part is not None)
             if begin == sum(part.stop - part.start for part in (first.weight, first.bias) if part is not None):
                 self.first = first
-                self.rest = _Group(rest, (first.outputs,), d.num_classes, begin, self.layout.size, self.device)
+                self.rest = _Models(rest, (first.outputs,), d.num_classes, begin, self.layout.size, self.device)
 
-    def groups(self, ids: Ints) -> list[Ints]:
+    def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
         """Return groups of clients with about equally many steps, so small that their numbers stay in the cache."""
         order = np.argsort(-self.data.train.sizes[ids], kind="stable")
         if self.device.type != "cpu":
             return [order]
-        b, most = self.local.batch_size, int(self.data.train.sizes[ids].max(initial=1))
-        steps = self.local.steps or -(-most // b) * self.local.epochs
-        numbers = self.whole.numbers(min(b, most))
-        if self._spans(steps * b):
-            assert self.first is not None  # or nothing is spanned
+        b, largest = self.local.batch_size, int(self.data.train.sizes[ids].max(initial=1))
+        steps = self.local.steps or -(-largest // b) * self.local.epochs
+        numbers = self.whole.numbers(min(b, largest))
+        if self._implicit(steps * b):
+            assert self.first is not None  # or it is not asked for
             numbers = self.rest.numbers(b) + steps * b * (self.first.inputs + 2 * self.first.outputs + steps * b)
-        return np.array_split(order, -(-len(order) // min(MOST_CLIENTS, max(1, CACHE_BYTES // (4 * numbers)))))
+        return np.array_split(order, -(-len(order) // min(MAX_CLIENTS, max(1, CACHE_BYTES // (4 * numbers)))))
 
     def train_group(
         self, start: Tensor, ids: Ints, round_: int, rate: float, update: Tensor, group: Ints, terms: Terms
-    ) -> tuple[Floats, Ints]:
+    ) -> Group:
         """Train the clients from the (d,) `start`, all in one stack."""
         parts = [self.data.train[int(client)] for client in ids[group]]
         plans = batch_plans(self.seed, round_, ids[group], parts, self.local)
@@ -102,8 +91,8 @@ class Chain(Engine):
         out = update[rows[0] : rows[-1] + 1] if together else torch.empty(len(rows), len(start), device=self.device)
 
         terms = {name: vectors[torch.from_numpy(rows)].to(self.device) for name, vectors in terms.items()}
-        if self._spans(len(index) * index.shape[2]):
-            total = self._span(index, counts, start, rate, out)
+        if self._implicit(len(index) * index.shape[2]):
+            total = self._train_implicit(index, counts, start, rate, out)
         else:
             weights, gradients = self.whole.rows(len(rows))
             weights.copy_(start)
@@ -112,58 +101,58 @@ class Chain(Engine):
             chunk = max(1, NUMBERS // (index[0].size * len(self.minus_one_hot)))
             for begin in range(0, len(index), chunk):
                 part = slice(begin, begin + chunk)
-                total += self._descend(index[part], counts[part], start, rate, terms, velocity)
+                total += self._train_steps(index[part], counts[part], start, rate, terms, velocity)
             torch.sub(weights, start, out=out)
         if not together:
             update[torch.from_numpy(rows)] = out.cpu()
         loss, steps = np.empty(len(rows)), np.empty(len(rows), np.int64)
         loss[order], steps[order] = total / counts.sum(axis=0), (counts > 0).sum(axis=0)
-        return loss, steps
+        return loss, steps, None
 
-    def _spans(self, examples: int) -> bool:
+    def _implicit(self, examples: int) -> bool:
         """Return whether the first layer needs no weights of its own for clients that see so many examples."""
         first = self.first
         return first is not None and examples <= first.outputs and first.inputs * first.outputs >= LARGE
 
-    def _span(self, index: Ints, counts: Ints, start: Tensor, rate: float, out: Tensor) -> Floats:
+    def _train_implicit(self, index: Ints, counts: Ints, start: Tensor, rate: float, out: Tensor) -> Floats:
         """Train a stack (s, k, b), write how far it moved and return each client's loss, summed over its examples."""
-        assert self.first is not None  # or nothing is spanned
+        assert self.first is not None  # or it is not asked for
         batches = _Batches(self, index, counts)
         s, k, b = index.shape
         self.memory.begin_again()
         x = self.memory.take(k * s * b, *self.whole.sample)
-        self.train_samples.batch_into(batches.samples.view(s, k, b).transpose(0, 1).reshape(-1), x)
-        span = Span(self.first, start, x.view(k, s * b, -1), rate, self.memory)
+        self.samples["train"].batch_into(batches.samples.view(s, k, b).transpose(0, 1).reshape(-1), x)
+        implicit = ImplicitFirstLayer(self.first, start, x.view(k, s * b, -1), rate, self.memory)
         weights, _ = self.rest.rows(k)
         weights.copy_(start[self.rest.begin :])
         for step, (a, m) in enumerate(batches.shapes):
-            descent = self.rest.descent(a, m)
-            span.forward(a, step * b, descent.x)
+            ready = self.rest.step_of(a, m)
+            implicit.forward(a, step * b, ready.x)
             target, log_p = batches.of(step, a, m)
-            dy = descent.step(target, log_p, rate, further=True)
-            span.backward(a, step * b, descent.x, dy)
+            dy = ready.step(target, log_p, rate, further=True)
+            implicit.backward(a, step * b, ready.x, dy)
             batches.take_in(step, log_p)
-        span.moves(out)
+        implicit.moves(out)
         torch.sub(weights, start[self.rest.begin :], out=out[:, self.rest.begin :])
         return batches.losses()
 
-    def _descend(
+    def _train_steps(
         self, index: Ints, counts: Ints, start: Tensor, rate: float, terms: Terms, velocity: Tensor | None
     ) -> Floats:
         """Take some steps (s, k, b) of the stack; return each client's loss, summed over its examples."""
         batches = _Batches(self, index, counts)
-        once = rate if self.follows_at_once else None
+        once = rate if self.fused_update else None
         for step, (a, m) in enumerate(batches.shapes):
-            descent = self.whole.descent(a, m)
-            self.train_samples.batch_into(batches.samples[step, :a, :m].reshape(-1), descent.inputs)
+            ready = self.whole.step_of(a, m)
+            self.samples["train"].batch_into(batches.samples[step, :a, :m].reshape(-1), ready.inputs)
             target, log_p = batches.of(step, a, m)
-            descent.step(target, log_p, once)
+            ready.step(target, log_p, once)
             batches.take_in(step, log_p)
             if once is None:
-                self._follow(a, start, rate, terms, velocity)
+                self._move(a, start, rate, terms, velocity)
         return batches.losses()
 
-    def _follow(self, a: int, start: Tensor, rate: float, terms: Terms, velocity: Tensor | None) -> None:
+    def _move(self, a: int, start: Tensor, rate: float, terms: Terms, velocity: Tensor | None) -> None:
         """Move the first `a` clients by their gradients, as corrected by the solver and the options of local SGD."""
         local, (weights, g) = self.local, self.whole.rows(a)
         g = self.solver.correct(g, weights, start, **{name: rows[:a] for name, rows in terms.items()})
@@ -182,9 +171,9 @@ class _Batches:
     A batch that is not full is filled up with the client's own first sample, with weight 0.
     """
 
-    def __init__(self, engine: Chain, index: Ints, counts: Ints) -> None:
+    def __init__(self, trainer: Chain, index: Ints, counts: Ints) -> None:
         s, k, b = self.shape = index.shape
-        device, self.classes = engine.device, len(engine.minus_one_hot)
+        device, self.classes = trainer.device, len(trainer.minus_one_hot)
         self.full = bool((counts == b).all())
         self.shapes = [(k, b)] * s
         filled, self.present = index, None
@@ -194,8 +183,8 @@ class _Batches:
             filled = np.where(index >= 0, index, index[:, :, :1]).clip(0)
             self.present = torch.from_numpy(index >= 0).to(device)
         self.samples = torch.from_numpy(np.ascontiguousarray(filled)).to(device)
-        self.y = engine.train_samples.y.index_select(0, self.samples.view(-1))
-        target = engine.minus_one_hot.index_select(0, self.y)
+        self.y = trainer.samples["train"].y.index_select(0, self.samples.view(-1))
+        target = trainer.minus_one_hot.index_select(0, self.y)
         if self.present is None:
             target.div_(b)
         else:
@@ -224,7 +213,7 @@ class _Batches:
         return -losses.sum(2).double().sum(0).cpu().numpy()
 
 
-class _Group:
+class _Models:
     """Memory for the models of a group, or for a part of each, used again for every group.
 
     Args:
@@ -249,7 +238,7 @@ class _Group:
         self.begin, self.width, self.device = begin, end - begin, device
         self.memory = Memory(device)
         self.matrices = [torch.empty(0, self.width, device=device) for _ in range(2)]
-        self.descents: dict[tuple[int, int], Descent] = {}
+        self.steps: dict[tuple[int, int], TrainingStep] = {}
         self.counted: dict[int, int] = {}
 
     def numbers(self, batch: int) -> int:
@@ -262,28 +251,28 @@ class _Group:
         nowhere = torch.device("meta")
         row, memory = torch.empty(1, self.width, device=nowhere), Memory(nowhere)
         stack = Stack(row, row, self.begin)
-        Descent(self.layers, stack, batch, self.sample, self.num_classes, memory)
+        TrainingStep(self.layers, stack, batch, self.sample, self.num_classes, memory)
         return self.width + memory.numbers
 
     def rows(self, a: int) -> tuple[Tensor, Tensor]:
         """Return the weights and gradients of `a` clients, (a, p) each; those of fewer are the first of more."""
         if len(self.matrices[0]) < a:
             self.matrices = [torch.empty(a, self.width, device=self.device) for _ in range(2)]
-            self.descents.clear()
+            self.steps.clear()
         return self.matrices[0][:a], self.matrices[1][:a]
 
-    def descent(self, a: int, b: int) -> Descent:
+    def step_of(self, a: int, b: int) -> TrainingStep:
         """Return a step of the first `a` clients with `b` examples each."""
-        if (a, b) not in self.descents:
-            if len(self.descents) >= MOST_SHAPES:
-                self.descents.clear()
+        if (a, b) not in self.steps:
+            if len(self.steps) >= MAX_SHAPES:
+                self.steps.clear()
             self.memory.begin_again()
             stack = Stack(*self.rows(a), self.begin)
-            self.descents[a, b] = Descent(self.layers, stack, b, self.sample, self.num_classes, self.memory)
-        return self.descents[a, b]
+            self.steps[a, b] = TrainingStep(self.layers, stack, b, self.sample, self.num_classes, self.memory)
+        return self.steps[a, b]
 
 
-def leaves_alone(solver: LocalSolver) -> bool:
+def is_identity(solver: LocalSolver) -> bool:
     """Return whether a solver hands back the very gradient that it is given."""
     if Traits.of(solver).keeps_memory:  # it has terms that may change it
         return False

@@ -9,36 +9,33 @@ from __future__ import annotations
 
 import ctypes
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedreach.arrays import Bools, Float32s, Floats, Ints
-from fedreach.data.federated import FederatedData, Ranges
+from fedreach.data.federated import Ranges
 from fedreach.engines.batches import batch_plans
-from fedreach.engines.chain.engine import leaves_alone
 from fedreach.engines.chain.layers import Dense
 from fedreach.engines.chain.recognition import NotAChainError, chain_of
-from fedreach.engines.engine import Engine
+from fedreach.engines.chain.trainer import is_identity
 from fedreach.engines.native.drawing import draws_as_numpy_does, plan_size, words_of
 from fedreach.engines.native.library import NoLibraryError, library
-from fedreach.engines.native.structures import Batches, GivenSamples, Rule, layer_table, place_of
-from fedreach.engines.protocols import SAMPLES, Terms
-from fedreach.engines.samples import Samples
+from fedreach.engines.native.structures import Batches, GivenSamples, UpdateRule, layer_table, place_of
+from fedreach.engines.protocols import Task, Terms
+from fedreach.engines.trainer import Group, GroupTrainer
 from fedreach.errors import ConfigError, TrainingError
-from fedreach.federation.local_sgd import LocalSGD
-from fedreach.federation.protocols import LocalSolver
+from fedreach.evaluation.predictor import Split
 from fedreach.federation.traits import Traits
 
-MOST_LAYERS = 32
+MAX_LAYERS = 32
 """As `model.h` says."""
 PRODUCTS = 40_000_000
 """Multiplications that are worth handing to another process, and"""
 PRODUCTS_OF_A_CLIENT = 1_000_000
 """how many more a client costs, however little it trains."""
-MOST_PRODUCTS = 10**11
+MAX_PRODUCTS = 10**11
 """Of a group, about a second's: Ctrl-C is heard between two groups."""
 SHARES = 2
 """A process takes its part of what is left to do in so many pieces: large ones first, small ones to end together."""
@@ -46,41 +43,32 @@ NUMBERS = 4_000_000
 """Corrections of gradients that are handed to C at a time."""
 
 
-class Native(Engine):
+class Native(GroupTrainer):
     """Trains one client after the other, without torch."""
 
     name = "native"
 
-    def __init__(
-        self,
-        module: nn.Module,
-        data: FederatedData,
-        solver: LocalSolver,
-        local: LocalSGD,
-        *others: Any,
-        **options: Any,
-    ) -> None:
-        d = data.dataset
-        if not Traits.of(solver).affine:
+    def __init__(self, task: Task, device: torch.device) -> None:
+        d = task.data.dataset
+        if not Traits.of(task.solver).affine:
             raise ConfigError(
                 "engine.name = 'native' needs a solver that says `affine = True`, see `LocalSolver`; "
-                f"{type(solver).__name__} does not. Use 'auto'."
+                f"{type(task.solver).__name__} does not. Use 'auto'."
             )
         try:
-            layers = _dense_layers(module, d.train_x.shape[1:])
+            layers = _dense_layers(task.module, d.train_x.shape[1:])
             self.library = library()
         except (NotAChainError, NoLibraryError) as error:
             raise ConfigError(
                 "engine.name = 'native' needs a model of linear layers and ReLU, and a C compiler; for "
-                f"{type(module).__name__}, {error}. Use 'auto'."
+                f"{type(task.module).__name__}, {error}. Use 'auto'."
             ) from error
-        super().__init__(module, data, solver, local, *others, **options)
-        own = {name: samples for name in SAMPLES if (samples := getattr(self, name)) is not None}
-        for samples in own.values():
-            if self.device.type != "cpu" or samples.x.dtype not in (torch.uint8, torch.float32):
+        super().__init__(task, device)
+        for samples in self.samples.values():
+            if device.type != "cpu" or samples.x.dtype not in (torch.uint8, torch.float32):
                 raise ConfigError(
                     "engine.name = 'native' needs examples of bytes or float32 in main memory; got "
-                    f"{samples.x.dtype} on {self.device}. Use 'auto'."
+                    f"{samples.x.dtype} on {device}. Use 'auto'."
                 )
             low, high = samples.y.aminmax() if len(samples) else (0, 0)
             if low < 0 or high >= d.num_classes:
@@ -88,53 +76,51 @@ class Native(Engine):
                     f"Labels must be from 0 to {d.num_classes - 1}, as there are {d.num_classes} classes; got "
                     f"{int(low)} to {int(high)}."
                 )
-        self.uncorrected = leaves_alone(solver)
+        self.uncorrected = is_identity(task.solver)
         self.table = layer_table(layers)
-        self.samples = {name: GivenSamples.of(samples) for name, samples in own.items()}
-        ranges = (data.train.order, data.train.offsets)
+        self.given = {split: GivenSamples.of(samples) for split, samples in self.samples.items()}
+        ranges = (self.data.train.order, self.data.train.offsets)
         self.ranges = Ranges(*(np.ascontiguousarray(numbers, np.int64) for numbers in ranges))
         self.memory = np.empty(0, np.float32)
         self.room = np.empty(0, np.int64)
-        self.looked_at, self.were_finite = np.empty(0, np.int64), np.empty(0, np.bool_)
         self.products = 3 * sum(layer.inputs * layer.outputs for layer in layers)  # of an example in a step
 
-    def groups(self, ids: Ints) -> list[Ints]:
+    def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
         """Return groups of clients that have enough to do, the largest clients first.
 
-        They depend on how many processes there are, unlike those of other engines: what a client's training gives does
-        not depend on its group.
+        They depend on how many are trained at the same time, unlike those of others: what a client's training gives
+        does not depend on its group.
         """
         sizes, local = self.data.train.sizes[ids], self.local
         order = np.argsort(-sizes, kind="stable")
         examples = sizes * local.epochs if local.steps is None else np.minimum(sizes, local.batch_size) * local.steps
         done = np.cumsum((examples * self.products + PRODUCTS_OF_A_CLIENT)[order])
-        most = len(ids) if self.uncorrected else max(1, NUMBERS // self.layout.size)
+        clients = len(ids) if self.uncorrected else max(1, NUMBERS // self.layout.size)
         ends = [0]
         while ends[-1] < len(ids):
             before = int(done[ends[-1] - 1]) if ends[-1] else 0
-            work = (int(done[-1]) - before) // (SHARES * self.at_a_time) if self.at_a_time > 1 else int(done[-1])
-            end = int(np.searchsorted(done, before + min(MOST_PRODUCTS, max(PRODUCTS, work)))) + 1
-            ends.append(min(len(ids), end, ends[-1] + most))
+            work = (int(done[-1]) - before) // (SHARES * concurrency) if concurrency > 1 else int(done[-1])
+            end = int(np.searchsorted(done, before + min(MAX_PRODUCTS, max(PRODUCTS, work)))) + 1
+            ends.append(min(len(ids), end, ends[-1] + clients))
         return [order[begin:end] for begin, end in pairwise(ends)]
 
     def train_group(
         self, start: Tensor, ids: Ints, round_: int, rate: float, update: Tensor, group: Ints, terms: Terms
-    ) -> tuple[Floats, Ints]:
+    ) -> Group:
         """Train each client from the (d,) `start`."""
         clients, group = (np.ascontiguousarray(numbers, np.int64) for numbers in (ids[group], group))
         sizes = self.ranges.offsets[clients + 1] - self.ranges.offsets[clients]
         if not sizes.all():
             raise TrainingError(f"Client {clients[sizes == 0][0]} has no examples to train on.")
-        self.looked_at, self.were_finite = group, np.empty(len(group), np.bool_)
         if draws_as_numpy_does():
             return self._train(start, clients, round_, rate, update, group, terms, None)
-        found = []
+        found: list[Group] = []
         for number, client in enumerate(clients):
             plan = batch_plans(self.seed, round_, clients[number : number + 1], [self.ranges[int(client)]], self.local)
             one = slice(number, number + 1)
-            found.append(self._train(start, clients[one], round_, rate, update, group[one], terms, plan, number))
-        losses, steps = (np.concatenate(column) for column in zip(*found, strict=True))
-        return losses, steps
+            found.append(self._train(start, clients[one], round_, rate, update, group[one], terms, plan))
+        losses, steps, finite = (np.concatenate(column) for column in zip(*found, strict=True))
+        return losses, steps, finite
 
     def _train(
         self,
@@ -146,12 +132,13 @@ class Native(Engine):
         group: Ints,
         terms: Terms,
         plan: Ints | None,
-        first: int = 0,
-    ) -> tuple[Floats, Ints]:
-        """Train clients, in batches that C draws or one client by this plan; `first` is where they are in the group."""
+    ) -> tuple[Floats, Ints, Bools]:
+        """Train clients, in batches that C draws or one client by this plan."""
         k, local = len(clients), self.local
         pull, shift = (None, None) if self.uncorrected else self._correction(k, start, terms, group)
-        rule = Rule(rate, local.momentum, local.weight_decay, local.clip_norm or 0.0, place_of(pull), place_of(shift))
+        rule = UpdateRule(
+            rate, local.momentum, local.weight_decay, local.clip_norm or 0.0, place_of(pull), place_of(shift)
+        )
         order, offsets, words = self.ranges.order, self.ranges.offsets, words_of(self.seed, round_)
         largest = int((offsets[clients + 1] - offsets[clients]).max())
         batch = min(local.batch_size, largest)
@@ -165,35 +152,29 @@ class Native(Engine):
             place_of(words),
             place_of(plan),
         )
-        most = plan_size(largest, local)
-        if len(self.room) < largest + most:
-            self.room = np.empty(largest + most, np.int64)
-        loss, taken = np.empty(k), np.empty(k, np.int64)
+        planned = plan_size(largest, local)
+        if len(self.room) < largest + planned:
+            self.room = np.empty(largest + planned, np.int64)
+        loss, taken, finite = np.empty(k), np.empty(k, np.int64), np.empty(k, np.bool_)
         self.library.train(
             *self._layers(),
-            ctypes.addressof(self.samples["train_samples"]),
+            ctypes.addressof(self.given["train"]),
             ctypes.addressof(rule),
             ctypes.addressof(batches),
-            most,
+            planned,
             k,
             clients.ctypes.data,
             start.data_ptr(),
-            self._memory_at(self.library.memory_numbers(*self._layers(), ctypes.addressof(rule), batch, most)),
+            self._memory_at(self.library.memory_numbers(*self._layers(), ctypes.addressof(rule), batch, planned)),
             self.room.ctypes.data,
             update.shape[1],
             group.ctypes.data,
             update.data_ptr(),
-            self.were_finite[first:].ctypes.data,
+            finite.ctypes.data,
             loss.ctypes.data,
             taken.ctypes.data,
         )
-        return loss, taken
-
-    def finite(self, update: Float32s, group: Ints) -> Bools:
-        """Return whether all numbers of these rows are finite."""
-        if not np.array_equal(group, self.looked_at):
-            return super().finite(update, group)
-        return self.were_finite  # `train_group` has looked at them
+        return loss, taken, finite
 
     def add_up(self, weights: Floats, update: Float32s) -> Floats:
         """Return `fedreach.federation.aggregation.mean.weighted_sum`, to the same bits."""
@@ -208,16 +189,13 @@ class Native(Engine):
         return total
 
     def predict_part(
-        self, part: slice, params: Float32s, samples: str | Samples, index: Ints, right: Bools, loss: Float32s
+        self, part: slice, params: Float32s, split: Split, index: Ints, right: Bools, loss: Float32s
     ) -> None:
-        """Write what the model says about a part of the samples; of its own, the name."""
-        if not isinstance(samples, str):  # made by somebody else, of whatever type
-            super().predict_part(part, params, samples, index, right, loss)
-            return
+        """Write for a part of the examples whether the model is right, and its loss."""
         some = index[part]
         self.library.predict(
             *self._layers(),
-            ctypes.addressof(self.samples[samples]),
+            ctypes.addressof(self.given[split]),
             len(some),
             some.ctypes.data,
             params.ctypes.data,
@@ -261,6 +239,6 @@ def _dense_layers(module: nn.Module, sample: tuple[int, ...]) -> list[Dense]:
     dense = [layer for layer in layers if isinstance(layer, Dense)]
     if len(dense) < len(layers) or not layers:
         raise NotAChainError("it has other layers")
-    if len(layers) > MOST_LAYERS:
-        raise NotAChainError(f"it has more than {MOST_LAYERS} layers")
+    if len(layers) > MAX_LAYERS:
+        raise NotAChainError(f"it has more than {MAX_LAYERS} layers")
     return dense

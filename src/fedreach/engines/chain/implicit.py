@@ -15,7 +15,7 @@ from torch import Tensor
 from fedreach.engines.chain.layers import Dense, Memory
 
 
-class Span:
+class ImplicitFirstLayer:
     """The first layer of a clients in one round of local training.
 
     Args:

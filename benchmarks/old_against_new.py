@@ -1,0 +1,103 @@
+"""Is the working copy as fast as another checkout? Whole rounds of both, in turns, and the ratio of their times.
+
+    python benchmarks/old_against_new.py ../old                     # new / old, of all cases
+    python benchmarks/old_against_new.py ../old --only mlp --pairs 20
+
+A pair is one process of each checkout, in an order that changes from pair to pair; each says the processor's time of
+its rounds and the time by the clock, on one thread. The table has the median of the pairs' ratios, with an interval
+from order statistics that covers the true median with at least 95 %. The processor's time hardly depends on what else
+the machine does; the clock's means something on a quiet machine only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+PEERS = Path(__file__).parent / "peers"
+ROUNDS = {"logistic": 5, "mlp": 2, "lenet": 1, "digits": 2000}
+NAMES = {"logistic": "LR", "mlp": "MLP", "lenet": "LeNet", "digits": "small rounds"}
+ENGINES = {"logistic": "native", "mlp": "native", "lenet": "chain", "digits": "native"}
+LEVEL = 0.95
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("old", type=Path, help="a checkout with src/ and benchmarks/")
+    parser.add_argument("--new", type=Path, default=Path(__file__).parents[1], help="default: that of this file")
+    parser.add_argument("--pairs", type=int, default=12, help="default: %(default)s")
+    parser.add_argument("--only", nargs="+", default=list(ROUNDS), choices=list(ROUNDS), metavar="CASE")
+    parser.add_argument("--measure", metavar="CASE", help=argparse.SUPPRESS)  # in a process of its own
+    arguments = parser.parse_args()
+    if arguments.measure:
+        print(json.dumps(measured(arguments.measure)))
+        return
+    print(f"| new / old, median of {arguments.pairs} pairs | processor | clock |\n| --- | ---: | ---: |")
+    for case in arguments.only:
+        ratios: list[tuple[float, float]] = []
+        for pair in range(arguments.pairs):
+            sides = [arguments.old.resolve(), arguments.new.resolve()]
+            order = sides if pair % 2 else sides[::-1]
+            seconds = {side: asked(side, case) for side in order}
+            old, new = (seconds[side] for side in sides)
+            ratios.append((new[0] / old[0], new[1] / old[1]))
+        cells = " | ".join(
+            f"{mid:.3f} ({low:.3f} to {high:.3f})" for low, mid, high in map(interval, zip(*ratios, strict=True))
+        )
+        print(f"| {NAMES[case]} | {cells} |", flush=True)
+
+
+def asked(checkout: Path, case: str) -> tuple[float, float]:
+    """Return the seconds of a checkout's rounds, of the processor and by the clock, measured by its own benchmark."""
+    one = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    paths = os.pathsep.join(str(checkout / part) for part in ("src", "benchmarks/peers", "benchmarks"))
+    command = [sys.executable, __file__, ".", "--measure", case]
+    done = subprocess.run(
+        command, env={**os.environ, **one, "PYTHONPATH": paths}, stdout=subprocess.PIPE, text=True, check=True
+    )
+    processor, clock = json.loads(done.stdout.splitlines()[-1])
+    return processor, clock
+
+
+def measured(case: str) -> tuple[float, float]:
+    """Return how long some rounds take, of the quickest of three repeats; of the checkout that stands in the path."""
+    from cases import CASES
+    from fedreach_run import make_simulation
+
+    simulation = make_simulation(CASES[case], ENGINES[case], seed=0, threads=1)
+    state: Any = simulation.start()
+    best = (math.inf, math.inf)
+    for repeat in range(4):
+        began = time.perf_counter(), time.process_time()
+        for _ in range(ROUNDS[case] if repeat else 2):
+            state = simulation.step(state).state
+        clock, processor = time.perf_counter() - began[0], time.process_time() - began[1]
+        if repeat:  # the first makes ready
+            best = min(best[0], processor), min(best[1], clock)
+    return best
+
+
+def interval(values: tuple[float, ...]) -> tuple[float, float, float]:
+    """Return the median, between two of the values that hold the true one between them with `LEVEL`.
+
+    Of n independent values r or fewer lie below the true median with the probability of r or fewer heads in n throws.
+    """
+    n, ordered = len(values), sorted(values)
+    below, rank = 0.0, 0
+    while (below := below + math.comb(n, rank) / 2**n) <= (1 - LEVEL) / 2:
+        rank += 1
+    if not rank:
+        raise SystemExit(f"--pairs must be at least 6 for an interval; got {n}.")
+    return ordered[rank - 1], statistics.median(ordered), ordered[n - rank]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""What trains a group of clients in one process: a model and the data on a device, and all that is done with them.
+
+`groups` and `train_group` are what one file of this folder adds; the rest is the same for all, unless one has a quicker
+way. How groups are shared out over processes is not known here, see `fedreach.engines.engine`.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedreach.arrays import Bools, Float32s, Floats, Ints
+from fedreach.engines.protocols import Task, Terms
+from fedreach.engines.samples import Samples, seeded
+from fedreach.errors import ConfigError
+from fedreach.evaluation.predictor import Split
+from fedreach.federation.aggregation.mean import weighted_sum
+from fedreach.federation.values import LocalOutputs
+from fedreach.models.flat import Layout, bind, flatten
+from fedreach.streams import torch_seed
+
+EVALUATION_BATCH = 256
+Group = tuple[Floats | list[float], Ints | list[int], Bools | None]
+"""Of the clients of a group: mean training losses, steps, and whose updates are finite, if that was looked at."""
+
+
+class GroupTrainer(ABC):
+    """Trains a group of clients with single-threaded kernels.
+
+    Args:
+        task: What is trained.
+        device: Where tensors live.
+
+    Raises:
+        ConfigError: If it cannot train this, or if the model does not take the data.
+    """
+
+    name: ClassVar[str]
+    forks: ClassVar[bool] = True
+    """Whether processes that are forked may use it."""
+
+    def __init__(self, task: Task, device: torch.device) -> None:
+        self.device = device
+        self.module = copy.deepcopy(task.module).to(device)
+        self.layout = Layout.of(self.module)
+        self.data, self.solver, self.local, self.seed = task.data, task.solver, task.local, task.seed
+        d, server = task.data.dataset, task.data.server
+        train = Samples(d.train_x, task.data.labels, d.kind, d.mean, d.std, device)
+        self.samples: dict[Split, Samples] = {
+            "train": train,
+            "true": train.relabelled(d.train_y),
+            "test": Samples(d.test_x, d.test_y, d.kind, d.mean, d.std, device),
+        }
+        if server is not None:
+            self.samples["server"] = Samples(server.x, server.y, d.kind, d.mean, d.std, device)
+        self.initial: Float32s = flatten(self.module).cpu().numpy()
+        self.draws = _draws(self.module, train, d.num_classes)
+
+    @abstractmethod
+    def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
+        """Return the positions in `ids` of the clients that are trained together, those with most to do first.
+
+        `concurrency` groups are trained at the same time, on all machines. Either groups do not depend on that, or what
+        a client's training gives does not depend on its group.
+        """
+
+    @abstractmethod
+    def train_group(
+        self, start: Tensor, ids: Ints, round_: int, rate: float, update: Tensor, group: Ints, terms: Terms
+    ) -> Group:
+        """Train the clients ``ids[group]`` from the (d,) `start`.
+
+        Their updates are written into the rows `group` of the (k, d) `update`, which lies on the CPU, as `terms` do.
+        """
+
+    def add_up(self, weights: Floats, update: Float32s) -> Floats:
+        """Return `fedreach.federation.aggregation.mean.weighted_sum`, to the same bits."""
+        return weighted_sum(weights, update)
+
+    def predict_part(
+        self, part: slice, params: Float32s, split: Split, index: Ints, right: Bools, loss: Float32s
+    ) -> None:
+        """Write for a part of the examples whether the model is right, and its loss."""
+        begin = part.start
+        for logits, y in self._answers(self._tensor(params), split, index[part]):
+            rows = slice(begin, begin := begin + len(y))
+            right[rows] = (logits.argmax(-1) == y).cpu().numpy()
+            loss[rows] = F.cross_entropy(logits, y, reduction="none").cpu().numpy()
+
+    def logits_part(self, part: slice, params: Float32s, split: Split, index: Ints, out: Float32s) -> None:
+        """Write the logits of a part of the examples."""
+        out[part] = self._logits(self._tensor(params), split, index[part])
+
+    def outputs_of(self, row: int, broadcast: Float32s, update: Float32s, ids: Ints, before: bool) -> LocalOutputs:
+        """Return what one local model says about its client's training data."""
+        index, start = self.data.train[int(ids[row])], self._tensor(broadcast)
+        after = self._logits(start + self._tensor(update[row]), "train", index)
+        return LocalOutputs(after, self.data.labels[index], self._logits(start, "train", index) if before else None)
+
+    def server_step(self, params: Float32s, index: Ints, round_: int, rate: float) -> Float32s:
+        """Return the (d,) move of one gradient step on these examples of the server's data."""
+        start, p = self._tensor(params), self.layout.num_trainable
+        vector, gradient = start.clone(), torch.zeros(p, device=self.device)
+        seed = torch_seed(self.seed, "server-dropout", round_) if self.draws else 0
+        with seeded(seed, self.device) if self.draws else nullcontext():
+            bind(self.module, vector, gradient, layout=self.layout)
+            self.module.train()
+            x, y = self.samples["server"].batch(torch.from_numpy(index).to(self.device))
+            F.cross_entropy(self.module(x), y).backward()  # type: ignore[no-untyped-call]
+        vector[:p].sub_(gradient, alpha=rate)
+        return (vector - start).cpu().numpy()
+
+    def _tensor(self, vector: Float32s) -> Tensor:
+        """Return a copy of a vector on the device."""
+        return torch.from_numpy(np.array(vector, dtype=np.float32)).to(self.device)
+
+    def _logits(self, vector: Tensor, split: Split, index: Ints) -> Float32s:
+        parts = [logits for logits, _ in self._answers(vector, split, index)]
+        return torch.cat(parts).cpu().numpy()
+
+    def _answers(self, vector: Tensor, split: Split, index: Ints) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the logits of a model and the labels, batch by batch."""
+        bind(self.module, vector, layout=self.layout)
+        self.module.eval()
+        for part in torch.split(torch.from_numpy(index).to(self.device), EVALUATION_BATCH):
+            x, y = self.samples[split].batch(part)
+            with torch.no_grad():  # not around the loop: between two batches the caller goes on
+                logits = self.module(x)
+            yield logits, y
+
+
+def _draws(module: nn.Module, samples: Samples, num_classes: int) -> bool:
+    """Return whether the model draws random numbers in training, as dropout does, after a trial on two examples.
+
+    Raises:
+        ConfigError: If the model does not accept such examples or does not return one number per class.
+    """
+    trial = copy.deepcopy(module).train()
+    x, _ = samples.batch(torch.tensor([0, min(1, len(samples) - 1)], device=samples.y.device))
+    name = type(module).__name__
+    with torch.no_grad(), torch.random.fork_rng(devices=[x.device] if x.device.type == "cuda" else []):
+        before = _random_state(x.device)
+        try:
+            logits = trial(x)
+        except Exception as error:
+            raise ConfigError(
+                f"The model {name} does not take this data, two examples of shape {tuple(x.shape[1:])} and type "
+                f"{x.dtype}: {error}"
+            ) from error
+        drew = not torch.equal(before, _random_state(x.device))
+    if not isinstance(logits, Tensor) or logits.shape != (2, num_classes):
+        got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise ConfigError(
+            f"The model {name} must return {num_classes} numbers an example, (2, {num_classes}); got {got}."
+        )
+    return drew
+
+
+def _random_state(device: torch.device) -> Tensor:
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()

@@ -1,0 +1,23 @@
+"""What evaluation asks of an engine; nothing here knows one."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+from fedreach.arrays import Bools, Float32s, Ints
+
+Split = Literal["train", "true", "test", "server"]
+"""Which examples: those of the clients with the labels that they train on, or without label noise; the test set; the
+server's own. The first two are the same examples, and the same index means the same one."""
+
+
+class Predictor(Protocol):
+    """Runs a model over examples of a federation."""
+
+    def predict(self, params: Float32s, split: Split, index: Ints) -> tuple[Bools, Float32s]:
+        """Return (m,) whether the (d,) model is right on each of the m examples of `index`, and its loss in nats."""
+        ...
+
+    def logits(self, params: Float32s, split: Split, index: Ints) -> Float32s:
+        """Return the (m, c) logits of the (d,) model on the m examples of `index`, for any other metric."""
+        ...
