@@ -30,9 +30,9 @@ from measure import parse_arguments
 from torch.profiler import ProfilerActivity, profile
 
 import fedreach.federation.round as round_module
+import fedreach.federation.steps as steps_module
 from fedreach.engines import ENGINES, TorchEngine
 from fedreach.engines.samples import Samples
-from fedreach.simulation import simulation as simulation_module
 from fedreach.simulation.simulation import Simulation
 
 PRODUCTS = {
@@ -87,8 +87,8 @@ def places(simulation: Simulation) -> list[tuple[object, str, str]]:
     federation = simulation.federation
     found: list[tuple[object, str, str]] = [
         (Simulation, "view", "selection"),
-        (simulation_module, "plan_probe", "selection"),
-        (simulation_module, "plan_round", "selection"),
+        (steps_module, "plan_probe", "selection"),
+        (steps_module, "plan_round", "selection"),
         (TorchEngine, "train", "training"),
         (type(federation.weighting), "weights", "weighing"),
         (round_module, "weighted_sum", "weighing"),

@@ -32,10 +32,10 @@ _WHERE = {
     "Simulation": "fedreach.simulation.simulation",
     "simulate": "fedreach.simulation.simulation",
     "Evaluator": "fedreach.evaluation",
-    "ClientView": "fedreach.federation.round",
-    "Federation": "fedreach.federation.round",
-    "Reports": "fedreach.federation.round",
-    "Selection": "fedreach.federation.round",
+    "ClientView": "fedreach.federation.values",
+    "Federation": "fedreach.federation.federation",
+    "Reports": "fedreach.federation.values",
+    "Selection": "fedreach.federation.values",
     "LocalSGD": "fedreach.federation.solvers",
 }
 

@@ -97,7 +97,10 @@ def conclude_round(
     d = state.models.shape[1]
     down, up, probe_bytes = count_bytes(federation, state.round + 1, view, selection, reports, d)
     cost = round_cost(federation, view, selection, d)
-    loss = np.where(view.probed & ~np.isnan(view.loss), view.loss, state.loss)
+    loss = state.loss.copy()
+    if view.probed.any():
+        heard = view.probed & ~np.isnan(view.loss)
+        loss[heard] = view.loss[heard]
     seen = visible_reports(federation, reports)
     observed = federation.selection.observe(state.selection, seen)
     if len(reports.ids) == 0:

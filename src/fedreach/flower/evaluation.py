@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from logging import getLogger
+from typing import Any
 
 import numpy as np
 from flwr.app import Message
 
 from fedreach.arrays import Floats
-from fedreach.evaluation import Scores
+from fedreach.engines.protocols import Engine
+from fedreach.evaluation import Scores, Served, summarized
+from fedreach.federation.federation import Federation
+from fedreach.federation.state import FederationState
 from fedreach.flower import messages
 from fedreach.flower.local import Score
 from fedreach.flower.messages import ReplyError
@@ -121,3 +125,30 @@ def _scores(scores: Mapping[int, PartScores], part: str) -> Scores:
         accuracy=np.array([score.accuracy for score in own.values()]),
         loss=np.array([score.loss for score in own.values()]),
     )
+
+
+def evaluation(
+    federation: Federation,
+    state: FederationState,
+    participants: Sequence[int],
+    scores: Mapping[EvaluationTask, PartScores],
+    engine: Engine | None,
+) -> tuple[dict[str, float], list[dict[str, Any]]] | None:
+    """Return the columns of a round and the lines about single clients; None where nobody evaluated.
+
+    Args:
+        federation: Says which models are served.
+        state: After the round.
+        participants: Ids.
+        scores: What clients say, see `answered`.
+        engine: The server's own, which predicts the test set where it has one.
+    """
+    models, test = state.served(federation), None
+    shares = np.bincount(state.clusters, minlength=len(models)) / len(state.clusters)
+    if engine is not None and len(engine.task.data.dataset.test_y):
+        index = np.arange(len(engine.task.data.dataset.test_y))
+        served = Served.of(models, state.clusters, np.array(participants, np.int64))
+        right, loss = served.predict(engine, "test", index, None)
+        test = float(right.mean()), float(loss.mean(dtype=np.float64))
+    columns, lines = summarized(federation.seed, state.round, *combined(scores, participants, shares), test)
+    return (columns, lines) if columns else None

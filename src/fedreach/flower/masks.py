@@ -17,7 +17,10 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from fedreach.errors import ConfigError
 from fedreach.federation.aggregation.secure_sum import Words
+from fedreach.federation.federation import Federation
+from fedreach.federation.traits import name_of
 
 MIN_CLIENTS = 2  # clients in a sum: that of one is its report
 
@@ -46,3 +49,26 @@ def pad(private: bytes, other: bytes, run: str, round_: int, count: int) -> Word
     key = HKDF(SHA256(), 32, salt=None, info=f"fedreach mask {run} {round_}".encode()).derive(secret)
     stream = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(8 * count))
     return np.frombuffer(stream, "<u8").astype(np.uint64)
+
+
+def refuse_more_than_a_sum(federation: Federation) -> None:
+    """Refuse parts that a secure sum on Flower cannot serve.
+
+    Raises:
+        ConfigError: If clusters of clients, or a solver's memory, or a cohort of one ask for more than one sum.
+    """
+    if federation.cohort < MIN_CLIENTS:
+        raise ConfigError(
+            f"SecureSum needs a cohort of at least {MIN_CLIENTS}, as a sum over one client is its report; got "
+            f"{federation.cohort}."
+        )
+    if federation.has_memory:
+        raise ConfigError(
+            f"SecureSum hides single updates from the server, and on Flower {type(federation.solver).__name__} "
+            "has it look at them. Use a solver without memory, such as FedProx."
+        )
+    if federation.traits["selection"].clusters:
+        raise ConfigError(
+            f"SecureSum on Flower is one sum over the whole cohort, and {name_of(federation.selection)} gives clusters "
+            "of clients a model each. Use a selection without clusters."
+        )

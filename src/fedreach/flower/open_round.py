@@ -43,28 +43,17 @@ class OpenRound:
     """The `Side` of a round that answers by messages: `begin` returns those to the cohort, `end` takes the replies.
 
     It holds the generator of the round, and so is never stored: a server that is started again begins the round anew.
-
-    Args:
-        federation: The parts that decide.
-        registry: Which node is which client.
-        outgoing: Writes messages.
-        incoming: Reads replies.
-        participation: Whose replies an experiment has get lost, as the simulator does.
-        engine: The server's own, where it trains.
-        counted: Client -> last round in which its report counted.
-        grid: Of Flower.
-        config: The user's own, which FedReach does not read.
     """
 
     federation: Federation
     registry: ClientRegistry
     outgoing: Outgoing
     incoming: Incoming
-    participation: Participation
-    engine: Engine | None
-    counted: Mapping[int, int]
+    participation: Participation  # whose replies an experiment has get lost, as the simulator does
+    engine: Engine | None  # the server's own, where it trains
+    counted: Mapping[int, int]  # client -> last round in which its report counted
     grid: Grid
-    config: ConfigRecord
+    config: ConfigRecord  # the user's own, which FedReach does not read
     probed: dict[int, Answer] = field(default_factory=dict)  # of those who were asked for their update before
     began: float = field(default_factory=time.perf_counter)
 

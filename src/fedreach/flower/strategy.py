@@ -25,22 +25,20 @@ from fedreach.arrays import Float32s
 from fedreach.data.federated import Population
 from fedreach.engines.protocols import Engine
 from fedreach.errors import ConfigError, RunFolderError, TrainingError
-from fedreach.evaluation import Served, summarized
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import Exact
 from fedreach.federation.participation import Always, Participation
 from fedreach.federation.state import FederationState, initial_state
 from fedreach.federation.steps import new_memory, next_view, play
 from fedreach.federation.time_energy import with_radio
-from fedreach.federation.traits import name_of
 from fedreach.federation.values import ClientView
 from fedreach.flower import messages
 from fedreach.flower.agreement import terms_of, words
 from fedreach.flower.clients import ClientRegistry, ask
-from fedreach.flower.evaluation import EvaluationTask, answered, combined, evaluation_tasks
+from fedreach.flower.evaluation import EvaluationTask, answered, evaluation, evaluation_tasks
 from fedreach.flower.facts import FACTS, load_facts, record_of, save_facts
 from fedreach.flower.incoming import Incoming
-from fedreach.flower.masks import MIN_CLIENTS
+from fedreach.flower.masks import refuse_more_than_a_sum
 from fedreach.flower.messages import ReplyError
 from fedreach.flower.open_round import OpenRound
 from fedreach.flower.outgoing import Outgoing
@@ -49,7 +47,7 @@ from fedreach.runs.checkpoint import MEMORY, Snapshot
 from fedreach.runs.describe import environment
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import finished
-from fedreach.runs.recorder import Evaluated, Recorder, check_federation, note_failure
+from fedreach.runs.recorder import Recorder, check_federation, note_failure
 from fedreach.runs.schema import FederationRecord, RoundRow, RunRecord, Timing
 
 LOG = getLogger("flwr")
@@ -122,7 +120,7 @@ class FedReachStrategy(Strategy):
                 f"population; got {min_clients}."
             )
         if federation.label_statistics.only_sum:
-            _refuse_what_needs_more_than_a_sum(federation)
+            refuse_more_than_a_sum(federation)
         if federation.training_server is not None and (engine is None or engine.task.data.server is None):
             raise ConfigError(
                 f"{type(federation.server).__name__} trains on data of the server's own. Pass "
@@ -353,40 +351,10 @@ class FedReachStrategy(Strategy):
 
     def _close(self, row: RoundRow, timing: Timing, replies: Iterable[Message]) -> Mapping[str, float]:
         """Write the row of a round, with what clients say of the model if they were asked, and a checkpoint."""
-        evaluated = self._evaluated(replies) if self._tasks else None
-        if evaluated is not None and not evaluated[0]:
-            evaluated = None
+        evaluated = None
+        if self._tasks:
+            scores = answered(replies, self._tasks)
+            evaluated = evaluation(self.federation, self._now.state, self._participants, scores, self.engine)
         self._snapshot, _ = self.recorder.close(self._now, row, timing, evaluated)
         self.recorder.save(self._now)
         return {} if evaluated is None else evaluated[0]
-
-    def _evaluated(self, replies: Iterable[Message]) -> Evaluated:
-        """Return the columns of the round and the lines about single clients."""
-        state, test = self._now.state, None
-        models = state.served(self.federation)
-        shares = np.bincount(state.clusters, minlength=len(models)) / len(state.clusters)
-        scores = combined(answered(replies, self._tasks), self._participants, shares)
-        if self.engine is not None and len(self.engine.task.data.dataset.test_y):
-            index = np.arange(len(self.engine.task.data.dataset.test_y))
-            served = Served.of(models, state.clusters, np.array(self._participants, np.int64))
-            right, loss = served.predict(self.engine, "test", index, None)
-            test = float(right.mean()), float(loss.mean(dtype=np.float64))
-        return summarized(self.federation.seed, state.round, *scores, test)
-
-
-def _refuse_what_needs_more_than_a_sum(federation: Federation) -> None:
-    if federation.cohort < MIN_CLIENTS:
-        raise ConfigError(
-            f"SecureSum needs a cohort of at least {MIN_CLIENTS}, as a sum over one client is its report; got "
-            f"{federation.cohort}."
-        )
-    if federation.has_memory:
-        raise ConfigError(
-            f"SecureSum hides single updates from the server, and on Flower {type(federation.solver).__name__} "
-            "has it look at them. Use a solver without memory, such as FedProx."
-        )
-    if federation.traits["selection"].clusters:
-        raise ConfigError(
-            f"SecureSum on Flower is one sum over the whole cohort, and {name_of(federation.selection)} gives clusters "
-            "of clients a model each. Use a selection without clusters."
-        )
