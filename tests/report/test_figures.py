@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fedreach.errors import ConfigError
+from fedreach.report.analysis.analysis import analyse
 from fedreach.report.figures import gallery
 from fedreach.report.figures.clients import chosen_shares, client_accuracies, mean_weights, participants_of
 from fedreach.report.figures.curves import curve, curves
@@ -75,14 +76,14 @@ def test_twelve_methods_look_different() -> None:
 def test_every_figure_is_the_same_bytes_each_time(comparison: Comparison, tmp_path: Path) -> None:
     for turn in ("one", "two"):
         (tmp_path / turn).mkdir()
-        for picture in gallery(comparison)[:3]:
+        for picture in gallery(analyse(comparison))[:3]:
             save(picture.figure, tmp_path / turn / picture.name)
     for path in (tmp_path / "one").iterdir():
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes(), path.name
 
 
 def test_a_figure_is_the_same_whatever_was_saved_before(comparison: Comparison, tmp_path: Path) -> None:
-    first, second = (next(p for p in gallery(comparison) if p.name == "gap") for _ in range(2))
+    first, second = (next(p for p in gallery(analyse(comparison)) if p.name == "gap") for _ in range(2))
     save(first.figure, tmp_path / "gap")
     save(second.figure, tmp_path / "alone", ("svg",))
     assert (tmp_path / "alone.svg").read_bytes() == (tmp_path / "gap.svg").read_bytes()
@@ -90,13 +91,13 @@ def test_a_figure_is_the_same_whatever_was_saved_before(comparison: Comparison, 
 
 def test_the_callers_matplotlib_settings_are_left_alone(comparison: Comparison) -> None:
     before = dict(matplotlib.rcParams)
-    gallery(comparison)
+    gallery(analyse(comparison))
     assert dict(matplotlib.rcParams) == before
 
 
 def test_an_inlined_figure_is_named_and_its_ids_are_its_own(comparison: Comparison) -> None:
     ids: list[str] = []
-    for picture in gallery(comparison):
+    for picture in gallery(analyse(comparison)):
         svg = inline_svg(picture.figure, picture.name, "A title & more", "What <it> shows")
         root = ElementTree.fromstring(svg)
         assert root[0].text == "A title & more"
@@ -110,7 +111,7 @@ def test_an_inlined_figure_is_named_and_its_ids_are_its_own(comparison: Comparis
 
 
 def test_parts_of_a_method_can_be_brought_out(comparison: Comparison) -> None:
-    for picture in gallery(comparison):
+    for picture in gallery(analyse(comparison)):
         svg = inline_svg(picture.figure, picture.name, "", "")
         if picture.name != "partition":
             assert {f"m{j}" for j in range(1, 5)} <= set(re.findall(r'class="method (m\d+)"', svg)), picture.name
@@ -136,7 +137,7 @@ def test_with_one_seed_the_band_is_over_clients(tmp_path: Path) -> None:
 def test_a_method_without_the_column_has_no_curve(tmp_path: Path) -> None:
     comparison = read([write_run(tmp_path / "run", rounds=4, held=federation(20, 0))])
     assert curves(comparison, "participation_gap") == {}
-    assert {picture.name for picture in gallery(comparison)} == {
+    assert {picture.name for picture in gallery(analyse(comparison))} == {
         *("accuracy", "distribution", "cost", "chosen", "weights", "theory", "partition")
     }
 
@@ -182,7 +183,7 @@ def test_many_long_names_still_leave_room_for_the_curves(tmp_path: Path) -> None
     assert (legend.columns, legend.height) == (2, pytest.approx(6 * 0.17))
     assert len(set(legend.names)) == 12
     out = write_comparison(tmp_path, names, [0], rounds=4)
-    gap = next(picture for picture in gallery(read([out])) if picture.name == "gap").figure
+    gap = next(picture for picture in gallery(analyse(read([out]))) if picture.name == "gap").figure
     save(gap, tmp_path / "gap", ("png",))
     assert gap.axes[0].get_position().height * gap.get_figheight() > 1.5  # inches
 

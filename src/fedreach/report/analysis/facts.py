@@ -15,7 +15,7 @@ Pairs = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
-class Facts:
+class RunFacts:
     """Everything the page says about how the numbers came about."""
 
     data: Pairs
@@ -28,11 +28,11 @@ class Facts:
     runs: tuple[tuple[str, int, str, str], ...]  # method, seed, status, path
 
 
-def gather(comparison: Comparison) -> Facts:
+def gather(comparison: Comparison) -> RunFacts:
     """Return the facts of a comparison; what differs between runs is listed value by value."""
     runs = comparison.runs
     shared, own = _settings(comparison)
-    return Facts(
+    return RunFacts(
         data=_merge(run.partition.dataset for run in runs),
         partition=_partition(runs),
         shared=shared,

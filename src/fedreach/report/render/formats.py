@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from fedreach.report.analysis.analysis import Analysis
 from fedreach.report.analysis.summary import When
 from fedreach.report.render.tables import Table, tabulate
 from fedreach.report.render.theory import tabulate_theory
-from fedreach.report.values import Comparison
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -58,26 +58,26 @@ def to_latex(table: Table) -> str:
     )
 
 
-def terminal_table(comparison: Comparison, when: When = "last", *, width: int | None = None) -> RichTable:
+def terminal_table(analysis: Analysis, when: When = "last", *, width: int | None = None) -> RichTable:
     """Return the table for `rich.print`.
 
     Args:
-        comparison: What `read` returns.
+        analysis: What `analyse` returns.
         when: As in `tabulate`.
         width: Columns of the terminal; columns that would not fit are left out. None keeps all.
     """
-    return _rich(tabulate(comparison, when), comparison.name, width)
+    return _rich(tabulate(analysis, when), analysis.comparison.name, width)
 
 
-def terminal_theory(comparison: Comparison, *, width: int | None = None) -> RichTable | None:
+def terminal_theory(analysis: Analysis, *, width: int | None = None) -> RichTable | None:
     """Return the table of the terms of the papers' bounds for `rich.print`; None if no run has any.
 
     Args:
-        comparison: What `read` returns.
+        analysis: What `analyse` returns.
         width: As in `terminal_table`.
     """
-    table = tabulate_theory(comparison)
-    return _rich(table, comparison.name, width) if table else None
+    table = tabulate_theory(analysis)
+    return _rich(table, analysis.comparison.name, width) if table else None
 
 
 def _rich(table: Table, name: str, width: int | None) -> RichTable:
