@@ -288,7 +288,9 @@ OF_RADIO = {"accuracy_seconds", "accuracy_joules", "spending", "round_time"}
 
 
 def test_the_figures_are_there_only_with_a_radio(comparison: Comparison, tmp_path: Path) -> None:
-    without = {picture.name for picture in gallery(analyse(read([write_comparison(tmp_path, rounds=4)])))}
+    without = {
+        picture.name for picture in gallery(analyse(read([write_comparison(tmp_path, ["a", "b"], [0, 1], rounds=4)])))
+    }
     assert {picture.name for picture in gallery(analyse(comparison))} == without | OF_RADIO
 
 
