@@ -19,7 +19,7 @@ def write_events(comparison: Comparison, out: Path) -> tuple[Path, ...]:
     """Write one event file per run, ``out/METHOD/seed-S/events.out.tfevents.fedreach``, and return the paths.
 
     Every number of every round becomes a scalar; step is the round, and wall time the seconds that the run
-    had trained, evaluated and decided by then, so that the same rows give the same bytes.
+    had trained and evaluated by then, so that the same rows give the same bytes.
 
     Args:
         comparison: What `read` returns.
