@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "fedreach"
 
 LAYERS = (
-    ("errors", "streams", "arrays", "registry"),
+    ("errors", "streams", "arrays", "tables", "registry"),
     ("storage", "data", "models"),
     ("theory", "wireless"),
     ("federation",),
@@ -32,7 +32,7 @@ LAYERS = (
 """Each may import what stands before it; only those of the first layer import each other."""
 
 ELSEWHERE = {
-    "report": {"errors", "arrays", "theory"},  # reads run folders only; theory is arithmetic
+    "report": {"errors", "arrays", "tables", "theory"},  # reads run folders only; theory is arithmetic
     "cli": {"report"},  # beside all the layers before it
     "__main__": {"cli"},
 }

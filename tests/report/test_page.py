@@ -14,7 +14,7 @@ from fedreach.report import ReportPaths, write_report
 
 from .fake_runs import write_comparison, write_run
 
-MAY_IMPORT = ("fedreach.report", "fedreach.errors", "fedreach.arrays", "fedreach.theory")
+MAY_IMPORT = ("fedreach.report", "fedreach.errors", "fedreach.arrays", "fedreach.tables", "fedreach.theory")
 FORMATS = ("svg", "png")
 VOID = {"meta", "br", "wbr", "hr", "img", "input", "link"}
 

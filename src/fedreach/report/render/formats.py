@@ -10,6 +10,7 @@ from fedreach.report.analysis.analysis import Analysis
 from fedreach.report.analysis.summary import When
 from fedreach.report.render.tables import Table, tabulate
 from fedreach.report.render.theory import tabulate_theory
+from fedreach.tables import markdown_lines, rich_table
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -21,15 +22,11 @@ LONG_NAME = 24  # letters; longer names of methods are folded before a column is
 def to_markdown(table: Table) -> str:
     """Return the table as GitHub-flavoured Markdown."""
 
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cells) + " |"
-
     heads = [
         _markdown(h) + (f"<br>{_markdown(u)}" if u else "") for h, u in zip(table.header, table.units, strict=True)
     ]
-    rule = ["---"] + ["---:"] * (len(heads) - 1)
-    body = [line([_markdown(cell) for cell in row]) for row in table.rows]
-    return "\n".join([f"**{table.caption}**", "", line(heads), line(rule), *body, "", _markdown(table.note), ""])
+    lines = markdown_lines(heads, [[_markdown(cell) for cell in row] for row in table.rows], right=True)
+    return "\n".join([f"**{table.caption}**", "", *lines, "", _markdown(table.note), ""])
 
 
 def to_latex(table: Table) -> str:
@@ -81,25 +78,20 @@ def terminal_theory(analysis: Analysis, *, width: int | None = None) -> RichTabl
 
 
 def _rich(table: Table, name: str, width: int | None) -> RichTable:
-    from rich import box
-    from rich.table import Table as RichTable
     from rich.text import Text
 
     kept = _fitting(table, width)
-    rich = RichTable(
+    return rich_table(
+        [
+            Text(_two_lines(table.header[j]), style="bold").append(f"\n{table.units[j]}", style="not bold dim")
+            for j in kept
+        ],
+        [[row[j] for j in kept] for row in table.rows],
+        whole=True,
         title=Text(f"{name}: {table.caption[0].lower()}{table.caption[1:]}"),
         caption=Text(table.note),
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        caption_justify="left",
         pad_edge=False,
     )
-    for j in kept:
-        header = Text(_two_lines(table.header[j]), style="bold").append(f"\n{table.units[j]}", style="not bold dim")
-        rich.add_column(header, justify="right" if j else "left", overflow="fold", no_wrap=bool(j))
-    for row in table.rows:
-        rich.add_row(*[Text(row[j]) for j in kept])
-    return rich
 
 
 def _fitting(table: Table, width: int | None) -> list[int]:

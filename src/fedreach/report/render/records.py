@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from typing import Any
 
 from fedreach.report.analysis.analysis import Analysis
 from fedreach.report.analysis.quantities import QUANTITIES, RADIO
 from fedreach.report.analysis.statistics import Spread
 from fedreach.report.analysis.summary import MethodSummary
+from fedreach.tables import csv_text
 
 Number = float | None
 
@@ -76,9 +75,4 @@ def _spread(name: str, spread: Spread) -> dict[str, Number]:
 
 def to_csv(analysis: Analysis) -> str:
     """Return `as_records` as CSV: plain numbers, one row a method, empty where there is none."""
-    records = as_records(analysis)
-    out = io.StringIO()
-    writer = csv.DictWriter(out, records[0].keys(), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return out.getvalue()
+    return csv_text(as_records(analysis))

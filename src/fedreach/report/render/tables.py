@@ -34,7 +34,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class TableColumn:
+class _Column:
     head: str
     unit: str
     text: Callable[[MethodSummary], str]
@@ -62,37 +62,37 @@ def tabulate(analysis: Analysis, when: When = "last") -> Table:
     )
 
 
-def _columns(comparison: Comparison, rows: Sequence[MethodSummary]) -> list[TableColumn]:
+def _columns(comparison: Comparison, rows: Sequence[MethodSummary]) -> list[_Column]:
     over_seeds = _gap_over_seeds(rows)
     share = "% ± sd" if any(row.at["participants"].sd is not None for row in rows) else "%"
     target = None if comparison.target_accuracy is None else f"to {100 * comparison.target_accuracy:g} %"
 
-    def accuracy(name: str) -> TableColumn:
+    def accuracy(name: str) -> _Column:
         quantity = QUANTITIES[name]
         width = 0 if quantity.column == comparison.primary else quantity.from_width
-        return TableColumn(quantity.head, share, lambda row: percent(row.at[name]), width)
+        return _Column(quantity.head, share, lambda row: percent(row.at[name]), width)
 
-    def mean(name: str) -> TableColumn:
+    def mean(name: str) -> _Column:
         quantity, unit = QUANTITIES[name], _unit(QUANTITIES[name], [row.at[name] for row in rows])
-        return TableColumn(quantity.head, unit.name, lambda row: _mean(row.at[name], unit), quantity.from_width)
+        return _Column(quantity.head, unit.name, lambda row: _mean(row.at[name], unit), quantity.from_width)
 
-    def to_target(name: str, from_width: int) -> list[TableColumn]:
+    def to_target(name: str, from_width: int) -> list[_Column]:
         if target is None:
             return []
         quantity, unit = QUANTITIES[name], _unit(QUANTITIES[name], [row.to_target[name] for row in rows])
-        return [TableColumn(target, unit.name or quantity.head, lambda row: _reached(row, name, unit), from_width)]
+        return [_Column(target, unit.name or quantity.head, lambda row: _reached(row, name, unit), from_width)]
 
     gap, radio = QUANTITIES["gap"], ("seconds", "joules") if comparison.radio else ()
     return [
-        TableColumn("method", "", lambda row: row.method, 0),
+        _Column("method", "", lambda row: row.method, 0),
         *map(accuracy, ("participants", "unseen", "test")),
-        TableColumn(gap.head, f"points [{'seeds' if over_seeds else 'clients'}]", lambda row: _gap(row, over_seeds), 0),
-        TableColumn("difference", "points [seeds]", lambda row: _difference(row, alone=len(rows) == 1), 0),
-        TableColumn("p", "corrected", lambda row: p_text(row.corrected_p), 0),
+        _Column(gap.head, f"points [{'seeds' if over_seeds else 'clients'}]", lambda row: _gap(row, over_seeds), 0),
+        _Column("difference", "points [seeds]", lambda row: _difference(row, alone=len(rows) == 1), 0),
+        _Column("p", "corrected", lambda row: p_text(row.corrected_p), 0),
         *map(mean, radio),
         *(column for name in radio for column in to_target(name, 110)),
         *map(accuracy, ("unseen_worst_decile", "participants_worst_decile")),
-        TableColumn("seeds", "finished", lambda row: f"{row.seeds}/{row.seeds_planned}"),
+        _Column("seeds", "finished", lambda row: f"{row.seeds}/{row.seeds_planned}"),
         *map(mean, ("megabytes", "round")),
         *to_target("round", WIDE),
         *to_target("megabytes", WIDE),
