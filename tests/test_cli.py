@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from fedreach import __version__
 from fedreach.cli import main
 from fedreach.registry import KINDS
 
@@ -88,6 +90,12 @@ def test_every_command_has_help_examples_and_json() -> None:
         assert "--json" in {flag for p in command.params for flag in p.opts}, name
         for parameter in command.params:
             assert isinstance(parameter, click.Argument) or parameter.help, (name, parameter.name)
+
+
+@pytest.mark.parametrize("module", ["fedreach", "fedreach.cli"])
+def test_the_command_is_a_module_too(module: str) -> None:
+    done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"fedreach, version {__version__}\n"
 
 
 # -------------------------------------------------------------------------------------------------- run and its rows
