@@ -14,7 +14,12 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "benchmarks").glob("*.md"))]
-FEW = ["--set", "rounds=2", "--set", "evaluation.every=2"]
+FEW = [
+    word
+    for option in ("rounds=2", "evaluation.every=2", "evaluation.samples_per_client=20")
+    for word in ("--set", option)
+]
+EXAMPLES = [path for path in sorted((ROOT / "examples").rglob("*.toml")) if path.name != "pyproject.toml"]
 DATA = os.environ.get("FEDREACH_DATA") or str(ROOT.parent / "shared" / "data")
 
 
@@ -30,15 +35,21 @@ def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def quick(line: str) -> list[str]:
-    """Return the command with few rounds and one seed."""
+    """Return the command with few rounds, one seed, few examples to be scored on, and no files of figures."""
     words = shlex.split(line, comments=True)
     assert words[0] == "fedreach", f"only fedreach commands belong into ```sh blocks; got {line!r}"
     words = [sys.executable, "-m", "fedreach", *words[1:]]
     if words[3] in ("run", "compare"):
         words += FEW
     if words[3] == "compare":
-        words += ["--seeds", "1", "--formats", "svg"]
+        words += ["--seeds", "1", "--formats", ""]
     return words
+
+
+def is_example(line: str) -> bool:
+    """Whether a line compares an experiment of ``examples/`` and no more; each of them runs in a test of its own."""
+    words = shlex.split(line, comments=True)
+    return words[:2] == ["fedreach", "compare"] and len(words) == 3 and ROOT / words[2] in EXAMPLES
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -51,10 +62,7 @@ def test_what_a_page_shows_runs(page: Path, tmp_path: Path) -> None:
                 (tmp_path / named[1]).write_text(block, encoding="utf-8")
     for block in blocks(page, "sh"):
         for line in block.splitlines():
-            if "fashion_mnist" in line and not Path(DATA, "FashionMNIST").exists():
-                print(f"left out, as the files are not here: {line}")
-                continue
-            if line.strip() and not line.startswith("#"):
+            if line.strip() and not line.startswith("#") and not is_example(line):
                 run(quick(line), tmp_path)
     for block in blocks(page, "python"):
         if not block.startswith("# "):
@@ -77,11 +85,7 @@ def test_a_papers_example_says_what_is_claimed_and_what_was_measured(example: Pa
 
 LONG = {f"fashion_mnist_{kind}.toml" for kind in ("selection", "weighting", "radio")}
 """A minute and more, even with two rounds."""
-EXPERIMENTS = [
-    pytest.param(path, marks=pytest.mark.slow) if path.name in LONG else path
-    for path in sorted((ROOT / "examples").rglob("*.toml"))
-    if path.name != "pyproject.toml"
-]
+EXPERIMENTS = [pytest.param(path, marks=pytest.mark.slow) if path.name in LONG else path for path in EXAMPLES]
 
 
 @pytest.mark.parametrize("example", EXPERIMENTS, ids=lambda path: path.name)

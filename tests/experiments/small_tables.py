@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedreach.planning.question import Question
-from fedreach.planning.table import COLUMNS, Clients, clients_of, read_table
+from fedreach.planning.table import COLUMNS, ClientTable, clients_of, read_table
 
 Row = Mapping[str, Any]
 
@@ -58,7 +58,7 @@ def with_(rows: Sequence[Row], k: int | None = None, drop: Sequence[str] = (), *
     ]
 
 
-def read(text: str, folder: Path) -> Clients:
+def read(text: str, folder: Path) -> ClientTable:
     path = folder / "clients.csv"
     path.write_text(text, encoding="utf-8")
     return clients_of(read_table(path, COLUMNS))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedreach.planning.question import RULES
+from fedreach.planning.question import RANGES
 from fedreach.planning.table import COLUMNS, clients_of, read_table
 
 from .small_tables import G1, RADIO, RADIO_QUESTION, text_of, with_
@@ -179,9 +179,9 @@ def test_an_option_that_cannot_be_meant_is_refused(
 @pytest.mark.parametrize("missing", ["bandwidth_hertz", "report_bits", "bits_per_example"])
 def test_a_column_that_needs_an_option_says_so(refused: Refused, home: Path, missing: str) -> None:
     (home / "clients.csv").write_text(text_of(RADIO), encoding="utf-8")
-    given = {name: value for name, value in RADIO_QUESTION.given().items() if name in RULES and name != missing}
-    options = [word for name, value in given.items() for word in (RULES[name].flag, value)]
-    assert f"needs {RULES[missing].flag}" in refused(2, "allocate", "clients.csv", *options)
+    given = {name: value for name, value in RADIO_QUESTION.given().items() if name in RANGES and name != missing}
+    options = [word for name, value in given.items() for word in (RANGES[name].flag, value)]
+    assert f"needs {RANGES[missing].flag}" in refused(2, "allocate", "clients.csv", *options)
 
 
 def test_too_few_examples_are_answered_with_the_nearest_thresholds(refused: Refused, home: Path) -> None:

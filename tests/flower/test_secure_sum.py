@@ -18,6 +18,7 @@ from fedreach.federation.selection.base import Policy
 from fedreach.federation.values import ClientView, Probe, Reports, Selection, State
 from fedreach.flower import FlowerExperiment
 from fedreach.flower.masks import new_private_key, pad, public_key
+from fedreach.report.analysis.analysis import analyse
 from fedreach.report.figures import gallery
 from fedreach.report.load import read
 
@@ -72,7 +73,7 @@ def test_what_a_client_sends_is_masked_and_tells_nothing_of_its_labels(setup: Fl
 
 def test_a_report_does_not_draw_weights_that_nobody_knows(setup: FlowerExperiment, tmp_path: Path) -> None:
     setup.strategy(tmp_path / "secure", timeout=5).run(InProcess(setup.client_app(), range(8)))
-    names = {picture.name for picture in gallery(read([tmp_path / "secure"]))}
+    names = {picture.name for picture in gallery(analyse(read([tmp_path / "secure"])))}
     assert "chosen" in names
     assert not names & {"weights", "theory"}
 

@@ -11,9 +11,10 @@ import pytest
 from numpy.typing import NDArray
 
 from fedreach.errors import ConfigError
-from fedreach.report.figures import gallery
+from fedreach.report.analysis.analysis import analyse
+from fedreach.report.figures import curves, gallery
 from fedreach.report.figures.clients import chosen_shares, client_accuracies, mean_weights, participants_of
-from fedreach.report.figures.curves import curve, curves
+from fedreach.report.figures.effects import differences
 from fedreach.report.figures.partition import ordered, partition_heatmap
 from fedreach.report.figures.saving import inline_svg, save
 from fedreach.report.figures.style import DASH, MARKER, METHOD, METHOD_ON_DARK, Legend, look, short
@@ -75,52 +76,63 @@ def test_twelve_methods_look_different() -> None:
 def test_every_figure_is_the_same_bytes_each_time(comparison: Comparison, tmp_path: Path) -> None:
     for turn in ("one", "two"):
         (tmp_path / turn).mkdir()
-        for picture in gallery(comparison)[:3]:
-            save(picture.figure, tmp_path / turn / picture.name)
+        drawn = (curves.accuracy(comparison), curves.gap(comparison), differences(analyse(comparison)))
+        for name, figure in zip(("accuracy", "gap", "differences"), drawn, strict=True):
+            assert figure is not None
+            save(figure, tmp_path / turn / name)
     for path in (tmp_path / "one").iterdir():
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes(), path.name
 
 
 def test_a_figure_is_the_same_whatever_was_saved_before(comparison: Comparison, tmp_path: Path) -> None:
-    first, second = (next(p for p in gallery(comparison) if p.name == "gap") for _ in range(2))
-    save(first.figure, tmp_path / "gap")
-    save(second.figure, tmp_path / "alone", ("svg",))
+    first, second = curves.gap(comparison), curves.gap(comparison)
+    assert first is not None
+    assert second is not None
+    save(first, tmp_path / "gap")
+    save(second, tmp_path / "alone", ("svg",))
     assert (tmp_path / "alone.svg").read_bytes() == (tmp_path / "gap.svg").read_bytes()
 
 
 def test_the_callers_matplotlib_settings_are_left_alone(comparison: Comparison) -> None:
     before = dict(matplotlib.rcParams)
-    gallery(comparison)
+    gallery(analyse(comparison))
     assert dict(matplotlib.rcParams) == before
 
 
-def test_an_inlined_figure_is_named_and_its_ids_are_its_own(comparison: Comparison) -> None:
+@pytest.fixture(scope="module")
+def inlined(comparison: Comparison) -> dict[str, str]:
+    """Every figure as the page has it, by name."""
+    return {
+        picture.name: inline_svg(picture.figure, picture.name, "A title & more", "What <it> shows")
+        for picture in gallery(analyse(comparison))
+    }
+
+
+def test_an_inlined_figure_is_named_and_its_ids_are_its_own(inlined: dict[str, str]) -> None:
     ids: list[str] = []
-    for picture in gallery(comparison):
-        svg = inline_svg(picture.figure, picture.name, "A title & more", "What <it> shows")
+    for name, svg in inlined.items():
         root = ElementTree.fromstring(svg)
         assert root[0].text == "A title & more"
         assert root[1].text == "What <it> shows"
         own = re.findall(r'\bid="([^"]+)"', svg)
-        assert all(name.startswith(f"{picture.name}-") for name in own)
+        assert all(each.startswith(f"{name}-") for each in own)
         assert set(re.findall(r'href="#([^"]+)"', svg)) | set(re.findall(r"url\(#([^)]+)\)", svg)) <= set(own)
         assert not any(colour in svg for colour in METHOD)
         ids += own
     assert len(ids) == len(set(ids))
 
 
-def test_parts_of_a_method_can_be_brought_out(comparison: Comparison) -> None:
-    for picture in gallery(comparison):
-        svg = inline_svg(picture.figure, picture.name, "", "")
-        if picture.name != "partition":
-            assert {f"m{j}" for j in range(1, 5)} <= set(re.findall(r'class="method (m\d+)"', svg)), picture.name
+def test_parts_of_a_method_can_be_brought_out(inlined: dict[str, str]) -> None:
+    for name, svg in inlined.items():
+        if name != "partition":
+            assert {f"m{j}" for j in range(1, 5)} <= set(re.findall(r'class="method (m\d+)"', svg)), name
 
 
 def test_the_band_is_the_standard_deviation_over_seeds(tmp_path: Path) -> None:
     levels = {0: [0.1, 0.4], 1: [0.2, 0.6], 2: [0.3, 0.8]}
     for seed, values in levels.items():
         write_curve(tmp_path / str(seed), "m", seed, {"id_accuracy": values, "bytes_total": [0, 1e6]})
-    made = curve(read([tmp_path / str(seed) for seed in levels]).all_counted, "id_accuracy")
+    made = curves.curve(read([tmp_path / str(seed) for seed in levels]).all_counted, "id_accuracy")
     assert made.mean == pytest.approx([0.2, 0.6])
     assert made.high - made.mean == pytest.approx([0.1, 0.2])  # sd of three values d apart is d
     assert made.megabytes.tolist() == [0, 1]
@@ -128,15 +140,15 @@ def test_the_band_is_the_standard_deviation_over_seeds(tmp_path: Path) -> None:
 
 def test_with_one_seed_the_band_is_over_clients(tmp_path: Path) -> None:
     run = read([write_run(tmp_path / "run", rounds=8)]).all_counted[0]
-    made = curve([run], "unseen_accuracy")
+    made = curves.curve([run], "unseen_accuracy")
     known = np.isfinite(run.column("unseen_accuracy"))
     assert made.low.tolist() == run.column("unseen_accuracy_low")[known].tolist()
 
 
 def test_a_method_without_the_column_has_no_curve(tmp_path: Path) -> None:
     comparison = read([write_run(tmp_path / "run", rounds=4, held=federation(20, 0))])
-    assert curves(comparison, "participation_gap") == {}
-    assert {picture.name for picture in gallery(comparison)} == {
+    assert curves.curves(comparison, "participation_gap") == {}
+    assert {picture.name for picture in gallery(analyse(comparison))} == {
         *("accuracy", "distribution", "cost", "chosen", "weights", "theory", "partition")
     }
 
@@ -182,7 +194,8 @@ def test_many_long_names_still_leave_room_for_the_curves(tmp_path: Path) -> None
     assert (legend.columns, legend.height) == (2, pytest.approx(6 * 0.17))
     assert len(set(legend.names)) == 12
     out = write_comparison(tmp_path, names, [0], rounds=4)
-    gap = next(picture for picture in gallery(read([out])) if picture.name == "gap").figure
+    gap = curves.gap(read([out]))
+    assert gap is not None
     save(gap, tmp_path / "gap", ("png",))
     assert gap.axes[0].get_position().height * gap.get_figheight() > 1.5  # inches
 

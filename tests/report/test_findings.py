@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fedreach.report.analysis.analysis import analyse
 from fedreach.report.analysis.findings import Findings, find
 from fedreach.report.load import read
 from fedreach.report.values import Comparison
@@ -20,7 +21,7 @@ def found(tmp_path: Path, base: list[float], other: list[float]) -> Findings:
         for seed, value in enumerate(values):
             columns = {"id_accuracy": [0.1, 0.8], "unseen_accuracy": [0.1, value]}
             folders.append(write_curve(tmp_path / method / str(seed), method, seed, columns))
-    return find(read(folders))
+    return find(analyse(read(folders)))
 
 
 def test_a_clear_lead_is_called_significant(tmp_path: Path) -> None:
@@ -67,30 +68,30 @@ def test_a_tie_goes_to_the_baseline(tmp_path: Path) -> None:
 def test_a_method_without_a_result_is_not_beaten(tmp_path: Path, failed: str, ending: str) -> None:
     out = write_comparison(tmp_path, ["base", "other"], [0], rounds=4)
     fail(out / f"runs/{failed}/seed-0", "client 3, round 4: loss is nan")
-    findings = find(read([out]))
+    findings = find(analyse(read([out])))
     assert findings.headline.endswith(ending)
     assert any("1 of 2 runs did not finish" in sentence for sentence in findings.sentences)
 
 
 def test_a_single_method_is_not_compared(tmp_path: Path) -> None:
-    findings = find(read([write_run(tmp_path / "run", rounds=10)]))
+    findings = find(analyse(read([write_run(tmp_path / "run", rounds=10)])))
     assert findings.headline.startswith("fedavg reaches ")
     assert not any("baseline" in sentence or "seeds" in sentence for sentence in findings.sentences)
     assert "95 % over clients" in findings.sentences[0]
 
 
 def test_without_unseen_clients_no_gap_is_claimed(tmp_path: Path) -> None:
-    findings = find(read([write_run(tmp_path / "run", rounds=10, held=federation(20, 0))]))
+    findings = find(analyse(read([write_run(tmp_path / "run", rounds=10, held=federation(20, 0))])))
     assert "on the test set" in findings.headline
     assert findings.sentences == ("No client was kept unseen, so there is no participation gap.",)
 
 
 def test_runs_left_out_are_counted(comparison: Comparison) -> None:
-    assert find(comparison).sentences[-1].startswith("2 of 25 runs did not finish")
+    assert find(analyse(comparison)).sentences[-1].startswith("2 of 25 runs did not finish")
 
 
 def test_unfinished_results_are_called_so(tmp_path: Path) -> None:
-    findings = find(read([write_comparison(tmp_path, ["a"], [0], rounds=6, finished=False)]))
+    findings = find(analyse(read([write_comparison(tmp_path, ["a"], [0], rounds=6, finished=False)])))
     assert findings.headline.startswith("So far: a reaches")
     assert "No run of 1 has finished" in findings.sentences[-1]
 
@@ -98,7 +99,7 @@ def test_unfinished_results_are_called_so(tmp_path: Path) -> None:
 def test_nothing_to_say_is_said(tmp_path: Path) -> None:
     out = write_comparison(tmp_path, ["a"], [0], rounds=2)
     (out / "runs").rename(out / "elsewhere")
-    assert find(read([out])).headline == "No run has a result yet"
+    assert find(analyse(read([out]))).headline == "No run has a result yet"
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.1])
@@ -107,4 +108,4 @@ def test_the_gap_is_said_to_be_maybe_none_only_if_its_interval_has_zero(tmp_path
     for seed, gap in enumerate((-0.01, 0.01, 0.02)):
         columns = {"id_accuracy": [0.8], "unseen_accuracy": [0.8 - gap - shift], "participation_gap": [gap + shift]}
         folders.append(write_curve(tmp_path / str(seed), "m", seed, columns))
-    assert ("may be none" in find(read(folders)).sentences[0]) == (shift == 0.0)
+    assert ("may be none" in find(analyse(read(folders))).sentences[0]) == (shift == 0.0)

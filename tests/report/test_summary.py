@@ -44,16 +44,16 @@ def of(comparison: Comparison, method: str, **options: str) -> MethodSummary:
 
 def test_the_last_round_is_the_mean_over_seeds(small: Comparison) -> None:
     row = of(small, "base")
-    assert row.unseen.mean == pytest.approx((0.50 + 0.52 + 0.57) / 3)
-    assert row.gap.mean == pytest.approx(0.8 - row.unseen.mean)
-    assert (row.round.mean, row.megabytes.mean) == (2, 3.0)
+    assert row.at["unseen"].mean == pytest.approx((0.50 + 0.52 + 0.57) / 3)
+    assert row.at["gap"].mean == pytest.approx(0.8 - row.at["unseen"].mean)
+    assert (row.at["round"].mean, row.at["megabytes"].mean) == (2, 3.0)
 
 
 def test_the_best_round_is_the_one_with_the_lowest_held_out_loss(small: Comparison) -> None:
     # Round 1 has the lowest id_loss, though participants' accuracy is highest in round 2.
     row = of(small, "other", when="best")
-    assert (row.round.mean, row.megabytes.mean) == (1, 1.5)
-    assert row.unseen.mean == pytest.approx(2.0 / 3)
+    assert (row.at["round"].mean, row.at["megabytes"].mean) == (1, 1.5)
+    assert row.at["unseen"].mean == pytest.approx(2.0 / 3)
 
 
 def test_differences_are_taken_seed_by_seed(small: Comparison) -> None:
@@ -69,8 +69,8 @@ def test_one_comparison_needs_no_correction(small: Comparison) -> None:
 def test_the_target_counts_the_seeds_that_reached_it(small: Comparison) -> None:
     # base: only seed 2, in round 1 (its later fall does not matter); other: all seeds in round 1.
     base, other = of(small, "base"), of(small, "other")
-    assert (base.reached, base.rounds_to_target.mean, base.megabytes_to_target.mean) == (1, 1, 1.5)
-    assert (other.reached, other.rounds_to_target.mean) == (3, 1)
+    assert (base.reached, base.to_target["round"].mean, base.to_target["megabytes"].mean) == (1, 1, 1.5)
+    assert (other.reached, other.to_target["round"].mean) == (3, 1)
 
 
 def test_runs_on_other_clients_are_no_pair(tmp_path: Path) -> None:
@@ -94,4 +94,4 @@ def test_the_p_of_every_method_is_corrected_for_all(comparison: Comparison) -> N
 
 def test_a_target_never_reached_has_no_rounds(tmp_path: Path) -> None:
     row = of(read([write_comparison(tmp_path, ["a"], [0, 1], rounds=3, target=0.99)]), "a")
-    assert (row.reached, row.rounds_to_target.mean) == (0, None)
+    assert (row.reached, row.to_target["round"].mean) == (0, None)

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from fedreach.report.analysis.analysis import analyse
+from fedreach.report.analysis.quantities import QUANTITIES, SPENT
 from fedreach.report.analysis.summary import summarize
 from fedreach.report.load import read
 from fedreach.report.render.formats import terminal_table, to_latex, to_markdown
@@ -24,41 +26,41 @@ AWKWARD = r"my_module:50%|A&B\~{x}<b>$1$"
 
 def text_of(comparison: Comparison, width: int) -> str:
     console = Console(width=width, file=io.StringIO(), legacy_windows=False)
-    console.print(terminal_table(comparison, width=width))
+    console.print(terminal_table(analyse(comparison), width=width))
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def cell(comparison: Comparison, method: str, header: str) -> str:
-    table = tabulate(comparison)
+    table = tabulate(analyse(comparison))
     return next(row for row in table.rows if row[0] == method)[table.header.index(header)]
 
 
 def test_cells_are_the_summary_in_per_cent(comparison: Comparison) -> None:
-    row = summarize(comparison)[0]
-    assert cell(comparison, "fedavg", "unseen clients") == f"{100 * row.unseen.mean:.1f} ± {100 * row.unseen.sd:.1f}"
+    unseen = summarize(comparison)[0].at["unseen"]
+    assert cell(comparison, "fedavg", "unseen clients") == f"{100 * unseen.mean:.1f} ± {100 * unseen.sd:.1f}"
     assert cell(comparison, "fedavg", "difference") == "baseline"
     assert cell(comparison, "minimax_gap", "seeds") == "4/5"
 
 
 def test_spread_over_seeds_and_over_clients_are_named(comparison: Comparison, tmp_path: Path) -> None:
     one_seed = read([write_comparison(tmp_path, ["a"], [0], rounds=4)])
-    assert "points [seeds]" in tabulate(comparison).units
-    assert "points [clients]" in tabulate(one_seed).units
-    assert "over seeds (Student t)" in tabulate(comparison).note
-    assert "over clients (bootstrap)" in tabulate(one_seed).note
+    assert "points [seeds]" in tabulate(analyse(comparison)).units
+    assert "points [clients]" in tabulate(analyse(one_seed)).units
+    assert "over seeds (Student t)" in tabulate(analyse(comparison)).note
+    assert "over clients (bootstrap)" in tabulate(analyse(one_seed)).note
     assert "±" not in cell(one_seed, "a", "participants")
 
 
 def test_columns_without_numbers_are_left_out(tmp_path: Path) -> None:
     out = write_comparison(tmp_path, ["a", "b"], [0, 1], rounds=4, held=federation(20, 0), test=False, target=None)
-    header = tabulate(read([out])).header
+    header = tabulate(analyse(read([out]))).header
     assert not {"unseen clients", "test set", "gap"} & set(header)
     assert not any("to" in name.split() for name in header)
     assert "difference" in header
 
 
 def test_a_single_method_has_no_difference_column(tmp_path: Path) -> None:
-    assert "difference" not in tabulate(read([write_comparison(tmp_path, ["a"], [0, 1], rounds=4)])).header
+    assert "difference" not in tabulate(analyse(read([write_comparison(tmp_path, ["a"], [0, 1], rounds=4)]))).header
 
 
 def test_seeds_that_missed_the_target_are_counted(comparison: Comparison) -> None:
@@ -71,7 +73,7 @@ def test_seeds_that_missed_the_target_are_counted(comparison: Comparison) -> Non
 
 
 def test_markdown_has_as_many_cells_in_each_line(tmp_path: Path) -> None:
-    markdown = to_markdown(tabulate(read([write_comparison(tmp_path, ["base", AWKWARD], [0, 1], rounds=4)])))
+    markdown = to_markdown(tabulate(analyse(read([write_comparison(tmp_path, ["base", AWKWARD], [0, 1], rounds=4)]))))
     lines = [line for line in markdown.splitlines() if line.startswith("|")]
     assert len(lines) == 4
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
@@ -79,7 +81,7 @@ def test_markdown_has_as_many_cells_in_each_line(tmp_path: Path) -> None:
 
 
 def test_latex_escapes_what_latex_would_read(tmp_path: Path) -> None:
-    latex = to_latex(tabulate(read([write_comparison(tmp_path, ["base", AWKWARD], [0, 1], rounds=4)])))
+    latex = to_latex(tabulate(analyse(read([write_comparison(tmp_path, ["base", AWKWARD], [0, 1], rounds=4)]))))
     assert r"my\_module:50\%|A\&B\textbackslash{}\textasciitilde{}\{x\}$<$b$>$\$1\$ &" in latex
     rows = latex[latex.index("toprule") :].splitlines()
     assert len({len(re.findall(r"(?<!\\)&", row)) for row in rows if row.endswith(r"\\")}) == 1
@@ -87,8 +89,8 @@ def test_latex_escapes_what_latex_would_read(tmp_path: Path) -> None:
 
 
 def test_csv_holds_the_records_as_plain_numbers(comparison: Comparison) -> None:
-    rows = list(csv.DictReader(io.StringIO(to_csv(comparison))))
-    records = as_records(comparison)
+    rows = list(csv.DictReader(io.StringIO(to_csv(analyse(comparison)))))
+    records = as_records(analyse(comparison))
     assert [row["method"] for row in rows] == list(comparison.methods)
     for row, record in zip(rows, records, strict=True):
         for key, value in record.items():
@@ -97,10 +99,22 @@ def test_csv_holds_the_records_as_plain_numbers(comparison: Comparison) -> None:
 
 
 def test_records_are_strict_json(comparison: Comparison) -> None:
-    records = json.loads(json.dumps(as_records(comparison), allow_nan=False))
+    records = json.loads(json.dumps(as_records(analyse(comparison)), allow_nan=False))
     assert all(math.isfinite(record["unseen_mean"]) for record in records)
     assert records[0]["p"] is None
     assert records[0]["best_round"] <= records[0]["round"]
+
+
+def test_a_declared_quantity_stands_in_summary_table_and_records(tmp_path: Path) -> None:
+    radio = write_comparison(tmp_path, ["a", "b"], [0, 1], rounds=4, radios=("best",))
+    analysis = analyse(read([radio]))
+    table, record = tabulate(analysis), as_records(analysis)[0]
+    assert {quantity.head for quantity in QUANTITIES.values()} <= set(table.header)
+    for name, quantity in QUANTITIES.items():
+        recorded = name if name == "round" else f"{quantity.column if quantity.is_radio else name}_mean"
+        assert record[recorded] == analysis.last[0].at[name].mean is not None
+        assert record[f"best_{recorded}"] == analysis.best[0].at[name].mean
+    assert set(analysis.last[0].to_target) == set(SPENT) <= set(QUANTITIES)
 
 
 @pytest.mark.parametrize("width", [80, 120, 200])

@@ -10,6 +10,7 @@ import pytest
 from fedreach.errors import ConfigError
 from fedreach.report.load import read
 from fedreach.report.render.tensorboard import tag_of, write_events
+from fedreach.report.values import Comparison
 
 from .made_up import write_comparison
 
@@ -19,7 +20,7 @@ def test_event_files_hold_the_rows(tmp_path: Path) -> None:
         warnings.simplefilter("ignore")  # tensorboard's own imports
         accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     out = write_comparison(tmp_path / "runs", ["a"], [0, 1], rounds=6)
-    paths = write_events([out], tmp_path / "events")
+    paths = write_events(read([out]), tmp_path / "events")
     for run, path in zip(read([out]).runs, paths, strict=True):
         events = accumulator.EventAccumulator(str(path))
         events.Reload()
@@ -36,11 +37,13 @@ def test_event_files_hold_the_rows(tmp_path: Path) -> None:
 def test_event_files_are_the_same_bytes_each_time(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     out = write_comparison(tmp_path / "runs", ["a"], [0], rounds=3)
-    one, two = (write_events([out], tmp_path / name)[0] for name in ("one", "two"))
+    one, two = (write_events(read([out]), tmp_path / name)[0] for name in ("one", "two"))
     assert one.read_bytes() == two.read_bytes()
 
 
-def test_without_tensorboard_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_tensorboard_the_extra_is_named(
+    comparison: Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard.compat.proto.event_pb2", None)
     with pytest.raises(ConfigError, match=r"fedreach\[tracking\]"):
-        write_events([tmp_path], tmp_path)
+        write_events(comparison, tmp_path)

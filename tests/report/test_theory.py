@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 
 from fedreach.errors import RunFolderError
 from fedreach.report import as_records, terminal_theory, write_report
+from fedreach.report.analysis.analysis import analyse
+from fedreach.report.analysis.terms import TERMS
 from fedreach.report.analysis.theory import SAMPLED, references, terms
 from fedreach.report.figures import gallery
 from fedreach.report.figures.theory import STRETCHES, stretched, theory, theory_curves
 from fedreach.report.load import read, read_run
-from fedreach.report.render.theory import TERMS, explain, shown, tabulate_theory
+from fedreach.report.render.theory import explain, shown, tabulate_theory
 from fedreach.report.values import Comparison, RoundsTable
 from fedreach.runs.schema import FederationRecord
 from fedreach.theory.csra import divergence_loss
@@ -243,12 +245,12 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
 
 
 def test_every_term_has_a_column_a_panel_and_an_explanation(measured: Comparison) -> None:
-    table, figure = tabulate_theory(measured), theory(measured)
+    table, figure = tabulate_theory(analyse(measured)), theory(analyse(measured))
     assert table is not None
     assert figure is not None
     assert table.header == ("method", *(term.header for term in TERMS))
     assert [axes.get_title(loc="left") for axes in figure.axes] == [term.title for term in TERMS]
-    told = explain(measured)
+    told = explain(analyse(measured))
     assert [heading for heading, _ in told] == [t.heading for t in TERMS if t.heading] + ["Those who never take part"]
     # 35 of 50 clients take part: (1 - 0.7) / 8 = 3.75 %
     assert "With 35 of 50 clients taking part" in told[-1][1]
@@ -256,7 +258,7 @@ def test_every_term_has_a_column_a_panel_and_an_explanation(measured: Comparison
 
 
 def test_a_cell_is_the_mean_over_rounds_and_then_over_seeds(measured: Comparison) -> None:
-    record = as_records(measured)[1]
+    record = as_records(analyse(measured))[1]
     runs = measured.counted("b")
     for name in ("entropy", "left_out", "label_gap", "label_divergence", "label_gap_alone", "disagreement", "wlrc"):
         values = [np.nanmean(run.theory[name]) for run in runs]
@@ -264,7 +266,7 @@ def test_a_cell_is_the_mean_over_rounds_and_then_over_seeds(measured: Comparison
         assert record[f"theory_{name}_sd_over_seeds"] == pytest.approx(np.std(values, ddof=1))
     last = [run.theory["label_gap_so_far"][-1] for run in runs]
     assert record["theory_label_gap_so_far_mean"] == pytest.approx(np.mean(last))
-    table = tabulate_theory(measured)
+    table = tabulate_theory(analyse(measured))
     assert table is not None
     assert table.rows[1][1].startswith(f"{record['theory_entropy_mean']:.2f} ± ")
     assert table.rows[1][3].startswith(f"{100 * record['theory_label_gap_mean']:.1f} ± ")
@@ -272,22 +274,22 @@ def test_a_cell_is_the_mean_over_rounds_and_then_over_seeds(measured: Comparison
 
 def test_a_term_that_was_not_measured_is_not_shown(tmp_path: Path) -> None:
     comparison = read([write_run(tmp_path / "run", rounds=4, held=federation(20, 0))])
-    assert {term.name for term in shown(comparison)} == {t.name for t in TERMS} - {"disagreement", "wlrc"}
-    record = as_records(comparison)[0]
+    assert {term.name for term in shown(analyse(comparison))} == {t.name for t in TERMS} - {"disagreement", "wlrc"}
+    record = as_records(analyse(comparison))[0]
     assert record["theory_wlrc_mean"] is None
     assert record["theory_entropy_mean"] is not None
     assert record["theory_entropy_sd_over_seeds"] is None  # one seed
-    assert "Those who never take part" not in dict(explain(comparison))
+    assert "Those who never take part" not in dict(explain(analyse(comparison)))
 
 
 def test_a_run_without_cohorts_has_no_theory_at_all(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", rounds=4)
     edit_rows(folder, lambda rows: [row.update(cohort=[], weights=[], metrics={}) for row in rows])
     comparison = read([folder])
-    assert tabulate_theory(comparison) is None
-    assert terminal_theory(comparison) is None
-    assert explain(comparison) == ()
-    assert "theory" not in {picture.name for picture in gallery(comparison)}
+    assert tabulate_theory(analyse(comparison)) is None
+    assert terminal_theory(analyse(comparison)) is None
+    assert explain(analyse(comparison)) == ()
+    assert "theory" not in {picture.name for picture in gallery(analyse(comparison))}
     page = write_report([folder], tmp_path / "out", formats=()).page.read_text()
     assert "What the bounds look at" not in page
 
@@ -302,7 +304,7 @@ def test_page_and_tables_tell_the_terms_and_their_sources(measured: Comparison, 
     assert r"\caption{What the bounds look at" in (paths.page.parent / "table.tex").read_text()
     assert "theory_label_gap_mean" in (paths.page.parent / "table.csv").read_text().splitlines()[0]
     assert (paths.page.parent / "figures" / "theory.svg").is_file()
-    rich = terminal_theory(measured)
+    rich = terminal_theory(analyse(measured))
     assert rich is not None
     assert rich.row_count == 2
 

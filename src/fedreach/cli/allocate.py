@@ -13,6 +13,7 @@ import click
 from fedreach.cli import options
 from fedreach.cli.options import InterruptError
 from fedreach.errors import ConfigError
+from fedreach.tables import rich_table
 
 if TYPE_CHECKING:
     from fedreach.planning.plan import Plan
@@ -77,7 +78,7 @@ def allocate(clients: Path, figure: Path | None, out: Path | None, quiet: bool, 
     silent = quiet or as_json or not sys.stderr.isatty()
     try:
         table = clients_of(read_table(clients, COLUMNS))
-        answer = plan(table, question, tell=lambda line: None if silent else click.echo(line, err=True))
+        answer = plan(table, question, progress=lambda line: None if silent else click.echo(line, err=True))
     except KeyboardInterrupt:
         raise InterruptError("Interrupted before there was an answer.") from None
     record = records.record(answer)
@@ -100,7 +101,7 @@ def allocate(clients: Path, figure: Path | None, out: Path | None, quiet: bool, 
         raise InterruptError("Interrupted. What is printed was found before; the rest was left out.")
 
 
-class _Column(NamedTuple):
+class _Shown(NamedTuple):
     name: str  # in `client_rows`
     head: str
     unit: str = ""
@@ -109,15 +110,15 @@ class _Column(NamedTuple):
 
 
 _COLUMNS = (
-    _Column("num_examples", "examples"),
-    _Column("share", "band", "%", 100),
-    _Column("hertz", "CPU", "GHz", 1e-9, 60),
-    _Column("max_hertz", "at most", "GHz", 1e-9, 100),
-    _Column("compute_seconds", "compute", "s"),
-    _Column("upload_seconds", "upload", "s"),
-    _Column("slack_seconds", "slack", "s", 1, 72),
-    _Column("compute_joules", "compute", "J", 1, 100),
-    _Column("upload_joules", "upload", "J", 1, 100),
+    _Shown("num_examples", "examples"),
+    _Shown("share", "band", "%", 100),
+    _Shown("hertz", "CPU", "GHz", 1e-9, 60),
+    _Shown("max_hertz", "at most", "GHz", 1e-9, 100),
+    _Shown("compute_seconds", "compute", "s"),
+    _Shown("upload_seconds", "upload", "s"),
+    _Shown("slack_seconds", "slack", "s", 1, 72),
+    _Shown("compute_joules", "compute", "J", 1, 100),
+    _Shown("upload_joules", "upload", "J", 1, 100),
 )
 
 
@@ -140,24 +141,21 @@ def _counts(plan: Plan) -> list[str]:
 
 
 def _table(plan: Plan, width: int) -> str:
-    from rich import box
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
     from fedreach.planning.records import client_rows
 
     rows = client_rows(plan)
     # The largest shares where there are many; in the order of the file in any case.
     largest = sorted(range(len(rows)), key=lambda j: (-rows[j]["share"], j))[:LISTED]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     shown = [column for column in _COLUMNS if width >= column.from_width]
-    table.add_column("client\n", overflow="fold", min_width=8)
-    for column in shown:
-        table.add_column(Text(f"{column.head}\n{column.unit}"), justify="right", no_wrap=True)
-    for j in sorted(largest):
-        cells = (_number(rows[j][column.name] * column.scale) for column in shown)
-        table.add_row(Text(rows[j]["client"]), *cells)
+    cells = [
+        [rows[j]["client"], *(_number(rows[j][column.name] * column.scale) for column in shown)]
+        for j in sorted(largest)
+    ]
+    header = ["client\n", *(f"{column.head}\n{column.unit}" for column in shown)]
+    table = rich_table(header, cells, whole=True, pad_edge=False)
+    table.columns[0].min_width = 8
     out = StringIO()
     Console(file=out, width=width, highlight=False).print(table)
     more = len(rows) - len(largest)

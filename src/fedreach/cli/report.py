@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from fedreach.cli import options
+
+if TYPE_CHECKING:
+    from fedreach.report import ReportPaths
 
 
 @click.command(
@@ -23,31 +27,32 @@ from fedreach.cli import options
 def report(folders: tuple[Path, ...], out: Path | None, formats: str, tensorboard: bool, as_json: bool) -> None:
     """Make table, figures and page again from the stored rows of comparisons or runs."""
     out = out or folders[0]
-    write(folders, out, options.figure_formats(formats), as_json)
+    written = write(folders, out, options.figure_formats(formats), as_json)
     if tensorboard:
         from fedreach.report.render.tensorboard import write_events
 
-        write_events(folders, out / "report" / "tensorboard")
+        write_events(written.analysis.comparison, out / "report" / "tensorboard")
         click.echo(f"Event files: {out / 'report' / 'tensorboard'}", err=as_json)
 
 
-def write(folders: Sequence[Path], out: Path, formats: tuple[str, ...], as_json: bool) -> None:
-    """Write the report and print its tables, or its numbers for machines."""
+def write(folders: Sequence[Path], out: Path, formats: tuple[str, ...], as_json: bool) -> ReportPaths:
+    """Write the report and print its tables, or its numbers for machines; return what was written."""
     from fedreach.report import as_records, terminal_table, terminal_theory, write_report
 
     written = write_report(folders, out, formats=formats)
-    comparison = written.comparison
+    analysis = written.analysis
     if as_json:
         files = [str(path) for path in (written.page, *written.tables, *written.figures)]
-        click.echo(json.dumps({"methods": as_records(comparison), "page": str(written.page), "files": files}))
-        return
+        click.echo(json.dumps({"methods": as_records(analysis), "page": str(written.page), "files": files}))
+        return written
     from rich.console import Console
 
     console = Console(highlight=False, width=options.width())
-    console.print(terminal_table(comparison, width=console.width))
-    if (theory := terminal_theory(comparison, width=console.width)) is not None:
+    console.print(terminal_table(analysis, width=console.width))
+    if (theory := terminal_theory(analysis, width=console.width)) is not None:
         console.print(theory)
     click.echo(f"\nPage: {written.page}")
     for kind, paths in (("Tables", written.tables), ("Figures", written.figures)):
         if paths:
             click.echo(f"{kind}: {paths[0].parent}/: {', '.join(path.name for path in paths)}")
+    return written

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedreach.cli import options
+from fedreach.tables import rich_table
 
 if TYPE_CHECKING:
     from fedreach.reproduce.decisions import Told
@@ -93,10 +94,8 @@ def reproduce(
 
 def _text(record: Mapping[str, Any], width: int) -> str:
     """Return a record as `reproduce` makes it for the terminal."""
-    from rich import box
     from rich.console import Console
     from rich.padding import Padding
-    from rich.table import Table
     from rich.text import Text
 
     from fedreach.reproduce.record import OPEN, claim_cells, setting, tables
@@ -106,17 +105,10 @@ def _text(record: Mapping[str, Any], width: int) -> str:
     console.print(Text(f"{record['recipe']}: {record['title']}", style="bold"))
     console.print(Text(setting(record)))
     if record["claims"]:
-        table = Table("the paper says", "here", "numbers", box=box.SIMPLE_HEAD)
-        for cells in map(claim_cells, record["claims"]):
-            table.add_row(*map(Text, cells))
-        console.print(table)
+        claims = map(claim_cells, record["claims"])
+        console.print(rich_table(["the paper says", "here", "numbers"], claims, left=3))
     for title, header, rows in tables(record):
-        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-        for i, head in enumerate(header):
-            table.add_column(Text(head), justify="right" if i else "left")
-        for row in rows:
-            table.add_row(*map(Text, row))
-        console.print(table)
+        console.print(rich_table(header, rows, title=title))
     if record["choices"]:
         console.print(OPEN)
     for choice in record["choices"]:

@@ -11,7 +11,7 @@ import numpy as np
 from fedreach.arrays import Bools, Floats
 from fedreach.errors import InfeasibleError
 from fedreach.planning.question import Question
-from fedreach.planning.table import Clients
+from fedreach.planning.table import ClientTable
 from fedreach.theory.divergence import label_divergences
 from fedreach.wireless import channel, cost
 from fedreach.wireless.allocation.problem import AllocationProblem, Solution
@@ -21,7 +21,7 @@ from fedreach.wireless.allocation.search.thresholds import nearest_thresholds
 NOISE_DBM, CARRIER_HERTZ, PATH_LOSS, SMOOTHING, EPOCHS = -174.0, 2.4e9, 2.7, 1.0, 1
 
 
-def problem_of(clients: Clients, question: Question, band: float = 1.0) -> AllocationProblem:
+def problem_of(clients: ClientTable, question: Question, band: float = 1.0) -> AllocationProblem:
     """Return the problem of all clients, ids 0, 1, ... as they stand in the table.
 
     Args:
@@ -43,14 +43,14 @@ def problem_of(clients: Clients, question: Question, band: float = 1.0) -> Alloc
     )
 
 
-def power_watts(clients: Clients) -> Floats:
+def power_watts(clients: ClientTable) -> Floats:
     """Return (K,) transmit powers."""
     have = clients.numbers
     result: Floats = have["power_watts"] if "power_watts" in have else channel.watts(have["power_dbm"])
     return result
 
 
-def rate_elasticity(clients: Clients, question: Question) -> Floats:
+def rate_elasticity(clients: ClientTable, question: Question) -> Floats:
     """Return (K,) by how many per cent a client's rate grows with a per cent more bandwidth.
 
     With R = B log2(1 + s) and s in inverse proportion to B it is (B / R) dR/dB = 1 - s / ((1 + s) ln(1 + s)), below 1;
@@ -63,7 +63,7 @@ def rate_elasticity(clients: Clients, question: Question) -> Floats:
     return result
 
 
-def divergence_of(clients: Clients, question: Question) -> Floats | None:
+def divergence_of(clients: ClientTable, question: Question) -> Floats | None:
     """Return (K,) nats between each client's labels and those of all together; None where nothing tells."""
     if clients.labels is None:
         return clients.numbers.get("divergence")
@@ -71,7 +71,7 @@ def divergence_of(clients: Clients, question: Question) -> Floats | None:
     return label_divergences(clients.labels, smoothing=_or(question.smoothing, SMOOTHING)).round(12)
 
 
-def _upload_seconds(clients: Clients, question: Question, band: float) -> Floats:
+def _upload_seconds(clients: ClientTable, question: Question, band: float) -> Floats:
     have = clients.numbers
     if "upload_seconds" in have:
         return have["upload_seconds"] / band
@@ -85,7 +85,7 @@ def _upload_seconds(clients: Clients, question: Question, band: float) -> Floats
     return seconds
 
 
-def _gain(clients: Clients, question: Question) -> Floats:
+def _gain(clients: ClientTable, question: Question) -> Floats:
     have = clients.numbers
     carrier, exponent = _or(question.carrier_hertz, CARRIER_HERTZ), _or(question.path_loss, PATH_LOSS)
     gain: Floats = channel.path_gain(have["distance_meters"], carrier, exponent) * have.get("fading_gain", 1.0)
@@ -96,7 +96,7 @@ def _noise(question: Question) -> float:
     return float(channel.watts(_or(question.noise_dbm, NOISE_DBM)))
 
 
-def _cycles(clients: Clients, question: Question) -> Floats:
+def _cycles(clients: ClientTable, question: Question) -> Floats:
     have = clients.numbers
     if "cycles" in have:
         return have["cycles"]
@@ -109,14 +109,11 @@ def _or(value: float | None, default: float) -> float:
     return default if value is None else value
 
 
-Tell = Callable[[str], None]
-
-
 @dataclass(frozen=True, eq=False)
 class Plan:
     """An answer, and what would change it; None where that cannot be, or was interrupted."""
 
-    clients: Clients
+    clients: ClientTable
     question: Question
     kept: Bools  # (K,) within max_divergence
     problem: AllocationProblem  # of those kept
@@ -149,13 +146,13 @@ class Plan:
         return float(self.band_price * (allocation.share @ elasticity) / (self.question.bandwidth_hertz / 1e6))
 
 
-def plan(clients: Clients, question: Question, tell: Tell = lambda line: None) -> Plan:
+def plan(clients: ClientTable, question: Question, progress: Callable[[str], None] = lambda line: None) -> Plan:
     """Choose clients, shares and frequencies, to a proven gap.
 
     Args:
         clients: The table.
         question: The options; the time limit is that of each of the three problems.
-        tell: Is told what happens.
+        progress: Called with a sentence on what happens next.
 
     Raises:
         ConfigError: If the options do not fit the table.
@@ -167,7 +164,7 @@ def plan(clients: Clients, question: Question, tell: Tell = lambda line: None) -
     everybody = problem_of(clients, question)
     kept = _kept(clients, question)
     problem = everybody.only(kept)
-    tell(f"{len(problem)} clients may take part; at most {question.time_limit_seconds:g} s ...")
+    progress(f"{len(problem)} clients may take part; at most {question.time_limit_seconds:g} s ...")
 
     def solved(problem: AllocationProblem, min_examples: int) -> Solution:
         return solve(
@@ -177,23 +174,23 @@ def plan(clients: Clients, question: Question, tell: Tell = lambda line: None) -
     try:
         solution = solved(problem, question.min_examples)
     except KeyboardInterrupt:
-        tell("Interrupted: the best that is found without a proof ...")
+        progress("Interrupted: the best that is found without a proof ...")
         solution = solve(problem, question.min_examples, certify=False)
         return Plan(clients, question, kept, problem, solution, None, None, interrupted=True)
     answer = Plan(clients, question, kept, problem, solution, None, None)
     try:
-        tell("Again with 10 % more bandwidth ...")
+        progress("Again with 10 % more bandwidth ...")
         more = problem_of(clients, question, band=1.1).only(kept)
         answer = replace(answer, more_band=solved(more, question.min_examples))
         if int(problem.num_examples.sum()) >= answer.examples_asked:
-            tell("Again with 10 % more examples ...")
+            progress("Again with 10 % more examples ...")
             answer = replace(answer, more_examples=solved(problem, answer.examples_asked))
     except KeyboardInterrupt:
         answer = replace(answer, interrupted=True)
     return answer
 
 
-def _kept(clients: Clients, question: Question) -> Bools:
+def _kept(clients: ClientTable, question: Question) -> Bools:
     """Return (K,) who is within max_divergence; an error where they hold too little."""
     limit = math.inf if question.max_divergence is None else question.max_divergence
     divergence = divergence_of(clients, question) if question.max_divergence is not None else None

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from fedreach.errors import ConfigError
 
 
-class Rule(NamedTuple):
+class OptionRange(NamedTuple):
     """The range of an option, and the columns that it is about (none: all)."""
 
     flag: str
@@ -21,23 +21,23 @@ class Rule(NamedTuple):
 
 
 RADIO = ("distance_meters",)
-RULES = {
-    "min_examples": Rule("--min-examples", 1, 2**40),
-    "bandwidth_hertz": Rule("--bandwidth", 1e4, 1e12, "It is in hertz: write 2e6 for 2 MHz."),
-    "noise_dbm": Rule("--noise-dbm", -300, -50, "It is in dBm a hertz; -174 at room temperature.", RADIO),
-    "carrier_hertz": Rule("--carrier", 1e6, 1e12, "It is in hertz: write 2.4e9 for 2.4 GHz.", RADIO),
-    "path_loss": Rule("--path-loss", 1, 10, "It is the exponent; 2 in free space.", RADIO),
-    "report_bits": Rule("--report-bits", 1, 1e15, "", ("bits_per_second", *RADIO)),
-    "model_parameters": Rule("--model-parameters", 1, 1e13, "", ("bits_per_second", *RADIO)),
-    "bits_per_example": Rule("--bits-per-example", 1, 1e12, "", ("cycles_per_bit",)),
-    "epochs": Rule("--epochs", 1, 1e6, "", ("cycles_per_bit",)),
-    "max_divergence": Rule("--max-divergence", 0, math.inf, "It is in nats.", ("divergence", "label_0")),
-    "smoothing": Rule("--smoothing", 0, 1e9, "", ("label_0",)),
-    "seconds_price": Rule("--seconds-price", 1e-12, 1e12),
-    "joules_price": Rule("--joules-price", 0, 1e12),
-    "capacitance": Rule("--capacitance", 1e-40, 1e-15, "It is in J / (cycle Hz^2), about 1e-27."),
-    "tolerance": Rule("--tolerance", 1e-9, 0.5),
-    "time_limit_seconds": Rule("--time-limit", 1e-3, 1e7),
+RANGES = {
+    "min_examples": OptionRange("--min-examples", 1, 2**40),
+    "bandwidth_hertz": OptionRange("--bandwidth", 1e4, 1e12, "It is in hertz: write 2e6 for 2 MHz."),
+    "noise_dbm": OptionRange("--noise-dbm", -300, -50, "It is in dBm a hertz; -174 at room temperature.", RADIO),
+    "carrier_hertz": OptionRange("--carrier", 1e6, 1e12, "It is in hertz: write 2.4e9 for 2.4 GHz.", RADIO),
+    "path_loss": OptionRange("--path-loss", 1, 10, "It is the exponent; 2 in free space.", RADIO),
+    "report_bits": OptionRange("--report-bits", 1, 1e15, "", ("bits_per_second", *RADIO)),
+    "model_parameters": OptionRange("--model-parameters", 1, 1e13, "", ("bits_per_second", *RADIO)),
+    "bits_per_example": OptionRange("--bits-per-example", 1, 1e12, "", ("cycles_per_bit",)),
+    "epochs": OptionRange("--epochs", 1, 1e6, "", ("cycles_per_bit",)),
+    "max_divergence": OptionRange("--max-divergence", 0, math.inf, "It is in nats.", ("divergence", "label_0")),
+    "smoothing": OptionRange("--smoothing", 0, 1e9, "", ("label_0",)),
+    "seconds_price": OptionRange("--seconds-price", 1e-12, 1e12),
+    "joules_price": OptionRange("--joules-price", 0, 1e12),
+    "capacitance": OptionRange("--capacitance", 1e-40, 1e-15, "It is in J / (cycle Hz^2), about 1e-27."),
+    "tolerance": OptionRange("--tolerance", 1e-9, 0.5),
+    "time_limit_seconds": OptionRange("--time-limit", 1e-3, 1e7),
 }
 
 
@@ -67,7 +67,7 @@ class Question:
     time_limit_seconds: float = 30.0
 
     def __post_init__(self) -> None:
-        for name, rule in RULES.items():
+        for name, rule in RANGES.items():
             value = getattr(self, name)
             if value is not None and not rule.low <= value <= rule.high:
                 limits = f"from {rule.low:g} to {rule.high:g}" if rule.high < math.inf else f"at least {rule.low:g}"
@@ -81,7 +81,7 @@ class Question:
         Raises:
             ConfigError: If the options do not fit these columns.
         """
-        for name, rule in RULES.items():
+        for name, rule in RANGES.items():
             if getattr(self, name) is not None and rule.columns and not any(c in columns for c in rule.columns):
                 wanted = " or ".join(rule.columns)
                 raise ConfigError(f"{rule.flag} has no effect: it is about the column {wanted}, and {where} has none.")
@@ -95,7 +95,7 @@ class Question:
         for column, wanted_ in needs.items():
             for names in wanted_ if column in columns else ():
                 if all(getattr(self, name) is None for name in names):
-                    flags = " or ".join(RULES[name].flag for name in names)
+                    flags = " or ".join(RANGES[name].flag for name in names)
                     raise ConfigError(f"The column {column} needs {flags}.")
 
     @property

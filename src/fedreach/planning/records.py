@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-from io import StringIO
 from typing import Any
 
 from fedreach.planning.plan import Plan
+from fedreach.tables import csv_text
 from fedreach.wireless.allocation.problem import Solution
 
 
@@ -70,11 +69,7 @@ def client_rows(plan: Plan) -> list[dict[str, Any]]:
 
 def to_csv(plan: Plan) -> str:
     """Return the rows of `client_rows` as CSV, numbers with all their digits."""
-    rows, out = client_rows(plan), StringIO(newline="")
-    writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
+    return csv_text(client_rows(plan))
 
 
 def _totals(solution: Solution) -> dict[str, float]:

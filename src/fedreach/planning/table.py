@@ -20,7 +20,7 @@ INF = math.inf
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """What may stand in a column; numbers outside `low` to `high` are taken for a mistake in the unit."""
 
     low: float
@@ -33,18 +33,18 @@ class Column:
 
 
 COLUMNS = {
-    "num_examples": Column(0, 2**40, zero=True, whole=True),
-    "upload_seconds": Column(1e-9, 1e5, "It is the time to send the report over the whole band, in seconds."),
-    "bits_per_second": Column(1e3, 1e13, "It is the rate over the whole band: write 2e7 for 20 Mbit/s."),
-    "distance_meters": Column(1, 1e5, "Write 250 for 0.25 km."),
-    "fading_gain": Column(1e-9, 1e3, "It is the power gain |h|^2, about 1, and not in decibels."),
-    "power_watts": Column(1e-6, 10, "Power in dBm belongs into the column power_dbm: 23 dBm are 0.2 W."),
-    "power_dbm": Column(-30, 60, "Power in watts belongs into the column power_watts.", signed=True),
-    "cycles": Column(1e3, 1e18, "It is the work of all passes over the client's examples: write 2e8.", zero=True),
-    "cycles_per_bit": Column(1e-3, 1e6, zero=True),
-    "max_hertz": Column(1e5, 1e11, "A frequency in gigahertz belongs into the column max_gigahertz."),
-    "max_gigahertz": Column(1e-4, 100, "A frequency in hertz belongs into the column max_hertz."),
-    "divergence": Column(0, INF, zero=True, infinite=True),
+    "num_examples": TableColumn(0, 2**40, zero=True, whole=True),
+    "upload_seconds": TableColumn(1e-9, 1e5, "It is the time to send the report over the whole band, in seconds."),
+    "bits_per_second": TableColumn(1e3, 1e13, "It is the rate over the whole band: write 2e7 for 20 Mbit/s."),
+    "distance_meters": TableColumn(1, 1e5, "Write 250 for 0.25 km."),
+    "fading_gain": TableColumn(1e-9, 1e3, "It is the power gain |h|^2, about 1, and not in decibels."),
+    "power_watts": TableColumn(1e-6, 10, "Power in dBm belongs into the column power_dbm: 23 dBm are 0.2 W."),
+    "power_dbm": TableColumn(-30, 60, "Power in watts belongs into the column power_watts.", signed=True),
+    "cycles": TableColumn(1e3, 1e18, "It is the work of all passes over the client's examples: write 2e8.", zero=True),
+    "cycles_per_bit": TableColumn(1e-3, 1e6, zero=True),
+    "max_hertz": TableColumn(1e5, 1e11, "A frequency in gigahertz belongs into the column max_gigahertz."),
+    "max_gigahertz": TableColumn(1e-4, 100, "A frequency in hertz belongs into the column max_hertz."),
+    "divergence": TableColumn(0, INF, zero=True, infinite=True),
 }
 FORMS = {  # each of these in exactly one form
     "the upload": ("upload_seconds", "bits_per_second", "distance_meters"),
@@ -55,14 +55,14 @@ FORMS = {  # each of these in exactly one form
 LABEL = re.compile(r"label_(0|[1-9]\d{0,5})")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _GROUPED = re.compile(r"[+-]?\d{1,3}(\.\d{3})+")
-_LABELS = Column(0, 2**40, zero=True, whole=True)
+_LABELS = TableColumn(0, 2**40, zero=True, whole=True)
 
 
 @dataclass(frozen=True, eq=False)
-class Clients:
+class ClientTable:
     """A table of K clients as numbers."""
 
-    table: Table
+    table: CsvTable
     names: tuple[str, ...]  # (K,)
     numbers: dict[str, Floats]  # (K,) each, by column
     labels: Ints | None  # (K, c)
@@ -81,7 +81,7 @@ class Clients:
         raise DataError(f"{self.table.path}:{self.table.lines[k]}: client {self.names[k]!r}: {what}")
 
 
-def clients_of(table: Table) -> Clients:
+def clients_of(table: CsvTable) -> ClientTable:
     """Return the table as numbers.
 
     Raises:
@@ -89,7 +89,7 @@ def clients_of(table: Table) -> Clients:
             plausible; it names file, line, client and column.
     """
     _check_columns(table)
-    clients = Clients(table, _names(table), {}, None)
+    clients = ClientTable(table, _names(table), {}, None)
     for name in (name for name in COLUMNS if name in table.cells):
         clients.numbers[name] = _numbers(clients, name, COLUMNS[name])
     count = sum(LABEL.fullmatch(name) is not None for name in table.cells)
@@ -100,10 +100,10 @@ def clients_of(table: Table) -> Clients:
     for k in np.flatnonzero(labels.sum(axis=1) != clients.num_examples)[:1]:
         total, examples = labels[k].sum(), clients.num_examples[k]
         clients.refuse(int(k), f"its labels sum to {total}, but num_examples is {examples}.")
-    return Clients(table, clients.names, clients.numbers, labels)
+    return ClientTable(table, clients.names, clients.numbers, labels)
 
 
-def _check_columns(table: Table) -> None:
+def _check_columns(table: CsvTable) -> None:
     path, have = table.path, set(table.cells)
     known = ["client", *COLUMNS]
     for name in table.cells:
@@ -129,7 +129,7 @@ def _check_columns(table: Table) -> None:
         raise DataError(f"{path} has both divergence and label_0; keep the divergence or the labels.")
 
 
-def _names(table: Table) -> tuple[str, ...]:
+def _names(table: CsvTable) -> tuple[str, ...]:
     names = table.cells.get("client") or tuple(map(str, range(len(table))))
     seen: dict[str, int] = {}
     for name, line in zip(names, table.lines, strict=True):
@@ -141,7 +141,7 @@ def _names(table: Table) -> tuple[str, ...]:
     return names
 
 
-def _numbers(clients: Clients, name: str, column: Column) -> Floats:
+def _numbers(clients: ClientTable, name: str, column: TableColumn) -> Floats:
     values = np.empty(len(clients.names))
     for k, text in enumerate(clients.table.cells[name]):
         said = text if len(text) <= 40 else text[:39] + "…"
@@ -155,7 +155,7 @@ def _numbers(clients: Clients, name: str, column: Column) -> Floats:
     return values
 
 
-def _rule(value: float, column: Column) -> str:
+def _rule(value: float, column: TableColumn) -> str:
     """Return the rule that a number breaks; nothing if it is as it should be."""
     if math.isinf(value) and not column.infinite:
         return "finite"
@@ -185,7 +185,7 @@ DELIMITERS = ",;\t"
 
 
 @dataclass(frozen=True)
-class Table:
+class CsvTable:
     """Text cells, and the lines of the file where they stand."""
 
     path: Path
@@ -196,7 +196,7 @@ class Table:
         return len(self.lines)
 
 
-def read_table(path: Path, known: Iterable[str]) -> Table:
+def read_table(path: Path, known: Iterable[str]) -> CsvTable:
     """Return the table in a CSV file.
 
     Args:
@@ -224,7 +224,7 @@ def read_table(path: Path, known: Iterable[str]) -> Table:
             hint = " Is a decimal comma or a thousands separator in it?" if len(row) > len(header) else ""
             raise DataError(f"{path}:{line}: the line has {len(row)} cells, but there are {len(header)} columns.{hint}")
     cells = {name: tuple(row[j] for _, row in body) for j, name in enumerate(header)}
-    return Table(path, cells, tuple(line for line, _ in body))
+    return CsvTable(path, cells, tuple(line for line, _ in body))
 
 
 def _text(path: Path) -> str:

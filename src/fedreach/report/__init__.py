@@ -3,11 +3,12 @@
 Example::
 
     write_report([Path("out")], Path("out"))         # out/report/index.html, table.*, figures/*
-    rich.print(terminal_table(read([Path("out")])))
+    rich.print(terminal_table(analyse(read([Path("out")]))))
 """
 
 from __future__ import annotations
 
+from fedreach.report.analysis.analysis import Analysis, analyse
 from fedreach.report.analysis.findings import find
 from fedreach.report.figures.partition import partition_heatmap
 from fedreach.report.figures.saving import save
@@ -17,7 +18,9 @@ from fedreach.report.render.records import as_records
 from fedreach.report.write import ReportPaths, write_report
 
 __all__ = [
+    "Analysis",
     "ReportPaths",
+    "analyse",
     "as_records",
     "find",
     "partition_heatmap",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from fedreach.report.analysis.analysis import Analysis, analyse
 from fedreach.report.figures import gallery
 from fedreach.report.figures.saving import FORMATS, check_formats, save
 from fedreach.report.load import no_collection, read
@@ -15,17 +16,16 @@ from fedreach.report.render.page import render
 from fedreach.report.render.records import as_records, to_csv
 from fedreach.report.render.tables import tabulate
 from fedreach.report.render.theory import tabulate_theory
-from fedreach.report.values import Comparison
 
 
 @dataclass(frozen=True)
 class ReportPaths:
-    """The files of a report, and what they were made from: run folders are long to read twice."""
+    """The files of a report, and the numbers that they show: run folders are long to read twice."""
 
     page: Path
     tables: tuple[Path, ...]
     figures: tuple[Path, ...]
-    comparison: Comparison
+    analysis: Analysis
 
 
 @no_collection()
@@ -42,25 +42,25 @@ def write_report(folders: Sequence[Path], out: Path, *, formats: Sequence[str] =
         RunFolderError: If a folder cannot be read.
     """
     check_formats(formats)
-    comparison = read(folders)
+    analysis = analyse(read(folders))
     report = Path(out) / "report"
     (report / "figures").mkdir(parents=True, exist_ok=True)
-    theory = tabulate_theory(comparison)
-    tables = [tabulate(comparison, "last"), tabulate(comparison, "best"), *([theory] if theory else [])]
+    theory = tabulate_theory(analysis)
+    tables = [tabulate(analysis, "last"), tabulate(analysis, "best"), *([theory] if theory else [])]
     texts = {
         "table.md": "\n".join(map(to_markdown, tables)),
-        "table.csv": to_csv(comparison),
+        "table.csv": to_csv(analysis),
         "table.tex": "\n".join(map(to_latex, tables)),
-        "table.json": json.dumps(as_records(comparison), indent=1, ensure_ascii=False) + "\n",
+        "table.json": json.dumps(as_records(analysis), indent=1, ensure_ascii=False) + "\n",
     }
     for name, text in texts.items():
         _write(report / name, text)
-    pictures = gallery(comparison)
+    pictures = gallery(analysis)
     figures = tuple(p for picture in pictures for p in save(picture.figure, report / "figures" / picture.name, formats))
     files = [PurePosixPath(name) for name in texts] + [PurePosixPath("figures", path.name) for path in figures]
     page = report / "index.html"
-    _write(page, render(comparison, pictures, files))
-    return ReportPaths(page, tuple(report / name for name in texts), figures, comparison)
+    _write(page, render(analysis, pictures, files))
+    return ReportPaths(page, tuple(report / name for name in texts), figures, analysis)
 
 
 def _write(path: Path, text: str) -> None:

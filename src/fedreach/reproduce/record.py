@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +14,7 @@ from fedreach.config.sections import Experiment
 from fedreach.reproduce.claims import Verdict
 from fedreach.reproduce.measured import WORDS, Measured, written
 from fedreach.reproduce.recipe import Recipe
+from fedreach.tables import csv_text, markdown_lines
 
 DRAWN = {key: words for key, words in WORDS.items() if key != "swing"}
 """Quantities that a figure has panels of, with their titles."""
@@ -77,15 +76,20 @@ def write(record: Mapping[str, Any], out: Path) -> None:
 
 def to_csv(record: Mapping[str, Any]) -> str:
     """Return the numbers, a line for each method, seed and value."""
-    out, numbers = io.StringIO(), record["numbers"]
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["method", "seed", record["axis"] or "value", *numbers])
-    for method in record["methods"]:
-        for s, seed in enumerate(record["seeds"]):
-            for v, x in enumerate(record["x"]):
-                cells = [numbers[quantity][method][s][v] for quantity in numbers]
-                writer.writerow([method, seed, f"{x:g}", *("" if cell is None else f"{cell:.9g}" for cell in cells)])
-    return out.getvalue()
+    numbers = record["numbers"]
+    return csv_text(
+        [
+            {"method": method, "seed": seed, record["axis"] or "value": f"{x:g}"}
+            | {quantity: _cell(numbers[quantity][method][s][v]) for quantity in numbers}
+            for method in record["methods"]
+            for s, seed in enumerate(record["seeds"])
+            for v, x in enumerate(record["x"])
+        ]
+    )
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None else f"{value:.9g}"
 
 
 def to_markdown(record: Mapping[str, Any]) -> str:
@@ -142,10 +146,8 @@ def _number(quantity: str, over_seeds: Floats) -> str:
 
 
 def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-    return [line(header), line(["---"] * len(header)), *map(line, rows), ""]
+    header, *rows = ([cell.replace("|", "\\|") for cell in cells] for cells in (header, *rows))
+    return [*markdown_lines(header, rows), ""]
 
 
 def _plain(rows: Floats) -> list[list[float | None]]:

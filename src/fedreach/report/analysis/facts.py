@@ -15,7 +15,7 @@ Pairs = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
-class Facts:
+class RunFacts:
     """Everything the page says about how the numbers came about."""
 
     data: Pairs
@@ -23,16 +23,16 @@ class Facts:
     shared: Pairs  # settings that all methods have in common
     own: tuple[tuple[str, Pairs], ...]  # method -> settings in which methods differ
     software: Pairs
-    seconds: tuple[tuple[str, str, str, str], ...]  # method, seconds per round: train, evaluate, decide
+    seconds: tuple[tuple[str, str, str], ...]  # method, seconds per round: train, evaluate
     troubled: tuple[tuple[str, int, str, str, str], ...]  # method, seed, status, last round, error
     runs: tuple[tuple[str, int, str, str], ...]  # method, seed, status, path
 
 
-def gather(comparison: Comparison) -> Facts:
+def gather(comparison: Comparison) -> RunFacts:
     """Return the facts of a comparison; what differs between runs is listed value by value."""
     runs = comparison.runs
     shared, own = _settings(comparison)
-    return Facts(
+    return RunFacts(
         data=_merge(run.partition.dataset for run in runs),
         partition=_partition(runs),
         shared=shared,
@@ -105,11 +105,11 @@ def _partition(runs: tuple[Run, ...]) -> Pairs:
     return tuple(facts.items())
 
 
-def _seconds(comparison: Comparison, method: str) -> tuple[str, str, str, str]:
+def _seconds(comparison: Comparison, method: str) -> tuple[str, str, str]:
     def mean(column: str) -> str:
         found = [run.timing[column] for run in comparison.counted(method) if column in run.timing]
         values = np.concatenate(found) if found else np.zeros(0)
         known = values[np.isfinite(values)]
         return f"{known.mean():.3g}" if len(known) else "-"
 
-    return method, mean("train_seconds"), mean("evaluate_seconds"), mean("decide_seconds")
+    return method, mean("train_seconds"), mean("evaluate_seconds")

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedreach.report.analysis.summary import POPULATION, MethodSummary, primary_of, summarize
-from fedreach.report.analysis.targets import WORDS, leasts, target_sentences
-from fedreach.report.render.tables import interval, p_text, percent, points
+from fedreach.report.analysis.analysis import Analysis
+from fedreach.report.analysis.quantities import POPULATION, QUANTITIES
+from fedreach.report.analysis.summary import MethodSummary, primary_of
+from fedreach.report.analysis.targets import leasts, target_sentences
+from fedreach.report.numbers import interval, p_text, percent, points
 from fedreach.report.values import Comparison
 
 LEVEL = 0.05
@@ -32,13 +34,13 @@ class Findings:
     cards: tuple[Card, ...]
 
 
-def find(comparison: Comparison) -> Findings:
+def find(analysis: Analysis) -> Findings:
     """Return what the comparison shows at the last round.
 
     A method is called better than the baseline only if the paired t test says so after Holm's correction at
     the 5 % level; else the wording says that the seeds cannot tell them apart, or that there are too few.
     """
-    rows = [row for row in summarize(comparison) if primary_of(row, comparison).mean is not None]
+    comparison, rows = analysis.comparison, analysis.judged()
     if not rows:
         return Findings("No run has a result yet", ("Report again after the first evaluated round.",), ())
     best = best_of(comparison, rows)
@@ -61,7 +63,7 @@ def best_of(comparison: Comparison, rows: Sequence[MethodSummary]) -> MethodSumm
 
 
 def _headline(comparison: Comparison, best: MethodSummary, rows: list[MethodSummary]) -> str:
-    where = POPULATION[comparison.primary]
+    where = POPULATION[comparison.primary].words
     value = f"{100 * (primary_of(best, comparison).mean or 0):.1f} %"
     if len(comparison.methods) == 1:
         return f"{best.method} reaches {value} on {where}"
@@ -122,20 +124,20 @@ def _also_above(best: MethodSummary, others: list[MethodSummary]) -> str:
 
 
 def _gap_sentence(best: MethodSummary, rows: list[MethodSummary]) -> str:
-    if best.gap.mean is None:
-        return "No client was kept unseen, so there is no participation gap." if best.unseen.count == 0 else ""
+    if best.at["gap"].mean is None:
+        return "No client was kept unseen, so there is no participation gap." if best.at["unseen"].count == 0 else ""
     limits, over = _gap_limits(best)
-    text = f"Its participation gap is {points(best.gap.mean)} points{interval(*limits)}"
+    text = f"Its participation gap is {points(best.at['gap'].mean)} points{interval(*limits)}"
     text += f", 95 % over {over}" if limits[0] is not None else ""
     if limits[0] is not None and limits[1] is not None and limits[0] <= 0 <= limits[1]:
         text += ", so it may be none"
-    base = next((row for row in rows if row.is_baseline and row is not best and row.gap.mean is not None), None)
-    return text + (f"; {base.method}'s is {points(base.gap.mean or 0)}." if base else ".")
+    base = next((row for row in rows if row.is_baseline and row is not best and row.at["gap"].mean is not None), None)
+    return text + (f"; {base.method}'s is {points(base.at['gap'].mean or 0)}." if base else ".")
 
 
 def _gap_limits(row: MethodSummary) -> tuple[tuple[float | None, float | None], str]:
-    if row.gap.low is not None:
-        return (row.gap.low, row.gap.high), "seeds"
+    if row.at["gap"].low is not None:
+        return (row.at["gap"].low, row.at["gap"].high), "seeds"
     return (row.gap_over_clients or (None, None)), "clients"
 
 
@@ -167,26 +169,27 @@ def _cards(comparison: Comparison, best: MethodSummary, rows: list[MethodSummary
     first = "Best on" if len(comparison.methods) > 1 else "On"
     cards = [
         Card(
-            f"{first} {POPULATION[comparison.primary]}",
+            f"{first} {POPULATION[comparison.primary].words}",
             f"{100 * (accuracy.mean or 0):.1f}",
             "%",
             f"{best.method}, {spread}",
         )
     ]
-    if best.gap.mean is not None:
+    if best.at["gap"].mean is not None:
         limits, over = _gap_limits(best)
         detail = f"{interval(*limits).strip()} 95 % over {over}" if limits[0] is not None else "no interval"
-        cards.append(Card("Its participation gap", points(best.gap.mean), "points", detail))
+        cards.append(Card("Its participation gap", points(best.at["gap"].mean), "points", detail))
     if best.difference.mean is not None:
         tested = f"{_p(best)} corrected" if best.corrected_p is not None else best.difference.note
         value = points(best.difference.mean, sign=True)
         cards.append(Card(f"Against {comparison.baseline}", value, "points", tested))
-    if best.unseen_worst_decile.mean is not None:
-        value = f"{100 * best.unseen_worst_decile.mean:.1f}"
+    if best.at["unseen_worst_decile"].mean is not None:
+        value = f"{100 * best.at['unseen_worst_decile'].mean:.1f}"
         cards.append(Card("Its worst tenth of unseen clients", value, "%", "mean accuracy over them"))
     for least in leasts(rows):
         value, unit = least.text.split(" ")
-        name = WORDS[least.quantity] if len(comparison.methods) == 1 else f"least {WORDS[least.quantity]}"
+        words = QUANTITIES[least.quantity].words
+        name = words if len(comparison.methods) == 1 else f"least {words}"
         label = f"{name.capitalize()} to {100 * (comparison.target_accuracy or 0):g} %"
         cards.append(Card(label, value, unit, " and ".join(least.methods)))
     return tuple(cards)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
+from fedreach.report.analysis.quantities import POPULATION, QUANTITIES, SPENT, Quantity
 from fedreach.report.analysis.statistics import Paired, Spread, holm, paired, spread
 from fedreach.report.values import Comparison, Run
 
 When = Literal["last", "best"]
-POPULATION = {
-    "unseen_accuracy": "unseen clients",
-    "test_accuracy": "the test set",
-    "id_accuracy": "participants' held-out data",
-}
 
 
 @dataclass(frozen=True)
@@ -26,22 +23,10 @@ class MethodSummary:
     is_baseline: bool
     seeds: int  # runs the numbers are from
     seeds_planned: int
-    round: Spread
-    participants: Spread
-    unseen: Spread
-    test: Spread
-    gap: Spread
+    at: Mapping[str, Spread]  # each of `QUANTITIES`
     gap_over_clients: tuple[float, float] | None  # 95 % bootstrap over clients, limits averaged over seeds
-    participants_worst_decile: Spread
-    unseen_worst_decile: Spread
-    megabytes: Spread  # 10^6 bytes, down and up, probes included
-    seconds: Spread  # simulated, of all rounds so far, probes included; not measured without radio, as joules
-    joules: Spread
     reached: int  # seeds that reached the target accuracy
-    rounds_to_target: Spread  # over the seeds that reached it
-    megabytes_to_target: Spread
-    seconds_to_target: Spread
-    joules_to_target: Spread
+    to_target: Mapping[str, Spread]  # each of `SPENT`, over the seeds that reached it
     difference: Paired  # primary accuracy minus the baseline's, seed by seed
     corrected_p: float | None  # Holm, over the methods compared with the baseline
 
@@ -62,44 +47,31 @@ def summarize(comparison: Comparison, when: When = "last") -> tuple[MethodSummar
 def _summarize_method(comparison: Comparison, method: str, when: When) -> MethodSummary:
     runs = comparison.counted(method)
     planned = sum(run.method == method for run in comparison.runs) + sum(m == method for m, _ in comparison.absent)
-
-    def at(name: str) -> Spread:
-        return spread([run.column(name)[row_of(run, when)] for run in runs])
-
+    rows = [(run, row_of(run, when)) for run in runs]
     hits = [(run, hit) for run in runs if (hit := target_row(run, comparison)) is not None]
-    limits = [[run.column(f"participation_gap_{side}")[row_of(run, when)] for side in ("low", "high")] for run in runs]
-    over_clients = np.mean(limits, axis=0) if limits else np.full(2, np.nan)
+    limits = [[run.column(f"participation_gap_{side}")[row] for side in ("low", "high")] for run, row in rows]
+    low, high = np.mean(limits, axis=0) if limits else (np.nan, np.nan)
     return MethodSummary(
         method=method,
         is_baseline=method == comparison.baseline,
         seeds=len(runs),
         seeds_planned=planned,
-        round=at("round"),
-        participants=at("id_accuracy"),
-        unseen=at("unseen_accuracy"),
-        test=at("test_accuracy"),
-        gap=at("participation_gap"),
-        gap_over_clients=(
-            (float(over_clients[0]), float(over_clients[1])) if np.isfinite(over_clients).all() else None
-        ),
-        participants_worst_decile=at("id_accuracy_worst_decile"),
-        unseen_worst_decile=at("unseen_accuracy_worst_decile"),
-        megabytes=spread([run.column("bytes_total")[row_of(run, when)] / 1e6 for run in runs]),
-        seconds=at("seconds_total"),
-        joules=at("joules_total"),
+        at={name: _spread(rows, quantity) for name, quantity in QUANTITIES.items()},
+        gap_over_clients=(float(low), float(high)) if np.isfinite([low, high]).all() else None,
         reached=len(hits),
-        rounds_to_target=spread([run.rounds["round"][hit] for run, hit in hits]),
-        megabytes_to_target=spread([run.column("bytes_total")[hit] / 1e6 for run, hit in hits]),
-        seconds_to_target=spread([run.column("seconds_total")[hit] for run, hit in hits]),
-        joules_to_target=spread([run.column("joules_total")[hit] for run, hit in hits]),
+        to_target={name: _spread(hits, QUANTITIES[name]) for name in SPENT},
         difference=_difference(comparison, method, when),
         corrected_p=None,
     )
 
 
+def _spread(rows: list[tuple[Run, int]], quantity: Quantity) -> Spread:
+    return spread([run.column(quantity.column)[row] / quantity.scale for run, row in rows])
+
+
 def primary_of(row: MethodSummary, comparison: Comparison) -> Spread:
     """Return the accuracy that methods are judged by."""
-    return {"unseen_accuracy": row.unseen, "test_accuracy": row.test}.get(comparison.primary, row.participants)
+    return row.at[POPULATION[comparison.primary].name]
 
 
 def row_of(run: Run, when: When) -> int:

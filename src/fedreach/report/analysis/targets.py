@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedreach.report.analysis.summary import POPULATION, MethodSummary, target_row
-from fedreach.report.render.units import told
+from fedreach.report.analysis.quantities import POPULATION, QUANTITIES, RADIO
+from fedreach.report.analysis.summary import MethodSummary, target_row
+from fedreach.report.numbers import with_unit
 from fedreach.report.values import Comparison
 
-WORDS = {"seconds": "simulated time", "joules": "energy"}
 SAME = 1e-9  # relative difference up to which two sums over the same rounds are one number
-COST: dict[str, Callable[[MethodSummary], float | None]] = {
-    "seconds": lambda row: row.seconds_to_target.mean,
-    "joules": lambda row: row.joules_to_target.mean,
-}
 
 
 @dataclass(frozen=True)
@@ -30,14 +26,15 @@ class Least:
     @property
     def text(self) -> str:
         """The value with its unit."""
-        return told(self.quantity, self.value)
+        return with_unit(self.quantity, self.value)
 
 
 def leasts(rows: Sequence[MethodSummary]) -> list[Least]:
     """Return who needs the least seconds and who the least joules; empty if no method has all its seeds there."""
     found = []
-    for quantity, of in COST.items():
-        costs = [(cost, row) for row in rows if row.reached == row.seeds and (cost := of(row)) is not None]
+    for quantity in (each.name for each in RADIO):
+        means = [(row.to_target[quantity].mean, row) for row in rows if row.reached == row.seeds]
+        costs = [(cost, row) for cost, row in means if cost is not None]
         if costs:
             least = min(cost for cost, _ in costs)
             tied = tuple(row.method for cost, row in costs if cost <= least * (1 + SAME))
@@ -49,10 +46,10 @@ def leasts(rows: Sequence[MethodSummary]) -> list[Least]:
 
 def target_sentences(comparison: Comparison, rows: Sequence[MethodSummary]) -> list[str]:
     """Return what it takes to reach the target; nothing without radio or target. `rows` must all have a result."""
-    rows = [row for row in rows if row.seconds.mean is not None]
+    rows = [row for row in rows if row.at["seconds"].mean is not None]
     if not rows or comparison.target_accuracy is None:
         return []
-    goal = f"{100 * comparison.target_accuracy:g} % on {POPULATION[comparison.primary]}"
+    goal = f"{100 * comparison.target_accuracy:g} % on {POPULATION[comparison.primary].words}"
     if len(comparison.methods) == 1:
         return [_alone(rows[0], goal)]
     if not any(row.reached for row in rows):
@@ -68,16 +65,17 @@ def target_sentences(comparison: Comparison, rows: Sequence[MethodSummary]) -> l
         return [f"{only} The others are not ranked, {reason}."]
     ending = "Means over seeds, not tested." if max(row.seeds for row in rows) > 1 else "One seed, not tested."
     ending += f" Not ranked, {reason}." if missed else ""
-    told_once = (_sentence(comparison, least, place) for least, place in zip(found, (goal, "it"), strict=False))
-    return [" ".join([*told_once, ending])]
+    sentences = (_sentence(comparison, least, place) for least, place in zip(found, (goal, "it"), strict=False))
+    return [" ".join([*sentences, ending])]
 
 
 def _alone(row: MethodSummary, goal: str) -> str:
-    time, energy = row.seconds_to_target.mean, row.joules_to_target.mean
+    time, energy = row.to_target["seconds"].mean, row.to_target["joules"].mean
     if time is None or energy is None:
         return f"It does not reach {goal}" + (" in any seed." if row.seeds > 1 else ".")
     seeds = "" if row.seeds == 1 else f", mean over the {_count(row)} seeds that got there"
-    return f"It reaches {goal} in {told('seconds', time)} of simulated time, with {told('joules', energy)}{seeds}."
+    spent = f"{with_unit('seconds', time)} of simulated time, with {with_unit('joules', energy)}"
+    return f"It reaches {goal} in {spent}{seeds}."
 
 
 def _count(row: MethodSummary) -> str:
@@ -86,13 +84,13 @@ def _count(row: MethodSummary) -> str:
 
 def _sentence(comparison: Comparison, least: Least, goal: str) -> str:
     verb = "takes" if len(least.methods) == 1 else "take"
-    text = f"{' and '.join(least.methods)} {verb} the least {WORDS[least.quantity]} to {goal}, {least.text}"
+    text = f"{' and '.join(least.methods)} {verb} the least {QUANTITIES[least.quantity].words} to {goal}, {least.text}"
     if least.next is None:
         return f"{text}."
-    pairs = _pairs(comparison, least.methods[0], least.next.method, f"{least.quantity}_total")
+    pairs = _pairs(comparison, least.methods[0], least.next.method, QUANTITIES[least.quantity].column)
     more = sum(one < other for one, other in pairs)
     seeds = f", more in {more} of {len(pairs)} shared seeds" if len(pairs) > 1 else ""
-    return f"{text}; next comes {least.next.method} with {told(least.quantity, least.next_value)}{seeds}."
+    return f"{text}; next comes {least.next.method} with {with_unit(least.quantity, least.next_value)}{seeds}."
 
 
 def _pairs(comparison: Comparison, one: str, other: str, column: str) -> list[tuple[float, float]]:

@@ -57,28 +57,30 @@ def terms(partition: FederationRecord, replies: RoundsTable, rounds: Floats, pat
     def total(values: Floats) -> Floats:
         return np.asarray(np.bincount(row, values, minlength=len(rounds)), np.float64)
 
-    told = np.abs(total(weight) - 1) < WHOLE
+    single = np.abs(total(weight) - 1) < WHOLE
 
     def mean(values: Floats) -> Floats:
-        return np.where(told, total(weight * values), np.nan)
+        return np.where(single, total(weight * values), np.nan)
 
     found: dict[str, Floats] = {}
     if shares.shape[1]:  # where clients did not tell their labels, nothing can be said of them
         mixture = np.stack([mean(share[client]) for share in shares.T], axis=1)  # (t, c)
-        until = np.cumsum(np.where(told[:, None], mixture, 0), axis=0) / np.maximum(np.cumsum(told), 1)[:, None]
+        until = np.cumsum(np.where(single[:, None], mixture, 0), axis=0) / np.maximum(np.cumsum(single), 1)[:, None]
         found |= {
             "entropy": mean(label_entropy(partition.label_counts)[client]),
-            "left_out": _left_out(shares, partition.participants, client, row, told),
+            "left_out": _left_out(shares, partition.participants, client, row, single),
             "label_gap": _distance(mixture, whole),
-            "label_divergence": np.where(told, kl_divergence(np.where(told[:, None], mixture, whole), whole), np.nan),
-            "label_gap_so_far": np.where(told, _distance(until, whole), np.nan),
+            "label_divergence": np.where(
+                single, kl_divergence(np.where(single[:, None], mixture, whole), whole), np.nan
+            ),
+            "label_gap_so_far": np.where(single, _distance(until, whole), np.nan),
             "label_gap_alone": mean(_distance(shares, whole)[client]),
         }
     if "disagreement" in replies.metrics:
         found["disagreement"] = mean(replies.metrics["disagreement"])
     if "wlrc" in replies.metrics:
         count = np.maximum(total(np.ones(len(row))), 1)
-        found["wlrc"] = np.where(told, total(replies.metrics["wlrc"]) / count, np.nan)
+        found["wlrc"] = np.where(single, total(replies.metrics["wlrc"]) / count, np.nan)
     return found
 
 
@@ -115,9 +117,9 @@ def _distance(p: Floats, q: Floats) -> Floats:
     return distance
 
 
-def _left_out(shares: Floats, participants: Ints, client: Ints, row: Ints, told: Bools) -> Floats:
-    found = np.full(len(told), np.nan)
-    known = np.flatnonzero(told)
+def _left_out(shares: Floats, participants: Ints, client: Ints, row: Ints, single: Bools) -> Floats:
+    found = np.full(len(single), np.nan)
+    known = np.flatnonzero(single)
     if len(known) == 0:
         return found
     sampled = known[np.unique(np.linspace(0, len(known) - 1, SAMPLED).round().astype(int))]

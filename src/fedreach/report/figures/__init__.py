@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedreach.report.analysis.summary import POPULATION, primary_of, summarize
+from fedreach.report.analysis.analysis import Analysis
+from fedreach.report.analysis.quantities import POPULATION
+from fedreach.report.analysis.summary import primary_of
 from fedreach.report.figures import clients, curves, effects
 from fedreach.report.figures.partition import partition_heatmap
 from fedreach.report.figures.round_time import round_times
 from fedreach.report.figures.spending import accuracy_against, spending
 from fedreach.report.figures.theory import theory
-from fedreach.report.render.tables import percent, points
-from fedreach.report.render.units import told
-from fedreach.report.values import Comparison
+from fedreach.report.numbers import percent, points, with_unit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,15 +32,16 @@ class Picture:
     figure: Figure
 
 
-def gallery(comparison: Comparison) -> list[Picture]:
+def gallery(analysis: Analysis) -> list[Picture]:
     """Draw every figure that the comparison has data for, in the order a reader wants them."""
+    comparison = analysis.comparison
     if not comparison.all_counted:
         return []
-    where = POPULATION[comparison.primary]
+    where = POPULATION[comparison.primary].words
     several = any(len(comparison.counted(method)) > 1 for method in comparison.methods)
     band = "Bands: ± sd over seeds." if several else "Bands: 95 % bootstrap interval over clients."
     first = comparison.all_counted[0].partition
-    final = _final(comparison)
+    final = _final(analysis)
     drawn = [
         (
             "differences",
@@ -48,7 +49,7 @@ def gallery(comparison: Comparison) -> list[Picture]:
             f"Difference on {where} at the last round, seed by seed. Bars: 95 % t interval over seeds, not corrected "
             "for the number of methods; the corrected p is in the table. A bar across 0 shows no clear difference.",
             "Each method's difference to the baseline, as in the table's column `difference`.",
-            effects.differences(comparison),
+            effects.differences(analysis),
         ),
         (
             "accuracy",
@@ -61,7 +62,7 @@ def gallery(comparison: Comparison) -> list[Picture]:
             "gap",
             "The participation gap",
             f"Participants' held-out accuracy minus that of unseen clients, of the same model. {band}",
-            "One line per method over the rounds. At the end: " + _gaps(comparison),
+            "One line per method over the rounds. At the end: " + _gaps(analysis),
             curves.gap(comparison),
         ),
         (
@@ -80,7 +81,7 @@ def gallery(comparison: Comparison) -> list[Picture]:
             "Accuracy against megabytes sent, one line per method. " + final,
             curves.cost(comparison),
         ),
-        *_of_radio(comparison, band, final),
+        *_of_radio(analysis, band, final),
         (
             "chosen",
             "Who was chosen",
@@ -102,7 +103,7 @@ def gallery(comparison: Comparison) -> list[Picture]:
             "participants, each counting the same (entropy) or by examples (gap). What each term means is told below.",
             "One panel per term of the papers' bounds, one line per method over the rounds; the means are in the table "
             "of that name.",
-            theory(comparison),
+            theory(analysis),
         ),
         (
             "partition",
@@ -118,7 +119,8 @@ def gallery(comparison: Comparison) -> list[Picture]:
     return [Picture(name, title, caption, words, figure) for name, title, caption, words, figure in drawn if figure]
 
 
-def _of_radio(comparison: Comparison, band: str, final: str) -> list[tuple[str, str, str, str, Figure | None]]:
+def _of_radio(analysis: Analysis, band: str, final: str) -> list[tuple[str, str, str, str, Figure | None]]:
+    comparison = analysis.comparison
     if not comparison.radio:
         return []
     means = f"Both are means over seeds at the same round. {band} " if "seeds" in band else f"{band} "
@@ -143,7 +145,7 @@ def _of_radio(comparison: Comparison, band: str, final: str) -> list[tuple[str, 
             "Time and energy over the rounds",
             "Simulated, of all rounds so far, probes included."
             + (" Bands: ± sd over seeds." if "seeds" in band else ""),
-            "One line per method over the rounds, for time and for energy. In total: " + _totals(comparison),
+            "One line per method over the rounds, for time and for energy. In total: " + _totals(analysis),
             spending(comparison),
         ),
         (
@@ -157,18 +159,22 @@ def _of_radio(comparison: Comparison, band: str, final: str) -> list[tuple[str, 
     ]
 
 
-def _totals(comparison: Comparison) -> str:
-    rows = [(row.method, row.seconds.mean, row.joules.mean) for row in summarize(comparison)]
-    parts = [f"{m} {told('seconds', s)} and {told('joules', j)}" for m, s, j in rows if s is not None and j is not None]
+def _totals(analysis: Analysis) -> str:
+    spent = ((row.method, row.at["seconds"].mean, row.at["joules"].mean) for row in analysis.last)
+    parts = [
+        f"{method} {with_unit('seconds', seconds)} and {with_unit('joules', joules)}"
+        for method, seconds, joules in spent
+        if seconds is not None and joules is not None
+    ]
     return ", ".join(parts) + "."
 
 
-def _final(comparison: Comparison) -> str:
-    rows = summarize(comparison)
-    parts = [f"{row.method} {percent(primary_of(row, comparison))} %" for row in rows if row.seeds]
-    return f"At the last round on {POPULATION[comparison.primary]}: {', '.join(parts)}."
+def _final(analysis: Analysis) -> str:
+    comparison = analysis.comparison
+    parts = [f"{row.method} {percent(primary_of(row, comparison))} %" for row in analysis.last if row.seeds]
+    return f"At the last round on {POPULATION[comparison.primary].words}: {', '.join(parts)}."
 
 
-def _gaps(comparison: Comparison) -> str:
-    rows = [row for row in summarize(comparison) if row.gap.mean is not None]
-    return ", ".join(f"{row.method} {points(row.gap.mean or 0.0)} points" for row in rows) + "."
+def _gaps(analysis: Analysis) -> str:
+    gaps = ((row.method, row.at["gap"].mean) for row in analysis.last)
+    return ", ".join(f"{method} {points(gap)} points" for method, gap in gaps if gap is not None) + "."

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedreach.arrays import Floats
 from fedreach.report.figures.style import GRID, INK, METHOD, in_percent, new_figure, short, styled
+from fedreach.report.numbers import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,17 +65,13 @@ def allocation(clients: Sequence[Mapping[str, Any]], seconds: float) -> Figure:
     else:
         when.set_ylabel("clients, the largest share first")
     handles = [Patch(color=COMPUTE), Patch(color=UPLOAD), Patch(color=GRID), _deadline()]
-    names = ["compute", "upload", "at most", f"deadline, {_number(seconds)} s"]
+    names = ["compute", "upload", "at most", f"deadline, {number(seconds)} s"]
     figure.legend(handles, names, loc="outside upper left", ncols=4, handlelength=1.2, columnspacing=0.9)
     return figure
 
 
 def _column(rows: Sequence[Mapping[str, Any]], name: str) -> Floats:
     return np.array([row[name] for row in rows], dtype=np.float64)
-
-
-def _number(value: float) -> str:
-    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
 def _bars(axes: Axes, length: Floats, start: Floats, colour: str) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedreach.report.analysis.summary import POPULATION, target_row
+from fedreach.report.analysis.quantities import POPULATION
+from fedreach.report.analysis.summary import target_row
 from fedreach.report.figures.style import INK, MUTED, Legend, in_percent, look, new_figure, styled, tag
 from fedreach.report.values import Comparison, Floats, Run
 
@@ -73,7 +74,7 @@ def accuracy(comparison: Comparison) -> Figure:
     for axes, column in zip(panels, columns, strict=True):
         for j, made in drawn[column].items():
             draw(axes, j, made.rounds, made, len(legend.names))
-        axes.set_title(f"Accuracy on {POPULATION[column]}, %")
+        axes.set_title(f"Accuracy on {POPULATION[column].words}, %")
         in_percent(axes)
     panels[-1].set_xlabel("round")
     leave_out_the_start(panels[-1], [made for by_method in drawn.values() for made in by_method.values()])
@@ -111,7 +112,7 @@ def cost(comparison: Comparison) -> Figure:
     for j, made in drawn.items():
         draw(axes, j, made.megabytes, made, len(legend.names))
         ring(axes, j, comparison, "bytes_total", 1e6)
-    axes.set_title(f"Accuracy on {POPULATION[comparison.primary]}, %")
+    axes.set_title(f"Accuracy on {POPULATION[comparison.primary].words}, %")
     axes.set_xlabel("MB sent so far, down + up, probes included")
     axes.set_xlim(left=0)
     leave_out_the_start(axes, list(drawn.values()))

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fedreach.report.analysis.summary import summarize
+from fedreach.report.analysis.analysis import Analysis
+from fedreach.report.analysis.quantities import POPULATION
 from fedreach.report.figures.style import INK, MUTED, in_percent, look, new_figure, short, styled, tag
-from fedreach.report.values import Comparison
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SHORT = {"unseen_accuracy": "unseen clients", "test_accuracy": "the test set", "id_accuracy": "participants"}
-
 
 @styled
-def differences(comparison: Comparison) -> Figure | None:
+def differences(analysis: Analysis) -> Figure | None:
     """Draw each method's difference to the baseline with its 95 % interval over seeds; None if there is none."""
-    rows = [(j, row) for j, row in enumerate(summarize(comparison)) if row.difference.mean is not None]
+    comparison = analysis.comparison
+    rows = [(j, row) for j, row in enumerate(analysis.last) if row.difference.mean is not None]
     if not rows:
         return None
     figure = new_figure(0.85 + max(0.36 * len(rows), 0.8))
@@ -36,7 +35,8 @@ def differences(comparison: Comparison) -> Figure | None:
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.grid(axis="y", visible=False)
     axes.tick_params(axis="y", length=0, labelcolor=MUTED)
-    axes.set_title(f"Difference on {SHORT[comparison.primary]}")
+    where = POPULATION[comparison.primary].words.removesuffix("' held-out data")
+    axes.set_title(f"Difference on {where}")
     axes.set_xlabel(f"percentage points above {short(comparison.baseline, 14)}")
     in_percent(axes, "x")
     return figure

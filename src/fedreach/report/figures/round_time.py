@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedreach.report.figures.style import MUTED, colour, in_percent, new_figure, short, styled, tag
-from fedreach.report.render.units import number, unit_of
+from fedreach.report.numbers import number, unit_of
 from fedreach.report.values import Comparison, Run
 
 if TYPE_CHECKING:
@@ -73,14 +73,14 @@ def round_times(comparison: Comparison) -> Figure | None:
     """Draw the parts of each method's mean round as shares of its time; None if no run had a radio."""
     from matplotlib.patches import Patch
 
-    told = {j: made for j, m in enumerate(comparison.methods) if (made := round_time(comparison.counted(m)))}
-    if not told:
+    means = {j: made for j, m in enumerate(comparison.methods) if (made := round_time(comparison.counted(m)))}
+    if not means:
         return None
-    figure = new_figure(1.0 + 0.36 * max(len(told), 2))
+    figure = new_figure(1.0 + 0.36 * max(len(means), 2))
     axes = figure.subplots()
-    seconds = unit_of("seconds", [made.seconds for made in told.values()])
-    joules = unit_of("joules", [made.joules for made in told.values()])
-    for place, (j, made) in enumerate(told.items()):
+    seconds = unit_of("seconds", [made.seconds for made in means.values()])
+    joules = unit_of("joules", [made.joules for made in means.values()])
+    for place, (j, made) in enumerate(means.items()):
         left = 0.0
         for name, fill in FILLS.items():
             share = made.share(name)
@@ -98,9 +98,9 @@ def round_times(comparison: Comparison) -> Figure | None:
             fontsize=8,
             color=MUTED,
         )
-    shown = [name for name in FILLS if any(made.share(name) > 0 for made in told.values())]
-    axes.set_yticks(range(len(told)), [short(comparison.methods[j], 20) for j in told])
-    axes.set_ylim(len(told) - 0.5, -0.5)
+    shown = [name for name in FILLS if any(made.share(name) > 0 for made in means.values())]
+    axes.set_yticks(range(len(means)), [short(comparison.methods[j], 20) for j in means])
+    axes.set_ylim(len(means) - 0.5, -0.5)
     axes.set_xlim(0, 1)
     axes.grid(axis="y", visible=False)
     axes.tick_params(axis="y", length=0, labelcolor=MUTED)

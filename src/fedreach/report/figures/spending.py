@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedreach.arrays import Bools
-from fedreach.report.analysis.summary import POPULATION
+from fedreach.report.analysis.quantities import POPULATION, QUANTITIES, RADIO
 from fedreach.report.figures.curves import Curve, at, curves, draw, leave_out_the_start, ring, target_line
 from fedreach.report.figures.style import Legend, in_percent, new_figure, styled
-from fedreach.report.render.units import Unit, number, unit_of
+from fedreach.report.numbers import Unit, number, unit_of
 from fedreach.report.values import Comparison, Floats, Run
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 FAR = 10.0  # methods whose ends differ by more share a logarithmic axis: a linear one would press the cheap ones flat
 POINTS = 200  # of a line over the rounds
-WORDS = {"seconds": "simulated time", "joules": "energy"}
 
 
 @styled
@@ -48,11 +47,11 @@ def accuracy_against(comparison: Comparison, quantity: str) -> Figure | None:
         for j, x in spent[column].items():
             shown = x > 0 if far else x >= 0
             draw(axes, j, x[shown] / unit.size, _cut(drawn[column][j], shown), len(legend.names))
-        axes.set_title(f"Accuracy on {POPULATION[column]}, %")
+        axes.set_title(f"Accuracy on {POPULATION[column].words}, %")
         in_percent(axes)
     for j in spent[comparison.primary]:
-        ring(panels[-1], j, comparison, f"{quantity}_total", unit.size)
-    panels[-1].set_xlabel(f"{WORDS[quantity]} so far, {unit.name}, probes included")
+        ring(panels[-1], j, comparison, QUANTITIES[quantity].column, unit.size)
+    panels[-1].set_xlabel(f"{QUANTITIES[quantity].words} so far, {unit.name}, probes included")
     leave_out_the_start(panels[-1], [drawn[column][j] for column in columns for j in spent[column]])
     starts = [_start(panels[-1], drawn[column][j], x) for column in columns for j, x in spent[column].items()]
     panels[-1].set_xlim(left=0.7 * min(starts) / unit.size if far else 0)
@@ -65,7 +64,7 @@ def accuracy_against(comparison: Comparison, quantity: str) -> Figure | None:
 @styled
 def spending(comparison: Comparison) -> Figure | None:
     """Draw simulated time and energy so far over the rounds, a panel each; None if no run had a radio."""
-    drawn = {quantity: _totals(comparison, f"{quantity}_total") for quantity in WORDS}
+    drawn = {quantity: _totals(comparison, quantity.column) for quantity in RADIO}
     drawn = {quantity: by_method for quantity, by_method in drawn.items() if by_method}
     if not drawn:
         return None
@@ -74,7 +73,7 @@ def spending(comparison: Comparison) -> Figure | None:
     panels = figure.subplots(len(drawn), 1, sharex=True, squeeze=False)[:, 0]
     for axes, (quantity, by_method) in zip(panels, drawn.items(), strict=True):
         ends = [made.mean[-1] for made in by_method.values()]
-        unit, far = unit_of(quantity, ends), _far(ends)
+        unit, far = unit_of(quantity.name, ends), _far(ends)
         if far:
             axes.set_yscale("log")
         for j, made in by_method.items():
@@ -82,7 +81,7 @@ def spending(comparison: Comparison) -> Figure | None:
             if far:  # a band may reach below 0, which such an axis does not have
                 shown = replace(shown, low=np.maximum(shown.low, shown.mean / FAR))
             draw(axes, j, shown.rounds, shown, len(legend.names))
-        axes.set_title(f"{WORDS[quantity].capitalize()} so far, {unit.name}")
+        axes.set_title(f"{quantity.words.capitalize()} so far, {unit.name}")
         if not far:
             axes.set_ylim(bottom=0)
         _plain_numbers(axes, "y", far=far)
@@ -95,7 +94,7 @@ def _spent(comparison: Comparison, drawn: Mapping[int, Curve], quantity: str) ->
     """Return what each method had spent, mean over seeds, at the rounds of its curve; not of those without radio."""
     spent = {}
     for j, made in drawn.items():
-        x = at(comparison.counted(comparison.methods[j]), made.rounds, f"{quantity}_total").mean(0)
+        x = at(comparison.counted(comparison.methods[j]), made.rounds, QUANTITIES[quantity].column).mean(0)
         if np.isfinite(x).all() and x[-1] > 0:
             spent[j] = x
     return spent

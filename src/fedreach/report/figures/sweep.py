@@ -10,7 +10,7 @@ import numpy as np
 from fedreach.report.figures.curves import Curve, draw, id_of
 from fedreach.report.figures.spending import FAR
 from fedreach.report.figures.style import Legend, in_percent, look, new_figure, styled, tag
-from fedreach.report.render.units import number
+from fedreach.report.numbers import number
 from fedreach.report.values import Floats
 
 if TYPE_CHECKING:

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedreach.report.analysis.analysis import Analysis
+from fedreach.report.analysis.terms import Term
+from fedreach.report.analysis.theory import References
 from fedreach.report.figures.curves import Curve, draw
 from fedreach.report.figures.style import MUTED, Legend, in_percent, new_figure, styled
-from fedreach.report.render.theory import Term, references_of, shown
+from fedreach.report.render.theory import shown
 from fedreach.report.values import Comparison, Floats, Run
 
 if TYPE_CHECKING:
@@ -20,9 +23,9 @@ STRETCHES = 30  # points of a curve: cohorts change from round to round, and sin
 
 
 @styled
-def theory(comparison: Comparison) -> Figure | None:
+def theory(analysis: Analysis) -> Figure | None:
     """Draw the terms, a panel each; None if no run has any."""
-    terms = shown(comparison)
+    comparison, terms = analysis.comparison, shown(analysis)
     if not terms:
         return None
     drawn = {term.name: theory_curves(comparison, term.name) for term in terms}
@@ -36,7 +39,7 @@ def theory(comparison: Comparison) -> Figure | None:
         axes.locator_params(axis="y", nbins=4)
         if term.percent:
             in_percent(axes)
-        _beside(axes, term, comparison)
+        _beside(axes, term, analysis.references)
     panels[-1].set_xlabel("round")
     legend.draw(figure)
     return figure
@@ -79,9 +82,9 @@ def _means(run: Run, name: str, edges: Floats) -> Floats:
     return means
 
 
-def _beside(axes: Axes, term: Term, comparison: Comparison) -> None:
+def _beside(axes: Axes, term: Term, references: References) -> None:
     """Draw, dashed, what the choice of clients and weights is to be compared with."""
-    name = {"entropy": "participants", "label_gap": "pooled", "label_gap_so_far": "pooled"}.get(term.name)
-    if name is not None:
-        value = getattr(references_of(comparison), name)
+    pooled = references.pooled
+    value = {"entropy": references.participants, "label_gap": pooled, "label_gap_so_far": pooled}.get(term.name)
+    if value is not None:
         axes.axhline(value, color=MUTED, linewidth=0.9, linestyle=(0, (2, 2)))

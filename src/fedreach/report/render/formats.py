@@ -6,10 +6,11 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from fedreach.report.analysis.analysis import Analysis
 from fedreach.report.analysis.summary import When
 from fedreach.report.render.tables import Table, tabulate
 from fedreach.report.render.theory import tabulate_theory
-from fedreach.report.values import Comparison
+from fedreach.tables import markdown_lines, rich_table
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -21,15 +22,11 @@ LONG_NAME = 24  # letters; longer names of methods are folded before a column is
 def to_markdown(table: Table) -> str:
     """Return the table as GitHub-flavoured Markdown."""
 
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cells) + " |"
-
     heads = [
         _markdown(h) + (f"<br>{_markdown(u)}" if u else "") for h, u in zip(table.header, table.units, strict=True)
     ]
-    rule = ["---"] + ["---:"] * (len(heads) - 1)
-    body = [line([_markdown(cell) for cell in row]) for row in table.rows]
-    return "\n".join([f"**{table.caption}**", "", line(heads), line(rule), *body, "", _markdown(table.note), ""])
+    lines = markdown_lines(heads, [[_markdown(cell) for cell in row] for row in table.rows], right=True)
+    return "\n".join([f"**{table.caption}**", "", *lines, "", _markdown(table.note), ""])
 
 
 def to_latex(table: Table) -> str:
@@ -58,48 +55,43 @@ def to_latex(table: Table) -> str:
     )
 
 
-def terminal_table(comparison: Comparison, when: When = "last", *, width: int | None = None) -> RichTable:
+def terminal_table(analysis: Analysis, when: When = "last", *, width: int | None = None) -> RichTable:
     """Return the table for `rich.print`.
 
     Args:
-        comparison: What `read` returns.
+        analysis: What `analyse` returns.
         when: As in `tabulate`.
         width: Columns of the terminal; columns that would not fit are left out. None keeps all.
     """
-    return _rich(tabulate(comparison, when), comparison.name, width)
+    return _rich(tabulate(analysis, when), analysis.comparison.name, width)
 
 
-def terminal_theory(comparison: Comparison, *, width: int | None = None) -> RichTable | None:
+def terminal_theory(analysis: Analysis, *, width: int | None = None) -> RichTable | None:
     """Return the table of the terms of the papers' bounds for `rich.print`; None if no run has any.
 
     Args:
-        comparison: What `read` returns.
+        analysis: What `analyse` returns.
         width: As in `terminal_table`.
     """
-    table = tabulate_theory(comparison)
-    return _rich(table, comparison.name, width) if table else None
+    table = tabulate_theory(analysis)
+    return _rich(table, analysis.comparison.name, width) if table else None
 
 
 def _rich(table: Table, name: str, width: int | None) -> RichTable:
-    from rich import box
-    from rich.table import Table as RichTable
     from rich.text import Text
 
     kept = _fitting(table, width)
-    rich = RichTable(
+    return rich_table(
+        [
+            Text(_two_lines(table.header[j]), style="bold").append(f"\n{table.units[j]}", style="not bold dim")
+            for j in kept
+        ],
+        [[row[j] for j in kept] for row in table.rows],
+        whole=True,
         title=Text(f"{name}: {table.caption[0].lower()}{table.caption[1:]}"),
         caption=Text(table.note),
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        caption_justify="left",
         pad_edge=False,
     )
-    for j in kept:
-        header = Text(_two_lines(table.header[j]), style="bold").append(f"\n{table.units[j]}", style="not bold dim")
-        rich.add_column(header, justify="right" if j else "left", overflow="fold", no_wrap=bool(j))
-    for row in table.rows:
-        rich.add_row(*[Text(row[j]) for j in kept])
-    return rich
 
 
 def _fitting(table: Table, width: int | None) -> list[int]:

@@ -10,22 +10,22 @@ from pathlib import PurePosixPath
 import jinja2
 from markupsafe import Markup, escape
 
+from fedreach.report.analysis.analysis import Analysis
 from fedreach.report.analysis.facts import gather
 from fedreach.report.analysis.findings import best_of, find
-from fedreach.report.analysis.summary import When, primary_of, summarize
+from fedreach.report.analysis.summary import When
 from fedreach.report.figures import Picture
 from fedreach.report.figures.saving import inline_svg
 from fedreach.report.figures.style import METHOD, METHOD_ON_DARK
 from fedreach.report.render.tables import tabulate
 from fedreach.report.render.theory import explain, tabulate_theory
-from fedreach.report.values import Comparison
 
 
-def render(comparison: Comparison, pictures: Sequence[Picture], files: Sequence[PurePosixPath]) -> str:
+def render(analysis: Analysis, pictures: Sequence[Picture], files: Sequence[PurePosixPath]) -> str:
     """Return the page.
 
     Args:
-        comparison: What `read` returns.
+        analysis: What `analyse` returns.
         pictures: What `gallery` returns.
         files: Files written beside the page, relative to it; they are linked.
     """
@@ -36,12 +36,12 @@ def render(comparison: Comparison, pictures: Sequence[Picture], files: Sequence[
     environment.filters |= {"tied": _tied, "breakable": _breakable}
     template = environment.from_string((folder / "page.html").read_text(encoding="utf-8"))
     return template.render(
-        comparison=comparison,
-        findings=find(comparison),
-        facts=gather(comparison),
-        tables=_tables(comparison),
-        theory=tabulate_theory(comparison),
-        explained=explain(comparison),
+        comparison=analysis.comparison,
+        findings=find(analysis),
+        facts=gather(analysis.comparison),
+        tables=_tables(analysis),
+        theory=tabulate_theory(analysis),
+        explained=explain(analysis),
         figures=[_figure(picture, files) for picture in pictures],
         files=[path for path in files if path.parent.name != "figures"],
         palette=list(zip(METHOD, METHOD_ON_DARK, strict=True)),
@@ -49,15 +49,14 @@ def render(comparison: Comparison, pictures: Sequence[Picture], files: Sequence[
     )
 
 
-def _tables(comparison: Comparison) -> list[dict[str, object]]:
+def _tables(analysis: Analysis) -> list[dict[str, object]]:
     tables: list[dict[str, object]] = []
     whens: tuple[When, ...] = ("last", "best")
     for when in whens:
-        rows = [row for row in summarize(comparison, when) if primary_of(row, comparison).mean is not None]
-        if rows:
+        if rows := analysis.judged(when):
             # With one method there is nothing to single out.
-            best = best_of(comparison, rows).method if len(comparison.methods) > 1 else None
-            tables.append({"table": tabulate(comparison, when), "best": best})
+            best = best_of(analysis.comparison, rows).method if len(analysis.comparison.methods) > 1 else None
+            tables.append({"table": tabulate(analysis, when), "best": best})
     return tables
 
 

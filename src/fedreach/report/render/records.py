@@ -2,80 +2,77 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from typing import Any
 
-from fedreach.report.analysis.summary import MethodSummary, summarize
-from fedreach.report.render.theory import theory_records
-from fedreach.report.values import Comparison
+from fedreach.report.analysis.analysis import Analysis
+from fedreach.report.analysis.quantities import QUANTITIES, RADIO
+from fedreach.report.analysis.statistics import Spread
+from fedreach.report.analysis.summary import MethodSummary
+from fedreach.tables import csv_text
+
+Number = float | None
 
 
-def as_records(comparison: Comparison) -> list[dict[str, Any]]:
+def as_records(analysis: Analysis) -> list[dict[str, Any]]:
     """Return one flat dictionary of plain numbers per method.
 
     Accuracies, gaps and differences are fractions; ``best_`` marks the best round on participants' held-out
     loss; ``theory_`` are terms of the papers' bounds (see `theory.terms`), means over the rounds; None is what was not
     measured, not reached or cannot be said. With radio there are simulated ``seconds_`` and ``joules_`` as well.
     """
-    records = []
-    for last, best in zip(summarize(comparison, "last"), summarize(comparison, "best"), strict=True):
-        record: dict[str, Any] = {
-            "method": last.method,
-            "baseline": last.is_baseline,
-            "seeds": last.seeds,
-            "seeds_planned": last.seeds_planned,
-            "primary": comparison.primary,
-            **_numbers(last),
-            "target_accuracy": comparison.target_accuracy,
-            "seeds_reached_target": last.reached if comparison.target_accuracy is not None else None,
-            "rounds_to_target": last.rounds_to_target.mean,
-            "megabytes_to_target": last.megabytes_to_target.mean,
-            **{f"best_{key}": value for key, value in _numbers(best).items()},
-            **(_radio(last, best) if comparison.radio else {}),
-            **theory_records(comparison, last.method),
-        }
-        records.append(record)
-    return records
+    return [_record(analysis, last, best) for last, best in zip(analysis.last, analysis.best, strict=True)]
 
 
-def _numbers(row: MethodSummary) -> dict[str, float | None]:
-    numbers: dict[str, float | None] = {"round": row.round.mean}
-    for name, spread in (
-        ("participants", row.participants),
-        ("unseen", row.unseen),
-        ("test", row.test),
-        ("gap", row.gap),
-        ("participants_worst_decile", row.participants_worst_decile),
-        ("unseen_worst_decile", row.unseen_worst_decile),
-        ("megabytes", row.megabytes),
-    ):
-        numbers |= {f"{name}_mean": spread.mean, f"{name}_sd_over_seeds": spread.sd}
-    numbers |= {"gap_low_over_seeds": row.gap.low, "gap_high_over_seeds": row.gap.high}
+def _record(analysis: Analysis, last: MethodSummary, best: MethodSummary) -> dict[str, Any]:
+    target = analysis.comparison.target_accuracy
+    record: dict[str, Any] = {
+        "method": last.method,
+        "baseline": last.is_baseline,
+        "seeds": last.seeds,
+        "seeds_planned": last.seeds_planned,
+        "primary": analysis.comparison.primary,
+        **_numbers(last),
+        "target_accuracy": target,
+        "seeds_reached_target": last.reached if target is not None else None,
+        "rounds_to_target": last.to_target["round"].mean,
+        "megabytes_to_target": last.to_target["megabytes"].mean,
+        **{f"best_{key}": value for key, value in _numbers(best).items()},
+    }
+    if analysis.comparison.radio:
+        record |= {f"{each.name}_to_target": last.to_target[each.name].mean for each in RADIO}
+        for prefix, row in (("", last), ("best_", best)):
+            for each in RADIO:
+                record |= _spread(prefix + each.column, row.at[each.name])
+    for name, spread in analysis.terms[last.method].items():
+        record |= _spread(f"theory_{name}", spread)
+    return record
+
+
+def _numbers(row: MethodSummary) -> dict[str, Number]:
+    numbers: dict[str, Number] = {"round": row.at["round"].mean}
+    for name, quantity in QUANTITIES.items():
+        if name != "round" and not quantity.is_radio:
+            numbers |= _spread(name, row.at[name])
+    gap, difference = row.at["gap"], row.difference
     low, high = row.gap_over_clients or (None, None)
-    numbers |= {"gap_low_over_clients": low, "gap_high_over_clients": high}
-    difference = row.difference
-    numbers |= {
+    return numbers | {
+        "gap_low_over_seeds": gap.low,
+        "gap_high_over_seeds": gap.high,
+        "gap_low_over_clients": low,
+        "gap_high_over_clients": high,
         "difference_mean": difference.mean,
         "difference_low": difference.low,
         "difference_high": difference.high,
+        "difference_seeds": difference.count,
+        "p": difference.p,
+        "p_corrected": row.corrected_p,
     }
-    return numbers | {"difference_seeds": difference.count, "p": difference.p, "p_corrected": row.corrected_p}
 
 
-def _radio(last: MethodSummary, best: MethodSummary) -> dict[str, float | None]:
-    numbers = {"seconds_to_target": last.seconds_to_target.mean, "joules_to_target": last.joules_to_target.mean}
-    for prefix, row in (("", last), ("best_", best)):
-        for name, found in (("seconds_total", row.seconds), ("joules_total", row.joules)):
-            numbers |= {f"{prefix}{name}_mean": found.mean, f"{prefix}{name}_sd_over_seeds": found.sd}
-    return numbers
+def _spread(name: str, spread: Spread) -> dict[str, Number]:
+    return {f"{name}_mean": spread.mean, f"{name}_sd_over_seeds": spread.sd}
 
 
-def to_csv(comparison: Comparison) -> str:
+def to_csv(analysis: Analysis) -> str:
     """Return `as_records` as CSV: plain numbers, one row a method, empty where there is none."""
-    records = as_records(comparison)
-    out = io.StringIO()
-    writer = csv.DictWriter(out, records[0].keys(), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({key: "" if value is None else value for key, value in record.items()} for record in records)
-    return out.getvalue()
+    return csv_text(as_records(analysis))

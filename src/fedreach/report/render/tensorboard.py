@@ -5,31 +5,28 @@ The module needs the extra ``tracking``; nothing else in FedReach does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from fedreach.errors import ConfigError
-from fedreach.report.load import read
-from fedreach.report.values import Floats, Run
+from fedreach.report.values import Comparison, Floats, Run
 
 GROUPS = ("id", "unseen", "test", "participation_gap", "bytes", "seconds", "joules")
 
 
-def write_events(folders: Sequence[Path], out: Path) -> tuple[Path, ...]:
+def write_events(comparison: Comparison, out: Path) -> tuple[Path, ...]:
     """Write one event file per run, ``out/METHOD/seed-S/events.out.tfevents.fedreach``, and return the paths.
 
     Every number of every round becomes a scalar; step is the round, and wall time the seconds that the run
-    had trained, evaluated and decided by then, so that the same rows give the same bytes.
+    had trained and evaluated by then, so that the same rows give the same bytes.
 
     Args:
-        folders: Comparisons or single run folders.
+        comparison: What `read` returns.
         out: Folder for the event files; show it with ``tensorboard --logdir OUT``.
 
     Raises:
         ConfigError: If tensorboard is not installed.
-        RunFolderError: If a folder cannot be read.
     """
     try:
         from tensorboard.compat.proto.event_pb2 import Event
@@ -40,7 +37,7 @@ def write_events(folders: Sequence[Path], out: Path) -> tuple[Path, ...]:
             "event files need tensorboard, which is not installed. Run: pip install 'fedreach[tracking]'."
         ) from error
     paths = []
-    for run in read(folders).runs:
+    for run in comparison.runs:
         path = Path(out) / run.method.replace("/", "_") / f"seed-{run.seed}" / "events.out.tfevents.fedreach"
         path.parent.mkdir(parents=True, exist_ok=True)
         seconds = elapsed(run)

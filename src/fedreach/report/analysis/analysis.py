@@ -1,0 +1,66 @@
+"""Everything that a report says in numbers, made once; tables, files, page and figures are renderings of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
+
+import numpy as np
+
+from fedreach.report.analysis.statistics import Spread, spread
+from fedreach.report.analysis.summary import MethodSummary, When, primary_of, summarize
+from fedreach.report.analysis.terms import RECORDED
+from fedreach.report.analysis.theory import References, references
+from fedreach.report.values import Comparison, Run
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """The numbers of a comparison."""
+
+    comparison: Comparison
+    last: tuple[MethodSummary, ...]  # a method each, at the last round
+    best: tuple[MethodSummary, ...]  # at the best round on participants' held-out loss
+    terms: Mapping[str, Mapping[str, Spread]]  # method -> term of a bound, see `theory.terms` -> spread over seeds
+    references: References  # what the terms are to be read beside; means over the federations
+
+    def rows(self, when: When) -> tuple[MethodSummary, ...]:
+        """Return a summary of each method at the last or the best round."""
+        return self.last if when == "last" else self.best
+
+    def judged(self, when: When = "last") -> list[MethodSummary]:
+        """Return the summaries of those methods that have a result."""
+        return [row for row in self.rows(when) if primary_of(row, self.comparison).mean is not None]
+
+
+def analyse(comparison: Comparison) -> Analysis:
+    """Return the numbers of what `read` returns.
+
+    Example::
+
+        analysis = analyse(read([Path("out")]))
+        rich.print(terminal_table(analysis))
+    """
+    terms = {
+        method: {name: spread([_term(run, name) for run in comparison.counted(method)]) for name in RECORDED}
+        for method in comparison.methods
+    }
+    last, best = summarize(comparison, "last"), summarize(comparison, "best")
+    return Analysis(comparison, last, best, terms, _references(comparison))
+
+
+def _term(run: Run, name: str) -> float:
+    """Return a run's number: the mean over the rounds that have one, or of what is summed up so far the last."""
+    values = run.theory.get(name, np.zeros(0))
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return np.nan
+    return float(known[-1] if name == "label_gap_so_far" else known.mean())
+
+
+def _references(comparison: Comparison) -> References:
+    partitions = {run.partition.hash: run.partition for run in comparison.all_counted}.values()
+    if not partitions:
+        return References(np.nan, np.nan, np.nan)
+    means = np.mean([astuple(references(partition)) for partition in partitions], axis=0)
+    return References(*map(float, means))

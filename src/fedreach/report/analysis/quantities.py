@@ -1,0 +1,53 @@
+"""The numbers of a method, each declared once: where it is read, what it is called, and how it is shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+WIDE = 150
+"""Width of a terminal from which a column is shown that is not needed at first sight."""
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """One number of a method; tables, CSV, JSON, page and figures take name, words and unit from here.
+
+    `unit` is "%" (a fraction told in per cent), "points" (a difference of fractions), "MB", "seconds" or "joules" (in
+    the unit that fits the whole column), or nothing. `words` stand for it in a sentence.
+    """
+
+    name: str  # in summaries and records
+    column: str  # of the stored rounds
+    head: str  # of its column in tables
+    unit: str = ""
+    words: str = ""
+    scale: float = 1.0  # what the rows hold of it to make one
+    from_width: int = WIDE  # of the terminal, at which its column is shown
+
+    @property
+    def is_radio(self) -> bool:
+        """Whether it is known of simulated radio only."""
+        return self.unit in ("seconds", "joules")
+
+
+QUANTITIES = {
+    quantity.name: quantity
+    for quantity in (
+        Quantity("round", "round", "rounds"),
+        Quantity("participants", "id_accuracy", "participants", "%", "participants' held-out data", from_width=100),
+        Quantity("unseen", "unseen_accuracy", "unseen clients", "%", "unseen clients", from_width=0),
+        Quantity("test", "test_accuracy", "test set", "%", "the test set"),
+        Quantity("gap", "participation_gap", "gap", "points", from_width=0),
+        Quantity("participants_worst_decile", "id_accuracy_worst_decile", "worst decile, participants", "%"),
+        Quantity("unseen_worst_decile", "unseen_accuracy_worst_decile", "worst decile, unseen", "%"),
+        Quantity("megabytes", "bytes_total", "sent", "MB", scale=1e6),  # 10^6 bytes, down and up, probes included
+        # Simulated, of all rounds so far, probes included.
+        Quantity("seconds", "seconds_total", "time", "seconds", "simulated time", 1.0, 130),
+        Quantity("joules", "joules_total", "energy", "joules", "energy", 1.0, 130),
+    )
+}
+SPENT = ("round", "megabytes", "seconds", "joules")
+"""What it may take to reach the target accuracy."""
+RADIO = tuple(quantity for quantity in QUANTITIES.values() if quantity.is_radio)
+POPULATION = {quantity.column: quantity for quantity in QUANTITIES.values() if quantity.column.endswith("_accuracy")}
+"""The accuracies that a comparison may be judged by, by their column."""

@@ -1,0 +1,113 @@
+"""Numbers for reading: significant digits, per cent and points, and a unit that fits all numbers of a column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedreach.report.analysis.statistics import Spread
+
+ABSENT = "-"
+SEVERAL_HOURS = 7200.0  # seconds from which numbers are told in hours
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A unit of seconds or joules that numbers are told in."""
+
+    name: str
+    size: float = 1.0  # in seconds or joules
+
+    def text(self, value: float) -> str:
+        """Return a value in seconds or joules with this unit.
+
+        Example:
+            >>> Unit("kJ", 1000.0).text(53210.0)
+            '53.2 kJ'
+        """
+        return f"{number(value / self.size)} {self.name}"
+
+
+def number(value: float | None) -> str:
+    """Return three significant digits, or all digits before the point.
+
+    Example:
+        >>> number(0.03127), number(312.6), number(999.7), number(12345.6), number(None)
+        ('0.0313', '313', '1,000', '12,346', '-')
+    """
+    if value is None:
+        return ABSENT
+    return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"
+
+
+def unit_of(quantity: str, values: Iterable[float | None]) -> Unit:
+    """Return the unit for ``"seconds"`` or ``"joules"`` in which the middle one of the values reads well.
+
+    Example:
+        >>> unit_of("seconds", [311.0]).text(311.0), unit_of("seconds", [7560.0]).text(7560.0)
+        ('311 s', '2.1 h')
+    """
+    known = [value for value in values if value is not None and np.isfinite(value)]
+    middle = float(np.median(known)) if known else 0.0
+    if quantity == "seconds":
+        return Unit("h", 3600.0) if middle >= SEVERAL_HOURS else Unit("s")
+    return Unit("kJ", 1000.0) if middle >= 1000.0 else Unit("J")
+
+
+def with_unit(quantity: str, value: float) -> str:
+    """Return one number of seconds or joules in the unit that fits it.
+
+    Example:
+        >>> with_unit("seconds", 3599.0), with_unit("joules", 1234.0)
+        ('3,599 s', '1.23 kJ')
+    """
+    return unit_of(quantity, [value]).text(value)
+
+
+def plus_minus(spread: Spread, places: int, scale: float = 1.0) -> str:
+    """Return a mean, and its spread if there is one.
+
+    Example:
+        >>> plus_minus(Spread(5, 0.7134, 0.0081, 0.70, 0.73), 3)
+        '0.713 ± 0.008'
+    """
+    if spread.mean is None:
+        return ABSENT
+    return f"{scale * spread.mean:.{places}f}" + (f" ± {scale * spread.sd:.{places}f}" if spread.sd is not None else "")
+
+
+def percent(spread: Spread) -> str:
+    """Return a fraction's spread in per cent, such as ``"71.3 ± 0.8"``.
+
+    Example:
+        >>> percent(Spread(5, 0.7134, 0.0081, 0.70, 0.73))
+        '71.3 ± 0.8'
+    """
+    return plus_minus(spread, 1, 100)
+
+
+def points(value: float, *, sign: bool = False) -> str:
+    """Return a difference of fractions in percentage points, with a true minus sign.
+
+    Example:
+        >>> points(-0.021), points(0.021, sign=True), points(-0.0001, sign=True)
+        ('−2.1', '+2.1', '0.0')
+    """
+    text = f"{100 * value:{'+' if sign else ''}.1f}"
+    return "0.0" if float(text) == 0 else text.replace("-", "−")
+
+
+def interval(low: float | None, high: float | None, *, sign: bool = False) -> str:
+    """Return `` [low, high]`` in percentage points; nothing if there is no interval."""
+    if low is None or high is None:
+        return ""
+    return f" [{points(low, sign=sign)}, {points(high, sign=sign)}]"
+
+
+def p_text(value: float | None) -> str:
+    """Return a p-value for a table cell."""
+    if value is None:
+        return ABSENT
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
