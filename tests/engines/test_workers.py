@@ -123,8 +123,9 @@ def test_a_process_that_is_killed_is_reported_and_replaced():
     with pytest.raises(TrainingError, match="SIGKILL"):
         workers.map(die, range(4), os.getpid())
     assert len(set(workers.map(wait, range(4)))) == 2
-    os.kill(pids(workers)[0], signal.SIGKILL)  # between two calls nothing is lost
-    time.sleep(0.1)
+    (pid,) = pids(workers)
+    os.kill(pid, signal.SIGKILL)  # between two calls nothing is lost
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # on a busy machine it takes a while to end
     assert len(set(workers.map(wait, range(4)))) == 2
 
 

@@ -10,7 +10,7 @@ import torch
 
 from fedreach.arrays import AnyArray, Bools, Float32s, Floats, Ints
 from fedreach.engines.parallel.processes import Workers, max_processes
-from fedreach.engines.protocols import NO_TERMS, Precision, Task
+from fedreach.engines.protocols import NO_TERMS, Engine, Precision, Task
 from fedreach.engines.samples import checked_device
 from fedreach.engines.trainer import EVALUATION_BATCH, Group, GroupTrainer
 from fedreach.errors import ConfigError
@@ -22,8 +22,8 @@ EVALUATION_PART = 8 * EVALUATION_BATCH
 """Examples that one process is asked about at a time."""
 
 
-class TorchEngine:
-    """Trains cohorts and evaluates models on one federation, see `fedreach.engines.protocols.Engine`.
+class TorchEngine(Engine):
+    """Trains cohorts and evaluates models on one federation.
 
     A cohort is cut into groups of clients that are trained together. On a CPU, `threads` groups are trained at a
     time, each by a process with single-threaded kernels, see `fedreach.engines.parallel.processes`: small steps do

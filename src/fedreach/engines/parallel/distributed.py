@@ -17,7 +17,7 @@ import numpy as np
 from fedreach.arrays import Bools, Float32s, Floats, Ints
 from fedreach.engines.engine import TorchEngine, means
 from fedreach.engines.parallel.ranks import Ranks
-from fedreach.engines.protocols import NO_TERMS
+from fedreach.engines.protocols import NO_TERMS, Engine
 from fedreach.engines.trainer import EVALUATION_BATCH
 from fedreach.evaluation.predictor import Split
 from fedreach.federation.local_sgd import LocalSGD
@@ -26,12 +26,12 @@ from fedreach.federation.values import LocalOutputs, LocalUpdates
 FORGET = 0.5  # how much of what is known about the speed of the ranks is kept from round to round
 
 
-class DistributedEngine:
+class DistributedEngine(Engine):
     """The engine of rank 0: it hands out the work of an inner engine over all ranks, itself included.
 
     Groups of clients go, the longest first, to the rank that would finish them first, judged by how fast the ranks
     trained in the rounds before. Evaluation is cut between batches. A weighted sum and a step of the server are
-    computed here. The other ranks `serve` an equal inner engine. See `fedreach.engines.protocols.Engine`.
+    computed here. The other ranks `serve` an equal inner engine.
 
     Args:
         inner: Trains and evaluates on this rank.
@@ -77,14 +77,14 @@ class DistributedEngine:
         shares = self._batches(split, index)
         if shares is None:
             return self.inner.predict(params, split, index)
-        right, loss = zip(*self._together(_predict_share, params, shares), strict=True)
+        right, loss = zip(*self._together(TorchEngine.predict, params, shares), strict=True)
         return np.concatenate(right), np.concatenate(loss)
 
     def logits(self, params: Float32s, split: Split, index: Ints) -> Float32s:
         shares = self._batches(split, index)
         if shares is None:
             return self.inner.logits(params, split, index)
-        return np.concatenate(self._together(_logits_share, params, shares))
+        return np.concatenate(self._together(TorchEngine.logits, params, shares))
 
     def training_loss(self, params: Float32s, ids: Ints, parts: Sequence[Ints] | None = None) -> Floats:
         parts = [self.task.data.train[int(client)] for client in ids] if parts is None else parts
@@ -161,14 +161,6 @@ def _train_share(
     groups = np.split(np.arange(len(ids)), np.cumsum(sizes)[:-1]) if sizes else []
     part = engine.train_groups(model, ids, groups, round_, rate, terms)
     return part, time.perf_counter() - began if sizes else 0.0
-
-
-def _predict_share(engine: TorchEngine, model: Float32s, split: Split, index: Ints) -> tuple[Bools, Float32s]:
-    return engine.predict(model, split, index)
-
-
-def _logits_share(engine: TorchEngine, model: Float32s, split: Split, index: Ints) -> Float32s:
-    return engine.logits(model, split, index)
 
 
 def _outputs_share(
