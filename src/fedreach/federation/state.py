@@ -11,7 +11,7 @@ from fedreach.errors import PartError
 from fedreach.federation.answers import checked_clusters
 from fedreach.federation.federation import Federation
 from fedreach.federation.values import NO_STATE, ClientView, State
-from fedreach.storage.table import ClientMemory
+from fedreach.storage.table import RowTable
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +26,7 @@ class FederationState:
     weighting: State
     server: tuple[State, ...]  # one a model
     solver: tuple[State, ...]  # one a model
-    memory: ClientMemory | None = None  # in a simulation, what the n clients keep; elsewhere they keep it themselves
+    memory: RowTable | None = None  # in a simulation, what the n clients keep; elsewhere they keep it themselves
 
     @property
     def params(self) -> Float32s:

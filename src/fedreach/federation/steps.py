@@ -10,14 +10,14 @@ from fedreach.arrays import Float32s, Ints
 from fedreach.federation.federation import Federation
 from fedreach.federation.state import FederationState
 from fedreach.federation.values import Trained
-from fedreach.storage.table import ClientMemory
+from fedreach.storage.table import RowTable
 
 NUMBERS = 2**21  # of clients' memories that are worked on at a time
 
 
 def remembered(
-    federation: Federation, state: FederationState, memory: ClientMemory, rows: Ints, trained: Trained, rate: float
-) -> tuple[ClientMemory, Float32s | None]:
+    federation: Federation, state: FederationState, memory: RowTable, rows: Ints, trained: Trained, rate: float
+) -> tuple[RowTable, Float32s | None]:
     """Return what clients keep after local training, and the (r, p) change of it if the solver has them send it.
 
     Args:

@@ -24,7 +24,7 @@ from fedreach.federation.federation import Federation
 from fedreach.federation.labels import released_entropy
 from fedreach.federation.values import State
 from fedreach.storage.rows import Dtype
-from fedreach.storage.table import ClientMemory
+from fedreach.storage.table import RowTable
 from fedreach.streams import fresh, generator
 
 Examples = tuple[Any, Any] | TorchDataset[Any]
@@ -207,7 +207,7 @@ class LocalClient:
             p, steps = self.engine.num_trainable, federation.local.moved_steps(trained.steps)
             new = solver.remember(memory[None], state, trained.update[:, :p], steps, rate)
             dtype: Dtype = getattr(solver, "memory_dtype", "float32")
-            kept = ClientMemory.zeros(1, p, dtype=dtype).kept(new)[0]
+            kept = RowTable.zeros(1, p, dtype=dtype).kept(new)[0]
         metrics = {"num_examples": float(self.num_examples), "loss": float(trained.loss[0])}
         metrics |= self._measured(params, trained.update, round_)
         return Work(np.array(trained.update[0]), metrics, int(trained.steps[0]), kept)

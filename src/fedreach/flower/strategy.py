@@ -61,7 +61,7 @@ from fedreach.runs.recorder import Evaluated, Recorder, check_federation, note_f
 from fedreach.runs.schema import FederationRecord, RoundRow, RunRecord, Timing
 from fedreach.simulation.clients import server_steps
 from fedreach.storage.rows import Dtype
-from fedreach.storage.table import ClientMemory
+from fedreach.storage.table import RowTable
 from fedreach.streams import generator
 
 LOG = getLogger("flwr")
@@ -288,7 +288,7 @@ class FedReachStrategy(Strategy):
         if self.federation.has_memory:
             n, p = len(self._participants), self.layout.num_trainable
             dtype: Dtype = getattr(self.federation.memory_solver, "memory_dtype", "float32")
-            state = replace(state, memory=ClientMemory.zeros(n, p, self.folder.path / MEMORY, dtype=dtype))
+            state = replace(state, memory=RowTable.zeros(n, p, self.folder.path / MEMORY, dtype=dtype))
         self._snapshot, row = self.recorder.begin(state)
         self._close(row, Timing(round=0), ask(grid, self._exam_messages(ConfigRecord()), self.timeout))
 

@@ -19,7 +19,7 @@ from fedreach.federation.protocols import ServerTrains
 from fedreach.federation.state import FederationState
 from fedreach.federation.steps import by_model, remembered
 from fedreach.federation.values import ClientView, Probe, Reports, Trained
-from fedreach.storage.table import ClientMemory
+from fedreach.storage.table import RowTable
 from fedreach.streams import generator
 
 
@@ -27,7 +27,7 @@ class Replies(NamedTuple):
     """What the server hears, and what the clients keep for themselves."""
 
     reports: Reports
-    memory: ClientMemory | None
+    memory: RowTable | None
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,7 +34,7 @@ from fedreach.federation.values import ClientView, Probe, RoundReport
 from fedreach.models import build as build_model
 from fedreach.simulation.clients import Clients, server_steps
 from fedreach.storage.rows import Dtype
-from fedreach.storage.table import ClientMemory
+from fedreach.storage.table import RowTable
 from fedreach.streams import generator, torch_seed
 from fedreach.wireless.radio import Devices
 
@@ -121,7 +121,7 @@ class Simulation:
             return state
         n, p = len(self.first_view.ids), self.engine.num_trainable
         dtype: Dtype = getattr(self.federation.memory_solver, "memory_dtype", "float32")
-        return replace(state, memory=ClientMemory.zeros(n, p, self.memory_file, dtype=dtype))
+        return replace(state, memory=RowTable.zeros(n, p, self.memory_file, dtype=dtype))
 
     def step(self, state: FederationState) -> Round:
         """Simulate one round."""
