@@ -130,7 +130,7 @@ def population(row: Row, folder: Path) -> dict[str, float]:
 
 def training(row: Row, folder: Path) -> dict[str, float]:
     """Rounds in which clients may keep a vector as long as the model."""
-    from fedreach.storage.table import ClientMemory
+    from fedreach.storage.table import RowTable
 
     began = time.perf_counter()
     hidden = {"hidden": [max(1, row.numbers // 795)]}  # 784 inputs, 10 outputs, and a constant
@@ -139,7 +139,7 @@ def training(row: Row, folder: Path) -> dict[str, float]:
     file = folder / "memory.rows"
     state = replace(simulation, memory_file=file).start()
     if "dtype" in row.options:
-        state = replace(state, memory=ClientMemory.zeros(*state.memory.shape, file, dtype=row.options["dtype"]))
+        state = replace(state, memory=RowTable.zeros(*state.memory.shape, file, dtype=row.options["dtype"]))
     return run_rounds(simulation, state, folder, began)
 
 

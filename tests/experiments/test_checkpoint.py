@@ -13,7 +13,7 @@ from fedreach.federation.values import State
 from fedreach.runs import checkpoint
 from fedreach.runs.checkpoint import CHECKPOINT, MEMORY, Snapshot
 from fedreach.runs.folder import RunFolder
-from fedreach.storage.table import ClientMemory
+from fedreach.storage.table import RowTable
 from fedreach.testing.problems import tiny_simulation
 
 ROWS = "selection.rows"
@@ -51,7 +51,7 @@ def test_a_run_goes_on_from_any_checkpoint_as_if_there_had_been_none(options, la
         checkpoint.save(store, snapshot_of(through))
         held = through  # as a run does, so that its places are not written over
         through = checkpoint.load(store, p).state
-        assert isinstance(through.selection["rows"], ClientMemory if large else np.ndarray)
+        assert isinstance(through.selection["rows"], RowTable if large else np.ndarray)
         for key, value in plain(state.selection).items():
             np.testing.assert_array_equal(plain(through.selection)[key], value)
         np.testing.assert_array_equal(through.models, state.models)
@@ -80,7 +80,7 @@ def test_what_clients_keep_comes_back_in_its_type(dtype, store):
     tiny = tiny_simulation()
     federation = replace(tiny.federation, solver=Scaffold())
     n, p = len(tiny.first_view.ids), tiny.engine.num_trainable
-    memory = ClientMemory.zeros(n, p, store.path / MEMORY, dtype=dtype)
+    memory = RowTable.zeros(n, p, store.path / MEMORY, dtype=dtype)
     values = np.linspace(-1, 1, 2 * p, dtype=np.float32).reshape(2, p)
     state = replace(tiny.start(), memory=memory.written(np.array([0, 2]), values), round=3)
     assert federation.has_memory
@@ -102,7 +102,7 @@ def test_of_a_finished_run_no_files_of_rows_are_left(store, monkeypatch):
     monkeypatch.setattr(gradient_table, "LARGE", 1)
     simulation = simulation_of(Minimax())
     state = simulation.step(simulation.start()).state
-    memory = ClientMemory.zeros(4, 3, store.path / MEMORY).written(np.array([1]), np.ones((1, 3), np.float32))
+    memory = RowTable.zeros(4, 3, store.path / MEMORY).written(np.array([1]), np.ones((1, 3), np.float32))
     snapshot = snapshot_of(replace(state, memory=memory))
     checkpoint.save(store, snapshot)
     assert {ROWS, MEMORY} <= {path.name for path in store.path.iterdir()}

@@ -13,7 +13,7 @@ from fedreach.federation.solvers import FedDyn, Scaffold
 from fedreach.federation.state import initial_state
 from fedreach.federation.values import NO_STATE, Selection
 from fedreach.federation.weighting import Equal
-from fedreach.storage.table import ClientMemory
+from fedreach.storage.table import RowTable
 from fedreach.testing.problems import two_quadratics
 
 from .small import D, federation, make_reports, make_view
@@ -78,7 +78,7 @@ def test_each_model_has_its_own_server_state_which_a_split_forgets():
 def test_what_clients_of_a_changed_cluster_kept_is_forgotten():
     chosen = replace(federation(Split((0, 0, 1, 1, 0, 0)), Equal(), cohort=6), solver=Scaffold())
     view = make_view()
-    memory = ClientMemory.zeros(6, D).written(np.arange(6), np.ones((6, D), np.float32))
+    memory = RowTable.zeros(6, D).written(np.arange(6), np.ones((6, D), np.float32))
     state = replace(initial_state(chosen, np.zeros(D, np.float32), view), memory=memory)
     reports = replace(make_reports(range(6)), note=np.ones((6, D), np.float32))
     state, _ = conclude_round(chosen, state, view, Selection(np.arange(6)), reports)

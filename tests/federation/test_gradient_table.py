@@ -25,7 +25,7 @@ from fedreach.federation.selection.shared.gradient_table import rows_of, sketche
 from fedreach.federation.selection.shared.similarity import gram
 from fedreach.federation.values import ClientView, Reports, Selection
 from fedreach.storage.float16 import packed, unpacked
-from fedreach.storage.table import ClientMemory
+from fedreach.storage.table import RowTable
 from fedreach.streams import generator
 from fedreach.testing.trial import check_selection
 
@@ -289,7 +289,7 @@ def test_a_large_table_holds_and_chooses_what_a_small_one_does(policy, dtype, st
     request.getfixturevalue("all_tables_are_large")
     large_cohorts, large_tables, large = played(policy)
     assert isinstance(small["rows"], np.ndarray)
-    assert isinstance(large["rows"], ClientMemory)
+    assert isinstance(large["rows"], RowTable)
     assert large_cohorts == cohorts
     np.testing.assert_array_equal(large_tables, tables)
 
@@ -311,11 +311,11 @@ def test_a_table_becomes_large_at_16_mib_and_shares_what_did_not_change():
     n, p = 2**13, 2**9
     view = ClientView.of(np.arange(n), np.full(n, 10))
     policy = GradientTable()
-    for clients, kind in ((n, ClientMemory), (n - 1, np.ndarray)):
+    for clients, kind in ((n, RowTable), (n - 1, np.ndarray)):
         some = ClientView.of(view.ids[:clients], view.num_examples[:clients])
         state = policy.observe(policy.init(some), Reports(np.array([1, 5000]), random_rows(2, p), {}))
         assert isinstance(state["rows"], kind)
-        if kind is ClientMemory:
+        if kind is RowTable:
             later = policy.observe(state, Reports(np.array([5000]), random_rows(1, p, seed=1), {}, round=2))
             old, new = state["rows"].blocks, later["rows"].blocks
             assert [i for i in range(len(old)) if old[i] is not new[i]] == [5000 // 32]  # 2^16 bytes are 32 rows

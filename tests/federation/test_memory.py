@@ -5,7 +5,7 @@ import pytest
 
 from fedreach.errors import RunFolderError
 from fedreach.storage.float16 import packed, unpacked
-from fedreach.storage.table import ClientMemory
+from fedreach.storage.table import RowTable
 from fedreach.streams import generator
 
 N, P = 23, 7
@@ -41,13 +41,13 @@ def history(memory, rounds=12, seed=0):
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_every_earlier_memory_still_holds_what_it_held(kind):
-    for memory, plain in history(ClientMemory.zeros(N, P, **kind)):
+    for memory, plain in history(RowTable.zeros(N, P, **kind)):
         np.testing.assert_array_equal(np.asarray(memory), plain)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_it_is_read_like_an_array(kind):
-    memory, plain = history(ClientMemory.zeros(N, P, **kind))[-1]
+    memory, plain = history(RowTable.zeros(N, P, **kind))[-1]
     some, mask = np.array([22, 0, 5, 5, 3]), plain[:, 0] > 0
     assert (memory.shape, len(memory), memory.dtype) == (plain.shape, N, plain.dtype)
     for index in (some, mask, slice(None), slice(3, 21), slice(5, 6), slice(9, 9), slice(-4, None), slice(20, 2, -3)):
@@ -61,12 +61,12 @@ def test_it_is_read_like_an_array(kind):
 @pytest.mark.parametrize("index", [3, (3, 4), (slice(None), 2), [1, 2]])
 def test_what_an_array_would_read_and_this_does_not_is_said(index):
     with pytest.raises(TypeError, match="vectors are read by an array or a slice of clients and a slice of numbers"):
-        ClientMemory.zeros(N, P)[index]
+        RowTable.zeros(N, P)[index]
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_two_memories_may_come_from_one(kind):
-    start, plain = history(ClientMemory.zeros(N, P, **kind), rounds=3)[-1]
+    start, plain = history(RowTable.zeros(N, P, **kind), rounds=3)[-1]
     who = np.array([1, 2])
     left, right = start.written(who, np.ones((2, P), np.float32)), start.written(who, rows(2))
     assert (left.read(who) == 1).all()
@@ -76,7 +76,7 @@ def test_two_memories_may_come_from_one(kind):
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_who_is_forgotten_has_zeros_and_nobody_else(kind):
-    memory, plain = history(ClientMemory.zeros(N, P, **kind))[-1]
+    memory, plain = history(RowTable.zeros(N, P, **kind))[-1]
     forgotten, gone = memory.forget(np.array([0, 5, 22])), plain.copy()
     gone[[0, 5, 22]] = 0
     np.testing.assert_array_equal(np.asarray(forgotten), gone)
@@ -86,7 +86,7 @@ def test_who_is_forgotten_has_zeros_and_nobody_else(kind):
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_what_was_handed_in_may_be_changed_afterwards(kind):
     values = rows(3)
-    memory = ClientMemory.zeros(N, P, **kind).written(np.array([4, 5, 6]), values)
+    memory = RowTable.zeros(N, P, **kind).written(np.array([4, 5, 6]), values)
     values[:] = 99
     assert memory.read(np.array([4, 5, 6])).max() < 10
 
@@ -97,8 +97,8 @@ def test_what_was_handed_in_may_be_changed_afterwards(kind):
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_it_comes_back_from_its_file(kind, tmp_path):
     path = tmp_path / "rows"
-    memory, plain = history(ClientMemory.zeros(N, P, **kind))[-1]
-    again = ClientMemory.stored(path, P, memory.places(path), n=N, **kind)
+    memory, plain = history(RowTable.zeros(N, P, **kind))[-1]
+    again = RowTable.stored(path, P, memory.places(path), n=N, **kind)
     np.testing.assert_array_equal(np.asarray(again), plain)
     later, plain_later = again.written(np.array([0]), rows(1)), plain.copy()
     plain_later[0] = twin(kind["dtype"], rows(1))
@@ -110,13 +110,13 @@ def test_it_comes_back_from_its_file(kind, tmp_path):
 def test_rounds_after_a_checkpoint_leave_what_it_refers_to(kind, tmp_path):
     """A run that is killed at any moment goes on from its last checkpoint, whose memory somebody holds."""
     path, copy = tmp_path / "rows", tmp_path / "copy"
-    memory, rng = ClientMemory.zeros(N, P, **kind), generator(0, "rounds")
+    memory, rng = RowTable.zeros(N, P, **kind), generator(0, "rounds")
     for number in range(40):
         memory = memory.written(rng.choice(N, size=5, replace=False), rows(5, seed=number))
         if number % 3 == 0:
             saved = memory.places(path), np.asarray(memory), memory  # which is held, as a run holds it
         copy.write_bytes(path.read_bytes())  # what a process that is killed now leaves behind
-        again = ClientMemory.stored(copy, P, saved[0], n=N, **kind)
+        again = RowTable.stored(copy, P, saved[0], n=N, **kind)
         np.testing.assert_array_equal(np.asarray(again), saved[1])
     bytes_each = kind["each"] * memory.layout.stored_width * np.dtype(kind["dtype"]).itemsize
     most = 2 * len(memory.blocks) + 5  # those of the checkpoint, of now, and of the round that is being written
@@ -126,7 +126,7 @@ def test_rounds_after_a_checkpoint_leave_what_it_refers_to(kind, tmp_path):
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_a_checkpoint_writes_only_what_changed(on_disk, tmp_path):
     path, everybody = tmp_path / "rows", np.arange(1000)
-    memory = ClientMemory.zeros(1000, P, on_disk=on_disk).written(everybody, rows(1000))
+    memory = RowTable.zeros(1000, P, on_disk=on_disk).written(everybody, rows(1000))
     first = memory.places(path)
     later = memory.written(np.array([7, 8]), rows(2, seed=1))
     second = later.places(path)
@@ -136,7 +136,7 @@ def test_a_checkpoint_writes_only_what_changed(on_disk, tmp_path):
 
 def test_clients_that_never_trained_take_no_room(tmp_path):
     path = tmp_path / "rows"
-    memory = ClientMemory.zeros(10**6, 1000, path).written(np.array([3, 999_999]), rows(2, 1000))
+    memory = RowTable.zeros(10**6, 1000, path).written(np.array([3, 999_999]), rows(2, 1000))
     assert (memory.places() >= 0).sum() == 2
     assert path.stat().st_size == 2 * 4000
     assert not memory.read(np.array([0, 500_000])).any()
@@ -145,11 +145,11 @@ def test_clients_that_never_trained_take_no_room(tmp_path):
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_a_file_that_is_too_short_is_refused(dtype, tmp_path):
     path = tmp_path / "rows"
-    places = ClientMemory.zeros(N, P, path, dtype=dtype).written(np.arange(3), rows(3)).places()
+    places = RowTable.zeros(N, P, path, dtype=dtype).written(np.arange(3), rows(3)).places()
     needed = path.stat().st_size
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(RunFolderError, match=f"must hold {needed} bytes .* it holds {needed - 1}. Put it back"):
-        ClientMemory.stored(path, P, places, dtype=dtype)
+        RowTable.stored(path, P, places, dtype=dtype)
 
 
 # ------------------------------------------------------------------------------------------------ float16
@@ -187,5 +187,5 @@ def test_what_halves_hold_exactly_comes_back_exactly():
 
 def test_what_is_kept_is_what_is_read():
     for kind in KINDS:
-        memory, who = ClientMemory.zeros(N, P, **kind), np.array([3, 9])
+        memory, who = RowTable.zeros(N, P, **kind), np.array([3, 9])
         np.testing.assert_array_equal(memory.written(who, rows(2)).read(who), memory.kept(rows(2)))

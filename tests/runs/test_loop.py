@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fedreach.data.federated import FederatedData
+from fedreach.errors import RunFolderError
 from fedreach.evaluation import Evaluator
 from fedreach.report import read_run
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.loop import run_rounds
 from fedreach.runs.recorder import Recorder, note_failure
-from fedreach.runs.schema import Result, RoundRow, RunRecord, Timing
+from fedreach.runs.schema import FederationRecord, Result, RoundRow, RunRecord, Timing
 from fedreach.testing.problems import tiny_simulation
 
 RUN = RunRecord(method="tiny", seed=0, config={}, code={}, environment={}, git=None)
@@ -88,6 +90,17 @@ def test_a_run_that_had_finished_is_not_made_to_have_failed(tmp_path: Path) -> N
     note_failure(folder, error.value)
     assert folder.read(Result) is not None
     assert read_run(tmp_path / "run").status == "finished"
+
+
+def test_a_run_is_not_gone_on_with_on_another_federation(tmp_path: Path) -> None:
+    go_on(tmp_path / "run", rounds=1)
+    folder = RunFolder(tmp_path / "run")
+    record = folder.read(FederationRecord)
+    assert record is not None
+    folder.write(replace(record, hash="of other data"))
+    with pytest.raises(RunFolderError, match="was begun on another federation"):
+        go_on(tmp_path / "run", rounds=2)
+    assert len(folder.rows(RoundRow.FILE)) == 2  # nothing is written
 
 
 def test_patience_ends_a_run(tmp_path: Path) -> None:

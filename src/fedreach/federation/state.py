@@ -14,7 +14,7 @@ from fedreach.federation.federation import Federation
 from fedreach.federation.protocols import Clustering
 from fedreach.federation.values import NO_STATE, ClientView, State
 from fedreach.federation.visible import visible_view
-from fedreach.storage.table import ClientMemory
+from fedreach.storage.table import RowTable
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class FederationState:
     weighting: State
     server: tuple[State, ...]  # one a model
     solver: tuple[State, ...]  # one a model
-    memory: ClientMemory | None = None  # in a simulation, what the n clients keep; elsewhere they keep it themselves
+    memory: RowTable | None = None  # in a simulation, what the n clients keep; elsewhere they keep it themselves
 
     @property
     def params(self) -> Float32s:
@@ -48,7 +48,7 @@ class FederationState:
 
 
 def initial_state(
-    federation: Federation, params: Float32s, view: ClientView, memory: ClientMemory | None = None
+    federation: Federation, params: Float32s, view: ClientView, memory: RowTable | None = None
 ) -> FederationState:
     """Return the state before round 1."""
     return FederationState(

@@ -35,7 +35,7 @@ from fedreach.federation.round import (
 )
 from fedreach.federation.state import FederationState
 from fedreach.federation.values import ClientView, LocalOutputs, Probe, Reports, RoundResult, Selection
-from fedreach.storage.table import ClientMemory
+from fedreach.storage.table import RowTable
 from fedreach.streams import generator
 
 NUMBERS = 2**21  # of clients' memories that are worked on at a time
@@ -234,11 +234,11 @@ def lost_replies(participation: Participation, ids: Ints, seed: int, round_: int
 # ------------------------------------------------------------------------------------------- what clients keep
 
 
-def new_memory(federation: Federation, n: int, p: int, path: Path | None = None) -> ClientMemory | None:
+def new_memory(federation: Federation, n: int, p: int, path: Path | None = None) -> RowTable | None:
     """Return the (n, p) memory of clients before round 1, in a file if one is named; None if they keep nothing."""
     if not federation.has_memory:
         return None
-    return ClientMemory.zeros(n, p, path, dtype=federation.traits["solver"].memory_dtype)
+    return RowTable.zeros(n, p, path, dtype=federation.traits["solver"].memory_dtype)
 
 
 def remembered(

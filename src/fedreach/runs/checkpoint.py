@@ -16,7 +16,7 @@ from fedreach.arrays import AnyArray
 from fedreach.federation.state import FederationState
 from fedreach.federation.values import State
 from fedreach.runs.folder import RunFolder
-from fedreach.storage.table import ClientMemory
+from fedreach.storage.table import RowTable
 
 CHECKPOINT = "checkpoint.safetensors"
 MEMORY = "memory.rows"
@@ -75,10 +75,10 @@ def finish(folder: RunFolder, snapshot: Snapshot) -> None:
             (folder.path / name).unlink(missing_ok=True)
 
 
-def _in_files(state: FederationState) -> dict[str, ClientMemory]:
+def _in_files(state: FederationState) -> dict[str, RowTable]:
     """Return what stands in files of its own, by the name of the file: what clients keep, and large tables."""
     tables = {f"selection.{key}": value for key, value in state.selection.items()}
-    return {name: rows for name, rows in {**tables, MEMORY: state.memory}.items() if isinstance(rows, ClientMemory)}
+    return {name: rows for name, rows in {**tables, MEMORY: state.memory}.items() if isinstance(rows, RowTable)}
 
 
 def load(folder: RunFolder, width: int) -> Snapshot | None:
@@ -94,7 +94,7 @@ def load(folder: RunFolder, width: int) -> Snapshot | None:
     tensors, record = found
     models, layouts = tensors["models"], {MEMORY: {"width": width}, **record.get("layouts", {})}
     rows = {
-        name: ClientMemory.stored(folder.path / name, places=tensors["memory" if name == MEMORY else name], **layout)
+        name: RowTable.stored(folder.path / name, places=tensors["memory" if name == MEMORY else name], **layout)
         for name, layout in layouts.items()
         if name != MEMORY or "memory" in tensors
     }

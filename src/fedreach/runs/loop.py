@@ -15,7 +15,7 @@ from fedreach.federation.state import FederationState
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.checkpoint import MEMORY, Snapshot
 from fedreach.runs.describe import federation_record
-from fedreach.runs.recorder import Evaluated, Recorder
+from fedreach.runs.recorder import Evaluated, Recorder, check_federation
 from fedreach.runs.schema import Result, RoundRow, RunRecord, Timing
 from fedreach.simulation.simulation import Simulation
 
@@ -53,7 +53,9 @@ def run_rounds(
         RunFolderError: If the folder holds another federation, or cannot be written to.
         TrainingError: If the run fails.
     """
-    recorder.describe(run, federation_record(simulation.data))
+    record = federation_record(simulation.data)
+    check_federation(recorder.folder, record)
+    recorder.describe(run, record)
     for callback in callbacks:
         callback.begin(run, simulation.data, engine)
     loop = _Loop(simulation, evaluator, recorder, rounds, every, patience, local, checkpoint_seconds, callbacks)

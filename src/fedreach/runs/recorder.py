@@ -43,12 +43,7 @@ class Recorder:
     stop_if_diverged: bool = True
 
     def describe(self, run: RunRecord, federation: FederationRecord) -> None:
-        """Write what is run and on whom.
-
-        Raises:
-            RunFolderError: If the folder holds a run on another federation.
-        """
-        check_federation(self.folder, federation)
+        """Write what is run and on whom."""
         self.folder.write(run)
         self.folder.write(federation)
 

@@ -80,18 +80,19 @@ class Record:
 
     @classmethod
     @cache
-    def _defaults(cls) -> Mapping[str, Any]:
-        return {each.name: each.default for each in fields(cls)}  # type: ignore[arg-type]  # as above
+    def _defaults_and_arrays(cls) -> tuple[Mapping[str, Any], list[str]]:
+        defaults = {each.name: each.default for each in fields(cls)}  # type: ignore[arg-type]  # as above
+        return defaults, [name for name, key in cls.known_keys().items() if key.array]
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that is written."""
-        defaults = self._defaults()
-        found = {
-            key: value.tolist() if isinstance(value, np.ndarray) else value
-            for key, value in vars(self).items()
-            if value is not defaults[key]
-        }
-        return found | found.pop(self.REST, {}) if self.REST else found
+        defaults, arrays = self._defaults_and_arrays()
+        found = {key: value for key, value in vars(self).items() if value is not defaults[key]}
+        for name in arrays:
+            found[name] = found[name].tolist()
+        if self.REST:
+            found.update(found.pop(self.REST))
+        return found
 
     @classmethod
     def of_json(cls, row: Mapping[str, Any], where: str) -> Self:

@@ -89,12 +89,14 @@ class Folder:
 
     def append_line(self, name: str, line: str) -> None:
         """Append a line to a file, which is made if it is not there."""
-        with self.disk(name):
+        left = line.encode() + b"\n"
+        try:
             if name not in self._files:
                 self._files[name] = (self.path / name).open("ab", buffering=0)
-            left = line.encode() + b"\n"
             while left:  # a disk that fills up takes some of it before it says so
                 left = left[self._files[name].write(left) :]
+        except OSError as error:
+            raise self._cannot_write(name, error) from error
 
     def lines(self, name: str) -> Iterator[str]:
         """Yield the lines of a file; none where there is no file. A last line that was cut off is left out."""
@@ -118,14 +120,17 @@ class Folder:
         try:
             yield
         except OSError as error:
-            what, repeat = error.strerror, " and repeat the command: it goes on from the last checkpoint."
-            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                remedy = "Free some space" + repeat
-            elif error.errno in (errno.EEXIST, errno.ENOTDIR):
-                what, remedy = "a file stands where a folder is needed", "Choose another folder with --out."
-            else:
-                remedy = "Make the folder writable" + repeat
-            raise RunFolderError(f"{self.path / name} cannot be written: {what}. {remedy}") from error
+            raise self._cannot_write(name, error) from error
+
+    def _cannot_write(self, name: str, error: OSError) -> RunFolderError:
+        what, repeat = error.strerror, " and repeat the command: it goes on from the last checkpoint."
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            remedy = "Free some space" + repeat
+        elif error.errno in (errno.EEXIST, errno.ENOTDIR):
+            what, remedy = "a file stands where a folder is needed", "Choose another folder with --out."
+        else:
+            remedy = "Make the folder writable" + repeat
+        return RunFolderError(f"{self.path / name} cannot be written: {what}. {remedy}")
 
 
 def _close(files: dict[str, IO[bytes]]) -> None:

@@ -130,7 +130,7 @@ class Backing:
 
     def store(self, block: Block, width: int) -> int:
         """Return the place of vectors in the file, where they are written unless they stand there."""
-        assert self.file is not None  # brought by `ClientMemory.places`
+        assert self.file is not None  # brought by `RowTable.places`
         if block.stored is None or block.stored.file is not self.file:
             block.stored = self.file.write(block.read(width))
             if self.on_disk:

@@ -15,14 +15,14 @@ from fedreach.storage.float16 import packed, scaled, unpacked
 from fedreach.storage.rows import ALL, Backing, Block, Dtype, RowLayout, StoredRow
 
 
-class ClientMemory:
+class RowTable:
     """One (p,) vector for each of n clients, 0 at first; vectors that are still 0 take no room.
 
     Writing returns a new memory that shares all other vectors with the old one, which stays valid as long as somebody
     refers to it: so the state of an earlier round can be gone back to. It is read like an (n, p) array of float32.
 
     Example:
-        >>> memory = ClientMemory.zeros(3, width=2)
+        >>> memory = RowTable.zeros(3, width=2)
         >>> later = memory.written(np.array([1]), np.ones((1, 2), np.float32))
         >>> later.read(np.array([0, 1])).tolist(), memory.read(np.array([1])).tolist()
         ([[0.0, 0.0], [1.0, 1.0]], [[0.0, 0.0]])
@@ -43,7 +43,7 @@ class ClientMemory:
         dtype: Dtype = "float32",
         each: int = 1,
         on_disk: bool | None = None,
-    ) -> ClientMemory:
+    ) -> RowTable:
         """Return the memory before anything was written.
 
         Args:
@@ -70,7 +70,7 @@ class ClientMemory:
         dtype: Dtype = "float32",
         each: int = 1,
         on_disk: bool = True,
-    ) -> ClientMemory:
+    ) -> RowTable:
         """Return the memory whose vectors stand at these `places` of a file, -1 for zeros; see `zeros`.
 
         Raises:
@@ -121,7 +121,7 @@ class ClientMemory:
                 result[mine] = self._numbers(block, begin, end)[inside]
         return result
 
-    def written(self, positions: Ints, values: Float32s) -> ClientMemory:
+    def written(self, positions: Ints, values: Float32s) -> RowTable:
         """Return the memory with (k, p) new vectors."""
         width, each = self.layout.stored_width, self.layout.each
         rows = packed(values) if self.layout.dtype == "float16" else values
@@ -134,27 +134,27 @@ class ClientMemory:
                 new = np.zeros((each, width), self.layout.dtype) if old is None else old.read(width).copy()
                 new[inside] = rows[mine]
             blocks[number] = self.backing.block(new)
-        return ClientMemory(self.layout, tuple(blocks), self.backing)
+        return RowTable(self.layout, tuple(blocks), self.backing)
 
     def kept(self, values: Float32s) -> Float32s:
         """Return (k, p) vectors as they come back once they are written."""
         return unpacked(packed(values)) if self.layout.dtype == "float16" else values
 
-    def only(self, positions: Ints) -> ClientMemory:
+    def only(self, positions: Ints) -> RowTable:
         """Return a memory of these clients alone, which shares their vectors where they are kept one by one."""
         layout = replace(self.layout, n=len(positions))
         if layout.each == 1:
-            return ClientMemory(layout, tuple(self.blocks[i] for i in positions.tolist()), self.backing)
-        alone = ClientMemory.zeros(layout.n, layout.width, dtype=layout.dtype, each=layout.each)
+            return RowTable(layout, tuple(self.blocks[i] for i in positions.tolist()), self.backing)
+        alone = RowTable.zeros(layout.n, layout.width, dtype=layout.dtype, each=layout.each)
         return alone.written(np.arange(layout.n), self.read(positions))
 
-    def forget(self, positions: Ints) -> ClientMemory:
+    def forget(self, positions: Ints) -> RowTable:
         """Return the memory in which these vectors are 0 again."""
         if self.layout.each > 1:
             return self.written(positions, np.zeros((len(positions), self.layout.width), np.float32))
         gone = set(positions.tolist())
         blocks = tuple(None if i in gone else block for i, block in enumerate(self.blocks))
-        return ClientMemory(self.layout, blocks, self.backing)
+        return RowTable(self.layout, blocks, self.backing)
 
     def _by_block(self, positions: Ints) -> Iterator[tuple[int, Ints, Ints]]:
         """Yield each block that holds some of them, which they are, and where in the block they stand."""

@@ -13,7 +13,7 @@ from fedreach.federation.selection.base import Policy
 from fedreach.federation.values import ClientView, Probe, Reports, Selection, State
 from fedreach.storage.float16 import packed, unpacked
 from fedreach.storage.rows import Dtype
-from fedreach.storage.table import ClientMemory
+from fedreach.storage.table import RowTable
 from fedreach.streams import generator
 
 Storage = Literal["memory", "disk"]
@@ -122,16 +122,16 @@ class GradientTable(Policy):
         heard[where] = reports.round
         return {**state, "rows": self._replaced(state["rows"], where, new), "heard": heard}
 
-    def _replaced(self, rows: AnyArray | ClientMemory, where: Ints, new: Float32s) -> AnyArray:
+    def _replaced(self, rows: AnyArray | RowTable, where: Ints, new: Float32s) -> AnyArray:
         """Return the rows with (r, p) new ones at these positions."""
-        if isinstance(rows, ClientMemory):
+        if isinstance(rows, RowTable):
             return _as_array(rows.written(where, new))
         kept = packed(new) if self.dtype == "float16" else new
         (n, begun), width = rows.shape, kept.shape[1]
         bytes_each = width * kept.itemsize
         if begun == 0 and n * bytes_each >= LARGE:
             each, on_disk = max(1, TOGETHER // bytes_each), self.storage == "disk"
-            empty = ClientMemory.zeros(n, new.shape[1], dtype=self.dtype, each=each, on_disk=on_disk)
+            empty = RowTable.zeros(n, new.shape[1], dtype=self.dtype, each=each, on_disk=on_disk)
             return _as_array(empty.written(where, new))
         rows = rows.copy() if begun else np.zeros((n, width), kept.dtype)
         rows[where] = kept
@@ -144,14 +144,14 @@ def rows_of(state: State) -> Float32s:
     return unpacked(rows) if rows.dtype == np.float16 else rows
 
 
-def those_of(rows: AnyArray | ClientMemory, some: Bools) -> AnyArray:
+def those_of(rows: AnyArray | RowTable, some: Bools) -> AnyArray:
     """Return some of the rows; those of a large table are still read as they are sliced."""
     if some.all():
         return cast(AnyArray, rows)
-    return _as_array(rows.only(np.flatnonzero(some))) if isinstance(rows, ClientMemory) else rows[some]
+    return _as_array(rows.only(np.flatnonzero(some))) if isinstance(rows, RowTable) else rows[some]
 
 
-def _as_array(rows: ClientMemory) -> AnyArray:
+def _as_array(rows: RowTable) -> AnyArray:
     """Let a memory be the array of a state: policies, checkpoints and the mathematics of rows read both alike."""
     return cast(AnyArray, rows)
 
