@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 from fedreach import registry
+from fedreach.evaluation.metrics import Accuracy, Loss
+from fedreach.federation.aggregation import Mean
 from fedreach.federation.labels import DiscreteLaplace, SecureSum, released
+from fedreach.federation.losses import CrossEntropy
 from fedreach.federation.measurements import WLRC, Disagreement
 from fedreach.federation.participation import Bernoulli
 from fedreach.federation.selection import (
@@ -704,6 +707,78 @@ class ForgetsTheJoules(CSRA):
 class Unfiltered(CSRA):
     def admitted(self, view, k):
         return CSRA(threshold=np.inf, min_examples=self.min_examples).admitted(view, k)
+
+
+@caught_by("one number an example", kind="loss")
+class LossOfTheBatch(CrossEntropy):
+    def __call__(self, outputs, targets):
+        return super().__call__(outputs, targets).mean()
+
+
+@caught_by("downhill", kind="loss")
+class GradientTheWrongWay(CrossEntropy):
+    def __call__(self, outputs, targets):
+        loss = super().__call__(outputs, targets)
+        return 2 * loss.detach() - loss
+
+
+@caught_by("each example by itself", kind="loss")
+class LossRelativeToTheBatch(CrossEntropy):
+    def __call__(self, outputs, targets):
+        loss = super().__call__(outputs, targets)
+        return loss / loss.sum()
+
+
+@caught_by("nats of the right class", kind="loss")
+class LossInBits(CrossEntropy):
+    def __call__(self, outputs, targets):
+        return super().__call__(outputs, targets) / np.log(2)
+
+
+@caught_by("the weighted mean")
+class MeanInFloat32(Mean):
+    def combine(self, state, weights, update, rng):
+        return (weights.astype(np.float32) @ update).astype(np.float64), state
+
+
+@caught_by("linear is the weighted sum")
+class MedianThatSaysItIsLinear(Mean):
+    linear = True
+
+    def combine(self, state, weights, update, rng):
+        return np.median(update, axis=0).astype(np.float64), state
+
+
+@caught_by("whatever the order")
+class FirstOfAll(Mean):
+    def combine(self, state, weights, update, rng):
+        return update[0].astype(np.float64), state
+
+
+@caught_by("arguments untouched")
+class ScalesInPlace(Mean):
+    def combine(self, state, weights, update, rng):
+        update *= 2
+        return super().combine(state, weights / 2, update, rng)
+
+
+@caught_by("share that is right")
+class CountsTheRightOnes(Accuracy):
+    def of(self, labels, scores):
+        return float((scores.argmax(axis=1) == labels).sum())
+
+
+@caught_by("nats of the truth")
+class LossOfThePredicted(Loss):
+    def of(self, labels, scores):
+        return super().of(scores.argmax(axis=1), scores)
+
+
+@caught_by("whatever the order")
+class OfTheFirstHalf(Accuracy):
+    def of(self, labels, scores):
+        half = len(labels) // 2 + 1
+        return super().of(labels[:half], scores[:half])
 
 
 @caught_by("band and frequencies are kept")

@@ -37,10 +37,11 @@ def load(source: Path | None, overrides: Sequence[str] = ()) -> Experiment:
         >>> load(None, ["local.rate=0.5", "method.selection=full"]).local.rate
         0.5
     """
+    base = Path.cwd() if source is None else source.parent
     source = DEFAULT if source is None else source
     text, raw = _read(source)
     overridden = [_override(raw, override) for override in overrides]
-    experiment, problems = check(raw, source.parent)
+    experiment, problems = check(raw, base)
     if problems or experiment is None:
         raise ConfigError(listed(problems, source, text, overridden))
     return experiment
@@ -166,21 +167,28 @@ def _clashes(e: Experiment, base: Path, known: Sequence[Problem]) -> list[Proble
     return problems
 
 
-def _choices(raw: Mapping[str, Any]) -> list[tuple[str, tuple[str, ...]]]:
+def _choices(raw: Mapping[str, Any]) -> list[tuple[str, Path_]]:
     """Return (kind, path) of every named thing that the file sets."""
-    places = [(kind, (*row.path, kind)) for kind, row in KINDS.items() if row.path is not None]
+    places: list[tuple[str, Path_]] = [(k, (*row.path, k)) for k, row in KINDS.items() if row.path is not None]
     methods = raw.get("methods")
     for name in methods if isinstance(methods, dict) else ():
         places += [(part, ("methods", name, part)) for part in PARTS]
+    metrics = _at(raw, ("evaluation", "metrics"))
+    places += [
+        ("metric", ("evaluation", "metrics", i)) for i in range(len(metrics) if isinstance(metrics, list) else 0)
+    ]
     return [(kind, path) for kind, path in places if _at(raw, path) is not None]
 
 
-def _at(raw: Mapping[str, Any], path: Sequence[str]) -> Any:
+def _at(raw: Mapping[str, Any], path: Path_) -> Any:
     value: Any = raw
     for step in path:
-        if not isinstance(value, Mapping) or step not in value:
+        if isinstance(step, int):
+            value = value[step]
+        elif not isinstance(value, Mapping) or step not in value:
             return None
-        value = value[step]
+        else:
+            value = value[step]
     return value
 
 

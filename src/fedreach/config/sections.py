@@ -113,6 +113,7 @@ class EvaluationSection(Section):
     local: bool = True  # also the local models of the cohort before aggregation
     samples_per_client: Positive | None = None  # at most so many of each client's samples; None: all
     patience: Positive | None = None  # stop after so many evaluations without a better id_loss
+    metrics: list[Choice] = [Choice(name="accuracy"), Choice(name="loss")]  # these two are always there
 
 
 class RunSection(Section):

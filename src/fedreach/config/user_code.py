@@ -30,6 +30,7 @@ def identity(experiment: Experiment, seed: int, method: str, base: Path) -> dict
 def users_files(experiment: Experiment, base: Path) -> dict[str, Path]:
     """Return each name of the user's own code in the experiment, with its file."""
     said = [choice for kind in registry.KINDS if (choice := experiment.choice(kind)) is not None]
+    said += experiment.evaluation.metrics
     named = [choice.name for whole in said for choice in with_nested(whole) if ":" in choice.name]
     files = {name: registry.code_file(name, base) for name in named}
     return {name: path for name, path in files.items() if path is not None and path.is_file()}

@@ -16,6 +16,7 @@ from fedreach.engines.trainer import EVALUATION_BATCH, Group, GroupTrainer
 from fedreach.errors import ConfigError
 from fedreach.evaluation.predictor import Split
 from fedreach.federation.aggregation.mean import BLOCK, finite_rows
+from fedreach.federation.traits import Traits
 from fedreach.federation.values import LocalOutputs, LocalUpdates
 
 EVALUATION_PART = 8 * EVALUATION_BATCH
@@ -134,7 +135,11 @@ class TorchEngine(Engine):
 
     def training_loss(self, params: Float32s, ids: Ints, parts: Sequence[Ints] | None = None) -> Floats:
         parts = [self.task.data.train[int(client)] for client in ids] if parts is None else parts
-        return means(self.predict(params, "train", np.concatenate(parts))[1], parts)
+        index = np.concatenate(parts)
+        if Traits.of(self.task.loss).cross_entropy:
+            return means(self.predict(params, "train", index)[1], parts)
+        logits, labels = torch.from_numpy(self.logits(params, "train", index)), self.task.data.labels[index]
+        return means(self.task.loss(logits, torch.from_numpy(labels.astype(np.int64))).numpy(), parts)
 
 
 def means(loss: Float32s, parts: Sequence[Ints]) -> Floats:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, Protocol
 
@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from fedreach.arrays import Float32s, Floats, Ints
 from fedreach.data.federated import FederatedData
 from fedreach.evaluation.predictor import Predictor
+from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
-from fedreach.federation.protocols import LocalSolver
+from fedreach.federation.losses import CrossEntropy
+from fedreach.federation.protocols import LocalSolver, Loss
 from fedreach.federation.values import LocalOutputs, LocalUpdates
 from fedreach.models.flat import Layout
 
@@ -34,6 +36,7 @@ class Task:
         solver: Correction of the local gradient.
         local: Local SGD.
         seed: Seed of the batch order.
+        loss: What is made small.
     """
 
     module: nn.Module
@@ -41,6 +44,12 @@ class Task:
     solver: LocalSolver
     local: LocalSGD
     seed: int
+    loss: Loss = field(default_factory=CrossEntropy)
+
+    @classmethod
+    def of(cls, module: nn.Module, data: FederatedData, federation: Federation) -> Task:
+        """Return what a federation has its clients train."""
+        return cls(module, data, federation.solver, federation.local, federation.seed, federation.loss)
 
 
 class Trainer(Protocol):

@@ -7,7 +7,6 @@ from contextlib import nullcontext
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from fedreach.arrays import Ints
 from fedreach.engines.batches import batch_plan
@@ -69,8 +68,8 @@ class Sequential(GroupTrainer):
             index = torch.from_numpy(batch[batch >= 0]).to(self.device)
             x, y = self.samples["train"].batch(index)
             gradient.zero_()
-            loss = F.cross_entropy(self.module(x), y)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss = self.loss(self.module(x), y).mean()
+            loss.backward()
 
             g = self.solver.correct(gradient, weights, broadcast, **terms)
             if local.clip_norm is not None:

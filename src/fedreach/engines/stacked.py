@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
-from torch.nn import functional as F
 
 from fedreach.arrays import Ints
 from fedreach.engines.batches import batch_plans
@@ -165,9 +164,8 @@ class Stacked(GroupTrainer):
             # vmap has no rule for some operations on filters with their channels last.
             parameters = {name: tensor.contiguous() for name, tensor in parameters.items()}
             logits = functional_call(self.module, {**parameters, **statistics, **counters}, (x,))
-            if weight is None:
-                return F.cross_entropy(logits, y), statistics
-            return (F.cross_entropy(logits, y, reduction="none") * weight).sum() / weight.sum(), statistics
+            losses = self.loss(logits, y)
+            return losses.mean() if weight is None else (losses * weight).sum() / weight.sum(), statistics
 
         # BatchNorm writes its running statistics in place, under vmap only where they lie on their own.
         statistics = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in buffers.items()}

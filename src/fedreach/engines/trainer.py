@@ -23,6 +23,7 @@ from fedreach.engines.samples import Samples, seeded
 from fedreach.errors import ConfigError
 from fedreach.evaluation.predictor import Split
 from fedreach.federation.aggregation.mean import weighted_sum
+from fedreach.federation.traits import Traits, name_of
 from fedreach.federation.values import LocalOutputs
 from fedreach.models.flat import Layout, bind, flatten
 from fedreach.streams import torch_seed
@@ -46,12 +47,19 @@ class GroupTrainer(ABC):
     name: ClassVar[str]
     forks: ClassVar[bool] = True
     """Whether processes that are forked may use it."""
+    any_loss: ClassVar[bool] = True
+    """Whether it follows every loss; if not, the gradient of cross-entropy is written out in it."""
 
     def __init__(self, task: Task, device: torch.device) -> None:
+        if not self.any_loss and not Traits.of(task.loss).cross_entropy:
+            raise ConfigError(
+                f"engine.name = {self.name!r} trains with cross-entropy only; got {name_of(task.loss)}. Use 'auto'."
+            )
         self.device = device
         self.module = copy.deepcopy(task.module).to(device)
         self.layout = Layout.of(self.module)
         self.data, self.solver, self.local, self.seed = task.data, task.solver, task.local, task.seed
+        self.loss = task.loss
         d, server = task.data.dataset, task.data.server
         train = Samples(d.train_x, task.data.labels, d.kind, d.mean, d.std, device)
         self.samples: dict[Split, Samples] = {
@@ -114,7 +122,7 @@ class GroupTrainer(ABC):
             bind(self.module, vector, gradient, layout=self.layout)
             self.module.train()
             x, y = self.samples["server"].batch(torch.from_numpy(index).to(self.device))
-            F.cross_entropy(self.module(x), y).backward()  # type: ignore[no-untyped-call]
+            self.loss(self.module(x), y).mean().backward()
         vector[:p].sub_(gradient, alpha=rate)
         return (vector - start).cpu().numpy()
 

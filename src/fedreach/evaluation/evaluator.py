@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from fedreach.arrays import Bools, Float32s, Floats, Ints
 from fedreach.data.federated import FederatedData
 from fedreach.evaluation.confidence import bootstrap_means, interval
+from fedreach.evaluation.metrics import Accuracy, Loss, Metric
 from fedreach.evaluation.populations import Group, Scores
 from fedreach.evaluation.predictor import Predictor, Split
 from fedreach.streams import generator
@@ -34,12 +36,21 @@ class Evaluator:
       ``_worst_decile``: mean over the tenth of the clients that does worst (at least one client).
 
     With `samples_per_client`, at most so many samples of each client are used, the same in all rounds and methods.
+
+    Further `metrics` add ``id_NAME``, ``unseen_NAME`` and ``test_NAME``: means over the clients for which they are
+    defined; ``..._NAME_undefined`` counts the others, if there are any.
     """
 
     def __init__(
-        self, engine: Predictor, data: FederatedData, seed: int, samples_per_client: int | None = None
+        self,
+        engine: Predictor,
+        data: FederatedData,
+        seed: int,
+        samples_per_client: int | None = None,
+        metrics: Sequence[Metric] = (),
     ) -> None:
         self.engine, self.data, self.seed, self.max_samples = engine, data, seed, samples_per_client
+        self.metrics = [metric for metric in metrics if not isinstance(metric, Accuracy | Loss)]  # these are there
         population = data.population
         self.participant_ids = population.participants
         self.participants = Group.of(population.participants, data.held_out, max_samples=samples_per_client)
@@ -65,7 +76,8 @@ class Evaluator:
         if len(self.test_index):
             right, loss = served.predict(engine, "test", self.test_index, None)
             test = float(right.mean()), float(loss.mean(dtype=np.float64))
-        return summarized(self.seed, round_, participants, unseen, training, test)
+        columns, records = summarized(self.seed, round_, participants, unseen, training, test)
+        return columns | self._further(served), records
 
     def evaluate_local(
         self, models: Float32s, cohort: Ints, round_: int
@@ -80,6 +92,35 @@ class Evaluator:
         right, loss = (np.concatenate(column) for column in zip(*answers, strict=True))
         joined = group.scores(right, loss)
         return {"local_accuracy": round(float(joined.accuracy.mean()), 9)}, [joined.record(round_, "local")]
+
+    def _further(self, served: Served) -> dict[str, float]:
+        """Return the columns of metrics beside accuracy and loss, which need all that the model says."""
+        columns: dict[str, float] = {}
+        d = self.data.dataset
+        tests = Group(np.zeros(1, np.int64), self.test_index, np.array([len(self.test_index)]))
+        for name, split, group, labels in (
+            ("id", "true", self.participants, d.train_y),
+            ("unseen", "true", self.unseen, d.train_y),
+            ("test", "test", tests, d.test_y),
+        ):
+            if not self.metrics or not len(group.index):
+                continue
+            owner = None if name == "test" else np.repeat(group.ids, group.sizes)
+            said = served.logits(self.engine, split, group.index, owner)  # type: ignore[arg-type]
+            ends = np.cumsum(group.sizes)
+            for metric in self.metrics:
+                values = np.zeros(len(group.sizes))
+                for share, logits in said:
+                    values += [
+                        share * metric.of(labels[group.index[part]], logits[part].astype(np.float64))
+                        for part in map(slice, ends - group.sizes, ends)
+                    ]
+                defined = values[~np.isnan(values)]
+                if len(defined):
+                    columns[f"{name}_{metric.name}"] = round(float(defined.mean()), 9)
+                if len(defined) < len(values):
+                    columns[f"{name}_{metric.name}_undefined"] = len(values) - len(defined)
+        return columns
 
     def _scores(self, served: Served, split: Split, group: Group) -> Scores:
         own = np.repeat(group.ids, group.sizes)
@@ -101,6 +142,16 @@ class Served:
         return cls(
             np.atleast_2d(models), np.zeros(len(participants), np.int64) if clusters is None else clusters, participants
         )
+
+    def logits(self, engine: Predictor, split: Split, index: Ints, owner: Ints | None) -> list[tuple[float, Float32s]]:
+        """Return what the models say by which these samples are served, each with its share; see `predict`."""
+        if len(self.models) == 1:
+            return [(1.0, engine.logits(self.models[0], split, index))]
+        said = [engine.logits(model, split, index) for model in self.models]
+        if owner is not None and np.isin(owner, self.participants).all():
+            own = self.clusters[np.searchsorted(self.participants, owner)]
+            return [(1.0, np.stack(said)[own, np.arange(len(index))])]
+        return list(zip((np.bincount(self.clusters) / len(self.clusters)).tolist(), said, strict=True))
 
     def predict(
         self, engine: Predictor, split: Split, index: Ints, owner: Ints | None

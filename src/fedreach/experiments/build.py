@@ -18,6 +18,7 @@ from fedreach.data.sets.catalogue import load
 from fedreach.engines.choice import EngineChoice, choose
 from fedreach.engines.protocols import Task
 from fedreach.errors import ConfigError, DataError
+from fedreach.evaluation.metrics import Metric
 from fedreach.federation.federation import Federation
 from fedreach.models import build as build_model
 from fedreach.simulation.simulation import Simulation, simulate
@@ -95,8 +96,12 @@ class Builder:
         module = build_model(
             self.model(), data.dataset.train_x.shape[1:], data.dataset.num_classes, seed=0, options=e.model.options
         )
-        task = Task(module, data, federation.solver, federation.local, seed)
+        task = Task.of(module, data, federation)
         return choose(task, e.engine.device, threads, e.engine.precision, cohort=federation.cohort)
+
+    def metrics(self) -> tuple[Metric, ...]:
+        """Return what models are scored by."""
+        return tuple(parts.make("metric", choice, self.base) for choice in self.experiment.evaluation.metrics)
 
     def model(self) -> str | Callable[..., nn.Module]:
         """Return the model's name, or the user's function that makes it."""

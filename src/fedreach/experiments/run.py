@@ -100,7 +100,7 @@ def _run(
             return run_rounds(
                 RunRecord(**identity, environment=environment(), git=git_revision(base)),
                 simulation,
-                Evaluator(simulation.engine, data, seed, e.evaluation.samples_per_client),
+                Evaluator(simulation.engine, data, seed, e.evaluation.samples_per_client, builder.metrics()),
                 Recorder(folder, simulation.federation, simulation.engine.layout, e.run.on_failure == "stop"),
                 rounds=e.rounds,
                 every=e.evaluation.every,

@@ -89,6 +89,17 @@ def checked_weights(weighting: object, answer: tuple[Floats, State], r: int) -> 
     return weights, state
 
 
+def checked_update(aggregator: object, answer: tuple[Floats, State], d: int) -> tuple[Floats, State]:
+    """Return the (d,) update and the new state, or say which rule of the contract they break."""
+    where = f"{name_of(aggregator)}.combine"
+    if not (isinstance(answer, tuple) and len(answer) == 2):
+        raise PartError(f"{where} must return a pair, the update and the new state; got {type(answer).__name__}.")
+    update, state = np.asarray(answer[0], dtype=np.float64), answer[1]
+    if update.shape != (d,):
+        raise PartError(f"{where} must return the {d} numbers of one update; got shape {update.shape}.")
+    return update, state
+
+
 def checked_clusters(policy: object, clusters: Ints, n: int, models: int) -> Ints:
     """Return each of the n participants' model, or say which rule of the contract the clusters break."""
     where = f"{name_of(policy)}.clusters"

@@ -8,11 +8,15 @@ from functools import cached_property
 from typing import cast
 
 from fedreach.errors import ConfigError, PartError
+from fedreach.federation.aggregation import Mean
 from fedreach.federation.labels import Exact
 from fedreach.federation.local_sgd import LocalSGD
+from fedreach.federation.losses import CrossEntropy
 from fedreach.federation.protocols import (
+    Aggregator,
     LabelStatistics,
     LocalSolver,
+    Loss,
     Measurement,
     MemorySolver,
     SelectionPolicy,
@@ -37,6 +41,8 @@ class Federation:
     server: ServerStep
     cohort: int
     seed: int
+    aggregation: Aggregator = field(default_factory=Mean)
+    loss: Loss = field(default_factory=CrossEntropy)
     label_statistics: LabelStatistics = field(default_factory=Exact)
     radio: Radio | None = None  # seconds and joules are accounted for where there is one
     allocation: AllocationRule | None = None  # None: the selection policy's own, or else the exact one for its choice
@@ -70,6 +76,10 @@ class Federation:
                     f"{hidden}, but {name_of(getattr(self, kind))} looks at single clients' labels or updates, or "
                     "measures them."
                 )
+        if not self.traits["aggregation"].linear:
+            raise ConfigError(
+                f"{hidden}, but {name_of(self.aggregation)} is no weighted sum. Use 'mean', or one that says `linear`."
+            )
         if not self.traits["weighting"].own_weight:
             raise ConfigError(
                 f"{hidden}, so that each client must know its own weight; {name_of(self.weighting)} compares clients. "

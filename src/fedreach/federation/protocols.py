@@ -147,6 +147,45 @@ class MemorySolver(Protocol):
 
 
 @runtime_checkable
+class Aggregator(Protocol):
+    """Makes one update of those that were sent.
+
+    Class variable ``linear = True`` says that it is sum_i w_i u_i: then a secure sum may stand in for it, and engines
+    may add up in their own way, to the same bits.
+    """
+
+    def combine(
+        self, state: State, weights: Floats, update: Float32s, rng: np.random.Generator
+    ) -> tuple[Floats, State]:
+        """Return the (d,) float64 update, and the new state (`NO_STATE` at first).
+
+        Args:
+            state: Of this model's aggregator.
+            weights: (r,) not negative, summing to 1.
+            update: (r, d) local - broadcast, ids increasing.
+            rng: A stream of its own for each round and model.
+        """
+        ...
+
+
+class Loss(Protocol):
+    """What a client's model is trained to make small.
+
+    Class variable ``cross_entropy = True`` says that it is the cross-entropy of the outputs as they are, whose gradient
+    some engines have written out; others are trained by `sequential` and `stacked`.
+    """
+
+    def __call__(self, outputs: Any, targets: Any) -> Any:
+        """Return the loss of each example, a (b,) tensor that torch can differentiate.
+
+        Args:
+            outputs: (b, c) tensor, what the model says.
+            targets: (b,) tensor of classes.
+        """
+        ...
+
+
+@runtime_checkable
 class ServerStep(Protocol):
     """Turns the weighted mean update into new parameters."""
 

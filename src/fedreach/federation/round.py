@@ -14,8 +14,13 @@ import numpy as np
 
 from fedreach.arrays import Bools, Float32s, Floats
 from fedreach.errors import PartError
-from fedreach.federation.aggregation.mean import weighted_sum
-from fedreach.federation.answers import check_type, checked_allocation, checked_ids, checked_weights
+from fedreach.federation.answers import (
+    check_type,
+    checked_allocation,
+    checked_ids,
+    checked_update,
+    checked_weights,
+)
 from fedreach.federation.bytes import count_bytes
 from fedreach.federation.federation import Federation
 from fedreach.federation.state import FederationState, reclustered
@@ -92,7 +97,8 @@ def conclude_round(
     a model stays as it is. Buffers (see `Reports.trainable`) take the weighted mean as it is: a server rate or
     momentum, which may overshoot, could make the running variance of BatchNorm negative.
 
-    `summed` is a faster way to the numbers of `weighted_sum`, where there is one.
+    `summed` is a faster way to the numbers of `weighted_sum`, where there is one; an aggregation that is not `linear`
+    does without it.
     """
     d = state.models.shape[1]
     down, up, probe_bytes = count_bytes(federation, state.round + 1, view, selection, reports, d)
@@ -112,14 +118,13 @@ def conclude_round(
     rows = view.rows(reports.ids)
     weights, weighed = _weights(federation, state, reports)
     loss[rows] = reports.metrics["loss"]
-    models, solver, server = state.models.copy(), list(state.solver), list(state.server)
-    own = state.clusters[rows]
+    models, own = state.models.copy(), state.clusters[rows]
+    kept = list(zip(state.server, state.solver, state.aggregation, strict=True))
     for model in range(len(models)):
         mine = own == model
         if mine.any():
-            models[model], solver[model], server[model] = _updated(
-                federation, state, model, weights, reports, seen, mine, summed
-            )
+            models[model], kept[model] = _updated(federation, state, model, weights, reports, seen, mine, summed)
+    server, solver, aggregation = zip(*kept, strict=True)
     state = replace(
         state,
         round=state.round + 1,
@@ -127,8 +132,9 @@ def conclude_round(
         loss=loss,
         selection=observed,
         weighting=weighed,
-        server=tuple(server),
-        solver=tuple(solver),
+        server=server,
+        solver=solver,
+        aggregation=aggregation,
     )
     report = RoundResult(
         cohort=tuple(reports.ids.tolist()),
@@ -180,18 +186,22 @@ def _updated(
     seen: Reports,
     mine: Bools,
     summed: Callable[[Floats, Float32s], Floats] | None,
-) -> tuple[Float32s, State, State]:
-    """Return one model, its solver's and its server's state after its step, with the reports of those that train it."""
-    solver, p = federation.memory_solver, reports.trainable
-    params, solver_state, server_state = state.models[model], state.solver[model], state.server[model]
+) -> tuple[Float32s, tuple[State, State, State]]:
+    """Return one model, and what server, solver and aggregation keep, after the reports of those that train it."""
+    solver, p, params = federation.memory_solver, reports.trainable, state.models[model]
+    server_state, solver_state, aggregated = state.server[model], state.solver[model], state.aggregation[model]
     if not mine.all():
         reports, weights = reports.only(mine), weights[mine]
         if weights.sum() == 0:
-            return params, solver_state, server_state
+            return params, (server_state, solver_state, aggregated)
         weights, seen = weights / weights.sum(), visible_reports(federation, reports)
     mean = seen.secure_mean
-    if mean is None:
-        mean = (summed or weighted_sum)(weights, reports.update)
+    if mean is None and summed is not None and federation.traits["aggregation"].linear:
+        mean = summed(weights, reports.update)
+    elif mean is None:
+        rng = generator(federation.seed, "aggregate", state.round + 1, model)
+        answer = federation.aggregation.combine(aggregated, weights, reports.update, rng)
+        mean, aggregated = checked_update(federation.aggregation, answer, len(params))
     step = mean[:p]
     if solver is not None:
         n = int((state.clusters == model).sum())
@@ -199,4 +209,4 @@ def _updated(
     new, server_state = federation.server.apply(params[:p], server_state, step)
     if p is not None and p < len(params):
         new = np.concatenate([new, (params[p:] + mean[p:]).astype(np.float32)])
-    return new, solver_state, server_state
+    return new, (server_state, solver_state, aggregated)

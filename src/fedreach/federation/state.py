@@ -29,6 +29,7 @@ class FederationState:
     weighting: State
     server: tuple[State, ...]  # one a model
     solver: tuple[State, ...]  # one a model
+    aggregation: tuple[State, ...] = (NO_STATE,)  # one a model
     memory: RowTable | None = None  # in a simulation, what the n clients keep; elsewhere they keep it themselves
 
     @property
@@ -90,5 +91,6 @@ def reclustered(federation: Federation, state: FederationState) -> FederationSta
         clusters=clusters,
         server=tuple(NO_STATE if m in changed else state.server[m] for m in range(count)),
         solver=tuple(NO_STATE if m in changed else state.solver[m] for m in range(count)),
+        aggregation=tuple(NO_STATE if m in changed else state.aggregation[m] for m in range(count)),
         memory=memory,
     )

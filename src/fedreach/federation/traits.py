@@ -66,6 +66,8 @@ class Traits:
     sends_state: bool = False  # the server sends its state of the solver
     memory_dtype: Dtype = "float32"  # in which clients' memories are kept
     affine: bool = False  # `correct` returns g + pull (w - w0) + shift
+    linear: bool = False  # `combine` returns the weighted sum
+    cross_entropy: bool = False  # the loss is that of the outputs as they are
     minimum: float | None = None  # of a measurement: no honest client is below it
 
     # Methods that the part has, see `METHODS`.
@@ -120,7 +122,12 @@ METHODS: Mapping[str, str] = {
 }
 """Trait -> the optional method that a part with it has."""
 
-PROMISES: Mapping[str, tuple[str, str]] = {"affine": ("affine", "correct"), "own_weight": ("raw", "weights")}
+PROMISES: Mapping[str, tuple[str, str]] = {
+    "affine": ("affine", "correct"),
+    "linear": ("linear", "combine"),
+    "cross_entropy": ("cross_entropy", "__call__"),
+    "own_weight": ("raw", "weights"),
+}
 """Trait -> (what states it, the method that it speaks about)."""
 
 ATTRIBUTES: Mapping[str, Any] = {field.name: field.default for field in fields(Traits) if field.name not in METHODS}

@@ -146,7 +146,7 @@ class LocalClient:
         if not 0 <= client < data.num_clients:
             raise DataError(f"There are clients 0 to {data.num_clients - 1} in the data; got client {client}.")
         self.client, self.data, self.federation = client, data, federation
-        task = Task(module, data, federation.solver, federation.local, federation.seed)
+        task = Task.of(module, data, federation)
         self.engine: Engine = build_engine(engine, task, device)
         self.ids = np.array([client])
 
@@ -282,5 +282,5 @@ def server_engine(
         )
     server = None if own is None else ServerData(d.train_x, d.train_y)
     data = replace(client, dataset=d, server=server)
-    task = Task(module, data, federation.solver, federation.local, federation.seed)
+    task = Task.of(module, data, federation)
     return build_engine("sequential", task, device)

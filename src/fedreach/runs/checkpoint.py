@@ -41,7 +41,7 @@ def save(folder: RunFolder, snapshot: Snapshot) -> None:
     state = snapshot.state
     tensors: dict[str, AnyArray] = {"models": state.models, "clusters": state.clusters, "loss": state.loss}
     parts = {"selection": state.selection, "weighting": state.weighting}
-    for name in ("server", "solver"):
+    for name in ("server", "solver", "aggregation"):
         parts |= {f"{name}.{model}": kept for model, kept in enumerate(getattr(state, name))}
     for name, kept in parts.items():
         tensors |= {f"{name}.{key}": value for key, value in kept.items()}
@@ -113,6 +113,7 @@ def load(folder: RunFolder, width: int) -> Snapshot | None:
         weighting=kept("weighting"),
         server=tuple(kept(f"server.{model}") for model in range(len(models))),
         solver=tuple(kept(f"solver.{model}") for model in range(len(models))),
+        aggregation=tuple(kept(f"aggregation.{model}") for model in range(len(models))),
         memory=memory,
     )
     folder.rewind(record["lengths"], record["round"])

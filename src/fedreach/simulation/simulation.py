@@ -62,8 +62,8 @@ class Simulation:
     memory_file: Path | None = None
 
     def __post_init__(self) -> None:
-        for part in ("solver", "local"):
-            ours, theirs = getattr(self.federation, part), getattr(self.engine, part)
+        for part in ("solver", "local", "loss"):
+            ours, theirs = getattr(self.federation, part), getattr(self.engine.task, part)
             if ours != theirs:
                 raise ConfigError(f"federation.{part} {ours} and that of the engine, {theirs}, must be the same.")
         if self.federation.training_server is not None and self.data.server is None:
@@ -164,6 +164,6 @@ def simulate(
         seed=torch_seed(federation.seed, "model"),
         options=model_options,
     )
-    task = Task(module, data, federation.solver, federation.local, federation.seed)
+    task = Task.of(module, data, federation)
     made = build_engine(engine, task, device, threads, precision, cohort=federation.cohort)
     return Simulation(federation, data, made, rounds, participation or Always(), drop_failing)

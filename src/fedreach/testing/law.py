@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 from fedreach.arrays import AnyArray
 from fedreach.errors import ConfigError, FedReachError
 from fedreach.federation.traits import FACTS, name_of
+from fedreach.registry import KINDS
 
 NEEDS_LIBRARY = "pip install 'fedreach["
 """What stands in the refusal of a part whose optional library is missing."""
@@ -74,7 +75,8 @@ class Subject:
     def of(cls, kind: str, part: Any, options: Mapping[str, Any] | None = None, name: str = "") -> Subject:
         """Return the subject for a part that was made with these options."""
         made: Callable[..., Any] = type(part)
-        return cls(kind, name or name_of(part), part, partial(made, **(options or {})))
+        own = name_of(part) if KINDS[kind].function else made.__name__  # a function's own; others' `name` is a column's
+        return cls(kind, name or own, part, partial(made, **(options or {})))
 
     def once(self, key: str, work: Callable[[], Any]) -> Any:
         """Return what this work gave when it was first done for this subject."""

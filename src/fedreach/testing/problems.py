@@ -51,7 +51,7 @@ def tiny_federation(seed: int = 0) -> Federation:
 def tiny_simulation(seed: int = 0) -> Simulation:
     """Return FedAvg with a linear model on `tiny_data`, two clients a round."""
     data, federation = tiny_data(seed), tiny_federation(seed)
-    task = Task(build("linear", (2,), 2, seed=seed), data, federation.solver, federation.local, seed)
+    task = Task.of(build("linear", (2,), 2, seed=seed), data, federation)
     return Simulation(federation, data, TorchEngine(Sequential, task), rounds=10)
 
 

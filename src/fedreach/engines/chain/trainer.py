@@ -40,6 +40,7 @@ class Chain(GroupTrainer):
     """Trains groups of clients with gradients written out."""
 
     name = "chain"
+    any_loss = False
 
     def __init__(self, task: Task, device: torch.device) -> None:
         d, local = task.data.dataset, task.local

@@ -47,6 +47,7 @@ class Native(GroupTrainer):
     """Trains one client after the other, without torch."""
 
     name = "native"
+    any_loss = False
 
     def __init__(self, task: Task, device: torch.device) -> None:
         d = task.data.dataset

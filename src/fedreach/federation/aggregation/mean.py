@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import numpy as np
 
 from fedreach.arrays import Bools, Float32s, Floats
+from fedreach.federation.values import State
 
 
 def finite_rows(update: Float32s) -> Bools:
@@ -41,3 +45,21 @@ def weighted_sum(weights: Floats, update: Float32s) -> Floats:
             own *= weight
             part += own
     return total
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The weighted mean of the updates, sum_i w_i u_i, as weights sum to 1.
+
+    Example:
+        >>> update = np.array([[1, 2], [3, 6]], np.float32)
+        >>> Mean().combine({}, np.array([0.75, 0.25]), update, np.random.default_rng(0))[0]
+        array([1.5, 3. ])
+    """
+
+    linear: ClassVar[bool] = True
+
+    def combine(
+        self, state: State, weights: Floats, update: Float32s, rng: np.random.Generator
+    ) -> tuple[Floats, State]:
+        return weighted_sum(weights, update), state

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from fedreach.federation.losses import FunctionLoss
 from fedreach.federation.selection import FunctionSelection
 from fedreach.federation.values import State
 from fedreach.federation.weighting import FunctionWeighting
@@ -103,7 +104,7 @@ def _equal(a: Any, b: Any) -> bool:
 def options_are_all_it_is(subject: Subject) -> None:
     """A part is a frozen dataclass, and its options, written as JSON and read again, make an equal part."""
     part = subject.part
-    if isinstance(part, FunctionSelection | FunctionWeighting):
+    if isinstance(part, FunctionSelection | FunctionWeighting | FunctionLoss):
         return  # a function has no options of its own here
     if not dataclasses.is_dataclass(part):
         if vars(part):

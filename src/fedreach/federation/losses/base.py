@@ -1,0 +1,29 @@
+"""A plain function as a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class FunctionLoss:
+    """Use ``function(outputs, targets) -> (b,) losses``, of torch tensors (b, c) and (b,).
+
+    Example:
+        >>> import torch
+        >>> margin = FunctionLoss(lambda outputs, targets: 1 - outputs.gather(1, targets[:, None])[:, 0])
+        >>> margin(torch.tensor([[0.25, 0.5]]), torch.tensor([1]))
+        tensor([0.5000])
+    """
+
+    function: Callable[[Any, Any], Any]
+
+    @property
+    def name(self) -> str:
+        """The function's name, for messages."""
+        return getattr(self.function, "__name__", "loss")
+
+    def __call__(self, outputs: Any, targets: Any) -> Any:
+        return self.function(outputs, targets)
