@@ -89,8 +89,8 @@ def score(task):
     models = [before + update[group[ids] == g].mean(axis=0) for g in range(len(groups))]
     own = [np.concatenate([data.held_out[i] for i in ids[group[ids] == g]]) for g in range(len(groups))]
     test = np.arange(len(data.dataset.test_y))
-    rows.append([100 * engine.predict(model, engine.test_samples, test)[0].mean() for model in models])
-    rows.append([100 * engine.predict(m, engine.true_samples, at)[0].mean() for m, at in zip(models, own, strict=True)])
+    rows.append([100 * engine.predict(model, "test", test)[0].mean() for model in models])
+    rows.append([100 * engine.predict(m, "true", at)[0].mean() for m, at in zip(models, own, strict=True)])
     return np.array(rows)
 
 

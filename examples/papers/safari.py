@@ -44,7 +44,7 @@ def accuracy(dataset, classes, excluded, server, examples, seed, rounds):
     for _ in range(rounds):
         state = simulation.step(state).state
         if state.round > rounds * 3 // 4 and (rounds - state.round) % 2 == 0:
-            right, _ = simulation.engine.predict(state.params, simulation.engine.test_samples, everything)
+            right, _ = simulation.engine.predict(state.params, "test", everything)
             scores.append(100 * right.mean())
     return float(np.mean(scores))
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedreach.data.partition import Partition
-from fedreach.engines.sequential import Sequential
+from fedreach.engines import Sequential, Task, TorchEngine
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.weighting import ByExamples, Equal
 from fedreach.models import build
@@ -59,7 +59,7 @@ def test_it_moves_as_the_paper_says_where_clients_take_different_numbers_of_step
 
     def after_a_round(solver, weighting):
         federation = replace(made.federation, solver=solver, weighting=weighting, local=local, cohort=3)
-        simulation = Simulation(federation, data, Sequential(module, data, solver, local, 0), rounds=10)
+        simulation = Simulation(federation, data, TorchEngine(Sequential, Task.of(module, data, federation)), rounds=10)
         return simulation, simulation.step(simulation.start()).state.params
 
     simulation, params = after_a_round(solver, weighting)

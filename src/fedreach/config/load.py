@@ -123,15 +123,18 @@ def _contradictions(e: Experiment, base: Path) -> list[Problem]:
 
 def _cohorts(e: Experiment) -> list[tuple[Path_, int, Choice]]:
     """Return the cohort of each method, where it is set, and the selection that it is for."""
-    found = []
-    for name in e.methods or [None]:
-        own = name is not None and e.methods[name].cohort is not None
-        path: Path_ = ("methods", name, "cohort") if own and name is not None else ("method", "cohort")
-        one = e.resolved(name)
-        selection = one.choice("selection")
-        assert selection is not None  # it has a default
-        found.append((path, one.method.cohort, selection))
-    return found
+    shared: Path_ = ("method", "cohort")
+    selection = dict(e.method)["selection"]
+    if not e.methods:
+        return [(shared, e.method.cohort, selection)]
+    return [
+        (
+            ("methods", name, "cohort") if m.cohort else shared,
+            m.cohort or e.method.cohort,
+            dict(m)["selection"] or selection,
+        )
+        for name, m in e.methods.items()
+    ]
 
 
 def _ignores_cohort(selection: Choice, base: Path) -> bool:
