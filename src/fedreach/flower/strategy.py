@@ -49,6 +49,7 @@ from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import finished
 from fedreach.runs.recorder import Recorder, check_federation, note_failure
 from fedreach.runs.schema import FederationRecord, RoundRow, RunRecord, Timing
+from fedreach.threads import one_thread
 
 LOG = getLogger("flwr")
 
@@ -251,6 +252,7 @@ class FedReachStrategy(Strategy):
 
     # ------------------------------------------------------------------------------------------------------- training
 
+    @one_thread()  # as the simulator decides
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
@@ -276,6 +278,7 @@ class FedReachStrategy(Strategy):
         d, p = self.layout.size, self.layout.num_trainable
         return with_radio(federation, view, devices, d=d, p=p, bits_per_example=bits)
 
+    @one_thread()
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
