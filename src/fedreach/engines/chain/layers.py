@@ -94,7 +94,6 @@ class Dense:
     relu: bool = False
 
     def on(self, stack: Stack, batch: int, memory: Memory) -> PlacedDense:
-        """Place it upon a stack for batches of this size."""
         return PlacedDense(self, stack, batch, memory)
 
 
@@ -149,7 +148,6 @@ class Images:
     width: int
 
     def on(self, stack: Stack, batch: int, memory: Memory) -> PlacedImages:
-        """Place it upon a stack for batches of this size."""
         return PlacedImages(memory.take(len(stack.weights), self.channels, self.height, self.width, batch))
 
 
@@ -175,7 +173,6 @@ class Flatten:
     numbers: int  # c h w
 
     def on(self, stack: Stack, batch: int, memory: Memory) -> PlacedFlatten:
-        """Place it upon a stack for batches of this size."""
         return PlacedFlatten(memory.take(len(stack.weights), self.numbers, batch))
 
 

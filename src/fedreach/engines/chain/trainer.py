@@ -81,7 +81,6 @@ class Chain(GroupTrainer):
     def train_group(
         self, start: Tensor, ids: Ints, round_: int, rate: float, update: Tensor, group: Ints, terms: Terms
     ) -> Group:
-        """Train the clients from the (d,) `start`, all in one stack."""
         parts = [self.data.train[int(client)] for client in ids[group]]
         plans = batch_plans(self.seed, round_, ids[group], parts, self.local)
         counts = (plans >= 0).sum(axis=2)  # (k, steps), 0 where a client is done
