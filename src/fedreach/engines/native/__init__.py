@@ -2,6 +2,4 @@
 
 from __future__ import annotations
 
-from fedreach.engines.native.trainer import Native
-
-__all__ = ["Native"]
+from fedreach.engines.native.trainer import Native as Native
