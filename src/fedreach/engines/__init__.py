@@ -1,7 +1,5 @@
 """Interchangeable ways to train a cohort."""
 
-from __future__ import annotations
-
 from fedreach.engines.chain.trainer import Chain as Chain
 from fedreach.engines.choice import ENGINES as ENGINES
 from fedreach.engines.choice import EngineChoice as EngineChoice

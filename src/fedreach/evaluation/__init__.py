@@ -1,7 +1,5 @@
 """Who is evaluated, on what, and how sure the numbers are."""
 
-from __future__ import annotations
-
 from fedreach.evaluation.evaluator import Evaluator as Evaluator
 from fedreach.evaluation.evaluator import Served as Served
 from fedreach.evaluation.evaluator import summarized as summarized

@@ -7,8 +7,6 @@ Laws of single methods name the paper and equation, or the "specification": the 
 with numbers that were worked out by hand or by other programs before there was any code.
 """
 
-from __future__ import annotations
-
 from fedreach.testing.law import BrokenLaw as BrokenLaw
 from fedreach.testing.trial import check_allocation as check_allocation
 from fedreach.testing.trial import check_label_statistics as check_label_statistics

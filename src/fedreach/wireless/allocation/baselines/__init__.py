@@ -1,7 +1,5 @@
 """Other ways to choose clients and to allocate, for comparison; `solving.solve` has the optimum and the proof."""
 
-from __future__ import annotations
-
 from fedreach.wireless.allocation.baselines.dc import DC as DC
 from fedreach.wireless.allocation.baselines.dc import DCResult as DCResult
 from fedreach.wireless.allocation.baselines.genetic import genetic_selection as genetic_selection
