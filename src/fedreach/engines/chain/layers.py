@@ -98,8 +98,6 @@ class Dense:
 
 
 class PlacedDense:
-    """A dense layer upon a stack."""
-
     def __init__(self, layer: Dense, stack: Stack, batch: int, memory: Memory) -> None:
         a, inputs, outputs = len(stack.weights), layer.inputs, layer.outputs
         self.relu = layer.relu
@@ -152,8 +150,6 @@ class Images:
 
 
 class PlacedImages:
-    """Images upon a stack."""
-
     def __init__(self, y: Tensor) -> None:
         self.y, self.columns = y, y.view(len(y), -1, y.shape[-1])
 
@@ -177,8 +173,6 @@ class Flatten:
 
 
 class PlacedFlatten:
-    """A flattening upon a stack."""
-
     def __init__(self, dx: Tensor) -> None:
         self.dx, self.images = dx, dx.shape
 
