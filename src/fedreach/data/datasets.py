@@ -88,6 +88,7 @@ def from_arrays(
     source: str = "",
     licence: str = "",
     notes: str = "",
+    sha256: str | None = None,
 ) -> Dataset:
     """Make a data set from your own arrays. Everything is checked here, once; the arrays are never written to.
 
@@ -107,6 +108,7 @@ def from_arrays(
         source: Where the data come from.
         licence: Their licence.
         notes: What a reader of results must know.
+        sha256: Of samples that were checked when it was computed: no number of them is looked at again.
 
     Raises:
         DataError: A shape, type or value breaks the rules above, or a float is not finite.
@@ -116,44 +118,7 @@ def from_arrays(
         >>> from_arrays(x, [0, 1, 0, 1, 0, 1], owners=["ann", "ann", "bob", "bob", "eve", "eve"], name="toy")
         Dataset(toy: 6 training and 0 test samples, features 4 float32, 2 classes, 3 natural clients, sha256 ...)
     """
-    return assembled(
-        Check(name),
-        train_x,
-        train_y,
-        test_x,
-        test_y,
-        owners,
-        owner_names,
-        num_classes,
-        kind,
-        mean,
-        std,
-        source=source,
-        licence=licence,
-        notes=notes,
-    )
-
-
-def assembled(
-    check: Check,
-    train_x: Any,
-    train_y: Any,
-    test_x: Any = None,
-    test_y: Any = None,
-    owners: Any = None,
-    owner_names: Sequence[str] | None = None,
-    num_classes: int | None = None,
-    kind: Kind | None = None,
-    mean: Sequence[float] | None = None,
-    std: Sequence[float] | None = None,
-    *,
-    source: str = "",
-    licence: str = "",
-    notes: str = "",
-    sha256: str | None = None,
-) -> Dataset:
-    """Return what `from_arrays` does; samples whose hash is known were checked when that was computed."""
-    known = sha256 is not None
+    check, known = Check(name), sha256 is not None
     if (test_x is None) != (test_y is None):
         raise check.error("test_x and test_y go together; got only one of them. Give both or neither")
     x, kind = check.samples("train_x", train_x, kind, known=known)
@@ -172,7 +137,7 @@ def assembled(
     owner, names = check.owners(owners, owner_names, len(y))
     averages, deviations = normalisation(check, x, kind, mean, std)
     return Dataset(
-        name=check.name,
+        name=name,
         train_x=x,
         train_y=y,
         test_x=x_test,

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from fedreach.arrays import AnyArray
-from fedreach.data.checks import Check, Kind
-from fedreach.data.datasets import ARRAYS, Dataset, assembled
+from fedreach.data.checks import Kind
+from fedreach.data.datasets import ARRAYS, Dataset, from_arrays
 from fedreach.errors import DataError, nearest
 
 NOTE = "dataset.json"
@@ -46,7 +46,7 @@ def from_folder(path: Path | str, *, kind: Kind | None = None, num_classes: int 
     path = Path(path)
     arrays, note = _arrays(path), _note(path)
     if note is None:
-        return assembled(Check(path.name), **arrays, kind=kind, num_classes=num_classes, source=path.name)
+        return from_arrays(**arrays, name=path.name, kind=kind, num_classes=num_classes, source=path.name)
     for option, given in {"kind": kind, "num_classes": num_classes}.items():
         if given is not None and given != note[option]:
             raise DataError(
@@ -58,7 +58,7 @@ def from_folder(path: Path | str, *, kind: Kind | None = None, num_classes: int 
         if found.get(argument) != note["arrays"].get(argument):
             raise DataError(f"{path / name}.npy: is not what was indexed. Put it back, or repeat index_folder.")
     known = {key: note[key] for key in ("kind", "num_classes", "mean", "std", "sha256")}
-    return assembled(Check(path.name), **arrays, **known, source=path.name)
+    return from_arrays(**arrays, name=path.name, **known, source=path.name)
 
 
 def index_folder(path: Path | str, *, kind: Kind | None = None, num_classes: int | None = None) -> Dataset:
@@ -84,7 +84,7 @@ def index_folder(path: Path | str, *, kind: Kind | None = None, num_classes: int
     """
     path = Path(path)
     arrays = _arrays(path)
-    made = assembled(Check(path.name), **arrays, kind=kind, num_classes=num_classes, source=path.name)
+    made = from_arrays(**arrays, name=path.name, kind=kind, num_classes=num_classes, source=path.name)
     note = {key: getattr(made, key) for key in ("kind", "num_classes", "sha256")}
     note |= {key: list(getattr(made, key)) or None for key in ("mean", "std")}
     note["arrays"] = {argument: _described(array) for argument, array in arrays.items()}

@@ -1,28 +1,15 @@
 """Interchangeable ways to train a cohort."""
 
-from __future__ import annotations
-
-from fedreach.engines.chain.trainer import Chain
-from fedreach.engines.choice import ENGINES, EngineChoice, build_engine, choose
-from fedreach.engines.engine import TorchEngine
-from fedreach.engines.native import Native
-from fedreach.engines.protocols import Engine, Task
-from fedreach.engines.sequential import Sequential
-from fedreach.engines.stacked import Compiled, Stacked
-from fedreach.engines.trainer import GroupTrainer
-
-__all__ = [
-    "ENGINES",
-    "Chain",
-    "Compiled",
-    "Engine",
-    "EngineChoice",
-    "GroupTrainer",
-    "Native",
-    "Sequential",
-    "Stacked",
-    "Task",
-    "TorchEngine",
-    "build_engine",
-    "choose",
-]
+from fedreach.engines.chain.trainer import Chain as Chain
+from fedreach.engines.choice import ENGINES as ENGINES
+from fedreach.engines.choice import EngineChoice as EngineChoice
+from fedreach.engines.choice import build_engine as build_engine
+from fedreach.engines.choice import choose as choose
+from fedreach.engines.engine import TorchEngine as TorchEngine
+from fedreach.engines.native import Native as Native
+from fedreach.engines.protocols import Engine as Engine
+from fedreach.engines.protocols import Task as Task
+from fedreach.engines.sequential import Sequential as Sequential
+from fedreach.engines.stacked import Compiled as Compiled
+from fedreach.engines.stacked import Stacked as Stacked
+from fedreach.engines.trainer import GroupTrainer as GroupTrainer

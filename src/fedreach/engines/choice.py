@@ -54,7 +54,6 @@ class EngineChoice:
     refused: Mapping[str, str]
 
     def __str__(self) -> str:
-        """Return the reason for people."""
         tried = sorted(self.seconds.items(), key=lambda item: item[1])
         found = ", ".join(f"{name} {seconds:.3g} s a round" for name, seconds in tried)
         return "; ".join([f"engine {self.name}: {found} (expected by a short trial)", *self.refused.values()])

@@ -62,7 +62,6 @@ class Trainer(Protocol):
 
         `terms` is what the solver's `prepare` returned for these clients.
         """
-        ...
 
     def outputs(self, broadcast: Float32s, update: Float32s, ids: Ints, *, before: bool) -> list[LocalOutputs]:
         """Return what the local models `broadcast + update` (k, d) say about their clients' training data.
@@ -73,22 +72,18 @@ class Trainer(Protocol):
             ids: (k,) the clients.
             before: Whether to add what the broadcast model says.
         """
-        ...
 
     def server_step(self, params: Float32s, index: Ints, round_: int, rate: float) -> Float32s:
         """Return the (d,) move of one gradient step on these examples of the server's data."""
-        ...
 
     def training_loss(self, params: Float32s, ids: Ints, parts: Sequence[Ints] | None = None) -> Floats:
         """Return each client's mean loss at the given parameters, as a probe asks for it.
 
         Over its training part, or over the samples that `parts` gives for each client.
         """
-        ...
 
     def weighted_sum(self, weights: Floats, update: Float32s) -> Floats:
         """Return `fedreach.federation.aggregation.mean.weighted_sum`, to the same bits."""
-        ...
 
 
 class Engine(Trainer, Predictor, Protocol):

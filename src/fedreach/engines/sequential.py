@@ -30,7 +30,6 @@ class Sequential(GroupTrainer):
     def train_group(
         self, start: Tensor, ids: Ints, round_: int, rate: float, update: Tensor, group: Ints, terms: Terms
     ) -> Group:
-        """Train each client from the (d,) `start`."""
         losses: list[float] = []
         steps: list[int] = []
         for row, plan in zip(group, self.plans(ids[group], round_), strict=True):

@@ -47,7 +47,6 @@ class Stacked(GroupTrainer):
     def train_group(
         self, start: Tensor, ids: Ints, round_: int, rate: float, update: Tensor, group: Ints, terms: Terms
     ) -> Group:
-        """Train the clients from the (d,) `start`, all in one stack."""
         parts = [self.data.train[int(client)] for client in ids[group]]
         index = batch_plans(self.seed, round_, ids[group], parts, self.local)
         order = np.argsort(-(index >= 0).any(axis=2).sum(axis=1), kind="stable")

@@ -90,7 +90,6 @@ class GroupTrainer(ABC):
         """
 
     def add_up(self, weights: Floats, update: Float32s) -> Floats:
-        """Return `fedreach.federation.aggregation.mean.weighted_sum`, to the same bits."""
         return weighted_sum(weights, update)
 
     def predict_part(
@@ -114,7 +113,6 @@ class GroupTrainer(ABC):
         return LocalOutputs(after, self.data.labels[index], self._logits(start, "train", index) if before else None)
 
     def server_step(self, params: Float32s, index: Ints, round_: int, rate: float) -> Float32s:
-        """Return the (d,) move of one gradient step on these examples of the server's data."""
         start, p = self._tensor(params), self.layout.num_trainable
         vector, gradient = start.clone(), torch.zeros(p, device=self.device)
         seed = torch_seed(self.seed, "server-dropout", round_) if self.draws else 0
@@ -127,7 +125,6 @@ class GroupTrainer(ABC):
         return (vector - start).cpu().numpy()
 
     def _tensor(self, vector: Float32s) -> Tensor:
-        """Return a copy of a vector on the device."""
         return torch.from_numpy(np.array(vector, dtype=np.float32)).to(self.device)
 
     def _logits(self, vector: Tensor, split: Split, index: Ints) -> Float32s:

@@ -1,8 +1,7 @@
 """Who is evaluated, on what, and how sure the numbers are."""
 
-from __future__ import annotations
-
-from fedreach.evaluation.evaluator import Evaluator, Served, summarized
-from fedreach.evaluation.populations import Group, Scores
-
-__all__ = ["Evaluator", "Group", "Scores", "Served", "summarized"]
+from fedreach.evaluation.evaluator import Evaluator as Evaluator
+from fedreach.evaluation.evaluator import Served as Served
+from fedreach.evaluation.evaluator import summarized as summarized
+from fedreach.evaluation.populations import Group as Group
+from fedreach.evaluation.populations import Scores as Scores

@@ -22,7 +22,6 @@ class Metric(Protocol):
     @property
     def name(self) -> str:
         """End of its columns: letters, digits and ``_``."""
-        ...
 
     def of(self, labels: Ints, scores: Floats) -> float:
         """Return the number; nan where it is not defined, as for a client with one class. Such clients are left out.
@@ -31,7 +30,6 @@ class Metric(Protocol):
             labels: (m,) true classes, m at least 1; not written to.
             scores: (m, c) the model's outputs, the largest for the class that it predicts; not written to.
         """
-        ...
 
 
 @dataclass(frozen=True)

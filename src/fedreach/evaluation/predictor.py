@@ -16,8 +16,6 @@ class Predictor(Protocol):
 
     def predict(self, params: Float32s, split: Split, index: Ints) -> tuple[Bools, Float32s]:
         """Return (m,) whether the (d,) model is right on each of the m examples of `index`, and its loss in nats."""
-        ...
 
     def logits(self, params: Float32s, split: Split, index: Ints) -> Float32s:
         """Return the (m, c) logits of the (d,) model on the m examples of `index`, for any other metric."""
-        ...

@@ -18,7 +18,6 @@ class Participation(Protocol):
 
     def available(self, n: int, rng: np.random.Generator) -> Bools:
         """Return (n,) flags over the participants."""
-        ...
 
 
 class LosesReplies(Protocol):
@@ -26,7 +25,6 @@ class LosesReplies(Protocol):
 
     def replies(self, k: int, rng: np.random.Generator) -> Bools:
         """Return (k,) flags over the clients that worked."""
-        ...
 
 
 def replies_of(participation: Participation) -> Callable[[int, np.random.Generator], Bools] | None:

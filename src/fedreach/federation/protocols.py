@@ -25,19 +25,15 @@ class SelectionPolicy(Protocol):
 
     def init(self, view: ClientView) -> State:
         """Return the state before round 1."""
-        ...
 
     def probe(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Probe | None:
         """Return whom to ask for a loss or an update first (it costs bytes), or None."""
-        ...
 
     def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
         """Return at most k available clients; k is never larger than the number available."""
-        ...
 
     def observe(self, state: State, reports: Reports) -> State:
         """Return the state after hearing the reports of a round, or the answers to a probe for updates."""
-        ...
 
 
 @runtime_checkable
@@ -49,7 +45,6 @@ class Clustering(Protocol):
 
         A new number's model starts as that of the cluster its members come from.
         """
-        ...
 
 
 @runtime_checkable
@@ -61,7 +56,6 @@ class Weighting(Protocol):
 
     def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
         """Return (r,) weights, not negative and summing to 1, and the new state (`NO_STATE` at first)."""
-        ...
 
 
 @runtime_checkable
@@ -73,7 +67,6 @@ class ClientsOwn(Protocol):
 
     def raw(self, metrics: Mapping[str, Floats]) -> Floats:
         """Return the (r,) numbers, each from the client's own metrics only."""
-        ...
 
 
 class LocalSolver(Protocol):
@@ -93,7 +86,6 @@ class LocalSolver(Protocol):
 
         A `MemorySolver` is also handed, by name, what its `prepare` returned.
         """
-        ...
 
 
 @runtime_checkable
@@ -116,7 +108,6 @@ class MemorySolver(Protocol):
             state: The server's, of this solver.
             share: (k,) N m_i / sum_j m_j, each client's number of examples relative to the mean over participants.
         """
-        ...
 
     def remember(self, memory: Float32s, state: State, update: Float32s, steps: Floats, rate: float) -> Float32s:
         """Return the (k, p) memory after local training, kept by those whose report counts.
@@ -128,7 +119,6 @@ class MemorySolver(Protocol):
             steps: (k,) local steps that each client ran; with momentum, the sum of what each gradient moved in steps.
             rate: Step size of the round.
         """
-        ...
 
     def conclude(self, state: State, reports: Reports, mean_update: Floats, n: int) -> tuple[Floats, State]:
         """Return the (p,) step that is handed to the server, and the solver's new state.
@@ -139,11 +129,9 @@ class MemorySolver(Protocol):
             mean_update: (p,) weighted mean update.
             n: Participants that share this model, whether they were chosen or not.
         """
-        ...
 
     def served(self, params: Float32s, state: State) -> Float32s:
         """Return the (d,) model that is evaluated and handed out, given the one that is broadcast."""
-        ...
 
 
 @runtime_checkable
@@ -165,7 +153,6 @@ class Aggregator(Protocol):
             update: (r, d) local - broadcast, ids increasing.
             rng: A stream of its own for each round and model.
         """
-        ...
 
 
 class Loss(Protocol):
@@ -182,7 +169,6 @@ class Loss(Protocol):
             outputs: (b, c) tensor, what the model says.
             targets: (b,) tensor of classes.
         """
-        ...
 
 
 @runtime_checkable
@@ -191,7 +177,6 @@ class ServerStep(Protocol):
 
     def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
         """Return the new (d,) parameters and the new state (`NO_STATE` at first)."""
-        ...
 
 
 @runtime_checkable
@@ -201,16 +186,13 @@ class ServerTrains(Protocol):
     @property
     def rate(self) -> float:
         """Step size of the server's stochastic gradient step."""
-        ...
 
     @property
     def batch_size(self) -> int:
         """Examples of the server's data that one step sees."""
-        ...
 
     def trains(self, rng: np.random.Generator) -> bool:
         """Return whether the server trains in this round; `rng` is a stream of its own for each round."""
-        ...
 
 
 @runtime_checkable
@@ -227,11 +209,9 @@ class Measurement(Protocol):
     @property
     def name(self) -> str:
         """Key of the number."""
-        ...
 
     def measure(self, outputs: LocalOutputs, rng: np.random.Generator) -> float:
         """Return the number; `rng` is a stream of its own for each client and round."""
-        ...
 
 
 @runtime_checkable
@@ -242,4 +222,3 @@ class LabelStatistics(Protocol):
 
     def release(self, counts: Ints, rng: np.random.Generator) -> Floats:
         """Return the (n, c) label counts that the server sees, given the true ones."""
-        ...

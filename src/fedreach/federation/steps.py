@@ -87,15 +87,12 @@ class Side(Protocol):
 
     def losses(self, request: AskLosses) -> Mapping[int, float]:
         """Return the loss of each client of the probe that told it."""
-        ...
 
     def updates(self, request: AskUpdates) -> Reports:
         """Return the reports that count; `lost` says why the others do not."""
-        ...
 
     def server_steps(self, request: AskServer) -> Float32s:
         """Return the (m, d) step of the server on each model."""
-        ...
 
 
 def play(

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from fedreach.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedreach.flower.app import client_app, tell_labels
-    from fedreach.flower.experiment import FlowerExperiment
-    from fedreach.flower.local import ClientData
-    from fedreach.flower.strategy import FedReachStrategy
+    from fedreach.flower.app import client_app as client_app
+    from fedreach.flower.app import tell_labels as tell_labels
+    from fedreach.flower.experiment import FlowerExperiment as FlowerExperiment
+    from fedreach.flower.local import ClientData as ClientData
+    from fedreach.flower.strategy import FedReachStrategy as FedReachStrategy
 
 _WHERE = {
     "ClientData": "fedreach.flower.local",
@@ -24,8 +25,6 @@ _WHERE = {
     "client_app": "fedreach.flower.app",
     "tell_labels": "fedreach.flower.app",
 }
-
-__all__ = ["ClientData", "FedReachStrategy", "FlowerExperiment", "client_app", "tell_labels"]
 
 
 def __getattr__(name: str) -> Any:

@@ -25,7 +25,6 @@ from fedreach.federation.steps import (
     advance,
     lost_replies,
     planned,
-    server_batch,
 )
 from fedreach.federation.traits import name_of
 from fedreach.federation.values import Reports
@@ -34,6 +33,7 @@ from fedreach.flower.clients import ClientRegistry, ask
 from fedreach.flower.incoming import Answer, Collected, Incoming
 from fedreach.flower.messages import LOSS, ReplyError
 from fedreach.flower.outgoing import Outgoing
+from fedreach.simulation.clients import server_steps
 
 LOG = getLogger("flwr")
 
@@ -115,14 +115,8 @@ class OpenRound:
         return self.incoming.reports(collected, request.view, probe=True)
 
     def server_steps(self, request: AskServer) -> Float32s:
-        """Return the (m, d) gradient steps on one batch of the server's data."""
-        server, engine, number = self.federation.training_server, self.engine, request.view.round
-        assert server is not None  # or it were not asked,
-        assert engine is not None  # and the strategy saw to it
-        own = engine.task.data.server
-        assert own is not None
-        batch = server_batch(server, len(own.y), self.federation.seed, number)
-        return np.stack([engine.server_step(model, batch, number, server.rate) for model in request.state.models])
+        assert self.engine is not None  # the strategy saw to it
+        return server_steps(self.federation, self.engine, self.engine.task.data.server, request)
 
     # --------------------------------------------------------------------------------------------------- messages
 

@@ -177,7 +177,6 @@ class FedReachStrategy(Strategy):
             self._open.close()
 
     def summary(self) -> None:
-        """Log the configuration."""
         LOG.info("\t├──> %s", self.federation)
         LOG.info("\t└──> %s rounds into %s", self.rounds, self.folder.path)
 

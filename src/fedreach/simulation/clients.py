@@ -9,6 +9,7 @@ import numpy as np
 
 from fedreach.arrays import Float32s, Floats, Ints
 from fedreach.data.federated import FederatedData
+from fedreach.data.server_data import ServerData
 from fedreach.engines.protocols import Engine
 from fedreach.errors import TrainingError
 from fedreach.federation.aggregation.mean import finite_rows
@@ -28,6 +29,15 @@ from fedreach.federation.steps import (
 from fedreach.federation.values import ClientView, LocalUpdates, Reports
 
 
+def server_steps(federation: Federation, engine: Engine, own: ServerData | None, request: AskServer) -> Float32s:
+    """Return the (m, d) steps of a server that trains on one batch of its own data."""
+    server, number = federation.training_server, request.view.round
+    assert server is not None  # or it were not asked,
+    assert own is not None  # and whoever asks saw to it
+    batch = server_batch(server, len(own.y), federation.seed, number)
+    return np.stack([engine.server_step(model, batch, number, server.rate) for model in request.state.models])
+
+
 @dataclass(frozen=True, eq=False)
 class Clients:
     """The participants of a federation at work, a `Side` of `play`; arguments as those of `Simulation`."""
@@ -40,7 +50,6 @@ class Clients:
     drop_failing: bool = False
 
     def losses(self, request: AskLosses) -> Mapping[int, float]:
-        """Return the mean training loss of each client of a probe."""
         state, view, probe = request.state, request.view, request.probe
         clients, seed = probe.ids.tolist(), self.federation.seed
         parts = [self.data.train[client] for client in clients]
@@ -72,12 +81,7 @@ class Clients:
         return replace(reports, metrics={**reports.metrics, **values}, lost=lost).only(came)
 
     def server_steps(self, request: AskServer) -> Float32s:
-        """Return the (m, d) steps of a server that trains on one batch of its own data."""
-        server, own, number = self.federation.training_server, self.data.server, request.view.round
-        assert server is not None  # or it were not asked,
-        assert own is not None  # and `Simulation` saw to it
-        batch = server_batch(server, len(own.y), self.federation.seed, number)
-        return np.stack([self.engine.server_step(model, batch, number, server.rate) for model in request.state.models])
+        return server_steps(self.federation, self.engine, self.data.server, request)
 
     def _trained(self, state: FederationState, view: ClientView, ids: Ints, *, probe: bool) -> Reports:
         """Return the reports of clients whose updates are finite, before anything is measured."""

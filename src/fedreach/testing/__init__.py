@@ -7,28 +7,12 @@ Laws of single methods name the paper and equation, or the "specification": the 
 with numbers that were worked out by hand or by other programs before there was any code.
 """
 
-from __future__ import annotations
-
-from fedreach.testing.law import BrokenLaw
-from fedreach.testing.trial import (
-    check_allocation,
-    check_label_statistics,
-    check_measurement,
-    check_participation,
-    check_selection,
-    check_server,
-    check_solver,
-    check_weighting,
-)
-
-__all__ = [
-    "BrokenLaw",
-    "check_allocation",
-    "check_label_statistics",
-    "check_measurement",
-    "check_participation",
-    "check_selection",
-    "check_server",
-    "check_solver",
-    "check_weighting",
-]
+from fedreach.testing.law import BrokenLaw as BrokenLaw
+from fedreach.testing.trial import check_allocation as check_allocation
+from fedreach.testing.trial import check_label_statistics as check_label_statistics
+from fedreach.testing.trial import check_measurement as check_measurement
+from fedreach.testing.trial import check_participation as check_participation
+from fedreach.testing.trial import check_selection as check_selection
+from fedreach.testing.trial import check_server as check_server
+from fedreach.testing.trial import check_solver as check_solver
+from fedreach.testing.trial import check_weighting as check_weighting

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import cast
 
 import numpy as np
+from torch import nn
 
 from fedreach.arrays import Float32s, Floats, Ints
 from fedreach.data.datasets import from_arrays
@@ -74,8 +75,12 @@ class QuadraticEngine:
     local: LocalSGD
 
     @property
+    def task(self) -> Task:
+        """The task without its model and data, which the formula stands for."""
+        return Task(nn.Identity(), cast(FederatedData, None), self.solver, self.local, seed=0)
+
+    @property
     def num_trainable(self) -> int:
-        """All d numbers are trained."""
         return len(self.initial)
 
     def train(
@@ -86,7 +91,6 @@ class QuadraticEngine:
         rate: float,
         terms: Mapping[str, Float32s] = MappingProxyType({}),
     ) -> LocalUpdates:
-        """Take the local steps of each client of `ids`."""
         local, start = self.local, broadcast.astype(np.float64)
         steps = local.epochs if local.steps is None else local.steps
         w = np.tile(start, (len(ids), 1))
@@ -103,7 +107,6 @@ class QuadraticEngine:
         return LocalUpdates((w - start).astype(np.float32), total / steps, np.full(len(ids), steps))
 
     def weighted_sum(self, weights: Floats, update: Float32s) -> Floats:
-        """Return the weighted sum of the rows of `update`, (d,)."""
         return weighted_sum(weights, update)
 
     def server_step(self, params: Float32s, index: Ints, round_: int, rate: float) -> Float32s:
@@ -113,7 +116,6 @@ class QuadraticEngine:
         return (-rate * away).astype(np.float32)
 
     def training_loss(self, params: Float32s, ids: Ints, parts: Sequence[Ints] | None = None) -> Floats:
-        """Return (p,) values f_k at the given parameters, as a probe asks for them."""
         return self._loss_and_gradient(np.tile(params.astype(np.float64), (len(ids), 1)), ids)[0]
 
     def _loss_and_gradient(self, w: Floats, ids: Ints) -> tuple[Floats, Floats]:
@@ -167,5 +169,5 @@ def two_quadratics(
         solver=federation.solver,
         local=federation.local,
     )
-    # A simulation asks no more of an engine than `initial`, `train`, `training_loss` and `weighted_sum`.
+    # A simulation asks no more of an engine than `task`, `initial`, `train`, `training_loss` and `weighted_sum`.
     return Simulation(federation, data, cast(Engine, engine), rounds=600)

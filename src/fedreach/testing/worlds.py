@@ -17,6 +17,7 @@ from fedreach.streams import generator
 from fedreach.wireless.radio import Devices, Radio, RadioState
 
 Lists = Mapping[int, Sequence[int]]
+REPORT_BITS = 1_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +66,7 @@ class World:
             num_examples=view.num_examples,
             bits_per_example=6272.0,
             passes=np.ones(len(view.ids)),
-            report_bits=1_000_000,
+            report_bits=REPORT_BITS,
         )
         return replace(view, radio=state)
 
@@ -149,7 +150,7 @@ def with_rates(view: ClientView, bits_per_second: Floats) -> ClientView:
         cycles_per_pass=view.num_examples.astype(np.float64) * 1e6,
         num_examples=view.num_examples,
         passes=np.ones(n),
-        report_bits=1_000_000,
+        report_bits=REPORT_BITS,
         seconds_price=1.0,
         joules_price=1.0,
         capacitance=1e-27,

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 from numpy.typing import ArrayLike
 
-from fedreach.arrays import Ints
-from fedreach.data.partition import storage
+from fedreach.arrays import AnyArray, Ints
 from fedreach.data.partition.draws import checked_labels
 from fedreach.errors import DataError
+
+FORMAT = "fedreach-partition/1"  # of the file: an .npz with a JSON header
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +152,7 @@ class Partition:
             DataError: If the file cannot be written. What stood there before is then unchanged.
         """
         header = {"kind": self.kind, "parameters": self.parameters, "digest": self.digest()}
-        storage.write(Path(path), header, {"order": self.order, "offsets": self.offsets})
+        _write(Path(path), header, {"order": self.order, "offsets": self.offsets})
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
@@ -158,7 +161,7 @@ class Partition:
         Raises:
             DataError: If the file is missing, damaged, altered, of another version, or not a partition.
         """
-        header, arrays = storage.read(Path(path), ("order", "offsets"))
+        header, arrays = _read(Path(path), ("order", "offsets"))
         partition = cls(arrays["order"], arrays["offsets"], str(header.get("kind")), header.get("parameters") or {})
         if header.get("digest") != partition.digest():
             raise DataError(f"{path}: the samples of this partition were altered after it was saved. Make it again.")
@@ -173,3 +176,34 @@ def _whole(name: str, values: ArrayLike) -> Ints:
             f"got shape {array.shape}, dtype {array.dtype}. Use Partition.from_owner."
         )
     return array.astype(np.int64)
+
+
+def _write(path: Path, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+    """Write beside `path` first and then rename, so that a half-written file is never taken for a whole one."""
+    text = json.dumps({"format": FORMAT, **header}, sort_keys=True).encode()
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            np.savez_compressed(file, header=np.frombuffer(text, np.uint8), **arrays)
+        part.replace(path)
+    except OSError as error:
+        raise DataError(f"{path}: the partition cannot be written ({error}). Choose another path.") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _read(path: Path, names: Sequence[str]) -> tuple[dict[str, Any], dict[str, AnyArray]]:
+    """Return the header and the named arrays, or a DataError that says what is wrong with the file."""
+    try:
+        with path.open("rb") as file:  # np.load(path) would leave a damaged file open
+            stored = np.load(file, allow_pickle=False)
+            if not isinstance(stored, NpzFile):
+                raise ValueError("one bare array, not an .npz file")
+            header = json.loads(stored["header"].tobytes())
+            found = header["format"]
+            arrays = {name: stored[name] for name in names} if found == FORMAT else {}
+    except Exception as error:  # a damaged zip or array header makes numpy and zipfile raise a dozen kinds
+        raise DataError(f"{path}: not a readable partition ({error}). Make or copy it again.") from error
+    if found != FORMAT:
+        raise DataError(f"{path}: written as {found!r}, and this version reads {FORMAT!r}. Make the partition again.")
+    return header, arrays

@@ -10,9 +10,8 @@ from fedreach.data.partition.assignment import Partition
 from fedreach.data.partition.draws import (
     ALPHA_RANGE,
     check_enough,
-    check_generator,
+    checked_arguments,
     checked_count,
-    checked_labels,
     checked_number,
     classes_of,
     deal,
@@ -59,9 +58,7 @@ def dirichlet_by_class(
         >>> p.sizes.sum(), bool((abs(p.label_counts(np.arange(100) % 4, 4) - 5) <= 1).all())
         (np.int64(100), True)
     """
-    check_generator(rng)
-    checked = checked_labels(labels)
-    num_clients = checked_count("num_clients", num_clients, 1)
+    checked, num_clients = checked_arguments(labels, num_clients, rng)
     alpha = checked_number("alpha of dirichlet_by_class", alpha, *ALPHA_RANGE)
     min_size = checked_count("min_size of dirichlet_by_class", min_size, 0)
     check_enough(checked.size, num_clients, min_size)

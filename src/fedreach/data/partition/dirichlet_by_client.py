@@ -10,9 +10,8 @@ from fedreach.data.partition.assignment import Partition
 from fedreach.data.partition.draws import (
     ALPHA_RANGE,
     check_enough,
-    check_generator,
+    checked_arguments,
     checked_count,
-    checked_labels,
     checked_number,
     classes_of,
     deal,
@@ -72,9 +71,7 @@ def dirichlet_by_client(
         >>> (p.label_counts(labels, 3) > 0).sum(axis=1), p.sizes    # one class each, as far as the classes last
         (array([1, 1, 1]), array([100, 100, 100]))
     """
-    check_generator(rng)
-    checked = checked_labels(labels)
-    num_clients = checked_count("num_clients", num_clients, 1)
+    checked, num_clients = checked_arguments(labels, num_clients, rng)
     alpha = checked_number("alpha of dirichlet_by_client", alpha, *ALPHA_RANGE)
     sigma = checked_number("sigma of dirichlet_by_client", sigma, 0, 100)
     min_size = checked_count("min_size of dirichlet_by_client", min_size, 0)

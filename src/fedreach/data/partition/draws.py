@@ -210,6 +210,12 @@ def check_generator(rng: Any) -> None:
         )
 
 
+def checked_arguments(labels: ArrayLike, num_clients: Any, rng: Any) -> tuple[Ints, int]:
+    """Return what every partitioner is handed: (n,) labels and the number of clients, and look at the generator."""
+    check_generator(rng)
+    return checked_labels(labels), checked_count("num_clients", num_clients, 1)
+
+
 def check_enough(num_samples: int, num_clients: int, min_size: int) -> None:
     """Refuse a partition in which not every client can hold `min_size` samples."""
     if num_samples < num_clients * min_size:

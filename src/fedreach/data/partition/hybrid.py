@@ -12,9 +12,8 @@ from fedreach.data.partition.dirichlet_by_class import split_classes
 from fedreach.data.partition.draws import (
     ALPHA_RANGE,
     check_enough,
-    check_generator,
+    checked_arguments,
     checked_count,
-    checked_labels,
     checked_number,
     classes_of,
     deal,
@@ -64,9 +63,7 @@ def hybrid(
         array([[4, 4, 4],
                [4, 4, 4]])
     """
-    check_generator(rng)
-    checked = checked_labels(labels)
-    num_clients = checked_count("num_clients", num_clients, 1)
+    checked, num_clients = checked_arguments(labels, num_clients, rng)
     share = checked_number("share of hybrid", share, 0, 1)
     alpha = checked_number("alpha of hybrid", alpha, *ALPHA_RANGE)
     min_size = checked_count("min_size of hybrid", min_size, 0)

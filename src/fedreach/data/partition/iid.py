@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedreach.data.partition.assignment import Partition
-from fedreach.data.partition.draws import check_enough, check_generator, checked_count, checked_labels
+from fedreach.data.partition.draws import check_enough, checked_arguments
 
 
 def iid(labels: ArrayLike, num_clients: int, rng: np.random.Generator) -> Partition:
@@ -27,8 +27,6 @@ def iid(labels: ArrayLike, num_clients: int, rng: np.random.Generator) -> Partit
         >>> iid([0, 1, 0, 1, 2], 2, np.random.default_rng(0)).sizes
         array([3, 2])
     """
-    check_generator(rng)
-    n = checked_labels(labels).size
-    num_clients = checked_count("num_clients", num_clients, 1)
-    check_enough(n, num_clients, 1)
-    return Partition.from_owner(rng.permutation(np.arange(n) % num_clients), num_clients, "iid")
+    checked, num_clients = checked_arguments(labels, num_clients, rng)
+    check_enough(checked.size, num_clients, 1)
+    return Partition.from_owner(rng.permutation(np.arange(checked.size) % num_clients), num_clients, "iid")

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedreach.data.partition.assignment import Partition
-from fedreach.data.partition.draws import check_generator, checked_count, checked_labels
+from fedreach.data.partition.draws import checked_arguments
 from fedreach.errors import DataError
 
 
@@ -28,10 +28,10 @@ def natural(labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, ow
         >>> natural([0, 1, 1], 2, np.random.default_rng(0), owners=[1, 0, 1])[1]
         array([0, 2])
     """
-    check_generator(rng)
-    n = checked_labels(labels).size
-    num_clients = checked_count("num_clients", num_clients, 1)
+    checked, num_clients = checked_arguments(labels, num_clients, rng)
     partition = Partition.from_owner(owners, num_clients, "natural")
-    if partition.num_samples != n:
-        raise DataError(f"natural: owners must be one client for each of the {n} samples; got {partition.num_samples}.")
+    if partition.num_samples != checked.size:
+        raise DataError(
+            f"natural: owners must be one client for each of the {checked.size} samples; got {partition.num_samples}."
+        )
     return partition

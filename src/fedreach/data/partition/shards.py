@@ -8,9 +8,8 @@ from numpy.typing import ArrayLike
 from fedreach.data.partition.assignment import Partition
 from fedreach.data.partition.draws import (
     check_enough,
-    check_generator,
+    checked_arguments,
     checked_count,
-    checked_labels,
     classes_of,
     filled_evenly,
     rank_in_run,
@@ -48,9 +47,7 @@ def shards(labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, cla
         >>> (p.label_counts(labels, 3) > 0).sum(axis=1), p.sizes
         (array([1, 1, 1, 1, 1, 1]), array([5, 5, 5, 5, 5, 5]))
     """
-    check_generator(rng)
-    checked = checked_labels(labels)
-    num_clients = checked_count("num_clients", num_clients, 1)
+    checked, num_clients = checked_arguments(labels, num_clients, rng)
     per_client = checked_count("classes_per_client of shards", classes_per_client, 1)
     total = num_clients * per_client
     classes, class_sizes = classes_of(checked)

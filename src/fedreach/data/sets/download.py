@@ -165,7 +165,6 @@ class _Bar:
 
     @property
     def total(self) -> float | None:
-        """Bytes to come."""
         return self._progress.tasks[0].total
 
     @total.setter
@@ -173,7 +172,6 @@ class _Bar:
         self._progress.update(self._task, total=total or None)
 
     def update(self, count: int) -> None:
-        """Go on by so many bytes."""
         self._progress.advance(self._task, count)
 
     def reset(self) -> None:
@@ -181,5 +179,4 @@ class _Bar:
         self._progress.update(self._task, completed=0)
 
     def close(self) -> None:
-        """Take the bar away."""
         self._progress.stop()

@@ -68,7 +68,6 @@ class Convolution:
         return image[:, :, above : above + self.height, left : left + self.width]
 
     def on(self, stack: Stack, batch: int, memory: Memory) -> PlacedConvolution:
-        """Place it upon a stack for batches of this size."""
         return PlacedConvolution(self, stack, batch, memory)
 
 

@@ -94,13 +94,10 @@ class Dense:
     relu: bool = False
 
     def on(self, stack: Stack, batch: int, memory: Memory) -> PlacedDense:
-        """Place it upon a stack for batches of this size."""
         return PlacedDense(self, stack, batch, memory)
 
 
 class PlacedDense:
-    """A dense layer upon a stack."""
-
     def __init__(self, layer: Dense, stack: Stack, batch: int, memory: Memory) -> None:
         a, inputs, outputs = len(stack.weights), layer.inputs, layer.outputs
         self.relu = layer.relu
@@ -149,13 +146,10 @@ class Images:
     width: int
 
     def on(self, stack: Stack, batch: int, memory: Memory) -> PlacedImages:
-        """Place it upon a stack for batches of this size."""
         return PlacedImages(memory.take(len(stack.weights), self.channels, self.height, self.width, batch))
 
 
 class PlacedImages:
-    """Images upon a stack."""
-
     def __init__(self, y: Tensor) -> None:
         self.y, self.columns = y, y.view(len(y), -1, y.shape[-1])
 
@@ -175,13 +169,10 @@ class Flatten:
     numbers: int  # c h w
 
     def on(self, stack: Stack, batch: int, memory: Memory) -> PlacedFlatten:
-        """Place it upon a stack for batches of this size."""
         return PlacedFlatten(memory.take(len(stack.weights), self.numbers, batch))
 
 
 class PlacedFlatten:
-    """A flattening upon a stack."""
-
     def __init__(self, dx: Tensor) -> None:
         self.dx, self.images = dx, dx.shape
 

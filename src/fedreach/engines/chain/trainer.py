@@ -81,7 +81,6 @@ class Chain(GroupTrainer):
     def train_group(
         self, start: Tensor, ids: Ints, round_: int, rate: float, update: Tensor, group: Ints, terms: Terms
     ) -> Group:
-        """Train the clients from the (d,) `start`, all in one stack."""
         parts = [self.data.train[int(client)] for client in ids[group]]
         plans = batch_plans(self.seed, round_, ids[group], parts, self.local)
         counts = (plans >= 0).sum(axis=2)  # (k, steps), 0 where a client is done
@@ -245,15 +244,12 @@ class _Models:
     def numbers(self, batch: int) -> int:
         """Return how many numbers one client needs in a step."""
         if batch not in self.counted:
-            self.counted[batch] = self._counted(batch)
+            nowhere = torch.device("meta")
+            row, memory = torch.empty(1, self.width, device=nowhere), Memory(nowhere)
+            stack = Stack(row, row, self.begin)
+            TrainingStep(self.layers, stack, batch, self.sample, self.num_classes, memory)
+            self.counted[batch] = self.width + memory.numbers
         return self.counted[batch]
-
-    def _counted(self, batch: int) -> int:
-        nowhere = torch.device("meta")
-        row, memory = torch.empty(1, self.width, device=nowhere), Memory(nowhere)
-        stack = Stack(row, row, self.begin)
-        TrainingStep(self.layers, stack, batch, self.sample, self.num_classes, memory)
-        return self.width + memory.numbers
 
     def rows(self, a: int) -> tuple[Tensor, Tensor]:
         """Return the weights and gradients of `a` clients, (a, p) each; those of fewer are the first of more."""

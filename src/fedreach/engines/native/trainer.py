@@ -108,7 +108,6 @@ class Native(GroupTrainer):
     def train_group(
         self, start: Tensor, ids: Ints, round_: int, rate: float, update: Tensor, group: Ints, terms: Terms
     ) -> Group:
-        """Train each client from the (d,) `start`."""
         clients, group = (np.ascontiguousarray(numbers, np.int64) for numbers in (ids[group], group))
         sizes = self.ranges.offsets[clients + 1] - self.ranges.offsets[clients]
         if not sizes.all():
@@ -178,7 +177,6 @@ class Native(GroupTrainer):
         return loss, taken, finite
 
     def add_up(self, weights: Floats, update: Float32s) -> Floats:
-        """Return `fedreach.federation.aggregation.mean.weighted_sum`, to the same bits."""
         k, d = update.shape
         stride, step = update.strides
         if update.dtype != np.float32 or step != 4 or stride % 4:
@@ -192,7 +190,6 @@ class Native(GroupTrainer):
     def predict_part(
         self, part: slice, params: Float32s, split: Split, index: Ints, right: Bools, loss: Float32s
     ) -> None:
-        """Write for a part of the examples whether the model is right, and its loss."""
         some = index[part]
         self.library.predict(
             *self._layers(),

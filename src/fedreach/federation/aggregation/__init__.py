@@ -1,7 +1,5 @@
 """How updates become one: the weighted mean, in the open or under a secure sum."""
 
-from __future__ import annotations
-
 from fedreach.federation.aggregation.mean import Mean as Mean
 from fedreach.registry import Table
 

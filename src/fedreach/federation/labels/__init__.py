@@ -1,7 +1,5 @@
 """What the server is told of clients' labels."""
 
-from __future__ import annotations
-
 from fedreach.federation.labels.discrete_gaussian import DiscreteGaussian as DiscreteGaussian
 from fedreach.federation.labels.discrete_laplace import DiscreteLaplace as DiscreteLaplace
 from fedreach.federation.labels.exact import Exact as Exact

@@ -1,7 +1,5 @@
 """What clients' models are trained to make small."""
 
-from __future__ import annotations
-
 from fedreach.federation.losses.base import FunctionLoss as FunctionLoss
 from fedreach.federation.losses.cross_entropy import CrossEntropy as CrossEntropy
 from fedreach.registry import Table

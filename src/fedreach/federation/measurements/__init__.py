@@ -1,7 +1,5 @@
 """Numbers that clients compute on their own data after local training, and send with their report."""
 
-from __future__ import annotations
-
 from fedreach.federation.measurements.disagreement import Disagreement as Disagreement
 from fedreach.federation.measurements.wlrc import WLRC as WLRC
 from fedreach.registry import Table

@@ -59,7 +59,6 @@ class Disagreement:
 
     @property
     def name(self) -> str:
-        """Key of the number."""
         return "disagreement"
 
     @property

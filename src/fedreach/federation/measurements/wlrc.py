@@ -64,12 +64,10 @@ class WLRC:
 
     @property
     def name(self) -> str:
-        """Key of the number in the reports."""
         return "wlrc"
 
     @property
     def wants_before(self) -> bool:
-        """Whether the broadcast model's outputs are needed, too."""
         return self.outputs == "excess_loss"
 
     def measure(self, outputs: LocalOutputs, rng: np.random.Generator) -> float:

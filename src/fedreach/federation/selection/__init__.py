@@ -1,7 +1,5 @@
 """Who trains."""
 
-from __future__ import annotations
-
 from fedreach.federation.selection.base import FunctionSelection as FunctionSelection
 from fedreach.federation.selection.base import Policy as Policy
 from fedreach.federation.selection.best_channels import BestChannels as BestChannels

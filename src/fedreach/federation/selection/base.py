@@ -16,13 +16,11 @@ class Policy:
     """A policy that remembers nothing and asks nobody; inherit from it and write `select`."""
 
     def init(self, view: ClientView) -> State:
-        """Return no state."""
         return NO_STATE
 
     probe = no_probe
 
     def observe(self, state: State, reports: Reports) -> State:
-        """Remember nothing new."""
         return state
 
 

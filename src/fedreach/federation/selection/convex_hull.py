@@ -63,10 +63,8 @@ class ConvexHull(Hull):
 
     @property
     def ignores_cohort(self) -> bool:
-        """Whether more than k may be chosen."""
         return not self.exact
 
     def choose(self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator) -> Selection:
-        """Return the cohort."""
         points = principal_points(rows, self.components, normalize=self.normalize)
         return Selection(ids[np.sort(spanning(points, k)) if self.exact else vertices(points)])

@@ -37,7 +37,6 @@ class HullDistance(GradientTable):
     """
 
     def choose(self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator) -> Selection:
-        """Return the cohort."""
         inner = _centred_gram(rows)
         squares = np.diag(inner).clip(0)
         score = (_hull_distances(inner) / (np.sqrt(squares.max()) or 1.0)).round(9)

@@ -33,7 +33,6 @@ class Interior(Hull):
     """
 
     def choose(self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator) -> Selection:
-        """Return the cohort."""
         inside = np.delete(ids, vertices(principal_points(rows, self.components, normalize=self.normalize)))
         if len(inside) == 0:
             return Selection(rng.choice(ids, size=k, replace=False), f"all {len(ids)} clients vertices, so any drawn")

@@ -30,5 +30,4 @@ class MaxSimilarity(NearestTable):
     def choose(
         self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator, nearest: Floats | None = None
     ) -> Selection:
-        """Return the cohort; `nearest` (a,) are the m_i, where they are known."""
         return Selection(ids[first_by_similarity(rows, k, most_similar=True, nearest=nearest)])

@@ -43,5 +43,4 @@ class Minimax(NearestTable):
     def choose(
         self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator, nearest: Floats | None = None
     ) -> Selection:
-        """Return the cohort; `nearest` (a,) are the m_i, where they are known."""
         return Selection(ids[first_by_similarity(rows, k, nearest=nearest)])

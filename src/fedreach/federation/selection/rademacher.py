@@ -91,7 +91,6 @@ class Rademacher(Policy):
 
     @property
     def measures(self) -> tuple[WLRC]:
-        """What clients measure."""
         return (WLRC(self.outputs, self.draws, self.estimator, self.batch_size),)
 
     @property

@@ -1,7 +1,5 @@
 """What the server does with the weighted mean of the updates, and in which rounds it trains itself."""
 
-from __future__ import annotations
-
 from fedreach.federation.server.adaptive import FedAdam as FedAdam
 from fedreach.federation.server.adaptive import FedYogi as FedYogi
 from fedreach.federation.server.average import Average as Average

@@ -70,5 +70,4 @@ class Safari:
         return not rng.random() < self.client_probability
 
     def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
-        """Return what `inner` makes of the clients' mean update; its state rests in the server's rounds."""
         return self.inner.apply(params, state, mean_update)

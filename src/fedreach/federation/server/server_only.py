@@ -41,5 +41,4 @@ class ServerOnly:
         return True
 
     def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
-        """Return everything as it is: no client trains."""
         return params, state

@@ -1,7 +1,5 @@
 """How clients train: local SGD, with one correction of the gradient per solver."""
 
-from __future__ import annotations
-
 from fedreach.federation.local_sgd import LocalSGD as LocalSGD
 from fedreach.federation.local_sgd import Schedule as Schedule
 from fedreach.federation.protocols import LocalSolver as LocalSolver

@@ -1,7 +1,5 @@
 """How much each report counts."""
 
-from __future__ import annotations
-
 from fedreach.federation.weighting.base import FunctionWeighting as FunctionWeighting
 from fedreach.federation.weighting.base import OwnWeight as OwnWeight
 from fedreach.federation.weighting.by_examples import ByExamples as ByExamples

@@ -49,7 +49,6 @@ class ByDisagreement(OwnWeight):
 
     @property
     def measures(self) -> tuple[Disagreement]:
-        """What clients measure."""
         return (Disagreement(self.loss, self.radius, self.step, self.confidence),)
 
     def raw(self, metrics: Mapping[str, Floats]) -> Floats:

@@ -13,9 +13,8 @@ from fedreach.federation.values import ClientView, Selection
 from fedreach.streams import generator
 from fedreach.testing.law import Law, Subject, broken, law, must_be_close
 from fedreach.testing.laws.allocation import golden_problem
-from fedreach.testing.worlds import with_rates, world
+from fedreach.testing.worlds import REPORT_BITS, with_rates, world
 from fedreach.wireless.allocation.exact import allocate_batch
-from fedreach.wireless.radio import RadioState
 
 RATES = np.array([3e6, 9e6, 1e6, 9e6, 5e6])
 
@@ -95,19 +94,8 @@ def _select(subject: Subject, view: ClientView, k: int, **options: object) -> Se
 
 def _golden_view() -> ClientView:
     golden = golden_problem()
-    bits = 1_000_000
-    radio = RadioState(
-        ids=golden.ids,
-        bits_per_second=bits / golden.upload_seconds,
-        power_watts=golden.power_watts,
-        max_hertz=golden.max_hertz,
-        cycles_per_pass=golden.cycles,
-        num_examples=golden.num_examples,
-        passes=np.ones(5),
-        report_bits=bits,
-        seconds_price=1.0,
-        joules_price=1.0,
-        capacitance=1e-27,
-    )
     view = ClientView.of(golden.ids, golden.num_examples)
+    radio = with_rates(view, REPORT_BITS / golden.upload_seconds).radio
+    assert radio is not None
+    radio = replace(radio, power_watts=golden.power_watts, max_hertz=golden.max_hertz, cycles_per_pass=golden.cycles)
     return replace(view, radio=radio, label_counts=np.ones((5, 3)))

@@ -18,9 +18,7 @@ from fedreach.federation.weighting import Equal
 from fedreach.streams import generator
 from fedreach.testing.law import Subject, broken, law, same, shown
 from fedreach.testing.laws.any_part import Given, Outcome, Playing, as_it_is, options_are_all_it_is
-from fedreach.testing.laws.solver_methods import METHOD_LAWS
-
-__all__ = ["LAWS", "METHOD_LAWS"]
+from fedreach.testing.laws.solver_methods import METHOD_LAWS as METHOD_LAWS
 
 ROUNDS, LOOK = 3000, 200
 NEAR = 1e-4

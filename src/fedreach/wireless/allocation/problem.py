@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from typing import Any, Literal
 
 import numpy as np
 
 from fedreach.arrays import Floats, Ints
-from fedreach.errors import ConfigError
+from fedreach.errors import ConfigError, InfeasibleError
 from fedreach.wireless import cost
 
 TOO_LARGE = 1e100  # beyond it, products of these numbers could leave float64
@@ -122,6 +123,28 @@ class AllocationProblem:
     def rows(self, ids: Ints) -> Ints:
         """Return where these ids stand; ids of the problem must increase."""
         return np.searchsorted(self.ids, ids).astype(np.int64)
+
+
+def is_whole(value: Any) -> bool:
+    """Say whether a value is a whole number from 1."""
+    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= 1
+
+
+def check_coverable(problem: AllocationProblem, min_examples: Any) -> None:
+    """Refuse a number of examples that no set of clients holds.
+
+    Raises:
+        ConfigError: If `min_examples` is not a whole number from 1.
+        InfeasibleError: If all clients together hold fewer.
+    """
+    if not is_whole(min_examples):
+        raise ConfigError(f"min_examples must be a whole number, at least 1; got {min_examples!r}.")
+    total = int(problem.num_examples.sum())
+    if total < min_examples:
+        raise InfeasibleError(
+            f"min_examples is {min_examples}, but all {len(problem)} clients together hold {total} examples. "
+            f"Lower `min_examples` to {total} at most, or admit more clients."
+        )
 
 
 @dataclass(frozen=True, eq=False)

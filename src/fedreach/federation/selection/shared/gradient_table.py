@@ -91,12 +91,14 @@ class GradientTable(Policy):
         known = view.available & (state["heard"] > 0)
         count = int(known.sum())
         chosen = Selection(view.ids[:0])
-        if count:  # a choice of all rows would copy the table
-            rows = rows_of(state)
-            some = np.asarray(rows) if count == len(rows) else rows[known]
-            chosen = self.choose(view.ids[known], some, min(k, count), rng)
+        if count:
+            chosen = self._chosen(state, view.ids[known], known, min(k, count), rng)
         silent = view.ids[view.available & ~known][: max(0, k - count)]
         return Selection(np.concatenate([chosen.ids, silent]), chosen.remark)
+
+    def _chosen(self, state: State, ids: Ints, known: Bools, k: int, rng: np.random.Generator) -> Selection:
+        rows = rows_of(state)  # a choice of all rows would copy the table
+        return self.choose(ids, np.asarray(rows) if len(ids) == len(rows) else rows[known], k, rng)
 
     def choose(self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator) -> Selection:
         """Return k of these (a,) clients by their (a, p) rows; 1 <= k <= a."""

@@ -10,47 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from fedreach.arrays import AnyArray, Bools, Float32s, Floats, Ints
 from fedreach.federation.selection.shared.gradient_table import GradientTable, rows_of, those_of
-from fedreach.federation.selection.shared.similarity import NUMBERS, blocks, inverse, lengths, products
-from fedreach.federation.values import ClientView, Reports, Selection, State
+from fedreach.federation.selection.shared.similarity import (
+    NUMBERS,
+    Nearest,
+    inverse,
+    lengths,
+    nearest_of_all,
+    products,
+    take_nearer,
+)
+from fedreach.federation.values import Reports, Selection, State
 
 MANY = 0.25
 """Part of all rows from which on all are compared with all again."""
 MOST = 4096
 """Rows that are compared with all at a time, as their cosines with each other are held."""
-
-
-class Nearest(NamedTuple):
-    """Each row's largest cosine with another, and with which; a row of zeros has 1, with itself."""
-
-    cosine: Floats  # (n,) minus infinity where there is no other
-    whom: Ints  # (n,) -1 where there is no other
-
-
-def nearest_of_all(rows: AnyArray, length: Floats) -> Nearest:
-    """Compare all rows with all.
-
-    Example:
-        >>> rows = np.array([[1.0, 0.0], [0.0, 2.0], [0.0, -3.0], [3.0, 4.0], [0.0, 0.0]])
-        >>> nearest_of_all(rows, lengths(rows)).whom
-        array([3, 3, 0, 1, 4])
-    """
-    n, still = len(rows), length == 0
-    cosine, whom = np.full(n, -np.inf), np.full(n, -1)
-    for a, b, found in blocks(rows, scale=inverse(length)):
-        found[still[a]] = found[:, still[b]] = -np.inf
-        if a == b:
-            np.fill_diagonal(found, -np.inf)
-        else:
-            _take(cosine, whom, np.arange(b.start, b.stop), found.T, a.start)
-        _take(cosine, whom, np.arange(a.start, a.stop), found, b.start)
-    cosine[still], whom[still] = 1.0, np.flatnonzero(still)
-    return Nearest(cosine, whom)
 
 
 def renewed(rows: AnyArray, length: Floats, old: Nearest, changed: Ints) -> Nearest:
@@ -70,7 +49,7 @@ def renewed(rows: AnyArray, length: Floats, old: Nearest, changed: Ints) -> Near
     left = np.isin(whom, changed) & ~is_new  # their nearest row is another now
     cosine[changed], whom[changed] = -np.inf, -1
     for columns, found in _met(rows, length, changed):
-        _take(cosine, whom, changed, found, columns.start)
+        take_nearer(cosine, whom, changed, found, columns.start)
         found[:, is_new[columns] | still[columns]] = -np.inf
         best = found.max(axis=0)
         # All others are at most as near as the one that left, so that a new row at least as near is the nearest.
@@ -103,7 +82,7 @@ def _searched(rows: AnyArray, length: Floats, found: Nearest, lost: Bools, some:
         for columns, cosines in _met(rows, length, who):
             if some is not None:
                 cosines[:, ~some[columns]] = -np.inf
-            _take(cosine, whom, who, cosines, columns.start)
+            take_nearer(cosine, whom, who, cosines, columns.start)
             # Whoever is each other's nearest must have the same cosine to the last bit, as it was computed now.
             others = (whom[columns] >= 0) & (place[columns] < 0)
             mine = np.flatnonzero(others & (place[whom[columns]] >= 0))
@@ -128,14 +107,6 @@ def _met(rows: AnyArray, length: Floats, who: Ints) -> Iterator[tuple[slice, Flo
         yield columns, found
 
 
-def _take(cosine: Floats, whom: Ints, where: Ints, found: Floats, begin: int) -> None:
-    """Write what is nearer than before; `found` (r, c): cosines of r rows with c others, from position `begin` on."""
-    best = found.max(axis=1)
-    better = np.flatnonzero(best > cosine[where])  # few, after the first blocks: looking up whose it is costs more
-    cosine[where[better]] = best[better]
-    whom[where[better]] = found[better].argmax(axis=1) + begin
-
-
 @dataclass(frozen=True, kw_only=True)
 class NearestTable(GradientTable):
     """Remember updates, and who is nearest to whom; `Minimax` and `MaxSimilarity` choose by it.
@@ -143,17 +114,12 @@ class NearestTable(GradientTable):
     Beside the table the state holds ``length``, ``nearest`` and ``whom`` (n,), see `Nearest`.
     """
 
-    def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
-        """Return what `choose` finds among the available clients with a row, then those without one if too few."""
-        known = view.available & (state["heard"] > 0)
-        count = int(known.sum())
-        if "nearest" not in state or count < 2:
-            return super().select(state, view, k, rng)
+    def _chosen(self, state: State, ids: Ints, known: Bools, k: int, rng: np.random.Generator) -> Selection:
+        if "nearest" not in state or len(ids) < 2:
+            return super()._chosen(state, ids, known, k, rng)
         rows = rows_of(state)
         found = among(rows, state["length"], Nearest(state["nearest"], state["whom"]), known)
-        chosen = self.choose(view.ids[known], those_of(rows, known), min(k, count), rng, found.cosine[known])
-        silent = view.ids[view.available & ~known][: max(0, k - count)]
-        return Selection(np.concatenate([chosen.ids, silent]), chosen.remark)
+        return self.choose(ids, those_of(rows, known), k, rng, found.cosine[known])
 
     def choose(
         self, ids: Ints, rows: Float32s, k: int, rng: np.random.Generator, nearest: Floats | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,18 +33,43 @@ def nearest_similarity(rows: AnyArray) -> Floats:
         >>> nearest_similarity(np.array([[1.0, 0.0], [0.0, 2.0], [0.0, -3.0], [3.0, 4.0], [0.0, 0.0]]))
         array([0.6, 0.8, 0. , 0.8, 1. ])
     """
-    length = lengths(rows)
-    still = length == 0
-    largest = np.full(len(rows), -np.inf)
-    for a, b, cosines in blocks(rows, scale=inverse(length)):
-        cosines[still[a]] = cosines[:, still[b]] = -np.inf
+    return nearest_of_all(rows, lengths(rows)).cosine
+
+
+class Nearest(NamedTuple):
+    """Each row's largest cosine with another, and with which; a row of zeros has 1, with itself."""
+
+    cosine: Floats  # (n,) minus infinity where there is no other
+    whom: Ints  # (n,) -1 where there is no other
+
+
+def nearest_of_all(rows: AnyArray, length: Floats) -> Nearest:
+    """Compare all rows with all.
+
+    Example:
+        >>> rows = np.array([[1.0, 0.0], [0.0, 2.0], [0.0, -3.0], [3.0, 4.0], [0.0, 0.0]])
+        >>> nearest_of_all(rows, lengths(rows)).whom
+        array([3, 3, 0, 1, 4])
+    """
+    n, still = len(rows), length == 0
+    cosine, whom = np.full(n, -np.inf), np.full(n, -1)
+    for a, b, found in blocks(rows, scale=inverse(length)):
+        found[still[a]] = found[:, still[b]] = -np.inf
         if a == b:
-            np.fill_diagonal(cosines, -np.inf)
+            np.fill_diagonal(found, -np.inf)
         else:
-            largest[b] = np.maximum(largest[b], cosines.max(axis=0))
-        largest[a] = np.maximum(largest[a], cosines.max(axis=1))
-    largest[still] = 1.0
-    return largest
+            take_nearer(cosine, whom, np.arange(b.start, b.stop), found.T, a.start)
+        take_nearer(cosine, whom, np.arange(a.start, a.stop), found, b.start)
+    cosine[still], whom[still] = 1.0, np.flatnonzero(still)
+    return Nearest(cosine, whom)
+
+
+def take_nearer(cosine: Floats, whom: Ints, where: Ints, found: Floats, begin: int) -> None:
+    """Write what is nearer than before; `found` (r, c): cosines of r rows with c others, from position `begin` on."""
+    best = found.max(axis=1)
+    better = np.flatnonzero(best > cosine[where])  # few, after the first blocks: looking up whose it is costs more
+    cosine[where[better]] = best[better]
+    whom[where[better]] = found[better].argmax(axis=1) + begin
 
 
 def first_by_similarity(rows: AnyArray, k: int, *, most_similar: bool = False, nearest: Floats | None = None) -> Ints:

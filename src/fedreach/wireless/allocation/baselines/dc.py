@@ -11,10 +11,10 @@ from fedreach.arrays import Floats, Ints
 from fedreach.errors import ConfigError, require
 from fedreach.wireless.allocation import exact
 from fedreach.wireless.allocation.baselines.relaxed import Relaxation, RelaxedProblem
-from fedreach.wireless.allocation.baselines.sorting import by_energy, check_coverable, cover, sqrt_sort
+from fedreach.wireless.allocation.baselines.sorting import by_energy, cover, sqrt_sort
 from fedreach.wireless.allocation.baselines.steps import best_frequencies, best_shares
 from fedreach.wireless.allocation.kernel import Needs
-from fedreach.wireless.allocation.problem import Allocation, AllocationProblem
+from fedreach.wireless.allocation.problem import Allocation, AllocationProblem, check_coverable
 from fedreach.wireless.allocation.rules.base import own_frequency
 from fedreach.wireless.allocation.search.incumbent import Incumbent
 from fedreach.wireless.allocation.search.moves import improve

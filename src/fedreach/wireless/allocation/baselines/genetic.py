@@ -9,8 +9,8 @@ import numpy as np
 from fedreach.arrays import Bools, Floats, Ints
 from fedreach.errors import ConfigError, nearest
 from fedreach.wireless import cost
-from fedreach.wireless.allocation.baselines.sorting import by_energy, check_coverable, cover
-from fedreach.wireless.allocation.problem import AllocationProblem
+from fedreach.wireless.allocation.baselines.sorting import by_energy, cover
+from fedreach.wireless.allocation.problem import AllocationProblem, check_coverable
 from fedreach.wireless.allocation.rules.base import own_frequency
 
 Frequency = Literal["own", "maximum"]

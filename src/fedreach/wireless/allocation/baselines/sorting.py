@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedreach.arrays import Floats, Ints
-from fedreach.errors import ConfigError, InfeasibleError
-from fedreach.wireless.allocation.problem import AllocationProblem
+from fedreach.wireless.allocation.problem import AllocationProblem, check_coverable
 
 
 def by_energy(problem: AllocationProblem) -> Ints:
@@ -33,23 +32,6 @@ def sqrt_sort(problem: AllocationProblem, min_examples: int) -> Ints:
     """
     check_coverable(problem, min_examples)
     return cover(problem, min_examples, by_energy(problem))
-
-
-def check_coverable(problem: AllocationProblem, min_examples: int) -> None:
-    """Refuse a number of examples that no set of clients holds.
-
-    Raises:
-        ConfigError: If `min_examples` is not a whole number from 1.
-        InfeasibleError: If all clients together hold fewer.
-    """
-    if isinstance(min_examples, bool) or not isinstance(min_examples, (int, np.integer)) or min_examples < 1:
-        raise ConfigError(f"min_examples must be a whole number, at least 1; got {min_examples!r}.")
-    total = int(problem.num_examples.sum())
-    if total < min_examples:
-        raise InfeasibleError(
-            f"min_examples is {min_examples}, but all {len(problem)} clients together hold {total}. "
-            "Lower `min_examples` or admit more clients."
-        )
 
 
 def energy_per_example(problem: AllocationProblem) -> Floats:

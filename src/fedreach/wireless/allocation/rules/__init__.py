@@ -1,7 +1,5 @@
 """How the band and the CPU frequencies are set for clients that are already chosen."""
 
-from __future__ import annotations
-
 from fedreach.registry import Table
 from fedreach.wireless.allocation.rules.base import AllocationRule as AllocationRule
 from fedreach.wireless.allocation.rules.equal import Equal as Equal

@@ -21,7 +21,6 @@ class AllocationRule(Protocol):
             problem: The clients that take part and what a second and a joule are worth; not written to.
             rng: Where a rule draws from; nothing else is random.
         """
-        ...
 
 
 def frequency_alone(problem: AllocationProblem) -> float:

@@ -24,6 +24,5 @@ class Equal:
     """
 
     def allocate(self, problem: AllocationProblem, rng: np.random.Generator) -> Allocation:
-        """Return equal shares; nothing is drawn."""
         k = len(problem)
         return Allocation.of(problem, np.arange(k), np.full(k, 1 / k), own_frequency(problem))

@@ -19,5 +19,4 @@ class Exact:
     """
 
     def allocate(self, problem: AllocationProblem, rng: np.random.Generator) -> Allocation:
-        """Return the optimal allocation; nothing is drawn."""
         return exact.allocate(problem)

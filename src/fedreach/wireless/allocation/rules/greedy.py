@@ -59,7 +59,6 @@ class Greedy:
         require(self, unit="[1e-9, 1]: It is a part of the band.", frequency=get_args(Frequency))
 
     def allocate(self, problem: AllocationProblem, rng: np.random.Generator) -> Allocation:
-        """Return the shares that the units come to; nothing is drawn."""
         units = max(len(problem), int(1 / self.unit * (1 + 1e-12)))
         hertz = own_frequency(problem) if self.frequency == "corrected" else printed_frequency(problem)
         share = handed_out(_worth(problem), units) / units

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
-from fedreach.errors import ConfigError, InfeasibleError
+from fedreach.errors import ConfigError
 from fedreach.wireless.allocation.exact import allocate
-from fedreach.wireless.allocation.problem import AllocationProblem, Solution, Status
+from fedreach.wireless.allocation.problem import AllocationProblem, Solution, Status, check_coverable, is_whole
 from fedreach.wireless.allocation.search.candidates import Candidates
 from fedreach.wireless.allocation.search.certificate import Effort, prove
 from fedreach.wireless.allocation.search.enumeration import minimal_covers
@@ -91,23 +91,13 @@ def solve(
 def _check(
     problem: AllocationProblem, min_examples: Any, tolerance: Any, time_limit_seconds: Any, max_nodes: Any
 ) -> None:
-    def is_whole(value: Any) -> bool:
-        return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= 1
-
-    if not is_whole(min_examples):
-        raise ConfigError(f"min_examples must be a whole number, at least 1; got {min_examples!r}.")
+    check_coverable(problem, min_examples)
     if not isinstance(tolerance, Real) or not 1e-9 <= float(tolerance) < 1:
         raise ConfigError(f"tolerance must be at least 1e-9, where rounding begins, and below 1; got {tolerance!r}.")
     if not isinstance(time_limit_seconds, Real) or not float(time_limit_seconds) > 0:
         raise ConfigError(f"time_limit_seconds must be positive; got {time_limit_seconds!r}.")
     if max_nodes is not None and not is_whole(max_nodes):
         raise ConfigError(f"max_nodes must be a whole number, at least 1, or None; got {max_nodes!r}.")
-    total = int(problem.num_examples.sum())
-    if total < min_examples:
-        raise InfeasibleError(
-            f"min_examples is {min_examples}, but the {len(problem)} clients hold {total} examples together. "
-            f"Lower `min_examples` to {total} at most, or admit more clients."
-        )
 
 
 def _first_set(best: Incumbent, clients: Candidates, earliest: float, tolerance: float) -> None:
