@@ -79,8 +79,7 @@ def reproduce(
             _rounds_progress(each, quiet=silent) as tell_rounds,
         ):
             record = reproduce_one(recipe, folder, workers=workers, callbacks=progress, tell_rounds=tell_rounds)
-        figure = sweep(record, DRAWN)
-        if figure is not None:
+        if figure_formats is not None and (figure := sweep(record, DRAWN)) is not None:
             save_figure(figure, folder / "figure", figure_formats)
         if recipe.about.kind == "training":
             write_report([folder], folder, formats=figure_formats)
