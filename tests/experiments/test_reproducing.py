@@ -209,8 +209,8 @@ def test_decisions_go_on_where_they_were_interrupted(home: Path) -> None:
     store = RunFolder(home / "cut")
     calls: list[int] = []
 
-    def stop(told: Any) -> None:
-        calls.append(told.done)
+    def stop(done: int, rounds: int) -> None:
+        calls.append(done)
         if len(calls) == 4:
             raise KeyboardInterrupt
 

@@ -13,7 +13,7 @@ import click
 from fedreach.cli import options
 from fedreach.cli.options import InterruptError
 from fedreach.errors import ConfigError
-from fedreach.tables import rich_table
+from fedreach.tables import csv_text, rich_table
 
 if TYPE_CHECKING:
     from fedreach.planning.plan import Plan
@@ -88,7 +88,7 @@ def allocate(clients: Path, figure: Path | None, out: Path | None, quiet: bool, 
         click.echo(text(answer, options.width()))
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(records.to_csv(answer), encoding="utf-8")
+        out.write_text(csv_text(record["clients"]), encoding="utf-8")
         click.echo(f"Wrote {out}", err=as_json)
     if figure is not None:
         from fedreach.report.figures.allocation import allocation
