@@ -131,7 +131,7 @@ def test_parts_of_a_method_can_be_brought_out(inlined: dict[str, str]) -> None:
 def test_the_band_is_the_standard_deviation_over_seeds(tmp_path: Path) -> None:
     levels = {0: [0.1, 0.4], 1: [0.2, 0.6], 2: [0.3, 0.8]}
     for seed, values in levels.items():
-        write_curve(tmp_path / str(seed), "m", seed, {"id_accuracy": values, "bytes_total": [0, 1e6]})
+        write_curve(tmp_path / str(seed), "m", seed, {"id_accuracy": values, "bytes_total": [0, 1_000_000]})
     made = curves.curve(read([tmp_path / str(seed) for seed in levels]).all_counted, "id_accuracy")
     assert made.mean == pytest.approx([0.2, 0.6])
     assert made.high - made.mean == pytest.approx([0.1, 0.2])  # sd of three values d apart is d
