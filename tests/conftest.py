@@ -75,17 +75,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def drawn() -> None:
-    """For tests that look at a report's figures: for all others they are left out, as they take longest of all."""
-
-
-@pytest.fixture
-def fedreach(home: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Command:
-    """The command in this process: ``fedreach("run", "tiny.toml")``."""
+def fedreach(home: Path) -> Command:
+    """The command in this process: ``fedreach("run", "tiny.toml")``; with ``--formats none`` it is quicker by far."""
     from fedreach.cli import main
-
-    if "drawn" not in request.fixturenames:
-        monkeypatch.setattr("fedreach.report.write.gallery", lambda analysis: [])
 
     def call(*arguments: object) -> Result:
         return CliRunner().invoke(main, [str(argument) for argument in arguments])
@@ -117,8 +109,7 @@ def start(home: Path) -> Iterator[Start]:
     prelude = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
 
     def call(*arguments: object, before: str = "") -> subprocess.Popen[str]:
-        undrawn = "import fedreach.report.write as w; w.gallery = lambda _: []" if "compare" in arguments else ""
-        code = f"{prelude}{before}\n{undrawn}\nfrom fedreach.cli import main\nmain()"
+        code = f"{prelude}{before}\nfrom fedreach.cli import main\nmain()"
         process = subprocess.Popen(
             [sys.executable, "-c", code, *map(str, arguments)],
             stdout=subprocess.PIPE,

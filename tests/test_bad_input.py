@@ -350,7 +350,7 @@ def test_what_changes_no_number_may_differ(fedreach: Command, done: Path) -> Non
 
 
 def test_a_comparison_of_another_experiment_is_left_alone(refused: Refused, fedreach: Command, home: Path) -> None:
-    assert fedreach("compare", "tiny.toml", "--out", "c", "--formats", "svg", "-q").exit_code == 0
+    assert fedreach("compare", "tiny.toml", "--out", "c", "--formats", "none", "-q").exit_code == 0
     before = (home / "c" / "comparison.json").read_bytes()
     said = refused(3, "compare", "tiny.toml", "--out", "c", "--set", "rounds=5")
     assert "holds another experiment. config.rounds: 4 there, 5 now." in said
@@ -515,7 +515,7 @@ def test_a_run_in_which_nobody_ever_counted_has_failed(refused: Refused, divergi
 
 def test_a_run_that_fails_does_not_stop_the_others(fedreach: Command, home: Path) -> None:
     broken = ["--set", "model=mlp", "--set", "methods.entropy.local.rate=1e6"]
-    result = fedreach("compare", "tiny.toml", "--out", "c", "--formats", "svg", *broken)
+    result = fedreach("compare", "tiny.toml", "--out", "c", "--formats", "none", *broken)
     assert result.exit_code == 1
     assert "failed: entropy, seed 0: Client " in result.stderr
     assert "2 of 4 runs failed. The others are kept; the same command tries again." in result.stderr

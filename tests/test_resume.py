@@ -354,7 +354,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="ne
 
 @pytest.fixture
 def comparison(slow: list[str]) -> list[str]:
-    return ["compare", "tiny.toml", *slow, "--formats", "svg"]
+    return ["compare", "tiny.toml", *slow, "--formats", "none"]
 
 
 @pytest.fixture(scope="module")
@@ -363,7 +363,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, bytes
     home = tmp_path_factory.mktemp("whole")
     (home / "tiny.toml").write_text(TINY, encoding="utf-8")
     command = ["compare", str(home / "tiny.toml"), *slowed(home), "--out", str(home / "whole"), "--workers", "1", "-q"]
-    assert CliRunner().invoke(main, [*command, "--formats", "svg"]).exit_code == 0
+    assert CliRunner().invoke(main, [*command, "--formats", "none"]).exit_code == 0
     found = runs(home / "whole")
     assert sorted(found) == ["runs/entropy/seed-0", "runs/uniform/seed-0"]
     return found
@@ -438,7 +438,7 @@ def test_a_comparison_interrupted_at_a_random_moment_ends_the_same(
 
 
 def test_a_comparison_runs_only_what_is_new(fedreach: Command, home: Path) -> None:
-    command = ["compare", "tiny.toml", "--out", "c", "--formats", "svg"]
+    command = ["compare", "tiny.toml", "--out", "c", "--formats", "none"]
     assert fedreach(*command).exit_code == 0
     first = runs(home / "c")
     seconds = time.monotonic()

@@ -98,7 +98,7 @@ def comparison(home: Path, out: str, *more: object) -> list[str]:
     (home / "slow.py").write_text(SLOW, encoding="utf-8")
     chosen = {"rounds": 30, "method.selection": "slow.py:slow", "run.checkpoint_seconds": 0.3}
     options = [word for key, value in chosen.items() for word in ("--set", f"{key}={value}")]
-    return ["compare", "tiny.toml", *options, "--formats", "svg", "--out", out, *map(str, more)]
+    return ["compare", "tiny.toml", *options, "--formats", "none", "--out", out, *map(str, more)]
 
 
 def runs(folder: Path) -> dict[str, bytes]:
@@ -184,7 +184,7 @@ def test_dying_workers_a_killed_comparison_and_ctrl_c_change_no_byte(
 def test_a_run_whose_process_dies_each_time_fails_after_three_tries(start: Start, home: Path) -> None:
     (home / "fatal.py").write_text(FATAL, encoding="utf-8")
     fatal = ["--set", "methods.entropy.selection=fatal.py:fatal", "--seeds", 1]
-    process = start("compare", "tiny.toml", "--formats", "svg", "--out", "x", "--executor", "ray", *fatal)
+    process = start("compare", "tiny.toml", "--formats", "none", "--out", "x", "--executor", "ray", *fatal)
     _, said = process.communicate()
     assert process.returncode == 1
     assert "entropy, seed 0: its process died (signal SIGKILL, as in all 3 tries); " in said
@@ -250,7 +250,7 @@ def test_the_commands_of_the_page_run(start: Start, home: Path, cluster: str) ->
     for line in lines:
         words = [cluster if word == "auto" else word for word in shlex.split(line, comments=True)]
         words = ["1" if word.isdigit() else word.replace("threads=4", "threads=2") for word in words]
-        done = start(*words, "--seeds", 1, "--formats", "svg")
+        done = start(*words, "--seeds", 1, "--formats", "none")
         printed, said = done.communicate()
         assert done.returncode == 0, said
         assert "Page: runs/" in printed

@@ -131,6 +131,17 @@ def test_a_report_can_go_without_figure_files(tmp_path: Path) -> None:
     assert {path.name for path in paths.tables} == {"table.md", "table.csv", "table.tex", "table.json"}
 
 
+def test_a_report_can_go_without_any_figure(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", rounds=4)
+    bare, drawn = (write_report([run], tmp_path / name, formats=f) for name, f in (("bare", None), ("drawn", ())))
+    assert bare.figures == ()
+    assert list((tmp_path / "bare" / "report" / "figures").iterdir()) == []
+    assert "<svg" in drawn.page.read_text()
+    assert "<svg" not in bare.page.read_text()
+    assert Page(bare.page.read_text()).open == []
+    assert [path.read_text() for path in bare.tables] == [path.read_text() for path in drawn.tables]
+
+
 def test_runs_without_any_round_still_make_a_page(tmp_path: Path) -> None:
     out = write_comparison(tmp_path, ["a"], [0], rounds=2)
     shutil.rmtree(out / "runs")

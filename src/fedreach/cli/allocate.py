@@ -13,7 +13,7 @@ import click
 from fedreach.cli import options
 from fedreach.cli.options import InterruptError
 from fedreach.errors import ConfigError
-from fedreach.tables import rich_table
+from fedreach.tables import csv_text, rich_table
 
 if TYPE_CHECKING:
     from fedreach.planning.plan import Plan
@@ -71,7 +71,7 @@ def allocate(clients: Path, figure: Path | None, out: Path | None, quiet: bool, 
     from fedreach.planning.table import COLUMNS, clients_of, read_table
 
     question = Question(**asked)
-    figure_format = options.figure_format(figure)
+    options.check_figure(figure)
     for flag, path in {"--figure": figure, "--out": out}.items():
         if path is not None and path.resolve() == clients.resolve():
             raise ConfigError(f"{flag} {path} would replace the table of clients; name another file.")
@@ -88,15 +88,12 @@ def allocate(clients: Path, figure: Path | None, out: Path | None, quiet: bool, 
         click.echo(text(answer, options.width()))
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(records.to_csv(answer), encoding="utf-8")
+        out.write_text(csv_text(record["clients"]), encoding="utf-8")
         click.echo(f"Wrote {out}", err=as_json)
     if figure is not None:
-        from fedreach.report import save as save_figure
         from fedreach.report.figures.allocation import allocation
 
-        figure.parent.mkdir(parents=True, exist_ok=True)
-        save_figure(allocation(record["clients"], record["seconds"]), figure.with_suffix(""), figure_format)
-        click.echo(f"Drew {figure}", err=as_json)
+        options.save_figure(allocation(record["clients"], record["seconds"]), figure, as_json=as_json)
     if answer.interrupted:
         raise InterruptError("Interrupted. What is printed was found before; the rest was left out.")
 

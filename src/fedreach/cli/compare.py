@@ -63,9 +63,7 @@ def compare(
 
             if executor == "local":  # the machine that starts a comparison on a cluster may have no GPU
                 checked_device(experiment.engine.device)
-            data = options.federated(
-                experiment, base
-            )  # read here too, so that data that cannot be used ends it at once
+            data = options.federated(experiment, base)  # here too, so that data that cannot be used ends it at once
             if not silent:
                 click.echo(terminal.summary(experiment, data), err=True)
 

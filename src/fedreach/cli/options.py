@@ -12,6 +12,8 @@ import click
 from fedreach.errors import FedReachError
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from fedreach.config.sections import Experiment
     from fedreach.data.federated import FederatedData
 
@@ -30,7 +32,12 @@ seed = click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Default: 
 workers = click.option(
     "--workers", type=click.IntRange(1), help="Processes at a time. Default: the cores. Changes no number."
 )
-formats = click.option("--formats", default="svg,png,pdf", show_default=True, help="Figure formats, comma separated.")
+formats = click.option(
+    "--formats",
+    default="svg,png,pdf",
+    show_default=True,
+    help="Figure formats, comma separated; none: draw no figures.",
+)
 device = click.option("--device", help="Where to train: cpu, cuda, cuda:1. Short for --set engine.device=...")
 quiet = click.option("-q", "--quiet", is_flag=True, help="No progress.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document for machines, and no progress.")
@@ -61,18 +68,32 @@ def federated(experiment: Experiment, base: Path) -> FederatedData:
         return builder.federated(builder.dataset(progress=sys.stderr.isatty()), experiment.seeds[0])
 
 
-def figure_formats(text: str) -> tuple[str, ...]:
-    """Return the formats of a comma separated list, checked."""
+def figure_formats(text: str) -> tuple[str, ...] | None:
+    """Return the formats of a comma separated list, checked; None where no figures are to be drawn."""
     from fedreach.report.figures.saving import check_formats
 
     found = tuple(part.strip().lower() for part in text.split(",") if part.strip())
+    if found == ("none",):
+        return None
     check_formats(found)
     return found
 
 
-def figure_format(figure: Path | None) -> tuple[str, ...]:
-    """Return the format that the ending of a figure's path names."""
-    return figure_formats(figure.suffix[1:] or "none") if figure is not None else ()
+def check_figure(path: Path | None) -> None:
+    """Refuse the path of a figure that does not end in a format; before the work whose result is drawn."""
+    from fedreach.report.figures.saving import check_formats
+
+    if path is not None:
+        check_formats([path.suffix[1:].lower() or "none"])
+
+
+def save_figure(figure: Figure, path: Path, *, as_json: bool) -> None:
+    """Write a figure to a path that `check_figure` accepts, and say so."""
+    from fedreach.report import save
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save(figure, path.with_suffix(""), [path.suffix[1:].lower()])
+    click.echo(f"Drew {path}", err=as_json)
 
 
 def width() -> int:

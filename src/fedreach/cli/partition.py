@@ -41,7 +41,7 @@ def partition(
     experiment, base = options.load(config, overrides)
     if seed is not None:
         experiment = experiment.model_copy(update={"seeds": [seed]})
-    plot_format = options.figure_format(plot)
+    options.check_figure(plot)
     data = options.federated(experiment, base)
     record = federation_record(data)
     click.echo(json.dumps(record.to_json()) if as_json else _text(experiment, data))
@@ -50,11 +50,9 @@ def partition(
         click.echo(f"Saved {save}", err=as_json)
     if plot is not None:
         from fedreach.report import partition_heatmap
-        from fedreach.report import save as save_figure
 
         figure = partition_heatmap(record.label_counts, record.participants, record.unseen)
-        save_figure(figure, plot.with_suffix(""), plot_format)
-        click.echo(f"Drew {plot}", err=as_json)
+        options.save_figure(figure, plot, as_json=as_json)
 
 
 def _text(experiment: Experiment, data: FederatedData) -> str:

@@ -35,7 +35,7 @@ def report(folders: tuple[Path, ...], out: Path | None, formats: str, tensorboar
         click.echo(f"Event files: {out / 'report' / 'tensorboard'}", err=as_json)
 
 
-def write(folders: Sequence[Path], out: Path, formats: tuple[str, ...], as_json: bool) -> ReportPaths:
+def write(folders: Sequence[Path], out: Path, formats: tuple[str, ...] | None, as_json: bool) -> ReportPaths:
     """Write the report and print its tables, or its numbers for machines; return what was written."""
     from fedreach.report import as_records, terminal_table, terminal_theory, write_report
 

@@ -6,8 +6,7 @@ import io
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ from fedreach.cli import options
 from fedreach.tables import rich_table
 
 if TYPE_CHECKING:
-    from fedreach.reproduce.decisions import Told
+    from fedreach.reproduce.decisions import Tell
 
 SECONDS_BETWEEN_LINES = 10.0  # of progress
 
@@ -74,13 +73,10 @@ def reproduce(
         recipe = recipes.load(each, scale, device=device)
         item = f"{recipe.name.replace('/', '-')}-{scale}"
         folder = Path("runs") / item if out is None else out / item if len(found) > 1 else out
-        with (
-            terminal.compare_progress(quiet=silent) as progress,
-            _rounds_progress(each, quiet=silent) as tell_rounds,
-        ):
+        tell_rounds = _rounds_progress(each, quiet=silent)
+        with terminal.compare_progress(quiet=silent) as progress:
             record = reproduce_one(recipe, folder, workers=workers, callbacks=progress, tell_rounds=tell_rounds)
-        figure = sweep(record, DRAWN)
-        if figure is not None:
+        if figure_formats is not None and (figure := sweep(record, DRAWN)) is not None:
             save_figure(figure, folder / "figure", figure_formats)
         if recipe.about.kind == "training":
             write_report([folder], folder, formats=figure_formats)
@@ -123,19 +119,18 @@ def _listing() -> str:
     return "\n".join(f"{name:12}  {load(name, 'cpu').about.title}" for name in names())
 
 
-@contextmanager
-def _rounds_progress(name: str, *, quiet: bool) -> Iterator[Callable[[Told], None]]:
-    """Say on standard error, about every ten seconds, how many rounds are decided and how long the rest takes."""
+def _rounds_progress(name: str, *, quiet: bool) -> Tell:
+    """Return what says, about every ten seconds, how many rounds are decided and how long the rest takes."""
     from fedreach.cli.terminal import clock
 
     began = said = time.monotonic()
 
-    def tell(told: Told) -> None:
+    def tell(done: int, rounds: int) -> None:
         nonlocal said
         now = time.monotonic()
-        if not quiet and (now - said > SECONDS_BETWEEN_LINES or told.done == told.rounds):
+        if not quiet and (now - said > SECONDS_BETWEEN_LINES or done == rounds):
             said = now
-            left = (now - began) * (told.rounds - told.done) / told.done
-            print(f"{name}: {told.done}/{told.rounds} rounds, {clock(left)} left", file=sys.stderr, flush=True)
+            left = (now - began) * (rounds - done) / done
+            print(f"{name}: {done}/{rounds} rounds, {clock(left)} left", file=sys.stderr, flush=True)
 
-    yield tell
+    return tell

@@ -96,7 +96,6 @@ class Explanation(Callback):
     """Says which engine trains, and why."""
 
     def begin(self, run: RunRecord, data: FederatedData, engine: str) -> None:
-        """Print it."""
         print(f"  {engine}", file=sys.stderr, flush=True)
 
 
@@ -111,7 +110,6 @@ class RunProgress(Callback):
         self.evaluating: list[float] = []
 
     def begin(self, run: RunRecord, data: FederatedData, engine: str) -> None:
-        """Say who takes part and where the rounds go."""
         print(summary(self.experiment.model_copy(update={"seeds": [run.seed]}), data), file=sys.stderr)
         print(f"  {self.experiment.rounds} rounds into {self.folder}", file=sys.stderr, flush=True)
         self.began = time.monotonic()
@@ -157,7 +155,6 @@ class ComparisonProgress(ComparisonCallback):
         self.whole = None if bar is None else bar.add_task("all runs", total=None, left="")
 
     def update(self, status: ComparisonStatus) -> None:
-        """Show what is new."""
         bar, tasks = self.bar, self.tasks
         if bar is not None:
             total = sum(job.rounds for job in status.jobs)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pydantic
 
 from fedreach import registry
 from fedreach.config import parts
+from fedreach.config.load import toml_value
 from fedreach.config.messages import explained
 from fedreach.config.options import options_model
 from fedreach.config.sections import Choice
@@ -69,15 +71,12 @@ def listed() -> list[dict[str, str]]:
 
 def list_text(laws: Sequence[Mapping[str, str]]) -> str:
     """Return the laws for people."""
-    lines: list[str] = []
-    heading = None
-    for law in laws:
-        here = f"{law['kind']} {law['part']}" if law["part"] else f"every {law['kind']}"
-        if here != heading:
-            heading = here
-            lines += ["", here] if lines else [here]
-        lines.append(f"  {law['law']}: {law['statement']}" + (f" ({law['source']})" if law["source"] else ""))
-    return "\n".join(lines)
+    blocks = []
+    for (kind, part), group in groupby(laws, itemgetter("kind", "part")):
+        lines = [f"{kind} {part}" if part else f"every {kind}"]
+        lines += [f"  {one['law']}: {one['statement']}" + f" ({one['source']})" * bool(one["source"]) for one in group]
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
 
 
 def line(verdict: Verdict) -> str:
@@ -159,10 +158,7 @@ def _option(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"--set must be of the form name=value, such as alpha=0.5; got {text!r}.")
-    try:
-        return key.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return key.strip(), value.strip()
+    return key.strip(), toml_value(value)
 
 
 def _law(kind: str, part: str, law: Law) -> dict[str, str]:

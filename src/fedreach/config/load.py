@@ -225,16 +225,12 @@ def _override(raw: dict[str, Any], override: str) -> Path_:
     path: list[str | int] = [step.strip() for step in re.sub(r"\[(\d+)\]", r".\1", key).split(".")]
     if not equals or not all(path):
         raise ConfigError(f"--set must be of the form a.b=c, such as local.rate=0.05; got {override!r}.")
-    try:
-        parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        parsed = value.strip()
     table: Any = raw
     for i, step in enumerate(path):
         if isinstance(table, list):
             step = path[i] = _index(step, table, override)
         if i == len(path) - 1:
-            table[step] = parsed
+            table[step] = toml_value(value)
             break
         inner = table.get(step) if isinstance(table, dict) else table[step]
         if isinstance(inner, str):  # selection = "uniform" becomes a table when an option is set
@@ -242,6 +238,14 @@ def _override(raw: dict[str, Any], override: str) -> Path_:
         table[step] = inner if isinstance(inner, dict | list) else {}
         table = table[step]
     return tuple(path)
+
+
+def toml_value(text: str) -> Any:
+    """Return a value written as in TOML; a bare word is a string."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text.strip()
 
 
 def _index(step: str | int, table: Sequence[Any], override: str) -> int:

@@ -98,9 +98,7 @@ class LocalSection(Section):
 class EngineSection(Section):
     """How training is computed; the decisions do not depend on it."""
 
-    name: Literal["auto", "native", "chain", "sequential", "stacked", "compiled"] = (
-        "auto"  # the fastest by a short trial
-    )
+    name: Literal["auto", "native", "chain", "sequential", "stacked", "compiled"] = "auto"  # the fastest in a trial
     device: str = "cpu"
     threads: Positive | None = None  # at work in one run; changes no number; default: the cores, shared by all runs
     precision: Literal["highest", "high", "medium"] = "highest"  # of products, as torch names it: medium is bfloat16

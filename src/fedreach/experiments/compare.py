@@ -23,12 +23,11 @@ def plan(experiment: Experiment, out: Path) -> list[Job]:
         raise ConfigError(
             "There is nothing to compare: the experiment has no [methods.NAME] table. Use `fedreach run`."
         )
-    jobs = []
-    for seed in experiment.seeds:
-        for method in experiment.methods:
-            folder = out / "runs" / method / f"seed-{seed}"
-            jobs.append(Job(method, seed, folder, experiment.resolved(method)))
-    return jobs
+    return [
+        Job(method, seed, out / "runs" / method / f"seed-{seed}", experiment.resolved(method))
+        for seed in experiment.seeds
+        for method in experiment.methods
+    ]
 
 
 def compare(
@@ -58,6 +57,9 @@ def compare(
         ConfigError: If the executor's machines cannot run this experiment.
     """
     status, executor, folder = ComparisonStatus(plan(experiment, out)), executor or Local(), RunFolder(out)
+    runs: dict[str, dict[str, str]] = {}
+    for job in status.jobs:
+        runs.setdefault(job.method, {})[str(job.seed)] = job.folder.relative_to(out).as_posix()
     with folder.locked():
         waiting = _skip_finished(status, base)
         folder.write(
@@ -67,12 +69,12 @@ def compare(
                 target_accuracy=experiment.target_accuracy,
                 methods=list(experiment.methods),
                 seeds=list(experiment.seeds),
-                runs=_runs(status.jobs, out),
+                runs=runs,
                 config=experiment.model_dump(mode="json"),
             )
         )
-        for job in [None, *status.failed]:
-            status.ended = job
+        for ended in [None, *status.failed]:
+            status.ended = ended
             for callback in callbacks:
                 callback.update(status)
         if waiting:
@@ -100,10 +102,3 @@ def _skip_finished(status: ComparisonStatus, base: Path) -> list[Job]:
             status.finished.append(job)
     status.skipped = len(status.finished)
     return waiting
-
-
-def _runs(jobs: Sequence[Job], out: Path) -> dict[str, dict[str, str]]:
-    runs: dict[str, dict[str, str]] = {}
-    for job in jobs:
-        runs.setdefault(job.method, {})[str(job.seed)] = job.folder.relative_to(out).as_posix()
-    return runs

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from fedreach.config import user_code
 from fedreach.config.sections import Experiment
@@ -69,52 +68,39 @@ def run(
     if ranks is not None and ranks.rank:
         serve_run(experiment, identity, base, threads, ranks)
         return None
-    own = RunFolder(folder)
+    own, noted, e = RunFolder(folder), RunFolder(agreed or folder), experiment
     with own.locked():
-        done = finished(own, identity)
-        return done or _run(own, experiment, identity, base, threads, ranks, RunFolder(agreed or folder), callbacks)
-
-
-def _run(
-    folder: RunFolder,
-    experiment: Experiment,
-    identity: Mapping[str, Any],
-    base: Path,
-    threads: int,
-    ranks: Ranks | None,
-    agreed: RunFolder,
-    callbacks: Sequence[Callback],
-) -> Result:
-    seed, e = identity["seed"], experiment
-    try:
-        if ranks is not None:
-            announce(identity, ranks)
-        with locate_user_errors(experiment, base):
-            builder = Builder(placed(experiment, ranks), base)
-            data = builder.federated(builder.dataset(), seed)
-            builder, why = _with_engine(builder, data, seed, threads, agreed)
-            with _recorded_engine(experiment, agreed):
-                simulation = replace(builder.simulation(data, seed, threads), memory_file=folder.path / MEMORY)
+        if (done := finished(own, identity)) is not None:
+            return done
+        try:
             if ranks is not None:
-                simulation = distributed(simulation, ranks)
-            return run_rounds(
-                RunRecord(**identity, environment=environment(), git=git_revision(base)),
-                simulation,
-                Evaluator(simulation.engine, data, seed, e.evaluation.samples_per_client, builder.metrics()),
-                Recorder(folder, simulation.federation, simulation.engine.layout, e.run.on_failure == "stop"),
-                rounds=e.rounds,
-                every=e.evaluation.every,
-                patience=e.evaluation.patience,
-                local=e.evaluation.local,
-                checkpoint_seconds=e.run.checkpoint_seconds,
-                callbacks=callbacks,
-                engine=why,
-            )
-    except (RunFolderError, LostRankError):  # neither is the run's own failure
-        raise
-    except Exception as error:
-        note_failure(folder, error)
-        raise
+                announce(identity, ranks)
+            with locate_user_errors(experiment, base):
+                builder = Builder(placed(experiment, ranks), base)
+                data = builder.federated(builder.dataset(), seed)
+                builder, why = _with_engine(builder, data, seed, threads, noted)
+                with _recorded_engine(experiment, noted):
+                    simulation = replace(builder.simulation(data, seed, threads), memory_file=folder / MEMORY)
+                if ranks is not None:
+                    simulation = distributed(simulation, ranks)
+                return run_rounds(
+                    RunRecord(**identity, environment=environment(), git=git_revision(base)),
+                    simulation,
+                    Evaluator(simulation.engine, data, seed, e.evaluation.samples_per_client, builder.metrics()),
+                    Recorder(own, simulation.federation, simulation.engine.layout, e.run.on_failure == "stop"),
+                    rounds=e.rounds,
+                    every=e.evaluation.every,
+                    patience=e.evaluation.patience,
+                    local=e.evaluation.local,
+                    checkpoint_seconds=e.run.checkpoint_seconds,
+                    callbacks=callbacks,
+                    engine=why,
+                )
+        except (RunFolderError, LostRankError):  # neither is the run's own failure
+            raise
+        except Exception as error:
+            note_failure(own, error)
+            raise
 
 
 def _with_engine(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fedreach.errors import ConfigError
@@ -101,10 +101,8 @@ class Question:
     @property
     def bits(self) -> float:
         """Bits of a report; 32 a parameter."""
-        if self.report_bits is not None:
-            return self.report_bits
-        return 32.0 * (self.model_parameters or 0)
+        return 32.0 * (self.model_parameters or 0) if self.report_bits is None else self.report_bits
 
     def given(self) -> dict[str, Any]:
         """Return the options that are not left at None."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+        return {name: value for name, value in vars(self).items() if value is not None}

@@ -1,11 +1,10 @@
-"""A plan as a record for machines, and as CSV for spreadsheets."""
+"""A plan as a record for machines, and as rows of clients."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from fedreach.planning.plan import Plan
-from fedreach.tables import csv_text
 from fedreach.wireless.allocation.problem import Solution
 
 
@@ -67,28 +66,17 @@ def client_rows(plan: Plan) -> list[dict[str, Any]]:
     return rows
 
 
-def to_csv(plan: Plan) -> str:
-    """Return the rows of `client_rows` as CSV, numbers with all their digits."""
-    return csv_text(client_rows(plan))
-
-
 def _totals(solution: Solution) -> dict[str, float]:
-    return {
-        "cost": solution.cost,
-        "seconds": solution.allocation.seconds,
-        "joules": solution.allocation.joules,
-    }
+    return {"cost": solution.cost, "seconds": solution.allocation.seconds, "joules": solution.allocation.joules}
 
 
 def _compared(plan: Plan, other: Solution | None) -> dict[str, Any] | None:
     if other is None:
         return None
-    names = [plan.clients.names[i] for i in other.allocation.ids]
-    change = other.cost - plan.solution.cost
     return {
         **_totals(other),
         "lower_bound": other.lower_bound,
         "status": other.status,
-        "change": change,
-        "chosen": names,
+        "change": other.cost - plan.solution.cost,
+        "chosen": [plan.clients.names[i] for i in other.allocation.ids],
     }

@@ -72,10 +72,6 @@ class ClientTable:
         """(K,)."""
         return self.numbers["num_examples"].astype(np.int64)
 
-    def form(self, what: str) -> str:
-        """Return the column in which a quantity of `FORMS` is given."""
-        return next(name for name in FORMS[what] if name in self.numbers)
-
     def refuse(self, k: int, what: str) -> NoReturn:
         """Raise the error that names file, line and client."""
         raise DataError(f"{self.table.path}:{self.table.lines[k]}: client {self.names[k]!r}: {what}")

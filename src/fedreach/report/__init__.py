@@ -8,26 +8,15 @@ Example::
 
 from __future__ import annotations
 
-from fedreach.report.analysis.analysis import Analysis, analyse
-from fedreach.report.analysis.findings import find
-from fedreach.report.figures.partition import partition_heatmap
-from fedreach.report.figures.saving import save
-from fedreach.report.load import read, read_run
-from fedreach.report.render.formats import terminal_table, terminal_theory
-from fedreach.report.render.records import as_records
-from fedreach.report.write import ReportPaths, write_report
-
-__all__ = [
-    "Analysis",
-    "ReportPaths",
-    "analyse",
-    "as_records",
-    "find",
-    "partition_heatmap",
-    "read",
-    "read_run",
-    "save",
-    "terminal_table",
-    "terminal_theory",
-    "write_report",
-]
+from fedreach.report.analysis.analysis import Analysis as Analysis
+from fedreach.report.analysis.analysis import analyse as analyse
+from fedreach.report.analysis.findings import find as find
+from fedreach.report.figures.partition import partition_heatmap as partition_heatmap
+from fedreach.report.figures.saving import save as save
+from fedreach.report.load import read as read
+from fedreach.report.load import read_run as read_run
+from fedreach.report.render.formats import terminal_table as terminal_table
+from fedreach.report.render.formats import terminal_theory as terminal_theory
+from fedreach.report.render.records import as_records as as_records
+from fedreach.report.write import ReportPaths as ReportPaths
+from fedreach.report.write import write_report as write_report

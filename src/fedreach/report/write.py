@@ -29,19 +29,20 @@ class ReportPaths:
 
 
 @no_collection()
-def write_report(folders: Sequence[Path], out: Path, *, formats: Sequence[str] = FORMATS) -> ReportPaths:
+def write_report(folders: Sequence[Path], out: Path, *, formats: Sequence[str] | None = FORMATS) -> ReportPaths:
     """Write page, tables and figures into ``out/report``; the same run folders give the same bytes.
 
     Args:
         folders: Comparisons or single run folders, as for `read`.
         out: Folder in which ``report/`` is made.
-        formats: Of the figure files: any of ``"svg"``, ``"png"``, ``"pdf"``; none for the page alone.
+        formats: Of the figure files: any of ``"svg"``, ``"png"``, ``"pdf"``; empty for figures in the page alone. None
+            draws no figures, which takes most of the time.
 
     Raises:
         ConfigError: If a format is unknown.
         RunFolderError: If a folder cannot be read.
     """
-    check_formats(formats)
+    check_formats(formats or ())
     analysis = analyse(read(folders))
     report = Path(out) / "report"
     (report / "figures").mkdir(parents=True, exist_ok=True)
@@ -55,8 +56,9 @@ def write_report(folders: Sequence[Path], out: Path, *, formats: Sequence[str] =
     }
     for name, text in texts.items():
         _write(report / name, text)
-    pictures = gallery(analysis)
-    figures = tuple(p for picture in pictures for p in save(picture.figure, report / "figures" / picture.name, formats))
+    pictures = [] if formats is None else gallery(analysis)
+    stems = ((picture.figure, report / "figures" / picture.name) for picture in pictures)
+    figures = tuple(path for figure, stem in stems for path in save(figure, stem, formats or ()))
     files = [PurePosixPath(name) for name in texts] + [PurePosixPath("figures", path.name) for path in figures]
     page = report / "index.html"
     _write(page, render(analysis, pictures, files))

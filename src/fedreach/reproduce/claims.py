@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Literal, NamedTuple, Self
 
 import numpy as np
@@ -126,10 +127,6 @@ def _least(case: _Case, sign: float = 1.0) -> tuple[bool, str]:
     return bool((behind <= SAME).all()), told + where
 
 
-def _most(case: _Case) -> tuple[bool, str]:
-    return _least(case, -1.0)
-
-
 def _ordered(case: _Case) -> tuple[bool, str]:
     table = np.array([case.rows[m] for m in case.named])
     steps = np.diff(table, axis=0)
@@ -154,10 +151,6 @@ def _rises(case: _Case, sign: float = 1.0) -> tuple[bool, str]:
     return all(goes(case.rows[m]) for m in case.named), case.ends()
 
 
-def _falls(case: _Case) -> tuple[bool, str]:
-    return _rises(case, -1.0)
-
-
 def _levels_off(case: _Case) -> tuple[bool, str]:
     slopes = {m: abs(np.diff(case.rows[m]) / np.diff(case.x)) for m in case.named}
     told = "; ".join(f"{m} {s[0]:.3g} a unit at first, {s[-1]:.3g} at last" for m, s in slopes.items())
@@ -180,11 +173,11 @@ def _varies_least(case: _Case) -> tuple[bool, str]:
 
 TESTS: Mapping[str, Callable[[_Case], tuple[bool, str]]] = {
     "least": _least,
-    "most": _most,
+    "most": partial(_least, sign=-1.0),
     "ordered": _ordered,
     "near": _near,
     "rises": _rises,
-    "falls": _falls,
+    "falls": partial(_rises, sign=-1.0),
     "levels_off": _levels_off,
     "lead_shrinks": _lead_shrinks,
     "varies_least": _varies_least,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -29,17 +29,12 @@ ROWS = "decisions.jsonl"
 QUANTITIES = ("seconds", "joules", "cost")
 Key = tuple[float | None, str, int]
 """Value of the sweep, method, seed."""
-
-
-class Told(NamedTuple):
-    """How far it is."""
-
-    done: int  # rounds that are decided
-    rounds: int  # of all values, methods and seeds
+Tell = Callable[[int, int], None]
+"""Is told how many rounds are decided, and of how many, all values, methods and seeds together."""
 
 
 @one_thread()
-def decide(recipe: Recipe, folder: RunFolder, tell: Callable[[Told], None] = lambda told: None) -> Measured:
+def decide(recipe: Recipe, folder: RunFolder, tell: Tell = lambda done, rounds: None) -> Measured:
     """Decide the rounds of a recipe that are not in the folder yet, and return what all of them cost.
 
     Rows are appended to ``decisions.jsonl`` as they are decided. No decision depends on another one, so that the same
@@ -70,7 +65,7 @@ def decide(recipe: Recipe, folder: RunFolder, tell: Callable[[Told], None] = lam
                             folder.append_json(ROWS, {"value": value, "method": method, "seed": seed, **row})
                             known[row["round"]] = _numbers(row)
                     done += len(rounds)
-                    tell(Told(done, wanted * len(rounds)))
+                    tell(done, wanted * len(rounds))
     return _measured(recipe, first, costs)
 
 

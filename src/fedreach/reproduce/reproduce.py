@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ def reproduce(
     *,
     workers: int | None = None,
     callbacks: Sequence[ComparisonCallback] = (),
-    tell_rounds: Callable[[decisions.Told], None] = lambda told: None,
+    tell_rounds: decisions.Tell = lambda done, rounds: None,
 ) -> dict[str, Any]:
     """Run what a recipe needs and is not in its folder yet; write and return its record, see `record.record`.
 

@@ -7,7 +7,7 @@ places of the rows: so that writing it costs what changed since the last one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from fedreach.storage.table import RowTable
 
 CHECKPOINT = "checkpoint.safetensors"
 MEMORY = "memory.rows"
+PER_MODEL = ("server", "solver", "aggregation")  # parts that keep a state for each model
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,12 +37,15 @@ class Snapshot:
     joules_total: float = 0.0
 
 
+NUMBERS = [field.name for field in fields(Snapshot) if field.name != "state"]
+
+
 def save(folder: RunFolder, snapshot: Snapshot) -> None:
     """Write the checkpoint of a run."""
     state = snapshot.state
     tensors: dict[str, AnyArray] = {"models": state.models, "clusters": state.clusters, "loss": state.loss}
     parts = {"selection": state.selection, "weighting": state.weighting}
-    for name in ("server", "solver", "aggregation"):
+    for name in PER_MODEL:
         parts |= {f"{name}.{model}": kept for model, kept in enumerate(getattr(state, name))}
     for name, kept in parts.items():
         tensors |= {f"{name}.{key}": value for key, value in kept.items()}
@@ -51,16 +55,11 @@ def save(folder: RunFolder, snapshot: Snapshot) -> None:
             tensors["memory" if name == MEMORY else name] = rows.places(folder.path / name)
         if name != MEMORY or rows.layout.dtype != "float32":
             layouts[name] = {**asdict(rows.layout), "on_disk": rows.backing.on_disk}
-    record = {
-        "round": state.round,
-        "bytes_total": snapshot.bytes_total,
-        "best_round": snapshot.best_round,
-        "best_loss": None if np.isinf(snapshot.best_loss) else snapshot.best_loss,
-        "evaluations_since_best": snapshot.evaluations_since_best,
-        "lengths": dict(snapshot.lengths),
-        "seconds_total": snapshot.seconds_total,
-        "joules_total": snapshot.joules_total,
-    } | ({"layouts": layouts} if layouts else {})
+    record: dict[str, Any] = {name: getattr(snapshot, name) for name in NUMBERS} | {"round": state.round}
+    if np.isinf(snapshot.best_loss):
+        record["best_loss"] = None
+    if layouts:
+        record["layouts"] = layouts
     folder.write_tensors(CHECKPOINT, tensors, record)
 
 
@@ -111,20 +110,10 @@ def load(folder: RunFolder, width: int) -> Snapshot | None:
         loss=tensors["loss"],
         selection=kept("selection"),
         weighting=kept("weighting"),
-        server=tuple(kept(f"server.{model}") for model in range(len(models))),
-        solver=tuple(kept(f"solver.{model}") for model in range(len(models))),
-        aggregation=tuple(kept(f"aggregation.{model}") for model in range(len(models))),
         memory=memory,
+        **{name: tuple(kept(f"{name}.{model}") for model in range(len(models))) for name in PER_MODEL},
     )
     folder.rewind(record["lengths"], record["round"])
-    best_loss = np.inf if record["best_loss"] is None else record["best_loss"]
-    return Snapshot(
-        state,
-        record["bytes_total"],
-        record["best_round"],
-        best_loss,
-        record["evaluations_since_best"],
-        record["lengths"],
-        record["seconds_total"],
-        record["joules_total"],
-    )
+    if record["best_loss"] is None:
+        record["best_loss"] = np.inf
+    return Snapshot(state, **{name: record[name] for name in NUMBERS})

@@ -189,9 +189,8 @@ def _spent(cost: RoundCost | None, after: Snapshot) -> dict[str, Any]:
     """Return the columns of a round's seconds and joules, and who got which share and frequency; none without radio."""
     if cost is None:
         return {}
-    row: dict[str, Any] = {
-        key: float(f"{getattr(cost, key):.9g}") for key in ("seconds", "joules", "probe_seconds", "probe_joules")
-    }
+    of_round = ("seconds", "joules", "probe_seconds", "probe_joules")
+    row: dict[str, Any] = {key: float(f"{getattr(cost, key):.9g}") for key in of_round}
     row |= {key: float(f"{getattr(after, key):.12g}") for key in ("seconds_total", "joules_total")}
     given = cost.allocation
     if given is not None:

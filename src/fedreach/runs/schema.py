@@ -32,8 +32,6 @@ EVALUATED = re.compile(r"(id|unseen|test|train|local)_\w+|(participation|out_of_
 """Columns that an evaluation adds to a row: of a population and a metric, or of a gap between two."""
 
 IN_JSON: Mapping[Any, type] = {Mapping: dict, Sequence: list, np.ndarray: list}
-
-
 NUMBERS = frozenset({int, float, bool, NoneType})
 
 
@@ -61,9 +59,7 @@ class Record:
     """
 
     FILE: ClassVar[str]
-    REST: ClassVar[str] = (
-        ""  # field whose keys stand beside those of the other fields, as do the columns of evaluations
-    )
+    REST: ClassVar[str] = ""  # the field whose keys stand beside the other fields, as columns of evaluations do
 
     @classmethod
     @cache

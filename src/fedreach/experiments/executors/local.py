@@ -31,7 +31,6 @@ class Local:
 
     @contextlib.contextmanager
     def pool(self, engine: EngineSection, out: Path, jobs: int, workers: int | None) -> Iterator[list[Process]]:
-        """Hand out processes; see `fedreach.experiments.executors.base.Executor`."""
         size = min(workers or max(1, cores() // (engine.threads or 1)), jobs)
         threads = max(1, cores() // size)  # where the experiment does not say
         with tidy_log(out):
@@ -66,7 +65,6 @@ class Process:
         self.process: subprocess.Popen[str] | None = None
 
     def start(self, on_message: Callable[[Message], None]) -> None:
-        """Start the process; it takes jobs at once."""
         # A session of its own: Ctrl-C reaches the comparison only, which passes it on once.
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
@@ -94,11 +92,9 @@ class Process:
         on_message({"died": f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"})
 
     def send(self, job: Message) -> None:
-        """Hand out a job."""
         self._write({**job, "threads": self.threads})
 
     def end(self) -> None:
-        """Tell the process to end; one that is in a run first writes its checkpoint."""
         if self.process is not None:
             assert self.process.stdin is not None  # opened as a pipe
             self._write(None)
@@ -106,7 +102,6 @@ class Process:
                 self.process.stdin.close()
 
     def wait(self) -> None:
-        """Wait for the end, and force it where it does not come."""
         if self.process is not None:
             try:
                 self.process.wait(timeout=30)

@@ -67,7 +67,6 @@ class OnRay:
 
     @contextlib.contextmanager
     def pool(self, engine: EngineSection, out: Path, jobs: int, workers: int | None) -> Iterator[list[RayWorker]]:
-        """Join the cluster and hand out workers; see `fedreach.experiments.executors.base.Executor`."""
         cpus, gpus = engine.threads or 1, int(engine.device.startswith("cuda"))
         if engine.device.startswith("cuda:"):
             raise ConfigError(
@@ -143,18 +142,15 @@ class RayWorker:
             on_message({"died": "Ray lost its worker or its node"})
 
     def send(self, job: Message) -> None:
-        """Hand out a job."""
         self.host.send.remote({**job, "folder": str(Path(job["folder"]).absolute())})
 
     def end(self) -> None:
-        """Tell the process to end; one that is in a run first writes its checkpoint."""
         if self.ready:
             self.host.end.remote()
         elif self.host is not None:
             self.ray.kill(self.host)  # it still waits for a place
 
     def wait(self) -> None:
-        """Wait for the end, and force it where it does not come."""
         if self.host is not None:
             self.thread.join(timeout=30)
             self.ray.kill(self.host)

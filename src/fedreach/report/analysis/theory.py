@@ -127,20 +127,9 @@ def _left_out(shares: Floats, participants: Ints, client: Ints, row: Ints, singl
     own = shares[participants]
     step = max(1, BLOCK // max(own.size, 1))
     for t, begin, end in zip(sampled, begins, ends, strict=True):
-        rest = ~_among(participants, client[begin:end], len(shares))
-        if rest.any():
+        rest = own[~np.isin(participants, client[begin:end], kind="table")]
+        if len(rest):
             blocks = [client[first : min(first + step, end)] for first in range(begin, end, step)]
-            found[t] = _nearest(own[rest], shares, blocks).mean()
+            nearest = [_distance(rest[:, None], shares[block]).min(axis=1) for block in blocks]
+            found[t] = np.min(nearest, axis=0).mean()
     return found
-
-
-def _nearest(own: Floats, shares: Floats, blocks: list[Ints]) -> Floats:
-    """Return each row's least distance to the shares of the clients in all blocks."""
-    nearest: Floats = np.min([_distance(own[:, None], shares[block]).min(axis=1) for block in blocks], axis=0)
-    return nearest
-
-
-def _among(ids: Ints, chosen: Ints, n: int) -> Bools:
-    held = np.zeros(n, np.bool_)
-    held[chosen] = True
-    return held[ids]

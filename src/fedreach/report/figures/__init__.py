@@ -18,8 +18,6 @@ from fedreach.report.numbers import percent, points, with_unit
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Picture", "gallery", "partition_heatmap"]
-
 
 @dataclass(frozen=True)
 class Picture:

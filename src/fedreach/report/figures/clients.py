@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedreach.report.figures.style import MUTED, colour, heat_colours, in_percent, look, new_figure, short, styled, tag
+from fedreach.report.figures.style import (
+    MUTED,
+    colour,
+    heat_colours,
+    in_percent,
+    look,
+    name_rows,
+    new_figure,
+    short,
+    styled,
+    tag,
+)
 from fedreach.report.values import Comparison, Floats, Ints
 
 if TYPE_CHECKING:
@@ -136,11 +147,8 @@ def distribution(comparison: Comparison) -> Figure | None:
             if len(values):
                 both |= population == "unseen"
                 _strip(axes, j, place + offset, values, filled=population == "participants")
-    axes.set_yticks(range(len(drawn)), [short(comparison.methods[j], 20) for j in drawn])
-    axes.set_ylim(len(drawn) - 0.5, -0.5)
+    name_rows(axes, [comparison.methods[j] for j in drawn])
     axes.set_xlim(right=1.0)
-    axes.grid(axis="y", visible=False)
-    axes.tick_params(axis="y", length=0, labelcolor=MUTED)
     axes.set_xlabel("accuracy of one client, %")
     in_percent(axes, "x")
     handles = [Line2D([], [], ls="", marker="o", ms=4, color=MUTED, label="participants")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +17,6 @@ from fedreach.report.values import Comparison, Floats, Run
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
 
 LABEL = (0.2, 0.16)  # width and height of a short text in a panel, as shares of it
 
@@ -35,9 +35,7 @@ class Curve:
 def curve(runs: Sequence[Run], column: str) -> Curve:
     """Return mean and band of a column: +- sd over seeds, or with one seed the 95 % interval over clients."""
     evaluated = [run.rounds["round"][np.isfinite(run.column(column))] for run in runs]
-    rounds = evaluated[0]
-    for other in evaluated[1:]:
-        rounds = np.intersect1d(rounds, other)
+    rounds = reduce(np.intersect1d, evaluated)
     values = at(runs, rounds, column)
     mean = values.mean(0)
     if len(runs) > 1:

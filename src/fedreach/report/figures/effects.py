@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fedreach.report.analysis.analysis import Analysis
 from fedreach.report.analysis.quantities import POPULATION
-from fedreach.report.figures.style import INK, MUTED, in_percent, look, new_figure, short, styled, tag
+from fedreach.report.figures.style import INK, in_percent, look, name_rows, new_figure, short, styled, tag
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,10 +31,7 @@ def differences(analysis: Analysis) -> Figure | None:
         tag(dot, j, "mean")
     axes.margins(x=0.08)
     axes.axvline(0, color=INK, linewidth=0.9)
-    axes.set_yticks(range(len(rows)), [short(row.method, 20) for _, row in rows])
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.grid(axis="y", visible=False)
-    axes.tick_params(axis="y", length=0, labelcolor=MUTED)
+    name_rows(axes, [row.method for _, row in rows])
     where = POPULATION[comparison.primary].words.removesuffix("' held-out data")
     axes.set_title(f"Difference on {where}")
     axes.set_xlabel(f"percentage points above {short(comparison.baseline, 14)}")

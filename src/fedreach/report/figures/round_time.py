@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedreach.report.figures.style import MUTED, colour, in_percent, new_figure, short, styled, tag
+from fedreach.report.figures.style import MUTED, colour, in_percent, name_rows, new_figure, styled, tag
 from fedreach.report.numbers import number, unit_of
 from fedreach.report.values import Comparison, Run
 
@@ -22,8 +22,6 @@ FILLS: dict[str, dict[str, Any]] = {
     "sending": {"alpha": 0.5, "linewidth": 0},
     "waiting": {"alpha": 0.15, "linewidth": 0},
 }
-
-
 SEEN = 5e-3  # share of a round below which a part is too thin to be drawn, or the rounding of the rows
 
 
@@ -99,11 +97,8 @@ def round_times(comparison: Comparison) -> Figure | None:
             color=MUTED,
         )
     shown = [name for name in FILLS if any(made.share(name) > 0 for made in means.values())]
-    axes.set_yticks(range(len(means)), [short(comparison.methods[j], 20) for j in means])
-    axes.set_ylim(len(means) - 0.5, -0.5)
+    name_rows(axes, [comparison.methods[j] for j in means])
     axes.set_xlim(0, 1)
-    axes.grid(axis="y", visible=False)
-    axes.tick_params(axis="y", length=0, labelcolor=MUTED)
     axes.set_xlabel("share of a round's time, %")
     in_percent(axes, "x")
     handles = [

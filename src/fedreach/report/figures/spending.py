@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,12 +12,13 @@ import numpy as np
 from fedreach.arrays import Bools
 from fedreach.report.analysis.quantities import POPULATION, QUANTITIES, RADIO
 from fedreach.report.figures.curves import Curve, at, curves, draw, leave_out_the_start, ring, target_line
-from fedreach.report.figures.style import Legend, in_percent, new_figure, styled
-from fedreach.report.numbers import Unit, number, unit_of
+from fedreach.report.figures.style import Legend, in_percent, new_figure, plain_numbers, styled
+from fedreach.report.numbers import Unit, unit_of
 from fedreach.report.values import Comparison, Floats, Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 FAR = 10.0  # methods whose ends differ by more share a logarithmic axis: a linear one would press the cheap ones flat
@@ -55,7 +57,7 @@ def accuracy_against(comparison: Comparison, quantity: str) -> Figure | None:
     leave_out_the_start(panels[-1], [drawn[column][j] for column in columns for j in spent[column]])
     starts = [_start(panels[-1], drawn[column][j], x) for column in columns for j, x in spent[column].items()]
     panels[-1].set_xlim(left=0.7 * min(starts) / unit.size if far else 0)
-    _plain_numbers(panels[-1], "x", far=far)
+    _plain_numbers(panels[-1].xaxis, far=far)
     target_line(panels[-1], comparison)
     legend.draw(figure)
     return figure
@@ -84,7 +86,7 @@ def spending(comparison: Comparison) -> Figure | None:
         axes.set_title(f"{quantity.words.capitalize()} so far, {unit.name}")
         if not far:
             axes.set_ylim(bottom=0)
-        _plain_numbers(axes, "y", far=far)
+        _plain_numbers(axes.yaxis, far=far)
     panels[-1].set_xlabel("round")
     legend.draw(figure)
     return figure
@@ -121,9 +123,7 @@ def _totals(comparison: Comparison, column: str) -> dict[int, Curve]:
 def _common_rounds(runs: tuple[Run, ...]) -> Floats:
     if not runs:
         return np.zeros(0)
-    rounds: Floats = runs[0].rounds["round"]
-    for run in runs[1:]:
-        rounds = np.intersect1d(rounds, run.rounds["round"])
+    rounds = reduce(np.intersect1d, [run.rounds["round"] for run in runs])
     places = np.unique(np.linspace(0, len(rounds) - 1, min(POINTS, len(rounds))).round().astype(int))
     return np.asarray(rounds[places], np.float64)
 
@@ -141,13 +141,6 @@ def _far(ends: Iterable[float]) -> bool:
     return max(known) > FAR * min(known)
 
 
-def _plain_numbers(axes: Axes, which: str, *, far: bool) -> None:
-    """Write ticks as plain numbers; on a logarithmic axis at 1, 3, 10, ... while there is room for that."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    axis = axes.xaxis if which == "x" else axes.yaxis
-    if far:
-        low, high = axes.get_xlim() if which == "x" else axes.get_ylim()
-        axis.set_major_locator(LogLocator(subs=(1.0, 3.0) if high < 1e3 * low else (1.0,)))
-        axis.set_minor_formatter(NullFormatter())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+def _plain_numbers(axis: Axis, *, far: bool) -> None:
+    low, high = axis.get_view_interval()
+    plain_numbers(axis, far=far, ticks=(1.0, 3.0) if high < 1e3 * low else (1.0,))  # while there is room

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from fedreach.report.numbers import number
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 P = ParamSpec("P")
@@ -157,6 +160,24 @@ def in_percent(axes: Axes, axis: str = "y") -> None:
 
     formatter = FuncFormatter(lambda value, _: f"{round(100 * value, 6):g}".replace("-", "−"))
     (axes.yaxis if axis == "y" else axes.xaxis).set_major_formatter(formatter)
+
+
+def plain_numbers(axis: Axis, *, far: bool, ticks: Sequence[float] = (1.0, 3.0)) -> None:
+    """Write ticks as plain numbers; on a logarithmic axis at these multiples of powers of 10."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    if far:
+        axis.set_major_locator(LogLocator(subs=tuple(ticks)))
+        axis.set_minor_formatter(NullFormatter())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+
+
+def name_rows(axes: Axes, names: Sequence[str]) -> None:
+    """Give rows their names, the first one on top."""
+    axes.set_yticks(range(len(names)), [short(name, 20) for name in names])
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.grid(axis="y", visible=False)
+    axes.tick_params(axis="y", length=0, labelcolor=MUTED)
 
 
 def heat_colours() -> Any:

@@ -9,8 +9,7 @@ import numpy as np
 
 from fedreach.report.figures.curves import Curve, draw, id_of
 from fedreach.report.figures.spending import FAR
-from fedreach.report.figures.style import Legend, in_percent, look, new_figure, styled, tag
-from fedreach.report.numbers import number
+from fedreach.report.figures.style import Legend, in_percent, look, new_figure, plain_numbers, styled, tag
 from fedreach.report.values import Floats
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def sweep(record: Mapping[str, Any], titles: Mapping[str, str]) -> Figure | None
         else:
             if not far:
                 axes.set_ylim(bottom=0)
-            _plain_numbers(axes, far=far)
+            plain_numbers(axes.yaxis, far=far)
     panels[-1].set_xlabel(record["axis"])
     legend.draw(figure)
     return figure
@@ -69,13 +68,3 @@ def _line(axes: Axes, j: int, x: Floats, mean: Floats, seeds: Floats, neighbours
     if len(x) <= FEW:
         (marks,) = axes.plot(x[:-1], mean[:-1], **look(j) | {"linestyle": ""}, zorder=4)
         tag(marks, j, f"marks{id_of(axes)}")
-
-
-def _plain_numbers(axes: Axes, *, far: bool) -> None:
-    """Write ticks as plain numbers; on a logarithmic axis at 1, 3, 10, ..."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    if far:
-        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
-        axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))

@@ -15,13 +15,11 @@ from fedreach.tables import markdown_lines, rich_table
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
-
 LONG_NAME = 24  # letters; longer names of methods are folded before a column is left out
 
 
 def to_markdown(table: Table) -> str:
     """Return the table as GitHub-flavoured Markdown."""
-
     heads = [
         _markdown(h) + (f"<br>{_markdown(u)}" if u else "") for h, u in zip(table.header, table.units, strict=True)
     ]

@@ -15,10 +15,7 @@ from fedreach.report.analysis.summary import MethodSummary, When
 from fedreach.report.numbers import ABSENT, Unit, interval, number, p_text, percent, points, unit_of
 from fedreach.report.values import Comparison
 
-CAPTION = {
-    "last": "At the last round",
-    "best": "At the best round on participants' held-out loss",
-}
+CAPTION = {"last": "At the last round", "best": "At the best round on participants' held-out loss"}
 
 
 @dataclass(frozen=True)
