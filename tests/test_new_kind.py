@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fedreach.arrays import Floats
-from fedreach.registry import Table
+from fedreach.registry import NameTable
 
 
 class Shrinking(Protocol):
@@ -55,7 +55,7 @@ class Scaled:
         return self.factor * mean_update
 
 
-SHRINKINGS = Table("fedreach.federation", whole="shrinking:Whole", scaled="shrinking:Scaled")
+SHRINKINGS = NameTable("fedreach.federation", whole="shrinking:Whole", scaled="shrinking:Scaled")
 '''
 
 LAWS = '''\

@@ -152,7 +152,7 @@ VERIFIED = tuple(kind for kind, row in KINDS.items() if row.laws)
 """Kinds of which there are laws."""
 
 
-class Table(Mapping[str, Any]):
+class NameTable(Mapping[str, Any]):
     """Names of built-in things; each is imported when it is looked up.
 
     Args:
@@ -160,7 +160,7 @@ class Table(Mapping[str, Any]):
         rows: Name -> ``"module:NAME"``, the module within the package.
 
     Example:
-        >>> Table("fedreach.federation.selection", uniform="uniform:Uniform")["uniform"]
+        >>> NameTable("fedreach.federation.selection", uniform="uniform:Uniform")["uniform"]
         <class 'fedreach.federation.selection.uniform.Uniform'>
     """
 

@@ -7,7 +7,7 @@ import pytest
 
 from fedreach.engines import Sequential, Task, TorchEngine
 from fedreach.evaluation import Evaluator
-from fedreach.evaluation.metrics import Accuracy, Loss
+from fedreach.evaluation.metrics import Accuracy, MeanLoss
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg
 from fedreach.models import build
@@ -49,14 +49,14 @@ def evaluated(metrics, models=1):
 
 @pytest.mark.parametrize("models", [1, 2])
 def test_what_is_there_already_comes_out_the_same_by_its_logits(models):
-    _, _, columns = evaluated([AsIfOnesOwn(Accuracy()), AsIfOnesOwn(Loss())], models)
+    _, _, columns = evaluated([AsIfOnesOwn(Accuracy()), AsIfOnesOwn(MeanLoss())], models)
     for where in ("id", "unseen", "test"):
         for metric in ("accuracy", "loss"):
             assert columns[f"{where}_own_{metric}"] == pytest.approx(columns[f"{where}_{metric}"], abs=1e-6)
 
 
 def test_accuracy_and_loss_are_not_computed_twice():
-    _, _, columns = evaluated([Accuracy(), Loss()])
+    _, _, columns = evaluated([Accuracy(), MeanLoss()])
     assert columns == evaluated([])[2]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedreach import registry
-from fedreach.evaluation.metrics import Accuracy, Loss
+from fedreach.evaluation.metrics import Accuracy, MeanLoss
 from fedreach.federation.aggregation import Mean
 from fedreach.federation.labels import DiscreteLaplace, SecureSum, released
 from fedreach.federation.losses import CrossEntropy
@@ -769,7 +769,7 @@ class CountsTheRightOnes(Accuracy):
 
 
 @caught_by("nats of the truth")
-class LossOfThePredicted(Loss):
+class LossOfThePredicted(MeanLoss):
     def of(self, labels, scores):
         return super().of(scores.argmax(axis=1), scores)
 

@@ -11,7 +11,7 @@ import numpy as np
 from fedreach.arrays import Bools, Float32s, Floats, Ints
 from fedreach.data.federated import FederatedData
 from fedreach.evaluation.confidence import bootstrap_means, interval
-from fedreach.evaluation.metrics import Accuracy, Loss, Metric
+from fedreach.evaluation.metrics import Accuracy, MeanLoss, Metric
 from fedreach.evaluation.populations import Group, Scores
 from fedreach.evaluation.predictor import Predictor, Split
 from fedreach.streams import generator
@@ -50,7 +50,7 @@ class Evaluator:
         metrics: Sequence[Metric] = (),
     ) -> None:
         self.engine, self.data, self.seed, self.max_samples = engine, data, seed, samples_per_client
-        self.metrics = [metric for metric in metrics if not isinstance(metric, Accuracy | Loss)]  # these are there
+        self.metrics = [metric for metric in metrics if not isinstance(metric, Accuracy | MeanLoss)]  # these are there
         population = data.population
         self.participant_ids = population.participants
         self.participants = Group.of(population.participants, data.held_out, max_samples=samples_per_client)

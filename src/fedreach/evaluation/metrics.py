@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from fedreach.arrays import Floats, Ints
-from fedreach.registry import Table
+from fedreach.registry import NameTable
 
 
 @runtime_checkable
@@ -50,11 +50,11 @@ class Accuracy:
 
 
 @dataclass(frozen=True)
-class Loss:
+class MeanLoss:
     """The mean cross-entropy, log sum_c exp(z_c) - z_y, in nats.
 
     Example:
-        >>> Loss().of(np.array([1]), np.array([[0.0, 0.0]])).__round__(4)
+        >>> MeanLoss().of(np.array([1]), np.array([[0.0, 0.0]])).__round__(4)
         0.6931
     """
 
@@ -68,4 +68,4 @@ class Loss:
         return float((np.log(np.exp(shifted).sum(axis=1)) - right).mean())
 
 
-METRICS = Table("fedreach.evaluation", accuracy="metrics:Accuracy", loss="metrics:Loss")
+METRICS = NameTable("fedreach.evaluation", accuracy="metrics:Accuracy", loss="metrics:MeanLoss")

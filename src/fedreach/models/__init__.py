@@ -16,9 +16,9 @@ from fedreach.models.dense import linear as linear
 from fedreach.models.dense import mlp as mlp
 from fedreach.models.lstm import lstm as lstm
 from fedreach.models.resnet import resnet20 as resnet20
-from fedreach.registry import Table
+from fedreach.registry import NameTable
 
-MODELS = Table(
+MODELS = NameTable(
     __name__,
     linear="dense:linear",
     mlp="dense:mlp",

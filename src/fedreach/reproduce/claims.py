@@ -54,7 +54,7 @@ class Claim(Section):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ClaimVerdict:
     """Whether a statement holds here: for the means over seeds, and in how many seeds on their own."""
 
     claim: Claim
@@ -91,7 +91,7 @@ class _Case(NamedTuple):
         return "; ".join(f"{m} {self.tell(self.rows[m][0])} to {self.tell(self.rows[m][-1])}" for m in self.named)
 
 
-def judge(claim: Claim, measured: Measured, instead: str = "") -> Verdict:
+def judge(claim: Claim, measured: Measured, instead: str = "") -> ClaimVerdict:
     """Return whether a statement holds for what was measured.
 
     Raises:
@@ -112,9 +112,9 @@ def judge(claim: Claim, measured: Measured, instead: str = "") -> Verdict:
     every = not claim.methods or (len(claim.methods) == 1 and claim.test not in ALONE)
     asked = [measured.methods.index(m) for m in (measured.methods if every else claim.methods)]
     if not np.isfinite(numbers[asked]).all():
-        return Verdict(claim, instead, None, "a number is missing", 0, len(single))
+        return ClaimVerdict(claim, instead, None, "a number is missing", 0, len(single))
     holds, here = TESTS[claim.test](case(numbers.mean(axis=1)))
-    return Verdict(claim, instead, holds, here, sum(single), len(single))
+    return ClaimVerdict(claim, instead, holds, here, sum(single), len(single))
 
 
 def _least(case: _Case, sign: float = 1.0) -> tuple[bool, str]:
@@ -184,7 +184,7 @@ TESTS: Mapping[str, Callable[[_Case], tuple[bool, str]]] = {
 }
 
 
-def verdicts(claims: list[Claim], measured: Measured, instead: Mapping[str, str]) -> Iterator[Verdict]:
+def verdicts(claims: list[Claim], measured: Measured, instead: Mapping[str, str]) -> Iterator[ClaimVerdict]:
     """Yield the verdict on each statement, and on the same with other methods in place of those it names."""
     for claim in claims:
         yield judge(claim, measured)

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedreach.arrays import Floats
 from fedreach.config.sections import Experiment
-from fedreach.reproduce.claims import Verdict
+from fedreach.reproduce.claims import ClaimVerdict
 from fedreach.reproduce.measured import WORDS, Measured, written
 from fedreach.reproduce.recipe import Recipe
 from fedreach.tables import csv_text, markdown_lines
@@ -26,7 +26,7 @@ def record(
     recipe: Recipe,
     experiment: Experiment,
     measured: Measured,
-    verdicts: Sequence[Verdict],
+    verdicts: Sequence[ClaimVerdict],
     failed: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return all that was found, as JSON has it: numbers by quantity and method, (seeds, values), nan as None."""

@@ -46,12 +46,12 @@ def reproduce(
         experiment, names = recipe.compared()
         base = recipe.source.parent
 
-        class Beginning(ComparisonCallback):
+        class DataFirst(ComparisonCallback):
             def begin(self) -> None:  # here too, so that data that cannot be used ends it at once
                 checked_device(experiment.engine.device)
                 Builder(experiment, base).dataset()
 
-        status = compare(experiment, out=out, base=base, workers=workers, callbacks=[Beginning(), *callbacks])
+        status = compare(experiment, out=out, base=base, workers=workers, callbacks=[DataFirst(), *callbacks])
         failed = {job.label: cause for job, cause in status.failed.items()}
         if not status.finished:
             label, cause = next(iter(failed.items()))

@@ -22,9 +22,9 @@ from fedreach.data.partition.shards import shards as shards
 from fedreach.data.partition.statistics import PartitionStatistics as PartitionStatistics
 from fedreach.data.partition.statistics import statistics as statistics
 from fedreach.errors import ConfigError, nearest
-from fedreach.registry import Table
+from fedreach.registry import NameTable
 
-PARTITIONS = Table(
+PARTITIONS = NameTable(
     __name__,
     iid="iid:iid",
     dirichlet_by_class="dirichlet_by_class:dirichlet_by_class",

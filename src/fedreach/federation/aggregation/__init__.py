@@ -1,6 +1,6 @@
 """How updates become one: the weighted mean, in the open or under a secure sum."""
 
 from fedreach.federation.aggregation.mean import Mean as Mean
-from fedreach.registry import Table
+from fedreach.registry import NameTable
 
-AGGREGATIONS = Table(__name__, mean="mean:Mean")
+AGGREGATIONS = NameTable(__name__, mean="mean:Mean")

@@ -5,9 +5,9 @@ from fedreach.federation.labels.discrete_laplace import DiscreteLaplace as Discr
 from fedreach.federation.labels.exact import Exact as Exact
 from fedreach.federation.labels.released import released_entropy as released_entropy
 from fedreach.federation.labels.secure_sum import SecureSum as SecureSum
-from fedreach.registry import Table
+from fedreach.registry import NameTable
 
-LABEL_STATISTICS = Table(
+LABEL_STATISTICS = NameTable(
     __name__,
     exact="exact:Exact",
     discrete_laplace="discrete_laplace:DiscreteLaplace",

@@ -2,6 +2,6 @@
 
 from fedreach.federation.losses.base import FunctionLoss as FunctionLoss
 from fedreach.federation.losses.cross_entropy import CrossEntropy as CrossEntropy
-from fedreach.registry import Table
+from fedreach.registry import NameTable
 
-LOSSES = Table(__name__, cross_entropy="cross_entropy:CrossEntropy")
+LOSSES = NameTable(__name__, cross_entropy="cross_entropy:CrossEntropy")

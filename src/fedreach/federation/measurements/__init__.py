@@ -2,6 +2,6 @@
 
 from fedreach.federation.measurements.disagreement import Disagreement as Disagreement
 from fedreach.federation.measurements.wlrc import WLRC as WLRC
-from fedreach.registry import Table
+from fedreach.registry import NameTable
 
-MEASUREMENTS = Table(__name__, wlrc="wlrc:WLRC", disagreement="disagreement:Disagreement")
+MEASUREMENTS = NameTable(__name__, wlrc="wlrc:WLRC", disagreement="disagreement:Disagreement")

@@ -17,9 +17,9 @@ from fedreach.federation.selection.power_of_choice import PowerOfChoice as Power
 from fedreach.federation.selection.rademacher import Rademacher as Rademacher
 from fedreach.federation.selection.shared.gradient_table import GradientTable as GradientTable
 from fedreach.federation.selection.uniform import Uniform as Uniform
-from fedreach.registry import Table
+from fedreach.registry import NameTable
 
-SELECTIONS = Table(
+SELECTIONS = NameTable(
     __name__,
     uniform="uniform:Uniform",
     full="full:Full",

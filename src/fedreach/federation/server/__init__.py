@@ -6,9 +6,9 @@ from fedreach.federation.server.average import Average as Average
 from fedreach.federation.server.safari import Safari as Safari
 from fedreach.federation.server.server_only import ServerOnly as ServerOnly
 from fedreach.federation.server.torch_optimizer import TorchOptimizer as TorchOptimizer
-from fedreach.registry import Table
+from fedreach.registry import NameTable
 
-SERVERS = Table(
+SERVERS = NameTable(
     __name__,
     average="average:Average",
     adam="adaptive:FedAdam",

@@ -8,9 +8,9 @@ from fedreach.federation.solvers.fedavg import FedAvg as FedAvg
 from fedreach.federation.solvers.feddyn import FedDyn as FedDyn
 from fedreach.federation.solvers.fedprox import FedProx as FedProx
 from fedreach.federation.solvers.scaffold import Scaffold as Scaffold
-from fedreach.registry import Table
+from fedreach.registry import NameTable
 
-SOLVERS = Table(
+SOLVERS = NameTable(
     __name__,
     fedavg="fedavg:FedAvg",
     fedprox="fedprox:FedProx",

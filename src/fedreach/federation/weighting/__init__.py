@@ -9,9 +9,9 @@ from fedreach.federation.weighting.entropy import ByEntropy as ByEntropy
 from fedreach.federation.weighting.equal import Equal as Equal
 from fedreach.federation.weighting.mix import Mix as Mix
 from fedreach.federation.weighting.product import Product as Product
-from fedreach.registry import Table
+from fedreach.registry import NameTable
 
-WEIGHTINGS = Table(
+WEIGHTINGS = NameTable(
     __name__,
     by_examples="by_examples:ByExamples",
     equal="equal:Equal",

@@ -12,7 +12,7 @@ import pytest
 from fedreach import registry
 from fedreach.cli import main
 
-from .conftest import Command
+from ..conftest import Command  # noqa: TID252 (tests are no package that has a name)
 
 MINE = '''\
 from dataclasses import dataclass

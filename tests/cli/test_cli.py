@@ -19,7 +19,7 @@ from fedreach import __version__
 from fedreach.cli import main
 from fedreach.registry import KINDS
 
-from .conftest import TINY, Command, rows
+from ..conftest import TINY, Command, rows  # noqa: TID252 (tests are no package that has a name)
 
 # ------------------------------------------------------------------------------------------ the examples of --help
 
