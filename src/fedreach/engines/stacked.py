@@ -170,8 +170,7 @@ class Stacked(GroupTrainer):
         statistics = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in buffers.items()}
         in_dims = (0, 0, 0, 0, None if weight is None else 0)
         gradient_of = vmap(grad_and_value(loss_of, has_aux=True), in_dims=in_dims, randomness="different")
-        result: tuple[Tensors, tuple[Tensor, Tensors]] = gradient_of(weights, statistics, x, y, weight)
-        return result
+        return gradient_of(weights, statistics, x, y, weight)
 
 
 class _recurrence:  # noqa: N801 (a context manager, used like a function)
@@ -215,5 +214,4 @@ class Compiled(Stacked):
         if self.device.type == "cuda":
             # What the last step returned is used up.
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        found: tuple[Tensors, tuple[Tensor, Tensors]] = self._step_gradients(weights, buffers, x, y, weight)
-        return found
+        return self._step_gradients(weights, buffers, x, y, weight)

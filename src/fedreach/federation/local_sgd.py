@@ -95,5 +95,4 @@ class LocalSGD:
         if self.momentum == 0:
             return steps.astype(np.float64)
         beta, k = self.momentum, steps.astype(np.float64)
-        result: Floats = (k - beta * (1 - beta**k) / (1 - beta)) / (1 - beta)
-        return result
+        return (k - beta * (1 - beta**k) / (1 - beta)) / (1 - beta)

@@ -224,8 +224,7 @@ def lost_replies(participation: Participation, ids: Ints, seed: int, round_: int
     replies = None if type(participation) is Always else replies_of(participation)
     if replies is None:
         return ids[:0]
-    lost: Ints = ids[~replies(len(ids), generator(seed, "probe-replies" if probe else "replies", round_))]
-    return lost
+    return ids[~replies(len(ids), generator(seed, "probe-replies" if probe else "replies", round_))]
 
 
 # ------------------------------------------------------------------------------------------- what clients keep

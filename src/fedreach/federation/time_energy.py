@@ -71,11 +71,9 @@ def round_cost(federation: Federation, view: ClientView, selection: Selection, d
     radio = view.radio
     if radio is None:
         raise ConfigError("The federation has a radio, but the view has no `radio`: pass it through `with_radio`.")
-    probed = (
-        None
-        if view.probe is None
-        else _allocated(federation, _probe_problem(federation, radio, view, d), "probe", view)
-    )
+    probed = None
+    if view.probe is not None:
+        probed = _allocated(federation, _probe_problem(federation, radio, view, view.probe, d), "probe", view)
     idle = np.zeros(len(view.ids), np.bool_) if view.sent_update is None else view.sent_update
     rows = view.rows(selection.ids)
     rows = rows[~idle[rows]]
@@ -100,9 +98,9 @@ def _allocated(federation: Federation, problem: AllocationProblem, purpose: str,
     return checked_allocation(rule, "allocate", rule.allocate(problem, rng), problem)
 
 
-def _probe_problem(federation: Federation, radio: RadioState, view: ClientView, d: int) -> AllocationProblem:
-    probe = view.probe
-    assert isinstance(probe, Probe)
+def _probe_problem(
+    federation: Federation, radio: RadioState, view: ClientView, probe: Probe, d: int
+) -> AllocationProblem:
     rows = view.rows(probe.ids)
     if probe.asks == "update":
         return radio.problem(bits=8 * BYTES_PER_NUMBER * report_numbers(federation, d)).only(rows)

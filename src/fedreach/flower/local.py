@@ -176,13 +176,7 @@ class LocalClient:
         return float(self.engine.training_loss(params, self.ids, [samples])[0])
 
     def train(
-        self,
-        params: Float32s,
-        round_: int,
-        rate: float,
-        share: float,
-        memory: Float32s | None,
-        state: State,
+        self, params: Float32s, round_: int, rate: float, share: float, memory: Float32s | None, state: State
     ) -> Work:
         """Train from a (d,) model.
 

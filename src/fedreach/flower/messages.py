@@ -67,8 +67,7 @@ def params_of(record: ArrayRecord, layout: Layout) -> Float32s:
         if name not in record:
             raise ReplyError(f"its model has no {name!r}")
         view.copy_(torch.from_numpy(array(record, name, tuple(view.shape)).copy()))
-    result: Float32s = vector.numpy()
-    return result
+    return vector.numpy()
 
 
 def array(record: ArrayRecord, name: str, shape: tuple[int, ...], kind: type = np.float32) -> AnyArray:

@@ -16,16 +16,7 @@ from fedreach.engines.protocols import Engine
 from fedreach.errors import ConfigError
 from fedreach.federation.federation import Federation
 from fedreach.federation.participation import Participation
-from fedreach.federation.steps import (
-    AskLosses,
-    AskServer,
-    AskUpdates,
-    Done,
-    Steps,
-    advance,
-    lost_replies,
-    planned,
-)
+from fedreach.federation.steps import AskLosses, AskServer, AskUpdates, Done, Steps, advance, lost_replies, planned
 from fedreach.federation.traits import name_of
 from fedreach.federation.values import Reports
 from fedreach.flower import messages

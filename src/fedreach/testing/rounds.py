@@ -15,17 +15,7 @@ from fedreach.federation.participation import Always
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.state import FederationState, initial_state
-from fedreach.federation.steps import (
-    AskLosses,
-    AskServer,
-    AskUpdates,
-    Done,
-    Steps,
-    advance,
-    next_view,
-    planned,
-    play,
-)
+from fedreach.federation.steps import AskLosses, AskServer, AskUpdates, Done, Steps, advance, next_view, planned, play
 from fedreach.federation.traits import Traits
 from fedreach.federation.values import Reports, State
 from fedreach.federation.weighting import Equal

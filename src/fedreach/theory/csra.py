@@ -104,8 +104,7 @@ def divergence_loss(kl: ArrayLike, loss_bound: float = 1.0) -> Floats:
         >>> divergence_loss([0.0, 0.02, np.inf])
         array([0. , 0.1, 1. ])
     """
-    result: Floats = loss_bound * np.minimum(np.sqrt(np.asarray(kl, np.float64) / 2), 1)
-    return result
+    return loss_bound * np.minimum(np.sqrt(np.asarray(kl, np.float64) / 2), 1)
 
 
 def printed_bound(

@@ -21,8 +21,7 @@ class Bounds(NamedTuple):
     @property
     def disagreement(self) -> Floats:
         """Upper minus lower bound, sigma of eq. 18: not negative, 0 at distance 0."""
-        result: Floats = self.upper - self.lower
-        return result
+        return self.upper - self.lower
 
 
 def upper_bound(mean: ArrayLike, variance: ArrayLike, distance: ArrayLike, largest: float) -> Floats:

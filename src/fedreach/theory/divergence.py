@@ -29,8 +29,7 @@ def kl_divergence(p: AnyArray, q: AnyArray) -> Floats:
     # ln 1 stands in where the summand is 0, or will be replaced by inf.
     summands = p * np.log(np.where(held & reached, p, 1) / np.where(held & reached, q, 1))
     total = np.where(reached.all(axis=-1), summands.sum(axis=-1), np.inf)
-    result: Floats = np.maximum(total, 0)  # the sum of p equal to q may round to something below 0
-    return result
+    return np.maximum(total, 0)  # the sum of p equal to q may round to something below 0
 
 
 def label_divergences(counts: AnyArray, direction: Direction = "global_to_local", smoothing: float = 0.0) -> Floats:

@@ -50,8 +50,7 @@ def self_information_risk(p: Floats, loss: Floats) -> Floats:
         >>> self_information_risk(p, np.array([0.2, 1.0, 0.5])).round(6)
         array([0.589175, 0.533143])
     """
-    result: Floats = -(p * np.log(np.where(p > 0, p, 1))) @ loss
-    return result
+    return -(p * np.log(np.where(p > 0, p, 1))) @ loss
 
 
 def joint_risk(p: Floats, loss: Floats, weights: Floats | None = None) -> float:

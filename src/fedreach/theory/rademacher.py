@@ -98,5 +98,4 @@ def cluster_scores(scores: Floats, clusters: Ints, num_examples: AnyArray | None
         (array([0.2 , 0.35]), array([0.15, 0.35]))
     """
     share = np.ones(len(scores)) if num_examples is None else np.asarray(num_examples, np.float64)
-    total: Floats = np.bincount(clusters, share * scores) / np.bincount(clusters, share)
-    return total
+    return np.bincount(clusters, share * scores) / np.bincount(clusters, share)

@@ -149,12 +149,7 @@ class _Chain:
             raise NotAChainError(f"{name} has strides, dilation, groups or padding of another kind")
         (rows, columns), (above, left) = layer.kernel_size, layer.padding
         made = Convolution(
-            *self.shape,
-            layer.out_channels,
-            rows,
-            columns,
-            (above, left),
-            **self._parameters(name, layer),
+            *self.shape, layer.out_channels, rows, columns, (above, left), **self._parameters(name, layer)
         )
         if not self.layers:
             self.layers.append(Images(*self.shape))

@@ -209,5 +209,4 @@ def shared_out(work: Sequence[float] | Ints, speed: Floats) -> list[list[int]]:
 
 def _bits(model: Float32s) -> Ints:
     """Return what a model is bit for bit: 0.0 equals -0.0, and nan does not equal itself."""
-    bits: Ints = np.ascontiguousarray(model, np.float32).view(np.int32)
-    return bits
+    return np.ascontiguousarray(model, np.float32).view(np.int32)

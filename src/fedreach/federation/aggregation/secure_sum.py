@@ -73,8 +73,7 @@ class FixedPoint:
 
     def decode(self, total: Words) -> Floats:
         """Return the numbers that a sum of encoded ones stands for."""
-        result: Floats = np.ldexp(total.view(np.int64).astype(np.float64), -self.bits)
-        return result
+        return np.ldexp(total.view(np.int64).astype(np.float64), -self.bits)
 
 
 # ---------------------------------------------------------------------------------------------- what clients do
@@ -121,8 +120,7 @@ def mean_of(total: Words, code: FixedPoint) -> Floats:
             f"Under a secure sum the raw weights must be at least 1/1024 in the mean, for precision; they sum to "
             f"{weight:.6g} over {code.clients} clients. Multiply them by a constant in the weighting's method `raw`."
         )
-    result: Floats = decoded[:-1] / weight
-    return result
+    return decoded[:-1] / weight
 
 
 def weighted_mean_of_shares(raw: Floats, update: Float32s) -> Floats:

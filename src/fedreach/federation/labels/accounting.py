@@ -24,9 +24,9 @@ def loss_distributions() -> Any:
     return privacy_loss_distribution
 
 
-def one_example_replaced(distribution: Any) -> Any:
-    """Return the loss of replacing an example, given that of changing one count by 1.
+def spent_epsilon(one_count: Any, delta: float) -> float:
+    """Return the epsilon that replacing an example costs, given the loss distribution of changing one count by 1.
 
     Another example in place of one lowers a count by 1 and raises another by 1, whose noises are independent.
     """
-    return distribution.self_compose(2)
+    return float(one_count.self_compose(2).get_epsilon_for_delta(delta))

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedreach.arrays import Floats, Ints
 from fedreach.errors import require
-from fedreach.federation.labels.accounting import EPSILON, loss_distributions, one_example_replaced
+from fedreach.federation.labels.accounting import EPSILON, loss_distributions, spent_epsilon
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class DiscreteGaussian:
         one = loss_distributions().from_discrete_gaussian_mechanism(
             self.deviation, value_discretization_interval=self.epsilon / 2000
         )
-        return float(one_example_replaced(one).get_epsilon_for_delta(self.delta)), self.delta
+        return spent_epsilon(one, self.delta), self.delta
 
 
 def discrete_gaussian(deviation: float, count: int, rng: np.random.Generator) -> Ints:

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedreach.arrays import Floats, Ints
 from fedreach.errors import require
-from fedreach.federation.labels.accounting import EPSILON, loss_distributions, one_example_replaced
+from fedreach.federation.labels.accounting import EPSILON, loss_distributions, spent_epsilon
 
 
 @dataclass(frozen=True)
@@ -63,4 +63,4 @@ class DiscreteLaplace:
         a = self.epsilon / 2
         grid = a / 1000 * (1 + 1e-12)  # to which losses are rounded up: that of one count, a, by next to nothing
         one = loss_distributions().from_discrete_laplace_mechanism(a, value_discretization_interval=grid)
-        return float(one_example_replaced(one).get_epsilon_for_delta(0.0)), 0.0
+        return spent_epsilon(one, 0.0), 0.0

@@ -90,8 +90,7 @@ class Clustered(Policy):
         }
 
     def clusters(self, state: State) -> Ints:
-        clusters: Ints = state["clusters"]
-        return clusters
+        return state["clusters"]
 
     def probe(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Probe | None:
         """Return those never heard from whose cluster is about to split."""

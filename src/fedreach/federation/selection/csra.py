@@ -7,7 +7,6 @@ from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
-from fedreach.arrays import Ints
 from fedreach.errors import require
 from fedreach.federation.selection.shared.admission import Admission
 from fedreach.federation.values import ClientView, Selection, State
@@ -98,19 +97,11 @@ class CSRA(Admission):
     ) -> tuple[Allocation, str]:
         if self.search == "paper":
             return PAPER.solve(problem, min_examples).allocation, ""
-        if self.search in ("sorted", "genetic"):
-            rows: Ints
-            rows = (
-                sqrt_sort(problem, min_examples)
-                if self.search == "sorted"
-                else genetic_selection(problem, min_examples, rng)
-            )
-            return allocate(problem.only(rows)), ""
+        if self.search == "sorted":
+            return allocate(problem.only(sqrt_sort(problem, min_examples))), ""
+        if self.search == "genetic":
+            return allocate(problem.only(genetic_selection(problem, min_examples, rng))), ""
         found = solve(
-            problem,
-            min_examples,
-            tolerance=self.tolerance,
-            time_limit_seconds=np.inf,
-            max_nodes=self.max_nodes,
+            problem, min_examples, tolerance=self.tolerance, time_limit_seconds=np.inf, max_nodes=self.max_nodes
         )
         return found.allocation, "" if found.status == "optimal" else f"the allocation's gap is {found.gap:.1e}"

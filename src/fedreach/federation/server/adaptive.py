@@ -102,5 +102,4 @@ class FedYogi(Adaptive):
 
     def second_moment(self, v: Floats, square: Floats) -> Floats:
         """Return v - (1 - beta2) u^2 sign(v - u^2)."""
-        moved: Floats = v - (1 - self.beta2) * square * np.sign(v - square)
-        return moved
+        return v - (1 - self.beta2) * square * np.sign(v - square)

@@ -61,8 +61,7 @@ class Scaffold:
 
     def remember(self, memory: Float32s, state: State, update: Float32s, steps: Floats, rate: float) -> Float32s:
         followed = update / (-rate * steps[:, None])  # the mean of what the local steps followed
-        kept: Float32s = (memory - state.get("c", 0.0) + followed).astype(np.float32)
-        return kept
+        return (memory - state.get("c", 0.0) + followed).astype(np.float32)
 
     def conclude(self, state: State, reports: Reports, mean_update: Floats, n: int) -> tuple[Floats, State]:
         """Return the mean update as it is, and the new c."""

@@ -52,5 +52,4 @@ class ByDisagreement(OwnWeight):
         return (Disagreement(self.loss, self.radius, self.step, self.confidence),)
 
     def raw(self, metrics: Mapping[str, Floats]) -> Floats:
-        result: Floats = 1 / metrics["disagreement"]
-        return result
+        return 1 / metrics["disagreement"]

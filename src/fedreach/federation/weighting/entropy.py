@@ -47,8 +47,7 @@ class ByEntropy(OwnWeight):
 
     def raw(self, metrics: Mapping[str, Floats]) -> Floats:
         """Return exp(H_i / T), from 1 to c^(1/T)."""
-        result: Floats = np.exp(metrics["label_entropy"] / self.temperature)
-        return result
+        return np.exp(metrics["label_entropy"] / self.temperature)
 
     def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
         """Return the (r,) weights, the same as from `raw`, by a way that nothing can overflow on."""

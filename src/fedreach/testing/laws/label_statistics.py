@@ -113,10 +113,7 @@ def discrete_laplace_noise(subject: Subject) -> None:
         noise = _noise(subject.make(epsilon=epsilon))
         a = np.exp(-epsilon / 2)
         for x in range(-3, 4):
-            p = (1 - a) / (1 + a) * a ** abs(x)
-            share = float((noise == x).mean())
-            if abs(share - p) > 5 * np.sqrt(p * (1 - p) / MANY):
-                broken(f"noise of {x} came in {share:.2%} of {MANY} draws, instead of {p:.2%}", f"epsilon = {epsilon}")
+            _must_come(noise, x, (1 - a) / (1 + a) * a ** abs(x), f"epsilon = {epsilon}")
 
 
 @law()
@@ -131,12 +128,7 @@ def discrete_gaussian_noise(subject: Subject) -> None:
     x = np.arange(-100, 101)
     mass = np.exp(-(x**2) / (2 * sigma**2))
     for number in (0, 1, -4, 8):
-        p = float(mass[number + 100] / mass.sum())
-        share = float((noise == number).mean())
-        if abs(share - p) > 5 * np.sqrt(p * (1 - p) / MANY):
-            broken(
-                f"noise of {number} came in {share:.2%} of {MANY} draws, instead of {p:.2%}", "epsilon 1, delta 1e-5"
-            )
+        _must_come(noise, number, float(mass[number + 100] / mass.sum()), "epsilon 1, delta 1e-5")
     # The variance of a squared normal is 2 sigma^4.
     if abs(noise.var() - sigma**2) > 5 * sigma**2 * np.sqrt(2 / MANY):
         broken(f"the noise has the variance {noise.var():.2f}, instead of {sigma**2:.2f}", "epsilon 1, delta 1e-5")
@@ -165,6 +157,13 @@ METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {
     "discrete_laplace": (discrete_laplace_noise, noise_does_not_see_the_data),
     "discrete_gaussian": (discrete_gaussian_noise, noise_does_not_see_the_data),
 }
+
+
+def _must_come(noise: Floats, number: int, p: float, given: str) -> None:
+    """Say the law is broken unless a number came about as often as this probability says."""
+    share = float((noise == number).mean())
+    if abs(share - p) > 5 * np.sqrt(p * (1 - p) / MANY):  # five standard errors
+        broken(f"noise of {number} came in {share:.2%} of {MANY} draws, instead of {p:.2%}", given)
 
 
 def _noise(part: Any) -> Floats:

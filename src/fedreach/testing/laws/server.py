@@ -171,17 +171,13 @@ def yogi_by_hand(subject: Subject) -> None:
 @law()
 def torch_sgd_is_the_average(subject: Subject) -> None:
     """PyTorch's SGD with rate 1, handed -u as a gradient, gives the weighted mean of the local models."""
-    got = _models_after(subject.make(optimizer="SGD", rate=1.0, options=None), UPDATES)
-    for a, b in zip(got, _models_after(Average(), UPDATES), strict=True):
-        must_be_close("the model", a, b, f"from 0, updates {shown(UPDATES)}", rule="that of Average")
+    _must_go_as(subject.make(optimizer="SGD", rate=1.0, options=None), Average())
 
 
 @law()
 def torch_momentum_lives_in_the_state(subject: Subject) -> None:
     """PyTorch's SGD with momentum is the Average with momentum: what the optimiser keeps is in the state."""
-    got = _models_after(subject.make(optimizer="SGD", rate=0.5, options={"momentum": 0.9}), UPDATES)
-    for a, b in zip(got, _models_after(Average(rate=0.5, momentum=0.9), UPDATES), strict=True):
-        must_be_close("the model", a, b, f"from 0, updates {shown(UPDATES)}", rule="that of Average")
+    _must_go_as(subject.make(optimizer="SGD", rate=0.5, options={"momentum": 0.9}), Average(rate=0.5, momentum=0.9))
 
 
 @law()
@@ -254,6 +250,11 @@ def _models_after(part: Any, updates: Floats) -> list[Float32s]:
         params, state = part.apply(params, state, update)
         models.append(params)
     return models
+
+
+def _must_go_as(part: Any, average: Average) -> None:
+    for a, b in zip(_models_after(part, UPDATES), _models_after(average, UPDATES), strict=True):
+        must_be_close("the model", a, b, f"from 0, updates {shown(UPDATES)}", rule="that of Average")
 
 
 def _adaptive(subject: Subject, second_moment: Any) -> None:

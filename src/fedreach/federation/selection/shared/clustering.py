@@ -92,5 +92,4 @@ def by_first_member(labels: Ints) -> Ints:
         array([0, 1, 0, 2])
     """
     _, first, where = np.unique(labels, return_index=True, return_inverse=True)
-    result: Ints = np.argsort(np.argsort(first))[where]
-    return result
+    return np.argsort(np.argsort(first))[where]

@@ -47,8 +47,7 @@ def principal_points(rows: AnyArray, components: int, *, normalize: bool = False
     counts = values > NO_EXTENT**2 * ((scale * length) ** 2).sum()
     points = points[:, counts]
     largest = points[np.abs(points).argmax(axis=0), np.arange(points.shape[1])]
-    result: Floats = points * np.where(largest < 0, -1.0, 1.0)
-    return result
+    return points * np.where(largest < 0, -1.0, 1.0)
 
 
 def _leading(matrix: Floats, count: int) -> tuple[Floats, Floats]:
