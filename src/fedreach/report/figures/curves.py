@@ -53,12 +53,11 @@ def at(runs: Sequence[Run], rounds: Floats, column: str) -> Floats:
 
 def curves(comparison: Comparison, column: str) -> dict[int, Curve]:
     """Return the curve of each method that has one, by the method's position."""
-    found = {}
-    for j, method in enumerate(comparison.methods):
-        runs = [run for run in comparison.counted(method) if np.isfinite(run.column(column)).any()]
-        if runs and len((made := curve(runs, column)).rounds):
-            found[j] = made
-    return found
+    with_column = [
+        [run for run in comparison.counted(method) if np.isfinite(run.column(column)).any()]
+        for method in comparison.methods
+    ]
+    return {j: made for j, runs in enumerate(with_column) if runs and len((made := curve(runs, column)).rounds)}
 
 
 @styled
