@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -85,7 +86,7 @@ def allocate(clients: Path, figure: Path | None, out: Path | None, quiet: bool, 
     if as_json:
         click.echo(json.dumps(record, allow_nan=False))
     else:
-        click.echo(text(answer, options.width()))
+        click.echo(text(answer, record, options.width()))
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(csv_text(record["clients"]), encoding="utf-8")
@@ -119,16 +120,14 @@ _COLUMNS = (
 )
 
 
-def text(plan: Plan, width: int) -> str:
-    """Return the plan as tables and sentences."""
-    return "\n".join(["\n".join(_counts(plan)), _table(plan, width), *_outcome(plan), "", *_changes(plan)])
+def text(plan: Plan, record: Mapping[str, Any], width: int) -> str:
+    """Return the plan, and its record, as tables and sentences."""
+    table = _table(record["clients"], width)
+    return "\n".join([*_counts(plan, record), table, *_outcome(plan), "", *_changes(plan)])
 
 
-def _counts(plan: Plan) -> list[str]:
-    from fedreach.planning.records import record
-
-    whole = record(plan)
-    counts, examples = whole["counts"], whole["examples"]
+def _counts(plan: Plan, record: Mapping[str, Any]) -> list[str]:
+    counts, examples = record["counts"], record["examples"]
     beyond = f", {counts['too_divergent']} too divergent" if plan.question.max_divergence is not None else ""
     return [
         f"{plan.clients.table.path}: {counts['clients']} clients, {counts['chosen']} chosen, "
@@ -137,12 +136,9 @@ def _counts(plan: Plan) -> list[str]:
     ]
 
 
-def _table(plan: Plan, width: int) -> str:
+def _table(rows: Sequence[Mapping[str, Any]], width: int) -> str:
     from rich.console import Console
 
-    from fedreach.planning.records import client_rows
-
-    rows = client_rows(plan)
     # The largest shares where there are many; in the order of the file in any case.
     largest = sorted(range(len(rows)), key=lambda j: (-rows[j]["share"], j))[:LISTED]
     shown = [column for column in _COLUMNS if width >= column.from_width]

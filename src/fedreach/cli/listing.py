@@ -6,6 +6,8 @@ import inspect
 import json
 import re
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +78,7 @@ def _entry(kind: str, name: str, thing: Any) -> dict[str, Any]:
         from fedreach.data.sets.catalogue import names as known_sets
 
         known = {known.name: known for known in known_sets()}[name]
-        options: dict[str, Any] = dict.fromkeys(known.options, "")
+        options = dict.fromkeys(known.options, "")
         return {"kind": kind, "name": name, "summary": known.title, "options": options, "reference": known.reference}
     text = inspect.getdoc(thing) or ""
     summary = text.partition("\n\n")[0].replace("\n", " ")
@@ -85,13 +87,8 @@ def _entry(kind: str, name: str, thing: Any) -> dict[str, Any]:
         summary = " ".join(described[1].split()) if described else summary
     found = re.search(r"References?:\s*(.*?)(?:\n\n|\Z)", text, re.DOTALL)
     reference = " ".join(found[1].split()) if found else ""
-    return {
-        "kind": kind,
-        "name": name,
-        "summary": summary,
-        "options": _options(kind, name, thing),
-        "reference": reference,
-    }
+    options = _options(kind, name, thing)
+    return {"kind": kind, "name": name, "summary": summary, "options": options, "reference": reference}
 
 
 def _options(kind: str, name: str, thing: Any) -> dict[str, Any]:
@@ -110,15 +107,12 @@ def _options(kind: str, name: str, thing: Any) -> dict[str, Any]:
 
 def text(found: Sequence[dict[str, Any]]) -> str:
     """Return the entries for people."""
-    lines: list[str] = []
-    kind = None
-    for entry in found:
-        if entry["kind"] != kind:
-            kind = entry["kind"]
-            lines += ["", str(kind)] if lines else [str(kind)]
-        options = ", ".join(k if v in ("required", "") else f"{k}={v!r}" for k, v in entry["options"].items())
-        lines.append(f"  {entry['name']}" + (f" ({options})" if options else ""))
-        lines.append(f"      {entry['summary']}")
-        if entry["reference"]:
-            lines.append(f"      {entry['reference']}")
-    return "\n".join(lines)
+    blocks = []
+    for kind, group in groupby(found, itemgetter("kind")):
+        lines = [kind]
+        for entry in group:
+            options = ", ".join(k if v in ("required", "") else f"{k}={v!r}" for k, v in entry["options"].items())
+            lines.append(f"  {entry['name']}" + (f" ({options})" if options else ""))
+            lines += [f"      {words}" for words in (entry["summary"], entry["reference"]) if words]
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)

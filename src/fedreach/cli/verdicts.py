@@ -98,22 +98,17 @@ def line(verdict: Verdict) -> str:
 
 def record(verdict: Verdict) -> dict[str, Any]:
     """Return what became of a part, for machines."""
-    return {
-        "kind": verdict.kind,
-        "name": verdict.name,
-        "laws": verdict.laws,
-        "broken": [
-            {
-                "part": breach.part,
-                "law": breach.law,
-                "statement": breach.statement,
-                "with": breach.given,
-                "happened": breach.happened,
-            }
-            for breach in verdict.broken
-        ],
-        "skipped": verdict.skipped,
-    }
+    broken = [
+        {
+            "part": breach.part,
+            "law": breach.law,
+            "statement": breach.statement,
+            "with": breach.given,
+            "happened": breach.happened,
+        }
+        for breach in verdict.broken
+    ]
+    return {**vars(verdict), "broken": broken}
 
 
 def _all(kind: str | None) -> list[tuple[str, str, Any]]:

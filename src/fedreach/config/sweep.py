@@ -23,11 +23,13 @@ class Sweep(Section):
     unit: Annotated[float, Field(gt=0)] = 1.0  # of the label, in the unit of the option
 
 
-def _expanded(key: str, methods: tuple[str, ...]) -> Iterator[str]:
+def expanded(key: str, methods: tuple[str, ...]) -> Iterator[str]:
+    """Yield the paths that a key stands for, of these methods."""
     yield from (key.replace("*", method, 1) for method in methods) if "*" in key else (key,)
 
 
-def _put(table: dict[str, Any], key: str, value: float) -> None:
+def put(table: dict[str, Any], key: str, value: float) -> None:
+    """Set an option of nested tables; a part that is only named becomes a table with its name."""
     *steps, last = key.split(".")
     for step in steps:
         inner = table.get(step, {})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from fedreach.planning.plan import Plan
 from fedreach.wireless.allocation.problem import Solution
 
@@ -43,27 +45,24 @@ def client_rows(plan: Plan) -> list[dict[str, Any]]:
     """Return a row for each client that is chosen."""
     allocation, band = plan.solution.allocation, plan.question.bandwidth_hertz
     mine = plan.problem.only(plan.problem.rows(allocation.ids))
-    ready = allocation.upload_seconds + allocation.compute_seconds
-    deadline, rows = allocation.seconds, []
-    for j, i in enumerate(allocation.ids):
-        share = float(allocation.share[j])
-        slack = deadline - float(ready[j])
-        rows.append(
-            {
-                "client": plan.clients.names[i],
-                "num_examples": int(mine.num_examples[j]),
-                "share": share,
-                **({} if band is None else {"bandwidth_hertz": share * band}),
-                "hertz": float(allocation.hertz[j]),
-                "max_hertz": float(mine.max_hertz[j]),
-                "compute_seconds": float(allocation.compute_seconds[j]),
-                "upload_seconds": float(allocation.upload_seconds[j]),
-                "slack_seconds": slack if slack > 1e-9 * deadline else 0.0,  # below it is rounding
-                "compute_joules": float(allocation.compute_joules[j]),
-                "upload_joules": float(allocation.upload_joules[j]),
-            }
-        )
-    return rows
+    slack = allocation.seconds - (allocation.upload_seconds + allocation.compute_seconds)
+    columns = {
+        "num_examples": mine.num_examples,
+        "share": allocation.share,
+        **({} if band is None else {"bandwidth_hertz": allocation.share * band}),
+        "hertz": allocation.hertz,
+        "max_hertz": mine.max_hertz,
+        "compute_seconds": allocation.compute_seconds,
+        "upload_seconds": allocation.upload_seconds,
+        "slack_seconds": np.where(slack > 1e-9 * allocation.seconds, slack, 0.0),  # below it is rounding
+        "compute_joules": allocation.compute_joules,
+        "upload_joules": allocation.upload_joules,
+    }
+    values = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return [
+        {"client": plan.clients.names[i], **dict(zip(columns, row, strict=True))}
+        for i, row in zip(allocation.ids, values, strict=True)
+    ]
 
 
 def _totals(solution: Solution) -> dict[str, float]:

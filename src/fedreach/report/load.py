@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedreach.arrays import AnyArray, Floats
 from fedreach.errors import RunFolderError
 from fedreach.report.analysis.airtime import airtime
 from fedreach.report.analysis.theory import terms
-from fedreach.report.values import ClientScores, Comparison, Floats, RoundsTable, Run
+from fedreach.report.values import ClientScores, Comparison, RoundsTable, Run
 from fedreach.runs.schema import (
     FORMAT,
     NUMBERS,
@@ -344,5 +344,5 @@ def last_scores(path: Path, whole: bool, has_unseen: bool) -> dict[str, ClientSc
     return scores
 
 
-def _flat(lists: Iterable[Sequence[Any]], kind: type) -> NDArray[Any]:
+def _flat(lists: Iterable[Sequence[Any]], kind: type) -> AnyArray:
     return np.array(list(chain.from_iterable(lists)), dtype=kind)

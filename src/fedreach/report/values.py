@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedreach.arrays import Floats, Ints
 from fedreach.runs.schema import FederationRecord
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Columns = Mapping[str, Floats]
 
 

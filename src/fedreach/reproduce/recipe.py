@@ -16,7 +16,7 @@ from pydantic import Field
 from fedreach.config.load import check
 from fedreach.config.messages import Path_, Problem, explained, listed
 from fedreach.config.sections import Experiment, Section
-from fedreach.config.sweep import Sweep, _expanded, _put
+from fedreach.config.sweep import Sweep, expanded, put
 from fedreach.errors import ConfigError, nearest
 from fedreach.reproduce.claims import Claim
 
@@ -87,8 +87,8 @@ class Recipe:
         """Return the experiment at a value of the sweep, or as it stands."""
         raw = self._experiment()
         if value is not None and self.about.sweep is not None:
-            for key in _expanded(self.about.sweep.key, self.methods):
-                _put(raw, key, value)
+            for key in expanded(self.about.sweep.key, self.methods):
+                put(raw, key, value)
         return self._checked(raw)
 
     def compared(self) -> tuple[Experiment, dict[str, tuple[str, ...]]]:
@@ -111,7 +111,7 @@ class Recipe:
             for each, value in zip(names[name], sweep.values, strict=True):
                 methods[each] = copy.deepcopy(table)
                 if name in swept:
-                    _put(methods[each], option, value)
+                    put(methods[each], option, value)
         raw["methods"] = methods
         if raw.get("baseline") in names:
             raw["baseline"] = names[raw["baseline"]][0]

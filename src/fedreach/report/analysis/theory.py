@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedreach.arrays import Bools
+from fedreach.arrays import Bools, Floats, Ints
 from fedreach.errors import RunFolderError
-from fedreach.report.values import Columns, Floats, Ints, RoundsTable
+from fedreach.report.values import Columns, RoundsTable
 from fedreach.runs.schema import FederationRecord
 from fedreach.theory.divergence import kl_divergence
 from fedreach.theory.entropy import label_entropy

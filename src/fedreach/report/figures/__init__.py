@@ -38,6 +38,9 @@ def gallery(analysis: Analysis) -> list[Picture]:
     where = POPULATION[comparison.primary].words
     several = any(len(comparison.counted(method)) > 1 for method in comparison.methods)
     band = "Bands: ± sd over seeds." if several else "Bands: 95 % bootstrap interval over clients."
+    means = f"Both are means over seeds at the same round. {band}" if several else band
+    ring = "A ring: all seeds have reached the target, here on average."
+    over_seeds = " Bands: ± sd over seeds." if several else ""
     first = comparison.all_counted[0].partition
     final = _final(analysis)
     drawn = [
@@ -75,11 +78,39 @@ def gallery(analysis: Analysis) -> list[Picture]:
         (
             "cost",
             "What the accuracy costs",
-            f"{band} A ring: all seeds have reached the target, here on average.",
+            f"{band} {ring}",
             "Accuracy against megabytes sent, one line per method. " + final,
             curves.cost(comparison),
         ),
-        *_of_radio(analysis, band, final),
+        (
+            "accuracy_seconds",
+            "Accuracy in the time it takes",
+            f"{means} The radio and the processors are simulated. {ring}",
+            "Accuracy against simulated seconds, one line per method. " + final,
+            accuracy_against(comparison, "seconds"),
+        ),
+        (
+            "accuracy_joules",
+            "Accuracy for the energy it takes",
+            f"{means} The energy is that of sending and computing. {ring}",
+            "Accuracy against simulated joules, one line per method. " + final,
+            accuracy_against(comparison, "joules"),
+        ),
+        (
+            "spending",
+            "Time and energy over the rounds",
+            f"Simulated, of all rounds so far, probes included.{over_seeds}",
+            "One line per method over the rounds, for time and for energy. In total: " + _totals(analysis),
+            spending(comparison),
+        ),
+        (
+            "round_time",
+            "Where a round's time goes",
+            "Means over chosen clients, rounds and seeds: a client computes, sends, and waits for the slowest. "
+            "To the right: the mean round's simulated time and energy.",
+            "One bar per method, split by the parts of a round.",
+            round_times(comparison),
+        ),
         (
             "chosen",
             "Who was chosen",
@@ -97,7 +128,7 @@ def gallery(analysis: Analysis) -> list[Picture]:
         (
             "theory",
             "What the bounds look at",
-            f"Means over stretches of rounds. {'Bands: ± sd over seeds. ' if several else ''}Dashed: all "
+            f"Means over stretches of rounds.{over_seeds} Dashed: all "
             "participants, each counting the same (entropy) or by examples (gap). What each term means is told below.",
             "One panel per term of the papers' bounds, one line per method over the rounds; the means are in the table "
             "of that name.",
@@ -115,46 +146,6 @@ def gallery(analysis: Analysis) -> list[Picture]:
         ),
     ]
     return [Picture(name, title, caption, words, figure) for name, title, caption, words, figure in drawn if figure]
-
-
-def _of_radio(analysis: Analysis, band: str, final: str) -> list[tuple[str, str, str, str, Figure | None]]:
-    comparison = analysis.comparison
-    if not comparison.radio:
-        return []
-    means = f"Both are means over seeds at the same round. {band} " if "seeds" in band else f"{band} "
-    ring = "A ring: all seeds have reached the target, here on average."
-    return [
-        (
-            "accuracy_seconds",
-            "Accuracy in the time it takes",
-            f"{means}The radio and the processors are simulated. {ring}",
-            "Accuracy against simulated seconds, one line per method. " + final,
-            accuracy_against(comparison, "seconds"),
-        ),
-        (
-            "accuracy_joules",
-            "Accuracy for the energy it takes",
-            f"{means}The energy is that of sending and computing. {ring}",
-            "Accuracy against simulated joules, one line per method. " + final,
-            accuracy_against(comparison, "joules"),
-        ),
-        (
-            "spending",
-            "Time and energy over the rounds",
-            "Simulated, of all rounds so far, probes included."
-            + (" Bands: ± sd over seeds." if "seeds" in band else ""),
-            "One line per method over the rounds, for time and for energy. In total: " + _totals(analysis),
-            spending(comparison),
-        ),
-        (
-            "round_time",
-            "Where a round's time goes",
-            "Means over chosen clients, rounds and seeds: a client computes, sends, and waits for the slowest. "
-            "To the right: the mean round's simulated time and energy.",
-            "One bar per method, split by the parts of a round.",
-            round_times(comparison),
-        ),
-    ]
 
 
 def _totals(analysis: Analysis) -> str:

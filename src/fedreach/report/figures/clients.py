@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedreach.arrays import Floats, Ints
 from fedreach.report.figures.style import (
     MUTED,
     colour,
@@ -18,7 +19,7 @@ from fedreach.report.figures.style import (
     styled,
     tag,
 )
-from fedreach.report.values import Comparison, Floats, Ints
+from fedreach.report.values import Comparison
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

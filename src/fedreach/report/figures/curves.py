@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedreach.arrays import Floats
 from fedreach.report.analysis.quantities import POPULATION
 from fedreach.report.analysis.summary import target_row
 from fedreach.report.figures.style import INK, MUTED, Legend, in_percent, look, new_figure, styled, tag
-from fedreach.report.values import Comparison, Floats, Run
+from fedreach.report.values import Comparison, Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,12 +54,11 @@ def at(runs: Sequence[Run], rounds: Floats, column: str) -> Floats:
 
 def curves(comparison: Comparison, column: str) -> dict[int, Curve]:
     """Return the curve of each method that has one, by the method's position."""
-    found = {}
-    for j, method in enumerate(comparison.methods):
-        runs = [run for run in comparison.counted(method) if np.isfinite(run.column(column)).any()]
-        if runs and len((made := curve(runs, column)).rounds):
-            found[j] = made
-    return found
+    with_column = [
+        [run for run in comparison.counted(method) if np.isfinite(run.column(column)).any()]
+        for method in comparison.methods
+    ]
+    return {j: made for j, runs in enumerate(with_column) if runs and len((made := curve(runs, column)).rounds)}
 
 
 @styled

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedreach.arrays import Ints
 from fedreach.report.figures.style import MUTED, heat_colours, in_percent, new_figure, styled
-from fedreach.report.values import Ints
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedreach.arrays import Bools
+from fedreach.arrays import Bools, Floats
 from fedreach.report.analysis.quantities import POPULATION, QUANTITIES, RADIO
 from fedreach.report.figures.curves import Curve, at, curves, draw, leave_out_the_start, ring, target_line
 from fedreach.report.figures.style import Legend, in_percent, new_figure, plain_numbers, styled
 from fedreach.report.numbers import Unit, unit_of
-from fedreach.report.values import Comparison, Floats, Run
+from fedreach.report.values import Comparison, Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedreach.arrays import Floats
 from fedreach.report.figures.curves import Curve, draw, id_of
 from fedreach.report.figures.spending import FAR
 from fedreach.report.figures.style import Legend, in_percent, look, new_figure, plain_numbers, styled, tag
-from fedreach.report.values import Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedreach.arrays import Floats
 from fedreach.report.analysis.analysis import Analysis
 from fedreach.report.analysis.terms import Term
 from fedreach.report.analysis.theory import References
 from fedreach.report.figures.curves import Curve, draw
 from fedreach.report.figures.style import MUTED, Legend, in_percent, new_figure, styled
 from fedreach.report.render.theory import shown
-from fedreach.report.values import Comparison, Floats, Run
+from fedreach.report.values import Comparison, Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

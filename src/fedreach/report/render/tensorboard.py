@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fedreach.arrays import Floats
 from fedreach.errors import ConfigError
-from fedreach.report.values import Comparison, Floats, Run
+from fedreach.report.values import Comparison, Run
 
 GROUPS = ("id", "unseen", "test", "participation_gap", "bytes", "seconds", "joules")
 
