@@ -29,7 +29,6 @@ from fedreach_run import make_simulation
 from measure import parse_arguments
 from torch.profiler import ProfilerActivity, profile
 
-import fedreach.federation.round as round_module
 import fedreach.federation.steps as steps_module
 from fedreach.engines import ENGINES, TorchEngine
 from fedreach.engines.samples import Samples
@@ -91,7 +90,6 @@ def places(simulation: Simulation) -> list[tuple[object, str, str]]:
         (steps_module, "plan_round", "selection"),
         (TorchEngine, "train", "training"),
         (type(federation.weighting), "weights", "weighing"),
-        (round_module, "weighted_sum", "weighing"),
         (TorchEngine, "weighted_sum", "weighing"),
         (type(federation.server), "apply", "server step"),
     ]

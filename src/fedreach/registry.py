@@ -110,6 +110,7 @@ KINDS: Mapping[str, Kind] = {
     "loss": Kind(
         "fedreach.federation.losses:LOSSES",
         f"{PROTOCOLS}:Loss",
+        known_by=("per_example",),
         function="fedreach.federation.losses:FunctionLoss",
         handed=("outputs", "targets"),
         path=METHOD,

@@ -711,28 +711,28 @@ class Unfiltered(CSRA):
 
 @caught_by("one number an example", kind="loss")
 class LossOfTheBatch(CrossEntropy):
-    def __call__(self, outputs, targets):
-        return super().__call__(outputs, targets).mean()
+    def per_example(self, outputs, targets):
+        return super().per_example(outputs, targets).mean()
 
 
 @caught_by("downhill", kind="loss")
 class GradientTheWrongWay(CrossEntropy):
-    def __call__(self, outputs, targets):
-        loss = super().__call__(outputs, targets)
+    def per_example(self, outputs, targets):
+        loss = super().per_example(outputs, targets)
         return 2 * loss.detach() - loss
 
 
 @caught_by("each example by itself", kind="loss")
 class LossRelativeToTheBatch(CrossEntropy):
-    def __call__(self, outputs, targets):
-        loss = super().__call__(outputs, targets)
+    def per_example(self, outputs, targets):
+        loss = super().per_example(outputs, targets)
         return loss / loss.sum()
 
 
 @caught_by("nats of the right class", kind="loss")
 class LossInBits(CrossEntropy):
-    def __call__(self, outputs, targets):
-        return super().__call__(outputs, targets) / np.log(2)
+    def per_example(self, outputs, targets):
+        return super().per_example(outputs, targets) / np.log(2)
 
 
 @caught_by("the weighted mean")

@@ -137,5 +137,7 @@ def test_what_is_out_of_range_is_refused(arguments, message):
 def test_too_few_examples_are_named():
     problem, _ = gigahertz(4, 0)
     total = int(problem.num_examples.sum())
-    with pytest.raises(InfeasibleError, match=f"min_examples is {total + 1}, but the 4 clients hold {total} examples"):
+    with pytest.raises(
+        InfeasibleError, match=f"min_examples is {total + 1}, but all 4 clients together hold {total} exam"
+    ):
         solve(problem, total + 1)

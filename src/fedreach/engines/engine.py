@@ -139,7 +139,7 @@ class TorchEngine(Engine):
         if Traits.of(self.task.loss).cross_entropy:
             return means(self.predict(params, "train", index)[1], parts)
         logits, labels = torch.from_numpy(self.logits(params, "train", index)), self.task.data.labels[index]
-        return means(self.task.loss(logits, torch.from_numpy(labels.astype(np.int64))).numpy(), parts)
+        return means(self.task.loss.per_example(logits, torch.from_numpy(labels.astype(np.int64))).numpy(), parts)
 
 
 def means(loss: Float32s, parts: Sequence[Ints]) -> Floats:

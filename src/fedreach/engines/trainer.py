@@ -120,7 +120,7 @@ class GroupTrainer(ABC):
             bind(self.module, vector, gradient, layout=self.layout)
             self.module.train()
             x, y = self.samples["server"].batch(torch.from_numpy(index).to(self.device))
-            self.loss(self.module(x), y).mean().backward()
+            self.loss.per_example(self.module(x), y).mean().backward()
         vector[:p].sub_(gradient, alpha=rate)
         return (vector - start).cpu().numpy()
 

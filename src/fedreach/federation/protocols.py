@@ -162,7 +162,7 @@ class Loss(Protocol):
     some engines have written out; others are trained by `sequential` and `stacked`.
     """
 
-    def __call__(self, outputs: Any, targets: Any) -> Any:
+    def per_example(self, outputs: Any, targets: Any) -> Any:
         """Return the loss of each example, a (b,) tensor that torch can differentiate.
 
         Args:

@@ -125,7 +125,7 @@ METHODS: Mapping[str, str] = {
 PROMISES: Mapping[str, tuple[str, str]] = {
     "affine": ("affine", "correct"),
     "linear": ("linear", "combine"),
-    "cross_entropy": ("cross_entropy", "__call__"),
+    "cross_entropy": ("cross_entropy", "per_example"),
     "own_weight": ("raw", "weights"),
 }
 """Trait -> (what states it, the method that it speaks about)."""

@@ -14,7 +14,7 @@ class FunctionLoss:
     Example:
         >>> import torch
         >>> margin = FunctionLoss(lambda outputs, targets: 1 - outputs.gather(1, targets[:, None])[:, 0])
-        >>> margin(torch.tensor([[0.25, 0.5]]), torch.tensor([1]))
+        >>> margin.per_example(torch.tensor([[0.25, 0.5]]), torch.tensor([1]))
         tensor([0.5000])
     """
 
@@ -25,5 +25,5 @@ class FunctionLoss:
         """The function's name, for messages."""
         return getattr(self.function, "__name__", "loss")
 
-    def __call__(self, outputs: Any, targets: Any) -> Any:
+    def per_example(self, outputs: Any, targets: Any) -> Any:
         return self.function(outputs, targets)

@@ -14,13 +14,13 @@ class CrossEntropy:
 
     Example:
         >>> import torch
-        >>> CrossEntropy()(torch.tensor([[0.0, 0.0], [2.0, 0.0]]), torch.tensor([1, 0]))
+        >>> CrossEntropy().per_example(torch.tensor([[0.0, 0.0], [2.0, 0.0]]), torch.tensor([1, 0]))
         tensor([0.6931, 0.1269])
     """
 
     cross_entropy: ClassVar[bool] = True
 
-    def __call__(self, outputs: Any, targets: Any) -> Any:
+    def per_example(self, outputs: Any, targets: Any) -> Any:
         from torch.nn import functional as F
 
         return F.cross_entropy(outputs, targets, reduction="none")

@@ -84,6 +84,6 @@ def _asked(part: Any, outputs: Float32s, targets: Ints) -> tuple[Floats, Float32
     import torch
 
     z = torch.from_numpy(outputs.copy()).requires_grad_()
-    loss = part(z, torch.from_numpy(targets.astype(np.int64)))
+    loss = part.per_example(z, torch.from_numpy(targets.astype(np.int64)))
     (gradient,) = torch.autograd.grad(loss.sum(), z)
     return loss.detach().numpy().astype(np.float64), gradient.numpy()
