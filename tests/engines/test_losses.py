@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedreach.engines import Chain, Native, Sequential, Stacked, Task, TorchEngine, choose
-from fedreach.errors import ConfigError
+from fedreach.errors import ConfigError, PartError, TrainingError
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.losses import CrossEntropy, FunctionLoss
 from fedreach.federation.solvers import FedAvg
@@ -87,3 +87,10 @@ def test_a_simulation_refuses_an_engine_with_another_loss():
     other = replace(simulation.federation, loss=FunctionLoss(hinge))
     with pytest.raises(ConfigError, match=r"federation.loss .* must be the same"):
         Simulation(other, simulation.data, simulation.engine, 3)
+
+
+@pytest.mark.parametrize("kind", [Sequential, Stacked])
+def test_the_mean_over_a_batch_is_refused(engine, kind):
+    made = engine(kind, FunctionLoss(lambda outputs, targets: hinge(outputs, targets).mean()))
+    with pytest.raises((PartError, TrainingError), match=r"must return one loss for each example, of shape \(\d+,\)"):
+        made.train(made.initial, IDS, 1, 0.1)

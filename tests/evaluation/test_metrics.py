@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedreach.engines import Sequential, Task, TorchEngine
+from fedreach.errors import PartError
 from fedreach.evaluation import Evaluator
 from fedreach.evaluation.metrics import Accuracy, MeanLoss
 from fedreach.federation.local_sgd import LocalSGD
@@ -73,3 +74,31 @@ def test_clients_for_which_it_is_not_defined_are_left_out_and_counted():
         defined = [value for value in values if not np.isnan(value)]
         assert columns.get(f"{where}_recall_0_undefined", 0) == len(values) - len(defined)
         assert columns[f"{where}_recall_0"] == pytest.approx(np.mean(defined), abs=1e-9)
+
+
+@dataclass(frozen=True)
+class Says:
+    """A metric of this name and value."""
+
+    name: str = "mine"
+    value: object = 1.0
+
+    def of(self, labels, scores):
+        return self.value
+
+
+@pytest.mark.parametrize("name", ["a b", "", "Ä", 3, "accuracy", "accuracy_low", "loss"])
+def test_a_name_that_cannot_end_a_column_or_ends_another_is_refused(name):
+    with pytest.raises(PartError, match=r"The name of a metric must be .* Rename it"):
+        evaluated([Says(name)])
+
+
+def test_a_name_stands_once():
+    with pytest.raises(PartError, match="there are columns of 'mine' already"):
+        evaluated([Says(), Says(value=2.0)])
+
+
+@pytest.mark.parametrize("value", ["high", None, float("inf"), [1.0]])
+def test_what_is_no_number_is_refused(value):
+    with pytest.raises(PartError, match=r"Says.of must return a number that is not infinite, or nan; got "):
+        evaluated([Says(value=value)])

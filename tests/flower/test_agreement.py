@@ -14,9 +14,13 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from torch import nn
 
 from fedreach.errors import ConfigError, RunFolderError, TrainingError
+from fedreach.federation.losses import FunctionLoss
 from fedreach.flower import FedReachStrategy, FlowerExperiment, client_app
+from fedreach.flower.agreement import difference, terms_of
 from fedreach.flower.experiment import run_on
+from fedreach.models.flat import Layout
 from fedreach.runs.recorder import Recorder
+from fedreach.testing.problems import tiny_federation
 
 from .in_process import InProcess
 from .same import rows_of
@@ -166,3 +170,17 @@ def test_a_negative_seed_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(TINY)
     with pytest.raises(ConfigError, match="seed of a run must be at least 0; got -1"):
         FlowerExperiment(tmp_path / "tiny.toml", seed=-1)
+
+
+def test_clients_that_train_by_another_loss_are_told_apart():
+    ours, layout = tiny_federation(), Layout.of(nn.Linear(2, 2))
+    theirs = replace(ours, loss=FunctionLoss(len))
+    assert difference(terms_of(ours, layout), terms_of(theirs, layout)).startswith("its loss is FunctionLoss(")
+
+
+def test_metrics_that_flower_would_leave_out_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text('[evaluation]\nmetrics = ["accuracy", "own.py:Recall"]\n', encoding="utf-8")
+    own = 'class Recall:\n    name = "recall"\n\n    def of(self, labels, scores):\n        return 0.0\n'
+    (tmp_path / "own.py").write_text(own, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"metrics on Flower are accuracy and loss only; got \['own.py:Recall'\]"):
+        FlowerExperiment(tmp_path / "x.toml")

@@ -67,7 +67,7 @@ class Sequential(GroupTrainer):
             index = torch.from_numpy(batch[batch >= 0]).to(self.device)
             x, y = self.samples["train"].batch(index)
             gradient.zero_()
-            loss = self.loss.per_example(self.module(x), y).mean()
+            loss = self.losses(self.module(x), y).mean()
             loss.backward()
 
             g = self.solver.correct(gradient, weights, broadcast, **terms)

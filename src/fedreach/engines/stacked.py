@@ -163,7 +163,7 @@ class Stacked(GroupTrainer):
             # vmap has no rule for some operations on filters with their channels last.
             parameters = {name: tensor.contiguous() for name, tensor in parameters.items()}
             logits = functional_call(self.module, {**parameters, **statistics, **counters}, (x,))
-            losses = self.loss.per_example(logits, y)
+            losses = self.losses(logits, y)
             return losses.mean() if weight is None else (losses * weight).sum() / weight.sum(), statistics
 
         # BatchNorm writes its running statistics in place, under vmap only where they lie on their own.

@@ -10,7 +10,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import nullcontext
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from fedreach.arrays import Bools, Float32s, Floats, Ints
 from fedreach.engines.protocols import Task, Terms
 from fedreach.engines.samples import Samples, seeded
-from fedreach.errors import ConfigError
+from fedreach.errors import ConfigError, PartError
 from fedreach.evaluation.predictor import Split
 from fedreach.federation.aggregation.mean import weighted_sum
 from fedreach.federation.traits import Traits, name_of
@@ -72,6 +72,16 @@ class GroupTrainer(ABC):
         self.initial: Float32s = flatten(self.module).cpu().numpy()
         self.draws = _draws(self.module, train, d.num_classes)
 
+    def losses(self, outputs: Tensor, targets: Tensor) -> Any:
+        """Return each example's loss; a mean over the batch would count examples that only fill it up."""
+        found = self.loss.per_example(outputs, targets)
+        if found.shape != targets.shape:
+            raise PartError(
+                f"{name_of(self.loss)} must return one loss for each example, of shape {tuple(targets.shape)}; got "
+                f"{tuple(found.shape)}. Leave out the mean."
+            )
+        return found
+
     @abstractmethod
     def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
         """Return the positions in `ids` of the clients that are trained together, those with most to do first.
@@ -120,7 +130,7 @@ class GroupTrainer(ABC):
             bind(self.module, vector, gradient, layout=self.layout)
             self.module.train()
             x, y = self.samples["server"].batch(torch.from_numpy(index).to(self.device))
-            self.loss.per_example(self.module(x), y).mean().backward()
+            self.losses(self.module(x), y).mean().backward()
         vector[:p].sub_(gradient, alpha=rate)
         return (vector - start).cpu().numpy()
 

@@ -11,7 +11,7 @@ import numpy as np
 from fedreach.arrays import Bools, Float32s, Floats, Ints
 from fedreach.data.federated import FederatedData
 from fedreach.evaluation.confidence import bootstrap_means, interval
-from fedreach.evaluation.metrics import Accuracy, MeanLoss, Metric
+from fedreach.evaluation.metrics import Accuracy, MeanLoss, Metric, check_names, value_of
 from fedreach.evaluation.populations import Group, Scores
 from fedreach.evaluation.predictor import Predictor, Split
 from fedreach.streams import generator
@@ -50,7 +50,8 @@ class Evaluator:
         metrics: Sequence[Metric] = (),
     ) -> None:
         self.engine, self.data, self.seed, self.max_samples = engine, data, seed, samples_per_client
-        self.metrics = [metric for metric in metrics if not isinstance(metric, Accuracy | MeanLoss)]  # these are there
+        self.metrics = [metric for metric in metrics if type(metric) not in (Accuracy, MeanLoss)]  # these are there
+        check_names(self.metrics)
         population = data.population
         self.participant_ids = population.participants
         self.participants = Group.of(population.participants, data.held_out, max_samples=samples_per_client)
@@ -98,21 +99,22 @@ class Evaluator:
         columns: dict[str, float] = {}
         d = self.data.dataset
         tests = Group(np.zeros(1, np.int64), self.test_index, np.array([len(self.test_index)]))
-        for name, split, group, labels in (
+        places: tuple[tuple[str, Split, Group, Ints], ...] = (
             ("id", "true", self.participants, d.train_y),
             ("unseen", "true", self.unseen, d.train_y),
             ("test", "test", tests, d.test_y),
-        ):
+        )
+        for name, split, group, labels in places:
             if not self.metrics or not len(group.index):
                 continue
             owner = None if name == "test" else np.repeat(group.ids, group.sizes)
-            said = served.logits(self.engine, split, group.index, owner)  # type: ignore[arg-type]
+            said = served.logits(self.engine, split, group.index, owner)
             ends = np.cumsum(group.sizes)
             for metric in self.metrics:
                 values = np.zeros(len(group.sizes))
                 for share, logits in said:
                     values += [
-                        share * metric.of(labels[group.index[part]], logits[part].astype(np.float64))
+                        share * value_of(metric, labels[group.index[part]], logits[part].astype(np.float64))
                         for part in map(slice, ends - group.sizes, ends)
                     ]
                 defined = values[~np.isnan(values)]

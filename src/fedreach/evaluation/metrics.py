@@ -6,12 +6,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from fedreach.arrays import Floats, Ints
+from fedreach.errors import PartError
 from fedreach.registry import NameTable
 
 
@@ -69,3 +72,31 @@ class MeanLoss:
 
 
 METRICS = NameTable("fedreach.evaluation", accuracy="metrics:Accuracy", loss="metrics:MeanLoss")
+
+
+def check_names(metrics: Sequence[Metric]) -> None:
+    """Refuse names that cannot end a column, or that would end another's.
+
+    Raises:
+        PartError: Naming the metric.
+    """
+    seen: set[str] = set()
+    for metric in metrics:
+        name = metric.name
+        if not (isinstance(name, str) and re.fullmatch(r"[a-z][a-z0-9_]*", name)):
+            raise PartError(f"The name of a metric must be small letters, digits and _; got {name!r}. Rename it.")
+        if name in seen or name == "loss" or name.split("_")[0] == "accuracy":
+            raise PartError(f"The name of a metric must be its own; there are columns of {name!r} already. Rename it.")
+        seen.add(name)
+
+
+def value_of(metric: Metric, labels: Ints, scores: Floats) -> float:
+    """Return what a metric says, or refuse what is no number.
+
+    Raises:
+        PartError: If it is no number, or infinite.
+    """
+    value: object = metric.of(labels, scores)
+    if not isinstance(value, int | float | np.number) or np.isinf(float(value)):
+        raise PartError(f"{type(metric).__name__}.of must return a number that is not infinite, or nan; got {value!r}.")
+    return float(value)

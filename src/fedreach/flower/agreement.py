@@ -36,6 +36,7 @@ def terms_of(federation: Federation, layout: Layout) -> dict[str, str]:
     terms = {
         "solver": words(federation.solver),
         "local": words(federation.local),
+        "loss": words(federation.loss),
         "measurements": words(federation.measurements()),
         "label_statistics": words(federation.label_statistics),
         "seed": words(federation.seed),

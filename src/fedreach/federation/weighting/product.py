@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
 from fedreach.arrays import Floats
 from fedreach.errors import PartError
-from fedreach.federation.protocols import Weighting
+from fedreach.federation.protocols import ClientsOwn, Weighting
 from fedreach.federation.traits import name_of
 from fedreach.federation.values import Reports, State
 from fedreach.federation.weighting.nesting import checked_factors, checked_parts, weights_of
@@ -48,7 +49,7 @@ class Product:
     @property
     def raw(self) -> Callable[[Mapping[str, Floats]], Floats]:
         """The function prod_j (a_ij)^e_j of the metrics; there is none (AttributeError) unless every part has one."""
-        functions = [part.raw for part in self.parts]  # type: ignore[attr-defined]
+        functions = [cast(ClientsOwn, part).raw for part in self.parts]
         return lambda metrics: self._multiplied([function(metrics) for function in functions])
 
     def weights(self, state: State, reports: Reports) -> tuple[Floats, State]:
