@@ -28,7 +28,7 @@ from fedreach.data.federated import Population  # noqa: E402
 from fedreach.errors import ConfigError, DataError, TrainingError  # noqa: E402
 from fedreach.federation.server import Safari  # noqa: E402
 from fedreach.federation.state import FederationState  # noqa: E402
-from fedreach.flower import ClientData, FedReachStrategy, FlowerExperiment, client_app, tell_labels  # noqa: E402
+from fedreach.flower import ClientData, FedReachStrategy, FlowerExperiment, client_app, share_labels  # noqa: E402
 from fedreach.flower.local import server_engine  # noqa: E402
 from fedreach.models import build  # noqa: E402
 from fedreach.simulation.simulation import Simulation  # noqa: E402
@@ -700,7 +700,7 @@ def test_a_client_that_withholds_its_labels_never_trains_where_they_are_needed(
 
 def withholding(setup: FlowerExperiment) -> ClientApp:
     federation = setup.simulation.federation
-    return client_app(federation, "linear", lambda context: setup.data, tell_label_statistics=False)
+    return client_app(federation, "linear", lambda context: setup.data, share_label_statistics=False)
 
 
 def test_a_kl_filter_does_without_a_client_that_withholds_its_labels(tmp_path: Path) -> None:
@@ -1014,7 +1014,7 @@ def app_of_its_own() -> ClientApp:
 )
 def test_labels_that_cannot_be_counted_are_told_to_the_server(labels: Any, message: str, tmp_path: Path) -> None:
     app = app_of_its_own()
-    tell_labels(app, labels, num_classes=2)
+    share_labels(app, labels, num_classes=2)
     federation = experiment(MINIMAX).simulation.federation
     with pytest.raises((ConfigError, TrainingError), match=rf"it failed: .*({message})"):
         strategy_with(tmp_path, federation=federation, patience=0.1, timeout=TIMEOUT).run(InProcess(app, range(5)))
@@ -1022,7 +1022,7 @@ def test_labels_that_cannot_be_counted_are_told_to_the_server(labels: Any, messa
 
 def test_an_app_that_trains_by_itself_is_refused_where_clients_keep_something(tmp_path: Path) -> None:
     app = app_of_its_own()
-    tell_labels(app, lambda context: Y, num_classes=2)
+    share_labels(app, lambda context: Y, num_classes=2)
     federation = experiment(SCAFFOLD).simulation.federation
     with pytest.raises(TrainingError, match=r"it trains by itself, and .* need fedreach.flower.client_app"):
         strategy_with(tmp_path, federation=federation, patience=0.1, timeout=TIMEOUT).run(InProcess(app, range(5)))
@@ -1035,7 +1035,7 @@ def test_an_app_that_told_nothing_is_refused_and_told_what_to_add(tmp_path: Path
 
 def test_a_model_of_another_shape_cannot_be_sent(tmp_path: Path) -> None:
     app = app_of_its_own()
-    tell_labels(app, lambda context: Y, num_classes=2)
+    share_labels(app, lambda context: Y, num_classes=2)
     strategy = strategy_with(tmp_path, timeout=TIMEOUT)
     other = ArrayRecord(build("linear", (3,), 2, seed=0).state_dict())
     with pytest.raises(ConfigError, match="model"):

@@ -115,7 +115,7 @@ def test_at_most_ten_lines_change_and_none_in_model_and_data() -> None:
     before, after = shown(), changed()
     assert before["task.py"] == after["task.py"]
     assert "FedReachStrategy(" in after["server_app.py"]
-    assert "tell_labels(" in after["client_app.py"]
+    assert "share_labels(" in after["client_app.py"]
 
 
 def test_the_app_runs_before_the_change(write: Write, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from fedreach.cli import options
 from fedreach.tables import rich_table
 
 if TYPE_CHECKING:
-    from fedreach.reproduce.decisions import Tell
+    from fedreach.reproduce.decisions import Progress
 
 SECONDS_BETWEEN_LINES = 10.0  # of progress
 
@@ -73,9 +73,9 @@ def reproduce(
         recipe = recipes.load(each, scale, device=device)
         item = f"{recipe.name.replace('/', '-')}-{scale}"
         folder = Path("runs") / item if out is None else out / item if len(found) > 1 else out
-        tell_rounds = _rounds_progress(each, quiet=silent)
+        rounds_progress = _rounds_progress(each, quiet=silent)
         with terminal.compare_progress(quiet=silent) as progress:
-            record = reproduce_one(recipe, folder, workers=workers, callbacks=progress, tell_rounds=tell_rounds)
+            record = reproduce_one(recipe, folder, workers=workers, callbacks=progress, progress=rounds_progress)
         if figure_formats is not None and (figure := sweep(record, DRAWN)) is not None:
             save_figure(figure, folder / "figure", figure_formats)
         if recipe.about.kind == "training":
@@ -119,13 +119,13 @@ def _listing() -> str:
     return "\n".join(f"{name:12}  {load(name, 'cpu').about.title}" for name in names())
 
 
-def _rounds_progress(name: str, *, quiet: bool) -> Tell:
+def _rounds_progress(name: str, *, quiet: bool) -> Progress:
     """Return what says, about every ten seconds, how many rounds are decided and how long the rest takes."""
     from fedreach.cli.terminal import clock
 
     began = said = time.monotonic()
 
-    def tell(done: int, rounds: int) -> None:
+    def say(done: int, rounds: int) -> None:
         nonlocal said
         now = time.monotonic()
         if not quiet and (now - said > SECONDS_BETWEEN_LINES or done == rounds):
@@ -133,4 +133,4 @@ def _rounds_progress(name: str, *, quiet: bool) -> Tell:
             left = (now - began) * (rounds - done) / done
             print(f"{name}: {done}/{rounds} rounds, {clock(left)} left", file=sys.stderr, flush=True)
 
-    return tell
+    return say

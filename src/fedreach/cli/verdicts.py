@@ -80,18 +80,18 @@ def list_text(laws: Sequence[Mapping[str, str]]) -> str:
 
 
 def line(verdict: Verdict) -> str:
-    """Return what became of a part in one line, and what broke below it; a cause is told once."""
+    """Return what became of a part in one line, and what broke below it; a cause is printed once."""
     head = f"{verdict.kind:<16} {verdict.name:<24} "
     if verdict.skipped:
         return f"{head}skipped: {verdict.skipped}"
     if verdict.keeps_all:
         return f"{head}{verdict.laws:>3} laws kept"
-    lines, told = [f"{head}{len(verdict.broken)} of {verdict.laws} laws broken"], set()
+    lines, printed = [f"{head}{len(verdict.broken)} of {verdict.laws} laws broken"], set()
     for breach in verdict.broken:
-        if breach.happened in told:
+        if breach.happened in printed:
             lines.append(f'  "{breach.law}" for the same reason')
             continue
-        told.add(breach.happened)
+        printed.add(breach.happened)
         lines += ["  " + text for text in str(breach).splitlines()]
     return "\n".join(lines)
 

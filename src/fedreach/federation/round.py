@@ -105,8 +105,8 @@ def conclude_round(
     cost = round_cost(federation, view, selection, d)
     loss = state.loss.copy()
     if view.probed.any():
-        heard = view.probed & ~np.isnan(view.loss)
-        loss[heard] = view.loss[heard]
+        answered = view.probed & ~np.isnan(view.loss)
+        loss[answered] = view.loss[answered]
     seen = visible_reports(federation, reports)
     observed = federation.selection.observe(state.selection, seen)
     if len(reports.ids) == 0:

@@ -1,7 +1,7 @@
 """FedReach's decisions in a real federation: on Flower's Message API, in its simulation and between machines.
 
-The server side is `FedReachStrategy`, the client side `client_app` or, for an app that trains by itself, `tell_labels`;
-`FlowerExperiment` makes both from one experiment file. Needs the extra ``fedreach[flower]``.
+The server side is `FedReachStrategy`, the client side `client_app` or, for an app that trains by itself,
+`share_labels`; `FlowerExperiment` makes both from one experiment file. Needs the extra ``fedreach[flower]``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fedreach.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedreach.flower.app import client_app as client_app
-    from fedreach.flower.app import tell_labels as tell_labels
+    from fedreach.flower.app import share_labels as share_labels
     from fedreach.flower.experiment import FlowerExperiment as FlowerExperiment
     from fedreach.flower.local import ClientData as ClientData
     from fedreach.flower.strategy import FedReachStrategy as FedReachStrategy
@@ -23,7 +23,7 @@ _WHERE = {
     "FedReachStrategy": "fedreach.flower.strategy",
     "FlowerExperiment": "fedreach.flower.experiment",
     "client_app": "fedreach.flower.app",
-    "tell_labels": "fedreach.flower.app",
+    "share_labels": "fedreach.flower.app",
 }
 
 

@@ -56,7 +56,7 @@ def client_app(
     data: Callable[[Context], ClientData | FederatedData],
     *,
     model_options: Mapping[str, Any] | None = None,
-    tell_label_statistics: bool = True,
+    share_label_statistics: bool = True,
     engine: str = "sequential",
     device: str = "cpu",
     kept_in_process: int = 8,
@@ -73,7 +73,7 @@ def client_app(
         data: Given the context, returns the client's own examples, or a whole federation of which it then sees only
             the part of its id.
         model_options: Further arguments of the model.
-        tell_label_statistics: Whether the server is told of labels where a part asks for them, in the form that
+        share_label_statistics: Whether the server is told of labels where a part asks for them, in the form that
             `federation.label_statistics` gives them. A client that does not is left out of such a federation.
         engine: See `fedreach.engines.choice.ENGINES`; ``"sequential"`` gives the bits of the simulator's.
         device: Where tensors live.
@@ -109,7 +109,7 @@ def client_app(
 
     @app.query("labels")
     def labels(message: Message, context: Context) -> Message:
-        if not tell_label_statistics:
+        if not share_label_statistics:
             raise TrainingError("this client does not tell anything of its labels")
         fact = str(message.content.config_records[OURS]["fact"])
         if fact not in federation.needs():
@@ -183,7 +183,7 @@ class _Loaded:
         return kept[key]
 
 
-def tell_labels(
+def share_labels(
     app: ClientApp,
     labels: Callable[[Context], Any],
     *,
@@ -210,7 +210,7 @@ def tell_labels(
         own = np.asarray(labels(context))
         if own.ndim != 1 or not np.isin(own, np.arange(num_classes)).all():
             raise DataError(
-                f"tell_labels: labels must be a list of whole numbers from 0 to {num_classes - 1}; got {own.dtype} "
+                f"share_labels: labels must be a list of whole numbers from 0 to {num_classes - 1}; got {own.dtype} "
                 f"{own.shape}, {own.min(initial=0)} to {own.max(initial=0)}. Give num_classes of the whole federation."
             )
         return np.bincount(own.astype(np.int64), minlength=num_classes)
@@ -225,7 +225,7 @@ def tell_labels(
         return _reply(message, metrics=numbers)
 
     @app.query("labels")
-    def tell(message: Message, context: Context) -> Message:
+    def answer(message: Message, context: Context) -> Message:
         return _label_reply(message, context, lambda: statistics.release(counts(context)[None], fresh())[0])
 
 

@@ -147,8 +147,8 @@ class ClientRegistry:
         if before is not None and before.num_examples != facts.num_examples:
             change = before.num_examples, facts.num_examples
             LOG.warning("Client %s had %s examples when the run began, and has %s now.", client, *change)
-        told = (before.label_counts, before.label_entropy) if before else (None, None)
-        self.known[client] = replace(facts, label_counts=told[0], label_entropy=told[1])
+        labels = (before.label_counts, before.label_entropy) if before else (None, None)
+        self.known[client] = replace(facts, label_counts=labels[0], label_entropy=labels[1])
         self.nodes[client] = node
 
     def _handshake(self, reply: Message) -> tuple[int, Facts]:
@@ -288,7 +288,7 @@ class ClientRegistry:
         bits = float(np.median([self.known[c].bits_per_example for c in participants if c in self.known]))
         if bits == 0:
             raise ConfigError(
-                "The radio needs to know how large an example is, and no client told. Call tell_labels with "
+                "The radio needs to know how large an example is, and no client told. Call share_labels with "
                 "bits_per_example."
             )
         return bits

@@ -34,17 +34,15 @@ class EvaluationTask:
     model: int
 
 
-def evaluation_tasks(
-    participants: Iterable[int], unseen: Iterable[int], clusters: Mapping[int, int], models: int
-) -> list[EvaluationTask]:
+def evaluation_tasks(clients: Iterable[int], clusters: Mapping[int, int], models: int) -> list[EvaluationTask]:
     """Return who evaluates what: participants the model of their cluster, those that never train all models.
 
     Example:
-        >>> evaluation_tasks([0], [5], {0: 1}, models=2)
+        >>> evaluation_tasks([0, 5], {0: 1}, models=2)
         [EvaluationTask(client=0, model=1), EvaluationTask(client=5, model=0), EvaluationTask(client=5, model=1)]
     """
-    own = [EvaluationTask(client, clusters[client]) for client in participants]
-    return own + [EvaluationTask(client, model) for client in unseen for model in range(models)]
+    every = range(models)
+    return [EvaluationTask(c, model) for c in clients for model in ([clusters[c]] if c in clusters else every)]
 
 
 def answered(

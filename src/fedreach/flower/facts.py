@@ -28,9 +28,9 @@ def load_facts(folder: RunFolder) -> tuple[list[int] | None, dict[int, Facts], s
     if stored is None:
         return None, {}, None
     known = {}
-    for client, told in stored["clients"].items():
-        counts = told.pop("label_counts")
-        known[int(client)] = Facts(**told, label_counts=None if counts is None else tuple(counts))
+    for client, facts in stored["clients"].items():
+        counts = facts.pop("label_counts")
+        known[int(client)] = Facts(**facts, label_counts=None if counts is None else tuple(counts))
     return stored["participants"], known, stored["run"]
 
 
@@ -44,8 +44,8 @@ def record_of(
     """
     count = max([*participants, *unseen, *known], default=-1) + 1
     facts = [known.get(client) for client in range(count)]
-    told = [None if own is None else own.label_counts for own in facts]
-    counts = [list(own or ()) if exact and None not in told else [] for own in told]
+    shared = [None if own is None else own.label_counts for own in facts]
+    counts = [list(own or ()) if exact and None not in shared else [] for own in shared]
     classes = len(counts[0]) if counts else 0
     record = FederationRecord(
         hash="",

@@ -110,11 +110,10 @@ class FedReachStrategy(Strategy):
         record: FederationRecord | None = None,
     ) -> None:
         limits = {"rounds": rounds, "min_clients": min_clients, "evaluate_every": evaluate_every, "timeout": timeout}
-        for option, value in limits.items():
-            if not 0 < value < math.inf:
-                raise ConfigError(f"FedReachStrategy.{option} must be positive and finite; got {value}.")
-        if not 0 <= patience < math.inf:
-            raise ConfigError(f"FedReachStrategy.patience must be finite and not negative; got {patience}.")
+        for option, value in {**limits, "patience": patience}.items():
+            rule = "positive and finite" if option in limits else "finite and not negative"
+            if not 0 <= value < math.inf or (value == 0 and option in limits):
+                raise ConfigError(f"FedReachStrategy.{option} must be {rule}; got {value}.")
         if population is not None and len(population.participants) < min_clients:
             raise ConfigError(
                 f"FedReachStrategy.min_clients must be at most the {len(population.participants)} participants of the "
@@ -149,8 +148,7 @@ class FedReachStrategy(Strategy):
         self.outgoing = Outgoing(federation, model, self.layout, rounds, timeout)
         self.incoming = Incoming(federation, self.layout)
         # What changes during a run.
-        self._open = ExitStack()  # holds the folder's lock
-        self._ours = False  # whether the folder is this run's, which is not finished yet
+        self._open, self._ours = ExitStack(), False  # the folder's lock; whether it is this run's, not finished yet
         self._snapshot: Snapshot | None = None
         self._counted: dict[int, int] = {}  # client -> last round in which its report counted
         self._round: OpenRound | None = None  # the one at work
@@ -158,8 +156,6 @@ class FedReachStrategy(Strategy):
         self._timing = Timing(round=0)
         self._tasks: dict[tuple[int, str], EvaluationTask] = {}  # by node and message group, of those who evaluate
         self._handed: ArrayRecord | None = None  # the model as it was handed out last
-
-    # -------------------------------------------------------------------------------------------------- the whole run
 
     def run(self, grid: Grid, train_config: ConfigRecord | None = None) -> Result:
         """Run all rounds that are left, with this strategy's timeout, and write down how the run ended."""
@@ -188,8 +184,7 @@ class FedReachStrategy(Strategy):
     @property
     def _participants(self) -> list[int]:
         assert self.registry.population is not None  # `_begin` comes first
-        ids: list[int] = self.registry.population.participants.tolist()
-        return ids
+        return [*map(int, self.registry.population.participants)]
 
     def _begin(self, grid: Grid, arrays: ArrayRecord | None = None) -> None:
         """Open the folder, meet the clients, and go on with the run or begin it, from `arrays` where they are given."""
@@ -238,18 +233,14 @@ class FedReachStrategy(Strategy):
     def _first(self, grid: Grid, params: Float32s) -> None:
         """Begin a run: its files, its state, and what the first model is worth."""
         run = RunRecord(**self.identity, environment=environment(), git=None)
-        self.recorder.describe(run, self.record or self._record())
-        n, path = len(self._participants), self.folder.path / MEMORY
-        memory = new_memory(self.federation, n, self.layout.num_trainable, path)
+        exact = isinstance(self.federation.label_statistics, Exact)
+        seen = record_of(self._participants, self.registry.unseen(), self.registry.known, exact=exact)
+        self.recorder.describe(run, self.record or seen)
+        n, p = len(self._participants), self.layout.num_trainable
+        memory = new_memory(self.federation, n, p, self.folder.path / MEMORY)
         state = initial_state(self.federation, params, self.registry.view(self._participants), memory)
         self._snapshot, row = self.recorder.begin(state)
         self._close(row, Timing(round=0), ask(grid, self._evaluation_messages(ConfigRecord()), self.timeout))
-
-    def _record(self) -> FederationRecord:
-        exact = isinstance(self.federation.label_statistics, Exact)
-        return record_of(self._participants, self.registry.unseen(), self.registry.known, exact=exact)
-
-    # ------------------------------------------------------------------------------------------------------- training
 
     @one_thread()  # as the simulator decides
     def configure_train(
@@ -269,8 +260,8 @@ class FedReachStrategy(Strategy):
         return self._round.begin(steps)
 
     def _view(self, state: FederationState) -> ClientView:
-        federation, participants = self.federation, self._participants
-        view = next_view(federation, self.registry.view(participants), state, self.participation)
+        federation = self.federation
+        view = next_view(federation, self.registry.view(self._participants), state, self.participation)
         if federation.radio is None:
             return view
         devices, bits = federation.radio.devices(len(view.ids), federation.seed), self.registry.bits_per_example()
@@ -315,8 +306,6 @@ class FedReachStrategy(Strategy):
                 "Use FedReachStrategy alone."
             )
 
-    # ----------------------------------------------------------------------------------------------------- evaluation
-
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
@@ -331,11 +320,10 @@ class FedReachStrategy(Strategy):
 
     def _evaluation_messages(self, config: ConfigRecord) -> list[Message]:
         state, participants = self._now.state, self._participants
-        there = self.registry.nodes_of([*participants, *self.registry.unseen()])
+        nodes = self.registry.nodes_of([*participants, *self.registry.unseen()])
         clusters, models = dict(zip(participants, state.clusters.tolist(), strict=True)), state.served(self.federation)
-        mine, others = [c for c in there if c in clusters], [c for c in there if c not in clusters]
-        tasks = evaluation_tasks(mine, others, clusters, len(models))
-        self._tasks = {(there[task.client], str(task.model)): task for task in tasks}
+        tasks = evaluation_tasks(nodes, clusters, len(models))
+        self._tasks = {(nodes[task.client], str(task.model)): task for task in tasks}
         return self.outgoing.evaluate(self._tasks, list(models), state.round, config)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:

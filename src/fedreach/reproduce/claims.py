@@ -84,11 +84,11 @@ class _Case(NamedTuple):
     def rivals(self) -> list[str]:
         return self.claim.methods[1:] or [method for method in self.rows if method != self.first]
 
-    def tell(self, value: float) -> str:
+    def written(self, value: float) -> str:
         return written(self.claim.quantity, value)
 
     def ends(self) -> str:
-        return "; ".join(f"{m} {self.tell(self.rows[m][0])} to {self.tell(self.rows[m][-1])}" for m in self.named)
+        return "; ".join(f"{m} {self.written(self.rows[m][0])} to {self.written(self.rows[m][-1])}" for m in self.named)
 
 
 def judge(claim: Claim, measured: Measured, instead: str = "") -> ClaimVerdict:
@@ -123,8 +123,8 @@ def _least(case: _Case, sign: float = 1.0) -> tuple[bool, str]:
     worst = int(behind.argmax())
     rival = case.rivals[int(others[:, worst].argmin())]
     where = f" at {case.x[worst]:.4g}" if len(case.x) > 1 else ""
-    told = ", ".join(f"{m} {case.tell(case.rows[m][worst])}" for m in (case.first, rival))
-    return bool((behind <= SAME).all()), told + where
+    shown = ", ".join(f"{m} {case.written(case.rows[m][worst])}" for m in (case.first, rival))
+    return bool((behind <= SAME).all()), shown + where
 
 
 def _ordered(case: _Case) -> tuple[bool, str]:
@@ -132,15 +132,15 @@ def _ordered(case: _Case) -> tuple[bool, str]:
     steps = np.diff(table, axis=0)
     worst = int(np.argmin(steps.min(0)))
     where = f" at {case.x[worst]:.4g}" if len(case.x) > 1 else ""
-    told = ", ".join(f"{m} {case.tell(v)}" for m, v in zip(case.named, table[:, worst], strict=True))
-    return bool((steps >= 0).all()), told + where
+    shown = ", ".join(f"{m} {case.written(v)}" for m, v in zip(case.named, table[:, worst], strict=True))
+    return bool((steps >= 0).all()), shown + where
 
 
 def _near(case: _Case) -> tuple[bool, str]:
     a, b = (case.rows[m] for m in case.named[:2])
     worst = int(np.argmax(abs(a - b)))
-    told = f"{case.named[0]} {case.tell(a[worst])}, {case.named[1]} {case.tell(b[worst])}"
-    return bool((abs(a - b) <= case.claim.by).all()), told
+    shown = f"{case.named[0]} {case.written(a[worst])}, {case.named[1]} {case.written(b[worst])}"
+    return bool((abs(a - b) <= case.claim.by).all()), shown
 
 
 def _rises(case: _Case, sign: float = 1.0) -> tuple[bool, str]:
@@ -153,22 +153,22 @@ def _rises(case: _Case, sign: float = 1.0) -> tuple[bool, str]:
 
 def _levels_off(case: _Case) -> tuple[bool, str]:
     slopes = {m: abs(np.diff(case.rows[m]) / np.diff(case.x)) for m in case.named}
-    told = "; ".join(f"{m} {s[0]:.3g} a unit at first, {s[-1]:.3g} at last" for m, s in slopes.items())
-    return all(s[-1] < s[0] for s in slopes.values()), told
+    shown = "; ".join(f"{m} {s[0]:.3g} a unit at first, {s[-1]:.3g} at last" for m, s in slopes.items())
+    return all(s[-1] < s[0] for s in slopes.values()), shown
 
 
 def _lead_shrinks(case: _Case) -> tuple[bool, str]:
     leads = {m: case.rows[m] - case.rows[case.first] for m in case.rivals}
-    told = "; ".join(
-        f"{m} {case.tell(lead[0])} more at first, {case.tell(lead[-1])} at last" for m, lead in leads.items()
+    shown = "; ".join(
+        f"{m} {case.written(lead[0])} more at first, {case.written(lead[-1])} at last" for m, lead in leads.items()
     )
-    return all(lead[0] > lead[-1] for lead in leads.values()), told
+    return all(lead[0] > lead[-1] for lead in leads.values()), shown
 
 
 def _varies_least(case: _Case) -> tuple[bool, str]:
     ratio = {m: case.rows[m].max() / case.rows[m].min() for m in [case.first, *case.rivals]}
-    told = ", ".join(f"{m} {r:.3g} times" for m, r in ratio.items())
-    return all(ratio[case.first] <= ratio[m] for m in case.rivals), told
+    shown = ", ".join(f"{m} {r:.3g} times" for m, r in ratio.items())
+    return all(ratio[case.first] <= ratio[m] for m in case.rivals), shown
 
 
 TESTS: Mapping[str, Callable[[_Case], tuple[bool, str]]] = {

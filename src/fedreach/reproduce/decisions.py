@@ -29,12 +29,12 @@ ROWS = "decisions.jsonl"
 QUANTITIES = ("seconds", "joules", "cost")
 Key = tuple[float | None, str, int]
 """Value of the sweep, method, seed."""
-Tell = Callable[[int, int], None]
-"""Is told how many rounds are decided, and of how many, all values, methods and seeds together."""
+Progress = Callable[[int, int], None]
+"""Is called with how many rounds are decided, and of how many, all values, methods and seeds together."""
 
 
 @one_thread()
-def decide(recipe: Recipe, folder: RunFolder, tell: Tell = lambda done, rounds: None) -> Measured:
+def decide(recipe: Recipe, folder: RunFolder, progress: Progress = lambda done, rounds: None) -> Measured:
     """Decide the rounds of a recipe that are not in the folder yet, and return what all of them cost.
 
     Rows are appended to ``decisions.jsonl`` as they are decided. No decision depends on another one, so that the same
@@ -65,7 +65,7 @@ def decide(recipe: Recipe, folder: RunFolder, tell: Tell = lambda done, rounds: 
                             folder.append_json(ROWS, {"value": value, "method": method, "seed": seed, **row})
                             known[row["round"]] = _numbers(row)
                     done += len(rounds)
-                    tell(done, wanted * len(rounds))
+                    progress(done, wanted * len(rounds))
     return _measured(recipe, first, costs)
 
 

@@ -23,7 +23,7 @@ def reproduce(
     *,
     workers: int | None = None,
     callbacks: Sequence[ComparisonCallback] = (),
-    tell_rounds: decisions.Tell = lambda done, rounds: None,
+    progress: decisions.Progress = lambda done, rounds: None,
 ) -> dict[str, Any]:
     """Run what a recipe needs and is not in its folder yet; write and return its record, see `record.record`.
 
@@ -33,14 +33,14 @@ def reproduce(
             the run folders of its comparison.
         workers: As in `fedreach.experiments.compare.compare`.
         callbacks: Are told as a comparison goes on.
-        tell_rounds: Called as decisions go on.
+        progress: Called as decisions go on.
 
     Raises:
         RunFolderError: If all runs failed, or the folder holds something else.
     """
     if recipe.about.kind == "decisions":
         experiment = recipe.at(recipe.values[0] if recipe.values else None)
-        measured = decisions.decide(recipe, RunFolder(out), tell_rounds)
+        measured = decisions.decide(recipe, RunFolder(out), progress)
         failed = {}
     else:
         experiment, names = recipe.compared()

@@ -88,11 +88,11 @@ class Simulation:
         counts = self.data.label_counts()[ids]
         statistics, rng = self.federation.label_statistics, generator(self.federation.seed, "label-statistics")
         # Under a secure sum the server sees none of this; each client's own entropy goes into its own weight only.
-        told = counts.astype(np.float64) if statistics.only_sum else statistics.release(counts, rng)
+        released = counts.astype(np.float64) if statistics.only_sum else statistics.release(counts, rng)
         return replace(
             view,
-            label_counts=told if "label_counts" in needs else None,
-            label_entropy=released_entropy(told) if "label_entropy" in needs else None,
+            label_counts=released if "label_counts" in needs else None,
+            label_entropy=released_entropy(released) if "label_entropy" in needs else None,
         )
 
     def start(self) -> FederationState:

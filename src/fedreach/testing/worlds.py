@@ -35,7 +35,7 @@ class World:
     away: Lists = field(default_factory=dict)  # round -> ids that cannot be reached
     lost: Lists = field(default_factory=dict)  # round -> ids whose replies, to a probe too, do not arrive
     noise: float = 0.1  # how much a client's updates differ between rounds
-    heard: bool = False  # whether losses are known before round 1
+    losses_known: bool = False  # whether losses are known before round 1
     who: Ints = field(default_factory=lambda: np.empty(0, np.int64))  # (n,) whose random numbers each client has
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ class World:
             "label_counts": self.label_counts,
             "label_entropy": released_entropy(self.label_counts),
         }
-        view = ClientView.of(self.ids, self.num_examples, loss=self.loss.copy() if self.heard else None)
+        view = ClientView.of(self.ids, self.num_examples, loss=self.loss.copy() if self.losses_known else None)
         return replace(view, **{name: facts[name].copy() for name in needs})
 
     def available(self, number: int) -> AnyArray:
@@ -198,11 +198,11 @@ def distinct_worlds() -> Iterator[World]:
     """Yield federations without ties, in which losses are known from the start."""
     for made in (world("7 clients, no two alike", 7, 3), world("10 clients, no two alike, ids 5 to 14", 10, 4)):
         ids = made.ids + (5 if len(made.ids) == 10 else 0)
-        yield replace(made, ids=ids, heard=True, rounds=3)
+        yield replace(made, ids=ids, losses_known=True, rounds=3)
 
 
 @dataclass(frozen=True, eq=False)
-class Heard:
+class ReportSeries:
     """Reports of a few rounds, each a function of what the part needs and measures."""
 
     words: str
@@ -212,18 +212,20 @@ class Heard:
         return self.words
 
 
-def heard() -> Iterator[Heard]:
+def report_series() -> Iterator[ReportSeries]:
     """Yield reports that weightings are tried on: everybody of each world replies, and then only some."""
     for made in worlds():
         some = made.ids[: max(1, len(made.ids) // 2)]
 
-        def told(ids: Ints, number: int, made: World = made) -> Callable[..., Reports]:
+        def reports_of(ids: Ints, number: int, made: World = made) -> Callable[..., Reports]:
             return lambda needs, measures: replace(made, lost={}).reports(ids, number, needs, measures)
 
-        yield Heard(f"reports of {made.words}", [told(made.ids, 1), told(some, 2), told(made.ids, 3)])
+        yield ReportSeries(
+            f"reports of {made.words}", [reports_of(made.ids, 1), reports_of(some, 2), reports_of(made.ids, 3)]
+        )
     huge = world("", 4, 1)
     huge = replace(huge, num_examples=np.array([1, 10, 10**6, 10**9]), loss=np.array([0.0, 1e-30, 1.0, 1e30]))
-    yield Heard(
+    yield ReportSeries(
         "reports of 4 clients with 1 to 10^9 examples and losses of 0 to 10^30",
         [lambda needs, measures: huge.reports(huge.ids, 1, needs, measures)],
     )

@@ -131,7 +131,7 @@ class RayWorker:
     def _listen(self, host: Any, on_message: Callable[[Message], None]) -> None:
         try:
             while True:
-                for message in self.ray.get(host.hear.remote()):
+                for message in self.ray.get(host.news.remote()):
                     self.ready |= "ready" in message
                     if "died" in message:
                         self.ray.kill(host)  # its place is free then
@@ -161,20 +161,20 @@ class _Host:
     """Runs on a node of the cluster: a worker process, and what it said since last asked."""
 
     def __init__(self, site: Site, threads: int) -> None:
-        self.heard: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self.messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
         reason = unfit(site)
         if reason is not None:
-            self.heard.put({"refused": reason})
+            self.messages.put({"refused": reason})
         else:
             folder = site.folder if site.folder.is_dir() else None
             self.process = Process(site.out / LOG, threads, site.environment, folder)
-            self.process.start(self.heard.put)
+            self.process.start(self.messages.put)
 
-    def hear(self) -> list[Message]:
+    def news(self) -> list[Message]:
         """Wait for news; return all there are."""
-        news = [self.heard.get()]
-        while not self.heard.empty():
-            news.append(self.heard.get())
+        news = [self.messages.get()]
+        while not self.messages.empty():
+            news.append(self.messages.get())
         return news
 
     def send(self, job: Message) -> None:

@@ -16,35 +16,35 @@ from fedreach.federation.values import NO_STATE, Reports, State
 from fedreach.federation.weighting import ByEntropy, ByExamples, Equal
 from fedreach.testing.law import Law, Subject, broken, law, must_be_close, shown
 from fedreach.testing.laws.any_part import Outcome, Playing, as_it_is, options_are_all_it_is
-from fedreach.testing.worlds import Heard, heard
+from fedreach.testing.worlds import ReportSeries, report_series
 
 
-def _play(part: Any, given: Heard, keep: Callable[[State], State] = as_it_is) -> list[Outcome]:
+def _play(part: Any, given: ReportSeries, keep: Callable[[State], State] = as_it_is) -> list[Outcome]:
     """Weigh the reports of each round."""
     state: State = NO_STATE
     outcomes = []
-    for number, hear in enumerate(given.rounds, start=1):
-        reports = _reports(part, hear)
+    for number, report in enumerate(given.rounds, start=1):
+        reports = _reports(part, report)
         weights, state = checked_weights(part, part.weights(state, reports), len(reports.ids))
         state = keep(state)
         outcomes.append(Outcome(f"in round {number} the weights were {shown(weights)}", weights.copy()))
     return outcomes
 
 
-PLAYING = Playing(heard, _play)
+PLAYING = Playing(report_series, _play)
 
 
-@law(heard)
-def simplex(subject: Subject, given: Heard) -> None:
+@law(report_series)
+def simplex(subject: Subject, given: ReportSeries) -> None:
     """The weights are not negative and sum to 1, one for each report."""
     PLAYING.straight(subject, given)
 
 
-@law(heard)
-def order_does_not_count(subject: Subject, given: Heard) -> None:
+@law(report_series)
+def order_does_not_count(subject: Subject, given: ReportSeries) -> None:
     """Reports in another order, by clients with other ids, get their weights in that order."""
-    for hear in given.rounds[:1]:
-        reports = _reports(subject.part, hear)
+    for report in given.rounds[:1]:
+        reports = _reports(subject.part, report)
         straight = _weights(subject.part, reports)
         r = len(reports.ids)
         for order in (np.arange(r)[::-1], np.roll(np.arange(r), 1)):
@@ -55,8 +55,8 @@ def order_does_not_count(subject: Subject, given: Heard) -> None:
                 )
 
 
-@law(heard)
-def raw_gives_the_weights(subject: Subject, given: Heard) -> None:
+@law(report_series)
+def raw_gives_the_weights(subject: Subject, given: ReportSeries) -> None:
     """Where there is a method `raw`, its numbers divided by their sum are the weights."""
     if not Traits.of(subject.part).own_weight:
         return
@@ -68,8 +68,8 @@ def raw_gives_the_weights(subject: Subject, given: Heard) -> None:
         broken(f"raw / its sum is {shown(raw / raw.sum())}, the weights are {shown(weights)}")
 
 
-@law(heard)
-def raw_is_each_clients_own(subject: Subject, given: Heard) -> None:
+@law(report_series)
+def raw_is_each_clients_own(subject: Subject, given: ReportSeries) -> None:
     """Each number of `raw` depends on that client's own metrics only, so that the client can compute it alone."""
     if not Traits.of(subject.part).own_weight:
         return
@@ -96,9 +96,9 @@ LAWS = (
 )
 
 
-def _reports(part: Any, hear: Callable[..., Reports]) -> Reports:
+def _reports(part: Any, report: Callable[..., Reports]) -> Reports:
     traits = Traits.of(part)
-    return hear(traits.needs, traits.measures)
+    return report(traits.needs, traits.measures)
 
 
 def _weights(part: Any, reports: Reports) -> Floats:
