@@ -117,6 +117,15 @@ KINDS: Mapping[str, Kind] = {
         default="cross_entropy",
         laws=f"{LAWS}.loss",
     ),
+    "serving": Kind(
+        "fedreach.federation.serving:SERVINGS",
+        f"{PROTOCOLS}:Serving",
+        also={"with_prior": f"{PROTOCOLS}:KnowsPrior"},
+        known_by=("contribute", "predict"),
+        path=METHOD,
+        default="none",
+        laws=f"{LAWS}.serving",
+    ),
     "label_statistics": Kind(
         "fedreach.federation.labels:LABEL_STATISTICS",
         f"{PROTOCOLS}:LabelStatistics",

@@ -22,8 +22,10 @@ from fedreach.federation.protocols import (
     SelectionPolicy,
     ServerStep,
     ServerTrains,
+    Serving,
     Weighting,
 )
+from fedreach.federation.serving import Plain
 from fedreach.federation.traits import Traits, lacking, name_of
 from fedreach.registry import KINDS
 from fedreach.wireless.allocation.rules import AllocationRule
@@ -43,6 +45,7 @@ class Federation:
     seed: int
     aggregation: Aggregator = field(default_factory=Mean)
     loss: Loss = field(default_factory=CrossEntropy)
+    serving: Serving = field(default_factory=Plain)
     label_statistics: LabelStatistics = field(default_factory=Exact)
     radio: Radio | None = None  # seconds and joules are accounted for where there is one
     allocation: AllocationRule | None = None  # None: the selection policy's own, or else the exact one for its choice

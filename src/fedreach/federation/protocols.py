@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 
 from fedreach.arrays import Float32s, Floats, Ints
-from fedreach.federation.values import ClientView, LocalOutputs, Probe, Reports, Selection, State
+from fedreach.federation.values import ClientView, LocalOutputs, Outputs, Probe, Reports, Selection, State
 
 
 @runtime_checkable
@@ -193,6 +193,57 @@ class ServerTrains(Protocol):
 
     def trains(self, rng: np.random.Generator) -> bool:
         """Return whether the server trains in this round; `rng` is a stream of its own for each round."""
+
+
+@runtime_checkable
+class Serving(Protocol):
+    """What a client that never takes part does with the model before it predicts.
+
+    After training, participants are asked in several exchanges what they see on their held-out examples. What they
+    answer is added up over them, so that a secure sum may stand in; `fold` sees nothing but sums. The fitted state is
+    handed out beside the model. A client then goes by its own inputs, which have no labels.
+
+    Class variable or property ``reads_inputs = True`` asks for features and inputs, and the model again, beside logits.
+    With a method `with_prior(state, prior)` it says what it were to predict if it knew the (c,) class shares of a
+    client: a reference that needs labels. With ``reads_true_prior = True`` it is that reference and nothing else.
+    """
+
+    def query(self, state: State) -> State | None:
+        """Return what participants are sent in the next exchange, by name; None once the rule is fitted.
+
+        Args:
+            state: The rule's, `NO_STATE` before the first exchange.
+        """
+
+    def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
+        """Return one participant's float64 numbers by name, the same names and shapes for all: only ever added up.
+
+        Args:
+            query: What it was sent.
+            outputs: Of the model on the participant's m held-out examples, m at least 1.
+            labels: (m,) of these.
+            counts: (c,) of the labels that it trained on, as `LabelStatistics` releases them.
+        """
+
+    def fold(self, state: State, sums: State) -> State:
+        """Return the rule's state after an exchange, given the sums over participants by name."""
+
+    def start(self, state: State) -> State:
+        """Return what a client keeps before it has seen an input, given the fitted state."""
+
+    def update(self, state: State, client: State, outputs: Outputs) -> State:
+        """Return what a client keeps after more of its inputs, one or many at a time."""
+
+    def predict(self, state: State, client: State, outputs: Outputs) -> Floats:
+        """Return (m, c) log-probabilities of the classes; with what `start` returned, those of the calibrated model."""
+
+
+@runtime_checkable
+class KnowsPrior(Protocol):
+    """A serving rule that says what it would do if a client knew its class shares."""
+
+    def with_prior(self, state: State, prior: Floats) -> State:
+        """Return what a client keeps that has these (c,) class shares, positive and summing to 1."""
 
 
 @runtime_checkable

@@ -68,6 +68,8 @@ class Traits:
     affine: bool = False  # `correct` returns g + pull (w - w0) + shift
     linear: bool = False  # `combine` returns the weighted sum
     cross_entropy: bool = False  # the loss is that of the outputs as they are
+    reads_inputs: bool = False  # a serving rule looks at features and inputs, beside logits
+    reads_true_prior: bool = False  # a serving rule needs labels of those that it serves: a reference
     minimum: float | None = None  # of a measurement: no honest client is below it
 
     # Methods that the part has, see `METHODS`.
@@ -77,6 +79,7 @@ class Traits:
     loses_replies: bool = False
     keeps_memory: bool = False
     trains_server: bool = False
+    knows_prior: bool = False
 
     @classmethod
     def of(cls, part: object) -> Traits:
@@ -119,6 +122,7 @@ METHODS: Mapping[str, str] = {
     "loses_replies": "replies",
     "keeps_memory": "prepare",
     "trains_server": "trains",
+    "knows_prior": "with_prior",
 }
 """Trait -> the optional method that a part with it has."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -134,6 +134,16 @@ class LocalOutputs:
     logits: Float32s  # (m, c)
     labels: Ints  # (m,) as the client sees them
     before: Float32s | None = None  # (m, c) of the broadcast model, where a measurement asks for it
+
+
+@dataclass(frozen=True, eq=False)
+class Outputs:
+    """What a model says of m inputs in evaluation mode: all that is seen of a client that is served, no label."""
+
+    logits: Floats  # (m, c)
+    features: Floats | None = None  # (m, h) of the layer before the last; these and what follows where asked for
+    inputs: Float32s | None = None  # (m, ...) as the model gets them
+    again: Callable[[Float32s], Outputs] | None = None  # the same model on changed inputs, (m, ...)
 
 
 @dataclass(frozen=True)

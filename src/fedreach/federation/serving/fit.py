@@ -1,0 +1,87 @@
+"""Fitting a serving rule: participants are asked until it is fitted, and only sums of what they answer are looked at.
+
+```
+query -> contribute (each participant) -> sum -> fold -> query ... -> None: fitted
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fedreach.arrays import Floats, Ints
+from fedreach.errors import PartError
+from fedreach.federation.protocols import Serving
+from fedreach.federation.traits import name_of
+from fedreach.federation.values import NO_STATE, Outputs, State
+
+MAX_EXCHANGES = 200
+"""A rule that is not fitted after so many never will be."""
+BYTES_PER_NUMBER = 8  # sums are of float64: an optimum is found by small differences
+
+
+class HeldOut(NamedTuple):
+    """What one participant fits a serving rule by."""
+
+    outputs: Outputs  # on its m held-out examples
+    labels: Ints  # (m,)
+    counts: Floats  # (c,) of its training labels, as they are released
+
+
+class Fitted(NamedTuple):
+    """A fitted rule, and what that took."""
+
+    state: State
+    exchanges: int
+    bytes_up: int  # of one participant, all exchanges together
+    bytes_down: int  # likewise, without the state, which each client that is served is sent
+
+
+def fit(
+    rule: Serving,
+    participants: Iterable[HeldOut],
+    summed: Callable[[Sequence[Floats]], Floats] = lambda parts: sum(parts[1:], start=parts[0]),
+) -> Fitted:
+    """Fit a serving rule.
+
+    Args:
+        rule: The rule.
+        participants: In the order of their ids, in which sums are taken; at least one.
+        summed: How arrays of one shape are added up, such as by a secure sum.
+
+    Raises:
+        PartError: If what participants contribute is no sum of finite numbers, or the rule never is fitted.
+
+    Example:
+        >>> from fedreach.federation.serving.plain import Plain
+        >>> fit(Plain(), []).exchanges
+        0
+    """
+    asked = list(participants)
+    state, exchanges, up, down = NO_STATE, 0, 0, 0
+    while (query := rule.query(state)) is not None:
+        if exchanges == MAX_EXCHANGES:
+            raise PartError(f"{name_of(rule)} is not fitted after {MAX_EXCHANGES} exchanges with the participants.")
+        answers = [checked(rule, rule.contribute(query, *one)) for one in asked]
+        names = list(answers[0])
+        if any(list(answer) != names for answer in answers):
+            raise PartError(f"{name_of(rule)}.contribute must return the same names for every participant.")
+        state = rule.fold(state, {name: summed([answer[name] for answer in answers]) for name in names})
+        exchanges, up = exchanges + 1, up + _bytes(answers[0])
+        down += _bytes(query)
+    return Fitted(state, exchanges, up, down)
+
+
+def checked(rule: Serving, answer: State) -> State:
+    """Return what a participant contributes, or refuse what cannot be added up."""
+    for name, values in answer.items():
+        if not isinstance(values, np.ndarray) or values.dtype != np.float64 or not np.isfinite(values).all():
+            raise PartError(f"{name_of(rule)}.contribute must return finite float64 arrays; {name!r} is none.")
+    return answer
+
+
+def _bytes(arrays: State) -> int:
+    return sum(BYTES_PER_NUMBER * values.size for values in arrays.values())
