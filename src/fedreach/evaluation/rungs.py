@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -90,7 +91,7 @@ class ServedScores:
     rungs: Rungs
     noted: Mapping[str, int]  # what of `NOTED` -> how many clients
 
-    def columns(self, name: str, rng: np.random.Generator) -> dict[str, float]:
+    def columns(self, name: str, rng: Callable[[], np.random.Generator]) -> dict[str, float]:
         """Return the columns of a population: means over clients, and of all of these the worst tenth."""
         found: dict[str, float] = {}
         for rung, scores in self.rungs.items():
@@ -99,7 +100,7 @@ class ServedScores:
             found |= {f"{column}_accuracy": accuracy.mean(), f"{column}_loss": loss.mean()}
             found |= {f"{column}_calibration_error": error.mean()}
             if len(scores) > 1:
-                low, high = interval(bootstrap_means(accuracy, rng))
+                low, high = interval(bootstrap_means(accuracy, rng()))  # the same clients are drawn for all rungs
                 found |= {f"{column}_accuracy_low": low, f"{column}_accuracy_high": high}
                 found |= {f"{column}_accuracy_worst_decile": worst_decile(accuracy)}
             missing = len(self.rungs["plain"]) - len(scores)
@@ -159,7 +160,8 @@ def serve(rule: Serving, state: State, clients: Iterable[Client], inputs: Sequen
             for client, own in zip(enough, kept, strict=True):
                 others = client.outputs.rows(slice(n, None))
                 take(f"plain_{n}", client, log_softmax(others.logits), n)
-                take(f"served_{n}", client, rule.predict(state, own, others), n)
+                if not traits.reads_true_prior:  # which does not go by inputs
+                    take(f"served_{n}", client, rule.predict(state, own, others), n)
     return ServedScores(rungs, noted)
 
 
@@ -201,7 +203,7 @@ class ServingEvaluator:
             clusters: (n,) which of them each participant has.
             round_: After which these are the models.
         """
-        population, rng = self.data.population, generator(self.seed, "serving-bootstrap", round_)
+        population, rng = self.data.population, partial(generator, self.seed, "serving-bootstrap", round_)
         held_out = Group.of(population.participants, self.data.held_out, max_samples=self.max_samples)
         unseen = Group.of(population.unseen, self.data.train, self.data.held_out, max_samples=self.max_samples)
         own = clusters[np.searchsorted(population.participants, held_out.ids)]

@@ -290,6 +290,7 @@ class ServingRecord(Record):
     FILE = "serving.json"
 
     rule: str
+    needs_labels: bool = False  # of those that are served: a reference that nobody could deploy
     rounds: Mapping[str, int]  # "last" and "best" -> the model's round
     columns: Mapping[str, Mapping[str, float]]  # "last" and "best" -> column -> number
     exchanges: int = 0  # of the server with the participants, to fit the rule

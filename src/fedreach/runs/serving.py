@@ -15,6 +15,7 @@ import torch
 
 from fedreach.arrays import AnyArray, Float32s, Ints
 from fedreach.evaluation.rungs import ServingEvaluator
+from fedreach.federation.traits import Traits
 from fedreach.models.flat import Layout
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.checkpoint import CHECKPOINT
@@ -68,9 +69,9 @@ def serve_models(folder: RunFolder, layout: Layout, evaluator: ServingEvaluator)
         costs = {"bytes_state": max(state)} | {
             key: max(getattr(one, key) for one in fitted) for key in ("exchanges", "bytes_up", "bytes_down")
         }
-    rule = repr(evaluator.rule)
+    rule, needs_labels = repr(evaluator.rule), Traits.of(evaluator.rule).reads_true_prior
     folder.write_tensors(SERVING, tensors, {"rule": rule})
-    folder.write(ServingRecord(rule=rule, rounds=rounds, columns=columns, **costs))
+    folder.write(ServingRecord(rule=rule, needs_labels=needs_labels, rounds=rounds, columns=columns, **costs))
 
 
 def _models(folder: RunFolder, name: str, layout: Layout) -> tuple[int, Float32s, Ints] | None:
