@@ -1,7 +1,7 @@
 """The guard against features that drift, on Gaussian classes whose exact likelihoods are known.
 
-Inputs are 8 by 8 "images" of C classes: a background, a pattern for each class, and white noise. The model is linear, features h = x W, and
-its logits are the exact log likelihoods of h, so that EM finds the true class shares.
+Inputs are 8 by 8 "images" of C classes: a background, a pattern for each class, and white noise. The model is linear,
+features h = x W, and its logits are the exact log likelihoods of h, so that EM finds the true class shares.
 """
 
 import dataclasses
@@ -290,6 +290,18 @@ def test_mirrored_images_have_the_same_intensity_and_are_left_alone(n):
     assert expected > 4
 
 
+def test_a_repair_that_leaves_residuals_large_may_be_refused():
+    """Each image has a brightness of its own: a repair moves the mean and pales the rest."""
+    rng = np.random.default_rng(0)
+    own = 2 + 2 * rng.standard_normal((20, 1, 1))
+    for change, found, strict in (
+        (own, "repaired, abstained", "abstained"),
+        (2.0, "repaired, adapted", "repaired, adapted"),
+    ):
+        inputs = draw(20, SHIFTED, rng)[0] + change
+        assert (decide(inputs).words, decide(inputs, Guard(repaired_size=0.15)).words) == (found, strict)
+
+
 def test_without_thresholds_and_repair_and_with_k_0_clients_always_adapt():
     rule = Guard(k=0, threshold=-math.inf, min_weight=0, repair=False)
     rng = np.random.default_rng(19)
@@ -330,7 +342,7 @@ def test_with_little_weight_a_client_adapts_only_where_there_is_hardly_any_drift
 def test_a_single_input_is_left_alone_and_none_are_too():
     for n in (0, 1):
         inputs = draw(n, BASE, np.random.default_rng(23))[0]
-        decision = Guard().decide(STATE, model(inputs), BASE, lambda outputs: (BASE, 0.0))
+        decision = decide(inputs)
         assert decision.words == "abstained"
         assert math.isnan(decision.drift)
 
@@ -366,7 +378,9 @@ def test_the_estimate_is_asked_for_at_most_four_times():
     assert len(asked) == 4 == guard.PASSES + 1
 
 
-@pytest.mark.parametrize("wrong", [{"k": -1}, {"min_weight": 1.5}, {"c": math.inf}, {"t0": -1}, {"allowance": -1}])
+@pytest.mark.parametrize(
+    "wrong", [{"k": -1}, {"min_weight": 1.5}, {"c": math.inf}, {"t0": -1}, {"allowance": -1}, {"repaired_size": -1}]
+)
 def test_options_out_of_range_are_refused(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         Guard(**wrong)

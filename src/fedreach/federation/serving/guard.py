@@ -70,6 +70,8 @@ class Guard:
         allowance: Standard deviations of D that are added to the threshold. With 1 few inputs abstain less.
         min_weight: Weight w of its own prior below which a client does not adapt for the signal's sake.
         repair: Whether inputs are repaired.
+        repaired_size: ln^2 E' - .5 / n above which a repair is not accepted, where E' > 1: what was added was not
+            intensity, and the repair has only paled it, such as strong noise.
 
     Raises:
         ConfigError: If an option is out of range.
@@ -88,10 +90,11 @@ class Guard:
     allowance: float = 0.0
     min_weight: float = 0.05
     repair: bool = True
+    repaired_size: float = math.inf
 
     def __post_init__(self) -> None:
         require(self, k="[0, inf]", c="[0, inf)", c_logits="[0, inf)", t0="[0, inf)", threshold="[-inf, inf]")
-        require(self, allowance="[0, inf)", min_weight="[0, 1]")
+        require(self, allowance="[0, inf)", min_weight="[0, 1]", repaired_size="[0, inf]")
 
     def decide(self, state: State, outputs: Outputs, base: Floats, prior_of: Estimate) -> Decision:
         """Return what a client should do, given its outputs alone.
@@ -102,7 +105,7 @@ class Guard:
             base: (C,) class shares among the participants.
             prior_of: The rule's estimate from outputs; asked at most four times.
         """
-        prior, weight = prior_of(outputs)
+        prior, weight = prior_of(outputs) if len(outputs.logits) else (base, 0.0)
         plain = Decision(True, False, outputs, Intensity(), prior, weight)
         if outputs.features is None or "guard_means" not in state:
             return plain
@@ -111,42 +114,48 @@ class Guard:
         frame = Frame.of(state)
         chosen = replace(plain, drift=drift(frame.residuals(seen(outputs))))
         if self.repair and can_repair(outputs, state):
-            chosen = _repaired(state, frame, chosen, prior_of)
+            chosen = self._repaired(state, frame, chosen, prior_of)
         signal, total = frame.signal(chosen.prior, base), self._total(state, frame, chosen)
         deviation = drift_deviation(frame.dimensions, len(outputs.logits))
         outweighs = signal >= self.k * total and chosen.weight >= self.min_weight
         adapt = outweighs or total <= self.threshold + self.allowance * deviation
         return replace(chosen, adapt=adapt, signal=signal, total_drift=total)
 
+    def _repaired(self, state: State, frame: Frame, before: Decision, prior_of: Estimate) -> Decision:
+        """Return the decision with repaired inputs where that takes away most of the drift, or the one before."""
+        inputs, again = before.outputs.inputs, before.outputs.again
+        assert inputs is not None  # can_repair says so, and the next
+        assert again is not None
+        prior, n = before.prior, len(inputs)
+        for number in range(1, PASSES + 1):
+            # From the inputs as they came: a repair of repaired inputs is the repair of these.
+            found = intensity(state, inputs, prior)
+            outputs = again(found.of(inputs))
+            if number < PASSES:
+                prior, _ = prior_of(outputs)
+        after = drift(frame.residuals(seen(outputs)))
+        gone = before.drift - after > max(2.0, before.drift / 2.0)
+        if not (gone and after <= 8.0 + 2.0 * drift_deviation(frame.dimensions, n)):
+            return before
+        if max(_log_size(state, frame, outputs, prior), 0.0) ** 2 > self.repaired_size + 0.5 / n:
+            return before
+        prior, weight = prior_of(outputs)
+        return Decision(True, True, outputs, found, prior, weight, drift=after)
+
     def _total(self, state: State, frame: Frame, chosen: Decision) -> float:
         """Return d."""
         n, total = len(chosen.outputs.logits), max(chosen.drift, 0.0)
-        usual = float(state["guard_residual"] @ chosen.prior)
-        if frame.dimensions > 0 and usual > 0.0:
-            size = float((frame.residuals(seen(chosen.outputs)) ** 2).sum(axis=1).mean())
-            log_size = math.log(max(size / usual, np.finfo(float).tiny))
-            total += self.c * max(log_size**2 - 0.5 / n, 0.0)
+        total += self.c * max(_log_size(state, frame, chosen.outputs, chosen.prior) ** 2 - 0.5 / n, 0.0)
         if not chosen.repaired:
             shift = logit_shift(state, chosen.outputs.logits, chosen.prior)
             total += self.c_logits * max(shift - self.t0, 0.0) / n
         return total
 
 
-def _repaired(state: State, frame: Frame, before: Decision, prior_of: Estimate) -> Decision:
-    """Return the decision with repaired inputs where that takes away most of the drift, or the one before."""
-    inputs, again = before.outputs.inputs, before.outputs.again
-    assert inputs is not None  # can_repair says so, and the next
-    assert again is not None
-    prior, n = before.prior, len(inputs)
-    for number in range(1, PASSES + 1):
-        # From the inputs as they came: a repair of repaired inputs is the repair of these.
-        found = intensity(state, inputs, prior)
-        outputs = again(found.of(inputs))
-        if number < PASSES:
-            prior, _ = prior_of(outputs)
-    after = drift(frame.residuals(seen(outputs)))
-    gone = before.drift - after > max(2.0, before.drift / 2.0)
-    if not (gone and after <= 8.0 + 2.0 * drift_deviation(frame.dimensions, n)):
-        return before
-    prior, weight = prior_of(outputs)
-    return Decision(True, True, outputs, found, prior, weight, drift=after)
+def _log_size(state: State, frame: Frame, outputs: Outputs, prior: Floats) -> float:
+    """Return ln E, the residuals' size against that of participants with this (C,) prior; 0 where neither has any."""
+    usual = float(state["guard_residual"] @ prior)
+    if frame.dimensions == 0 or usual <= 0.0:
+        return 0.0
+    size = float((frame.residuals(seen(outputs)) ** 2).sum(axis=1).mean())
+    return math.log(max(size / usual, float(np.finfo(float).tiny)))
