@@ -149,7 +149,7 @@ def serve(rule: Serving, state: State, clients: Iterable[Client], inputs: Sequen
             take("served", client, rule.predict(state, own, client.outputs))
             for what in NOTED:
                 if what in own:
-                    noted[what] = noted.get(what, 0) + int(own[what])
+                    noted[what] = noted.get(what, 0) + int(np.asarray(own[what]).item())
             if traits.serves_online and isinstance(rule, ServesOnline):
                 take("online", client, rule.predict_online(state, start, client.outputs)[0])
             if traits.knows_prior:
