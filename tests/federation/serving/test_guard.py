@@ -290,7 +290,7 @@ def test_mirrored_images_have_the_same_intensity_and_are_left_alone(n):
     assert expected > 4
 
 
-def test_a_repair_that_leaves_residuals_large_may_be_refused():
+def test_a_repair_that_leaves_much_drift_may_be_refused():
     """Each image has a brightness of its own: a repair moves the mean and pales the rest."""
     rng = np.random.default_rng(0)
     own = 2 + 2 * rng.standard_normal((20, 1, 1))
@@ -299,7 +299,7 @@ def test_a_repair_that_leaves_residuals_large_may_be_refused():
         (2.0, "repaired, adapted", "repaired, adapted"),
     ):
         inputs = draw(20, SHIFTED, rng)[0] + change
-        assert (decide(inputs).words, decide(inputs, Guard(repaired_size=0.15)).words) == (found, strict)
+        assert (decide(inputs).words, decide(inputs, Guard(most_left=4)).words) == (found, strict)
 
 
 def test_without_thresholds_and_repair_and_with_k_0_clients_always_adapt():
@@ -379,7 +379,7 @@ def test_the_estimate_is_asked_for_at_most_four_times():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"k": -1}, {"min_weight": 1.5}, {"c": math.inf}, {"t0": -1}, {"allowance": -1}, {"repaired_size": -1}]
+    "wrong", [{"k": -1}, {"min_weight": 1.5}, {"c": math.inf}, {"t0": -1}, {"allowance": -1}, {"most_left": -1}]
 )
 def test_options_out_of_range_are_refused(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
