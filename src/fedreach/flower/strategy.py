@@ -28,9 +28,11 @@ from fedreach.errors import ConfigError, RunFolderError, TrainingError
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import Exact
 from fedreach.federation.participation import Always, Participation
+from fedreach.federation.serving import Plain
 from fedreach.federation.state import FederationState, initial_state
 from fedreach.federation.steps import new_memory, next_view, play
 from fedreach.federation.time_energy import with_radio
+from fedreach.federation.traits import name_of
 from fedreach.federation.values import ClientView
 from fedreach.flower import messages
 from fedreach.flower.agreement import terms_of, words
@@ -118,6 +120,11 @@ class FedReachStrategy(Strategy):
             raise ConfigError(
                 f"FedReachStrategy.min_clients must be at most the {len(population.participants)} participants of the "
                 f"population; got {min_clients}."
+            )
+        if not isinstance(federation.serving, Plain):
+            raise ConfigError(
+                f"On Flower clients are served by the model as it is; got serving {name_of(federation.serving)}. Leave "
+                "it out; the simulator fits it."
             )
         if federation.label_statistics.only_sum:
             refuse_more_than_a_sum(federation)
