@@ -1,0 +1,138 @@
+"""Bias-corrected temperature scaling of a shared model, fitted to sums over participants' held-out examples.
+
+A participant sends what `likelihood` returns at the point that it was sent; the server adds these up and takes the
+next step of Newton's method with `advance`, until `is_settled`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedreach.arrays import Floats, Ints
+from fedreach.federation.serving.softmax import log_softmax
+from fedreach.federation.values import State
+
+BOUND = 1000.0
+"""Logits are clipped to this size, so that all sums are bounded; exp() of such a difference is 0 long before."""
+TOLERANCE = 1e-8
+MAX_STEPS = 30
+LARGEST_FACTOR = 10.0
+"""No step divides or multiplies a by more, so that it stays positive."""
+
+
+def centred(logits: Floats) -> Floats:
+    """Return (m, c) float64 logits less the mean of each row, clipped to -1000 ... 1000.
+
+    Example:
+        >>> centred(np.array([[3.0, 1.0], [1e9, 0.0]])).tolist()
+        [[1.0, -1.0], [1000.0, -1000.0]]
+    """
+    z: Floats = logits.astype(np.float64)
+    z -= z.mean(axis=1, keepdims=True)
+    return np.clip(z, -BOUND, BOUND, out=z)
+
+
+def likelihood(z: Floats, labels: Ints, point: Floats, *, bias: bool = True) -> State:
+    """Return a participant's part of the objective: sums over its m examples, of which m may be 0.
+
+    The loss is -sum_i log softmax(a z_i + b)_{y_i}, its derivatives are by (a, b), or by a alone without `bias`. With
+    p_i = softmax(a z_i + b) and mu_i = sum_c p_ic z_ic:
+
+        gradient: sum_ic (p_ic - y_ic) z_ic;  sum_i (p_i - y_i)
+        Hessian:  sum_ic p_ic (z_ic - mu_i)^2;  sum_i p_ic (z_ic - mu_i);  sum_i (diag p_i - p_i p_i')
+
+    Args:
+        z: (m, c), see `centred`.
+        labels: (m,)
+        point: (1 + c,) a and b.
+        bias: Whether b is fitted, too.
+
+    Returns:
+        `loss` (1,), `gradient` (d,) and the upper triangle of the Hessian by rows, `curvature` (d (d + 1) / 2,), where
+        d is 1 + c, or 1 without `bias`.
+
+    Example:
+        >>> sums = likelihood(np.array([[1.0, -1.0]]), np.array([0]), np.array([1.0, 0.0, 0.0]), bias=False)
+        >>> [sums[name].round(4).tolist() for name in ("loss", "gradient", "curvature")]
+        [[0.1269], [-0.2384], [0.42]]
+    """
+    log_p = log_softmax(point[0] * z + point[1:])
+    p, rows = np.exp(log_p), np.arange(len(z))
+    residual = p.copy()
+    residual[rows, labels] -= 1
+    spread = z - (p * z).sum(axis=1, keepdims=True)
+    loss = -log_p[rows, labels].sum(keepdims=True)
+    gradient = np.array([(residual * z).sum()])
+    hessian = np.array([[(p * spread**2).sum()]])
+    if bias:
+        gradient = np.append(gradient, residual.sum(axis=0))
+        cross = (p * spread).sum(axis=0)[:, None]
+        hessian = np.block([[hessian, cross.T], [cross, np.diag(p.sum(axis=0)) - p.T @ p]])
+    return {"loss": loss, "gradient": gradient, "curvature": hessian[np.triu_indices(len(gradient))]}
+
+
+def begin(classes: int) -> State:
+    """Return the search before its first point, a = 1 and b = 0, was evaluated."""
+    return {"candidate": np.append(1.0, np.zeros(classes)), "objective": np.array([np.inf]), "tried": np.array([0])}
+
+
+def is_settled(search: State) -> bool:
+    """Return whether `point` is the answer, so that nothing needs to be evaluated any more."""
+    return "candidate" not in search
+
+
+def advance(search: State, sums: State, *, pull: float = 1.0) -> State:
+    """Return the search after its candidate was evaluated: a damped step of Newton's method.
+
+    The objective is the sum of the participants' losses + ½|b|² + ½ pull (log a)². The step is halved while the
+    objective rises. It ends when the objective changes by less than 1e-8, or after 30 candidates.
+
+    Args:
+        search: `candidate` (1 + c,) that was evaluated and `tried` (1,), how many were; of the best one so far, `point`
+            (1 + c,), `objective` (1,), `direction` (d,) of Newton's step from there and `length` (1,), the share of it
+            that led to the candidate.
+        sums: Over participants, of what `likelihood` returned at the candidate.
+        pull: Weight of the last term, which is there only so that separable data has an optimum.
+    """
+    candidate, best = search["candidate"], search["objective"]
+    value, gradient, hessian = _penalised(candidate, sums, pull)
+    tried = search["tried"] + 1
+    if abs(best[0] - value) < TOLERANCE or tried[0] > MAX_STEPS:
+        return {"point": candidate if value < best[0] else search["point"]}
+    if value < best[0]:
+        direction = -np.linalg.solve(hessian, gradient)
+        point, length, best = candidate, np.array([_longest(candidate[0], direction[0])]), np.array([value])
+    else:
+        point, length, direction = search["point"], search["length"] / 2, search["direction"]
+    after = point.copy()
+    after[: len(direction)] += length * direction
+    return {
+        "candidate": after,
+        "point": point,
+        "objective": best,
+        "direction": direction,
+        "length": length,
+        "tried": tried,
+    }
+
+
+def _penalised(point: Floats, sums: State, pull: float) -> tuple[float, Floats, Floats]:
+    a, b = point[0], point[1:]
+    d = len(sums["gradient"])
+    upper = np.zeros((d, d))
+    upper[np.triu_indices(d)] = sums["curvature"]
+    hessian: Floats = upper + np.triu(upper, 1).T
+    hessian[np.diag_indices(d)] += 1
+    # The second derivative, (1 - log a) / a^2, is negative for large a; this one is positive and, for a <= 1, the same.
+    hessian[0, 0] += pull * max(1 - np.log(a), 1.0) / a**2 - 1
+    gradient = sums["gradient"] + np.append(pull * np.log(a) / a, b)[:d]
+    value = float(sums["loss"][0] + (b @ b + pull * np.log(a) ** 2) / 2)
+    return value, gradient, hessian
+
+
+def _longest(a: float, change: float) -> float:
+    """Return the share, 1 at most, of a step that keeps a within a factor of 10."""
+    if change == 0:
+        return 1.0
+    room = a * (LARGEST_FACTOR - 1) if change > 0 else a * (1 - 1 / LARGEST_FACTOR)
+    return float(min(1.0, room / abs(change)))

@@ -1,0 +1,203 @@
+"""Serve a client by its own class shares, estimated from its inputs without labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from fedreach.arrays import Floats, Ints
+from fedreach.errors import require
+from fedreach.federation.serving import calibration, evidence, priors
+from fedreach.federation.serving.softmax import log_softmax
+from fedreach.federation.values import NO_STATE, Outputs, State
+
+TINY = float(np.finfo(np.float64).tiny)
+"""The smallest class share that is told from 0, so that its logarithm is a number."""
+
+
+@dataclass(frozen=True)
+class LabelShift:
+    """Estimate a client's class prior from its own inputs, and predict with that in place of the participants' prior.
+
+    z are the model's logits. Participants fit a, b (calibration), base (their class shares) and A (how far the class
+    shares of clients lie apart). A client with inputs x_1 ... x_n then goes by u = a z + b - log base, the logarithms
+    of likelihood ratios:
+
+        pi = mode of the posterior of its class shares under a Dirichlet prior A base (`priors.map_em`)
+        W = evidence that its class shares are not base (`evidence.course`),  w = 1/(1 + odds/W)
+        log p(y|x) = u + log(w pi + (1 - w) base) + constant
+
+    The order of the inputs matters for W, and for nothing else. Without any input this is the calibrated model,
+    softmax(a z + b).
+
+    Args:
+        odds: Of no shift against a shift, before any input is seen, not negative; 0 always adapts.
+        pseudo_counts: A, at least 1e-6, or ``"fitted"``: by the largest likelihood of the participants' training
+            labels.
+        calibration: ``"bias"`` fits a and b, ``"temperature"`` a only, ``"none"`` neither.
+        online: Whether pi is the prequential prior (A base + r_1 + ... + r_n)/(A + n) of `evidence.course`: then a
+            client keeps O(c) numbers and not its u.
+
+    Raises:
+        ConfigError: If an option is outside its range.
+
+    Reference: Saerens, Latinne and Decaestecker, Neural Computation 14 (2002) for the prior; Alexandari, Kundaje and
+    Shrikumar, ICML 2020 for the calibration. The penalties, the fitted A and the weight w are ours.
+
+    Example:
+        >>> source = {"a": np.array([1.0]), "b": np.zeros(2), "base": np.full(2, 0.5), "pseudo_counts": np.array([1.0])}
+        >>> rule, inputs = LabelShift(), Outputs(np.array([[2.0, 0.0]] * 20))
+        >>> client = rule.update(source, rule.start(source), inputs)
+        >>> client["prior"].round(3), client["weight"].round(3)
+        (array([0.973, 0.027]), array([0.999]))
+        >>> np.exp(rule.predict(source, client, Outputs(np.zeros((1, 2))))).round(3)
+        array([[0.972, 0.028]])
+    """
+
+    odds: float = 9.0
+    pseudo_counts: Literal["fitted"] | float = "fitted"
+    calibration: Literal["bias", "temperature", "none"] = "bias"
+    online: bool = False
+
+    def __post_init__(self) -> None:
+        if self.pseudo_counts == "fitted":
+            require(self, odds="[0, inf)", calibration=("bias", "temperature", "none"))
+        else:
+            require(
+                self,
+                odds="[0, inf)",
+                calibration=("bias", "temperature", "none"),
+                pseudo_counts="[1e-6, inf): Or 'fitted'.",
+            )
+
+    def query(self, state: State) -> State | None:
+        """Return nothing but the question at first, then `shares` and `candidate`, where these are to be judged."""
+        if not state:
+            return NO_STATE
+        return {name: state[name] for name in ("shares", "candidate") if name in state} or None
+
+    def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
+        """Return label counts at first; the log likelihoods of each A; what Newton's method needs at the candidate."""
+        classes, trained = outputs.logits.shape[1], np.maximum(counts, 0).astype(np.float64)  # noise may make some < 0
+        answer: dict[str, Floats] = {}
+        if not query:
+            answer["held_out"] = np.bincount(labels, minlength=classes).astype(np.float64)
+            if self.pseudo_counts == "fitted":
+                answer["trained"] = trained
+        if "shares" in query:
+            answer["spread"] = priors.spread_likelihoods(trained, query["shares"])
+        if self.calibration != "none" and (not query or "candidate" in query):
+            point = (query or calibration.begin(classes))["candidate"]
+            z = calibration.centred(outputs.logits)
+            answer.update(calibration.likelihood(z, labels, point, bias=self.calibration == "bias"))
+        return answer
+
+    def fold(self, state: State, sums: State) -> State:
+        """Return `base`, `pseudo_counts`, `a` and `b` as far as they are known, and what the next query needs."""
+        new = dict(state)
+        if not state:
+            new |= {"base": priors.source_prior(sums["held_out"])}
+            new |= self._first_spread(sums) | dict(self._first_search(len(sums["held_out"])))
+        if "spread" in sums:
+            del new["shares"]
+            new["pseudo_counts"] = np.array([priors.fitted_spread(sums["spread"])])
+        if "candidate" in new:
+            search = calibration.advance(new, sums)
+            new = {name: new[name] for name in ("base", "shares", "pseudo_counts") if name in new} | dict(search)
+        if "point" in new and calibration.is_settled(new):
+            point = new.pop("point")
+            new |= {"a": point[:1], "b": point[1:]}
+        return new
+
+    def start(self, state: State) -> State:
+        return self._client(state, np.zeros(1), np.zeros(len(state["base"])), np.zeros((0, len(state["base"]))))
+
+    def update(self, state: State, client: State, outputs: Outputs) -> State:
+        """Return what a client keeps: `log_w`, `counts`, `n`, `prior` and its `weight`; `u` unless online."""
+        u, base, spread = scores(state, outputs), state["base"], float(state["pseudo_counts"][0])
+        log_w, counts = evidence.prequential(u, base, spread, float(client["log_w"][0]), client["counts"])
+        return self._client(state, np.array([log_w]), counts, u, client)
+
+    def update_many(self, state: State, clients: Sequence[State], outputs: Sequence[Outputs]) -> list[State]:
+        """Return what `update` returns for each client, many at a time."""
+        if not clients:
+            return []
+        base, spread = state["base"], float(state["pseudo_counts"][0])
+        us = [scores(state, one) for one in outputs]
+        before = np.concatenate([client["log_w"] for client in clients])
+        counted = np.stack([client["counts"] for client in clients])
+        log_w, counts = evidence.prequential_many(us, base, spread, before, counted)
+        if self.online:
+            found = evidence.prequential_prior(counts, base, spread)
+        else:
+            found = priors.map_em_many([_joined(c, u) for c, u in zip(clients, us, strict=True)], base, spread)
+        each = zip(log_w[:, None], counts, us, clients, found, strict=True)
+        return [self._client(state, log, count, u, client, prior) for log, count, u, client, prior in each]
+
+    def predict(self, state: State, client: State, outputs: Outputs) -> Floats:
+        return log_softmax(scores(state, outputs) + log_served(client["prior"], client["weight"], state["base"]))
+
+    def predict_online(self, state: State, client: State, outputs: Outputs) -> tuple[Floats, State]:
+        """Return (m, c) log-probabilities, each input predicted before it is learnt from, and the client after all.
+
+        Input j goes by the prequential prior pi^(j-1) and the weight from W_(j-1), whether `online` or not.
+        """
+        u, base, spread = scores(state, outputs), state["base"], float(state["pseudo_counts"][0])
+        known = evidence.course(u, base, spread, float(client["log_w"][0]), client["counts"])
+        before = evidence.prequential_prior(known.counts[:-1], base, spread)
+        weights = np.array([evidence.weight(log_w, self.odds) for log_w in known.log_w[:-1]])
+        predicted = log_softmax(u + log_served(before, weights[:, None], base))
+        return predicted, self._client(state, known.log_w[-1:], known.counts[-1], u, client)
+
+    def with_prior(self, state: State, prior: Floats) -> State:
+        return {**self.start(state), "prior": prior, "weight": np.ones(1)}
+
+    def _first_spread(self, sums: State) -> dict[str, Floats]:
+        if self.pseudo_counts == "fitted":
+            return {"shares": priors.training_shares(sums["trained"])}
+        return {"pseudo_counts": np.array([float(self.pseudo_counts)])}
+
+    def _first_search(self, classes: int) -> State:
+        search = calibration.begin(classes)
+        return {"point": search["candidate"]} if self.calibration == "none" else search
+
+    def _client(
+        self,
+        state: State,
+        log_w: Floats,
+        counts: Floats,
+        u: Floats,
+        before: State = NO_STATE,
+        prior: Floats | None = None,
+    ) -> State:
+        """Return what a client keeps, given its evidence and its new u; the prior is worked out unless it is given."""
+        n = before.get("n", np.zeros(1)) + len(u)
+        kept = {} if self.online else {"u": _joined(before, u)}
+        if prior is None:
+            base, spread = state["base"], float(state["pseudo_counts"][0])
+            online = self.online
+            prior = (
+                evidence.prequential_prior(counts, base, spread) if online else priors.map_em(kept["u"], base, spread)
+            )
+        weight = np.array([evidence.weight(float(log_w[0]), self.odds)])
+        return {"log_w": log_w, "counts": counts, "n": n, "prior": prior, "weight": weight, **kept}
+
+
+def scores(state: State, outputs: Outputs) -> Floats:
+    """Return (m, c) u = a z + b - log base, each row up to a constant the log likelihood of every class."""
+    z = calibration.centred(outputs.logits)
+    z *= state["a"]
+    z += state["b"] - np.log(state["base"])
+    return z
+
+
+def log_served(prior: Floats, weight: Floats, base: Floats) -> Floats:
+    """Return log(w pi + (1 - w) base)."""
+    return np.log(np.maximum(weight * prior + (1 - weight) * base, TINY))
+
+
+def _joined(client: State, u: Floats) -> Floats:
+    return np.concatenate([client["u"], u]) if len(client.get("u", ())) else u
