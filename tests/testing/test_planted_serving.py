@@ -60,7 +60,7 @@ class Own:
             one = type(outputs)(row[None])
             rows.append(self.predict(state, client, one)[0])
             client = self.update(state, client, one)
-        return np.array(rows)
+        return np.array(rows), client
 
     def with_prior(self, state, prior):
         return {"seen": prior}
@@ -111,7 +111,8 @@ class EvidenceThatLooksAhead(Own):
     """Each input is weighed by shares to which all of them contributed."""
 
     def predict_online(self, state, client, outputs):
-        return self.predict(state, self.update(state, client, outputs), outputs)
+        client = self.update(state, client, outputs)
+        return self.predict(state, client, outputs), client
 
 
 @caught_by("each input by itself")
@@ -295,10 +296,26 @@ class WritesToTheOutputs(Own):
         return super().predict(state, client, outputs)
 
 
-@caught_by("the order of inputs counts little")
+@caught_by("one or many at a time")
 class OnlyTheLastBatchCounts(Own):
     def update(self, state, client, outputs):
         return super().update(state, self.start(state), outputs)
+
+
+@caught_by("one or many at a time")
+class ManyWithoutTheirPast(Own):
+    def update_many(self, state, clients, outputs):
+        return [self.update(state, self.start(state), one) for one in outputs]
+
+
+@caught_by("the order of inputs counts little")
+class ForgetsQuickly(Own):
+    """What was seen counts half with every input that comes after it."""
+
+    def update(self, state, client, outputs):
+        for p in np.exp(log_softmax(outputs.logits + state["bias"])):
+            client = {"seen": client["seen"] / 2 + p}
+        return client
 
 
 @caught_by("known shares weigh")

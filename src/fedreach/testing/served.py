@@ -133,8 +133,8 @@ def world(
         trained = rng.multinomial(10 * m, share) if counts is None else counts(rng, k)
         participants.append(Holding(drawn(labels), labels, np.asarray(trained, np.float64)))
     mixed = drawn(rng.choice(c, 13, p=rng.dirichlet(np.ones(c))))
-    one_class, alone = drawn(np.full(8, c - 1)), drawn(np.zeros(1, np.int64))
-    return Served(words, model, participants, [[mixed[:1], mixed[1:2], mixed[2:]], [one_class], [alone]])
+    one_class, alone = drawn(np.full(30, c - 1)), drawn(np.zeros(1, np.int64))
+    return Served(words, model, participants, [[mixed[:1], mixed[1:2], mixed[2:]], [one_class[:5], one_class[5:]], [alone]])
 
 
 def served_worlds() -> Iterator[Served]:
@@ -173,5 +173,5 @@ def lopsided_worlds() -> Iterator[Served]:
             (150, 200, 150),
             scale=scale,
             shares=lambda rng, k, share=share: share,
-            counts=lambda rng, k, share=share: np.round(1000 * share[::-1]),
+            counts=lambda rng, k, share=share: rng.multinomial(1000, rng.dirichlet(10 * share[::-1])),
         )

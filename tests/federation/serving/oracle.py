@@ -50,7 +50,7 @@ def calibrate(logits, labels):
     best = min(found, key=lambda result: result.fun)
     exact = root(slope, best.x, tol=1e-13)
     assert np.abs(slope(exact.x)).max() <= 1e-10 * max(1.0, len(labels) * np.abs(logits).max())
-    assert value(exact.x) <= best.fun + 1e-9 * abs(best.fun)
+    assert value(exact.x) <= best.fun + 1e-9 * (1 + abs(best.fun))
     return math.exp(exact.x[0]), exact.x[1:]
 
 
