@@ -218,6 +218,14 @@ class FailsWithoutAnExampleOfAClass(Own):
         return {"held": held * held / held}
 
 
+@caught_by("sums of one shape")
+class ArraysThatAreStretched(Own):
+    """A number for each example, which numpy adds to a single one without a word."""
+
+    def contribute(self, query, outputs, labels, counts):
+        return {**super().contribute(query, outputs, labels, counts), "right": np.ones(1 + (len(labels) > 1))}
+
+
 @caught_by("log probabilities")
 class FitsAnotherTime(Own):
     """Its exchanges never end."""

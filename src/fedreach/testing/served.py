@@ -82,7 +82,9 @@ class Served:
         return replace(
             self,
             model=replace(self.model, changed=turned),
-            participants=[replace(one, labels=place[one.labels], counts=one.counts[order]) for one in self.participants],
+            participants=[
+                replace(one, labels=place[one.labels], counts=one.counts[order]) for one in self.participants
+            ],
         )
 
     @property
@@ -108,7 +110,9 @@ def world(
     shares: Callable[[np.random.Generator, int], AnyArray] | None = None,
     counts: Callable[[np.random.Generator, int], AnyArray] | None = None,
 ) -> Served:
-    """Return participants of which `held` says how many examples they hold out, and three clients.
+    """Return participants of which `held` says how many examples they hold out, and four clients.
+
+    The clients hold 13 inputs, 30 of the last class, a single one, and 12 of the first class before 12 of the last.
 
     Args:
         words: What it is.
@@ -120,7 +124,7 @@ def world(
         counts: Makes the training counts of a participant, likewise.
     """
     rng = generator(c, "testing serving", len(held))
-    model = Model(apart * rng.standard_normal((c, INPUTS)), scale, rng.standard_normal(c))
+    model = Model(apart * rng.standard_normal((c, INPUTS)), scale, scale * rng.standard_normal(c))
 
     def drawn(labels: Ints) -> Float32s:
         noise = rng.standard_normal((len(labels), INPUTS))
@@ -134,26 +138,31 @@ def world(
         participants.append(Holding(drawn(labels), labels, np.asarray(trained, np.float64)))
     mixed = drawn(rng.choice(c, 13, p=rng.dirichlet(np.ones(c))))
     one_class, alone = drawn(np.full(30, c - 1)), drawn(np.zeros(1, np.int64))
-    return Served(words, model, participants, [[mixed[:1], mixed[1:2], mixed[2:]], [one_class[:5], one_class[5:]], [alone]])
+    sorted_ = drawn(np.repeat([0, c - 1], 12))
+    clients = [[mixed[:1], mixed[1:2], mixed[2:]], [one_class[:5], one_class[5:]], [alone], [sorted_]]
+    return Served(words, model, participants, clients)
 
 
 def served_worlds() -> Iterator[Served]:
     """Yield federations of which most are inconvenient."""
-    yield world("4 participants, 3 classes", 3, (40, 25, 60, 12))
-    yield world("3 participants, one of them with a single example, 2 classes", 2, (30, 1, 20))
-    yield world("6 participants, 10 classes", 10, (50, 20, 30, 60, 40, 9))
+    yield from ordinary_worlds()
     yield world("4 participants, 3 classes, logits of some hundreds", 3, (40, 25, 60, 12), scale=60.0)
     yield world("3 participants, 3 classes that are far apart", 3, (30, 20, 25), apart=8.0)
     yield world("a single participant with a single example, 3 classes", 3, (1,))
     yield world(
-        "3 participants with a class each, 4 classes: the last is nobody's", 4, (20, 30, 10), shares=lambda _, k: np.eye(4)[k]
+        "3 participants with a class each, 4 classes: the last is nobody's",
+        4,
+        (20, 30, 10),
+        shares=lambda _, k: np.eye(4)[k],
     )
 
 
 def ordinary_worlds() -> Iterator[Served]:
-    """Yield federations in which nothing is at its limit."""
+    """Yield federations in which rounding does not decide what is predicted."""
     yield world("4 participants, 3 classes", 3, (40, 25, 60, 12))
+    yield world("3 participants, one of them with a single example, 2 classes", 2, (30, 1, 20))
     yield world("6 participants, 10 classes", 10, (50, 20, 30, 60, 40, 9))
+    yield world("4 participants, 3 classes, logits twice as large", 3, (40, 25, 60, 12), scale=4.0)
 
 
 def alike_worlds() -> Iterator[Served]:
@@ -168,10 +177,21 @@ def lopsided_worlds() -> Iterator[Served]:
     for c, scale in ((3, 3.0), (2, 0.3), (10, 1.5)):
         share = np.arange(c, 0, -1) / (c * (c + 1) / 2)
         yield world(
-            f"3 participants of the same class shares that trained on others, {c} classes, logits times {scale:g}",
+            f"3 participants that trained on other classes than they hold out, {c} classes, logits times {scale:g}",
             c,
             (150, 200, 150),
             scale=scale,
             shares=lambda rng, k, share=share: share,
             counts=lambda rng, k, share=share: rng.multinomial(1000, rng.dirichlet(10 * share[::-1])),
         )
+
+
+def calibrated(given: Served) -> Served:
+    """Return the federation with a model that is calibrated on what participants hold out."""
+    labels = np.concatenate([one.labels for one in given.participants])
+    held = np.bincount(labels, minlength=given.classes) + 0.5
+    return replace(
+        given,
+        words=f"{given.words}, then calibrated",
+        model=replace(given.model, scale=1.0, offset=np.log(held / held.sum())),
+    )

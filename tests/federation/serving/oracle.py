@@ -144,9 +144,7 @@ def served(logits, a, b, base, A, odds=ODDS):
 def served_online(logits, a, b, base, A, odds=ODDS):
     """Return the log-probabilities of each input before it is learnt from: from W_{j-1} and pi^(j-1)."""
     log_w, pi = evidence(logits, a, b, base, A)
-    rows = [
-        predicted([z], a, b, base, mixed(pi[j], log_w[j], base, odds))[0] for j, z in enumerate(logits)
-    ]
+    rows = [predicted([z], a, b, base, mixed(pi[j], log_w[j], base, odds))[0] for j, z in enumerate(logits)]
     return np.array(rows).reshape(-1, len(base))
 
 
