@@ -11,11 +11,13 @@ import numpy as np
 
 from fedreach.arrays import AnyArray, Float32s, Floats, Ints
 from fedreach.federation.serving.fit import Fitted, HeldOut, fit
+from fedreach.federation.serving.softmax import log_softmax
 from fedreach.federation.traits import Traits
 from fedreach.federation.values import Outputs, State
 from fedreach.streams import generator
 
 INPUTS = 6  # numbers of an input
+Shares = Callable[[np.random.Generator, int, int], AnyArray]
 
 
 def as_it_is(logits: Floats) -> Floats:
@@ -107,8 +109,8 @@ def world(
     *,
     scale: float = 2.0,
     apart: float = 0.6,
-    shares: Callable[[np.random.Generator, int], AnyArray] | None = None,
-    counts: Callable[[np.random.Generator, int], AnyArray] | None = None,
+    shares: Shares | None = None,
+    counts: Shares | None = None,
 ) -> Served:
     """Return participants of which `held` says how many examples they hold out, and four clients.
 
@@ -120,7 +122,7 @@ def world(
         held: Examples that each participant holds out.
         scale: Of the logits.
         apart: How far the classes' means lie from 0.
-        shares: Makes the class shares of a participant, given a generator and its number.
+        shares: Makes the class shares of a participant, given a generator, c and its number.
         counts: Makes the training counts of a participant, likewise.
     """
     rng = generator(c, "testing serving", len(held))
@@ -132,15 +134,21 @@ def world(
 
     participants = []
     for k, m in enumerate(held):
-        share = rng.dirichlet(np.full(c, 0.5)) if shares is None else shares(rng, k)
+        share = rng.dirichlet(np.full(c, 0.5)) if shares is None else shares(rng, c, k)
         labels = rng.choice(c, m, p=share)
-        trained = rng.multinomial(10 * m, share) if counts is None else counts(rng, k)
+        trained = rng.multinomial(10 * m, share) if counts is None else counts(rng, c, k)
         participants.append(Holding(drawn(labels), labels, np.asarray(trained, np.float64)))
     mixed = drawn(rng.choice(c, 13, p=rng.dirichlet(np.ones(c))))
     one_class, alone = drawn(np.full(30, c - 1)), drawn(np.zeros(1, np.int64))
     sorted_ = drawn(np.repeat([0, c - 1], 12))
     clients = [[mixed[:1], mixed[1:2], mixed[2:]], [one_class[:5], one_class[5:]], [alone], [sorted_]]
     return Served(words, model, participants, clients)
+
+
+def one_class_each(rng: np.random.Generator, c: int, k: int) -> AnyArray:
+    """Return the shares of a participant that has the class of its number only."""
+    shares: Floats = np.eye(c)[k]
+    return shares
 
 
 def served_worlds() -> Iterator[Served]:
@@ -153,7 +161,7 @@ def served_worlds() -> Iterator[Served]:
         "3 participants with a class each, 4 classes: the last is nobody's",
         4,
         (20, 30, 10),
-        shares=lambda _, k: np.eye(4)[k],
+        shares=one_class_each,
     )
 
 
@@ -167,31 +175,37 @@ def ordinary_worlds() -> Iterator[Served]:
 
 def alike_worlds() -> Iterator[Served]:
     """Yield federations whose participants all trained on the same counts, and hold out few and many examples."""
+
+    def counts(rng: np.random.Generator, c: int, k: int) -> AnyArray:
+        return np.arange(1, c + 1) * 5
+
     for c, held in ((3, (5, 80, 2, 40)), (10, (60, 8, 90))):
         words = f"{len(held)} participants that trained on the same counts, {c} classes"
-        yield world(words, c, held, counts=lambda rng, _, c=c: np.arange(1, c + 1) * 5)
+        yield world(words, c, held, counts=counts)
 
 
 def lopsided_worlds() -> Iterator[Served]:
     """Yield federations that hold out many examples, mostly of the first classes, and trained mostly on the last."""
+
+    def shares(rng: np.random.Generator, c: int, k: int) -> AnyArray:
+        falling: Floats = np.arange(c, 0, -1) / (c * (c + 1) / 2)
+        return falling
+
+    def counts(rng: np.random.Generator, c: int, k: int) -> AnyArray:
+        return rng.multinomial(1000, rng.dirichlet(10 * shares(rng, c, k)[::-1]))
+
     for c, scale in ((3, 3.0), (2, 0.3), (10, 1.5)):
-        share = np.arange(c, 0, -1) / (c * (c + 1) / 2)
-        yield world(
-            f"3 participants that trained on other classes than they hold out, {c} classes, logits times {scale:g}",
-            c,
-            (150, 200, 150),
-            scale=scale,
-            shares=lambda rng, k, share=share: share,
-            counts=lambda rng, k, share=share: rng.multinomial(1000, rng.dirichlet(10 * share[::-1])),
-        )
+        words = f"3 participants that trained on other classes than they hold out, {c} classes, logits times {scale:g}"
+        yield world(words, c, (150, 200, 150), scale=scale, shares=shares, counts=counts)
 
 
 def calibrated(given: Served) -> Served:
-    """Return the federation with a model that is calibrated on what participants hold out."""
+    """Return the federation with offsets at which the mean prediction is the class shares of what is held out."""
     labels = np.concatenate([one.labels for one in given.participants])
     held = np.bincount(labels, minlength=given.classes) + 0.5
-    return replace(
-        given,
-        words=f"{given.words}, then calibrated",
-        model=replace(given.model, scale=1.0, offset=np.log(held / held.sum())),
-    )
+    inputs = np.concatenate([one.inputs for one in given.participants])
+    model = replace(given.model, scale=1.0, offset=np.log(held / held.sum()))
+    for _ in range(100):
+        predicted = np.exp(log_softmax(model.of(inputs, all_there_is=False).logits)).sum(axis=0) + 0.5
+        model = replace(model, offset=model.offset + np.log(held / predicted))
+    return replace(given, words=f"{given.words}, then calibrated", model=model)

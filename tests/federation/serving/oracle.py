@@ -1,7 +1,7 @@
 """The rule `label_shift` a second time: plain, slow, and written from its description alone, not from the library.
 
-Inputs are taken one by one in Python loops, but for the fit, which would take a minute. Nothing here is handed from exchange to
-exchange; all participants' examples lie in one array.
+Inputs are taken one by one in Python loops, but for the fit, which would take a minute. Nothing here is handed from
+exchange to exchange; all participants' examples lie in one array.
 """
 
 from __future__ import annotations

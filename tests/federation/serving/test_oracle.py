@@ -102,7 +102,7 @@ def test_two_inputs_by_hand():
 
 
 def test_without_shift_the_evidence_seldom_gets_far():
-    """Ville: with exact likelihoods, P(sup W >= 20) <= .05. 200 clients, drawn from base; 2 standard errors are .031."""
+    """Ville: with exact likelihoods, P(sup W >= 20) <= .05. 200 clients drawn from base: 2 standard errors are .031."""
     rng = generator(0, "Ville")
     base, likelihood = np.array([0.5, 0.3, 0.2]), rng.dirichlet(np.ones(6), size=3)  # p(x|y) of six possible inputs
     far = 0
@@ -120,7 +120,7 @@ def test_the_model_is_trained_and_not_calibrated():
     """Otherwise the comparison would say little."""
     participants, _ = digits()
     right = np.concatenate([z.argmax(axis=1) == y for z, y, _ in participants])
-    a, b, base, A = expected()
+    a, b, _, A = expected()
     assert len(participants) > 10
     assert 0.5 < right.mean() < 1
     assert abs(np.log(a)) > 0.02

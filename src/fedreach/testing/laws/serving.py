@@ -5,7 +5,7 @@ What is compared is what clients predict; of a rule's state, nothing is known bu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -15,8 +15,9 @@ from fedreach.arrays import Floats, Ints
 from fedreach.federation.traits import Traits, name_of
 from fedreach.federation.values import Outputs, State
 from fedreach.streams import generator
-from fedreach.testing.law import Law, Subject, broken, law, shown
+from fedreach.testing.law import Subject, broken, law, shown
 from fedreach.testing.laws.any_part import Outcome, Playing, as_it_is, options_are_all_it_is
+from fedreach.testing.laws.serving_methods import METHOD_LAWS as METHOD_LAWS
 from fedreach.testing.served import (
     Holding,
     Served,
@@ -371,8 +372,6 @@ LAWS = (
     ),
     options_are_all_it_is,
 )
-
-METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {}
 
 
 def _state(subject: Subject, given: Served) -> State:
