@@ -34,7 +34,7 @@ class BBSE:
     Args:
         hard: Whether f is the argmax.
 
-    Reference: Lipton, Wang and Smola, ICML 2018 (arXiv 1802.03916), sec. 4. They train anew with weights w; as in
+    Reference: Lipton, Wang and Smola, ICML 2018 (arXiv 1802.03916). They train anew with weights w; as in
     Alexandari et al., ICML 2020, the predictions are adjusted instead.
 
     Example:
@@ -81,16 +81,17 @@ class RLLS:
         Delta = 3 strength (2 L/(3 m) + sqrt(2 L/m))
 
     Args:
-        strength: Of the pull, not negative; 0 is BBSE. The authors' code has 0.01, their theorem 1.
+        strength: Of the pull, not negative; 0 is BBSE.
         gamma: From 0, which never adapts, to 1.
         hard: Whether predictions are the argmax of the model.
 
     Raises:
         ConfigError: If an option is outside its range.
 
-    Reference: Azizzadenesheli, Liu, Yang and Anandkumar, ICLR 2019 (arXiv 1903.09734), eq. 5-7. Their code demands
-    theta >= -1 while it minimises, here w is clipped afterwards: then a line search for the one number lambda in theta
-    = (C'C + lambda)^-1 C'(mu - C 1) solves it.
+    Reference: Azizzadenesheli, Liu, Yang and Anandkumar, ICLR 2019 (arXiv 1903.09734); `strength` and the probability
+    0.05 are those of their code, github.com/Angela0428/labelshift. That demands theta >= -1 while it minimises, here w
+    is clipped afterwards: then a line search for the one number lambda in theta = (C'C + lambda)^-1 C'(mu - C 1)
+    solves it. While Delta is below all singular values of C, theta is the exact solution, that of `BBSE`.
 
     Example:
         >>> state = {"confusion": np.array([[0.4, 0.1], [0.1, 0.4]]), "base": np.full(2, 0.5), "n": np.array([100.0])}

@@ -97,20 +97,27 @@ class LabelShift:
 
     def fold(self, state: State, sums: State) -> State:
         """Return `base`, `pseudo_counts`, `a` and `b` as far as they are known, and what the next query needs."""
-        new = dict(state)
-        if not state:
-            new |= {"base": priors.source_prior(sums["held_out"])}
-            new |= self._first_spread(sums) | dict(self._first_search(len(sums["held_out"])))
+        new = dict(state) or self._begun(sums)
         if "spread" in sums:
             del new["shares"]
             new["pseudo_counts"] = np.array([priors.fitted_spread(sums["spread"])])
         if "candidate" in new:
             search = calibration.advance(new, sums)
-            new = {name: new[name] for name in ("base", "shares", "pseudo_counts") if name in new} | dict(search)
-        if "point" in new and calibration.is_settled(new):
-            point = new.pop("point")
-            new |= {"a": point[:1], "b": point[1:]}
+            found = {"a": search["point"][:1], "b": search["point"][1:]} if calibration.is_settled(search) else search
+            new = {name: new[name] for name in ("base", "shares", "pseudo_counts") if name in new} | dict(found)
         return new
+
+    def _begun(self, sums: State) -> dict[str, Floats]:
+        """Return what the sums of the first exchange say, before the candidate that came with it is looked at."""
+        classes = len(sums["held_out"])
+        new = {"base": priors.source_prior(sums["held_out"])}
+        if self.pseudo_counts == "fitted":
+            new["shares"] = priors.training_shares(sums["trained"])
+        else:
+            new["pseudo_counts"] = np.array([float(self.pseudo_counts)])
+        if self.calibration == "none":
+            return new | {"a": np.ones(1), "b": np.zeros(classes)}
+        return new | dict(calibration.begin(classes))
 
     def start(self, state: State) -> State:
         return self._client(state, np.zeros(1), np.zeros(len(state["base"])), np.zeros((0, len(state["base"]))))
@@ -155,15 +162,6 @@ class LabelShift:
     def with_prior(self, state: State, prior: Floats) -> State:
         return {**self.start(state), "prior": prior, "weight": np.ones(1)}
 
-    def _first_spread(self, sums: State) -> dict[str, Floats]:
-        if self.pseudo_counts == "fitted":
-            return {"shares": priors.training_shares(sums["trained"])}
-        return {"pseudo_counts": np.array([float(self.pseudo_counts)])}
-
-    def _first_search(self, classes: int) -> State:
-        search = calibration.begin(classes)
-        return {"point": search["candidate"]} if self.calibration == "none" else search
-
     def _client(
         self,
         state: State,
@@ -178,10 +176,10 @@ class LabelShift:
         kept = {} if self.online else {"u": _joined(before, u)}
         if prior is None:
             base, spread = state["base"], float(state["pseudo_counts"][0])
-            online = self.online
-            prior = (
-                evidence.prequential_prior(counts, base, spread) if online else priors.map_em(kept["u"], base, spread)
-            )
+            if self.online:
+                prior = evidence.prequential_prior(counts, base, spread)
+            else:
+                prior = priors.map_em(kept["u"], base, spread)
         weight = np.array([evidence.weight(float(log_w[0]), self.odds)])
         return {"log_w": log_w, "counts": counts, "n": n, "prior": prior, "weight": weight, **kept}
 

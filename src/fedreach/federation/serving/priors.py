@@ -74,8 +74,8 @@ def map_em(u: Floats, base: Floats, pseudo_counts: float) -> Floats:
         base: (c,) positive, summing to 1.
         pseudo_counts: A, not negative; with 0, the maximum of the likelihood.
 
-    Reference: Saerens, Latinne and Decaestecker, Neural Computation 14 (2002), eq. 2.9, which is A = 0. They start
-    from the source prior, too.
+    Reference: Saerens, Latinne and Decaestecker, Neural Computation 14 (2002), which is A = 0. They start from the
+    source prior, too.
 
     Example:
         >>> map_em(np.log([[0.9, 0.1], [0.8, 0.2], [0.9, 0.1]]), np.full(2, 0.5), 1.0).round(3)
