@@ -200,12 +200,13 @@ def lopsided_worlds() -> Iterator[Served]:
 
 
 def calibrated(given: Served) -> Served:
-    """Return the federation with offsets at which the mean prediction is the class shares of what is held out."""
+    """Return the federation with offsets at which the mean prediction is base, (n_c + 1/2)/(n + C/2)."""
     labels = np.concatenate([one.labels for one in given.participants])
     held = np.bincount(labels, minlength=given.classes) + 0.5
     inputs = np.concatenate([one.inputs for one in given.participants])
-    model = replace(given.model, scale=1.0, offset=np.log(held / held.sum()))
+    base = held / held.sum()
+    model = replace(given.model, scale=1.0, offset=np.log(base))
     for _ in range(100):
-        predicted = np.exp(log_softmax(model.of(inputs, all_there_is=False).logits)).sum(axis=0) + 0.5
-        model = replace(model, offset=model.offset + np.log(held / predicted))
+        predicted = np.exp(log_softmax(model.of(inputs, all_there_is=False).logits)).mean(axis=0)
+        model = replace(model, offset=model.offset + np.log(base / predicted))
     return replace(given, words=f"{given.words}, then calibrated", model=model)
