@@ -164,7 +164,7 @@ def evidence_of_what_came_before(subject: Subject, given: Served) -> None:
 
 @law(ordinary_worlds)
 def served_by_its_prior(subject: Subject, given: Served) -> None:
-    """log p = u + log(w pi + (1 - w) base) but for a constant, pi by EM from base with A base for pseudo-counts.
+    """Predictions are u + log(w pi + (1 - w) base) but for a constant, pi by EM from base with A base pseudo-counts.
 
     Online, each input goes by pi^(j-1) and w of W_(j-1); with the option `online` pi is pi^(n).
     """
@@ -187,7 +187,7 @@ def served_by_its_prior(subject: Subject, given: Served) -> None:
 
 @law(ordinary_worlds)
 def shares_as_they_are_told(subject: Subject, given: Served) -> None:
-    """log p = a z + b - log base + log pi but for a constant, pi what it was told; inputs teach it nothing."""
+    """Predictions are a z + b - log base + log pi but for a constant, pi what it was told; inputs teach it nothing."""
     part, state = subject.part, _fitted(subject, given)
     prior = generator(0, "testing true shares").dirichlet(np.ones(given.classes))
     for outputs in _clients(given):
