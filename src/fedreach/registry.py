@@ -120,7 +120,11 @@ KINDS: Mapping[str, Kind] = {
     "serving": Kind(
         "fedreach.federation.serving:SERVINGS",
         f"{PROTOCOLS}:Serving",
-        also={"with_prior": f"{PROTOCOLS}:KnowsPrior"},
+        also={
+            "with_prior": f"{PROTOCOLS}:KnowsPrior",
+            "update_many": f"{PROTOCOLS}:ServesMany",
+            "predict_online": f"{PROTOCOLS}:ServesOnline",
+        },
         known_by=("contribute", "predict"),
         path=METHOD,
         default="none",

@@ -55,7 +55,7 @@ def in_python(code):
     "arguments",
     [
         ("-m", "fedreach", "run", "e.toml", "--method", "a", "--out", "out/a", "-q"),
-        ("-m", "fedreach", "compare", "e.toml", "--out", "out", "--workers", "2", "--formats", "svg", "-q"),
+        ("-m", "fedreach", "compare", "e.toml", "--out", "out", "--workers", "2", "--formats", "none", "-q"),
         in_python(
             """
             from pathlib import Path

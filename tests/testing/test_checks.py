@@ -29,7 +29,7 @@ from fedreach.testing import (
 from fedreach.testing.law import Subject, judge
 from fedreach.testing.laws import selection as selection_laws
 from fedreach.testing.rounds import played
-from fedreach.testing.worlds import heard, worlds
+from fedreach.testing.worlds import report_series, worlds
 
 EVERYTHING = [(kind, name) for kind in registry.VERIFIED for name in registry.table(kind)]
 
@@ -202,7 +202,7 @@ def test_parts_are_tried_on_inconvenient_federations():
     assert any((world.label_counts == 0).all(axis=1).any() for world in made)
     assert any((np.count_nonzero(world.label_counts, axis=1) == 1).all() for world in made)
     assert any(not world.updates(np.arange(6), 1).any() for world in made if len(world.ids) == 6)
-    assert any(len(given.rounds[1]((), ()).ids) == 1 for given in heard() if len(given.rounds) > 1)
+    assert any(len(given.rounds[1]((), ()).ids) == 1 for given in report_series() if len(given.rounds) > 1)
 
 
 def test_rounds_are_played_as_in_a_simulation():

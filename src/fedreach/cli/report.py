@@ -37,7 +37,7 @@ def report(folders: tuple[Path, ...], out: Path | None, formats: str, tensorboar
 
 def write(folders: Sequence[Path], out: Path, formats: tuple[str, ...] | None, as_json: bool) -> ReportPaths:
     """Write the report and print its tables, or its numbers for machines; return what was written."""
-    from fedreach.report import as_records, terminal_table, terminal_theory, write_report
+    from fedreach.report import as_records, terminal_serving, terminal_table, terminal_theory, write_report
 
     written = write_report(folders, out, formats=formats)
     analysis = written.analysis
@@ -49,6 +49,8 @@ def write(folders: Sequence[Path], out: Path, formats: tuple[str, ...] | None, a
 
     console = Console(highlight=False, width=options.width())
     console.print(terminal_table(analysis, width=console.width))
+    for table in terminal_serving(analysis, width=console.width):
+        console.print(table)
     if (theory := terminal_theory(analysis, width=console.width)) is not None:
         console.print(theory)
     click.echo(f"\nPage: {written.page}")

@@ -17,7 +17,7 @@ from fedreach.errors import ConfigError
 from fedreach.evaluation.predictor import Split
 from fedreach.federation.aggregation.mean import BLOCK, finite_rows
 from fedreach.federation.traits import Traits
-from fedreach.federation.values import LocalOutputs, LocalUpdates
+from fedreach.federation.values import LocalOutputs, LocalUpdates, Outputs
 
 EVALUATION_PART = 8 * EVALUATION_BATCH
 """Examples that one process is asked about at a time."""
@@ -120,6 +120,10 @@ class TorchEngine(Engine):
         out = self.workers.array((len(index), self.task.data.dataset.num_classes), np.float32)
         self._evaluate(GroupTrainer.logits_part, params, split, index, out)
         return out
+
+    def answers(self, params: Float32s, split: Split, index: Ints, *, inputs: bool) -> Outputs:
+        with _kernels(self.precision):
+            return self.trainer.answers(params, split, index, inputs=inputs)
 
     def _evaluate(
         self, work: Callable[..., None], params: Float32s, split: Split, index: Ints, *results: AnyArray

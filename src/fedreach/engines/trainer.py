@@ -24,7 +24,7 @@ from fedreach.errors import ConfigError, PartError
 from fedreach.evaluation.predictor import Split
 from fedreach.federation.aggregation.mean import weighted_sum
 from fedreach.federation.traits import Traits, name_of
-from fedreach.federation.values import LocalOutputs
+from fedreach.federation.values import LocalOutputs, Outputs
 from fedreach.models.flat import Layout, bind, flatten
 from fedreach.streams import torch_seed
 
@@ -116,6 +116,11 @@ class GroupTrainer(ABC):
         """Write the logits of a part of the examples."""
         out[part] = self._logits(self._tensor(params), split, index[part])
 
+    def answers(self, params: Float32s, split: Split, index: Ints, *, inputs: bool) -> Outputs:
+        """Return what a model says of one client's examples; see `fedreach.evaluation.predictor.Predictor.answers`."""
+        x, _ = self.samples[split].batch(torch.from_numpy(index).to(self.device))
+        return answers(self.module, self.layout, self._tensor(params), x, inputs=inputs)
+
     def outputs_of(self, row: int, broadcast: Float32s, update: Float32s, ids: Ints, before: bool) -> LocalOutputs:
         """Return what one local model says about its client's training data."""
         index, start = self.data.train[int(ids[row])], self._tensor(broadcast)
@@ -150,6 +155,40 @@ class GroupTrainer(ABC):
             with torch.no_grad():  # not around the loop: between two batches the caller goes on
                 logits = self.module(x)
             yield logits, y
+
+
+def answers(module: nn.Module, layout: Layout, vector: Tensor, x: Tensor, *, inputs: bool) -> Outputs:
+    """Return what a model says of inputs in evaluation mode.
+
+    Features are what goes into the last linear layer; a model without one has none.
+
+    Args:
+        module: The model, whose numbers are set to those of
+        vector: (d,), as laid out by
+        layout: The module's.
+        x: (m, ...) inputs.
+        inputs: Whether to add features and inputs, and the model for changed inputs, where these are numbers.
+    """
+    bind(module, vector, layout=layout)
+    module.eval()
+    seen: list[Tensor] = []
+    linear = [part for part in module.modules() if isinstance(part, nn.Linear)] if inputs else []
+    hook = linear[-1].register_forward_pre_hook(lambda _, args: seen.append(args[0])) if linear else nullcontext()
+    with hook, torch.no_grad():
+        logits = torch.cat([module(part) for part in torch.split(x, EVALUATION_BATCH)]).cpu().numpy()
+    if not inputs:
+        return Outputs(logits.astype(np.float64))
+    features = torch.cat(seen).cpu().numpy().astype(np.float64) if seen else None
+    if features is not None and (features.ndim != 2 or len(features) != len(x)):
+        features = None  # the layer is used several times, or for each position of a sequence
+
+    def again(changed: Float32s) -> Outputs:
+        return answers(module, layout, vector, torch.from_numpy(changed).to(x.device), inputs=True)
+
+    numbers = x.is_floating_point()
+    return Outputs(
+        logits.astype(np.float64), features, x.cpu().numpy() if numbers else None, again if numbers else None
+    )
 
 
 def _draws(module: nn.Module, samples: Samples, num_classes: int) -> bool:

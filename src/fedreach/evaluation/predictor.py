@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, Protocol
 
 from fedreach.arrays import Bools, Float32s, Ints
+from fedreach.federation.values import Outputs
 
 Split = Literal["train", "true", "test", "server"]
 """Which examples: those of the clients with the labels that they train on, or without label noise; the test set; the
@@ -19,3 +20,9 @@ class Predictor(Protocol):
 
     def logits(self, params: Float32s, split: Split, index: Ints) -> Float32s:
         """Return the (m, c) logits of the (d,) model on the m examples of `index`, for any other metric."""
+
+    def answers(self, params: Float32s, split: Split, index: Ints, *, inputs: bool) -> Outputs:
+        """Return what the model says of one client's examples, for serving; with `inputs`, these and features, too.
+
+        The client's examples go through the model by themselves, as on its own machine: to the same bits there.
+        """

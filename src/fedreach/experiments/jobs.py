@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from fedreach.config.sections import Experiment
@@ -18,6 +19,12 @@ class Job:
     seed: int
     folder: Path
     experiment: Experiment
+
+    @cached_property
+    def training(self) -> str:
+        """What is trained: the same for runs that differ in `method.serving` alone, of which one trains for all."""
+        method = self.experiment.method.model_copy(update={"serving": None})
+        return f"{self.seed} {self.experiment.model_copy(update={'method': method}).model_dump_json()}"
 
     @property
     def label(self) -> str:
@@ -47,8 +54,13 @@ class ComparisonStatus:
     @property
     def rounds_left(self) -> int:
         """Rounds that are not run yet."""
-        over = {*self.finished, *self.failed}
-        return sum(job.rounds - self.running.get(job, 0) for job in self.jobs if job not in over)
+        over, trained = {*self.finished, *self.failed}, {job.training for job in self.finished}
+        left = {job.training: job for job in reversed(self.jobs) if job not in over and job.training not in trained}
+        return sum(job.rounds - self.running.get(job, 0) for job in left.values())
+
+    def twin(self, job: Job) -> Job | None:
+        """Return a finished run whose training a job can take."""
+        return next((done for done in self.finished if done.training == job.training), None)
 
     @property
     def seconds_left(self) -> float | None:

@@ -15,8 +15,11 @@ from fedreach.engines.choice import ENGINES
 from fedreach.engines.parallel.ranks import LostRankError, Ranks
 from fedreach.errors import ConfigError, RunFolderError
 from fedreach.evaluation import Evaluator
+from fedreach.evaluation.rungs import ServingEvaluator
 from fedreach.experiments.build import Builder
 from fedreach.experiments.ranks import announce, distributed, placed, serve_run
+from fedreach.federation.aggregation.secure_sum import exact_sum
+from fedreach.federation.serving import Plain
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.checkpoint import MEMORY
 from fedreach.runs.describe import cores, environment, git_revision
@@ -25,6 +28,8 @@ from fedreach.runs.identity import finished
 from fedreach.runs.loop import run_rounds
 from fedreach.runs.recorder import Recorder, note_failure
 from fedreach.runs.schema import Result, RunRecord
+from fedreach.runs.serving import finish_served, take_training
+from fedreach.simulation.simulation import Simulation
 from fedreach.threads import one_thread
 
 ENGINE = "engine.json"
@@ -41,6 +46,7 @@ def run(
     threads: int | None = None,
     ranks: Ranks | None = None,
     agreed: Path | None = None,
+    twin: Path | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Result | None:
     """Run one resolved experiment in a folder, or go on with it; return how it ended, as ``result.json`` says.
@@ -56,6 +62,8 @@ def run(
             writes, has callbacks, and returns a result; the others serve it and return None. Changes no number.
         agreed: Folder in which all runs of a comparison note the engine of the one that tried first, so that all are
             computed alike; None: the run folder. An engine that the experiment names is not noted.
+        twin: Folder of a run that may differ in its name and in `method.serving` alone: if that is finished, its
+            training is taken, and only the serving is done.
         callbacks: Are told as it goes on; not where the run was finished before.
 
     Raises:
@@ -83,11 +91,16 @@ def run(
                     simulation = replace(builder.simulation(data, seed, threads), memory_file=folder / MEMORY)
                 if ranks is not None:
                     simulation = distributed(simulation, ranks)
+                record = RunRecord(**identity, environment=environment(), git=git_revision(base))
+                serving = _serving(e, simulation, seed)
+                recorder = Recorder(own, simulation.federation, simulation.engine.layout, e.run.on_failure == "stop")
+                if serving and twin and (done := take_training(own, RunFolder(twin), identity)) is not None:
+                    return finish_served(record, recorder, serving, done, callbacks)
                 return run_rounds(
-                    RunRecord(**identity, environment=environment(), git=git_revision(base)),
+                    record,
                     simulation,
                     Evaluator(simulation.engine, data, seed, e.evaluation.samples_per_client, builder.metrics()),
-                    Recorder(own, simulation.federation, simulation.engine.layout, e.run.on_failure == "stop"),
+                    recorder,
                     rounds=e.rounds,
                     every=e.evaluation.every,
                     patience=e.evaluation.patience,
@@ -95,12 +108,23 @@ def run(
                     checkpoint_seconds=e.run.checkpoint_seconds,
                     callbacks=callbacks,
                     engine=why,
+                    serving=serving,
                 )
         except (RunFolderError, LostRankError):  # neither is the run's own failure
             raise
         except Exception as error:
             note_failure(own, error)
             raise
+
+
+def _serving(experiment: Experiment, simulation: Simulation, seed: int) -> ServingEvaluator | None:
+    """Return who serves clients in the end; None where they are served as the model is."""
+    federation, e = simulation.federation, experiment.evaluation
+    if isinstance(federation.serving, Plain):
+        return None
+    summed = exact_sum if federation.traits["label_statistics"].only_sum else None
+    rule, most = federation.serving, e.samples_per_client
+    return ServingEvaluator(simulation.engine, simulation.data, rule, seed, most, tuple(e.inputs), summed)
 
 
 def _with_engine(

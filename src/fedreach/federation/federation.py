@@ -9,7 +9,7 @@ from typing import cast
 
 from fedreach.errors import ConfigError, PartError
 from fedreach.federation.aggregation import Mean
-from fedreach.federation.labels import Exact
+from fedreach.federation.labels import Exact, SecureSum
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.losses import CrossEntropy
 from fedreach.federation.protocols import (
@@ -66,6 +66,12 @@ class Federation:
                 raise ConfigError(f"Federation.{name} must be at least {least}; got {getattr(self, name)}.")
         if self.traits["label_statistics"].only_sum:
             self._refuse_what_sees_single_clients()
+        if not isinstance(self.serving, Plain) and not isinstance(self.label_statistics, Exact | SecureSum):
+            raise ConfigError(
+                f"{name_of(self.serving)} adds up what participants see of their own labels, and "
+                f"{name_of(self.label_statistics)} would not noise that. Use label_statistics = 'secure_sum', by which "
+                "the server sees sums only, or 'exact'."
+            )
         for kind in self.traits:
             part = getattr(self, kind)
             for rule in lacking(kind, part) if part is not None else ():

@@ -6,7 +6,7 @@ out, so saving the states saves the run. No method writes into its arguments.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
@@ -244,6 +244,22 @@ class KnowsPrior(Protocol):
 
     def with_prior(self, state: State, prior: Floats) -> State:
         """Return what a client keeps that has these (c,) class shares, positive and summing to 1."""
+
+
+@runtime_checkable
+class ServesMany(Protocol):
+    """A serving rule that is quicker for many clients at once than for one after the other."""
+
+    def update_many(self, state: State, clients: Sequence[State], outputs: Sequence[Outputs]) -> list[State]:
+        """Return what `update` returns for each of these clients."""
+
+
+@runtime_checkable
+class ServesOnline(Protocol):
+    """A serving rule by which a client predicts each input before it learns from it."""
+
+    def predict_online(self, state: State, client: State, outputs: Outputs) -> tuple[Floats, State]:
+        """Return (m, c) log-probabilities, each row by the rows before it only, and what the client then keeps."""
 
 
 @runtime_checkable

@@ -80,6 +80,8 @@ class Traits:
     keeps_memory: bool = False
     trains_server: bool = False
     knows_prior: bool = False
+    serves_many: bool = False
+    serves_online: bool = False
 
     @classmethod
     def of(cls, part: object) -> Traits:
@@ -123,6 +125,8 @@ METHODS: Mapping[str, str] = {
     "keeps_memory": "prepare",
     "trains_server": "trains",
     "knows_prior": "with_prior",
+    "serves_many": "update_many",
+    "serves_online": "predict_online",
 }
 """Trait -> the optional method that a part with it has."""
 

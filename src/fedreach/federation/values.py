@@ -145,6 +145,11 @@ class Outputs:
     inputs: Float32s | None = None  # (m, ...) as the model gets them
     again: Callable[[Float32s], Outputs] | None = None  # the same model on changed inputs, (m, ...)
 
+    def rows(self, part: slice) -> Outputs:
+        """Return what the model says of some of the inputs."""
+        features = None if self.features is None else self.features[part]
+        return Outputs(self.logits[part], features, None if self.inputs is None else self.inputs[part], self.again)
+
 
 @dataclass(frozen=True)
 class RoundResult:

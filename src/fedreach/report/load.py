@@ -32,6 +32,7 @@ from fedreach.runs.schema import (
     Result,
     RoundRow,
     RunRecord,
+    ServingRecord,
     Timing,
 )
 
@@ -171,6 +172,7 @@ def read_run(folder: Path, path: str | None = None) -> Run:
         status="unfinished" if result is None else result.status,
         best_round=None if result is None else result.best_round,
         error=None if result is None else result.error,
+        serving=_record(folder, ServingRecord) if whole and (folder / ServingRecord.FILE).exists() else None,
     )
 
 

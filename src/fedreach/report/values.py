@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedreach.arrays import Floats, Ints
-from fedreach.runs.schema import FederationRecord
+from fedreach.runs.schema import FederationRecord, ServingRecord
 
 Columns = Mapping[str, Floats]
 
@@ -59,6 +59,7 @@ class Run:
     status: str  # "finished", "failed" or "unfinished"
     best_round: int | None
     error: str | None
+    serving: ServingRecord | None = None  # where the method has a rule, and the run is finished
 
     def column(self, name: str) -> Floats:
         """Return a column of the rounds; all nan if this run has no such column."""

@@ -14,6 +14,7 @@ from fedreach.report.load import no_collection, read
 from fedreach.report.render.formats import to_latex, to_markdown
 from fedreach.report.render.page import render
 from fedreach.report.render.records import as_records, to_csv
+from fedreach.report.render.serving import tabulate_serving
 from fedreach.report.render.tables import tabulate
 from fedreach.report.render.theory import tabulate_theory
 
@@ -47,7 +48,8 @@ def write_report(folders: Sequence[Path], out: Path, *, formats: Sequence[str] |
     report = Path(out) / "report"
     (report / "figures").mkdir(parents=True, exist_ok=True)
     theory = tabulate_theory(analysis)
-    tables = [tabulate(analysis, "last"), tabulate(analysis, "best"), *([theory] if theory else [])]
+    tables = [tabulate(analysis, "last"), tabulate(analysis, "best"), *tabulate_serving(analysis)]
+    tables += [theory] if theory else []
     texts = {
         "table.md": "\n".join(map(to_markdown, tables)),
         "table.csv": to_csv(analysis),

@@ -11,12 +11,14 @@ import numpy as np
 
 from fedreach.arrays import Float32s
 from fedreach.evaluation import Evaluator
+from fedreach.evaluation.rungs import ServingEvaluator
 from fedreach.federation.state import FederationState
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.checkpoint import MEMORY, Snapshot
 from fedreach.runs.describe import federation_record
 from fedreach.runs.recorder import Evaluated, Recorder, check_federation
 from fedreach.runs.schema import Result, RoundRow, RunRecord, Timing
+from fedreach.runs.serving import serve_models
 from fedreach.simulation.simulation import Simulation
 
 
@@ -33,6 +35,7 @@ def run_rounds(
     checkpoint_seconds: float = 2.0,
     callbacks: Sequence[Callback] = (),
     engine: str = "",
+    serving: ServingEvaluator | None = None,
 ) -> Result:
     """Run the rounds of a run that its folder does not hold yet, and return how it ended.
 
@@ -48,6 +51,7 @@ def run_rounds(
         checkpoint_seconds: From one checkpoint to the next; there is one in the end, too.
         callbacks: Are told as it goes on.
         engine: What they are told of the engine.
+        serving: Serves clients by the last and the best model in the end; None: they are served as the model is.
 
     Raises:
         RunFolderError: If the folder holds another federation, or cannot be written to.
@@ -59,7 +63,12 @@ def run_rounds(
     for callback in callbacks:
         callback.begin(run, simulation.data, engine)
     loop = _Loop(simulation, evaluator, recorder, rounds, every, patience, local, checkpoint_seconds, callbacks)
-    result = recorder.finish(loop.run())
+
+    def then() -> None:
+        if serving is not None:
+            serve_models(recorder.folder, recorder.layout, serving)
+
+    result = recorder.finish(loop.run(), then)
     for callback in callbacks:
         callback.end(result)
     return result

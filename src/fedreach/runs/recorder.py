@@ -5,7 +5,7 @@ The simulator and Flower keep the same books, so that runs of both are gone on w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -130,8 +130,8 @@ class Recorder:
         """Write a checkpoint."""
         save(self.folder, snapshot)
 
-    def finish(self, snapshot: Snapshot) -> Result:
-        """Write the last model, the last checkpoint and, last of all, how the run ended.
+    def finish(self, snapshot: Snapshot, then: Callable[[], None] = lambda: None) -> Result:
+        """Write the last model, the last checkpoint, what comes `then` and, last of all, how the run ended.
 
         Raises:
             TrainingError: If no client's update counted in any round, though some were asked.
@@ -139,6 +139,7 @@ class Recorder:
         self._refuse_if_nobody_counted()
         self.folder.write_tensors("last.safetensors", self._models(snapshot.state), {"round": snapshot.state.round})
         finish(self.folder, snapshot)
+        then()
         result = Result(
             status="finished",
             rounds=snapshot.state.round,

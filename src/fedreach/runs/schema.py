@@ -6,6 +6,8 @@ federation.json   FederationRecord   who holds what and who takes part, with a h
 rounds.jsonl      RoundRow           one row a round          pandas.read_json(path, lines=True)
 clients.jsonl     ClientLine         scores of single clients, a line for each evaluation and population
 timing.jsonl      Timing             seconds a round; the only rows that differ between two runs of the same thing
+serving.json      ServingRecord      how clients are served by the last and the best model, where a method has a rule
+served.jsonl      ServedLine         the same for single clients, a line for each model, population and rung
 result.json       Result             how it ended; written last
 comparison.json   ComparisonRecord   several runs, in the folder that theirs lie in
 ```
@@ -214,6 +216,22 @@ class Timing(Record):
     evaluate_seconds: float | None = None
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ServedLine(Record):
+    """How well the single clients of a population are served on one rung, see `fedreach.evaluation.rungs`."""
+
+    FILE = "served.jsonl"
+
+    model: str  # "last" or "best"
+    round: int
+    population: str  # "participants" or "unseen"
+    rung: str
+    ids: Sequence[int]
+    accuracy: Sequence[float]
+    loss: Sequence[float]
+    calibration_error: Sequence[float]
+
+
 # ---------------------------------------------------------------------------------------------------- whole files
 
 
@@ -263,6 +281,22 @@ class Result(Record):
     best_round: int | None = None  # with the lowest loss on participants' held-out data
     lengths: Mapping[str, int] | None = None  # of the files of rows, in bytes
     error: str | None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ServingRecord(Record):
+    """How clients are served by the last and the best model: columns of `fedreach.evaluation.rungs`, and the cost."""
+
+    FILE = "serving.json"
+
+    rule: str
+    needs_labels: bool = False  # of those that are served: a reference that nobody could deploy
+    rounds: Mapping[str, int]  # "last" and "best" -> the model's round
+    columns: Mapping[str, Mapping[str, float]]  # "last" and "best" -> column -> number
+    exchanges: int = 0  # of the server with the participants, to fit the rule
+    bytes_up: int = 0  # of one participant, in all exchanges
+    bytes_down: int = 0  # likewise
+    bytes_state: int = 0  # handed out beside the model
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

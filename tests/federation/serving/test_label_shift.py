@@ -17,7 +17,7 @@ from .worlds import C, draw, exact_logits, means_of, participants, source
 
 BASE = np.array([0.4, 0.3, 0.2, 0.1])
 SHIFTED = np.array([0.02, 0.08, 0.1, 0.8])
-RULES = [LabelShift(), LabelShift(online=True), LabelShift(odds=0.0, pseudo_counts=3.0)]
+RULES = [LabelShift(), LabelShift(online=True, guard=False), LabelShift(odds=0.0, pseudo_counts=3.0)]
 
 
 def inputs(seed=0, m=30, prior=SHIFTED):
@@ -202,7 +202,7 @@ def test_the_order_of_inputs_changes_the_weight_and_not_the_prior():  # law 7
 
 
 def test_online_a_client_keeps_no_input_and_the_prequential_prior():
-    rule, state, (outputs, _) = LabelShift(online=True), source(BASE), inputs()
+    rule, state, (outputs, _) = LabelShift(online=True, guard=False), source(BASE), inputs()
     client = served(rule, state, outputs)
     assert sum(values.size for values in client.values()) == 2 * C + 3
     np.testing.assert_allclose(client["prior"], (2 * BASE + client["counts"]) / 32)
@@ -211,7 +211,7 @@ def test_online_a_client_keeps_no_input_and_the_prequential_prior():
 @pytest.mark.parametrize("rule", RULES)
 def test_predicting_online_is_to_predict_and_then_to_learn(rule):
     state, (outputs, _) = source(BASE), inputs()
-    stepwise, client = LabelShift(odds=rule.odds, online=True), rule.start(state)
+    stepwise, client = LabelShift(odds=rule.odds, online=True, guard=False), rule.start(state)
     predicted, after = rule.predict_online(state, client, outputs)
     same(after, rule.update(state, client, outputs))
     client = stepwise.start(state)

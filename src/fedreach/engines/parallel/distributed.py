@@ -21,7 +21,7 @@ from fedreach.engines.protocols import NO_TERMS, Engine
 from fedreach.engines.trainer import EVALUATION_BATCH
 from fedreach.evaluation.predictor import Split
 from fedreach.federation.local_sgd import LocalSGD
-from fedreach.federation.values import LocalOutputs, LocalUpdates
+from fedreach.federation.values import LocalOutputs, LocalUpdates, Outputs
 
 FORGET = 0.5  # how much of what is known about the speed of the ranks is kept from round to round
 
@@ -85,6 +85,9 @@ class DistributedEngine(Engine):
         if shares is None:
             return self.inner.logits(params, split, index)
         return np.concatenate(self._together(TorchEngine.logits, params, shares))
+
+    def answers(self, params: Float32s, split: Split, index: Ints, *, inputs: bool) -> Outputs:
+        return self.inner.answers(params, split, index, inputs=inputs)
 
     def training_loss(self, params: Float32s, ids: Ints, parts: Sequence[Ints] | None = None) -> Floats:
         parts = [self.task.data.train[int(client)] for client in ids] if parts is None else parts

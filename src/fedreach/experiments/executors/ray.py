@@ -142,7 +142,8 @@ class RayWorker:
             on_message({"died": "Ray lost its worker or its node"})
 
     def send(self, job: Message) -> None:
-        self.host.send.remote({**job, "folder": str(Path(job["folder"]).absolute())})
+        places = {key: str(Path(job[key]).absolute()) for key in ("folder", "twin") if job[key] is not None}
+        self.host.send.remote({**job, **places})
 
     def end(self) -> None:
         if self.ready:

@@ -53,8 +53,8 @@ class Scheduler:
             while self.waiting or self.busy:
                 self.status.ended = None
                 self._take_in(*self.messages.get())
-                while self.free and self.waiting:
-                    self._hand_out(self.free.pop(0))
+                while self.free and (job := self._next()) is not None:
+                    self._hand_out(self.free.pop(0), job)
                 if self.status.ended or self.status.running:
                     for callback in callbacks:
                         callback.update(self.status)
@@ -70,14 +70,22 @@ class Scheduler:
 
         worker.start(on_message)
 
-    def _hand_out(self, worker: Worker) -> None:
-        job = self.busy[worker] = self.waiting.pop(0)
+    def _next(self) -> Job | None:
+        """Return the first job whose training is not under way already: then it is waited for."""
+        under_way = {job.training for job in self.busy.values()} - {job.training for job in self.status.finished}
+        return next((job for job in self.waiting if job.training not in under_way), None)
+
+    def _hand_out(self, worker: Worker, job: Job) -> None:
+        self.waiting.remove(job)
+        self.busy[worker] = job
         self.status.running[job] = 0
+        twin = self.status.twin(job)
         worker.send(
             {
                 "method": job.method,
                 "seed": job.seed,
                 "folder": str(job.folder),
+                "twin": None if twin is None else str(twin.folder),
                 "out": str(self.out),
                 "base": str(self.base),
                 "config": job.experiment.model_dump(mode="json"),

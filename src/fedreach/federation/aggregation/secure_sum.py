@@ -76,6 +76,37 @@ class FixedPoint:
         return np.ldexp(total.view(np.int64).astype(np.float64), -self.bits)
 
 
+LIMBS = 4
+
+
+def exact_sum(parts: Sequence[Floats]) -> Floats:
+    """Return the sum of arrays of one shape as the server gets it from masked shares, whatever the size of numbers.
+
+    A number of up to 2^62 is a signed whole multiple of 2^-64, written as four limbs of 32 bits, one a word: words of
+    2^31 clients add up without overflow, to the same bits in any order. In a simulation masks are left out, as above.
+
+    Raises:
+        PartError: If a number is not finite or larger than 2^62.
+
+    Example:
+        >>> exact_sum([np.array([1e15, 0.25]), np.array([0.5, -1.0])])
+        array([ 1.0e+15, -7.5e-01])
+    """
+    total = np.zeros((LIMBS, *parts[0].shape), np.int64)
+    for part in parts:
+        if not np.abs(part).max(initial=0) <= 2.0**62:
+            raise PartError("Under a secure sum each number that is added up must be finite and at most 2^62.")
+        rest = np.ldexp(np.abs(part), -32)
+        for place, limb in enumerate(total):
+            whole = np.rint(rest) if place == LIMBS - 1 else np.floor(rest)
+            limb += np.where(part < 0, -whole, whole).astype(np.int64)
+            rest = np.ldexp(rest - whole, 32)
+    result = np.zeros(parts[0].shape)
+    for place, limb in enumerate(total):
+        result = result + np.ldexp(limb.astype(np.float64), 32 * (1 - place))
+    return result
+
+
 # ---------------------------------------------------------------------------------------------- what clients do
 
 

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from fedreach.arrays import Floats, Ints
-from fedreach.errors import require
-from fedreach.federation.serving import calibration, evidence, priors
+from fedreach.errors import ConfigError, require
+from fedreach.federation.serving import calibration, drift, evidence, priors
+from fedreach.federation.serving.guard import Guard
+from fedreach.federation.serving.repair import Intensity
 from fedreach.federation.serving.softmax import log_softmax
 from fedreach.federation.values import NO_STATE, Outputs, State
 
 TINY = float(np.finfo(np.float64).tiny)
 """The smallest class share that is told from 0, so that its logarithm is a number."""
+
+
+FITTED = ("base", "shares", "pseudo_counts")
+"""What a state holds beside the search for a and b, and the guard's."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +39,20 @@ class LabelShift:
     The order of the inputs matters for W, and for nothing else. Without any input this is the calibrated model,
     softmax(a z + b).
 
+    Inputs that look different (darker, blurred, from another scanner) mislead the estimate. So a guard repairs their
+    intensity and then weighs the signal of label shift against the drift of features, see `guard.Guard`: a client
+    adapts, or abstains and goes by the raw logits. It needs features and inputs; with logits alone it is off. A client
+    that may still see inputs keeps those that it has seen, as the guard decides on all of them anew.
+
     Args:
         odds: Of no shift against a shift, before any input is seen, not negative; 0 always adapts.
         pseudo_counts: A, at least 1e-6, or ``"fitted"``: by the largest likelihood of the participants' training
             labels.
         calibration: ``"bias"`` fits a and b, ``"temperature"`` a only, ``"none"`` neither.
         online: Whether pi is the prequential prior (A base + r_1 + ... + r_n)/(A + n) of `evidence.course`: then a
-            client keeps O(c) numbers and not its u.
+            client keeps O(c) numbers and not its u. Without a guard only.
+        guard: Whether the guard is on.
+        k: How many times the drift the signal must be, see `guard.Guard`.
 
     Raises:
         ConfigError: If an option is outside its range.
@@ -61,8 +74,13 @@ class LabelShift:
     pseudo_counts: Literal["fitted"] | float = "fitted"
     calibration: Literal["bias", "temperature", "none"] = "bias"
     online: bool = False
+    guard: bool = True
+    k: float = 1.3
 
     def __post_init__(self) -> None:
+        if self.online and self.guard:
+            raise ConfigError("LabelShift.online goes without a guard, which looks at all inputs. Set guard = False.")
+        require(self, k="[0, inf)")
         if self.pseudo_counts == "fitted":
             require(self, odds="[0, inf)", calibration=("bias", "temperature", "none"))
         else:
@@ -77,7 +95,8 @@ class LabelShift:
         """Return nothing but the question at first, then `shares` and `candidate`, where these are to be judged."""
         if not state:
             return NO_STATE
-        return {name: state[name] for name in ("shares", "candidate") if name in state} or None
+        asked = {name: state[name] for name in ("shares", "candidate") if name in state}
+        return (asked if "guard_residual" in state else asked | dict(drift.second_query(state))) or None
 
     def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
         """Return label counts at first; the log likelihoods of each A; what Newton's method needs at the candidate."""
@@ -87,6 +106,9 @@ class LabelShift:
             answer["held_out"] = np.bincount(labels, minlength=classes).astype(np.float64)
             if self.pseudo_counts == "fitted":
                 answer["trained"] = trained
+        if self.guard:
+            guarded = drift.second_sums(drift.second_query(query), outputs, labels)
+            answer.update(guarded if query else drift.first_sums(outputs, labels, classes))
         if "shares" in query:
             answer["spread"] = priors.spread_likelihoods(trained, query["shares"])
         if self.calibration != "none" and (not query or "candidate" in query):
@@ -98,19 +120,27 @@ class LabelShift:
     def fold(self, state: State, sums: State) -> State:
         """Return `base`, `pseudo_counts`, `a` and `b` as far as they are known, and what the next query needs."""
         new = dict(state) or self._begun(sums)
+        if "guard_residual" in sums:
+            new = {
+                name: value.astype(np.float32) if name.startswith("guard_") else value
+                for name, value in drift.second_fit(new, sums).items()
+            }
         if "spread" in sums:
             del new["shares"]
             new["pseudo_counts"] = np.array([priors.fitted_spread(sums["spread"])])
         if "candidate" in new:
             search = calibration.advance(new, sums)
             found = {"a": search["point"][:1], "b": search["point"][1:]} if calibration.is_settled(search) else search
-            new = {name: new[name] for name in ("base", "shares", "pseudo_counts") if name in new} | dict(found)
+            kept = {name: value for name, value in new.items() if name in FITTED or name.startswith("guard_")}
+            new = kept | dict(found)
         return new
 
     def _begun(self, sums: State) -> dict[str, Floats]:
         """Return what the sums of the first exchange say, before the candidate that came with it is looked at."""
         classes = len(sums["held_out"])
         new = {"base": priors.source_prior(sums["held_out"])}
+        if "guard_features" in sums:
+            new |= dict(drift.first_fit(sums))
         if self.pseudo_counts == "fitted":
             new["shares"] = priors.training_shares(sums["trained"])
         else:
@@ -122,8 +152,45 @@ class LabelShift:
     def start(self, state: State) -> State:
         return self._client(state, np.zeros(1), np.zeros(len(state["base"])), np.zeros((0, len(state["base"]))))
 
+    @property
+    def reads_inputs(self) -> bool:
+        return self.guard
+
     def update(self, state: State, client: State, outputs: Outputs) -> State:
-        """Return what a client keeps: `log_w`, `counts`, `n`, `prior` and its `weight`; `u` unless online."""
+        """Return what a client keeps: `log_w`, `counts`, `n`, `prior` and its `weight`; `u` unless online.
+
+        Under the guard, too, what it decided: `adapted` and `repaired`, 0 or 1, `signal`, `drift`, `total_drift`, the
+        repair's `scale` and `shift`; and what it saw.
+        """
+        if not self._guarded(state, outputs):
+            return self._learnt(state, client, outputs)
+        seen = _all_seen(client, outputs)
+        found = Guard(k=self.k).decide(state, seen, state["base"], lambda changed: self._estimate(state, changed))
+        numbers = {
+            "adapted": found.adapt,
+            "repaired": found.repaired,
+            "signal": found.signal,
+            "drift": found.drift,
+            "total_drift": found.total_drift,
+            "scale": found.intensity.scale,
+            "shift": found.intensity.shift,
+        }
+        kept = {"logits": seen.logits, "features": seen.features, "inputs": seen.inputs}
+        return {
+            **self._learnt(state, self.start(state), found.outputs),
+            **{name: np.array([float(value)]) for name, value in numbers.items()},
+            **{name: value for name, value in kept.items() if value is not None},
+        }
+
+    def _guarded(self, state: State, outputs: Outputs) -> bool:
+        return self.guard and outputs.features is not None and "guard_residual" in state
+
+    def _estimate(self, state: State, outputs: Outputs) -> tuple[Floats, float]:
+        client = self._learnt(state, self.start(state), outputs)
+        return client["prior"], float(client["weight"][0])
+
+    def _learnt(self, state: State, client: State, outputs: Outputs) -> State:
+        """Return what a client keeps without the guard."""
         u, base, spread = scores(state, outputs), state["base"], float(state["pseudo_counts"][0])
         log_w, counts = evidence.prequential(u, base, spread, float(client["log_w"][0]), client["counts"])
         return self._client(state, np.array([log_w]), counts, u, client)
@@ -132,6 +199,8 @@ class LabelShift:
         """Return what `update` returns for each client, many at a time."""
         if not clients:
             return []
+        if any(self._guarded(state, one) for one in outputs):
+            return [self.update(state, client, one) for client, one in zip(clients, outputs, strict=True)]
         base, spread = state["base"], float(state["pseudo_counts"][0])
         us = [scores(state, one) for one in outputs]
         before = np.concatenate([client["log_w"] for client in clients])
@@ -145,12 +214,20 @@ class LabelShift:
         return [self._client(state, log, count, u, client, prior) for log, count, u, client, prior in each]
 
     def predict(self, state: State, client: State, outputs: Outputs) -> Floats:
+        if "repaired" in client and client["repaired"][0]:
+            if outputs.inputs is None or outputs.again is None:
+                raise ConfigError("The client's inputs were repaired: predicting needs inputs, and the model again.")
+            repair = Intensity(float(client["scale"][0]), float(client["shift"][0]))
+            outputs = outputs.again(repair.of(outputs.inputs))
+        if "adapted" in client and not client["adapted"][0]:
+            return log_softmax(outputs.logits)
         return log_softmax(scores(state, outputs) + log_served(client["prior"], client["weight"], state["base"]))
 
     def predict_online(self, state: State, client: State, outputs: Outputs) -> tuple[Floats, State]:
         """Return (m, c) log-probabilities, each input predicted before it is learnt from, and the client after all.
 
-        Input j goes by the prequential prior pi^(j-1) and the weight from W_(j-1), whether `online` or not.
+        Input j goes by the prequential prior pi^(j-1) and the weight from W_(j-1), whether `online` or not. No guard:
+        it decides on all inputs together.
         """
         u, base, spread = scores(state, outputs), state["base"], float(state["pseudo_counts"][0])
         known = evidence.course(u, base, spread, float(client["log_w"][0]), client["counts"])
@@ -190,6 +267,19 @@ def scores(state: State, outputs: Outputs) -> Floats:
     z *= state["a"]
     z += state["b"] - np.log(state["base"])
     return z
+
+
+def _all_seen(client: State, outputs: Outputs) -> Outputs:
+    """Return what the model says of all inputs, those that the client has kept first."""
+    if "logits" not in client:
+        return outputs
+    features, inputs = outputs.features, outputs.inputs
+    return replace(
+        outputs,
+        logits=np.concatenate([client["logits"], outputs.logits]),
+        features=None if features is None else np.concatenate([client["features"], features]),
+        inputs=None if inputs is None else np.concatenate([client["inputs"], inputs]),
+    )
 
 
 def log_served(prior: Floats, weight: Floats, base: Floats) -> Floats:

@@ -43,7 +43,7 @@ class TruePrior:
     @property
     def _rule(self) -> LabelShift:
         """The same rule, of which neither the evidence nor A plays a part."""
-        return LabelShift(pseudo_counts=1.0, calibration=self.calibration, online=True)
+        return LabelShift(pseudo_counts=1.0, calibration=self.calibration, guard=False)
 
     def query(self, state: State) -> State | None:
         return self._rule.query(state)

@@ -7,6 +7,7 @@ from dataclasses import astuple, dataclass
 
 import numpy as np
 
+from fedreach.report.analysis.serving import ServedSummary, summarize_serving
 from fedreach.report.analysis.statistics import Spread, spread
 from fedreach.report.analysis.summary import MethodSummary, When, primary_of, summarize
 from fedreach.report.analysis.terms import RECORDED
@@ -22,6 +23,7 @@ class Analysis:
     last: tuple[MethodSummary, ...]  # a method each, at the last round
     best: tuple[MethodSummary, ...]  # at the best round on participants' held-out loss
     terms: Mapping[str, Mapping[str, Spread]]  # method -> term of a bound, see `theory.terms` -> spread over seeds
+    serving: tuple[ServedSummary, ...]  # of the methods that have a serving rule, by the last model
     references: References  # what the terms are to be read beside; means over the federations
 
     def rows(self, when: When) -> tuple[MethodSummary, ...]:
@@ -46,7 +48,7 @@ def analyse(comparison: Comparison) -> Analysis:
         for method in comparison.methods
     }
     last, best = summarize(comparison, "last"), summarize(comparison, "best")
-    return Analysis(comparison, last, best, terms, _references(comparison))
+    return Analysis(comparison, last, best, terms, summarize_serving(comparison), _references(comparison))
 
 
 def _term(run: Run, name: str) -> float:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fedreach.report.analysis.analysis import Analysis
 from fedreach.report.analysis.quantities import POPULATION
 from fedreach.report.analysis.summary import primary_of
-from fedreach.report.figures import clients, curves, effects
+from fedreach.report.figures import clients, curves, effects, serving
 from fedreach.report.figures.partition import partition_heatmap
 from fedreach.report.figures.round_time import round_times
 from fedreach.report.figures.spending import accuracy_against, spending
@@ -51,6 +51,14 @@ def gallery(analysis: Analysis) -> list[Picture]:
             "for the number of methods; the corrected p is in the table. A bar across 0 shows no clear difference.",
             "Each method's difference to the baseline, as in the table's column `difference`.",
             effects.differences(analysis),
+        ),
+        (
+            "serving",
+            "How many inputs does serving need?",
+            "Accuracy served minus plain at the last round, on a client's inputs beside those that it was served by; "
+            "under “all” on all its inputs, by all of them. Bars: 95 % t interval over seeds.",
+            "Gain of serving against the number of inputs without labels, as in the table of how clients are served.",
+            serving.inputs(analysis),
         ),
         (
             "accuracy",

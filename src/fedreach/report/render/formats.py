@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fedreach.report.analysis.analysis import Analysis
 from fedreach.report.analysis.summary import When
+from fedreach.report.render.serving import tabulate_serving
 from fedreach.report.render.tables import Table, tabulate
 from fedreach.report.render.theory import tabulate_theory
 from fedreach.tables import markdown_lines, rich_table
@@ -62,6 +63,16 @@ def terminal_table(analysis: Analysis, when: When = "last", *, width: int | None
         width: Columns of the terminal; columns that would not fit are left out. None keeps all.
     """
     return _rich(tabulate(analysis, when), analysis.comparison.name, width)
+
+
+def terminal_serving(analysis: Analysis, *, width: int | None = None) -> list[RichTable]:
+    """Return how unseen clients are served for `rich.print`, a table each; none if no method has a serving rule.
+
+    Args:
+        analysis: What `analyse` returns.
+        width: As in `terminal_table`.
+    """
+    return [_rich(table, analysis.comparison.name, width) for table in tabulate_serving(analysis)]
 
 
 def terminal_theory(analysis: Analysis, *, width: int | None = None) -> RichTable | None:

@@ -17,6 +17,7 @@ from fedreach.report.analysis.summary import When
 from fedreach.report.figures import Picture
 from fedreach.report.figures.saving import inline_svg
 from fedreach.report.figures.style import METHOD, METHOD_ON_DARK
+from fedreach.report.render.serving import tabulate_serving
 from fedreach.report.render.tables import tabulate
 from fedreach.report.render.theory import explain, tabulate_theory
 
@@ -40,6 +41,7 @@ def render(analysis: Analysis, pictures: Sequence[Picture], files: Sequence[Pure
         findings=find(analysis),
         facts=gather(analysis.comparison),
         tables=_tables(analysis),
+        serving=tabulate_serving(analysis),
         theory=tabulate_theory(analysis),
         explained=explain(analysis),
         figures=[_figure(picture, files) for picture in pictures],

@@ -1,0 +1,276 @@
+"""How well unseen clients are served: plain -> calibrated -> served -> true prior, client by client.
+
+- **plain**: the model as it is, argmax z.
+- **calibrated**: the rule before a client has seen any input; what participants' held-out data say of the model alone.
+- **served**: the rule after the client's own inputs, which have no labels: all of them, and predictions for these very
+  inputs, as a deployed batch is (*transductive*). Beside it **served_N**: N inputs, and predictions for the client's
+  other ones (*inductive*), with **plain_N** on the same; and **online**: each input predicted before it is learnt from.
+- **true_prior**: the rule, handed the client's class shares. A reference that needs labels: nobody could deploy it.
+
+Participants are served by what others contributed: they are divided into `FOLDS` parts, and the rule is fitted anew
+without each of them. The test set is one client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedreach.arrays import Float32s, Floats, Ints
+from fedreach.data.federated import FederatedData
+from fedreach.evaluation.confidence import bootstrap_means, interval
+from fedreach.evaluation.evaluator import worst_decile
+from fedreach.evaluation.populations import Group
+from fedreach.evaluation.predictor import Predictor, Split
+from fedreach.federation.protocols import KnowsPrior, ServesMany, ServesOnline, Serving
+from fedreach.federation.serving.fit import Fitted, HeldOut, fit
+from fedreach.federation.serving.softmax import log_softmax
+from fedreach.federation.traits import Traits
+from fedreach.federation.values import Outputs, State
+from fedreach.streams import generator
+
+FOLDS = 5
+BINS = 15
+"""Of confidence, for the calibration error."""
+SMOOTHING = 0.1
+"""Added to each count of a client's true labels, for its class shares."""
+TOGETHER = 16
+"""Clients that are served at a time."""
+NOTED = ("adapted", "repaired")
+"""What a client's state may say of what was decided for it, as 0 or 1."""
+
+
+class Score(NamedTuple):
+    """How well one client is served."""
+
+    accuracy: float
+    loss: float  # mean of -log p_y, in nats
+    calibration_error: float
+
+
+def score(log_p: Floats, labels: Ints) -> Score:
+    """Return accuracy, log loss and expected calibration error of (m, c) log-probabilities.
+
+    The last is sum_b m_b / m |accuracy_b - mean confidence_b| over `BINS` bins of equal width of max_c p_c.
+
+    Reference: Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, eq. 3.
+
+    Example:
+        >>> score(np.log([[0.75, 0.25], [0.75, 0.25]]), np.array([0, 1]))
+        Score(accuracy=0.5, loss=0.836988, calibration_error=0.25)
+    """
+    right = log_p.argmax(axis=1) == labels
+    confidence = np.exp(log_p.max(axis=1))
+    bins = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
+    error = np.abs(np.bincount(bins, right - confidence, minlength=BINS)).sum() / len(labels)
+    loss = -log_p[np.arange(len(labels)), labels].mean()
+    return Score(round(float(right.mean()), 9), round(float(loss), 6), round(float(error), 9))
+
+
+class Client(NamedTuple):
+    """One client that is served; only who scores it looks at its labels."""
+
+    id: int
+    outputs: Outputs
+    labels: Ints
+
+
+Rungs = dict[str, dict[int, Score]]
+"""Rung -> client -> score; a rung that a client has too few inputs for does without it."""
+
+
+@dataclass(frozen=True, eq=False)
+class ServedScores:
+    """How well clients of a population are served, rung by rung, and what was decided for them."""
+
+    rungs: Rungs
+    noted: Mapping[str, int]  # what of `NOTED` -> how many clients
+
+    def columns(self, name: str, rng: Callable[[], np.random.Generator]) -> dict[str, float]:
+        """Return the columns of a population: means over clients, and of all of these the worst tenth."""
+        found: dict[str, float] = {}
+        for rung, scores in self.rungs.items():
+            accuracy, loss, error = (np.array(column) for column in zip(*scores.values(), strict=True))
+            column = f"{name}_{rung}"
+            found |= {f"{column}_accuracy": accuracy.mean(), f"{column}_loss": loss.mean()}
+            found |= {f"{column}_calibration_error": error.mean()}
+            if len(scores) > 1:
+                low, high = interval(bootstrap_means(accuracy, rng()))  # the same clients are drawn for all rungs
+                found |= {f"{column}_accuracy_low": low, f"{column}_accuracy_high": high}
+                found |= {f"{column}_accuracy_worst_decile": worst_decile(accuracy)}
+            missing = len(self.rungs["plain"]) - len(scores)
+            if missing:
+                found[f"{column}_too_few"] = missing
+        found |= {f"{name}_{what}": count for what, count in self.noted.items()}
+        plain, served = self.rungs["plain"], self.rungs["served"]
+        change = np.array([served[client].accuracy - plain[client].accuracy for client in plain])
+        found |= {f"{name}_worse": float((change < 0).mean()), f"{name}_worst_change": float(change.min())}
+        return {key: round(float(value), 9) for key, value in found.items()}
+
+    def lines(self, population: str) -> Iterator[dict[str, Any]]:
+        """Yield a line about the single clients for each rung, as in ``served.jsonl``."""
+        for rung, scores in self.rungs.items():
+            columns = dict(zip(Score._fields, map(list, zip(*scores.values(), strict=True)), strict=True))
+            yield {"population": population, "rung": rung, "ids": list(scores), **columns}
+
+
+def serve(rule: Serving, state: State, clients: Iterable[Client], inputs: Sequence[int] = ()) -> ServedScores:
+    """Serve clients by a fitted rule, and say how well.
+
+    Args:
+        rule: The rule.
+        state: As it was fitted.
+        clients: Whoever is served; at least one, and never more than `TOGETHER` of them held at a time.
+        inputs: With how many inputs, too, beside all that a client has.
+    """
+    rungs: Rungs = {}
+    noted: dict[str, int] = {}
+    traits, start = Traits.of(rule), rule.start(state)
+
+    def take(rung: str, client: Client, log_p: Floats, begin: int = 0) -> None:
+        rungs.setdefault(rung, {})[client.id] = score(log_p, client.labels[begin:])
+
+    waiting = iter(clients)
+    while group := list(islice(waiting, TOGETHER)):
+        kept = _updated(rule, state, [start] * len(group), [client.outputs for client in group])
+        for client, own in zip(group, kept, strict=True):
+            take("plain", client, log_softmax(client.outputs.logits))
+            take("calibrated", client, rule.predict(state, start, client.outputs))
+            told = own
+            if isinstance(rule, KnowsPrior):
+                counts = np.bincount(client.labels, minlength=client.outputs.logits.shape[1]) + SMOOTHING
+                told = rule.with_prior(state, counts / counts.sum())
+            own = told if traits.reads_true_prior else own
+            take("served", client, rule.predict(state, own, client.outputs))
+            for what in NOTED:
+                if what in own:
+                    noted[what] = noted.get(what, 0) + int(np.asarray(own[what]).item())
+            if traits.serves_online and isinstance(rule, ServesOnline):
+                take("online", client, rule.predict_online(state, start, client.outputs)[0])
+            if traits.knows_prior:
+                take("true_prior", client, rule.predict(state, told, client.outputs))
+        for n in inputs:
+            enough = [client for client in group if len(client.labels) > n]
+            kept = _updated(rule, state, [start] * len(enough), [c.outputs.rows(slice(n)) for c in enough])
+            for client, own in zip(enough, kept, strict=True):
+                others = client.outputs.rows(slice(n, None))
+                take(f"plain_{n}", client, log_softmax(others.logits), n)
+                if not traits.reads_true_prior:  # which does not go by inputs
+                    take(f"served_{n}", client, rule.predict(state, own, others), n)
+    return ServedScores(rungs, noted)
+
+
+def _updated(rule: Serving, state: State, clients: Sequence[State], outputs: Sequence[Outputs]) -> list[State]:
+    if isinstance(rule, ServesMany):
+        return rule.update_many(state, clients, outputs)
+    return [rule.update(state, client, each) for client, each in zip(clients, outputs, strict=True)]
+
+
+@dataclass(frozen=True, eq=False)
+class ServingEvaluator:
+    """Fits a rule on the participants and serves everybody by it.
+
+    Args:
+        engine: Runs the model.
+        data: Who holds what.
+        rule: The rule.
+        seed: Of the intervals.
+        max_samples: Of each client at most so many examples are used, the first ones; None: all.
+        inputs: See `serve`.
+        summed: See `fedreach.federation.serving.fit.fit`.
+    """
+
+    engine: Predictor
+    data: FederatedData
+    rule: Serving
+    seed: int
+    max_samples: int | None = None
+    inputs: Sequence[int] = ()
+    summed: Callable[[Sequence[Floats]], Floats] | None = None
+
+    def evaluate(
+        self, models: Float32s, clusters: Ints, round_: int
+    ) -> tuple[dict[str, float], list[dict[str, Any]], list[Fitted]]:
+        """Return columns, lines about single clients, and the fitted rule of each model.
+
+        Args:
+            models: (m, d) one a cluster.
+            clusters: (n,) which of them each participant has.
+            round_: After which these are the models.
+        """
+        population, rng = self.data.population, partial(generator, self.seed, "serving-bootstrap", round_)
+        held_out = Group.of(population.participants, self.data.held_out, max_samples=self.max_samples)
+        unseen = Group.of(population.unseen, self.data.train, self.data.held_out, max_samples=self.max_samples)
+        own = clusters[np.searchsorted(population.participants, held_out.ids)]
+        parts = np.split(held_out.index, np.cumsum(held_out.sizes)[:-1])
+        places = {int(client): part for client, part in zip(held_out.ids, parts, strict=True)}
+        fitted: list[Fitted] = []
+        joined: dict[str, list[tuple[float, ServedScores]]] = {"id": [], "unseen": [], "test": []}
+        shares = np.bincount(clusters, minlength=len(models)) / len(clusters)
+        for number, model in enumerate(models):
+            mine = held_out.ids[own == number] if (own == number).any() else held_out.ids
+            asked = {int(c): self._client(model, "true", int(c), places[int(c)]) for c in mine}
+            fitted.append(self._fitted(asked))
+            if (own == number).any() and len(asked) > 1:
+                for scores in self._cross_fitted(asked):
+                    joined["id"].append((1.0, scores))
+            state = fitted[-1].state
+            if len(unseen.ids):
+                each = zip(unseen.ids, np.split(unseen.index, np.cumsum(unseen.sizes)[:-1]), strict=True)
+                scores = serve(self.rule, state, [self._client(model, "true", int(c), p) for c, p in each], self.inputs)
+                joined["unseen"].append((float(shares[number]), scores))
+            if len(self.data.dataset.test_y):
+                index = np.arange(len(self.data.dataset.test_y))
+                scores = serve(self.rule, state, [self._client(model, "test", 0, index)])
+                joined["test"].append((float(shares[number]), scores))
+        columns: dict[str, float] = {}
+        lines: list[dict[str, Any]] = []
+        for name, scored in joined.items():
+            if scored:
+                scores = mixed(scored)
+                columns |= scores.columns(name, rng)
+                if name != "test":
+                    lines += scores.lines("participants" if name == "id" else name)
+        return columns, lines, fitted
+
+    def _client(self, model: Float32s, split: Split, client: int, index: Ints) -> Client:
+        outputs = self.engine.answers(model, split, index, inputs=Traits.of(self.rule).reads_inputs)
+        d = self.data.dataset
+        return Client(client, outputs, (d.test_y if split == "test" else d.train_y)[index])
+
+    def _fitted(self, asked: Mapping[int, Client]) -> Fitted:
+        counts = self.data.label_counts()
+        participants = [HeldOut(c.outputs, c.labels, counts[c.id].astype(np.float64)) for c in asked.values()]
+        return fit(self.rule, participants) if self.summed is None else fit(self.rule, participants, self.summed)
+
+    def _cross_fitted(self, asked: Mapping[int, Client]) -> Iterator[ServedScores]:
+        """Serve each participant by the rule as the others fit it."""
+        ids = list(asked)
+        for fold in range(min(FOLDS, len(ids))):
+            mine = ids[fold::FOLDS]
+            state = self._fitted({client: asked[client] for client in ids if client not in mine}).state
+            yield serve(self.rule, state, [asked[client] for client in mine], self.inputs)
+
+
+def mixed(scored: Sequence[tuple[float, ServedScores]]) -> ServedScores:
+    """Return scores of different clients as one, and of the same clients by several models as their weighted mean."""
+    rungs: Rungs = {}
+    noted: dict[str, int] = {}
+    total: dict[tuple[str, int], float] = {}
+    for share, scores in scored:
+        for rung, own in scores.rungs.items():
+            for client, one in own.items():
+                before = rungs.setdefault(rung, {}).get(client, Score(0.0, 0.0, 0.0))
+                rungs[rung][client] = Score(*(a + share * b for a, b in zip(before, one, strict=True)))
+                total[rung, client] = total.get((rung, client), 0.0) + share
+        for what, count in scores.noted.items():
+            noted[what] = noted.get(what, 0) + count
+    for rung, own in rungs.items():
+        for client in sorted(own):
+            own[client] = Score(*(value / total[rung, client] for value in own.pop(client)))
+    return ServedScores(rungs, noted)

@@ -1,0 +1,117 @@
+"""How unseen clients are served: four rungs, what the rule gains, and the participation gap taken apart.
+
+With G(r) = participants - unseen clients under rung r for both groups:
+G(plain) = [G(plain) - G(true prior)] (priors) + G(true prior) (representation).
+Estimation = true prior - served, of unseen clients, stands beside it; and so does the trivial control, the majority
+class of a client's true labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedreach.report.analysis.statistics import Paired, Spread, holm, paired, spread
+from fedreach.report.values import Comparison, Run
+
+RUNGS = {
+    "plain": "plain",
+    "calibrated": "calibrated",
+    "served": "served",
+    "online": "online",
+    "true_prior": "true prior, needs labels",
+}
+"""Rung -> what it is called."""
+SCORES = ("accuracy", "accuracy_worst_decile", "loss", "calibration_error")
+Gap = Mapping[str, Spread]
+
+
+@dataclass(frozen=True)
+class ServedSummary:
+    """How a method's rule serves unseen clients (participants, where all take part) by the last model."""
+
+    method: str
+    rule: str
+    needs_labels: bool  # of those that are served: the rule is a reference that nobody could deploy
+    population: str  # "unseen" or "id"
+    at: Mapping[tuple[str, str], Spread]  # (rung, one of `SCORES`) -> over seeds
+    gain: Paired  # served - plain accuracy, seed by seed
+    corrected_p: float | None  # Holm, over the methods that are served
+    gain_with: Mapping[int, Paired]  # inputs -> served - plain accuracy on the other inputs
+    worse: Spread  # share of clients whose accuracy is lower served than plain
+    worst_change: Spread  # the largest loss of a client
+    decided: Mapping[str, Spread]  # "adapted", "repaired" -> clients
+    gap: Gap  # "gap", "priors", "representation", "estimation"; empty without both populations
+    majority: Spread  # accuracy of the majority class of each client's true labels
+    kilobytes: Mapping[str, Spread]  # "up" and "down" of one participant, "state" handed out with the model
+
+
+def summarize_serving(comparison: Comparison) -> tuple[ServedSummary, ...]:
+    """Return a summary of each method that has a serving rule, in the comparison's order."""
+    found = [
+        _summary(method, runs)
+        for method in comparison.methods
+        if (runs := [run for run in comparison.counted(method) if run.serving is not None])
+    ]
+    corrected = holm([row.gain.p for row in found])
+    return tuple(replace(row, corrected_p=p) for row, p in zip(found, corrected, strict=True))
+
+
+def _summary(method: str, runs: Sequence[Run]) -> ServedSummary:
+    records = [run.serving for run in runs if run.serving is not None]
+    columns = [record.columns["last"] for record in records]
+    name = "unseen" if "unseen_plain_accuracy" in columns[0] else "id"
+
+    def over(column: str) -> Spread:
+        return spread([found.get(column, np.nan) for found in columns])
+
+    def difference(a: str, b: str) -> list[float]:
+        return [found.get(a, np.nan) - found.get(b, np.nan) for found in columns]
+
+    inputs = sorted({int(key.split("_")[2]) for key in columns[0] if key.startswith(f"{name}_served_") and _count(key)})
+    return ServedSummary(
+        method=method,
+        rule=records[0].rule,
+        needs_labels=records[0].needs_labels,
+        population=name,
+        at={(rung, score): over(f"{name}_{rung}_{score}") for rung in RUNGS for score in SCORES},
+        gain=paired(difference(f"{name}_served_accuracy", f"{name}_plain_accuracy")),
+        corrected_p=None,
+        gain_with={n: paired(difference(f"{name}_served_{n}_accuracy", f"{name}_plain_{n}_accuracy")) for n in inputs},
+        worse=over(f"{name}_worse"),
+        worst_change=over(f"{name}_worst_change"),
+        decided={what: over(f"{name}_{what}") for what in ("adapted", "repaired") if f"{name}_{what}" in columns[0]},
+        gap=_gap(columns),
+        majority=spread([_majority(run, name) for run in runs]),
+        kilobytes={
+            part: spread([getattr(record, f"bytes_{part}") / 1000 for record in records])
+            for part in ("up", "down", "state")
+        },
+    )
+
+
+def _count(column: str) -> bool:
+    return column.split("_")[2].isdigit()
+
+
+def _gap(columns: Sequence[Mapping[str, float]]) -> Gap:
+    needed = [f"{name}_{rung}_accuracy" for name in ("id", "unseen") for rung in ("plain", "true_prior")]
+    if not all(key in found for found in columns for key in needed):
+        return {}
+    plain, true = (
+        np.array([found[f"id_{rung}_accuracy"] - found[f"unseen_{rung}_accuracy"] for found in columns])
+        for rung in ("plain", "true_prior")
+    )
+    unseen = [found["unseen_true_prior_accuracy"] - found["unseen_served_accuracy"] for found in columns]
+    parts = {"gap": plain, "priors": plain - true, "representation": true, "estimation": unseen}
+    return {part: spread(values) for part, values in parts.items()}
+
+
+def _majority(run: Run, name: str) -> float:
+    """Return the mean over clients of the share of their most frequent class."""
+    partition = run.partition
+    counts = partition.label_counts[partition.unseen if name == "unseen" else partition.participants]
+    counts = counts[counts.sum(axis=1) > 0]
+    return float((counts.max(axis=1) / counts.sum(axis=1)).mean()) if counts.size else np.nan

@@ -1,0 +1,117 @@
+"""How unseen clients are served, as tables: the rungs, and the gap taken apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fedreach.report.analysis.analysis import Analysis
+from fedreach.report.analysis.serving import RUNGS, ServedSummary
+from fedreach.report.analysis.statistics import Paired, Spread
+from fedreach.report.numbers import ABSENT, interval, p_text, percent, plus_minus, points
+from fedreach.report.render.tables import Table
+
+WORDS = {"unseen": "unseen clients", "id": "participants, each by what the others contributed"}
+Cell = Callable[[ServedSummary], str]
+
+
+def tabulate_serving(analysis: Analysis) -> list[Table]:
+    """Return the table of the rungs and that of the gap; none where no method has a serving rule."""
+    rows = analysis.serving
+    return [] if not rows else [_rungs(rows), *_gap(rows)]
+
+
+def _rungs(rows: Sequence[ServedSummary]) -> Table:
+    several = any(row.gain.count > 1 for row in rows)
+    share = "% ± sd" if several else "%"
+
+    def score(rung: str, name: str) -> Cell:
+        return lambda row: percent(row.at[rung, name])
+
+    columns: list[tuple[str, str, Cell, int]] = [("method", "", lambda row: row.method, 0)]
+    columns.append(("needs", "", lambda row: "labels" if row.needs_labels else ABSENT, 0))
+    columns += [(head, share, score(rung, "accuracy"), 0) for rung, head in RUNGS.items()]
+    columns.append(("gain", "points [seeds]", lambda row: _points(row.gain), 0))
+    columns.append(("p", "corrected", lambda row: p_text(row.corrected_p), 0))
+    for n in sorted({n for row in rows for n in row.gain_with}):
+        columns.append((f"gain with {n}", "inputs", lambda row, n=n: _points(row.gain_with.get(n)), 120))  # type: ignore[misc]
+    columns += [
+        ("worst decile, plain", share, score("plain", "accuracy_worst_decile"), 100),
+        ("worst decile, served", share, score("served", "accuracy_worst_decile"), 100),
+        ("clients worse", share, lambda row: percent(row.worse), 130),
+        ("worst change", "points", lambda row: _mean_points(row.worst_change), 140),
+        ("log loss, plain", "nats", lambda row: plus_minus(row.at["plain", "loss"], 2), 150),
+        ("log loss, served", "nats", lambda row: plus_minus(row.at["served", "loss"], 2), 150),
+        ("calibration error, plain", share, score("plain", "calibration_error"), 160),
+        ("calibration error, served", share, score("served", "calibration_error"), 160),
+        ("adapted", "clients", lambda row: _count(row.decided.get("adapted")), 160),
+        ("repaired", "clients", lambda row: _count(row.decided.get("repaired")), 160),
+        ("sent to fit", "kB a participant", lambda row: plus_minus(row.kilobytes["up"], 1), 170),
+        ("handed out", "kB", lambda row: plus_minus(row.kilobytes["state"], 1), 170),
+    ]
+    where = WORDS[rows[0].population]
+    return _table(
+        f"How {where.split(',')[0]} are served",
+        rows,
+        columns,
+        f"By the last model, on {where}: mean over clients{', ± sd over seeds' if several else ''}. Plain: the model "
+        "as it is. Calibrated: corrected by participants' held-out data. Served: by the client's own inputs, without "
+        "labels. Gain: served minus plain, 95 % interval over seeds, p of the paired t test, Holm-corrected. The true "
+        "prior is a reference that needs the client's labels. With two classes a prior changes thresholds, log loss "
+        "and calibration, and not the order of a client's examples.",
+    )
+
+
+def _gap(rows: Sequence[ServedSummary]) -> list[Table]:
+    if not any(row.gap for row in rows):
+        return []
+
+    def part(name: str) -> Cell:
+        return lambda row: _mean_points(row.gap.get(name))
+
+    return [
+        _table(
+            "The participation gap taken apart",
+            rows,
+            [
+                ("method", "", lambda row: row.method, 0),
+                ("gap", "points", part("gap"), 0),
+                ("priors", "points", part("priors"), 0),
+                ("representation", "points", part("representation"), 0),
+                ("estimation", "points", part("estimation"), 0),
+                ("majority class", "%", lambda row: percent(row.majority), 0),
+            ],
+            "Gap: participants minus unseen clients, both plain = priors (what goes when both know their class shares) "
+            "+ representation (what stays). Estimation: what unseen clients lose as they must estimate their class "
+            "shares. Majority class: what a client would reach by always saying its most frequent class, a control "
+            "that needs labels.",
+        )
+    ]
+
+
+def _table(
+    caption: str, rows: Sequence[ServedSummary], columns: Sequence[tuple[str, str, Cell, int]], note: str
+) -> Table:
+    cells = [[text(row) for _, _, text, _ in columns] for row in rows]
+    kept = [j for j in range(len(columns)) if j == 0 or any(row[j] != ABSENT for row in cells)]
+    return Table(
+        caption=caption,
+        header=tuple(columns[j][0] for j in kept),
+        units=tuple(columns[j][1] for j in kept),
+        rows=tuple(tuple(row[j] for j in kept) for row in cells),
+        from_width=tuple(columns[j][3] for j in kept),
+        note=note,
+    )
+
+
+def _points(found: Paired | None) -> str:
+    if found is None or found.mean is None:
+        return ABSENT
+    return points(found.mean, sign=True) + interval(found.low, found.high, sign=True)
+
+
+def _mean_points(found: Spread | None) -> str:
+    return ABSENT if found is None or found.mean is None else points(found.mean, sign=True)
+
+
+def _count(found: Spread | None) -> str:
+    return ABSENT if found is None or found.mean is None else f"{found.mean:.1f}"

@@ -1,0 +1,143 @@
+"""Serving at the end of a run: the rule is fitted on the participants for the last and the best model, and written.
+
+Nothing of the training depends on it. So methods that differ in `serving` alone are trained once, and a rule that is
+added later trains nothing.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedreach.arrays import AnyArray, Float32s, Ints
+from fedreach.evaluation.rungs import ServingEvaluator
+from fedreach.federation.traits import Traits
+from fedreach.models.flat import Layout
+from fedreach.runs.callbacks import Callback
+from fedreach.runs.checkpoint import CHECKPOINT
+from fedreach.runs.folder import RunFolder
+from fedreach.runs.identity import OtherExperimentError, finished
+from fedreach.runs.recorder import Recorder
+from fedreach.runs.schema import (
+    ClientLine,
+    FederationRecord,
+    Result,
+    RoundRow,
+    RunRecord,
+    ServedLine,
+    ServingRecord,
+    Timing,
+)
+
+MODELS = ("last", "best")
+SERVING = "serving.safetensors"
+"""The fitted rule: of the last model under ``last/``, of the best one under ``best/``; of several, ``last/0/`` ..."""
+TRAINED = (FederationRecord.FILE, RoundRow.FILE, ClientLine.FILE, Timing.FILE, CHECKPOINT)
+"""What training leaves in a folder, beside the models."""
+
+
+def serve_models(folder: RunFolder, layout: Layout, evaluator: ServingEvaluator) -> None:
+    """Fit, score and write how clients are served by the last and the best model of a folder.
+
+    Args:
+        folder: Of the run; its models are written.
+        layout: Of the model.
+        evaluator: Who fits and serves.
+    """
+    for name in (ServingRecord.FILE, ServedLine.FILE, SERVING):
+        (folder.path / name).unlink(missing_ok=True)
+    columns: dict[str, Mapping[str, float]] = {}
+    rounds: dict[str, int] = {}
+    tensors: dict[str, AnyArray] = {}
+    costs: dict[str, int] = {}
+    for name in MODELS:
+        found = _models(folder, name, layout)
+        if found is None:  # nobody holds data out, so no model is the best
+            continue
+        rounds[name], vectors, clusters = found
+        columns[name], lines, fitted = evaluator.evaluate(vectors, clusters, rounds[name])
+        for line in lines:
+            folder.append(ServedLine(model=name, round=rounds[name], **line))
+        for number, one in enumerate(fitted):
+            head = f"{name}/{number}" if len(fitted) > 1 else name
+            tensors |= {f"{head}/{key}": np.asarray(value) for key, value in one.state.items()}
+        state = [sum(np.asarray(value).nbytes for value in one.state.values()) for one in fitted]
+        costs = {"bytes_state": max(state)} | {
+            key: max(getattr(one, key) for one in fitted) for key in ("exchanges", "bytes_up", "bytes_down")
+        }
+    rule, needs_labels = repr(evaluator.rule), Traits.of(evaluator.rule).reads_true_prior
+    folder.write_tensors(SERVING, tensors, {"rule": rule})
+    folder.write(ServingRecord(rule=rule, needs_labels=needs_labels, rounds=rounds, columns=columns, **costs))
+
+
+def _models(folder: RunFolder, name: str, layout: Layout) -> tuple[int, Float32s, Ints] | None:
+    """Return a round, its (m, d) models and the (n,) model of each participant; None where there are none."""
+    stored = folder.read_tensors(f"{name}.safetensors")
+    if stored is None:
+        return None
+    tensors, record = stored
+    number = int(record["round"])
+    row = next(row for row in folder.records(RoundRow) if row.round == number)
+    federation = folder.read(FederationRecord)
+    assert federation is not None  # it was written before the first round
+    clusters = np.array(row.clusters or [0] * len(federation.participants), np.int64)
+    heads = [f"{model}/" for model in range(int(clusters.max()) + 1)] if row.clusters is not None else [""]
+    vectors = np.empty((len(heads), layout.size), np.float32)
+    for vector, head in zip(vectors, heads, strict=True):
+        for key, view in layout.views(torch.from_numpy(vector)).items():
+            view.copy_(torch.from_numpy(tensors[head + key]))
+    return number, vectors, clusters
+
+
+def take_training(folder: RunFolder, twin: RunFolder, identity: Mapping[str, Any]) -> Result | None:
+    """Copy the training of a finished run that differs in name and serving alone; None where there is no such run.
+
+    Args:
+        folder: Where to.
+        twin: Where from.
+        identity: What is to be run in `folder`.
+    """
+    stored = twin.read(RunRecord)
+    if stored is None or (folder.path / CHECKPOINT).exists():
+        return None
+    alike = {**identity, "method": stored.method, "config": _served_as(identity["config"], stored.config)}
+    try:
+        result = finished(twin, alike)
+    except OtherExperimentError:
+        return None
+    if result is None:
+        return None
+    for name in (*TRAINED, *(f"{model}.safetensors" for model in MODELS)):
+        if (twin.path / name).exists():
+            shutil.copyfile(twin.path / name, folder.path / name)
+    return result
+
+
+def finish_served(
+    run: RunRecord, recorder: Recorder, evaluator: ServingEvaluator, result: Result, callbacks: Sequence[Callback]
+) -> Result:
+    """Serve clients by a training that was taken from another run, and write that this one ended like that one.
+
+    Args:
+        run: What is run.
+        recorder: Of its folder, which holds the training.
+        evaluator: Who fits and serves.
+        result: Of the other run.
+        callbacks: Are told the end.
+    """
+    folder = recorder.folder
+    folder.write(run)
+    serve_models(folder, recorder.layout, evaluator)
+    folder.write(result)
+    for callback in callbacks:
+        callback.end(result)
+    return result
+
+
+def _served_as(config: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration with the serving rule of another one."""
+    return {**config, "method": {**config["method"], "serving": other["method"]["serving"]}}

@@ -1,0 +1,190 @@
+"""Serving a client with a model that is deployed: an estimator in the manner of scikit-learn, beside a run's model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedreach.arrays import AnyArray, Float32s, Floats, Ints
+from fedreach.config.parts import make
+from fedreach.config.sections import Choice
+from fedreach.errors import ConfigError, RunFolderError
+from fedreach.federation.protocols import Serving
+from fedreach.federation.traits import Traits, name_of
+from fedreach.federation.values import Outputs, State
+from fedreach.runs.folder import RunFolder
+from fedreach.runs.schema import RunRecord
+
+SERVING = "serving.safetensors"
+
+
+class Adapter:
+    """One client's own use of a model, by a fitted rule and the client's inputs, which have no labels.
+
+    Whoever holds the model computes its logits; nothing here needs torch. `fit` begins anew with a client's inputs,
+    `partial_fit` goes on with further ones. With logits alone a rule's guard against changed inputs is off, which
+    `guarded_` says; with `features` (of the layer before the last), `inputs` and `model` it is on.
+
+    Args:
+        rule: The rule.
+        state: As it was fitted on the participants.
+        model: Returns (logits, features) for inputs, (m, ...): where a rule repairs inputs, it asks again.
+
+    Attributes:
+        prior_: (c,) estimated class shares of the client, where the rule estimates them.
+        decision_: What the guard decided: ``"adapted"``, ``"abstained"``, ``"repaired, adapted"`` ...
+        guarded_: Whether a guard was at work.
+        n_inputs_: How many inputs were seen.
+
+    Example:
+        >>> from fedreach.federation.serving.label_shift import LabelShift
+        >>> state = {"a": np.ones(1), "b": np.zeros(2), "base": np.full(2, 0.5), "pseudo_counts": np.ones(1)}
+        >>> adapter = Adapter(LabelShift(), state).fit(np.array([[2.0, 0.0]] * 20))
+        >>> adapter.prior_.round(3), adapter.predict(np.array([[0.0, 0.1]])), adapter.decision_
+        (array([0.973, 0.027]), array([0]), 'adapted')
+    """
+
+    def __init__(
+        self,
+        rule: Serving,
+        state: State,
+        model: Callable[[Float32s], tuple[ArrayLike, ArrayLike]] | None = None,
+    ) -> None:
+        self.rule, self.state, self.model = rule, state, model
+
+    @classmethod
+    def load(
+        cls,
+        folder: Path | str,
+        which: Literal["last", "best"] = "last",
+        *,
+        cluster: int | None = None,
+        base: Path | None = None,
+        model: Callable[[Float32s], tuple[ArrayLike, ArrayLike]] | None = None,
+    ) -> Self:
+        """Return the adapter of a finished run.
+
+        Args:
+            folder: The run folder, which holds the fitted rule beside the model.
+            which: Of the last or the best model.
+            cluster: Number of the model, where the run has one a cluster.
+            base: Folder that the name of a rule of one's own is relative to; default: the current one.
+            model: See `Adapter`.
+
+        Raises:
+            RunFolderError: If the folder holds no fitted rule of that model.
+        """
+        held = RunFolder(Path(folder))
+        run, stored = held.read(RunRecord), held.read_tensors(SERVING)
+        if run is None or stored is None:
+            raise RunFolderError(
+                f"{folder} holds no serving rule ({SERVING}). Run with method.serving, such as 'label_shift', and let "
+                "the run finish."
+            )
+        head = which if cluster is None else f"{which}/{cluster}"
+        state = {key[len(head) + 1 :]: value for key, value in stored[0].items() if key.startswith(f"{head}/")}
+        if not state or any("/" in key for key in state):
+            raise RunFolderError(f"{folder}: {SERVING} holds no single rule {head!r}; it has {_heads(stored[0])}.")
+        rule: Serving = make("serving", Choice.model_validate(run.config["method"]["serving"]), base or Path.cwd())
+        return cls(rule, state, model)
+
+    def fit(self, logits: ArrayLike, features: ArrayLike | None = None, inputs: ArrayLike | None = None) -> Self:
+        """Begin with a client's inputs, as the model sees them.
+
+        Args:
+            logits: (m, c), m at least 1.
+            features: (m, h) of the layer before the last.
+            inputs: (m, ...) as the model gets them.
+        """
+        self.client_ = self.rule.start(self.state)
+        self.n_inputs_, self.guarded_ = 0, True
+        return self.partial_fit(logits, features, inputs)
+
+    def partial_fit(
+        self, logits: ArrayLike, features: ArrayLike | None = None, inputs: ArrayLike | None = None
+    ) -> Self:
+        """Go on with more of the client's inputs; arguments as those of `fit`."""
+        if not hasattr(self, "client_"):
+            return self.fit(logits, features, inputs)
+        outputs = self._outputs(logits, features, inputs)
+        self.client_ = self.rule.update(self.state, self.client_, outputs)
+        self.n_inputs_ += len(outputs.logits)
+        self.guarded_ = self.guarded_ and outputs.features is not None and Traits.of(self.rule).reads_inputs
+        return self
+
+    def predict(self, logits: ArrayLike, features: ArrayLike | None = None, inputs: ArrayLike | None = None) -> Ints:
+        """Return the (m,) classes of inputs."""
+        classes: Ints = self._log_p(logits, features, inputs).argmax(axis=1)
+        return classes
+
+    def predict_proba(
+        self, logits: ArrayLike, features: ArrayLike | None = None, inputs: ArrayLike | None = None
+    ) -> Floats:
+        """Return the (m, c) probabilities of the classes."""
+        found: Floats = np.exp(self._log_p(logits, features, inputs))
+        return found
+
+    @property
+    def prior_(self) -> Floats:
+        """See `Adapter`."""
+        return self._said("prior")
+
+    @property
+    def decision_(self) -> str:
+        """See `Adapter`."""
+        kept = self._fitted()
+        adapted, repaired = kept.get("adapted", np.ones(1)), kept.get("repaired", np.zeros(1))
+        return ("repaired, " if repaired.item() else "") + ("adapted" if adapted.item() else "abstained")
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the arguments that it was made with."""
+        return {"rule": self.rule, "state": self.state, "model": self.model}
+
+    def set_params(self, **params: Any) -> Self:
+        """Change arguments; what was fitted stays until `fit`."""
+        for name, value in params.items():
+            if name not in self.get_params():
+                raise ConfigError(f"Adapter has no parameter {name!r}; it has {', '.join(self.get_params())}.")
+            setattr(self, name, value)
+        return self
+
+    def _fitted(self) -> State:
+        if not hasattr(self, "client_"):
+            raise ConfigError(f"The adapter of {name_of(self.rule)} has seen no inputs yet. Call fit first.")
+        kept: State = self.client_
+        return kept
+
+    def _said(self, name: str) -> Floats:
+        kept = self._fitted()
+        if name not in kept:
+            raise ConfigError(f"{name_of(self.rule)} estimates no {name}.")
+        return kept[name]
+
+    def _log_p(self, logits: ArrayLike, features: ArrayLike | None, inputs: ArrayLike | None) -> Floats:
+        kept = self.client_ if hasattr(self, "client_") else self.rule.start(self.state)
+        return self.rule.predict(self.state, kept, self._outputs(logits, features, inputs))
+
+    def _outputs(self, logits: ArrayLike, features: ArrayLike | None, inputs: ArrayLike | None) -> Outputs:
+        z = np.asarray(logits, np.float64)
+        classes = len(self.state["base"]) if "base" in self.state else z.shape[-1]
+        if z.ndim != 2 or len(z) == 0 or z.shape[1] != classes or not np.isfinite(z).all():
+            raise ConfigError(f"Adapter: logits must be finite numbers of shape (m, {classes}); got shape {z.shape}.")
+        h = None if features is None else np.asarray(features, np.float64)
+        x = None if inputs is None else np.asarray(inputs, np.float32)
+        for what, given in (("features", h), ("inputs", x)):
+            if given is not None and len(given) != len(z):
+                raise ConfigError(f"Adapter: {what} must be as many as logits, {len(z)}; got {len(given)}.")
+        return Outputs(z, h, x, None if self.model is None else self._again)
+
+    def _again(self, inputs: Float32s) -> Outputs:
+        assert self.model is not None  # or nobody could ask again
+        logits, features = self.model(inputs)
+        return self._outputs(logits, features, inputs)
+
+
+def _heads(tensors: Mapping[str, AnyArray]) -> str:
+    return ", ".join(repr(head) for head in dict.fromkeys(key.rpartition("/")[0] for key in tensors)) or "none"
