@@ -111,6 +111,14 @@ class KnownSharesLeak(Own):
         return {"seen": self.strength * (prior if len(prior) == len(state["base"]) else state["base"])}
 
 
+@caught_by("log probabilities")
+class FeaturesWithoutAsking(Own):
+    """It does not say `reads_inputs = True`, and so there are none."""
+
+    def update(self, state, client, outputs):
+        return super().update(state, client, outputs) if np.isfinite(outputs.features).all() else client
+
+
 @caught_by("nothing that comes later")
 class EvidenceThatLooksAhead(Own):
     """Each input is weighed by shares to which all of them contributed."""
@@ -118,6 +126,12 @@ class EvidenceThatLooksAhead(Own):
     def predict_online(self, state, client, outputs):
         client = self.update(state, client, outputs)
         return self.predict(state, client, outputs), client
+
+
+@caught_by("nothing that comes later")
+class ForgetsBetweenCalls(Own):
+    def predict_online(self, state, client, outputs):
+        return super().predict_online(state, client, outputs)[0], client
 
 
 @caught_by("each input by itself")

@@ -38,8 +38,9 @@ VARIANTS: Mapping[tuple[str, str], Sequence[Options]] = {
     ("participation", "bernoulli"): ({"act_prob": 1.0}, {"act_prob": 0.5, "reply_prob": 0.5}),
     ("serving", "label_shift"): (
         {},
-        {"online": True, "calibration": "temperature"},
-        {"odds": 0.0, "pseudo_counts": 5.0, "calibration": "none"},
+        {"guard": False},
+        {"guard": False, "online": True, "calibration": "temperature"},
+        {"guard": False, "odds": 0.0, "pseudo_counts": 5.0, "calibration": "none"},
     ),
     ("serving", "bbse"): ({}, {"hard": True}),
     ("serving", "rlls"): ({}, {"hard": True, "strength": 1.0}, {"gamma": 0.5}),
