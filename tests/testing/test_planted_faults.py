@@ -879,5 +879,6 @@ def test_a_fault_below_a_part_is_caught_through_the_part(monkeypatch):
 
 
 def test_there_are_faults_of_every_kind():
-    assert {fault.values[0] for fault in FAULTS} == set(registry.VERIFIED)
+    elsewhere = {"serving"}  # test_planted_serving.py
+    assert {fault.values[0] for fault in FAULTS} == set(registry.VERIFIED) - elsewhere
     assert len(FAULTS) >= 50

@@ -1,0 +1,393 @@
+"""Laws of serving rules: of all, and of single ones.
+
+What is compared is what clients predict; of a rule's state, nothing is known but that it consists of named arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+import numpy as np
+
+from fedreach.arrays import Floats, Ints
+from fedreach.federation.traits import Traits, name_of
+from fedreach.federation.values import Outputs, State
+from fedreach.streams import generator
+from fedreach.testing.law import Subject, broken, law, shown
+from fedreach.testing.laws.any_part import Outcome, Playing, as_it_is, options_are_all_it_is
+from fedreach.testing.laws.serving_methods import METHOD_LAWS as METHOD_LAWS
+from fedreach.testing.served import (
+    Holding,
+    Served,
+    alike_worlds,
+    calibrated,
+    learnt,
+    lopsided_worlds,
+    ordinary_worlds,
+    served_worlds,
+)
+
+ROUNDING = 1e-5
+"""Of a probability, where sums were taken in another order: a fit stops where the loss falls by less than 1e-8."""
+ORDER = 0.3
+"""Of class shares. Evidence counts inputs in the order in which they come: in 400 made-up cases of `label_shift` the
+prior moved by .26 at most, by more than .07 in 22 of them."""
+NO_SHIFT = 0.1
+"""Of a probability, for a client that is all participants together: what smoothing of shares and pulls may move."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A rule whose every state, query and contribution goes through `keep`, such as a file."""
+
+    part: Any
+    keep: Callable[[State], State]
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return name_of(self.part)
+
+    def query(self, state: State) -> State | None:
+        query = self.part.query(state)
+        return None if query is None else self.keep(query)
+
+    def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
+        answer = self.part.contribute(query, outputs, labels, counts)
+        kept = self.keep(answer)
+        return {name: kept[name] for name in answer}  # a file has an order of its own
+
+    def fold(self, state: State, sums: State) -> State:
+        return self.keep(self.part.fold(state, sums))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.part, name)
+
+
+def _play(part: Any, given: Served, keep: Callable[[State], State] = as_it_is) -> list[Outcome]:
+    """Fit the rule and serve each client, batch by batch."""
+    state = given.fitted(Kept(part, keep)).state
+    outcomes = []
+    for number, batches in enumerate(given.clients, start=1):
+        everything = given.outputs(part, np.concatenate(batches))
+        client, seen = keep(part.start(state)), 0
+        outcomes.append(_outcome(f"client {number}, before its first input", part.predict(state, client, everything)))
+        for batch in batches:
+            client, seen = keep(part.update(state, client, given.outputs(part, batch))), seen + len(batch)
+            outcomes.append(_outcome(f"client {number}, after {seen}", part.predict(state, client, everything)))
+        if Traits.of(part).knows_prior:
+            client = keep(part.with_prior(state, _uneven(given.classes)))
+            outcomes.append(_outcome(f"client {number}, its shares known", part.predict(state, client, everything)))
+        if hasattr(part, "predict_online"):
+            online, _ = part.predict_online(state, part.start(state), everything)
+            outcomes.append(_outcome(f"client {number}, each input before it counts", online))
+    return outcomes
+
+
+def _outcome(who: str, predicted: Any) -> Outcome:
+    return Outcome(f"of {who}, it predicted {shown(predicted)}", np.asarray(predicted))
+
+
+def _uneven(c: int) -> Floats:
+    """Return class shares of which no two are alike."""
+    shares: Floats = np.arange(1.0, c + 1) / (c * (c + 1) / 2)
+    return shares
+
+
+PLAYING = Playing(served_worlds, _play)
+
+
+@law(served_worlds)
+def log_probabilities(subject: Subject, given: Served) -> None:
+    """Predictions are (m, c) finite float64 logarithms of probabilities that sum to 1, before the first input too."""
+    for said, value in PLAYING.straight(subject, given):
+        if value.dtype != np.float64 or value.ndim != 2 or value.shape[1] != given.classes:
+            broken(f"{said}, of shape {value.shape} and type {value.dtype}, for {given.classes} classes")
+        if not np.isfinite(value).all():
+            broken(f"{said}; give a class that seems absent a small probability instead of none")
+        total = np.exp(value).sum(axis=1)
+        if np.abs(total - 1).max() > 1e-9:
+            broken(f"{said}; the probabilities of an input sum to {shown(total)}")
+
+
+@law(served_worlds)
+def sums_of_one_shape(subject: Subject, given: Served) -> None:
+    """Every participant contributes finite float64 arrays of the same names and shapes, however little it holds."""
+    part, shapes = subject.part, list[dict[str, tuple[int, ...]]]()
+
+    class Noting(Kept):
+        def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
+            answer: State = part.contribute(query, outputs, labels, counts)
+            shapes.append({name: np.shape(values) for name, values in answer.items()})
+            return answer
+
+    given.fitted(Noting(part, as_it_is))
+    k = len(given.participants)
+    for i, found in enumerate(shapes):
+        if found != shapes[i - i % k]:
+            broken(f"participant {i % k + 1} sent {found}, and the first one {shapes[i - i % k]}")
+
+
+@law(served_worlds)
+def each_input_by_itself(subject: Subject, given: Served) -> None:
+    """What is predicted of an input does not depend on those that are predicted with it, nor on their order.
+
+    What a client learns from its inputs it learns in `update`.
+    """
+    part, state = subject.part, _state(subject, given)
+    for number, batches in enumerate(given.clients, start=1):
+        client = learnt(part, state, [given.outputs(part, batch) for batch in batches])
+        inputs = np.concatenate(batches)
+        together = part.predict(state, client, given.outputs(part, inputs))
+        turned = part.predict(state, client, given.outputs(part, inputs[::-1].copy()))[::-1]
+        alone = part.predict(state, client, given.outputs(part, inputs[:1]))
+        _alike(f"of client {number}'s inputs turned round, it predicted", turned, together, 1e-9)
+        _alike(f"of client {number}'s first input alone, it predicted", alone, together[:1], 1e-9)
+
+
+@law(ordinary_worlds)
+def whoever_stands_where(subject: Subject, given: Served) -> None:
+    """The order of the participants changes predictions by rounding only."""
+    turned = replace(given, participants=given.participants[::-1])
+    _predict_alike(subject, given, turned, "with the participants turned round")
+
+
+@law(alike_worlds)
+def whoever_holds_an_example(subject: Subject, given: Served) -> None:
+    """Which participant holds an example out does not matter, where all trained on the same counts.
+
+    Pooled by client instead of by example, those who hold out little would count as much as those who hold out much.
+    """
+    held = given.participants
+    inputs, labels = (np.concatenate([getattr(one, key) for one in held]) for key in ("inputs", "labels"))
+    order = generator(0, "testing who holds what").permutation(len(labels))
+    cuts = np.cumsum([len(one.labels) for one in held])[:-1]
+    dealt = [
+        Holding(inputs[part], labels[part], one.counts) for part, one in zip(np.split(order, cuts), held, strict=True)
+    ]
+    _predict_alike(subject, given, replace(given, participants=dealt), "with the held-out examples dealt out anew")
+
+
+@law(ordinary_worlds)
+def classes_by_any_name(subject: Subject, given: Served) -> None:
+    """With the classes in another order, predictions stand in that order, and are the same but for rounding."""
+    order = np.roll(np.arange(given.classes)[::-1], 1)
+    for a, b in zip(PLAYING.straight(subject, given), _play(subject.part, given.relabelled(order)), strict=True):
+        if "shares known" not in a.said:  # those would have to be put into the order, too
+            who = a.said.partition(", it predicted")[0]
+            _alike(f"with the classes in the order {order.tolist()} it predicted {who}", b.value, a.value[:, order])
+
+
+@law(ordinary_worlds)
+def a_constant_in_the_logits(subject: Subject, given: Served) -> None:
+    """A constant added to all logits of an example changes nothing: the model's probabilities are the same.
+
+    Where a rule reads inputs, it may look at the size of logits, too: there the constant is the same for all examples.
+    """
+    rows = not Traits.of(subject.part).reads_inputs
+
+    def moved(logits: Floats) -> Floats:
+        return logits + (5 * np.sin(logits[:, :1]) - 2 if rows else 3.0)
+
+    other = replace(given, model=replace(given.model, changed=moved))
+    _predict_alike(subject, given, other, "with a constant added to the logits")
+
+
+@law(lopsided_worlds)
+def no_shift_no_change(subject: Subject, given: Served) -> None:
+    """A client that is all participants together is predicted after its inputs as before them.
+
+    Before them, predictions are those of the calibrated model. Where calibration comes with the first input, it is
+    taken for a gain of serving; where the source prior is not that of the held-out examples, everybody is corrected. A
+    rule that has an option `calibration` other than "bias" says so itself: it is held to this with a calibrated model.
+    """
+    part = subject.part
+    for one in (calibrated(given), given):
+        if one is given and getattr(part, "calibration", "bias") != "bias":
+            return
+        state = one.fitted(part).state
+        outputs = one.outputs(part, np.concatenate([holding.inputs for holding in one.participants]))
+        before = part.predict(state, part.start(state), outputs)
+        after = part.predict(state, learnt(part, state, [outputs]), outputs)
+        _alike(
+            f"of {one}, all their inputs were predicted before and after it had learnt from them:",
+            after,
+            before,
+            NO_SHIFT,
+        )
+
+
+class Sealed(Outputs):
+    """Outputs of which nothing is asked but what is there."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        broken(f"it asked for outputs.{name}; of a client that is served there are {', '.join(vars(self))}, no labels")
+
+
+@law(ordinary_worlds)
+def no_labels_of_those_served(subject: Subject, given: Served) -> None:
+    """Of an input that is served, nothing is asked but logits, and features, inputs and the model where it says so.
+
+    Whatever else the outputs carry, such as labels, changes no prediction.
+    """
+    part, state = subject.part, _state(subject, given)
+    outputs = given.outputs(part, np.concatenate(given.clients[0]))
+    sealed = Sealed(outputs.logits, outputs.features, outputs.inputs, outputs.again)
+    part.predict(state, part.update(state, part.start(state), sealed), sealed)
+    if hasattr(part, "predict_online"):
+        part.predict_online(state, part.start(state), sealed)
+
+
+@law(ordinary_worlds)
+def known_shares_stay_with_their_client(subject: Subject, given: Served) -> None:
+    """What `with_prior` was told of one client is not remembered for another."""
+    part = subject.part
+    if not Traits.of(part).knows_prior:
+        return
+    state = given.fitted(part).state
+    outputs = given.outputs(part, np.concatenate(given.clients[0]))
+    clients = [[], [outputs]]
+    before = [part.predict(state, learnt(part, state, batches), outputs) for batches in clients]
+    part.predict(state, part.with_prior(state, _uneven(given.classes)), outputs)
+    for a, batches in zip(before, clients, strict=True):
+        after = part.predict(state, learnt(part, state, batches), outputs)
+        _alike("after `with_prior` for another client, it predicted", after, a, 0.0)
+
+
+@law(ordinary_worlds)
+def known_shares_weigh(subject: Subject, given: Served) -> None:
+    """With the shares pi, p is proportional to the calibrated model's p times pi_c / base_c, base the same for all.
+
+    So with base itself for shares a client is predicted as before its first input.
+    """
+    part, c = subject.part, given.classes
+    if not Traits.of(part).knows_prior:
+        return
+    state = _state(subject, given)
+    outputs = given.outputs(part, np.concatenate([np.concatenate(batches) for batches in given.clients]))
+    plain = part.predict(state, part.start(state), outputs)
+    ratios = []
+    for prior in (np.full(c, 1 / c), _uneven(c)):
+        ratio = part.predict(state, part.with_prior(state, prior), outputs) - plain - np.log(prior)
+        ratios.append(ratio - ratio.mean(axis=1, keepdims=True))  # minus log base, but for a constant a row
+    far = float(np.abs(np.concatenate(ratios) - ratios[0][0]).max())
+    if far > 1e-6 * (1 + np.abs(plain).max()):
+        broken(f"log p - log pi - log p of the calibrated model differs by {far:.3g} between inputs or shares")
+    base = np.exp(-ratios[0][0])
+    again = part.predict(state, part.with_prior(state, base / base.sum()), outputs)
+    _alike(f"with the shares {shown(base / base.sum())}, which are base, it predicted", again, plain)
+
+
+@law(ordinary_worlds)
+def one_or_many_at_a_time(subject: Subject, given: Served) -> None:
+    """How many of its inputs come at once does not matter to a client, nor how many clients learn at once.
+
+    `update_many(state, clients, outputs)`, where there is one, returns what `update` returns for each client.
+    """
+    part, state = subject.part, _state(subject, given)
+    everything = [given.outputs(part, np.concatenate(batches)) for batches in given.clients]
+    for number, (batches, outputs) in enumerate(zip(given.clients, everything, strict=True), start=1):
+        at_once = part.predict(state, learnt(part, state, [outputs]), outputs)
+        for inputs in (batches, np.split(np.concatenate(batches), len(outputs.logits))):
+            client = learnt(part, state, [given.outputs(part, one) for one in inputs])
+            what = f"client {number}, whose inputs came in {len(inputs)} pieces, predicted"
+            _alike(what, part.predict(state, client, outputs), at_once)
+    if not hasattr(part, "update_many"):
+        return
+    clients = [part.start(state) for _ in everything]
+    for _ in range(2):
+        alone = [part.update(state, client, one) for client, one in zip(clients, everything, strict=True)]
+        clients = part.update_many(state, clients, everything)
+        for number, (a, b, outputs) in enumerate(zip(clients, alone, everything, strict=True), start=1):
+            what = f"after `update_many`, client {number} predicted"
+            _alike(what, part.predict(state, a, outputs), part.predict(state, b, outputs))
+
+
+@law(ordinary_worlds)
+def the_order_of_inputs_counts_little(subject: Subject, given: Served) -> None:
+    """In which order a client's inputs come changes the class shares that it predicts by .3 at most."""
+    part, state = subject.part, _state(subject, given)
+    for number, batches in enumerate(given.clients, start=1):
+        inputs = np.concatenate(batches)
+        outputs = given.outputs(part, inputs)
+        shares = [
+            np.exp(part.predict(state, learnt(part, state, [given.outputs(part, x)]), outputs)).mean(axis=0)
+            for x in (inputs, inputs[::-1].copy())
+        ]
+        if np.abs(shares[1] - shares[0]).max() > ORDER:
+            broken(f"client {number} predicts the shares {shown(shares[0])}, and {shown(shares[1])} turned round")
+
+
+@law(served_worlds)
+def nothing_that_comes_later(subject: Subject, given: Served) -> None:
+    """Where inputs are predicted one after the other, none is predicted by those that come after it.
+
+    `predict_online(state, client, outputs)` returns predictions and the client, which goes on from there.
+    """
+    part = subject.part
+    if not hasattr(part, "predict_online"):
+        return
+    state = _state(subject, given)
+    for batches in given.clients:
+        inputs = np.concatenate(batches)
+        whole, _ = part.predict_online(state, part.start(state), given.outputs(part, inputs))
+        for j in sorted({1, len(inputs) // 2, len(inputs) - 1} - {0, len(inputs)}):
+            first, client = part.predict_online(state, part.start(state), given.outputs(part, inputs[:j]))
+            rest, _ = part.predict_online(state, client, given.outputs(part, inputs[j:]))
+            _alike(f"without those after it, input {j} is predicted", first, whole[:j], 1e-9)
+            _alike(f"going on after input {j}, the others are predicted", rest, whole[j:], 1e-9)
+
+
+LAWS = (
+    log_probabilities,
+    sums_of_one_shape,
+    each_input_by_itself,
+    whoever_stands_where,
+    whoever_holds_an_example,
+    classes_by_any_name,
+    a_constant_in_the_logits,
+    no_shift_no_change,
+    no_labels_of_those_served,
+    known_shares_stay_with_their_client,
+    known_shares_weigh,
+    one_or_many_at_a_time,
+    the_order_of_inputs_counts_little,
+    nothing_that_comes_later,
+    PLAYING.same_again(
+        "The same participants and inputs give the same predictions.",
+        "A serving rule draws no random numbers, and keeps nothing in `self`.",
+    ),
+    PLAYING.arguments_untouched(
+        "A serving rule does not write to its arguments: state, query, outputs, labels, counts, sums and what a client "
+        "keeps."
+    ),
+    PLAYING.going_on_from_a_file(
+        "State, query, contributions and what a client keeps consist of named arrays; stored after each exchange and "
+        "each update, and read again, they give the same predictions."
+    ),
+    options_are_all_it_is,
+)
+
+
+def _state(subject: Subject, given: Served) -> State:
+    state: State = subject.once(f"fitted by {given}", lambda: given.fitted(subject.part).state)
+    return state
+
+
+def _predict_alike(subject: Subject, given: Served, other: Served, how: str) -> None:
+    for a, b in zip(PLAYING.straight(subject, given), _play(subject.part, other), strict=True):
+        _alike(f"{how}, it predicted {a.said.partition(', it predicted')[0]}", b.value, a.value)
+
+
+def _alike(what: str, got: Floats, expected: Floats, within: float = ROUNDING) -> None:
+    """Compare probabilities."""
+    far = float(np.abs(np.exp(got) - np.exp(expected)).max()) if got.shape == expected.shape else np.inf
+    if not far <= within:
+        if got.shape == expected.shape:
+            row = int(np.abs(np.exp(got) - np.exp(expected)).max(axis=1).argmax())
+            got, expected, what = got[row], expected[row], f"{what} in row {row}"
+        broken(f"{what} {shown(got)} instead of {shown(expected)}, a probability {far:.2g} apart")

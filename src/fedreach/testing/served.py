@@ -1,0 +1,212 @@
+"""Participants and clients that serving rules are tried on, with a model that is known and is not calibrated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fedreach.arrays import AnyArray, Float32s, Floats, Ints
+from fedreach.federation.serving.fit import Fitted, HeldOut, fit
+from fedreach.federation.serving.softmax import log_softmax
+from fedreach.federation.traits import Traits
+from fedreach.federation.values import Outputs, State
+from fedreach.streams import generator
+
+INPUTS = 6  # numbers of an input
+Shares = Callable[[np.random.Generator, int, int], AnyArray]
+
+
+def as_it_is(logits: Floats) -> Floats:
+    """Return the logits as the model gives them."""
+    return logits
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """Log likelihoods of Gaussian classes, times a scale and plus an offset that calibration has to find."""
+
+    means: Floats  # (c, INPUTS), in the middle of classes of variance 1
+    scale: float
+    offset: Floats  # (c,)
+    changed: Callable[[Floats], Floats] = as_it_is  # what laws do to logits
+
+    def of(self, inputs: Float32s, *, all_there_is: bool) -> Outputs:
+        """Return what it says of (m, INPUTS) inputs, with features, inputs and itself where asked for."""
+        features = inputs.astype(np.float64)
+        likelihood = features @ self.means.T - 0.5 * np.square(self.means).sum(axis=1)
+        logits = self.changed(self.scale * likelihood + self.offset)
+        if not all_there_is:
+            return Outputs(logits)
+        return Outputs(logits, features, inputs.copy(), partial(self.of, all_there_is=True))
+
+
+@dataclass(frozen=True, eq=False)
+class Holding:
+    """What one participant holds."""
+
+    inputs: Float32s  # (m, INPUTS) held out
+    labels: Ints  # (m,) of these
+    counts: Floats  # (c,) of its training labels
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """A model, the participants by whom a rule is fitted, and clients that are served."""
+
+    words: str
+    model: Model
+    participants: Sequence[Holding]
+    clients: Sequence[Sequence[Float32s]]  # the inputs of each, in the batches in which they come
+
+    def __str__(self) -> str:
+        return self.words
+
+    def outputs(self, part: Any, inputs: Float32s) -> Outputs:
+        """Return what the model says, as far as the part asks for it."""
+        return self.model.of(inputs, all_there_is=Traits.of(part).reads_inputs)
+
+    def fitted(self, part: Any) -> Fitted:
+        """Return the part fitted by these participants."""
+        made = [HeldOut(self.outputs(part, one.inputs), one.labels, one.counts) for one in self.participants]
+        return fit(part, made)
+
+    def relabelled(self, order: Ints) -> Served:
+        """Return the federation in which class i is what was class order[i]."""
+        place = np.argsort(order)
+
+        def turned(logits: Floats) -> Floats:
+            return np.ascontiguousarray(logits[:, order])
+
+        return replace(
+            self,
+            model=replace(self.model, changed=turned),
+            participants=[
+                replace(one, labels=place[one.labels], counts=one.counts[order]) for one in self.participants
+            ],
+        )
+
+    @property
+    def classes(self) -> int:
+        return len(self.model.means)
+
+
+def learnt(part: Any, state: State, outputs: Sequence[Outputs]) -> State:
+    """Return what a client keeps after these batches."""
+    client: State = part.start(state)
+    for one in outputs:
+        client = part.update(state, client, one)
+    return client
+
+
+def world(
+    words: str,
+    c: int,
+    held: Sequence[int],
+    *,
+    scale: float = 2.0,
+    apart: float = 0.6,
+    shares: Shares | None = None,
+    counts: Shares | None = None,
+) -> Served:
+    """Return participants of which `held` says how many examples they hold out, and four clients.
+
+    The clients hold 13 inputs, 30 of the last class, a single one, and 12 of the first class before 12 of the last.
+
+    Args:
+        words: What it is.
+        c: Number of classes.
+        held: Examples that each participant holds out.
+        scale: Of the logits.
+        apart: How far the classes' means lie from 0.
+        shares: Makes the class shares of a participant, given a generator, c and its number.
+        counts: Makes the training counts of a participant, likewise.
+    """
+    rng = generator(c, "testing serving", len(held))
+    model = Model(apart * rng.standard_normal((c, INPUTS)), scale, scale * rng.standard_normal(c))
+
+    def drawn(labels: Ints) -> Float32s:
+        noise = rng.standard_normal((len(labels), INPUTS))
+        return (model.means[labels] + noise).astype(np.float32)
+
+    participants = []
+    for k, m in enumerate(held):
+        share = rng.dirichlet(np.full(c, 0.5)) if shares is None else shares(rng, c, k)
+        labels = rng.choice(c, m, p=share)
+        trained = rng.multinomial(10 * m, share) if counts is None else counts(rng, c, k)
+        participants.append(Holding(drawn(labels), labels, np.asarray(trained, np.float64)))
+    mixed = drawn(rng.choice(c, 13, p=rng.dirichlet(np.ones(c))))
+    one_class, alone = drawn(np.full(30, c - 1)), drawn(np.zeros(1, np.int64))
+    sorted_ = drawn(np.repeat([0, c - 1], 12))
+    clients = [[mixed[:1], mixed[1:2], mixed[2:]], [one_class[:5], one_class[5:]], [alone], [sorted_]]
+    return Served(words, model, participants, clients)
+
+
+def one_class_each(rng: np.random.Generator, c: int, k: int) -> AnyArray:
+    """Return the shares of a participant that has the class of its number only."""
+    shares: Floats = np.eye(c)[k]
+    return shares
+
+
+def served_worlds() -> Iterator[Served]:
+    """Yield federations of which most are inconvenient."""
+    yield from ordinary_worlds()
+    yield world("4 participants, 3 classes, logits of some hundreds", 3, (40, 25, 60, 12), scale=60.0)
+    yield world("3 participants, 3 classes that are far apart", 3, (30, 20, 25), apart=8.0)
+    yield world("a single participant with a single example, 3 classes", 3, (1,))
+    yield world(
+        "3 participants with a class each, 4 classes: the last is nobody's",
+        4,
+        (20, 30, 10),
+        shares=one_class_each,
+    )
+
+
+def ordinary_worlds() -> Iterator[Served]:
+    """Yield federations in which rounding does not decide what is predicted."""
+    yield world("4 participants, 3 classes", 3, (40, 25, 60, 12))
+    yield world("3 participants, one of them with a single example, 2 classes", 2, (30, 1, 20))
+    yield world("6 participants, 10 classes", 10, (50, 20, 30, 60, 40, 9))
+    yield world("4 participants, 3 classes, logits twice as large", 3, (40, 25, 60, 12), scale=4.0)
+
+
+def alike_worlds() -> Iterator[Served]:
+    """Yield federations whose participants all trained on the same counts, and hold out few and many examples."""
+
+    def counts(rng: np.random.Generator, c: int, k: int) -> AnyArray:
+        return np.arange(1, c + 1) * 5
+
+    for c, held in ((3, (5, 80, 2, 40)), (10, (60, 8, 90))):
+        words = f"{len(held)} participants that trained on the same counts, {c} classes"
+        yield world(words, c, held, counts=counts)
+
+
+def lopsided_worlds() -> Iterator[Served]:
+    """Yield federations that hold out many examples, mostly of the first classes, and trained mostly on the last."""
+
+    def shares(rng: np.random.Generator, c: int, k: int) -> AnyArray:
+        falling: Floats = np.arange(c, 0, -1) / (c * (c + 1) / 2)
+        return falling
+
+    def counts(rng: np.random.Generator, c: int, k: int) -> AnyArray:
+        return rng.multinomial(1000, rng.dirichlet(10 * shares(rng, c, k)[::-1]))
+
+    for c, scale in ((3, 3.0), (2, 0.3), (10, 1.5)):
+        words = f"3 participants that trained on other classes than they hold out, {c} classes, logits times {scale:g}"
+        yield world(words, c, (150, 200, 150), scale=scale, shares=shares, counts=counts)
+
+
+def calibrated(given: Served) -> Served:
+    """Return the federation with offsets at which the mean prediction is base, (n_c + 1/2)/(n + C/2)."""
+    labels = np.concatenate([one.labels for one in given.participants])
+    held = np.bincount(labels, minlength=given.classes) + 0.5
+    inputs = np.concatenate([one.inputs for one in given.participants])
+    base = held / held.sum()
+    model = replace(given.model, scale=1.0, offset=np.log(base))
+    for _ in range(100):
+        predicted = np.exp(log_softmax(model.of(inputs, all_there_is=False).logits)).mean(axis=0)
+        model = replace(model, offset=model.offset + np.log(base / predicted))
+    return replace(given, words=f"{given.words}, then calibrated", model=model)
