@@ -28,7 +28,7 @@ class BBSE:
 
         C w = mu, w clipped at 0,  pi proportional to w base,  log p(y|x) = log softmax(z) + log(pi/base) + constant
 
-    Where C is singular, such as for a class that no participant holds, w is the shortest solution. A class with
+    Where C is singular, such as for a class that no participant holds, w is the solution nearest to 1. A class with
     w_y = 0 is not predicted. If all are 0, pi = base.
 
     Args:
@@ -61,7 +61,7 @@ class BBSE:
 
     def update(self, state: State, client: State, outputs: Outputs) -> State:
         """Return `predicted`, the sum of f over all `n` inputs, and the `prior`."""
-        return _learnt(state, client, outputs, self.hard, lambda mu: _shortest(state["confusion"], mu))
+        return _learnt(state, client, outputs, self.hard, lambda mu: _nearest(state["confusion"], mu))
 
     def predict(self, state: State, client: State, outputs: Outputs) -> Floats:
         return _adjusted(state, client, outputs)
@@ -170,8 +170,13 @@ def pulled(confusion: Floats, difference: Floats, delta: float) -> Floats:
     return result
 
 
-def _shortest(confusion: Floats, mu: Floats) -> Floats:
-    return np.linalg.lstsq(confusion, mu)[0].astype(np.float64, copy=False)
+def _shortest(confusion: Floats, moved: Floats) -> Floats:
+    return np.linalg.lstsq(confusion, moved)[0].astype(np.float64, copy=False)
+
+
+def _nearest(confusion: Floats, mu: Floats) -> Floats:
+    """Return the solution w of C w = mu that is nearest to 1, that is to no shift."""
+    return 1.0 + _shortest(confusion, mu - confusion.sum(axis=1))
 
 
 def _predictions(outputs: Outputs, hard: bool) -> Floats:

@@ -12,7 +12,7 @@ from fedreach.arrays import Floats, Ints
 from fedreach.federation.serving.softmax import log_softmax
 from fedreach.federation.values import State
 
-BOUND = 1000.0
+BOUND = 1e6
 """Logits are clipped to this size, so that all sums are bounded; exp() of such a difference is 0 long before."""
 TOLERANCE = 1e-8
 MAX_STEPS = 30
@@ -21,11 +21,11 @@ LARGEST_FACTOR = 10.0
 
 
 def centred(logits: Floats) -> Floats:
-    """Return (m, c) float64 logits less the mean of each row, clipped to -1000 ... 1000.
+    """Return (m, c) float64 logits less the mean of each row, clipped to -10^6 ... 10^6.
 
     Example:
         >>> centred(np.array([[3.0, 1.0], [1e9, 0.0]])).tolist()
-        [[1.0, -1.0], [1000.0, -1000.0]]
+        [[1.0, -1.0], [1000000.0, -1000000.0]]
     """
     z: Floats = logits.astype(np.float64)
     z -= z.mean(axis=1, keepdims=True)
@@ -123,8 +123,8 @@ def _penalised(point: Floats, sums: State, pull: float) -> tuple[float, Floats, 
     upper[np.triu_indices(d)] = sums["curvature"]
     hessian: Floats = upper + np.triu(upper, 1).T
     hessian[np.diag_indices(d)] += 1
-    # The second derivative, (1 - log a) / a^2, is negative for large a; this one is positive and, for a <= 1, the same.
-    hessian[0, 0] += pull * max(1 - np.log(a), 1.0) / a**2 - 1
+    # The second derivative is (1 - log a) / a^2, which is negative for large a.
+    hessian[0, 0] += pull * max(1 - np.log(a), 0.01) / a**2 - 1
     gradient = sums["gradient"] + np.append(pull * np.log(a) / a, b)[:d]
     value = float(sums["loss"][0] + (b @ b + pull * np.log(a) ** 2) / 2)
     return value, gradient, hessian

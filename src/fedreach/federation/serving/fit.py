@@ -66,10 +66,10 @@ def fit(
         if exchanges == MAX_EXCHANGES:
             raise PartError(f"{name_of(rule)} is not fitted after {MAX_EXCHANGES} exchanges with the participants.")
         answers = [checked(rule, rule.contribute(query, *one)) for one in asked]
-        names = list(answers[0])
-        if any(list(answer) != names for answer in answers):
-            raise PartError(f"{name_of(rule)}.contribute must return the same names for every participant.")
-        state = rule.fold(state, {name: summed([answer[name] for answer in answers]) for name in names})
+        shapes = {name: values.shape for name, values in answers[0].items()}
+        if any({name: values.shape for name, values in answer.items()} != shapes for answer in answers):
+            raise PartError(f"{name_of(rule)}.contribute must return the same names and shapes for every participant.")
+        state = rule.fold(state, {name: summed([answer[name] for answer in answers]) for name in shapes})
         exchanges, up = exchanges + 1, up + _bytes(answers[0])
         down += _bytes(query)
     return Fitted(state, exchanges, up, down)

@@ -234,7 +234,7 @@ class LabelShift:
         before = evidence.prequential_prior(known.counts[:-1], base, spread)
         weights = np.array([evidence.weight(log_w, self.odds) for log_w in known.log_w[:-1]])
         predicted = log_softmax(u + log_served(before, weights[:, None], base))
-        return predicted, self._client(state, known.log_w[-1:], known.counts[-1], u, client)
+        return predicted, self.update(state, client, outputs)
 
     def with_prior(self, state: State, prior: Floats) -> State:
         return {**self.start(state), "prior": prior, "weight": np.ones(1)}
