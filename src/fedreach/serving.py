@@ -100,9 +100,10 @@ class Adapter:
             features: (m, h) of the layer before the last.
             inputs: (m, ...) as the model gets them.
         """
-        self.client_ = self.rule.start(self.state)
+        outputs = self._outputs(logits, features, inputs)
+        self.client_: State = self.rule.start(self.state)
         self.n_inputs_, self.guarded_ = 0, True
-        return self.partial_fit(logits, features, inputs)
+        return self._learn(outputs)
 
     def partial_fit(
         self, logits: ArrayLike, features: ArrayLike | None = None, inputs: ArrayLike | None = None
@@ -110,7 +111,9 @@ class Adapter:
         """Go on with more of the client's inputs; arguments as those of `fit`."""
         if not hasattr(self, "client_"):
             return self.fit(logits, features, inputs)
-        outputs = self._outputs(logits, features, inputs)
+        return self._learn(self._outputs(logits, features, inputs))
+
+    def _learn(self, outputs: Outputs) -> Self:
         self.client_ = self.rule.update(self.state, self.client_, outputs)
         self.n_inputs_ += len(outputs.logits)
         self.guarded_ = self.guarded_ and outputs.features is not None and Traits.of(self.rule).reads_inputs
@@ -155,8 +158,7 @@ class Adapter:
     def _fitted(self) -> State:
         if not hasattr(self, "client_"):
             raise ConfigError(f"The adapter of {name_of(self.rule)} has seen no inputs yet. Call fit first.")
-        kept: State = self.client_
-        return kept
+        return self.client_
 
     def _said(self, name: str) -> Floats:
         kept = self._fitted()

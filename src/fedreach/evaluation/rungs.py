@@ -119,7 +119,9 @@ class ServedScores:
             yield {"population": population, "rung": rung, "ids": list(scores), **columns}
 
 
-def serve(rule: Serving, state: State, clients: Iterable[Client], inputs: Sequence[int] = ()) -> ServedScores:
+def serve(
+    rule: Serving, state: State, clients: Iterable[Client], inputs: Sequence[int] = (), *, online: bool = False
+) -> ServedScores:
     """Serve clients by a fitted rule, and say how well.
 
     Args:
@@ -127,6 +129,7 @@ def serve(rule: Serving, state: State, clients: Iterable[Client], inputs: Sequen
         state: As it was fitted.
         clients: Whoever is served; at least one, and never more than `TOGETHER` of them held at a time.
         inputs: With how many inputs, too, beside all that a client has.
+        online: Whether also online, where the rule can.
     """
     rungs: Rungs = {}
     noted: dict[str, int] = {}
@@ -150,7 +153,7 @@ def serve(rule: Serving, state: State, clients: Iterable[Client], inputs: Sequen
             for what in NOTED:
                 if what in own:
                     noted[what] = noted.get(what, 0) + int(np.asarray(own[what]).item())
-            if traits.serves_online and isinstance(rule, ServesOnline):
+            if online and traits.serves_online and isinstance(rule, ServesOnline):
                 take("online", client, rule.predict_online(state, start, client.outputs)[0])
             if traits.knows_prior:
                 take("true_prior", client, rule.predict(state, told, client.outputs))
@@ -194,7 +197,7 @@ class ServingEvaluator:
     summed: Callable[[Sequence[Floats]], Floats] | None = None
 
     def evaluate(
-        self, models: Float32s, clusters: Ints, round_: int
+        self, models: Float32s, clusters: Ints, round_: int, *, whole: bool = True
     ) -> tuple[dict[str, float], list[dict[str, Any]], list[Fitted]]:
         """Return columns, lines about single clients, and the fitted rule of each model.
 
@@ -202,6 +205,7 @@ class ServingEvaluator:
             models: (m, d) one a cluster.
             clusters: (n,) which of them each participant has.
             round_: After which these are the models.
+            whole: Whether clients are also served online and with fewer inputs.
         """
         population, rng = self.data.population, partial(generator, self.seed, "serving-bootstrap", round_)
         held_out = Group.of(population.participants, self.data.held_out, max_samples=self.max_samples)
@@ -217,12 +221,13 @@ class ServingEvaluator:
             asked = {int(c): self._client(model, "true", int(c), places[int(c)]) for c in mine}
             fitted.append(self._fitted(asked))
             if (own == number).any() and len(asked) > 1:
-                for scores in self._cross_fitted(asked):
+                for scores in self._cross_fitted(asked, whole=whole):
                     joined["id"].append((1.0, scores))
             state = fitted[-1].state
             if len(unseen.ids):
                 each = zip(unseen.ids, np.split(unseen.index, np.cumsum(unseen.sizes)[:-1]), strict=True)
-                scores = serve(self.rule, state, [self._client(model, "true", int(c), p) for c, p in each], self.inputs)
+                clients = (self._client(model, "true", int(client), part) for client, part in each)
+                scores = serve(self.rule, state, clients, self.inputs if whole else (), online=whole)
                 joined["unseen"].append((float(shares[number]), scores))
             if len(self.data.dataset.test_y):
                 index = np.arange(len(self.data.dataset.test_y))
@@ -248,13 +253,14 @@ class ServingEvaluator:
         participants = [HeldOut(c.outputs, c.labels, counts[c.id].astype(np.float64)) for c in asked.values()]
         return fit(self.rule, participants) if self.summed is None else fit(self.rule, participants, self.summed)
 
-    def _cross_fitted(self, asked: Mapping[int, Client]) -> Iterator[ServedScores]:
+    def _cross_fitted(self, asked: Mapping[int, Client], *, whole: bool) -> Iterator[ServedScores]:
         """Serve each participant by the rule as the others fit it."""
         ids = list(asked)
         for fold in range(min(FOLDS, len(ids))):
             mine = ids[fold::FOLDS]
             state = self._fitted({client: asked[client] for client in ids if client not in mine}).state
-            yield serve(self.rule, state, [asked[client] for client in mine], self.inputs)
+            inputs = self.inputs if whole else ()
+            yield serve(self.rule, state, [asked[client] for client in mine], inputs, online=whole)
 
 
 def mixed(scored: Sequence[tuple[float, ServedScores]]) -> ServedScores:

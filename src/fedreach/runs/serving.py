@@ -59,7 +59,8 @@ def serve_models(folder: RunFolder, layout: Layout, evaluator: ServingEvaluator)
         if found is None:  # nobody holds data out, so no model is the best
             continue
         rounds[name], vectors, clusters = found
-        columns[name], lines, fitted = evaluator.evaluate(vectors, clusters, rounds[name])
+        # By the best model, clients are served with all their inputs only.
+        columns[name], lines, fitted = evaluator.evaluate(vectors, clusters, rounds[name], whole=name == "last")
         for line in lines:
             folder.append(ServedLine(model=name, round=rounds[name], **line))
         for number, one in enumerate(fitted):

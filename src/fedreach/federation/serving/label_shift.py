@@ -165,7 +165,13 @@ class LabelShift:
         if not self._guarded(state, outputs):
             return self._learnt(state, client, outputs)
         seen = _all_seen(client, outputs)
-        found = Guard(k=self.k).decide(state, seen, state["base"], lambda changed: self._estimate(state, changed))
+        learnt: dict[int, State] = {}
+
+        def estimate(changed: Outputs) -> tuple[Floats, float]:
+            own = learnt[id(changed)] = self._learnt(state, self.start(state), changed)
+            return own["prior"], float(own["weight"][0])
+
+        found = Guard(k=self.k).decide(state, seen, state["base"], estimate)
         numbers = {
             "adapted": found.adapt,
             "repaired": found.repaired,
@@ -175,19 +181,11 @@ class LabelShift:
             "scale": found.intensity.scale,
             "shift": found.intensity.shift,
         }
-        kept = {"logits": seen.logits, "features": seen.features, "inputs": seen.inputs}
-        return {
-            **self._learnt(state, self.start(state), found.outputs),
-            **{name: np.array([float(value)]) for name, value in numbers.items()},
-            **{name: value for name, value in kept.items() if value is not None},
-        }
+        own = learnt.get(id(found.outputs)) or self._learnt(state, self.start(state), found.outputs)
+        return {**own, **{name: np.array([float(value)]) for name, value in numbers.items()}, **_kept(seen)}
 
     def _guarded(self, state: State, outputs: Outputs) -> bool:
         return self.guard and outputs.features is not None and "guard_residual" in state
-
-    def _estimate(self, state: State, outputs: Outputs) -> tuple[Floats, float]:
-        client = self._learnt(state, self.start(state), outputs)
-        return client["prior"], float(client["weight"][0])
 
     def _learnt(self, state: State, client: State, outputs: Outputs) -> State:
         """Return what a client keeps without the guard."""
@@ -234,7 +232,8 @@ class LabelShift:
         before = evidence.prequential_prior(known.counts[:-1], base, spread)
         weights = np.array([evidence.weight(log_w, self.odds) for log_w in known.log_w[:-1]])
         predicted = log_softmax(u + log_served(before, weights[:, None], base))
-        return predicted, self.update(state, client, outputs)
+        after = self._client(state, known.log_w[-1:], known.counts[-1], u, client)
+        return predicted, {**after, **_kept(_all_seen(client, outputs))} if self._guarded(state, outputs) else after
 
     def with_prior(self, state: State, prior: Floats) -> State:
         return {**self.start(state), "prior": prior, "weight": np.ones(1)}
@@ -280,6 +279,12 @@ def _all_seen(client: State, outputs: Outputs) -> Outputs:
         features=None if features is None else np.concatenate([client["features"], features]),
         inputs=None if inputs is None else np.concatenate([client["inputs"], inputs]),
     )
+
+
+def _kept(seen: Outputs) -> State:
+    """Return what the guard needs again once a client sees further inputs."""
+    kept = {"logits": seen.logits, "features": seen.features, "inputs": seen.inputs}
+    return {name: value for name, value in kept.items() if value is not None}
 
 
 def log_served(prior: Floats, weight: Floats, base: Floats) -> Floats:

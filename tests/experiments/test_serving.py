@@ -1,0 +1,163 @@
+"""Serving at the end of a run: trained once for all rules, and the same bytes however it came about."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.conftest import EXACT, Command, rows
+
+from fedreach.errors import ConfigError, RunFolderError
+from fedreach.federation.labels import DiscreteLaplace
+from fedreach.federation.serving.label_shift import LabelShift
+from fedreach.runs.schema import ServedLine, ServingRecord
+from fedreach.serving import SERVING, Adapter
+from fedreach.testing.problems import tiny_federation
+
+SERVED = """
+[methods.shift]
+serving = "label_shift"
+
+[methods.bbse]
+serving = "bbse"
+
+[methods.truth]
+serving = "true_prior"
+"""
+FILES = (*EXACT, ServingRecord.FILE, ServedLine.FILE, SERVING)
+
+
+def add(home: Path, text: str) -> None:
+    path = home / "tiny.toml"
+    path.write_text(path.read_text(encoding="utf-8") + text, encoding="utf-8")
+
+
+def compare(fedreach: Command, *more: str) -> None:
+    done = fedreach("compare", "tiny.toml", "--seeds", "1", "--formats", "none", "--out", "out", *more)
+    assert done.exit_code == 0, done.output
+
+
+def rounds_trained(home: Path) -> dict[str, list[float]]:
+    """Return the seconds of each round of each method, which no two trainings have in common."""
+    found = {}
+    for folder in (home / "out" / "runs").iterdir():
+        found[folder.name] = [row.get("train_seconds", 0.0) for row in rows(folder / "seed-0", "timing.jsonl")]
+    return found
+
+
+def test_methods_that_differ_in_serving_alone_are_trained_once(fedreach: Command, home: Path) -> None:
+    add(home, SERVED)
+    compare(fedreach, "--workers", "2")
+    trained = rounds_trained(home)
+    assert trained["shift"] == trained["bbse"] == trained["truth"] == trained["uniform"]
+    assert trained["entropy"] != trained["uniform"]
+
+
+def test_a_rule_that_is_added_later_trains_nothing_and_leaves_the_bytes_of_one_trained_alone(
+    fedreach: Command, home: Path
+) -> None:
+    compare(fedreach)
+    before = rounds_trained(home)
+    add(home, SERVED)
+    compare(fedreach)
+    assert rounds_trained(home)["shift"] == before["uniform"]
+    alone = fedreach("run", "tiny.toml", "--method", "shift", "--out", "alone")
+    assert alone.exit_code == 0, alone.output
+    for name in FILES:
+        assert (home / "alone" / name).read_bytes() == (home / "out" / "runs" / "shift" / "seed-0" / name).read_bytes()
+
+
+def test_a_run_that_is_not_served_writes_nothing_about_it(fedreach: Command, home: Path) -> None:
+    compare(fedreach)
+    folder = home / "out" / "runs" / "uniform" / "seed-0"
+    assert not any((folder / name).exists() for name in (ServingRecord.FILE, ServedLine.FILE, SERVING))
+
+
+def test_the_rungs_say_what_they_are(fedreach: Command, home: Path) -> None:
+    add(home, SERVED)
+    compare(fedreach, "--set", "evaluation.inputs=[3]")
+    folder = home / "out" / "runs" / "shift" / "seed-0"
+    record = json.loads((folder / ServingRecord.FILE).read_text(encoding="utf-8"))
+    columns, last = record["columns"]["last"], rows(folder)[-1]
+    # Plain is the model as it is evaluated after its last round, logits one client at a time.
+    for name in ("id", "unseen"):
+        assert columns[f"{name}_plain_accuracy"] == pytest.approx(last[f"{name}_accuracy"], abs=1e-6)
+        assert columns[f"{name}_plain_loss"] == pytest.approx(last[f"{name}_loss"], rel=1e-4)
+    rungs = ("calibrated", "served", "online", "true_prior", "served_3")
+    assert {f"unseen_{rung}_accuracy" for rung in rungs} <= set(columns)
+    assert record["exchanges"] > 2
+    assert record["bytes_up"] > 0
+    assert "needs_labels" not in record
+    truth = json.loads((home / "out" / "runs" / "truth" / "seed-0" / ServingRecord.FILE).read_text(encoding="utf-8"))
+    assert truth["needs_labels"]
+    assert truth["columns"]["last"]["unseen_served_accuracy"] == truth["columns"]["last"]["unseen_true_prior_accuracy"]
+    lines = rows(folder, ServedLine.FILE)
+    one = next(line for line in lines if line["population"] == "unseen" and line["rung"] == "served")
+    assert np.mean(one["accuracy"]) == pytest.approx(columns["unseen_served_accuracy"], abs=1e-6)
+
+
+def test_the_report_shows_rungs_gain_and_the_gap_taken_apart(fedreach: Command, home: Path) -> None:
+    add(home, SERVED)
+    done = fedreach("compare", "tiny.toml", "--formats", "none", "--out", "out")
+    assert "how unseen clients are served" in done.output
+    page = (home / "out" / "report" / "index.html").read_text(encoding="utf-8")
+    table = (home / "out" / "report" / "table.md").read_text(encoding="utf-8")
+    for text in (page, table):
+        assert "How unseen clients are served" in text
+        assert "The participation gap taken apart" in text
+        assert "true prior, needs labels" in text
+    marked = [line for line in table.splitlines() if line.startswith("| truth") and "labels" in line]
+    assert marked, "the reference is marked as needing labels"
+
+
+def test_a_secure_sum_stands_in_for_the_sum(fedreach: Command, home: Path) -> None:
+    add(home, '\n[methods.shift]\nserving = "label_shift"\n')
+    for out, more in (("open", []), ("sums", ["--set", "method.label_statistics=secure_sum"])):
+        done = fedreach("run", "tiny.toml", "--method", "shift", "--out", out, *more)
+        assert done.exit_code == 0, done.output
+    (a, _), (b, _) = (_fitted(home / out) for out in ("open", "sums"))
+    for name, value in a.items():
+        np.testing.assert_allclose(b[name], value, rtol=1e-3, atol=1e-4, err_msg=name)  # models differ by rounding
+
+
+def _fitted(folder: Path) -> tuple[dict[str, object], str]:
+    adapter = Adapter.load(folder)
+    return dict(adapter.state), repr(adapter.rule)
+
+
+def test_noised_label_counts_and_serving_do_not_go_together() -> None:
+    from dataclasses import replace
+
+    with pytest.raises(ConfigError, match="would not noise that. Use label_statistics = 'secure_sum'"):
+        replace(tiny_federation(), serving=LabelShift(), label_statistics=DiscreteLaplace(epsilon=1.0))
+
+
+def test_an_adapter_serves_as_the_run_did(fedreach: Command, home: Path) -> None:
+    add(home, '\n[methods.shift]\nserving = { name = "label_shift", guard = false }\n')
+    done = fedreach("run", "tiny.toml", "--method", "shift", "--out", "served")
+    assert done.exit_code == 0, done.output
+    adapter, rng = Adapter.load(home / "served"), np.random.default_rng(0)
+    logits = rng.standard_normal((30, 10)) + 4.0 * np.eye(10)[rng.integers(2, size=30)]
+    adapter.fit(logits[:20]).partial_fit(logits[20:])
+    whole = Adapter(**adapter.get_params()).fit(logits)
+    np.testing.assert_allclose(adapter.prior_, whole.prior_, atol=1e-12)
+    np.testing.assert_allclose(adapter.predict_proba(logits).sum(axis=1), 1.0)
+    assert (adapter.predict(logits) == adapter.predict_proba(logits).argmax(axis=1)).all()
+    assert adapter.prior_[:2].sum() > 0.8
+    assert not adapter.guarded_
+
+
+def test_an_adapter_says_what_is_wrong(fedreach: Command, home: Path) -> None:
+    done = fedreach("run", "tiny.toml", "--method", "uniform", "--out", "plain")
+    assert done.exit_code == 0, done.output
+    with pytest.raises(RunFolderError, match=r"holds no serving rule.*Run with method\.serving"):
+        Adapter.load(home / "plain")
+    adapter = Adapter(
+        LabelShift(), {"a": np.ones(1), "b": np.zeros(2), "base": np.full(2, 0.5), "pseudo_counts": np.ones(1)}
+    )
+    with pytest.raises(ConfigError, match=r"must be finite numbers of shape \(m, 2\); got shape \(1, 3\)"):
+        adapter.fit([[1.0, 2.0, 3.0]])
+    with pytest.raises(ConfigError, match=r"has seen no inputs yet\. Call fit first"):
+        adapter.prior_  # noqa: B018
