@@ -130,7 +130,7 @@ def _fitted(folder: Path) -> tuple[dict[str, object], str]:
 def test_noised_label_counts_and_serving_do_not_go_together() -> None:
     from dataclasses import replace
 
-    with pytest.raises(ConfigError, match="would not noise that. Use label_statistics = 'secure_sum'"):
+    with pytest.raises(ConfigError, match=r"would not noise that\. Use label_statistics = 'secure_sum'"):
         replace(tiny_federation(), serving=LabelShift(), label_statistics=DiscreteLaplace(epsilon=1.0))
 
 
