@@ -4,8 +4,6 @@
 3 for data or stored files that cannot be used, 1 for a run that failed.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import math

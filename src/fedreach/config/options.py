@@ -1,7 +1,5 @@
 """Options of named things (a partition, a policy, ...), checked against the signature of what the name stands for."""
 
-from __future__ import annotations
-
 import inspect
 import typing
 from collections.abc import Callable, Collection, Mapping

@@ -1,7 +1,5 @@
 """The parts of a federation, made from what an experiment file says; some of them are made of parts themselves."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import typing

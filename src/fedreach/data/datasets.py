@@ -1,7 +1,5 @@
 """What a data set is: arrays in their compact type, how to normalise them, where they come from, and their hash."""
 
-from __future__ import annotations
-
 import hashlib
 import zipfile
 import zlib

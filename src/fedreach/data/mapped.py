@@ -11,8 +11,6 @@ Write large arrays piece by piece with ``np.lib.format.open_memmap("mine/x.npy",
 Compressed files cannot be mapped, and so neither can ``.npz`` nor the packed form of the known image sets.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

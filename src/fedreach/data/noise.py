@@ -3,8 +3,6 @@
 Apply it to training labels, after partitioning; held-out and test labels stay as they are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args

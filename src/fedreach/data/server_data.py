@@ -1,7 +1,5 @@
 """Data that the server holds itself: drawn from the clients' training data, or given."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

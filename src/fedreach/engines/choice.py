@@ -1,7 +1,5 @@
 """Which engine trains: by name, or the one that a short trial finds to be the fastest."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

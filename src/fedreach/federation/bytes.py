@@ -1,7 +1,5 @@
 """What a round costs in bytes."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedreach.federation.federation import Federation

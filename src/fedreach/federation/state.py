@@ -1,7 +1,5 @@
 """The state of a federation: everything that changes from round to round."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import cast
 

@@ -12,8 +12,6 @@ world; a recipe of decisions stops once the cohort is chosen. A generator can be
 within a round, and what outlives the round stands in `Done`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

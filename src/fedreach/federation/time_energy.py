@@ -1,7 +1,5 @@
 """What a round costs in seconds and joules, probes included."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

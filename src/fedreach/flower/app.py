@@ -3,8 +3,6 @@
 Every message may find a new process, so that all a client keeps between rounds stands in its context.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Which node is which client, and what the server was told of each."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterable, Sequence

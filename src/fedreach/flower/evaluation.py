@@ -1,7 +1,5 @@
 """Who is asked to evaluate which model, and what the answers say."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from logging import getLogger

@@ -1,7 +1,5 @@
 """A client's work on its own data, as the simulator would do it; nothing here knows Flower."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast

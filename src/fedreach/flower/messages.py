@@ -14,8 +14,6 @@ evaluate       arrays: model                                               -> me
 Models travel under the names of their `state_dict`, so that clients that know nothing of FedReach can train them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the server sends: to train, to tell a loss, to evaluate."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Models for features and small images without convolutions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import pairwise

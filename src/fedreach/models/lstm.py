@@ -1,7 +1,5 @@
 """A character model for Shakespeare."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torch import Tensor, nn

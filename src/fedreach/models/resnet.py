@@ -1,7 +1,5 @@
 """ResNet-20 for small images."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Solving what a planner asks, and again with 10 % more bandwidth and with 10 % more examples."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What a planner asks: the band, the examples needed, prices, and what turns columns into seconds and cycles."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Runs under way are read as they stand. Rows are read by columns: one `json.loads
 all rows that have the same ones; only what is wrong is then looked for line by line.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence

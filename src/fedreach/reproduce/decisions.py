@@ -1,7 +1,5 @@
 """What rounds would cost, without training: selection and allocation of each round, and nothing else."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace

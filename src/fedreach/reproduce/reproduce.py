@@ -1,7 +1,5 @@
 """One recipe, from its file to its numbers, verdicts and files."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

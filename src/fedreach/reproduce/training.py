@@ -1,7 +1,5 @@
 """A recipe with training: one comparison, and the numbers of its runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -4,8 +4,6 @@ What clients keep, and large tables of what they sent, stand in files of their o
 places of the rows: so that writing it costs what changed since the last one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Which run a folder holds, and whether it is finished; quick to ask, as torch is not needed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The loop over the rounds of a run: step, evaluate, record, go on."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

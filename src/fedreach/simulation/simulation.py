@@ -1,7 +1,5 @@
 """A simulated federation: the steps of its rounds, answered by an engine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Running rounds of a made-up federation, played by the same steps as a real one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Checks of parts by the laws of their kind: for tests (`check_selection(MyPolicy())`) and for ``fedreach verify``."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 from collections.abc import Mapping, Sequence

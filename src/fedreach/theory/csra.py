@@ -18,8 +18,6 @@ What is wrong in Theorem 1 and its proof, besides the misprints that `printed_bo
   examples at once needs no such union and is tighter.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

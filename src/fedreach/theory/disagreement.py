@@ -1,7 +1,5 @@
 """How far a client's squared loss may move when its data shifts: bounds over a ball of distributions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple

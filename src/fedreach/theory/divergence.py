@@ -1,7 +1,5 @@
 """How far clients' labels are from those of all clients together."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

@@ -6,8 +6,6 @@ class mix. Logarithms are natural. The entropy of each client is `label_entropy`
 Reference: "Advocating for the Silent" (arXiv 2310.07171), whose Definitions and equations are meant below.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedreach.arrays import Floats

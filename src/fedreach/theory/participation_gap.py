@@ -14,8 +14,6 @@ The bounds are those of "Advocating for the Silent" (arXiv 2310.07171), correcte
 - "For any delta >= 0" must be delta between 0 and 1.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

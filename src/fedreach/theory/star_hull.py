@@ -1,7 +1,5 @@
 """The local Rademacher complexity of finitely many functions, made such that it has one fixed point."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

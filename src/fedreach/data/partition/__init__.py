@@ -2,8 +2,6 @@
 ``kind(labels, num_clients, rng, **options)``.
 """
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A partition: which client holds which sample."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

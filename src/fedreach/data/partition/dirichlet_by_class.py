@@ -1,7 +1,5 @@
 """Label skew: each class is split over the clients by a Dirichlet draw."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike
 

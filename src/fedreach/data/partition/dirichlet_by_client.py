@@ -1,7 +1,5 @@
 """Label skew and quantity skew: each client draws its mix of classes and its size."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike
 

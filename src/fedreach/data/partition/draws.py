@@ -1,7 +1,5 @@
 """What partitioners share: checks of their arguments, exact arithmetic, and random steps."""
 
-from __future__ import annotations
-
 import math
 import operator
 from typing import Any

@@ -1,7 +1,5 @@
 """Clients that hold no data, or too little: refuse, drop or merge, before round 1."""
 
-from __future__ import annotations
-
 import heapq
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A few clients with balanced classes among clients with label skew."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Independent and identically distributed clients."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike
 

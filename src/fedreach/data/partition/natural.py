@@ -1,7 +1,5 @@
 """The clients that the data came with: writers, speakers, devices."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike
 

@@ -1,7 +1,5 @@
 """Label skew: each client gets p shards, each of a single class."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike
 

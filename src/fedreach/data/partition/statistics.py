@@ -1,7 +1,5 @@
 """How skewed a partition is: sizes, label entropy, divergence from the whole, effective classes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

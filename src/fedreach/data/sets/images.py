@@ -1,7 +1,5 @@
 """Sets of images: MNIST and its kin from IDX files, CIFAR from the original pickles."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

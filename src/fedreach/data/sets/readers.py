@@ -4,8 +4,6 @@ Every reader checks the structure (a truncated or altered file is named) and, wh
 known, that the content is the published one, so that no set is taken for another.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

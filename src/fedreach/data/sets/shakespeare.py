@@ -3,8 +3,6 @@
 Reference: Caldas et al., LEAF: A Benchmark for Federated Settings, arXiv:1812.01097.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ weights of each client, most numbers of many models, are neither copied nor move
 a client sees fewer examples than the layer has outputs.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

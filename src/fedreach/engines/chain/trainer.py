@@ -6,8 +6,6 @@ that computes it is subtracted at once, and a first layer may do without weights
 use the same memory. `sequential` is the plain twin, and tests hold the two equal.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

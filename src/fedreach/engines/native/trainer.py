@@ -5,8 +5,6 @@ called: products, losses and moves of one client follow each other in the proces
 its first step to its last. `sequential` is the plain twin, and tests hold the two equal.
 """
 
-from __future__ import annotations
-
 import ctypes
 from itertools import pairwise
 

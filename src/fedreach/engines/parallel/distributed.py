@@ -6,8 +6,6 @@ anything is summed. (Where groups depend on the number of ranks, clients do not 
 of ranks changes no bit of a run.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

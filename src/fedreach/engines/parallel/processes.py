@@ -6,8 +6,6 @@ nothing copied, and take in and hand back vectors through memory that all of the
 sound on Linux, as the children only compute with single-threaded kernels; elsewhere one process does all the work.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import mmap

@@ -4,8 +4,6 @@ A value is pickled but for its large arrays, which travel as tensors. All proces
 each other, as everywhere in torch.distributed.
 """
 
-from __future__ import annotations
-
 import pickle
 import warnings
 from collections.abc import Callable

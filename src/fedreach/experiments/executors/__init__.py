@@ -1,7 +1,5 @@
 """Where the runs of a comparison are computed: processes of this machine, or of a Ray cluster."""
 
-from __future__ import annotations
-
 from fedreach.errors import ConfigError, nearest
 from fedreach.experiments.executors.base import Executor
 

@@ -1,7 +1,5 @@
 """Hands the jobs of a comparison to workers, and notes what these say."""
 
-from __future__ import annotations
-
 import queue
 import time
 from collections import Counter

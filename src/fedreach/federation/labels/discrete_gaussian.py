@@ -1,7 +1,5 @@
 """Clients add whole-number Gaussian noise to their label counts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """How well random signs fit what a client's local model says about its data."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args

@@ -1,7 +1,5 @@
 """Give clients that pull in different directions models of their own."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 

@@ -1,7 +1,5 @@
 """Choose the clients whose updates are vertices of the convex hull of all."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Choose clients, bandwidth and CPU frequencies together, at the least cost in seconds and joules."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 

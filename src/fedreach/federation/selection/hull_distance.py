@@ -1,7 +1,5 @@
 """Choose the clients whose updates are farthest from the convex hull of all others."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Choose among the clients whose updates lie inside the convex hull of all."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

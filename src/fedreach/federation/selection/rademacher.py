@@ -1,7 +1,5 @@
 """Choose from the cluster of clients whose local models random signs fit worst."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 

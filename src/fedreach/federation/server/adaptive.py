@@ -1,7 +1,5 @@
 """Adam and Yogi at the server: a step scaled for each number by how large its updates were."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 

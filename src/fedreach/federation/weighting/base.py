@@ -1,7 +1,5 @@
 """Weights that a client could work out itself, and a plain function as a weighting."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A limit to what one client may count."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Weigh reports by how little the bounds on the client's loss disagree."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """Weigh reports by the entropy of the client's labels."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Weightings made of weightings: what they ask of clients, what they keep, and how they are asked."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

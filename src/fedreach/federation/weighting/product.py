@@ -1,7 +1,5 @@
 """Several reasons for a large weight, multiplied."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast

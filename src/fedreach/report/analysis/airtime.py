@@ -1,7 +1,5 @@
 """What the chosen clients of a round did with its simulated time, from stored rows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The numbers of a method, each declared once: where it is read, what it is called, and how it is shown."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 WIDE = 150

@@ -3,8 +3,6 @@
 Intervals are Student t intervals over seeds at 95 %. What cannot be said is None, with the reason in `note`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

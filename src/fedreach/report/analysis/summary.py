@@ -1,7 +1,5 @@
 """One row of numbers per method, at the last round or at the best round on participants' held-out loss."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal

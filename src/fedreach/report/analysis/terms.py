@@ -1,7 +1,5 @@
 """The terms of the papers' bounds, each declared once: what it is called, how it is shown, and what it means."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

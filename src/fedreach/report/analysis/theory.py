@@ -4,8 +4,6 @@ Unknown constants of the bounds are 1, so that the course of a term over the rou
 something, and its size alone does not.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """One self-contained HTML page: nothing is fetched, and the same run folders give the same bytes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from importlib import resources

@@ -3,8 +3,6 @@
 `formats` writes it for the terminal, Markdown and LaTeX.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 The module needs the extra ``tracking``; nothing else in FedReach does.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

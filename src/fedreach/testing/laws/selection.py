@@ -1,7 +1,5 @@
 """Laws of selection policies: of all, and of single methods."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import combinations

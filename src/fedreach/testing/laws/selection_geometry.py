@@ -1,7 +1,5 @@
 """Laws of the policies that choose by a table of updates."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import combinations

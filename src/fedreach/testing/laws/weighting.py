@@ -1,7 +1,5 @@
 """Laws of weightings: of all, and of single methods."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

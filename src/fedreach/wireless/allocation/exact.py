@@ -9,8 +9,6 @@ power -1/3 of the marginal gain of time, which is nearly linear in T.
 Many sets are solved at once, one a row. The readable twin, two nested bisections, stands in the tests.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedreach.arrays import Bools, Floats, Ints

@@ -1,7 +1,5 @@
 """The filter and the budget of examples that selections by label divergence share."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple, get_args
 

@@ -1,7 +1,5 @@
 """Clusters of rows, by the libraries of the optional extra ``geometry``."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 import numpy as np

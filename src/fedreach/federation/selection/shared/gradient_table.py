@@ -1,7 +1,5 @@
 """A table of the latest update of each participant, which several policies choose by."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal, cast, get_args
 

@@ -1,7 +1,5 @@
 """The convex hull of a table's rows: which are its vertices, seen in few dimensions, and k that span it well."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -6,8 +6,6 @@ looks for another. With n clients, k new rows and rows of p numbers that is some
 comparing all with all is n^2 p.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """How near the nearest other row of a table is, without ever holding all n x n cosines."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Selection by a genetic algorithm, one of the paper's baselines."""
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The paper's two steps for clients already chosen: the best shares, and the best frequencies."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -6,8 +6,6 @@ bound is at the limit, the best cost less the tolerance, is closed. The others l
 are cut in two. The least bound of the open parts is valid at any moment, so that the proof can stop at any moment.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace

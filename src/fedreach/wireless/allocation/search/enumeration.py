@@ -1,7 +1,5 @@
 """All sets of clients that are worth a look, where these are few."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedreach.arrays import Ints

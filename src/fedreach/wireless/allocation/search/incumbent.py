@@ -1,7 +1,5 @@
 """The best set of clients found so far."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from math import inf
 

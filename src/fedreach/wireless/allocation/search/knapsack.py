@@ -4,8 +4,6 @@ An item has a cost (maybe negative or +inf) and a size, a whole number; a *cover
 the demand. Here an item is a client, its size the number of its examples, its cost what the dual prices make of it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import inf
 

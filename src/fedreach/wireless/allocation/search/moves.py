@@ -6,8 +6,6 @@ L + Delta - 1/2 g' H^-1 g with H the second derivatives of L, two by two. So all
 few are evaluated exactly.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedreach.arrays import Bools, Floats, Ints

@@ -9,8 +9,6 @@ gives a bound, the best mu the best one. The right side is concave in mu and has
 band that the cover would use less the band there is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf, isfinite, log, sqrt

@@ -1,7 +1,5 @@
 """From prices to a set of clients: whole ones, where the relaxation takes one in part."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedreach.arrays import Bools, Floats, Ints

@@ -1,7 +1,5 @@
 """The whole problem: which clients take part, with which shares and frequencies, and a proof of how good that is."""
 
-from __future__ import annotations
-
 import time
 from numbers import Real
 from typing import Any
