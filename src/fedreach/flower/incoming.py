@@ -61,15 +61,7 @@ class Incoming:
         state: FederationState,
         view: ClientView,
     ) -> None:
-        """Add the replies to what was collected.
-
-        Args:
-            replies: In any order.
-            clients: Node -> client, of those who were asked; a node counts once.
-            collected: Is added to.
-            state: Before the round.
-            view: Of the round.
-        """
+        """Add the replies of those who were asked, node -> client, to what was collected; a node counts once."""
         waiting = dict(clients)
         collected.lost_memory = []
         for reply in replies:

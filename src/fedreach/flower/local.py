@@ -179,9 +179,6 @@ class LocalClient:
         """Train from a (d,) model.
 
         Args:
-            params: The model that was broadcast.
-            round_: The round, which the batches depend on.
-            rate: Step size.
             share: Own examples relative to the mean over participants.
             memory: (p,) what the client kept; None without a solver that has it keep something.
             state: Of the server's solver, as far as it is sent.
@@ -250,15 +247,10 @@ def server_engine(
     """Return what runs the model over the server's data.
 
     Args:
-        federation: The parts that decide.
-        module: The model.
         num_classes: Of the whole federation.
         test: Inputs and labels of a test set.
         own: Inputs and labels that the server trains on, for `Safari` and `ServerOnly`.
         kind: See `ClientData`, as for `mean` and `std`.
-        mean: Of the images' channels.
-        std: Likewise.
-        device: Where tensors live.
 
     Raises:
         DataError: If neither is given.

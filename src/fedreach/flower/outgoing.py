@@ -56,8 +56,6 @@ class Outgoing:
 
         Args:
             nodes: Client -> node, of those that train.
-            state: Before the round.
-            view: Of the round.
             counted: Client -> last round in which its report counted.
             config: The user's own, which FedReach does not read.
             keys: The clients' public keys, for a secure sum.

@@ -22,11 +22,8 @@ NOISE_DBM, CARRIER_HERTZ, PATH_LOSS, SMOOTHING, EPOCHS = -174.0, 2.4e9, 2.7, 1.0
 def problem_of(clients: ClientTable, question: Question, band: float = 1.0) -> AllocationProblem:
     """Return the problem of all clients, ids 0, 1, ... as they stand in the table.
 
-    Args:
-        clients: The table.
-        question: The options.
-        band: How many times the bandwidth is to be had. Where distances are given, the rates follow from the
-            channel; given rates are taken to grow in proportion.
+    `band` is how many times the bandwidth is to be had. Where distances are given, the rates follow from the channel;
+    given rates are taken to grow in proportion.
     """
     have = clients.numbers
     return AllocationProblem(
@@ -147,10 +144,7 @@ class Plan:
 def plan(clients: ClientTable, question: Question, progress: Callable[[str], None] = lambda line: None) -> Plan:
     """Choose clients, shares and frequencies, to a proven gap.
 
-    Args:
-        clients: The table.
-        question: The options; the time limit is that of each of the three problems.
-        progress: Called with a sentence on what happens next.
+    The time limit is that of each of the three problems; `progress` is called with a sentence on what happens next.
 
     Raises:
         ConfigError: If the options do not fit the table.

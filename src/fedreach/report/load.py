@@ -39,9 +39,8 @@ R = TypeVar("R", bound=Record)
 def read(folders: Sequence[Path]) -> Comparison:
     """Read comparisons and single runs into one comparison.
 
-    Args:
-        folders: Folders with a ``comparison.json`` or a ``run.json``. Methods keep the order in which they
-            are met; the first folder's baseline (for a run: its method) is the baseline.
+    Folders hold a ``comparison.json`` or a ``run.json``. Methods keep the order in which they are met; the first
+    folder's baseline (for a run: its method) is the baseline.
 
     Raises:
         RunFolderError: If a folder is not a run folder, a file is missing, damaged or of another format, or
@@ -130,11 +129,7 @@ def no_collection() -> Iterator[None]:
 
 @no_collection()
 def read_run(folder: Path, path: str | None = None) -> Run:
-    """Read one run folder.
-
-    Args:
-        folder: The folder with ``run.json``.
-        path: What the report calls it; the folder's name if not given.
+    """Read one run folder, which the report calls by its name if no other path is given.
 
     Raises:
         RunFolderError: If a file is missing, damaged or of another format.
@@ -209,10 +204,8 @@ def _text(path: Path, *, whole: bool = True) -> str:
 def read_lines(path: Path, *, whole: bool = True) -> list[dict[str, Any]]:
     """Return one object per line of a JSON Lines file.
 
-    Args:
-        path: The file.
-        whole: Whether the run has ended. If not, a missing file is empty, and a last line without its line
-            end is left out: it is still being written.
+    If the run has not ended, a missing file is empty, and a last line without its line end is left out: it is still
+    being written.
 
     Raises:
         RunFolderError: If a line is not a JSON object, or the file of an ended run is missing.

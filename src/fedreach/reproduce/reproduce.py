@@ -26,12 +26,9 @@ def reproduce(
     """Run what a recipe needs and is not in its folder yet; write and return its record, see `record.record`.
 
     Args:
-        recipe: What to run.
         out: Its folder: rows, ``reproduced.json``, ``numbers.csv`` and ``claims.md``; of a recipe with training also
             the run folders of its comparison.
         workers: As in `fedreach.experiments.compare.compare`.
-        callbacks: Are told as a comparison goes on.
-        progress: Called as decisions go on.
 
     Raises:
         RunFolderError: If all runs failed, or the folder holds something else.

@@ -15,13 +15,8 @@ from fedreach.runs.schema import Result, RoundRow
 def measured(recipe: Recipe, experiment: Experiment, names: dict[str, tuple[str, ...]], out: Path) -> Measured:
     """Return what the runs of a comparison reached at the last evaluation; nan where a run did not finish.
 
-    Accuracy is that of the test set, as in the papers.
-
-    Args:
-        recipe: Whose comparison this is.
-        experiment: With a method for each value of the sweep, and
-        names: each method's name in it at each value, see `Recipe.compared`.
-        out: Folder of the comparison.
+    Accuracy is that of the test set, as in the papers. The experiment has a method for each value of the sweep, of
+    these names, see `Recipe.compared`.
     """
     sweep, seeds = recipe.about.sweep, tuple(experiment.seeds)
     x = (0.0,) if sweep is None else tuple(value / sweep.unit for value in sweep.values)

@@ -81,9 +81,7 @@ def _in_files(state: FederationState) -> dict[str, RowTable]:
 def load(folder: RunFolder, width: int) -> Snapshot | None:
     """Return the run at its checkpoint, its rows cut back to it; None where there is no checkpoint.
 
-    Args:
-        folder: The run folder.
-        width: Numbers in what a client keeps between rounds.
+    `width` says how many numbers a client keeps between rounds.
     """
     found = folder.read_tensors(CHECKPOINT)
     if found is None:

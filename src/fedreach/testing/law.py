@@ -54,9 +54,8 @@ class Broken(Exception):  # noqa: N818 (said inside a law, turned into `BrokenLa
 def broken(happened: str, given: str = "") -> NoReturn:
     """Say that the law is broken.
 
-    Args:
-        happened: What the part did, and what it should have done.
-        given: The input, where the law is not tried over inputs that say it themselves.
+    `happened` is what the part did, and should have done; `given` the input, where the law is not tried over inputs
+    that say it themselves.
     """
     raise Broken(happened, given)
 

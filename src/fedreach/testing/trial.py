@@ -74,7 +74,6 @@ def verdict(
 
     Args:
         kind: One of `fedreach.registry.VERIFIED`.
-        part: The part, or a function that selects or weighs.
         as_: Built-in parts whose laws it must keep beside those that `like` finds.
         options: What the part was made with.
         name: What messages call it.

@@ -158,14 +158,10 @@ def total_disagreement(
 
 
 def jsd_loss(logits: AnyArray, labels: Ints) -> Floats:
-    """Return the Jensen-Shannon divergence, to base 2, between each prediction and the example's label.
+    """Return the (m,) Jensen-Shannon divergences, to base 2, between predictions, logits (m, c), and labels (m,).
 
     JSD = 1 + (p log2 p - (1 + p) log2(1 + p)) / 2, where p is the softmax probability of the label: 0 if it is 1 and
     1 if it is 0. (The JS loss of Englesson and Azizpour, made for training, goes up to 2.)
-
-    Args:
-        logits: (m, c)
-        labels: (m,)
 
     Example:
         >>> jsd_loss(np.array([[2.0, 1.0, 0.0], [0.0, 0.0, 0.0]]), np.array([0, 2])).round(6)

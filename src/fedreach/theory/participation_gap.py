@@ -112,9 +112,6 @@ def gap_of_cohort(
         num_examples: (k,) numbers of examples of those chosen.
         relaxed: Whether cross-entropies stand for entropies.
         bound: As of `gap_of_weights`, like `drift`, `complexity` and `delta`.
-        drift: L ||h - h*||.
-        complexity: c sqrt(VC).
-        delta: Probability that the bound fails.
 
     Reference: Theorem 2, eq. 7, and the step before the last in appendix A.2; corrected as the module says. The printed
     "P^2 . H(P_i, P_j)" is the end of one formula and the start of the next.

@@ -36,9 +36,6 @@ def dirichlet_by_class(
     rounding: with N above n_c and a large alpha it would hold a sample of every class and most others none.
 
     Args:
-        labels: (n,) class of each sample.
-        num_clients: N.
-        rng: Draws proportions, roundings, samples.
         alpha: Concentration, from 1e-100 to 1e100. Towards 0 each class goes to a single client; towards infinity
             each client gets 1/N of every class.
         min_size: Fewest samples of a client; 2 allows a held-out part, 0 allows empty clients.

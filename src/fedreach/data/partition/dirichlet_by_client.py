@@ -48,9 +48,6 @@ def dirichlet_by_client(
     which here go one each to the first clients; and it hands the rounding of all sizes to client 0.
 
     Args:
-        labels: (n,) class of each sample.
-        num_clients: N.
-        rng: Draws sizes, priors, the order of step 3, and samples.
         alpha: Concentration, from 1e-100 to 1e100. Towards 0 a client holds one class while it lasts; towards
             infinity every client draws all classes alike.
         sigma: Standard deviation of the logarithm of the sizes, from 0 (equal sizes) to 100.
@@ -86,17 +83,12 @@ def dirichlet_by_client(
 def fill(sizes: Ints, supply: Ints, log_priors: Floats, rng: np.random.Generator) -> Ints:
     """Run step 3 for all n samples at once, with exactly its law; return the (N, C) counts.
 
-    Let every step of the sequence draw its class before any has run out. The draws are right up to the first step
-    that finds its class empty. From there on, a draw of a class that is still there stays right, because a draw from
-    the prior, given that it is one of the classes left, follows the renormalised prior; only the others draw again.
-    Each pass ends with one class fewer, so that there are at most C of them.
-
-    Args:
-        sizes: (N,) samples that each client takes.
-        supply: (C,) samples that each class offers; the same total.
-        log_priors: (N, C) logarithms of the priors up to a constant per client. In logarithms even a prior that lies
-            wholly on classes that have run out can be renormalised.
-        rng: Draws the order of clients and the classes.
+    Let every step of the sequence draw its class before any has run out. The draws are right up to the first step that
+    finds its class empty. From there on, a draw of a class that is still there stays right, because a draw from the
+    prior, given that it is one of the classes left, follows the renormalised prior; only the others draw again. Each
+    pass ends with one class fewer, so that there are at most C of them. The N clients take `sizes` (N,), the C classes
+    offer as many, `supply` (C,). Priors (N, C) come as logarithms, up to a constant per client: so even one that lies
+    wholly on classes that have run out can be renormalised.
     """
     counts = np.zeros((sizes.size, supply.size), dtype=np.int64)
     client = visiting_order(sizes, rng)

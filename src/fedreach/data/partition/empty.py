@@ -31,11 +31,6 @@ def handle_empty(partition: Partition, policy: str, *, min_size: int = 1) -> Ren
 
     The clients that remain keep their order and are numbered from 0 without gaps.
 
-    Args:
-        partition: Any partition; unchanged.
-        policy: "error", "drop" or "merge".
-        min_size: Fewest samples that a client may hold, at least 1.
-
     Raises:
         DataError: With "error" if a client is short; with "drop" if a short client holds samples; with "merge" if all
             samples together are fewer than `min_size`.

@@ -39,9 +39,6 @@ def hybrid(
     balanced ones stay balanced; `parameters["moved"]` says how many samples that took.
 
     Args:
-        labels: (n,) class of each sample.
-        num_clients: K.
-        rng: Draws proportions, roundings, samples.
         share: Part of the clients that are balanced, from 0 to 1.
         alpha: Dirichlet concentration of the others, from 1e-100 to 1e100.
         min_size: Fewest samples of a client; 2 allows a held-out part, 0 allows empty clients.

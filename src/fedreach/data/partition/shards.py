@@ -26,9 +26,6 @@ def shards(labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, cla
     Cover: every sample once; no client is empty.
 
     Args:
-        labels: (n,) class of each sample.
-        num_clients: N.
-        rng: Shuffles the samples within each class, and the shards.
         classes_per_client: p, at least 1, with C <= N * p <= n.
 
     Raises:

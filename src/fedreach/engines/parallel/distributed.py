@@ -185,9 +185,7 @@ def examples_of(sizes: Ints, local: LocalSGD) -> Floats:
 def shared_out(work: Sequence[float] | Ints, speed: Floats) -> list[list[int]]:
     """Return which pieces of work each rank does: the longest first, each on the rank that would be done with it first.
 
-    Args:
-        work: (g,) how much each piece is.
-        speed: (ranks,) how much a rank does in a second.
+    Pieces are `work` (g,) large, of which a rank does `speed` (ranks,) in a second.
 
     Example:
         >>> shared_out([3, 1, 2, 2], np.array([1.0, 1.0]))

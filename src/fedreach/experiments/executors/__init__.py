@@ -9,9 +9,7 @@ NAMES = ("local", "ray")
 def chosen(name: str, address: str | None = None) -> Executor:
     """Return an executor by name.
 
-    Args:
-        name: One of `NAMES`.
-        address: Of the Ray cluster; None starts one on this machine.
+    The address is that of a Ray cluster; None starts one on this machine.
 
     Raises:
         ConfigError: If there is no such executor, the address is not for it, or Ray is not installed.

@@ -88,8 +88,6 @@ def mask(words: Words, client: int, cohort: Sequence[int], pad: Callable[[int, i
 
     Args:
         words: (d + 1,) share of this client.
-        client: Its id.
-        cohort: Ids of all that send a share.
         pad: Given the ids of two clients, the lower one first, and how many: the random words that these two share and
             the server does not know; others in each round.
     """
@@ -149,10 +147,6 @@ def error_bound(raw: Floats, update: Float32s) -> Floats:
 
     Both sums are off by at most e = r 2^-(f + 1), so their quotient by e (1 + |mean|) / (sum_i raw_i - e). Rounding of
     the products, the sum and the quotient to 53 bits adds 2^-51 max_i |update_i|.
-
-    Args:
-        raw: (r,) weights up to a common factor.
-        update: (r, d)
     """
     off = len(raw) * 2.0 ** -(FixedPoint(len(raw)).bits + 1)
     mean = np.abs(raw @ update.astype(np.float64) / raw.sum())

@@ -71,16 +71,11 @@ class DiscreteGaussian:
 
 
 def discrete_gaussian(deviation: float, count: int, rng: np.random.Generator) -> Ints:
-    """Draw whole numbers x with probability proportional to exp(-x^2 / (2 sigma^2)).
+    """Draw `count` whole numbers x with probability proportional to exp(-x^2 / (2 sigma^2)), sigma the deviation.
 
     By rejection: y with probability proportional to exp(-|y| / t), t = floor(sigma) + 1, is kept with probability
     exp(-(|y| - sigma^2 / t)^2 / (2 sigma^2)). Exact but for the 53 bits of a uniform number, where Canonne et al. use
     fractions throughout.
-
-    Args:
-        deviation: sigma, positive.
-        count: How many.
-        rng: Where the randomness comes from.
 
     Reference: Canonne, Kamath and Steinke 2020, Algorithm 3.
     """

@@ -110,7 +110,6 @@ def client_cost(problem: AllocationProblem, T: Any, mu: Any) -> ClientCost:
     """Return what each client costs at the deadline T when the whole band costs mu.
 
     Args:
-        problem: Of K clients.
         T: Seconds, positive; broadcasts against (K,), as (m, 1) to have m deadlines at once.
         mu: Price of the whole band, not negative; broadcasts likewise.
 

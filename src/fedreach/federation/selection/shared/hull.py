@@ -18,13 +18,9 @@ def principal_points(rows: AnyArray, components: int, *, normalize: bool = False
     """Return (n, r) coordinates of the rows along their r principal axes, r <= `components`.
 
     With X the rows less their mean, X X' = U L U' and Y = U L^(1/2) for the largest eigenvalues in L. Of X X' (n, n)
-    and X' X (p, p) the smaller is computed. Axes along which the rows differ by less than rounding in float32 are
-    left out, so that copies of one row give r = 0. Each axis points where its largest coordinate is positive.
-
-    Args:
-        rows: (n, p).
-        components: Most axes, at least 1.
-        normalize: Whether rows are first divided by their length; zeros stay zeros.
+    and X' X (p, p) the smaller is computed. Axes along which the rows differ by less than rounding in float32 are left
+    out, so that copies of one row give r = 0. Each axis points where its largest coordinate is positive. With
+    `normalize`, rows are first divided by their length; zeros stay zeros.
 
     Example:
         >>> principal_points(np.array([[1.0, 1.0], [3.0, 3.0], [8.0, 8.0]]), 2).round(3)
@@ -132,8 +128,6 @@ def farthest_first(
         distance: Gives the (n,) distances to point i.
         out: (n,) distances to the mean; the largest is chosen where nobody is yet.
         candidates: At least k less those chosen.
-        chosen: Positions.
-        k: How many to return.
     """
     size = float(out.max()) or 1.0
     result = list(chosen)

@@ -31,14 +31,7 @@ MOST = 4096
 
 
 def renewed(rows: AnyArray, length: Floats, old: Nearest, changed: Ints) -> Nearest:
-    """Return who is nearest to whom after some rows changed.
-
-    Args:
-        rows: (n, p) the new table.
-        length: (n,) of its rows.
-        old: Before the change.
-        changed: Positions of the rows that are new.
-    """
+    """Return who is nearest to whom in a table (n, p), with rows of these lengths, of which some rows changed."""
     if len(changed) > min(MANY * len(rows), MOST):
         return nearest_of_all(rows, length)
     cosine, whom = old.cosine.copy(), old.whom.copy()

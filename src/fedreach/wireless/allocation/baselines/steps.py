@@ -93,7 +93,7 @@ class BestFrequencies:
 
 
 def best_frequencies(problem: AllocationProblem, share: Floats) -> BestFrequencies:
-    """Return the frequencies f that cost all clients of the problem least at these shares of the band.
+    """Return the frequencies f that cost all clients of the problem least at these shares b (K,) > 0 of the band.
 
     With t = tau / b the time to upload, energy grows with f, so nobody computes faster than the deadline asks::
 
@@ -104,10 +104,6 @@ def best_frequencies(problem: AllocationProblem, share: Floats) -> BestFrequenci
 
     Differs from the paper, which seeks the multipliers by sub-gradient steps on eq. 58 to 60: those lose the upload
     time in (60), never enforce sum beta = 1, and (58) is misprinted for its common case. The benchmarks have both.
-
-    Args:
-        problem: The clients that take part, all of them.
-        share: b (K,), of the band; positive.
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", P7, eq. 55 to
     60.

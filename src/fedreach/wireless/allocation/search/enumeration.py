@@ -12,11 +12,6 @@ def minimal_covers(sizes: Ints, demand: int, max_sets: int) -> list[Ints] | None
     in falling order of size: the one that completes a set is then its smallest, and without it, or anybody else, the
     set falls short.
 
-    Args:
-        sizes: (n,) numbers of examples.
-        demand: At least 1, at most their sum.
-        max_sets: The search ends beyond so many.
-
     Example:
         >>> [rows.tolist() for rows in minimal_covers(np.array([3, 1, 2]), 3, max_sets=10)]
         [[0], [1, 2]]

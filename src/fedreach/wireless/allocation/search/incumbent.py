@@ -73,13 +73,8 @@ def padded(sets: list[Ints]) -> tuple[Ints, Bools]:
 def repaired(chosen: Bools, costs: Floats, sizes: Ints, demand: int) -> Bools:
     """Return a cover near a set of items: what is missing is added in the order of c/d, what is not needed dropped.
 
-    Items with infinite costs are added last; the dearest are dropped first.
-
-    Args:
-        chosen: (n,) the set.
-        costs: c (n,).
-        sizes: d (n,), summing to the demand or more.
-        demand: What the chosen sizes must sum to.
+    Items with infinite costs are added last; the dearest are dropped first. The sizes d (n,) of all items sum to the
+    demand or more; those of the cover do.
     """
     chosen = chosen.copy()
     short = demand - int(sizes[chosen].sum())
