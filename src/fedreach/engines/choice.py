@@ -39,17 +39,11 @@ REPEATS = 3
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """Which engine was chosen, and what was measured.
-
-    Args:
-        name: Of the engine.
-        seconds: Expected for one round of each engine that was tried.
-        refused: Why the others cannot train this model.
-    """
+    """Which engine was chosen, and what was measured."""
 
     name: str
-    seconds: Mapping[str, float]
-    refused: Mapping[str, str]
+    seconds: Mapping[str, float]  # expected for one round of each engine that was tried
+    refused: Mapping[str, str]  # why the others cannot train this model
 
     def __str__(self) -> str:
         tried = sorted(self.seconds.items(), key=lambda item: item[1])

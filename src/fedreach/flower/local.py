@@ -127,9 +127,7 @@ class LocalClient:
         client: Its id.
         data: A federation in which it has examples.
         federation: Whose local solver, measurements and label statistics it follows.
-        module: The model.
         engine: Name of the engine; ``"sequential"`` is the one whose bits do not depend on how many train.
-        device: Where tensors live.
     """
 
     def __init__(

@@ -19,23 +19,14 @@ from fedreach.models.flat import Layout
 
 @dataclass(eq=False)
 class Outgoing:
-    """Writes the messages of a run.
-
-    Args:
-        federation: The parts that decide.
-        module: The model, whose state dict is sent.
-        layout: Of the model.
-        rounds: Length of the run, which schedules of the local rate refer to.
-        timeout: Seconds for which a message is valid; a reply after them does not count.
-        run: Name of the run, by which clients tell what they keep for it.
-    """
+    """Writes the messages of a run."""
 
     federation: Federation
-    module: nn.Module
+    module: nn.Module  # whose state dict is sent
     layout: Layout
-    rounds: int
-    timeout: float
-    run: str = ""
+    rounds: int  # length of the run, which schedules of the local rate refer to
+    timeout: float  # seconds for which a message is valid; a reply after them does not count
+    run: str = ""  # its name, by which clients tell what they keep for it
 
     def record(self, params: Float32s) -> ArrayRecord:
         """Return a (d,) model by the names of its state dict."""

@@ -173,8 +173,6 @@ class _Pairs:
     Args:
         tiles: (a, J o, h tiles b), left members before right ones; gradients take the place of the values.
         out: (a, J / 2, o, h / 2, tiles, b) view of the maxima, and of their gradients.
-        rows: h.
-        memory: Where results lie.
     """
 
     def __init__(self, tiles: Tensor, out: Tensor, rows: int, memory: Memory) -> None:

@@ -17,11 +17,8 @@ class ImplicitFirstLayer:
     """The first layer of a clients in one round of local training.
 
     Args:
-        layer: Which layer.
         start: (d,) the broadcast model.
         x: (a, s, inputs) all examples in the order in which they are seen.
-        rate: Step size.
-        memory: Where its numbers lie.
     """
 
     def __init__(self, layer: Dense, start: Tensor, x: Tensor, rate: float, memory: Memory) -> None:

@@ -214,13 +214,7 @@ class _Batches:
 class _Models:
     """Memory for the models of a group, or for a part of each, used again for every group.
 
-    Args:
-        layers: Of that part.
-        sample: Shape of one of its inputs.
-        num_classes: c.
-        begin: Where in the flat vector the part begins, and
-        end: where it ends.
-        device: Where it lies.
+    It is of a part of the layers, which begins and ends there in the flat vector, for inputs of the shape `sample`.
     """
 
     def __init__(

@@ -30,10 +30,6 @@ class DistributedEngine(Engine):
     Groups of clients go, the longest first, to the rank that would finish them first, judged by how fast the ranks
     trained in the rounds before. Evaluation is cut between batches. A weighted sum and a step of the server are
     computed here. The other ranks `serve` an equal inner engine.
-
-    Args:
-        inner: Trains and evaluates on this rank.
-        ranks: This process and the others, see `fedreach.engines.parallel.launch.join`.
     """
 
     def __init__(self, inner: TorchEngine, ranks: Ranks) -> None:

@@ -58,9 +58,8 @@ class _Child(NamedTuple):
 class Workers:
     """This process and its children, which call functions of the same object.
 
-    Args:
-        owner: The first argument of every function; children know it as it is when the first call is made.
-        count: Processes, this one included.
+    The object is the first argument of every function; children know it as it is when the first call is made. `count`
+    processes are at work, this one included.
 
     Example:
         >>> import operator

@@ -78,13 +78,11 @@ class FedYogi(Adaptive):
 
         v <- v - (1 - beta2) * u^2 * sign(v - u^2)
 
-    so that small updates cannot make a large v small at once, as they do in Adam.
+    so that small updates cannot make a large v small at once, as they do in Adam. The other options are those of
+    `FedAdam`.
 
     Args:
-        rate: Server rate, positive.
-        beta1: How much of m is kept, in [0, 1).
         beta2: v changes by at most (1 - beta2) u^2; in [0, 1).
-        tau: Positive, see `FedAdam`.
 
     Raises:
         ConfigError: If a value is outside its range.

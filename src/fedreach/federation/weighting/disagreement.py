@@ -21,9 +21,6 @@ class ByDisagreement(OwnWeight):
 
     Args:
         loss: As of `Disagreement`, like `radius`, `step` and `confidence`.
-        radius: Largest distance.
-        step: Between distances.
-        confidence: Probability of failure of each bound, or None.
 
     Raises:
         ConfigError: If an option is outside its range.

@@ -31,17 +31,11 @@ QUICK = 200
 
 @dataclass(frozen=True)
 class Effort:
-    """How much work a node may take.
+    """How much work a node may take."""
 
-    Args:
-        cells: Of the table of whole covers; with 0, fractional bounds and branching on clients do all.
-        covers: Sets that are enumerated to close a node; with 0, none are.
-        whole: Whether whole covers are looked at; without them a node that fractional covers cannot close stays open.
-    """
-
-    cells: int = 6_000_000
-    covers: int = 3_000
-    whole: bool = True
+    cells: int = 6_000_000  # of the table of whole covers; with 0, fractional bounds and branching on clients do all
+    covers: int = 3_000  # sets that are enumerated to close a node; with 0, none are
+    whole: bool = True  # without whole covers, a node that fractional covers cannot close stays open
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,8 @@ CELLS = 200_000
 class Incumbent:
     """The best set with enough examples so far, and its exact cost; sets that were tried are not tried again.
 
-    Costs are those of `exact.allocate_batch`, so each is attained, and the least is an upper bound on the optimum.
-
-    Args:
-        problem: Of K clients.
-        min_examples: e2; sets with fewer examples are passed over.
+    Costs are those of `exact.allocate_batch`, so each is attained, and the least is an upper bound on the optimum. Sets
+    with fewer than `min_examples` are passed over.
     """
 
     def __init__(self, problem: AllocationProblem, min_examples: int) -> None:
