@@ -26,15 +26,11 @@ ENGINES: dict[str, type[GroupTrainer]] = {
     "stacked": Stacked,
     "compiled": Compiled,
 }
-NOT_TRIED = ("compiled",)
-"""Engines that `auto` leaves to those who name them: compiling takes longer than many runs."""
+NOT_TRIED = ("compiled",)  # engines that `auto` leaves to those who name them: compiling takes longer than many runs
 
-STEPS = 2
-"""Local steps of a trial."""
-TRIAL_SECONDS = 0.2
-"""A trial has as many clients of a cohort as one after the other would take so long, and"""
-REPEATS = 3
-"""is made so often; the fastest counts."""
+STEPS = 2  # local steps of a trial
+TRIAL_SECONDS = 0.2  # a trial has as many clients of a cohort as one after the other would take so long, and
+REPEATS = 3  # is made so often; the fastest counts
 
 
 @dataclass(frozen=True)

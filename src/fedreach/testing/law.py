@@ -19,8 +19,7 @@ from fedreach.errors import ConfigError, FedReachError
 from fedreach.federation.traits import FACTS, name_of
 from fedreach.registry import KINDS
 
-NEEDS_LIBRARY = "pip install 'fedreach["
-"""What stands in the refusal of a part whose optional library is missing."""
+NEEDS_LIBRARY = "pip install 'fedreach["  # what stands in the refusal of a part whose optional library is missing
 
 
 class BrokenLaw(AssertionError):  # noqa: N818 (as a test would say it)

@@ -4,22 +4,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedreach.arrays import Bools, Floats, Ints
+from fedreach.data.partition import draws
 from fedreach.data.partition.assignment import Partition
-from fedreach.data.partition.draws import (
-    ALPHA_RANGE,
-    check_enough,
-    checked_arguments,
-    checked_count,
-    checked_number,
-    classes_of,
-    deal,
-    log_dirichlet,
-    normalised,
-    ordered_by,
-    raised_sizes,
-    rounded_sizes,
-    shuffled_by,
-)
 
 
 def dirichlet_by_client(
@@ -66,16 +52,16 @@ def dirichlet_by_client(
         >>> (p.label_counts(labels, 3) > 0).sum(axis=1), p.sizes    # one class each, as far as the classes last
         (array([1, 1, 1]), array([100, 100, 100]))
     """
-    checked, num_clients = checked_arguments(labels, num_clients, rng)
-    alpha = checked_number("alpha of dirichlet_by_client", alpha, *ALPHA_RANGE)
-    sigma = checked_number("sigma of dirichlet_by_client", sigma, 0, 100)
-    min_size = checked_count("min_size of dirichlet_by_client", min_size, 0)
-    check_enough(checked.size, num_clients, min_size)
+    checked, num_clients = draws.checked_arguments(labels, num_clients, rng)
+    alpha = draws.checked_number("alpha of dirichlet_by_client", alpha, *draws.ALPHA_RANGE)
+    sigma = draws.checked_number("sigma of dirichlet_by_client", sigma, 0, 100)
+    min_size = draws.checked_count("min_size of dirichlet_by_client", min_size, 0)
+    draws.check_enough(checked.size, num_clients, min_size)
     logs = sigma * rng.standard_normal(num_clients)
-    sizes = raised_sizes(rounded_sizes(np.exp(logs - logs.max()), checked.size), min_size)
-    classes, class_sizes = classes_of(checked)
-    log_priors = log_dirichlet(alpha, (num_clients, class_sizes.size), rng)
-    owner = deal(classes, fill(sizes, class_sizes, log_priors, rng), rng)
+    sizes = draws.raised_sizes(draws.rounded_sizes(np.exp(logs - logs.max()), checked.size), min_size)
+    classes, class_sizes = draws.classes_of(checked)
+    log_priors = draws.log_dirichlet(alpha, (num_clients, class_sizes.size), rng)
+    owner = draws.deal(classes, fill(sizes, class_sizes, log_priors, rng), rng)
     parameters = {"alpha": alpha, "sigma": sigma, "min_size": min_size}
     return Partition.from_owner(owner, num_clients, "dirichlet_by_client", parameters)
 
@@ -94,7 +80,7 @@ def fill(sizes: Ints, supply: Ints, log_priors: Floats, rng: np.random.Generator
     client = visiting_order(sizes, rng)
     chosen = _draw(client, log_priors, supply > 0, rng)
     while True:
-        by_class, asked = ordered_by(chosen), np.bincount(chosen, minlength=supply.size)
+        by_class, asked = draws.ordered_by(chosen), np.bincount(chosen, minlength=supply.size)
         over = np.flatnonzero(asked > supply)
         first_of = np.cumsum(asked) - asked
         good = int(by_class[first_of[over] + supply[over]].min()) if over.size else client.size
@@ -123,7 +109,7 @@ def _draw(client: Ints, log_priors: Floats, left: Bools, rng: np.random.Generato
     # Late passes redo few steps, so only the clients in them are looked at.
     who, row, steps = np.unique(client, return_inverse=True, return_counts=True)
     # How often each class, then in which order: the same law as one draw after another.
-    often = rng.multinomial(steps, normalised(log_priors[np.ix_(who, np.flatnonzero(left))]))
+    often = rng.multinomial(steps, draws.normalised(log_priors[np.ix_(who, np.flatnonzero(left))]))
     chosen = np.empty_like(client)
-    chosen[shuffled_by(row, rng)] = np.repeat(np.tile(np.flatnonzero(left), who.size), often.ravel())
+    chosen[draws.shuffled_by(row, rng)] = np.repeat(np.tile(np.flatnonzero(left), who.size), often.ravel())
     return chosen

@@ -19,8 +19,7 @@ from torch import Tensor
 
 from fedreach.engines.chain.layers import Memory, Stack
 
-TILE = 48
-"""A tile has at least so many numbers where it can, as narrower products are slow."""
+TILE = 48  # a tile has at least so many numbers where it can, as narrower products are slow
 
 
 @dataclass(frozen=True)

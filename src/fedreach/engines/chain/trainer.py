@@ -23,15 +23,11 @@ from fedreach.errors import ConfigError
 from fedreach.federation.protocols import LocalSolver
 from fedreach.federation.traits import Traits
 
-CACHE_BYTES = 2_000_000
-"""What a group may need in a step; more does not stay in the cache."""
+CACHE_BYTES = 2_000_000  # what a group may need in a step; more does not stay in the cache
 MAX_CLIENTS = 16
-LARGE = 16_384
-"""Weights of a first layer that are worth being done without."""
-MAX_SHAPES = 64
-"""Shapes of a step that are kept ready."""
-NUMBERS = 4_000_000
-"""Log-probabilities that are held at a time, for the losses."""
+LARGE = 16_384  # weights of a first layer that are worth being done without
+MAX_SHAPES = 64  # shapes of a step that are kept ready
+NUMBERS = 4_000_000  # log-probabilities that are held at a time, for the losses
 
 
 class Chain(GroupTrainer):

@@ -29,8 +29,7 @@ from fedreach.arrays import AnyArray
 from fedreach.errors import TrainingError
 
 T = TypeVar("T")
-QUEUE = 8192
-"""Parts that are handed out at a time; a pipe holds twice as many of 4 bytes."""
+QUEUE = 8192  # parts that are handed out at a time; a pipe holds twice as many of 4 bytes
 
 
 def max_processes() -> int | None:

@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from fedreach.arrays import Float32s, Floats
 from fedreach.errors import PartError
 
-Words = NDArray[np.uint64]
-"""Whole numbers modulo 2^64; upper half negative."""
+Words = NDArray[np.uint64]  # whole numbers modulo 2^64; upper half negative
 
 LARGEST = 2.0**24  # what a number that a client sends must not exceed
 

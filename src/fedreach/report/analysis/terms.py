@@ -97,5 +97,4 @@ TERMS = (
     ),
 )
 
-RECORDED = (*(term.name for term in TERMS), "label_divergence")
-"""Those that stand in CSV and JSON."""
+RECORDED = (*(term.name for term in TERMS), "label_divergence")  # those that stand in CSV and JSON

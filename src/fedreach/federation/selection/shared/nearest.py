@@ -24,10 +24,8 @@ from fedreach.federation.selection.shared.similarity import (
 )
 from fedreach.federation.values import Reports, Selection, State
 
-MANY = 0.25
-"""Part of all rows from which on all are compared with all again."""
-MOST = 4096
-"""Rows that are compared with all at a time, as their cosines with each other are held."""
+MANY = 0.25  # part of all rows from which on all are compared with all again
+MOST = 4096  # rows that are compared with all at a time, as their cosines with each other are held
 
 
 def renewed(rows: AnyArray, length: Floats, old: Nearest, changed: Ints) -> Nearest:

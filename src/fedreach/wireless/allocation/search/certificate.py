@@ -23,10 +23,8 @@ from fedreach.wireless.allocation.search.relaxation import Point, relax
 from fedreach.wireless.allocation.search.rounding import round_core
 from fedreach.wireless.allocation.search.whole_bounds import WholeCovers
 
-FEW = 80
-"""Free clients so few that all their covers may be tried, however wide the interval."""
-QUICK = 200
-"""Covers that are tried so."""
+FEW = 80  # free clients so few that all their covers may be tried, however wide the interval
+QUICK = 200  # covers that are tried so
 
 
 @dataclass(frozen=True)

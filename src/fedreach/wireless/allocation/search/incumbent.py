@@ -9,8 +9,7 @@ from fedreach.arrays import Bools, Floats, Ints
 from fedreach.wireless.allocation.exact import allocate_batch
 from fedreach.wireless.allocation.problem import AllocationProblem
 
-CELLS = 200_000
-"""Clients that are allocated at once, over all sets; it bounds the memory."""
+CELLS = 200_000  # clients that are allocated at once, over all sets; it bounds the memory
 
 
 class Incumbent:

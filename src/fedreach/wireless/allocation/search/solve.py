@@ -18,12 +18,9 @@ from fedreach.wireless.allocation.search.moves import improve
 from fedreach.wireless.allocation.search.relaxation import earliest_deadline, least_energy, relax
 from fedreach.wireless.allocation.search.rounding import settle
 
-FEW_COVERS = 200
-"""Sets so few that all of them are allocated, which is faster than a proof, and is one."""
-CUTS = 6
-"""Intervals to either side of the first deadline found; each is twice as wide, in log T, as the one before."""
-UNPROVEN = 40
-"""Nodes that the bound may take where no proof is asked for."""
+FEW_COVERS = 200  # sets so few that all of them are allocated, which is faster than a proof, and is one
+CUTS = 6  # intervals to either side of the first deadline found; each is twice as wide, in log T, as the one before
+UNPROVEN = 40  # nodes that the bound may take where no proof is asked for
 
 
 def solve(

@@ -19,8 +19,7 @@ from fedreach.wireless.allocation.search.knapsack import (
 )
 from fedreach.wireless.allocation.search.relaxation import Point, ascend
 
-STEPS = 8
-"""Prices of the band that are tried at most."""
+STEPS = 8  # prices of the band that are tried at most
 
 
 @dataclass(frozen=True, eq=False)
