@@ -161,8 +161,7 @@ class LocalClient:
         d = self.data.dataset
         own = self.data.labels[self.data.train[self.client]]
         counts = np.bincount(own, minlength=d.num_classes)[None]
-        released: Floats = self.federation.label_statistics.release(counts, fresh())[0]
-        return released
+        return np.asarray(self.federation.label_statistics.release(counts, fresh())[0])
 
     def loss(self, params: Float32s, round_: int, batch_size: int | None) -> float:
         """Return the mean training loss of a model; over a batch drawn for the round, if a size is given."""

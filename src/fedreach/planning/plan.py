@@ -41,8 +41,7 @@ def problem_of(clients: ClientTable, question: Question, band: float = 1.0) -> A
 def power_watts(clients: ClientTable) -> Floats:
     """Return (K,) transmit powers."""
     have = clients.numbers
-    result: Floats = have["power_watts"] if "power_watts" in have else channel.watts(have["power_dbm"])
-    return result
+    return np.asarray(have["power_watts"] if "power_watts" in have else channel.watts(have["power_dbm"]))
 
 
 def rate_elasticity(clients: ClientTable, question: Question) -> Floats:
@@ -54,8 +53,7 @@ def rate_elasticity(clients: ClientTable, question: Question) -> Floats:
     if "distance_meters" not in clients.numbers:
         return np.ones(len(clients.names))
     s = _gain(clients, question) * power_watts(clients) / (_or(question.bandwidth_hertz, 0.0) * _noise(question))
-    result: Floats = 1 - s / ((1 + s) * np.log1p(s))
-    return result
+    return np.asarray(1 - s / ((1 + s) * np.log1p(s)))
 
 
 def divergence_of(clients: ClientTable, question: Question) -> Floats | None:
@@ -76,15 +74,13 @@ def _upload_seconds(clients: ClientTable, question: Question, band: float) -> Fl
     rate = channel.bits_per_second(hertz, _noise(question), _gain(clients, question), power_watts(clients))
     for k in np.flatnonzero(rate <= 0)[:1]:
         clients.refuse(int(k), "distance_meters leaves no signal: its rate is 0.")
-    seconds: Floats = question.bits / rate
-    return seconds
+    return np.asarray(question.bits / rate)
 
 
 def _gain(clients: ClientTable, question: Question) -> Floats:
     have = clients.numbers
     carrier, exponent = _or(question.carrier_hertz, CARRIER_HERTZ), _or(question.path_loss, PATH_LOSS)
-    gain: Floats = channel.path_gain(have["distance_meters"], carrier, exponent) * have.get("fading_gain", 1.0)
-    return gain
+    return np.asarray(channel.path_gain(have["distance_meters"], carrier, exponent) * have.get("fading_gain", 1.0))
 
 
 def _noise(question: Question) -> float:
@@ -96,8 +92,7 @@ def _cycles(clients: ClientTable, question: Question) -> Floats:
     if "cycles" in have:
         return have["cycles"]
     epochs, bits = _or(question.epochs, EPOCHS), _or(question.bits_per_example, 0.0)
-    cycles: Floats = cost.training_cycles(epochs, clients.num_examples, bits, have["cycles_per_bit"])
-    return cycles
+    return np.asarray(cost.training_cycles(epochs, clients.num_examples, bits, have["cycles_per_bit"]))
 
 
 def _or(value: float | None, default: float) -> float:
@@ -191,5 +186,4 @@ def _kept(clients: ClientTable, question: Question) -> Bools:
     found = nearest_thresholds(divergence, clients.num_examples, limit, question.min_examples)
     if not found.feasible:
         raise InfeasibleError(f"{clients.table.path}: {found.message()}")
-    kept: Bools = divergence <= limit
-    return kept
+    return np.asarray(divergence <= limit)

@@ -146,5 +146,4 @@ class _Loop:
         if len(state.models) == 1:
             return state.params
         rows = self.simulation.first_view.rows(np.array(cohort, dtype=np.int64))
-        broadcast: Float32s = state.models[state.clusters[rows]]
-        return broadcast
+        return np.asarray(state.models[state.clusters[rows]])

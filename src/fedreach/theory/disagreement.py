@@ -70,8 +70,7 @@ def _shrunk(mean: Floats, variance: ArrayLike, distance: ArrayLike) -> Floats:
     shift = np.square(np.asarray(distance, np.float64))
     cosine, sine = 1 - shift, np.sqrt(shift * (2 - shift))
     root = np.maximum(cosine * mean - sine * np.sqrt(variance), 0)
-    result: Floats = np.divide(root**2, mean, out=np.zeros_like(root), where=mean > 0)
-    return result
+    return np.asarray(np.divide(root**2, mean, out=np.zeros_like(root), where=mean > 0))
 
 
 def radius_limits(mean: float, variance: float, largest: float) -> tuple[float, float]:
@@ -181,8 +180,7 @@ def zero_one_loss(logits: AnyArray, labels: Ints) -> Floats:
         >>> zero_one_loss(np.array([[2.0, 1.0], [2.0, 1.0]]), np.array([0, 1]))
         array([0., 1.])
     """
-    result: Floats = (logits.argmax(axis=1) != labels).astype(np.float64)
-    return result
+    return np.asarray((logits.argmax(axis=1) != labels).astype(np.float64))
 
 
 LOSSES: Mapping[str, Callable[[AnyArray, Ints], Floats]] = MappingProxyType(

@@ -139,8 +139,7 @@ def gap_of_cohort(
 def _nearest_cross_entropy(p: Floats, rows: Ints, others: Ints) -> Floats:
     """Return min over j in others, j != i, of H(P_i, P_j) for each i in rows."""
     found = np.where(rows[:, None] == others[None, :], np.inf, cross_entropy(p[rows], p[others]))
-    result: Floats = found.min(axis=1)
-    return result
+    return np.asarray(found.min(axis=1))
 
 
 def in_distribution_gap(p: Floats, weights: Floats, bound: float = 1.0) -> float:

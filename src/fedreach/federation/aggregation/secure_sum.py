@@ -149,5 +149,4 @@ def error_bound(raw: Floats, update: Float32s) -> Floats:
     """
     off = len(raw) * 2.0 ** -(FixedPoint(len(raw)).bits + 1)
     mean = np.abs(raw @ update.astype(np.float64) / raw.sum())
-    result: Floats = off * (1 + mean) / (raw.sum() - off) + 2.0**-51 * np.abs(update).max(axis=0)
-    return result
+    return np.asarray(off * (1 + mean) / (raw.sum() - off) + 2.0**-51 * np.abs(update).max(axis=0))

@@ -53,8 +53,7 @@ class DiscreteGaussian:
     def release(self, counts: Ints, rng: np.random.Generator) -> Floats:
         """Return the (n, c) noised counts; those below 0 are 0, which anybody can do who sees them."""
         noise = discrete_gaussian(self.deviation, counts.size, rng).reshape(counts.shape)
-        released: Floats = np.maximum(counts + noise, 0).astype(np.float64)
-        return released
+        return np.asarray(np.maximum(counts + noise, 0).astype(np.float64))
 
     def spent(self) -> tuple[float, float]:
         """Return (epsilon, delta), the former worked out by dp_accounting from the distribution of the noise.

@@ -55,5 +55,4 @@ class ByEntropy(OwnWeight):
 def softmax(logits: Floats) -> Floats:
     """Return exp(x_i) / sum_j exp(x_j); shifting by the largest keeps exp() from overflowing."""
     raw = np.exp(logits - logits.max())
-    result: Floats = raw / raw.sum()
-    return result
+    return np.asarray(raw / raw.sum())

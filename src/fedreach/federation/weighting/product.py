@@ -59,5 +59,4 @@ class Product:
 
     def _multiplied(self, columns: Sequence[Floats]) -> Floats:
         assert self.exponents is not None  # filled in above
-        result: Floats = np.prod([column**e for column, e in zip(columns, self.exponents, strict=True)], axis=0)
-        return result
+        return np.asarray(np.prod([column**e for column, e in zip(columns, self.exponents, strict=True)], axis=0))

@@ -196,5 +196,4 @@ def _most_alike(rows: AnyArray) -> AnyArray:
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     cosine = unit @ unit.T
     np.fill_diagonal(cosine, -np.inf)
-    largest: AnyArray = cosine.max(axis=1)
-    return largest
+    return np.asarray(cosine.max(axis=1))

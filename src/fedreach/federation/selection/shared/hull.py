@@ -103,8 +103,7 @@ def spanning(points: Floats, k: int) -> Ints:
     out = np.linalg.norm(points - points.mean(axis=0), axis=1)
 
     def distance(i: int) -> Floats:
-        result: Floats = np.linalg.norm(points - points[i], axis=1)
-        return result
+        return np.asarray(np.linalg.norm(points - points[i], axis=1))
 
     chosen: list[int] = []
     rest = np.arange(len(points))

@@ -50,8 +50,7 @@ def best_shares(problem: AllocationProblem, hertz: Floats) -> Floats:
 
 
 def _scaled(share: Floats) -> Floats:
-    scaled: Floats = share / share.sum()
-    return scaled
+    return np.asarray(share / share.sum())
 
 
 def _level(r: Floats, m: Floats) -> float:

@@ -46,8 +46,7 @@ class WholeCovers:
 
     def values(self, costs: Floats, table: Floats) -> Floats:
         """Return (m,), what the cheapest covers cost."""
-        values: Floats = costs[:, self.clients.forced].sum(axis=1) + table[0, :, self.short]
-        return values
+        return np.asarray(costs[:, self.clients.forced].sum(axis=1) + table[0, :, self.short])
 
     def with_forced(self, chosen: Bools) -> Bools:
         """Return sets of free clients (s, f), and those who must, as flags (s, n)."""
