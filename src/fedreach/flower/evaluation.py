@@ -64,11 +64,7 @@ def answered(
 
 
 def _part_scores(metrics: Mapping[str, object]) -> PartScores:
-    """Return a client's scores; an app of its own tells of what it tests on only, and of both parts that.
-
-    Raises:
-        ReplyError: If a number is missing, not finite or out of its range.
-    """
+    """Return a client's scores; an app of its own tells of what it tests on only, and of both parts that."""
     found = {}
     for part, (examples, name) in PARTS.items():
         if part != "held_out" and examples not in metrics:

@@ -84,11 +84,7 @@ class Incoming:
     def _answer(
         self, client: int, reply: Message, metrics: Mapping[str, Any], state: FederationState, view: ClientView
     ) -> Answer:
-        """Return a report.
-
-        Raises:
-            ReplyError: If it cannot be believed.
-        """
+        """Return a report, or say by a ReplyError why it cannot be believed."""
         row, hidden = int(view.rows(np.array([client]))[0]), self.federation.label_statistics.only_sum
         if hidden:
             update = messages.array(messages.arrays(reply, MASKED), MASKED, (self.layout.size + 1,), np.uint64)

@@ -128,11 +128,7 @@ class DistributedEngine(Engine):
 
 
 def serve(engine: TorchEngine, ranks: Ranks) -> None:
-    """Do what rank 0 hands out, until it says that the run is over.
-
-    Raises:
-        LostRankError: If rank 0 has gone.
-    """
+    """Do what rank 0 hands out, until it says that the run is over; a LostRankError if it is gone before."""
     model = np.empty(engine.layout.size, np.float32)
     while (handed := ranks.receive(0)) is not None:
         work, new, share = handed
