@@ -66,7 +66,6 @@ class FedAdam(Adaptive):
     """
 
     def second_moment(self, v: Floats, square: Floats) -> Floats:
-        """Return beta2 v + (1 - beta2) u^2."""
         return self.beta2 * v + (1 - self.beta2) * square
 
 
@@ -97,5 +96,4 @@ class FedYogi(Adaptive):
     """
 
     def second_moment(self, v: Floats, square: Floats) -> Floats:
-        """Return v - (1 - beta2) u^2 sign(v - u^2)."""
         return v - (1 - self.beta2) * square * np.sign(v - square)

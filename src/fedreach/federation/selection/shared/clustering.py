@@ -13,11 +13,7 @@ DECIMALS = 9  # of coordinates and silhouettes; the rest is rounding and must no
 
 
 def need_geometry(part: str) -> None:
-    """Refuse a part that needs scipy and scikit-learn where they are missing, before a run has begun.
-
-    Raises:
-        ConfigError: If one of them is not installed.
-    """
+    """Refuse a part that needs scipy and scikit-learn and is missing one, by a ConfigError before a run begins."""
     missing = [name for name in ("scipy", "sklearn") if find_spec(name) is None]
     if missing:
         raise ConfigError(f"{part} needs {' and '.join(missing)}. Install them by `pip install 'fedreach[geometry]'`.")
