@@ -10,15 +10,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedreach.data.datasets import Dataset, from_arrays
-    from fedreach.data.federated import FederatedData, federate
-    from fedreach.data.sets.catalogue import load
-    from fedreach.engines import build_engine
-    from fedreach.evaluation import Evaluator
-    from fedreach.federation.federation import Federation
-    from fedreach.federation.local_sgd import LocalSGD
-    from fedreach.federation.values import ClientView, Reports, Selection
-    from fedreach.simulation.simulation import Simulation, simulate
+    from fedreach.data.datasets import Dataset as Dataset
+    from fedreach.data.datasets import from_arrays as from_arrays
+    from fedreach.data.federated import FederatedData as FederatedData
+    from fedreach.data.federated import federate as federate
+    from fedreach.data.sets.catalogue import load as load
+    from fedreach.engines import build_engine as build_engine
+    from fedreach.evaluation import Evaluator as Evaluator
+    from fedreach.federation.federation import Federation as Federation
+    from fedreach.federation.local_sgd import LocalSGD as LocalSGD
+    from fedreach.federation.values import ClientView as ClientView
+    from fedreach.federation.values import Reports as Reports
+    from fedreach.federation.values import Selection as Selection
+    from fedreach.simulation.simulation import Simulation as Simulation
+    from fedreach.simulation.simulation import simulate as simulate
 
 __version__ = "0.1.0"
 
@@ -39,22 +44,7 @@ _WHERE = {
     "LocalSGD": "fedreach.federation.solvers",
 }
 
-__all__ = [
-    "ClientView",
-    "Dataset",
-    "Evaluator",
-    "FederatedData",
-    "Federation",
-    "LocalSGD",
-    "Reports",
-    "Selection",
-    "Simulation",
-    "build_engine",
-    "federate",
-    "from_arrays",
-    "load",
-    "simulate",
-]
+__all__ = list(_WHERE)
 
 
 def __getattr__(name: str) -> Any:

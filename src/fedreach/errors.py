@@ -4,8 +4,6 @@
 3 for data or stored files that cannot be used, 1 for a run that failed.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import math
@@ -114,13 +112,7 @@ def require(part: Any, /, **rules: str | Sequence[str]) -> None:
 
 
 def check(function: str, name: str, value: float, interval: str) -> None:
-    """Raise ConfigError unless an argument of a function lies in an interval, written as in mathematics.
-
-    Args:
-        function: Who asks.
-        name: Of the argument.
-        value: What arrived.
-        interval: Such as ``"(0, 1]"`` or ``"[0, inf)"``; a nan lies in none.
+    """Raise ConfigError unless an argument of a function lies in an interval as in mathematics, which a nan never does.
 
     Example:
         >>> check("excess_risk", "delta", 0.05, "(0, 1)")

@@ -5,8 +5,6 @@ how it was executed: resume is exact, any number of workers gives the same numbe
 comparison share partition, initial model and batch order.
 """
 
-from __future__ import annotations
-
 import zlib
 
 import numpy as np

@@ -42,12 +42,7 @@ def rich_table(
 ) -> Table:
     """Return a table for rich: the first `left` columns are text and fold, the others numbers; `whole` ones never wrap.
 
-    Args:
-        header: Names of the columns.
-        rows: Cells, which are no markup.
-        left: Columns of text.
-        whole: Whether numbers stay in one line.
-        options: Of `rich.table.Table`, such as its title.
+    Cells are no markup; `options` are those of `rich.table.Table`, such as its title.
     """
     from rich import box
     from rich.table import Table

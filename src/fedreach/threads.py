@@ -5,8 +5,6 @@ matrix, and with them now and then a choice, would depend on the machine. Runs s
 each divide a product among all cores wait for each other longer than the product takes.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from fedreach.streams import generator
-from fedreach.wireless.allocation.search.enumeration import minimal_covers
-from fedreach.wireless.allocation.search.solve import solve
+from fedreach.wireless.allocation.search.solve import minimal_covers, solve
 
 from .brute import brute
 from .brute import minimal_covers as every_set_in_turn

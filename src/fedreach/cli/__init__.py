@@ -3,8 +3,6 @@
 A file of a command imports nothing heavy at its top, so that help and completion answer at once.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import Any, NoReturn

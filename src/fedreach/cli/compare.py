@@ -1,7 +1,5 @@
 """``fedreach compare``: methods on the same federation."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -1,7 +1,5 @@
 """``fedreach list``, ``init`` and ``completion``: what there is, read from names and docstrings; templates; shells."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

@@ -1,7 +1,5 @@
 """What a person sees on the terminal: a summary before round 1, progress with time left, a closing sentence."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Finding the parts that ``fedreach verify`` is asked about, and saying what became of them."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby

@@ -1,7 +1,5 @@
 """``fedreach verify``: parts, and the laws that they must keep."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

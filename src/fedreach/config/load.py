@@ -1,7 +1,5 @@
 """Reading an experiment. All mistakes are reported at once, each with file, line, the path of the key and the rule."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re

@@ -1,7 +1,5 @@
 """Mistakes in an experiment in our words: where they stand, the rule, what arrived, the nearest right name."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import typing

@@ -1,7 +1,5 @@
 """Options of named things (a partition, a policy, ...), checked against the signature of what the name stands for."""
 
-from __future__ import annotations
-
 import inspect
 import typing
 from collections.abc import Callable, Collection, Mapping
@@ -95,11 +93,7 @@ def _broken_contract(kind: str, choice: Choice, base: Path) -> list[str]:
 
 
 def options_model(target: Callable[..., Any], given: Collection[str]) -> type[BaseModel] | None:
-    """Return a model of the options that a callable takes; None where it takes anything.
-
-    Args:
-        target: A class or function whose annotations say the types.
-        given: Arguments that FedReach hands in itself.
+    """Return a model of the options that a callable takes by its annotations, without the `given`; None: anything.
 
     Example:
         >>> def pick(view, k, rng, patience: float = 1.0): ...

@@ -1,7 +1,5 @@
 """The parts of a federation, made from what an experiment file says; some of them are made of parts themselves."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import typing
@@ -43,11 +41,6 @@ def with_nested(choice: Choice) -> Iterator[Choice]:
 
 def make(kind: str, choice: Choice, base: Path) -> Any:
     """Return a part of a federation; a user's function is wrapped, and lists become tuples, which never change.
-
-    Args:
-        kind: A key of `fedreach.registry.KINDS`, of parts.
-        choice: Its name and options.
-        base: Folder that paths in names are relative to.
 
     Raises:
         ConfigError: If there is no such part, or its options are refused.

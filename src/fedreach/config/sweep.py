@@ -1,7 +1,5 @@
 """One experiment for each value of some options, in the order in which they stand."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Annotated, Any
 

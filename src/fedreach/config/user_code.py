@@ -1,7 +1,5 @@
 """What makes a run this run: its options and the user's own code; and where in that code an error came from."""
 
-from __future__ import annotations
-
 import hashlib
 import traceback
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The rules that arrays of a data set must meet, and the type in which they are kept."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal

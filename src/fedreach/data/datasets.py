@@ -1,7 +1,5 @@
 """What a data set is: arrays in their compact type, how to normalise them, where they come from, and their hash."""
 
-from __future__ import annotations
-
 import hashlib
 import zipfile
 import zlib
@@ -158,13 +156,9 @@ def from_arrays(
 def from_npz(path: Path | str, *, kind: Kind | None = None, num_classes: int | None = None) -> Dataset:
     """Read your own ``.npz`` file: ``x``, ``y``, and where you have them ``client``, ``x_test``, ``y_test``.
 
-    The arrays follow the rules of `from_arrays`; ``client`` holds the natural client of each training sample,
-    integers or strings. Write one with ``np.savez_compressed("mine.npz", x=x, y=y, client=client)``.
-
-    Args:
-        path: The file; its stem becomes the name of the data set.
-        kind: As in `from_arrays`.
-        num_classes: As in `from_arrays`.
+    The arrays follow the rules of `from_arrays`; ``client`` holds the natural client of each training sample, integers
+    or strings. Write one with ``np.savez_compressed("mine.npz", x=x, y=y, client=client)``. The stem of the file
+    becomes the name of the data set; `kind` and `num_classes` are as in `from_arrays`.
 
     Raises:
         DataError: The file is missing, damaged, holds other keys or python objects, or its arrays break a rule.

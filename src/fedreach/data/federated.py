@@ -113,8 +113,6 @@ def federate(
         partition: How, over N clients.
         seed: Of the four choices; each has a stream of its own, so that one does not change the others.
         participants: See `fedreach.data.federated.draw_population`, also for the two exclusions.
-        exclude_clients: Ids of clients that never train.
-        exclude_labels: Clients with an example of one of these classes never train.
         held_out: Share of each client's samples that is held out, see `split_held_out`.
         noise: Arguments of `fedreach.data.noise.corrupt`, such as ``{"kind": "symmetric", "rate": 0.2}``. Only
             training labels are corrupted: what is held out must measure the truth.

@@ -11,8 +11,6 @@ Write large arrays piece by piece with ``np.lib.format.open_memmap("mine/x.npy",
 Compressed files cannot be mapped, and so neither can ``.npz`` nor the packed form of the known image sets.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path
@@ -33,12 +31,9 @@ KEPT = ("float32", "uint8", "int64")
 def from_folder(path: Path | str, *, kind: Kind | None = None, num_classes: int | None = None) -> Dataset:
     """Open a folder of arrays without reading more of it than labels and clients, if it was indexed.
 
-    A folder that was not indexed is read once each time it is opened, to check and hash it; no copy is held either.
-
-    Args:
-        path: The folder; its name becomes that of the data set.
-        kind: As in `fedreach.data.datasets.from_arrays`, of a folder that was not indexed.
-        num_classes: Likewise.
+    A folder that was not indexed is read once each time it is opened, to check and hash it; no copy is held either. The
+    folder's name becomes that of the data set. `kind` and `num_classes` are as in `fedreach.data.datasets.from_arrays`,
+    for a folder that was not indexed.
 
     Raises:
         DataError: A file is missing, unknown, of a type that cannot be mapped, or not what was indexed.
@@ -64,10 +59,7 @@ def from_folder(path: Path | str, *, kind: Kind | None = None, num_classes: int 
 def index_folder(path: Path | str, *, kind: Kind | None = None, num_classes: int | None = None) -> Dataset:
     """Check and hash a folder of arrays, reading it once, and note there what was found; return the data set.
 
-    Args:
-        path: The folder.
-        kind: As in `fedreach.data.datasets.from_arrays`.
-        num_classes: Likewise.
+    The arguments are as in `from_folder`.
 
     Raises:
         DataError: As `from_folder`, or if a sample or label breaks a rule.

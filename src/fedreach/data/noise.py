@@ -3,8 +3,6 @@
 Apply it to training labels, after partitioning; held-out and test labels stay as they are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -13,14 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedreach.arrays import Bools, Ints
-from fedreach.data.partition import Partition
-from fedreach.data.partition.draws import (
-    check_generator,
-    checked_count,
-    checked_labels,
-    checked_number,
-    drawn_from_each,
-)
+from fedreach.data.partition import Partition, draws
 from fedreach.errors import ConfigError, DataError, nearest
 
 Kind = Literal["to_one_class", "symmetric", "asymmetric"]
@@ -81,17 +72,17 @@ def corrupt(
         >>> noise.record["num_selected"], noise.record["num_changed"]
         (4, 2)
     """
-    check_generator(rng)
-    clean = checked_labels(labels)
-    num_classes = checked_count("num_classes of corrupt", num_classes, 1)
+    draws.check_generator(rng)
+    clean = draws.checked_labels(labels)
+    num_classes = draws.checked_count("num_classes of corrupt", num_classes, 1)
     if clean.max() >= num_classes:
         raise DataError(f"labels must be below num_classes = {num_classes}; got {clean.max()}.")
-    rate = checked_number("rate of label noise", rate, 0, 1)
+    rate = draws.checked_number("rate of label noise", rate, 0, 1)
     new_label, about = _rule(kind, num_classes, target, mapping, rng)
     groups = _groups(scope, clean.size, partition)
 
     take = np.rint(rate * np.bincount(groups)).astype(np.int64)
-    selected = np.sort(drawn_from_each(groups, take, rng))
+    selected = np.sort(draws.drawn_from_each(groups, take, rng))
     noisy = clean.copy()
     noisy[selected] = new_label(clean[selected])
     changed = noisy != clean
@@ -111,7 +102,7 @@ def _rule(
     if mapping is not None and kind != "asymmetric":
         raise ConfigError(f"mapping belongs to the label noise 'asymmetric'; got it with {kind!r}. Leave it out.")
     if kind == "to_one_class":
-        label = checked_count("target of label noise", target, 0)
+        label = draws.checked_count("target of label noise", target, 0)
         if label >= num_classes:
             raise ConfigError(f"target of label noise must be below num_classes = {num_classes}; got {label}.")
         return lambda old: np.full_like(old, label), {"target": label}

@@ -1,7 +1,5 @@
 """Data that the server holds itself: drawn from the clients' training data, or given."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,15 +25,8 @@ def drawn_for_server(owner: Ints, examples: int, rng: np.random.Generator) -> Bo
     """Draw the server's examples at random from everybody's training data, but never a client's last one.
 
     The examples are shuffled, and the first ones that are not the last of their client are taken. So every example is
-    equally likely, but for clients about to run dry.
-
-    Args:
-        owner: (samples,) client of each training example.
-        examples: How many are drawn, at least 1.
-        rng: Draws.
-
-    Returns:
-        (samples,) flags, True where the server takes the example.
+    equally likely, but for clients about to run dry. `owner` (samples,) is the client of each training example; the
+    answer flags those that the server takes.
 
     Raises:
         ConfigError: If `examples` is no such number, or fewer can be taken.
@@ -62,9 +53,8 @@ def drawn_for_server(owner: Ints, examples: int, rng: np.random.Generator) -> Bo
 def given_to_server(dataset: Dataset, data: tuple[Any, Any] | Path | str) -> ServerData:
     """Return your own data for the server, checked like a data set.
 
-    Args:
-        dataset: What the clients hold; samples must be of its kind, type and shape, labels of its classes.
-        data: (s, ...) samples and (s,) labels; or the path of an ``.npz`` file with ``x`` and ``y``.
+    It is (s, ...) samples and (s,) labels, or the path of an ``.npz`` file with ``x`` and ``y``: samples of the kind,
+    type and shape that the clients hold, labels of their classes.
 
     Raises:
         DataError: If they are not.

@@ -1,7 +1,5 @@
 """Which examples a client sees in which step: the same for every engine and every method."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Which engine trains: by name, or the one that a short trial finds to be the fastest."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -28,30 +26,20 @@ ENGINES: dict[str, type[GroupTrainer]] = {
     "stacked": Stacked,
     "compiled": Compiled,
 }
-NOT_TRIED = ("compiled",)
-"""Engines that `auto` leaves to those who name them: compiling takes longer than many runs."""
+NOT_TRIED = ("compiled",)  # engines that `auto` leaves to those who name them: compiling takes longer than many runs
 
-STEPS = 2
-"""Local steps of a trial."""
-TRIAL_SECONDS = 0.2
-"""A trial has as many clients of a cohort as one after the other would take so long, and"""
-REPEATS = 3
-"""is made so often; the fastest counts."""
+STEPS = 2  # local steps of a trial
+TRIAL_SECONDS = 0.2  # a trial has as many clients of a cohort as one after the other would take so long, and
+REPEATS = 3  # is made so often; the fastest counts
 
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """Which engine was chosen, and what was measured.
-
-    Args:
-        name: Of the engine.
-        seconds: Expected for one round of each engine that was tried.
-        refused: Why the others cannot train this model.
-    """
+    """Which engine was chosen, and what was measured."""
 
     name: str
-    seconds: Mapping[str, float]
-    refused: Mapping[str, str]
+    seconds: Mapping[str, float]  # expected for one round of each engine that was tried
+    refused: Mapping[str, str]  # why the others cannot train this model
 
     def __str__(self) -> str:
         tried = sorted(self.seconds.items(), key=lambda item: item[1])

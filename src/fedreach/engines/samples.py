@@ -1,7 +1,5 @@
 """Examples on a device, and the seeds and kernels that go with them."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The readable engine: one client after the other, as the papers write it."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 
 import numpy as np

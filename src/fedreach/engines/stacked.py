@@ -6,8 +6,6 @@ are filled up with samples of weight 0. `sequential` is the plain twin, and a te
 of dropout differ, because one stream serves the whole stack.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """The only place where names in an experiment become objects."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

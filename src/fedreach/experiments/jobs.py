@@ -1,7 +1,5 @@
 """The runs of a comparison, and what is known of them while it goes on."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Rank 0 says what it runs; all read their data at the same time; rank 0 says whic
 it found; the others answer that theirs are the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

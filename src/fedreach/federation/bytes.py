@@ -1,7 +1,5 @@
 """What a round costs in bytes."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedreach.federation.federation import Federation
@@ -28,15 +26,8 @@ def count_bytes(
     """Return (down, up, probe) bytes of a round; those of the probe are part of the other two.
 
     A probed client holds the model already: it is not sent again to the cohort, and a client that was probed for its
-    update does not send it twice.
-
-    Args:
-        federation: Says what is sent beside the model.
-        number: The round; in round 1, facts about labels are sent.
-        view: Of the round, with what the probe answered.
-        selection: Those chosen.
-        reports: Those that count.
-        d: Numbers in a model.
+    update does not send it twice. In round 1 facts about labels are sent. The model has d numbers; `reports` are those
+    that count.
     """
     solver = federation.memory_solver
     p = d if reports.trainable is None else reports.trainable

@@ -1,7 +1,5 @@
 """The local loop that all solvers share, as numbers: steps, batches, rate, momentum, decay, clipping."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal, get_args

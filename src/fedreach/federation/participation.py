@@ -1,7 +1,5 @@
 """Which participants can be reached in a round."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, cast

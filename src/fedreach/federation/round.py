@@ -5,8 +5,6 @@ a run is its `State`, which comes in and goes out, so saving the states saves th
 decisions are small numpy functions, the same in the simulator and on a real network.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

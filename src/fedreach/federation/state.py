@@ -1,7 +1,5 @@
 """The state of a federation: everything that changes from round to round."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -37,8 +35,7 @@ class FederationState:
         """The (d,) model, of a federation that has one."""
         if len(self.models) > 1:
             raise PartError(f"There are {len(self.models)} models, one a cluster; use `state.models`.")
-        model: Float32s = self.models[0]
-        return model
+        return np.asarray(self.models[0])
 
     def served(self, federation: Federation) -> Float32s:
         """Return the (m, d) models that are evaluated and handed out; most solvers serve what they broadcast."""

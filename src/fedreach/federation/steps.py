@@ -12,8 +12,6 @@ world; a recipe of decisions stops once the cohort is chosen. A generator can be
 within a round, and what outlives the round stands in `Done`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -106,9 +104,6 @@ def play(
     """Play round ``state.round + 1``.
 
     Args:
-        federation: The parts that decide.
-        state: Before the round.
-        view: Of the round, see `next_view`.
         rounds: Length of the run, which schedules of the local rate refer to.
         summed: A faster way to the numbers of `weighted_sum`, where there is one.
 
@@ -183,11 +178,7 @@ def next_view(
 ) -> ClientView:
     """Return what the server knows as round ``state.round + 1`` begins; channels are added by `with_radio`.
 
-    Args:
-        federation: Says from which stream availability is drawn.
-        known: What it knows of clients, and who of them is there.
-        state: Before the round.
-        participation: Who of those there can be asked.
+    `known` says what it knows of clients, and who of them is there; `participation` who of those can be asked.
     """
     view = replace(known, loss=state.loss, round=state.round + 1)
     if type(participation) is Always:  # it draws nothing

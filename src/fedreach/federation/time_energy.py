@@ -1,7 +1,5 @@
 """What a round costs in seconds and joules, probes included."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -26,9 +24,6 @@ def with_radio(
     """Return the view with this round's channels and what a round of training costs each client.
 
     Args:
-        federation: With a radio.
-        view: Of the round.
-        devices: What `Radio.devices` drew for the participants.
         d: Numbers in a model.
         p: Those of them that are trained.
         bits_per_example: Of the training data, as it is stored.

@@ -4,8 +4,6 @@ A simulation knows everything, and hands policies what they would see on a real 
 their labels and scale their updates themselves.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import cast
 

@@ -1,7 +1,5 @@
 """What server and clients must agree on before they train together."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 Every message may find a new process, so that all a client keeps between rounds stands in its context.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
@@ -230,11 +228,7 @@ def share_labels(
 
 
 def client_of(context: Context) -> int:
-    """Return the client's id.
-
-    Raises:
-        ConfigError: If the node has none.
-    """
+    """Return the client's id, which the node must have."""
     found = context.node_config.get("partition-id")
     if not isinstance(found, int) or not 0 <= found < MOST_CLIENTS:
         raise ConfigError(
@@ -282,11 +276,7 @@ def _private_key(context: Context) -> bytes:
 
 
 def _masked(context: Context, local: LocalClient, work: Work, public: ConfigRecord, run: str, round_: int) -> Words:
-    """Return the client's share of a secure sum under the masks that it has with the others.
-
-    Raises:
-        TrainingError: If the sum would show the report: too few take part, or these masks were used before.
-    """
+    """Return the client's share of a secure sum under its masks with the others, if no report is shown by them."""
     ids: list[int] = public["ids"]  # type: ignore[assignment]
     keys: list[bytes] = public["keys"]  # type: ignore[assignment]
     private, own = _private_key(context), context.state.config_records[KEYS]

@@ -1,7 +1,5 @@
 """Which node is which client, and what the server was told of each."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterable, Sequence
@@ -51,21 +49,13 @@ class Facts:
 
 @dataclass
 class ClientRegistry:
-    """Clients by id, and the nodes that stand for them in this run of the app.
-
-    Args:
-        federation: Says which facts are needed.
-        terms: What clients must agree to, see `terms_of`.
-        timeout: Seconds that a client has for an answer.
-        population: Who takes part and who never does; None: whoever is there at first takes part.
-        known: Facts by client that an earlier process of the same run was told: they are not asked for again.
-    """
+    """Clients by id, and the nodes that stand for them in this run of the app."""
 
     federation: Federation
-    terms: dict[str, str]
-    timeout: float
-    population: Population | None = None
-    known: dict[int, Facts] = field(default_factory=dict)
+    terms: dict[str, str]  # what clients must agree to, see `terms_of`
+    timeout: float  # seconds that a client has for an answer
+    population: Population | None = None  # who takes part, who never does; None: whoever is there at first takes part
+    known: dict[int, Facts] = field(default_factory=dict)  # told to an earlier process of the run: not asked for again
     nodes: dict[int, int] = field(default_factory=dict)  # client -> node
     online: frozenset[int] = frozenset()  # nodes
     refused: dict[int, str] = field(default_factory=dict)  # node -> why it is not taken

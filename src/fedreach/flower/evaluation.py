@@ -1,7 +1,5 @@
 """Who is asked to evaluate which model, and what the answers say."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from logging import getLogger
@@ -50,9 +48,7 @@ def answered(
 ) -> dict[EvaluationTask, PartScores]:
     """Return the scores that came; who sent nothing, or nonsense, is logged and left out.
 
-    Args:
-        replies: In any order.
-        asked: (node, group of the message) -> task; each counts once.
+    `asked` maps a node and the group of its message to the task; each counts once.
     """
     found, waiting = dict[EvaluationTask, PartScores](), dict(asked)
     for reply in replies:
@@ -68,11 +64,7 @@ def answered(
 
 
 def _part_scores(metrics: Mapping[str, object]) -> PartScores:
-    """Return a client's scores; an app of its own tells of what it tests on only, and of both parts that.
-
-    Raises:
-        ReplyError: If a number is missing, not finite or out of its range.
-    """
+    """Return a client's scores; an app of its own tells of what it tests on only, and of both parts that."""
     found = {}
     for part, (examples, name) in PARTS.items():
         if part != "held_out" and examples not in metrics:
@@ -93,7 +85,6 @@ def combined(
 
     Args:
         scores: What each client says of the model, or of each model, that it was sent.
-        participants: Ids.
         shares: (m,) of the participants that each model serves. One that never trains is scored as if it drew a
             participant's model at random, and not at all if an answer is missing.
     """
@@ -134,12 +125,7 @@ def evaluation(
 ) -> tuple[dict[str, float], list[dict[str, Any]]] | None:
     """Return the columns of a round and the lines about single clients; None where nobody evaluated.
 
-    Args:
-        federation: Says which models are served.
-        state: After the round.
-        participants: Ids.
-        scores: What clients say, see `answered`.
-        engine: The server's own, which predicts the test set where it has one.
+    The state is that after the round; the server's own engine predicts the test set where it has one.
     """
     models, test = state.served(federation), None
     shares = np.bincount(state.clusters, minlength=len(models)) / len(state.clusters)

@@ -1,7 +1,5 @@
 """Both sides of a Flower app from one experiment file, the one that ``fedreach run`` takes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path

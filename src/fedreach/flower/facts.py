@@ -1,7 +1,5 @@
 """What the run folder keeps of the clients of a real federation."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping, Sequence

@@ -61,15 +61,7 @@ class Incoming:
         state: FederationState,
         view: ClientView,
     ) -> None:
-        """Add the replies to what was collected.
-
-        Args:
-            replies: In any order.
-            clients: Node -> client, of those who were asked; a node counts once.
-            collected: Is added to.
-            state: Before the round.
-            view: Of the round.
-        """
+        """Add the replies of those who were asked, node -> client, to what was collected; a node counts once."""
         waiting = dict(clients)
         collected.lost_memory = []
         for reply in replies:
@@ -92,11 +84,7 @@ class Incoming:
     def _answer(
         self, client: int, reply: Message, metrics: Mapping[str, Any], state: FederationState, view: ClientView
     ) -> Answer:
-        """Return a report.
-
-        Raises:
-            ReplyError: If it cannot be believed.
-        """
+        """Return a report, or say by a ReplyError why it cannot be believed."""
         row, hidden = int(view.rows(np.array([client]))[0]), self.federation.label_statistics.only_sum
         if hidden:
             update = messages.array(messages.arrays(reply, MASKED), MASKED, (self.layout.size + 1,), np.uint64)

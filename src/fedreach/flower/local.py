@@ -1,7 +1,5 @@
 """A client's work on its own data, as the simulator would do it; nothing here knows Flower."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
@@ -129,9 +127,7 @@ class LocalClient:
         client: Its id.
         data: A federation in which it has examples.
         federation: Whose local solver, measurements and label statistics it follows.
-        module: The model.
         engine: Name of the engine; ``"sequential"`` is the one whose bits do not depend on how many train.
-        device: Where tensors live.
     """
 
     def __init__(
@@ -165,8 +161,7 @@ class LocalClient:
         d = self.data.dataset
         own = self.data.labels[self.data.train[self.client]]
         counts = np.bincount(own, minlength=d.num_classes)[None]
-        released: Floats = self.federation.label_statistics.release(counts, fresh())[0]
-        return released
+        return np.asarray(self.federation.label_statistics.release(counts, fresh())[0])
 
     def loss(self, params: Float32s, round_: int, batch_size: int | None) -> float:
         """Return the mean training loss of a model; over a batch drawn for the round, if a size is given."""
@@ -181,9 +176,6 @@ class LocalClient:
         """Train from a (d,) model.
 
         Args:
-            params: The model that was broadcast.
-            round_: The round, which the batches depend on.
-            rate: Step size.
             share: Own examples relative to the mean over participants.
             memory: (p,) what the client kept; None without a solver that has it keep something.
             state: Of the server's solver, as far as it is sent.
@@ -252,15 +244,10 @@ def server_engine(
     """Return what runs the model over the server's data.
 
     Args:
-        federation: The parts that decide.
-        module: The model.
         num_classes: Of the whole federation.
         test: Inputs and labels of a test set.
         own: Inputs and labels that the server trains on, for `Safari` and `ServerOnly`.
         kind: See `ClientData`, as for `mean` and `std`.
-        mean: Of the images' channels.
-        std: Likewise.
-        device: Where tensors live.
 
     Raises:
         DataError: If neither is given.

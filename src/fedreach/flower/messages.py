@@ -11,10 +11,9 @@ train          arrays: model    config: the user's own, server-round
                keys: of a secure sum                                       -> masked, in place of update and measures
 evaluate       arrays: model                                               -> metrics: eval_loss, eval_acc, ...
 ```
-Models travel under the names of their `state_dict`, so that clients that know nothing of FedReach can train them.
+Models travel under the names of their `state_dict`, so that clients that know nothing of FedReach can train them. What
+is missing, of another form or out of its range makes a `ReplyError`, which says why the reply does not count.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
@@ -57,11 +56,7 @@ def model_record(module: nn.Module, layout: Layout, params: Float32s) -> ArrayRe
 
 
 def params_of(record: ArrayRecord, layout: Layout) -> Float32s:
-    """Return the (d,) vector of a model that came by name.
-
-    Raises:
-        ReplyError: If a tensor is missing, or is not what the layout says.
-    """
+    """Return the (d,) vector of a model that came by name; its tensors must be what the layout says."""
     vector = torch.empty(layout.size)
     for name, view in layout.views(vector).items():
         if name not in record:
@@ -71,11 +66,7 @@ def params_of(record: ArrayRecord, layout: Layout) -> Float32s:
 
 
 def array(record: ArrayRecord, name: str, shape: tuple[int, ...], kind: type = np.float32) -> AnyArray:
-    """Return a finite array of this shape and kind.
-
-    Raises:
-        ReplyError: If it is anything else.
-    """
+    """Return a finite array of this shape and kind, and refuse anything else."""
     if name not in record:
         raise ReplyError(f"it sent no {name!r}")
     given = record[name]
@@ -93,22 +84,14 @@ def array(record: ArrayRecord, name: str, shape: tuple[int, ...], kind: type = n
 
 
 def arrays(message: Message, name: str) -> ArrayRecord:
-    """Return an array record of a message.
-
-    Raises:
-        ReplyError: If there is none of this name.
-    """
+    """Return the array record of this name of a message."""
     if name not in message.content.array_records:
         raise ReplyError(f"it sent no arrays {name!r}")
     return message.content.array_records[name]
 
 
 def number(metrics: Mapping[str, Any], name: str, *, minimum: float | None = None, whole: bool = False) -> float:
-    """Return a finite number of a reply.
-
-    Raises:
-        ReplyError: If it is missing, not a number, below `minimum` or not whole where it should be.
-    """
+    """Return a finite number of a reply, at least `minimum` and whole where it should be."""
     value = metrics.get(name)
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise ReplyError(f"it sent no number {name!r}" if value is None else f"its {name!r} is not a number: {value!r}")
@@ -121,11 +104,7 @@ def number(metrics: Mapping[str, Any], name: str, *, minimum: float | None = Non
 
 
 def content_of(message: Message) -> Message:
-    """Return the message, if it has content.
-
-    Raises:
-        ReplyError: If it tells an error; the last line of a client's traceback says what happened.
-    """
+    """Return the message, unless it tells an error: then the last line of a client's traceback says what happened."""
     if message.has_error():
         lines = (message.error.reason or "").strip().splitlines() or ["it gave no reason"]
         raise ReplyError(f"it failed: {lines[-1].strip().rstrip('.')[:300]}")
@@ -133,11 +112,7 @@ def content_of(message: Message) -> Message:
 
 
 def metrics_of(message: Message) -> Mapping[str, Any]:
-    """Return the numbers of a reply.
-
-    Raises:
-        ReplyError: If there are none.
-    """
+    """Return the numbers of a reply."""
     if METRICS not in message.content.metric_records:
         raise ReplyError(f"it sent no {METRICS!r}")
     return message.content.metric_records[METRICS]

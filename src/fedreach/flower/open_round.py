@@ -1,7 +1,5 @@
 """A round between what is sent to the clients and what comes back."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

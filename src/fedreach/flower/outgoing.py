@@ -1,7 +1,5 @@
 """What the server sends: to train, to tell a loss, to evaluate."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,23 +19,14 @@ from fedreach.models.flat import Layout
 
 @dataclass(eq=False)
 class Outgoing:
-    """Writes the messages of a run.
-
-    Args:
-        federation: The parts that decide.
-        module: The model, whose state dict is sent.
-        layout: Of the model.
-        rounds: Length of the run, which schedules of the local rate refer to.
-        timeout: Seconds for which a message is valid; a reply after them does not count.
-        run: Name of the run, by which clients tell what they keep for it.
-    """
+    """Writes the messages of a run."""
 
     federation: Federation
-    module: nn.Module
+    module: nn.Module  # whose state dict is sent
     layout: Layout
-    rounds: int
-    timeout: float
-    run: str = ""
+    rounds: int  # length of the run, which schedules of the local rate refer to
+    timeout: float  # seconds for which a message is valid; a reply after them does not count
+    run: str = ""  # its name, by which clients tell what they keep for it
 
     def record(self, params: Float32s) -> ArrayRecord:
         """Return a (d,) model by the names of its state dict."""
@@ -58,8 +47,6 @@ class Outgoing:
 
         Args:
             nodes: Client -> node, of those that train.
-            state: Before the round.
-            view: Of the round.
             counted: Client -> last round in which its report counted.
             config: The user's own, which FedReach does not read.
             keys: The clients' public keys, for a secure sum.

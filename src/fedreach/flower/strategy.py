@@ -3,8 +3,6 @@
 Of Flower's `Strategy` it overrides what is sent (`configure_...`) and what becomes of the replies (`aggregate_...`).
 """
 
-from __future__ import annotations
-
 import copy
 import math
 import time

@@ -1,7 +1,5 @@
 """Models by name, or any `torch.nn.Module` of the user. Their numbers are seen as one flat vector, see `flat`."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Convolutional models: LeNet and the CNN of the FedDyn experiments."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torch import nn

@@ -1,7 +1,5 @@
 """Models for features and small images without convolutions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import pairwise
@@ -24,7 +22,6 @@ def mlp(sample_shape: Sequence[int], num_classes: int, hidden: Sequence[int] = (
 
     Args:
         sample_shape: Shape of one example; it is flattened.
-        num_classes: Number of outputs.
         hidden: Width of each hidden layer; (200, 100) as in arXiv 2311.05936, section 5.
 
     Example:

@@ -1,7 +1,5 @@
 """A character model for Shakespeare."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torch import Tensor, nn
@@ -16,7 +14,6 @@ def lstm(
 
     Args:
         sample_shape: (length,) of a window of tokens in 0 .. num_classes - 1.
-        num_classes: Size of the vocabulary.
         embedding: Width of the embedding; 8 in LEAF.
         hidden: Width of each LSTM layer; 256 in LEAF, 100 in FedDyn.
         layers: Number of LSTM layers.

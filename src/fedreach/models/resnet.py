@@ -1,7 +1,5 @@
 """ResNet-20 for small images."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 
@@ -18,7 +16,6 @@ def resnet20(sample_shape: Sequence[int], num_classes: int, width: int = 16, nor
 
     Args:
         sample_shape: (channels, height, width) of an image.
-        num_classes: Number of outputs.
         width: Filters of the first stage.
         norm: ``"group"`` normalises each example by itself (two groups a layer), which suits small and skewed
             clients; ``"batch"`` is the BatchNorm of the original, whose running statistics are averaged like

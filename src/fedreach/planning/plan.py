@@ -1,7 +1,5 @@
 """Solving what a planner asks, and again with 10 % more bandwidth and with 10 % more examples."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -24,11 +22,8 @@ NOISE_DBM, CARRIER_HERTZ, PATH_LOSS, SMOOTHING, EPOCHS = -174.0, 2.4e9, 2.7, 1.0
 def problem_of(clients: ClientTable, question: Question, band: float = 1.0) -> AllocationProblem:
     """Return the problem of all clients, ids 0, 1, ... as they stand in the table.
 
-    Args:
-        clients: The table.
-        question: The options.
-        band: How many times the bandwidth is to be had. Where distances are given, the rates follow from the
-            channel; given rates are taken to grow in proportion.
+    `band` is how many times the bandwidth is to be had. Where distances are given, the rates follow from the channel;
+    given rates are taken to grow in proportion.
     """
     have = clients.numbers
     return AllocationProblem(
@@ -46,8 +41,7 @@ def problem_of(clients: ClientTable, question: Question, band: float = 1.0) -> A
 def power_watts(clients: ClientTable) -> Floats:
     """Return (K,) transmit powers."""
     have = clients.numbers
-    result: Floats = have["power_watts"] if "power_watts" in have else channel.watts(have["power_dbm"])
-    return result
+    return np.asarray(have["power_watts"] if "power_watts" in have else channel.watts(have["power_dbm"]))
 
 
 def rate_elasticity(clients: ClientTable, question: Question) -> Floats:
@@ -59,8 +53,7 @@ def rate_elasticity(clients: ClientTable, question: Question) -> Floats:
     if "distance_meters" not in clients.numbers:
         return np.ones(len(clients.names))
     s = _gain(clients, question) * power_watts(clients) / (_or(question.bandwidth_hertz, 0.0) * _noise(question))
-    result: Floats = 1 - s / ((1 + s) * np.log1p(s))
-    return result
+    return np.asarray(1 - s / ((1 + s) * np.log1p(s)))
 
 
 def divergence_of(clients: ClientTable, question: Question) -> Floats | None:
@@ -81,15 +74,13 @@ def _upload_seconds(clients: ClientTable, question: Question, band: float) -> Fl
     rate = channel.bits_per_second(hertz, _noise(question), _gain(clients, question), power_watts(clients))
     for k in np.flatnonzero(rate <= 0)[:1]:
         clients.refuse(int(k), "distance_meters leaves no signal: its rate is 0.")
-    seconds: Floats = question.bits / rate
-    return seconds
+    return np.asarray(question.bits / rate)
 
 
 def _gain(clients: ClientTable, question: Question) -> Floats:
     have = clients.numbers
     carrier, exponent = _or(question.carrier_hertz, CARRIER_HERTZ), _or(question.path_loss, PATH_LOSS)
-    gain: Floats = channel.path_gain(have["distance_meters"], carrier, exponent) * have.get("fading_gain", 1.0)
-    return gain
+    return np.asarray(channel.path_gain(have["distance_meters"], carrier, exponent) * have.get("fading_gain", 1.0))
 
 
 def _noise(question: Question) -> float:
@@ -101,8 +92,7 @@ def _cycles(clients: ClientTable, question: Question) -> Floats:
     if "cycles" in have:
         return have["cycles"]
     epochs, bits = _or(question.epochs, EPOCHS), _or(question.bits_per_example, 0.0)
-    cycles: Floats = cost.training_cycles(epochs, clients.num_examples, bits, have["cycles_per_bit"])
-    return cycles
+    return np.asarray(cost.training_cycles(epochs, clients.num_examples, bits, have["cycles_per_bit"]))
 
 
 def _or(value: float | None, default: float) -> float:
@@ -149,10 +139,7 @@ class Plan:
 def plan(clients: ClientTable, question: Question, progress: Callable[[str], None] = lambda line: None) -> Plan:
     """Choose clients, shares and frequencies, to a proven gap.
 
-    Args:
-        clients: The table.
-        question: The options; the time limit is that of each of the three problems.
-        progress: Called with a sentence on what happens next.
+    The time limit is that of each of the three problems; `progress` is called with a sentence on what happens next.
 
     Raises:
         ConfigError: If the options do not fit the table.
@@ -199,5 +186,4 @@ def _kept(clients: ClientTable, question: Question) -> Bools:
     found = nearest_thresholds(divergence, clients.num_examples, limit, question.min_examples)
     if not found.feasible:
         raise InfeasibleError(f"{clients.table.path}: {found.message()}")
-    kept: Bools = divergence <= limit
-    return kept
+    return np.asarray(divergence <= limit)

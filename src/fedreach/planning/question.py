@@ -1,7 +1,5 @@
 """What a planner asks: the band, the examples needed, prices, and what turns columns into seconds and cycles."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -76,11 +74,7 @@ class Question:
             raise ConfigError("--report-bits and --model-parameters say the same; give one of them.")
 
     def fit(self, columns: Mapping[str, Any], where: str) -> None:
-        """Refuse an option that has no effect, and columns that need one that is not there.
-
-        Raises:
-            ConfigError: If the options do not fit these columns.
-        """
+        """Refuse an option that has no effect, and columns that need one that is not there, by a ConfigError."""
         for name, rule in RANGES.items():
             if getattr(self, name) is not None and rule.columns and not any(c in columns for c in rule.columns):
                 wanted = " or ".join(rule.columns)

@@ -1,7 +1,5 @@
 """A plan as a record for machines, and as rows of clients."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -6,8 +6,6 @@ Example::
     rich.print(terminal_table(analyse(read([Path("out")]))))
 """
 
-from __future__ import annotations
-
 from fedreach.report.analysis.analysis import Analysis as Analysis
 from fedreach.report.analysis.analysis import analyse as analyse
 from fedreach.report.analysis.findings import find as find

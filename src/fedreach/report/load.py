@@ -1,10 +1,8 @@
 """Run folders -> values: what happened in each round, to whom, and how each run ended.
 
 Runs under way are read as they stand. Rows are read by columns: one `json.loads` for all lines, one look at the keys of
-all rows that have the same ones; only what is wrong is then looked for line by line.
+all rows that have the same ones; only what is wrong is then looked for line by line, and refused by a RunFolderError.
 """
-
-from __future__ import annotations
 
 import gc
 import json
@@ -42,9 +40,8 @@ R = TypeVar("R", bound=Record)
 def read(folders: Sequence[Path]) -> Comparison:
     """Read comparisons and single runs into one comparison.
 
-    Args:
-        folders: Folders with a ``comparison.json`` or a ``run.json``. Methods keep the order in which they
-            are met; the first folder's baseline (for a run: its method) is the baseline.
+    Folders hold a ``comparison.json`` or a ``run.json``. Methods keep the order in which they are met; the first
+    folder's baseline (for a run: its method) is the baseline.
 
     Raises:
         RunFolderError: If a folder is not a run folder, a file is missing, damaged or of another format, or
@@ -133,15 +130,7 @@ def no_collection() -> Iterator[None]:
 
 @no_collection()
 def read_run(folder: Path, path: str | None = None) -> Run:
-    """Read one run folder.
-
-    Args:
-        folder: The folder with ``run.json``.
-        path: What the report calls it; the folder's name if not given.
-
-    Raises:
-        RunFolderError: If a file is missing, damaged or of another format.
-    """
+    """Read one run folder, which the report calls by its name if no other path is given."""
     head, federation = _record(folder, RunRecord), _record(folder, FederationRecord)
     if federation.label_counts.ndim != 2:
         shape = federation.label_counts.shape
@@ -213,13 +202,8 @@ def _text(path: Path, *, whole: bool = True) -> str:
 def read_lines(path: Path, *, whole: bool = True) -> list[dict[str, Any]]:
     """Return one object per line of a JSON Lines file.
 
-    Args:
-        path: The file.
-        whole: Whether the run has ended. If not, a missing file is empty, and a last line without its line
-            end is left out: it is still being written.
-
-    Raises:
-        RunFolderError: If a line is not a JSON object, or the file of an ended run is missing.
+    If the run has not ended, a missing file is empty, and a last line without its line end is left out: it is still
+    being written.
     """
     body = _text(path, whole=whole).strip()
     try:
@@ -248,11 +232,7 @@ def _line(path: Path, number: int, line: str) -> dict[str, Any]:
 
 
 def columns(rows: Sequence[Mapping[str, Any]], shape: type[Record], path: Path) -> dict[str, Floats]:
-    """Return every number of the rows as a column, nan where a row has none.
-
-    Raises:
-        RunFolderError: If a row is not of this shape, or rounds do not increase.
-    """
+    """Return every number of the rows as a column, nan where a row has none; rounds must increase."""
     found: dict[str, Floats] = {"round": np.full(len(rows), np.nan)}
     # Rows with the same keys are read together: a few groups (evaluated or not), however many rounds.
     groups: dict[tuple[str, ...], list[int]] = {}
@@ -280,11 +260,7 @@ def columns(rows: Sequence[Mapping[str, Any]], shape: type[Record], path: Path) 
 
 
 def rounds_table(rows: Sequence[Mapping[str, Any]], numbers: Floats, path: Path) -> RoundsTable:
-    """Return who was chosen, what each report weighed and measured; `numbers` are the rounds of the rows.
-
-    Raises:
-        RunFolderError: If a round does not have one weight, or one number of a measurement, per report.
-    """
+    """Return who was chosen, and the one weight and number of each measurement of each report, by rounds `numbers`."""
     cohorts: list[list[int]] = [row["cohort"] for row in rows]
     weights: list[list[float]] = [row["weights"] for row in rows]
     replied = []

@@ -1,7 +1,5 @@
 """Numbers for reading: significant digits, per cent and points, and a unit that fits all numbers of a column."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

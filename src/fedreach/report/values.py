@@ -4,8 +4,6 @@ Rows become one numpy array per column, nan where a round has no such number. Ru
 finished or never began are kept and named; `Comparison.counted` says which ones the numbers are from.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

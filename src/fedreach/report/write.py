@@ -1,7 +1,5 @@
 """Read run folders and write the report beside them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a paper says about a figure, in a form that numbers can contradict."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """What rounds would cost, without training: selection and allocation of each round, and nothing else."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -27,8 +25,7 @@ from fedreach.threads import one_thread
 
 ROWS = "decisions.jsonl"
 QUANTITIES = ("seconds", "joules", "cost")
-Key = tuple[float | None, str, int]
-"""Value of the sweep, method, seed."""
+Key = tuple[float | None, str, int]  # value of the sweep, method, seed
 Progress = Callable[[int, int], None]
 """Is called with how many rounds are decided, and of how many, all values, methods and seeds together."""
 

@@ -1,7 +1,5 @@
 """The numbers behind a figure: method by method, seed by seed, along one axis."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A recipe: an experiment file with a table ``[recipe]`` that says what the paper says."""
 
-from __future__ import annotations
-
 import copy
 import tomllib
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """What a reproduction found: a record, and that as files and for the terminal."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

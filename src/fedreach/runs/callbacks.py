@@ -1,7 +1,5 @@
 """Who is told as a run goes on: the terminal, a worker's comparison, a tracker of experiments."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from fedreach.data.federated import FederatedData

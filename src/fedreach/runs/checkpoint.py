@@ -4,8 +4,6 @@ What clients keep, and large tables of what they sent, stand in files of their o
 places of the rows: so that writing it costs what changed since the last one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
@@ -83,9 +81,7 @@ def _in_files(state: FederationState) -> dict[str, RowTable]:
 def load(folder: RunFolder, width: int) -> Snapshot | None:
     """Return the run at its checkpoint, its rows cut back to it; None where there is no checkpoint.
 
-    Args:
-        folder: The run folder.
-        width: Numbers in what a client keeps between rounds.
+    `width` says how many numbers a client keeps between rounds.
     """
     found = folder.read_tensors(CHECKPOINT)
     if found is None:

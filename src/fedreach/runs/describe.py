@@ -1,7 +1,5 @@
 """What a run folder tells about where its numbers come from."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

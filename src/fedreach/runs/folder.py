@@ -12,8 +12,6 @@ the files back to that length before the rounds after it are run again. Timing d
 out of the checkpoint: it is cut back to the round.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Which run a folder holds, and whether it is finished; quick to ask, as torch is not needed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,9 +26,7 @@ class OtherExperimentError(RunFolderError):
 def finished(folder: RunFolder, identity: Mapping[str, Any]) -> Result | None:
     """Return the result of a finished run, or None where there is something to do.
 
-    Args:
-        folder: The run folder.
-        identity: What shall be run, see `fedreach.config.user_code.identity`.
+    The identity is of what shall be run, see `fedreach.config.user_code.identity`.
 
     Raises:
         OtherExperimentError: If the folder holds another run.

@@ -1,7 +1,6 @@
 """The loop over the rounds of a run: step, evaluate, record, go on."""
 
-from __future__ import annotations
-
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -96,10 +95,10 @@ class _Loop:
     saved: Snapshot | None = None  # what clients kept then must not be written over before the next checkpoint
 
     def run(self) -> Snapshot:
-        written = time.monotonic()
+        written, patience = time.monotonic(), math.inf if self.patience is None else self.patience
         snapshot = self.saved = self.recorder.load() or self._begin()
         try:
-            while snapshot.state.round < self.rounds and not self._patience_is_over(snapshot):
+            while snapshot.state.round < self.rounds and snapshot.evaluations_since_best < patience:
                 snapshot, row, timing, lost = self._round(snapshot)
                 now = time.monotonic()
                 if now - written >= self.checkpoint_seconds:
@@ -149,13 +148,9 @@ class _Loop:
             columns, lines = {**columns, **more}, lines + more_lines
         return (columns, lines), round(time.perf_counter() - began, 6)
 
-    def _patience_is_over(self, snapshot: Snapshot) -> bool:
-        return self.patience is not None and snapshot.evaluations_since_best >= self.patience
-
     def _broadcast(self, state: FederationState, cohort: tuple[int, ...]) -> Float32s:
         """Return the model that these clients were sent."""
         if len(state.models) == 1:
             return state.params
         rows = self.simulation.first_view.rows(np.array(cohort, dtype=np.int64))
-        broadcast: Float32s = state.models[state.clusters[rows]]
-        return broadcast
+        return np.asarray(state.models[state.clusters[rows]])

@@ -1,7 +1,5 @@
 """The clients of a simulated round: they answer probes, train, measure, and send what may get lost."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """A simulated federation: the steps of its rounds, answered by an engine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -32,17 +30,6 @@ from fedreach.wireless.radio import Devices
 class Simulation:
     """A federation, its data and the engine that trains its clients.
 
-    Args:
-        federation: The parts that decide.
-        data: Who holds what.
-        engine: Trains and evaluates.
-        rounds: Length of the run, which schedules of the local rate refer to.
-        participation: Who can be reached in a round.
-        drop_failing: Whether a client whose update is not finite is left out of its round (and named in the row)
-            instead of ending the run.
-        memory_file: Where what clients keep between rounds is stored, if their solver has them keep anything; None
-            keeps it in main memory.
-
     Example:
         >>> from fedreach.testing.problems import tiny_simulation
         >>> simulation = tiny_simulation()
@@ -56,10 +43,10 @@ class Simulation:
     federation: Federation
     data: FederatedData
     engine: Engine
-    rounds: int
-    participation: Participation = field(default_factory=Always)
-    drop_failing: bool = False
-    memory_file: Path | None = None
+    rounds: int  # length of the run, which schedules of the local rate refer to
+    participation: Participation = field(default_factory=Always)  # who can be reached in a round
+    drop_failing: bool = False  # leave out whose update is not finite (the row names them) instead of ending the run
+    memory_file: Path | None = None  # where what clients keep between rounds is stored; None: main memory
 
     def __post_init__(self) -> None:
         for part in ("solver", "local", "loss"):

@@ -1,7 +1,5 @@
 """A folder whose files are written whole or not at all, or grow line by line; and digests of what is in them."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

@@ -9,8 +9,6 @@ Dividing by a power of two rounds nothing. Each number that comes back is off by
 so that a row is off by 2^-11 of its length (0.05 %), and a cosine of two rows by at most 2^-10.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedreach.arrays import AnyArray, Float32s

@@ -95,8 +95,7 @@ class RowTable:
     def places(self, path: Path | None = None) -> Ints:
         """Return where in its file all vectors stand, -1 for zeros, and hand them to the operating system.
 
-        Args:
-            path: File to which they move, if they are not there yet. Only what is not stored there is written.
+        They move to the file at `path` if they are not there yet; only what is not stored there is written.
         """
         backing = self.backing
         if path is not None and (backing.file is None or backing.file.path != path):

@@ -19,8 +19,7 @@ from fedreach.errors import ConfigError, FedReachError
 from fedreach.federation.traits import FACTS, name_of
 from fedreach.registry import KINDS
 
-NEEDS_LIBRARY = "pip install 'fedreach["
-"""What stands in the refusal of a part whose optional library is missing."""
+NEEDS_LIBRARY = "pip install 'fedreach["  # what stands in the refusal of a part whose optional library is missing
 
 
 class BrokenLaw(AssertionError):  # noqa: N818 (as a test would say it)
@@ -54,9 +53,8 @@ class Broken(Exception):  # noqa: N818 (said inside a law, turned into `BrokenLa
 def broken(happened: str, given: str = "") -> NoReturn:
     """Say that the law is broken.
 
-    Args:
-        happened: What the part did, and what it should have done.
-        given: The input, where the law is not tried over inputs that say it themselves.
+    `happened` is what the part did, and should have done; `given` the input, where the law is not tried over inputs
+    that say it themselves.
     """
     raise Broken(happened, given)
 

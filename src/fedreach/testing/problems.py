@@ -1,7 +1,5 @@
 """Federations small enough to think through."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType

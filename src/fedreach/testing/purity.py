@@ -1,7 +1,5 @@
 """Seeing what a part does beside what it returns: writing to its arguments, keeping things to itself."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import random

@@ -1,7 +1,5 @@
 """Running rounds of a made-up federation, played by the same steps as a real one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -94,11 +92,7 @@ def played(
 ) -> list[PlayedRound]:
     """Return what a policy does in the rounds of a federation.
 
-    Args:
-        policy: The policy.
-        world: The federation.
-        keep: What the policy's state goes through between two rounds.
-        seed: Of all random numbers that the policy is handed.
+    Between two rounds the policy's state goes through `keep`.
     """
     clients, state, rounds = _Clients(federation_of(policy, world, seed), world), begin(policy, world), []
     for number in range(1, world.rounds + 1):

@@ -1,7 +1,5 @@
 """Checks of parts by the laws of their kind: for tests (`check_selection(MyPolicy())`) and for ``fedreach verify``."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 from collections.abc import Mapping, Sequence
@@ -76,7 +74,6 @@ def verdict(
 
     Args:
         kind: One of `fedreach.registry.VERIFIED`.
-        part: The part, or a function that selects or weighs.
         as_: Built-in parts whose laws it must keep beside those that `like` finds.
         options: What the part was made with.
         name: What messages call it.

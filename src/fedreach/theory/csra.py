@@ -18,8 +18,6 @@ What is wrong in Theorem 1 and its proof, besides the misprints that `printed_bo
   examples at once needs no such union and is tighter.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 
@@ -122,18 +120,9 @@ def printed_bound(
         drift + c sqrt(ln(4 / delta) / 2) sum_k sqrt(d_k) / d + [sum_k KL(p_g || p_k) + c^2 / (8 d)]
           + (2 beta + c / d) sqrt(d ln(2 / delta))
 
-    Misprints, read as they are meant: "sigma_d^2" is sum_k sqrt(d_k) / d, neither a square nor a variance, and
-    largest where sizes are equal (1 / sqrt(d) where one client holds all); eq. 10 has D(p_k || p_k) for
-    D(p_g || p_k).
-
-    Args:
-        labels: p_k, (k, c), as in `generalization_bound`.
-        whole: p_g, (c,).
-        sizes: d_k, (k,).
-        loss_bound: c.
-        stability: beta.
-        delta: Probability of failure, in (0, 1).
-        drift: What `printed_drift` returns.
+    Misprints, read as they are meant: "sigma_d^2" is sum_k sqrt(d_k) / d, neither a square nor a variance, and largest
+    where sizes are equal (1 / sqrt(d) where one client holds all); eq. 10 has D(p_k || p_k) for D(p_g || p_k). All
+    arguments but `drift`, which `printed_drift` returns, are as in `generalization_bound`.
 
     Example:
         >>> bound = printed_bound([[0.5, 0.5]], [0.6, 0.4], [10**9])     # the loss can be 0.1 off

@@ -1,7 +1,5 @@
 """How far a client's squared loss may move when its data shifts: bounds over a ball of distributions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
@@ -72,8 +70,7 @@ def _shrunk(mean: Floats, variance: ArrayLike, distance: ArrayLike) -> Floats:
     shift = np.square(np.asarray(distance, np.float64))
     cosine, sine = 1 - shift, np.sqrt(shift * (2 - shift))
     root = np.maximum(cosine * mean - sine * np.sqrt(variance), 0)
-    result: Floats = np.divide(root**2, mean, out=np.zeros_like(root), where=mean > 0)
-    return result
+    return np.asarray(np.divide(root**2, mean, out=np.zeros_like(root), where=mean > 0))
 
 
 def radius_limits(mean: float, variance: float, largest: float) -> tuple[float, float]:
@@ -160,14 +157,10 @@ def total_disagreement(
 
 
 def jsd_loss(logits: AnyArray, labels: Ints) -> Floats:
-    """Return the Jensen-Shannon divergence, to base 2, between each prediction and the example's label.
+    """Return the (m,) Jensen-Shannon divergences, to base 2, between predictions, logits (m, c), and labels (m,).
 
     JSD = 1 + (p log2 p - (1 + p) log2(1 + p)) / 2, where p is the softmax probability of the label: 0 if it is 1 and
     1 if it is 0. (The JS loss of Englesson and Azizpour, made for training, goes up to 2.)
-
-    Args:
-        logits: (m, c)
-        labels: (m,)
 
     Example:
         >>> jsd_loss(np.array([[2.0, 1.0, 0.0], [0.0, 0.0, 0.0]]), np.array([0, 2])).round(6)
@@ -187,8 +180,7 @@ def zero_one_loss(logits: AnyArray, labels: Ints) -> Floats:
         >>> zero_one_loss(np.array([[2.0, 1.0], [2.0, 1.0]]), np.array([0, 1]))
         array([0., 1.])
     """
-    result: Floats = (logits.argmax(axis=1) != labels).astype(np.float64)
-    return result
+    return np.asarray((logits.argmax(axis=1) != labels).astype(np.float64))
 
 
 LOSSES: Mapping[str, Callable[[AnyArray, Ints], Floats]] = MappingProxyType(

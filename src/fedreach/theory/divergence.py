@@ -1,7 +1,5 @@
 """How far clients' labels are from those of all clients together."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np
@@ -12,13 +10,9 @@ Direction = Literal["global_to_local", "local_to_global"]
 
 
 def kl_divergence(p: AnyArray, q: AnyArray) -> Floats:
-    """Return KL(p || q) = sum_c p_c ln(p_c / q_c) in nats, over the last axis.
+    """Return KL(p || q) = sum_c p_c ln(p_c / q_c) in nats of distributions (..., c), over the last axis.
 
     With 0 ln 0 = 0, and inf where p has mass on a class on which q has none.
-
-    Args:
-        p: (..., c) distributions.
-        q: (..., c) distributions.
 
     Example:
         >>> float(kl_divergence(np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.3, 0.5])).round(4))

@@ -6,8 +6,6 @@ class mix. Logarithms are natural. The entropy of each client is `label_entropy`
 Reference: "Advocating for the Silent" (arXiv 2310.07171), whose Definitions and equations are meant below.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedreach.arrays import Floats
@@ -19,11 +17,7 @@ __all__ = ["cross_entropy", "joint_risk", "label_entropy", "self_information_ris
 def cross_entropy(p: Floats, q: Floats) -> Floats:
     """Return the (n, j) matrix H(p_i, q_j) = sum_z p_iz ln(1 / q_jz), with 0 ln(1 / 0) = 0; inf where q_j lacks a z.
 
-    H(p, q) = H(p) + KL(p || q), so it is at least the entropy of p.
-
-    Args:
-        p: (n, c) distributions.
-        q: (j, c) distributions.
+    H(p, q) = H(p) + KL(p || q), so it is at least the entropy of p. The distributions are p (n, c) and q (j, c).
 
     Example:
         >>> p = np.array([[0.5, 0.25, 0.25], [0.1, 0.6, 0.3]])

@@ -16,8 +16,6 @@ Slips of the paper, put right here:
   two fixed points, as in the paper, compares r* with itself.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import NamedTuple

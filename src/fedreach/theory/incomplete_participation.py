@@ -4,8 +4,6 @@ Reference: "Understanding of Server-Assisted Federated Learning with Incomplete 
 1 to 3. How fast its algorithm converges is told in `fedreach.theory.safari`.
 """
 
-from __future__ import annotations
-
 import math
 
 from fedreach.errors import check

@@ -14,8 +14,6 @@ The bounds are those of "Advocating for the Silent" (arXiv 2310.07171), correcte
 - "For any delta >= 0" must be delta between 0 and 1.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np
@@ -114,9 +112,6 @@ def gap_of_cohort(
         num_examples: (k,) numbers of examples of those chosen.
         relaxed: Whether cross-entropies stand for entropies.
         bound: As of `gap_of_weights`, like `drift`, `complexity` and `delta`.
-        drift: L ||h - h*||.
-        complexity: c sqrt(VC).
-        delta: Probability that the bound fails.
 
     Reference: Theorem 2, eq. 7, and the step before the last in appendix A.2; corrected as the module says. The printed
     "P^2 . H(P_i, P_j)" is the end of one formula and the start of the next.
@@ -144,8 +139,7 @@ def gap_of_cohort(
 def _nearest_cross_entropy(p: Floats, rows: Ints, others: Ints) -> Floats:
     """Return min over j in others, j != i, of H(P_i, P_j) for each i in rows."""
     found = np.where(rows[:, None] == others[None, :], np.inf, cross_entropy(p[rows], p[others]))
-    result: Floats = found.min(axis=1)
-    return result
+    return np.asarray(found.min(axis=1))
 
 
 def in_distribution_gap(p: Floats, weights: Floats, bound: float = 1.0) -> float:

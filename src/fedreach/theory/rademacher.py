@@ -1,7 +1,5 @@
 """How well random signs fit what a model says: Rademacher scores of clients and of clusters of clients."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

@@ -4,8 +4,6 @@ Reference: "Understanding of Server-Assisted Federated Learning with Incomplete 
 4 and Corollary 1. Its appendix with the proofs is not in the text at hand; what is derived here says so.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The local Rademacher complexity of finitely many functions, made such that it has one fixed point."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -72,13 +70,11 @@ class StarHull:
     @cached_property
     def _square(self) -> Floats:
         """The (q,) mean squares."""
-        square: Floats = (np.asarray(self.excess, np.float64) ** 2).mean(axis=1)
-        return square
+        return np.asarray((np.asarray(self.excess, np.float64) ** 2).mean(axis=1))
 
     @cached_property
     def _agreement(self) -> Floats:
         """The (s, q) means over examples of sign times loss."""
         f = np.asarray(self.excess, np.float64)
         n = f.shape[1]
-        agreement: Floats = (all_signs(n) if self.signs is None else np.asarray(self.signs, np.float64)) @ f.T / n
-        return agreement
+        return np.asarray((all_signs(n) if self.signs is None else np.asarray(self.signs, np.float64)) @ f.T / n)

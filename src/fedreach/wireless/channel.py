@@ -1,7 +1,5 @@
 """From distance, fading and power to bits per second."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

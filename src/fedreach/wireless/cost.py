@@ -4,8 +4,6 @@ Shapes broadcast. Reference: "Data Heterogeneity-Aware Client Selection for Fede
 eq. 4 to 8, in which the number of examples stands for their number of bits.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -149,11 +149,6 @@ class Radio:
         """Return the radio of a round, as the server sees it.
 
         Args:
-            devices: Of the n clients.
-            seed: Of the run.
-            round_: Number of the round.
-            ids: (n,) of the clients.
-            num_examples: (n,)
             bits_per_example: Used where the radio has none of its own.
             passes: (n,) over its data that each client's local training makes.
             report_bits: Of a report.

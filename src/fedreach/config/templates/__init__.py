@@ -1,7 +1,5 @@
 """What `fedreach init` writes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from fedreach.errors import ConfigError

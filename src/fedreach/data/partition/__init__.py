@@ -1,8 +1,7 @@
 """Partitions: which client holds which sample. A table of kinds, each called as
-``kind(labels, num_clients, rng, **options)``.
+``kind(labels, num_clients, rng, **options)`` with the (n,) class of each of n samples, the number N of clients, and the
+generator that all randomness comes from.
 """
-
-from __future__ import annotations
 
 import inspect
 from typing import Any

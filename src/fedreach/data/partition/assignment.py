@@ -1,7 +1,5 @@
 """A partition: which client holds which sample."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -29,12 +27,6 @@ class Partition:
     order, whatever order they came in, so that one assignment has one representation and one digest. Where the data
     set is sorted by class, so is a client: shuffle before cutting off a held-out part.
 
-    Args:
-        order: (n,) sample indices grouped by client, each of 0 .. n-1 once. Copied, then read-only.
-        offsets: (N + 1,) where each client begins; from 0 to n, never falling. Copied, then read-only.
-        kind: Name of the partitioner, as in `PARTITIONS`.
-        parameters: What it was called with and what it reports; anything that JSON can hold.
-
     Raises:
         DataError: If the samples are not covered exactly once, or the parameters are not JSON.
 
@@ -46,10 +38,10 @@ class Partition:
         array([0, 1, 0, 0, 0, 2])
     """
 
-    order: Ints  # (n,)
-    offsets: Ints  # (N + 1,)
-    kind: str
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    order: Ints  # (n,) sample indices grouped by client, each of 0 .. n-1 once; copied, then read-only
+    offsets: Ints  # (N + 1,) where each client begins; from 0 to n, never falling; copied, then read-only
+    kind: str  # name of the partitioner, as in `PARTITIONS`
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # what it was called with and reports, as JSON
 
     def __post_init__(self) -> None:
         order, offsets = _whole("order", self.order), _whole("offsets", self.offsets)

@@ -1,24 +1,11 @@
 """Label skew: each class is split over the clients by a Dirichlet draw."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedreach.arrays import Ints
+from fedreach.data.partition import draws
 from fedreach.data.partition.assignment import Partition
-from fedreach.data.partition.draws import (
-    ALPHA_RANGE,
-    check_enough,
-    checked_arguments,
-    checked_count,
-    checked_number,
-    classes_of,
-    deal,
-    log_dirichlet,
-    normalised,
-    topped_up,
-)
 
 
 def dirichlet_by_class(
@@ -38,9 +25,6 @@ def dirichlet_by_class(
     rounding: with N above n_c and a large alpha it would hold a sample of every class and most others none.
 
     Args:
-        labels: (n,) class of each sample.
-        num_clients: N.
-        rng: Draws proportions, roundings, samples.
         alpha: Concentration, from 1e-100 to 1e100. Towards 0 each class goes to a single client; towards infinity
             each client gets 1/N of every class.
         min_size: Fewest samples of a client; 2 allows a held-out part, 0 allows empty clients.
@@ -58,13 +42,13 @@ def dirichlet_by_class(
         >>> p.sizes.sum(), bool((abs(p.label_counts(np.arange(100) % 4, 4) - 5) <= 1).all())
         (np.int64(100), True)
     """
-    checked, num_clients = checked_arguments(labels, num_clients, rng)
-    alpha = checked_number("alpha of dirichlet_by_class", alpha, *ALPHA_RANGE)
-    min_size = checked_count("min_size of dirichlet_by_class", min_size, 0)
-    check_enough(checked.size, num_clients, min_size)
-    classes, class_sizes = classes_of(checked)
-    owner = deal(classes, split_classes(class_sizes, num_clients, alpha, rng), rng)
-    owner, moved = topped_up(owner, num_clients, min_size, rng)
+    checked, num_clients = draws.checked_arguments(labels, num_clients, rng)
+    alpha = draws.checked_number("alpha of dirichlet_by_class", alpha, *draws.ALPHA_RANGE)
+    min_size = draws.checked_count("min_size of dirichlet_by_class", min_size, 0)
+    draws.check_enough(checked.size, num_clients, min_size)
+    classes, class_sizes = draws.classes_of(checked)
+    owner = draws.deal(classes, split_classes(class_sizes, num_clients, alpha, rng), rng)
+    owner, moved = draws.topped_up(owner, num_clients, min_size, rng)
     parameters = {"alpha": alpha, "min_size": min_size, "moved": moved}
     return Partition.from_owner(owner, num_clients, "dirichlet_by_class", parameters)
 
@@ -72,7 +56,7 @@ def dirichlet_by_class(
 def split_classes(class_sizes: Ints, num_clients: int, alpha: float, rng: np.random.Generator) -> Ints:
     """Return (N, C) counts, with column sums `class_sizes`, of classes split in Dirichlet proportions."""
     totals = class_sizes[:, None]
-    shares = normalised(log_dirichlet(alpha, (class_sizes.size, num_clients), rng))
+    shares = draws.normalised(draws.log_dirichlet(alpha, (class_sizes.size, num_clients), rng))
     inner = np.floor(np.cumsum(shares, axis=1)[:, :-1] * totals + rng.random(totals.shape)).astype(np.int64)
     cuts = np.hstack([np.zeros_like(totals), np.minimum(inner, totals), totals])
     return np.diff(cuts, axis=1).T

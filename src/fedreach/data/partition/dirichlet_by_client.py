@@ -1,27 +1,11 @@
 """Label skew and quantity skew: each client draws its mix of classes and its size."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedreach.arrays import Bools, Floats, Ints
+from fedreach.data.partition import draws
 from fedreach.data.partition.assignment import Partition
-from fedreach.data.partition.draws import (
-    ALPHA_RANGE,
-    check_enough,
-    checked_arguments,
-    checked_count,
-    checked_number,
-    classes_of,
-    deal,
-    log_dirichlet,
-    normalised,
-    ordered_by,
-    raised_sizes,
-    rounded_sizes,
-    shuffled_by,
-)
 
 
 def dirichlet_by_client(
@@ -50,9 +34,6 @@ def dirichlet_by_client(
     which here go one each to the first clients; and it hands the rounding of all sizes to client 0.
 
     Args:
-        labels: (n,) class of each sample.
-        num_clients: N.
-        rng: Draws sizes, priors, the order of step 3, and samples.
         alpha: Concentration, from 1e-100 to 1e100. Towards 0 a client holds one class while it lasts; towards
             infinity every client draws all classes alike.
         sigma: Standard deviation of the logarithm of the sizes, from 0 (equal sizes) to 100.
@@ -71,16 +52,16 @@ def dirichlet_by_client(
         >>> (p.label_counts(labels, 3) > 0).sum(axis=1), p.sizes    # one class each, as far as the classes last
         (array([1, 1, 1]), array([100, 100, 100]))
     """
-    checked, num_clients = checked_arguments(labels, num_clients, rng)
-    alpha = checked_number("alpha of dirichlet_by_client", alpha, *ALPHA_RANGE)
-    sigma = checked_number("sigma of dirichlet_by_client", sigma, 0, 100)
-    min_size = checked_count("min_size of dirichlet_by_client", min_size, 0)
-    check_enough(checked.size, num_clients, min_size)
+    checked, num_clients = draws.checked_arguments(labels, num_clients, rng)
+    alpha = draws.checked_number("alpha of dirichlet_by_client", alpha, *draws.ALPHA_RANGE)
+    sigma = draws.checked_number("sigma of dirichlet_by_client", sigma, 0, 100)
+    min_size = draws.checked_count("min_size of dirichlet_by_client", min_size, 0)
+    draws.check_enough(checked.size, num_clients, min_size)
     logs = sigma * rng.standard_normal(num_clients)
-    sizes = raised_sizes(rounded_sizes(np.exp(logs - logs.max()), checked.size), min_size)
-    classes, class_sizes = classes_of(checked)
-    log_priors = log_dirichlet(alpha, (num_clients, class_sizes.size), rng)
-    owner = deal(classes, fill(sizes, class_sizes, log_priors, rng), rng)
+    sizes = draws.raised_sizes(draws.rounded_sizes(np.exp(logs - logs.max()), checked.size), min_size)
+    classes, class_sizes = draws.classes_of(checked)
+    log_priors = draws.log_dirichlet(alpha, (num_clients, class_sizes.size), rng)
+    owner = draws.deal(classes, fill(sizes, class_sizes, log_priors, rng), rng)
     parameters = {"alpha": alpha, "sigma": sigma, "min_size": min_size}
     return Partition.from_owner(owner, num_clients, "dirichlet_by_client", parameters)
 
@@ -88,23 +69,18 @@ def dirichlet_by_client(
 def fill(sizes: Ints, supply: Ints, log_priors: Floats, rng: np.random.Generator) -> Ints:
     """Run step 3 for all n samples at once, with exactly its law; return the (N, C) counts.
 
-    Let every step of the sequence draw its class before any has run out. The draws are right up to the first step
-    that finds its class empty. From there on, a draw of a class that is still there stays right, because a draw from
-    the prior, given that it is one of the classes left, follows the renormalised prior; only the others draw again.
-    Each pass ends with one class fewer, so that there are at most C of them.
-
-    Args:
-        sizes: (N,) samples that each client takes.
-        supply: (C,) samples that each class offers; the same total.
-        log_priors: (N, C) logarithms of the priors up to a constant per client. In logarithms even a prior that lies
-            wholly on classes that have run out can be renormalised.
-        rng: Draws the order of clients and the classes.
+    Let every step of the sequence draw its class before any has run out. The draws are right up to the first step that
+    finds its class empty. From there on, a draw of a class that is still there stays right, because a draw from the
+    prior, given that it is one of the classes left, follows the renormalised prior; only the others draw again. Each
+    pass ends with one class fewer, so that there are at most C of them. The N clients take `sizes` (N,), the C classes
+    offer as many, `supply` (C,). Priors (N, C) come as logarithms, up to a constant per client: so even one that lies
+    wholly on classes that have run out can be renormalised.
     """
     counts = np.zeros((sizes.size, supply.size), dtype=np.int64)
     client = visiting_order(sizes, rng)
     chosen = _draw(client, log_priors, supply > 0, rng)
     while True:
-        by_class, asked = ordered_by(chosen), np.bincount(chosen, minlength=supply.size)
+        by_class, asked = draws.ordered_by(chosen), np.bincount(chosen, minlength=supply.size)
         over = np.flatnonzero(asked > supply)
         first_of = np.cumsum(asked) - asked
         good = int(by_class[first_of[over] + supply[over]].min()) if over.size else client.size
@@ -133,7 +109,7 @@ def _draw(client: Ints, log_priors: Floats, left: Bools, rng: np.random.Generato
     # Late passes redo few steps, so only the clients in them are looked at.
     who, row, steps = np.unique(client, return_inverse=True, return_counts=True)
     # How often each class, then in which order: the same law as one draw after another.
-    often = rng.multinomial(steps, normalised(log_priors[np.ix_(who, np.flatnonzero(left))]))
+    often = rng.multinomial(steps, draws.normalised(log_priors[np.ix_(who, np.flatnonzero(left))]))
     chosen = np.empty_like(client)
-    chosen[shuffled_by(row, rng)] = np.repeat(np.tile(np.flatnonzero(left), who.size), often.ravel())
+    chosen[draws.shuffled_by(row, rng)] = np.repeat(np.tile(np.flatnonzero(left), who.size), often.ravel())
     return chosen

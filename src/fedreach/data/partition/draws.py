@@ -1,7 +1,5 @@
 """What partitioners share: checks of their arguments, exact arithmetic, and random steps."""
 
-from __future__ import annotations
-
 import math
 import operator
 from typing import Any
@@ -70,13 +68,7 @@ def normalised(logs: Floats) -> Floats:
 
 
 def deal(classes: Ints, counts: Ints, rng: np.random.Generator) -> Ints:
-    """Hand client k counts[k, c] random samples of class c; return the (n,) owner of each sample.
-
-    Args:
-        classes: (n,) class of each sample.
-        counts: (N, C); column c adds up to the number of samples of class c.
-        rng: Orders the samples within each class.
-    """
+    """Hand client k counts[k, c] random samples of class c, (N, C) in all; return the (n,) owner of each sample."""
     num_clients, num_classes = counts.shape
     owner = np.empty(classes.size, dtype=np.int64)
     owner[shuffled_by(classes, rng)] = np.repeat(np.tile(np.arange(num_clients), num_classes), counts.T.ravel())
@@ -100,16 +92,12 @@ def topped_up(owner: Ints, num_clients: int, min_size: int, rng: np.random.Gener
 
 
 def rounded_sizes(raw: Floats, total: int) -> Ints:
-    """Round the shares raw_k / sum(raw) * total to whole numbers that add up to `total`.
+    """Round the (N,) shares raw_k / sum(raw) * total, raw_k >= 0, to whole numbers that add up to `total`.
 
     Largest remainders: every share is rounded down and the samples left over go, one each, to the largest
     fractional parts (ties: lowest index first). Each size is therefore within one of its share. FedDyn's code
     hands all that is left over, about N/2 samples, to client 0: with 10,000 clients of 100 samples that client
     would hold 50 times what the others hold.
-
-    Args:
-        raw: (N,) weights, not negative, with a positive sum.
-        total: Number of samples.
 
     Example:
         >>> rounded_sizes(np.array([1.0, 1.0, 1.0]), 11)
@@ -122,14 +110,10 @@ def rounded_sizes(raw: Floats, total: int) -> Ints:
 
 
 def filled_evenly(capacities: Ints, total: int) -> Ints:
-    """Pour `total` units into vessels as evenly as their capacities allow.
+    """Pour `total` units into (N,) vessels, which hold as many or more, as evenly as their capacities allow.
 
     x_k = min(capacity_k, L) with the largest whole level L that `total` reaches; the units that are left raise the
     largest vessels by one (ties: lowest index first).
-
-    Args:
-        capacities: (N,) whole numbers, not negative.
-        total: From 0 to capacities.sum().
 
     Example:
         >>> filled_evenly(np.array([2, 9, 5, 7]), 16)
@@ -150,9 +134,7 @@ def filled_evenly(capacities: Ints, total: int) -> Ints:
 def raised_sizes(sizes: Ints, min_size: int) -> Ints:
     """Lift every size to `min_size` and cut the largest sizes down to one common level to pay for it.
 
-    Args:
-        sizes: (N,) whole numbers with sizes.sum() >= N * min_size.
-        min_size: The least that each may hold.
+    The (N,) sizes must sum to N * min_size or more.
 
     Example:
         >>> raised_sizes(np.array([0, 9, 3, 8, 1]), 2)

@@ -1,7 +1,5 @@
 """Clients that hold no data, or too little: refuse, drop or merge, before round 1."""
 
-from __future__ import annotations
-
 import heapq
 from dataclasses import dataclass
 
@@ -32,11 +30,6 @@ def handle_empty(partition: Partition, policy: str, *, min_size: int = 1) -> Ren
       stands where the lowest of its former ids stood.
 
     The clients that remain keep their order and are numbered from 0 without gaps.
-
-    Args:
-        partition: Any partition; unchanged.
-        policy: "error", "drop" or "merge".
-        min_size: Fewest samples that a client may hold, at least 1.
 
     Raises:
         DataError: With "error" if a client is short; with "drop" if a short client holds samples; with "merge" if all

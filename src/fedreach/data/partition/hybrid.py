@@ -1,24 +1,13 @@
 """A few clients with balanced classes among clients with label skew."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedreach.data.partition import draws
 from fedreach.data.partition.assignment import Partition
 from fedreach.data.partition.dirichlet_by_class import split_classes
-from fedreach.data.partition.draws import (
-    ALPHA_RANGE,
-    check_enough,
-    checked_arguments,
-    checked_count,
-    checked_number,
-    classes_of,
-    deal,
-    topped_up,
-)
 from fedreach.errors import DataError
 
 
@@ -41,9 +30,6 @@ def hybrid(
     balanced ones stay balanced; `parameters["moved"]` says how many samples that took.
 
     Args:
-        labels: (n,) class of each sample.
-        num_clients: K.
-        rng: Draws proportions, roundings, samples.
         share: Part of the clients that are balanced, from 0 to 1.
         alpha: Dirichlet concentration of the others, from 1e-100 to 1e100.
         min_size: Fewest samples of a client; 2 allows a held-out part, 0 allows empty clients.
@@ -63,12 +49,12 @@ def hybrid(
         array([[4, 4, 4],
                [4, 4, 4]])
     """
-    checked, num_clients = checked_arguments(labels, num_clients, rng)
-    share = checked_number("share of hybrid", share, 0, 1)
-    alpha = checked_number("alpha of hybrid", alpha, *ALPHA_RANGE)
-    min_size = checked_count("min_size of hybrid", min_size, 0)
-    check_enough(checked.size, num_clients, min_size)
-    classes, class_sizes = classes_of(checked)
+    checked, num_clients = draws.checked_arguments(labels, num_clients, rng)
+    share = draws.checked_number("share of hybrid", share, 0, 1)
+    alpha = draws.checked_number("alpha of hybrid", alpha, *draws.ALPHA_RANGE)
+    min_size = draws.checked_count("min_size of hybrid", min_size, 0)
+    draws.check_enough(checked.size, num_clients, min_size)
+    classes, class_sizes = draws.classes_of(checked)
     num_classes = class_sizes.size
     balanced = math.ceil(share * num_clients - 1e-9)  # 0.28 * 25 is 7.000000000000001
     others = num_clients - balanced
@@ -89,14 +75,14 @@ def hybrid(
             f"hybrid: share = {share:g} balances all {num_clients} clients and leaves {remaining.sum()} samples "
             "without a client. Lower share, or use 'iid'."
         )
-    check_enough(int(remaining.sum()), others, min_size)
+    draws.check_enough(int(remaining.sum()), others, min_size)
 
     counts = np.full((num_clients, num_classes), each, dtype=np.int64)
     if others:
         counts[balanced:] = split_classes(remaining, others, alpha, rng)
-    owner = deal(classes, counts, rng)
+    owner = draws.deal(classes, counts, rng)
     rest = owner >= balanced
-    refilled, moved = topped_up(owner[rest] - balanced, others, min_size, rng) if others else (owner[rest], 0)
+    refilled, moved = draws.topped_up(owner[rest] - balanced, others, min_size, rng) if others else (owner[rest], 0)
     owner[rest] = refilled + balanced
     parameters = {"share": share, "alpha": alpha, "min_size": min_size, "balanced_clients": balanced, "moved": moved}
     return Partition.from_owner(owner, num_clients, "hybrid", parameters)

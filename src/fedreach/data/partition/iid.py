@@ -1,7 +1,5 @@
 """Independent and identically distributed clients."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -14,11 +12,6 @@ def iid(labels: ArrayLike, num_clients: int, rng: np.random.Generator) -> Partit
 
     Cover: every sample once, nothing dropped. Sizes differ by at most one: the first n mod N clients hold
     floor(n / N) + 1 samples, the others floor(n / N).
-
-    Args:
-        labels: (n,) class of each sample; only their number matters here.
-        num_clients: N, at most n.
-        rng: Shuffles the samples.
 
     Raises:
         DataError: If there are fewer samples than clients.

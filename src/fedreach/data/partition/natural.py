@@ -1,7 +1,5 @@
 """The clients that the data came with: writers, speakers, devices."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -16,9 +14,6 @@ def natural(labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, ow
     Cover: every sample once. A client that owns no sample is there and empty: see `handle_empty`.
 
     Args:
-        labels: (n,) class of each sample; only their number matters here.
-        num_clients: N, above every owner.
-        rng: Not used; all partitioners are called alike.
         owners: (n,) client of each sample, from 0 to N - 1.
 
     Raises:

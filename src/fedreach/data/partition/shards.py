@@ -1,20 +1,10 @@
 """Label skew: each client gets p shards, each of a single class."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedreach.data.partition import draws
 from fedreach.data.partition.assignment import Partition
-from fedreach.data.partition.draws import (
-    check_enough,
-    checked_arguments,
-    checked_count,
-    classes_of,
-    filled_evenly,
-    rank_in_run,
-    shuffled_by,
-)
 from fedreach.errors import DataError
 
 
@@ -28,9 +18,6 @@ def shards(labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, cla
     Cover: every sample once; no client is empty.
 
     Args:
-        labels: (n,) class of each sample.
-        num_clients: N.
-        rng: Shuffles the samples within each class, and the shards.
         classes_per_client: p, at least 1, with C <= N * p <= n.
 
     Raises:
@@ -47,20 +34,20 @@ def shards(labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, cla
         >>> (p.label_counts(labels, 3) > 0).sum(axis=1), p.sizes
         (array([1, 1, 1, 1, 1, 1]), array([5, 5, 5, 5, 5, 5]))
     """
-    checked, num_clients = checked_arguments(labels, num_clients, rng)
-    per_client = checked_count("classes_per_client of shards", classes_per_client, 1)
+    checked, num_clients = draws.checked_arguments(labels, num_clients, rng)
+    per_client = draws.checked_count("classes_per_client of shards", classes_per_client, 1)
     total = num_clients * per_client
-    classes, class_sizes = classes_of(checked)
-    check_enough(checked.size, num_clients, 1)
+    classes, class_sizes = draws.classes_of(checked)
+    draws.check_enough(checked.size, num_clients, 1)
     if not class_sizes.size <= total <= checked.size:
         raise DataError(
             f"shards: {num_clients} clients * classes_per_client = {per_client} make {total} shards, which must be at "
             f"least the {class_sizes.size} classes and at most the {checked.size} samples. "
             f"{'Raise' if total < class_sizes.size else 'Lower'} classes_per_client."
         )
-    cuts = filled_evenly(class_sizes, total)
-    within = rank_in_run(class_sizes) * np.repeat(cuts, class_sizes) // np.repeat(class_sizes, class_sizes)
+    cuts = draws.filled_evenly(class_sizes, total)
+    within = draws.rank_in_run(class_sizes) * np.repeat(cuts, class_sizes) // np.repeat(class_sizes, class_sizes)
     shard = np.repeat(np.cumsum(cuts) - cuts, class_sizes) + within
     owner = np.empty_like(checked)
-    owner[shuffled_by(classes, rng)] = rng.permutation(np.arange(total) % num_clients)[shard]
+    owner[draws.shuffled_by(classes, rng)] = rng.permutation(np.arange(total) % num_clients)[shard]
     return Partition.from_owner(owner, num_clients, "shards", {"classes_per_client": per_client})

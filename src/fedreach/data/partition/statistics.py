@@ -1,7 +1,5 @@
 """How skewed a partition is: sizes, label entropy, divergence from the whole, effective classes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,12 +42,7 @@ class PartitionStatistics:
 
 
 def statistics(partition: Partition, labels: ArrayLike, num_classes: int) -> PartitionStatistics:
-    """Return the skew of each client of a partition.
-
-    Args:
-        partition: Of n samples over N clients.
-        labels: (n,) class of each sample.
-        num_classes: C, above every label.
+    """Return the skew of each of N clients, given the (n,) classes of the samples, which are below `num_classes`.
 
     Raises:
         DataError: If labels and partition do not belong together.

@@ -1,7 +1,5 @@
 """`load` a known data set by name; `names` lists them. To add one: an entry in ``sources.json`` and a reader here."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -5,8 +5,6 @@ The data folder is the one handed in, else the environment variable ``FEDREACH_D
 else: ``<FEDREACH_MIRROR>/<place in the data folder>``, so that a served data folder is a mirror.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Sets of images: MNIST and its kin from IDX files, CIFAR from the original pickles."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -55,8 +53,6 @@ def emnist(place: Place, source: Source, split: str = "letters", classes: int | 
     Mean and deviation are those of the training images kept, as in FedDyn's code.
 
     Args:
-        place: The data folder.
-        source: Entry of ``sources.json``.
         split: ``letters`` (26 classes), ``digits``, ``mnist`` (10), ``balanced``, ``bymerge`` (47) or ``byclass`` (62).
         classes: Keep the first so many classes. 10 of the letters, A to J, are what FedDyn's code calls EMNIST and
             other papers EMNIST-10.

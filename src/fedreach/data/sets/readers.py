@@ -4,8 +4,6 @@ Every reader checks the structure (a truncated or altered file is named) and, wh
 known, that the content is the published one, so that no set is taken for another.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io
@@ -102,10 +100,7 @@ def check_labels(path: Path, labels: Ints, num_classes: int) -> Ints:
 def parse_idx(path: Path, data: bytes, ndim: int) -> AnyArray:
     """Return the uint8 array of an idx file: two zero bytes, type 8, number of axes, each size as big-endian uint32.
 
-    Args:
-        path: Named in errors.
-        data: The unpacked bytes.
-        ndim: Axes expected, 3 for images and 1 for labels.
+    Images have 3 axes and labels 1; the path is named in errors.
 
     Example:
         >>> parse_idx(Path("labels"), bytes([0, 0, 8, 1, 0, 0, 0, 2, 7, 9]), 1)
@@ -144,11 +139,7 @@ class _ArraysOnly(pickle.Unpickler):
 def parse_cifar_pickle(path: Path, data: bytes, labels: str, num_classes: int) -> tuple[AnyArray, Ints]:
     """Return images (n, 3, 32, 32) uint8 and labels (n,) of one original CIFAR pickle; no code in it is run.
 
-    Args:
-        path: Named in errors.
-        data: The pickle.
-        labels: Key of the labels: ``labels``, ``fine_labels`` or ``coarse_labels``.
-        num_classes: Number of classes.
+    The key of the labels is ``labels``, ``fine_labels`` or ``coarse_labels``.
     """
     try:
         content = _ArraysOnly(io.BytesIO(data), encoding="bytes").load()
@@ -163,14 +154,9 @@ def parse_cifar_pickle(path: Path, data: bytes, labels: str, num_classes: int) -
 def parse_packed(path: Path, data: bytes, labels: str, num_classes: int) -> tuple[AnyArray, Ints]:
     """Return images (n, 3, 32, 32) uint8 and labels (n,) of one packed ``.npz``.
 
-    ``delta`` (3, n, 32, 32) uint8 holds the planes G, R - G, B - G, and in each plane every row less the row above
-    it, all modulo 256. Undoing that is exact: a running sum over rows, then adding G.
-
-    Args:
-        path: Named in errors.
-        data: The file.
-        labels: Key of the labels, ``labels`` or ``coarse_labels``.
-        num_classes: Number of classes.
+    ``delta`` (3, n, 32, 32) uint8 holds the planes G, R - G, B - G, and in each plane every row less the row above it,
+    all modulo 256. Undoing that is exact: a running sum over rows, then adding G. The key of the labels is ``labels``
+    or ``coarse_labels``.
     """
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as file:

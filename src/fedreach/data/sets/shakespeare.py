@@ -3,8 +3,6 @@
 Reference: Caldas et al., LEAF: A Benchmark for Federated Settings, arXiv:1812.01097.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass
@@ -60,8 +58,6 @@ def shakespeare(
     FedDyn's setting is ``train_fraction=5/6, min_samples=2000, max_samples=2000, roles=100``.
 
     Args:
-        place: The data folder.
-        source: Entry of ``sources.json``. Read are ``shakespeare/roles.json.gz`` or LEAF's ``all_data`` JSON files.
         stride: Characters from one window to the next, at least 1.
         min_samples: Roles with fewer training samples, before `max_samples`, are left out.
         max_samples: Keep at most the first so many training samples of a role, and at most so many test samples as
@@ -136,9 +132,8 @@ def _windows(
 def read_roles(path: Path) -> dict[str, str]:
     """Return the text of each role.
 
-    Args:
-        path: ``roles.json.gz``, where a user holds whole ``speeches``; or a folder of LEAF's ``all_data`` JSON files,
-            where a user holds the text as ``raw``, or windows ``x`` and next characters ``y`` at stride 1.
+    They stand in ``roles.json.gz``, where a user holds whole ``speeches``; or in a folder of LEAF's ``all_data`` JSON
+    files, where a user holds the text as ``raw``, or windows ``x`` and next characters ``y`` at stride 1.
 
     Raises:
         DataError: A file is damaged or of another form.

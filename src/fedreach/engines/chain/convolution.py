@@ -19,8 +19,7 @@ from torch import Tensor
 
 from fedreach.engines.chain.layers import Memory, Stack
 
-TILE = 48
-"""A tile has at least so many numbers where it can, as narrower products are slow."""
+TILE = 48  # a tile has at least so many numbers where it can, as narrower products are slow
 
 
 @dataclass(frozen=True)
@@ -173,8 +172,6 @@ class _Pairs:
     Args:
         tiles: (a, J o, h tiles b), left members before right ones; gradients take the place of the values.
         out: (a, J / 2, o, h / 2, tiles, b) view of the maxima, and of their gradients.
-        rows: h.
-        memory: Where results lie.
     """
 
     def __init__(self, tiles: Tensor, out: Tensor, rows: int, memory: Memory) -> None:

@@ -7,8 +7,6 @@ weights of each client, most numbers of many models, are neither copied nor move
 a client sees fewer examples than the layer has outputs.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -19,11 +17,8 @@ class ImplicitFirstLayer:
     """The first layer of a clients in one round of local training.
 
     Args:
-        layer: Which layer.
         start: (d,) the broadcast model.
         x: (a, s, inputs) all examples in the order in which they are seen.
-        rate: Step size.
-        memory: Where its numbers lie.
     """
 
     def __init__(self, layer: Dense, start: Tensor, x: Tensor, rate: float, memory: Memory) -> None:

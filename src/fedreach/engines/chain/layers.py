@@ -187,13 +187,7 @@ class PlacedFlatten:
 class TrainingStep:
     """One step of a stack: forward, the gradient of each client's mean cross-entropy, backward.
 
-    Args:
-        layers: From the inputs to the logits.
-        stack: Models and gradients.
-        batch: Examples of each client, b.
-        sample: Shape of one example.
-        num_classes: c.
-        memory: Where activations lie.
+    Each client of the stack has b examples of the shape `sample`; activations lie in the memory.
     """
 
     def __init__(

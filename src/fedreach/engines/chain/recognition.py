@@ -1,7 +1,5 @@
 """Which models are chains of layers that `layers` and `convolution` know, whatever their code looks like."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -6,8 +6,6 @@ that computes it is subtracted at once, and a first layer may do without weights
 use the same memory. `sequential` is the plain twin, and tests hold the two equal.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,15 +23,11 @@ from fedreach.errors import ConfigError
 from fedreach.federation.protocols import LocalSolver
 from fedreach.federation.traits import Traits
 
-CACHE_BYTES = 2_000_000
-"""What a group may need in a step; more does not stay in the cache."""
+CACHE_BYTES = 2_000_000  # what a group may need in a step; more does not stay in the cache
 MAX_CLIENTS = 16
-LARGE = 16_384
-"""Weights of a first layer that are worth being done without."""
-MAX_SHAPES = 64
-"""Shapes of a step that are kept ready."""
-NUMBERS = 4_000_000
-"""Log-probabilities that are held at a time, for the losses."""
+LARGE = 16_384  # weights of a first layer that are worth being done without
+MAX_SHAPES = 64  # shapes of a step that are kept ready
+NUMBERS = 4_000_000  # log-probabilities that are held at a time, for the losses
 
 
 class Chain(GroupTrainer):
@@ -216,13 +210,7 @@ class _Batches:
 class _Models:
     """Memory for the models of a group, or for a part of each, used again for every group.
 
-    Args:
-        layers: Of that part.
-        sample: Shape of one of its inputs.
-        num_classes: c.
-        begin: Where in the flat vector the part begins, and
-        end: where it ends.
-        device: Where it lies.
+    It is of a part of the layers, which begins and ends there in the flat vector, for inputs of the shape `sample`.
     """
 
     def __init__(

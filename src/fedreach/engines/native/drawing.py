@@ -1,7 +1,5 @@
 """Batches drawn in C (`batches.c`), and whether they are what NumPy draws."""
 
-from __future__ import annotations
-
 import zlib
 from functools import cache
 

@@ -5,8 +5,6 @@ the result stands in the cache folder of the user, under a name that changes wit
 processor. Where there is no compiler, or what it makes cannot be loaded, everything else of FedReach works as ever.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import hashlib

@@ -5,8 +5,6 @@ called: products, losses and moves of one client follow each other in the proces
 its first step to its last. `sequential` is the plain twin, and tests hold the two equal.
 """
 
-from __future__ import annotations
-
 import ctypes
 from itertools import pairwise
 
@@ -29,18 +27,13 @@ from fedreach.errors import ConfigError, TrainingError
 from fedreach.evaluation.predictor import Split
 from fedreach.federation.traits import Traits
 
-MAX_LAYERS = 32
-"""As `model.h` says."""
-PRODUCTS = 40_000_000
-"""Multiplications that are worth handing to another process, and"""
-PRODUCTS_OF_A_CLIENT = 1_000_000
-"""how many more a client costs, however little it trains."""
-MAX_PRODUCTS = 10**11
-"""Of a group, about a second's: Ctrl-C is heard between two groups."""
+MAX_LAYERS = 32  # as `model.h` says
+PRODUCTS = 40_000_000  # multiplications that are worth handing to another process, and
+PRODUCTS_OF_A_CLIENT = 1_000_000  # how many more a client costs, however little it trains
+MAX_PRODUCTS = 10**11  # of a group, about a second's: Ctrl-C is heard between two groups
 SHARES = 2
 """A process takes its part of what is left to do in so many pieces: large ones first, small ones to end together."""
-NUMBERS = 4_000_000
-"""Corrections of gradients that are handed to C at a time."""
+NUMBERS = 4_000_000  # corrections of gradients that are handed to C at a time
 
 
 class Native(GroupTrainer):

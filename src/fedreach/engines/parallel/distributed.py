@@ -6,8 +6,6 @@ anything is summed. (Where groups depend on the number of ranks, clients do not 
 of ranks changes no bit of a run.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -32,10 +30,6 @@ class DistributedEngine(Engine):
     Groups of clients go, the longest first, to the rank that would finish them first, judged by how fast the ranks
     trained in the rounds before. Evaluation is cut between batches. A weighted sum and a step of the server are
     computed here. The other ranks `serve` an equal inner engine.
-
-    Args:
-        inner: Trains and evaluates on this rank.
-        ranks: This process and the others, see `fedreach.engines.parallel.launch.join`.
     """
 
     def __init__(self, inner: TorchEngine, ranks: Ranks) -> None:
@@ -137,11 +131,7 @@ class DistributedEngine(Engine):
 
 
 def serve(engine: TorchEngine, ranks: Ranks) -> None:
-    """Do what rank 0 hands out, until it says that the run is over.
-
-    Raises:
-        LostRankError: If rank 0 has gone.
-    """
+    """Do what rank 0 hands out, until it says that the run is over; a LostRankError if it is gone before."""
     model = np.empty(engine.layout.size, np.float32)
     while (handed := ranks.receive(0)) is not None:
         work, new, share = handed
@@ -190,9 +180,7 @@ def examples_of(sizes: Ints, local: LocalSGD) -> Floats:
 def shared_out(work: Sequence[float] | Ints, speed: Floats) -> list[list[int]]:
     """Return which pieces of work each rank does: the longest first, each on the rank that would be done with it first.
 
-    Args:
-        work: (g,) how much each piece is.
-        speed: (ranks,) how much a rank does in a second.
+    Pieces are `work` (g,) large, of which a rank does `speed` (ranks,) in a second.
 
     Example:
         >>> shared_out([3, 1, 2, 2], np.array([1.0, 1.0]))

@@ -1,7 +1,5 @@
 """How the processes of a run find each other, and how they end together."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

@@ -6,8 +6,6 @@ nothing copied, and take in and hand back vectors through memory that all of the
 sound on Linux, as the children only compute with single-threaded kernels; elsewhere one process does all the work.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import mmap
@@ -31,8 +29,7 @@ from fedreach.arrays import AnyArray
 from fedreach.errors import TrainingError
 
 T = TypeVar("T")
-QUEUE = 8192
-"""Parts that are handed out at a time; a pipe holds twice as many of 4 bytes."""
+QUEUE = 8192  # parts that are handed out at a time; a pipe holds twice as many of 4 bytes
 
 
 def max_processes() -> int | None:
@@ -60,9 +57,8 @@ class _Child(NamedTuple):
 class Workers:
     """This process and its children, which call functions of the same object.
 
-    Args:
-        owner: The first argument of every function; children know it as it is when the first call is made.
-        count: Processes, this one included.
+    The object is the first argument of every function; children know it as it is when the first call is made. `count`
+    processes are at work, this one included.
 
     Example:
         >>> import operator

@@ -4,8 +4,6 @@ A value is pickled but for its large arrays, which travel as tensors. All proces
 each other, as everywhere in torch.distributed.
 """
 
-from __future__ import annotations
-
 import pickle
 import warnings
 from collections.abc import Callable
@@ -30,13 +28,8 @@ class LostRankError(TrainingError):
 class Ranks:
     """The processes of one run; made by `fedreach.engines.parallel.launch.join`.
 
-    A failure to reach another rank is a `LostRankError`.
-
-    Args:
-        rank: Which of them this one is; rank 0 decides and the others serve it.
-        size: How many there are.
-        local_rank: Which of those on this machine this one is.
-        local_size: How many there are on this machine.
+    A failure to reach another rank is a `LostRankError`. This one is `rank` of `size`, and `local_rank` of the
+    `local_size` on its machine; rank 0 decides and the others serve it.
     """
 
     def __init__(self, rank: int, size: int, local_rank: int = 0, local_size: int = 1) -> None:

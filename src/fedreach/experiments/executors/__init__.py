@@ -1,7 +1,5 @@
 """Where the runs of a comparison are computed: processes of this machine, or of a Ray cluster."""
 
-from __future__ import annotations
-
 from fedreach.errors import ConfigError, nearest
 from fedreach.experiments.executors.base import Executor
 
@@ -11,9 +9,7 @@ NAMES = ("local", "ray")
 def chosen(name: str, address: str | None = None) -> Executor:
     """Return an executor by name.
 
-    Args:
-        name: One of `NAMES`.
-        address: Of the Ray cluster; None starts one on this machine.
+    The address is that of a Ray cluster; None starts one on this machine.
 
     Raises:
         ConfigError: If there is no such executor, the address is not for it, or Ray is not installed.

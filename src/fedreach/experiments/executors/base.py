@@ -1,7 +1,5 @@
 """What an executor is: it hands out workers, processes somewhere that run one job after the other."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path

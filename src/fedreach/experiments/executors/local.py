@@ -51,11 +51,8 @@ def tidy_log(out: Path) -> Iterator[None]:
 class Process:
     """One process, see `fedreach.experiments.executors.worker`.
 
-    Args:
-        log: Takes what it prints.
-        threads: At work in a run where the experiment does not say.
-        environment: Variables beside those of this process.
-        folder: Its working folder; None: that of this process.
+    What it prints goes to `log`. It has `threads` at work in a run where the experiment does not say, and variables
+    beside those of this process, whose working folder it has unless another is given.
     """
 
     def __init__(

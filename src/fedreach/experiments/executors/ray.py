@@ -186,12 +186,7 @@ class _Host:
 
 
 def places(nodes: Sequence[Mapping[str, float]], cpus: int, gpus: int) -> int:
-    """Return how many workers find a place on nodes at a time.
-
-    Args:
-        nodes: The resources of each.
-        cpus: That a worker takes.
-        gpus: That a worker takes, 0 or 1.
+    """Return how many workers, each on so many CPUs and 0 or 1 GPUs, find a place on nodes of these resources.
 
     Example:
         >>> places([{"CPU": 4.0}, {"CPU": 16.0, "GPU": 2.0}], cpus=3, gpus=0)

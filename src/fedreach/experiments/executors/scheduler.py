@@ -1,7 +1,5 @@
 """Hands the jobs of a comparison to workers, and notes what these say."""
 
-from __future__ import annotations
-
 import queue
 import time
 from collections import Counter
@@ -16,13 +14,8 @@ from fedreach.experiments.jobs import ComparisonCallback, ComparisonStatus, Job
 class Scheduler:
     """The workers of a comparison, and who runs what.
 
-    Args:
-        workers: Not started yet.
-        tries: How often a job is begun, at most, where the process that runs it dies.
-        waiting: Jobs, the first one first.
-        status: Is kept up to date.
-        out: Folder of the comparison.
-        base: Folder that paths in the experiments are relative to.
+    They are not started yet; the first job that waits is the first to run, and is begun at most `tries` times where the
+    process that runs it dies. `status` is kept up to date.
     """
 
     def __init__(

@@ -5,8 +5,6 @@ comparison is over or was interrupted, or when the input ends without it, becaus
 is under way writes its checkpoint and the process ends. So no worker outlives the comparison that started it.
 """
 
-from __future__ import annotations
-
 import _thread
 import contextlib
 import json

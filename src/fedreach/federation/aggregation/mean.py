@@ -1,7 +1,5 @@
 """The weighted sum of updates, row by row in float64: the same bits for any number of threads."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

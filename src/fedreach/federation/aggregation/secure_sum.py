@@ -15,8 +15,6 @@ out: without them all, there is no sum.
 Reference: Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning", CCS 2017, section 4.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -26,8 +24,7 @@ from numpy.typing import NDArray
 from fedreach.arrays import Float32s, Floats
 from fedreach.errors import PartError
 
-Words = NDArray[np.uint64]
-"""Whole numbers modulo 2^64; upper half negative."""
+Words = NDArray[np.uint64]  # whole numbers modulo 2^64; upper half negative
 
 LARGEST = 2.0**24  # what a number that a client sends must not exceed
 
@@ -121,8 +118,6 @@ def mask(words: Words, client: int, cohort: Sequence[int], pad: Callable[[int, i
 
     Args:
         words: (d + 1,) share of this client.
-        client: Its id.
-        cohort: Ids of all that send a share.
         pad: Given the ids of two clients, the lower one first, and how many: the random words that these two share and
             the server does not know; others in each round.
     """
@@ -182,12 +177,7 @@ def error_bound(raw: Floats, update: Float32s) -> Floats:
 
     Both sums are off by at most e = r 2^-(f + 1), so their quotient by e (1 + |mean|) / (sum_i raw_i - e). Rounding of
     the products, the sum and the quotient to 53 bits adds 2^-51 max_i |update_i|.
-
-    Args:
-        raw: (r,) weights up to a common factor.
-        update: (r, d)
     """
     off = len(raw) * 2.0 ** -(FixedPoint(len(raw)).bits + 1)
     mean = np.abs(raw @ update.astype(np.float64) / raw.sum())
-    result: Floats = off * (1 + mean) / (raw.sum() - off) + 2.0**-51 * np.abs(update).max(axis=0)
-    return result
+    return np.asarray(off * (1 + mean) / (raw.sum() - off) + 2.0**-51 * np.abs(update).max(axis=0))

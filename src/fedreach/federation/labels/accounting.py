@@ -1,7 +1,5 @@
 """What noise on label counts costs in privacy, by the privacy loss distributions of the library dp_accounting."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fedreach.errors import ConfigError

@@ -1,7 +1,5 @@
 """Clients add whole-number Gaussian noise to their label counts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar
@@ -55,8 +53,7 @@ class DiscreteGaussian:
     def release(self, counts: Ints, rng: np.random.Generator) -> Floats:
         """Return the (n, c) noised counts; those below 0 are 0, which anybody can do who sees them."""
         noise = discrete_gaussian(self.deviation, counts.size, rng).reshape(counts.shape)
-        released: Floats = np.maximum(counts + noise, 0).astype(np.float64)
-        return released
+        return np.asarray(np.maximum(counts + noise, 0).astype(np.float64))
 
     def spent(self) -> tuple[float, float]:
         """Return (epsilon, delta), the former worked out by dp_accounting from the distribution of the noise.
@@ -73,16 +70,11 @@ class DiscreteGaussian:
 
 
 def discrete_gaussian(deviation: float, count: int, rng: np.random.Generator) -> Ints:
-    """Draw whole numbers x with probability proportional to exp(-x^2 / (2 sigma^2)).
+    """Draw `count` whole numbers x with probability proportional to exp(-x^2 / (2 sigma^2)), sigma the deviation.
 
     By rejection: y with probability proportional to exp(-|y| / t), t = floor(sigma) + 1, is kept with probability
     exp(-(|y| - sigma^2 / t)^2 / (2 sigma^2)). Exact but for the 53 bits of a uniform number, where Canonne et al. use
     fractions throughout.
-
-    Args:
-        deviation: sigma, positive.
-        count: How many.
-        rng: Where the randomness comes from.
 
     Reference: Canonne, Kamath and Steinke 2020, Algorithm 3.
     """

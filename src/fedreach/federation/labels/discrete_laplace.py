@@ -1,7 +1,5 @@
 """Clients add whole-number Laplace noise to their label counts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

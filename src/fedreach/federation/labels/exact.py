@@ -1,7 +1,5 @@
 """Clients tell the truth about their labels."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Label entropies as the server computes them from what it was told."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedreach.arrays import Floats

@@ -1,7 +1,5 @@
 """The server sees sums over clients only."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Cross-entropy: what a prediction costs in nats."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """How far the bounds on a client's squared loss disagree."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 

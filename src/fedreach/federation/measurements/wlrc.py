@@ -1,7 +1,5 @@
 """How well random signs fit what a client's local model says about its data."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -95,5 +93,4 @@ class WLRC:
 
 def _log_softmax(logits: np.ndarray) -> Floats:
     shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
-    result: Floats = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return result
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))

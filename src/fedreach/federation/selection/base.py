@@ -1,7 +1,5 @@
 """What most policies share, and a plain function as a policy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

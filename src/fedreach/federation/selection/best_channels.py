@@ -1,7 +1,5 @@
 """Those with the best channels of the round."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

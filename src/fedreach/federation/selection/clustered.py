@@ -1,7 +1,5 @@
 """Give clients that pull in different directions models of their own."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
@@ -143,8 +141,7 @@ class Clustered(Policy):
 
 
 def _lengths(rows: AnyArray) -> Floats:
-    lengths: Floats = np.linalg.norm(rows.astype(np.float64), axis=1)
-    return lengths
+    return np.asarray(np.linalg.norm(rows.astype(np.float64), axis=1))
 
 
 def _nearer(rows: AnyArray, fresh: AnyArray, side: Bools) -> Bools:
@@ -153,5 +150,4 @@ def _nearer(rows: AnyArray, fresh: AnyArray, side: Bools) -> Bools:
     fresh /= np.maximum(_lengths(fresh), 1e-300)[:, None]
     centres = np.stack([fresh[~side].mean(axis=0), fresh[side].mean(axis=0)])
     centres /= np.maximum(_lengths(centres), 1e-300)[:, None]
-    nearer: Bools = rows @ (centres[1] - centres[0]) > 0
-    return nearer
+    return np.asarray(rows @ (centres[1] - centres[0]) > 0)

@@ -1,7 +1,5 @@
 """Choose the clients whose updates are vertices of the convex hull of all."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,12 +14,7 @@ from fedreach.federation.values import Selection
 
 @dataclass(frozen=True, kw_only=True)
 class Hull(GradientTable):
-    """What policies share that look at the hull of the updates along their principal axes.
-
-    Args:
-        components: Principal axes, 1 to 5.
-        normalize: Whether updates are first divided by their length, so that only directions count.
-    """
+    """What policies share that look at the hull of the updates along their principal axes."""
 
     components: int = 2
     normalize: bool = False

@@ -1,7 +1,5 @@
 """Choose clients, bandwidth and CPU frequencies together, at the least cost in seconds and joules."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
@@ -37,9 +35,7 @@ class CSRA(Admission):
     ``allocation = "greedy"``, GA-Random is ``search = "genetic"`` with ``allocation = "random"``.
 
     Args:
-        threshold: e1, in nats, not negative.
-        direction: As of `KLFilter`.
-        smoothing: kappa, as of `KLFilter`.
+        threshold: e1, as of `KLFilter`, like `direction` and `smoothing` (kappa).
         min_examples: e2, training examples that those chosen must hold together; None: as many as k clients of the
             mean size.
         infeasible: ``"admit"`` lets in more clients, in increasing divergence, until it is feasible, and says so in

@@ -1,7 +1,5 @@
 """Choose the clients with the most varied labels."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

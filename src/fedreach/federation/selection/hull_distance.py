@@ -1,7 +1,5 @@
 """Choose the clients whose updates are farthest from the convex hull of all others."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,8 +42,7 @@ class HullDistance(GradientTable):
         extreme, rest = order[score[order] > 0], np.flatnonzero(score == 0)
 
         def distance(i: int) -> Floats:
-            result: Floats = np.sqrt((squares + squares[i] - 2 * inner[i]).clip(0))
-            return result
+            return np.asarray(np.sqrt((squares + squares[i] - 2 * inner[i]).clip(0)))
 
         chosen = extreme[:k].tolist()
         return Selection(ids[np.sort(farthest_first(distance, np.sqrt(squares), rest, chosen, k))])
@@ -91,8 +88,7 @@ def _squared_distance(inner: Floats, i: int, independent: bool) -> float:
 
     def gradient(free: Ints, x: Floats) -> Floats:
         total = x.sum()
-        result: Floats = 1.0 - (inner[:, free] @ x - total * toward - toward[free] @ x + (inner[i, i] + 1) * total)
-        return result
+        return np.asarray(1.0 - (inner[:, free] @ x - total * toward - toward[free] @ x + (inner[i, i] + 1) * total))
 
     def solved(free: Ints) -> Floats:
         matrix = inner[np.ix_(free, free)] - toward[free] - toward[free, None] + (inner[i, i] + 1)

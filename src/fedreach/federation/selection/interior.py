@@ -1,7 +1,5 @@
 """Choose among the clients whose updates lie inside the convex hull of all."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,8 +18,7 @@ class Interior(Hull):
     there is nobody to choose; then k are drawn of all, which the remark says too.
 
     Args:
-        components: Principal axes, 1 to 5, as of the `ConvexHull` it is compared with. With more axes fewer are inside.
-        normalize: Whether updates are first divided by their length, so that only directions count.
+        components: As of the `ConvexHull` it is compared with, like `normalize`. With more axes fewer are inside.
 
     Reference: "Advocating for the Silent" (arXiv 2310.07171), section 5, baseline c).
 

@@ -1,7 +1,5 @@
 """Leave out clients whose labels are far from those of all together."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

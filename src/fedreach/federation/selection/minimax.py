@@ -1,7 +1,5 @@
 """Choose the clients whose updates resemble nobody else's."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Choose the worst off of some candidates."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, get_args
 

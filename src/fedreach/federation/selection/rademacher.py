@@ -1,7 +1,5 @@
 """Choose from the cluster of clients whose local models random signs fit worst."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
@@ -49,9 +47,6 @@ class Rademacher(Policy):
         n_clusters: At least 1; None takes the number from 2 to 8 with the best silhouette. The paper asks for care.
         average: Whether members of a cluster count equally or by their number of examples.
         outputs: As of `WLRC`, like `draws`, `estimator` and `batch_size`.
-        draws: Random signs for each output.
-        estimator: Of a client's score.
-        batch_size: Examples scored at a time.
         sketch: Numbers kept of each update, see `GradientTable`; None keeps all.
 
     Raises:

@@ -1,7 +1,5 @@
 """Choose at random."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Adam and Yogi at the server: a step scaled for each number by how large its updates were."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -68,7 +66,6 @@ class FedAdam(Adaptive):
     """
 
     def second_moment(self, v: Floats, square: Floats) -> Floats:
-        """Return beta2 v + (1 - beta2) u^2."""
         return self.beta2 * v + (1 - self.beta2) * square
 
 
@@ -80,13 +77,11 @@ class FedYogi(Adaptive):
 
         v <- v - (1 - beta2) * u^2 * sign(v - u^2)
 
-    so that small updates cannot make a large v small at once, as they do in Adam.
+    so that small updates cannot make a large v small at once, as they do in Adam. The other options are those of
+    `FedAdam`.
 
     Args:
-        rate: Server rate, positive.
-        beta1: How much of m is kept, in [0, 1).
         beta2: v changes by at most (1 - beta2) u^2; in [0, 1).
-        tau: Positive, see `FedAdam`.
 
     Raises:
         ConfigError: If a value is outside its range.
@@ -101,5 +96,4 @@ class FedYogi(Adaptive):
     """
 
     def second_moment(self, v: Floats, square: Floats) -> Floats:
-        """Return v - (1 - beta2) u^2 sign(v - u^2)."""
         return v - (1 - self.beta2) * square * np.sign(v - square)

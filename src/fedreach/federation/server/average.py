@@ -1,7 +1,5 @@
 """Add the weighted mean update, with a server rate and momentum."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """In some rounds the server trains on its own data, in all others clients do."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

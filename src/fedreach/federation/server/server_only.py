@@ -1,7 +1,5 @@
 """The server trains on its own data in every round."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

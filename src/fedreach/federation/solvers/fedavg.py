@@ -1,7 +1,5 @@
 """FedAvg: plain local SGD."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """FedDyn: regularise each client so that all agree where the sum of the objectives is least."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """FedProx: stay near the broadcast model."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

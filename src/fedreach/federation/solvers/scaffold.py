@@ -1,7 +1,5 @@
 """SCAFFOLD: correct each client's drift by control variates."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, get_args

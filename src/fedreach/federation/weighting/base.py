@@ -1,7 +1,5 @@
 """Weights that a client could work out itself, and a plain function as a weighting."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -33,8 +31,7 @@ def normalised(weighting: object, raw: Floats) -> Floats:
     """Return the numbers divided by their sum, or say which weighting gave numbers that are no weights."""
     if not ((raw >= 0).all() and 0 < (total := raw.sum()) < np.inf):
         raise PartError(f"{name_of(weighting)} must return numbers that are not negative, not all 0; got {raw}.")
-    result: Floats = raw / total
-    return result
+    return np.asarray(raw / total)
 
 
 @dataclass(frozen=True)

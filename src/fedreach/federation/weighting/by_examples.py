@@ -1,7 +1,5 @@
 """Weigh reports by their number of training examples."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A limit to what one client may count."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,11 +59,7 @@ class Clip:
 
 
 def capped(weights: Floats, cap: float) -> Floats:
-    """Return the weights v_i = min(cap, factor * w_i) that sum to 1.
-
-    Args:
-        weights: (r,) on the simplex.
-        cap: At least 1 / r.
+    """Return the weights v_i = min(cap, factor * w_i) that sum to 1, of r weights on the simplex; cap >= 1 / r.
 
     Example:
         >>> capped(np.array([0.8, 0.15, 0.05, 0.0]), 0.5), capped(np.array([1.0, 0.0, 0.0]), 0.5)

@@ -1,7 +1,5 @@
 """Weigh reports by how little the bounds on the client's loss disagree."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -23,9 +21,6 @@ class ByDisagreement(OwnWeight):
 
     Args:
         loss: As of `Disagreement`, like `radius`, `step` and `confidence`.
-        radius: Largest distance.
-        step: Between distances.
-        confidence: Probability of failure of each bound, or None.
 
     Raises:
         ConfigError: If an option is outside its range.

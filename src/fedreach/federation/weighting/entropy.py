@@ -1,7 +1,5 @@
 """Weigh reports by the entropy of the client's labels."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -57,5 +55,4 @@ class ByEntropy(OwnWeight):
 def softmax(logits: Floats) -> Floats:
     """Return exp(x_i) / sum_j exp(x_j); shifting by the largest keeps exp() from overflowing."""
     raw = np.exp(logits - logits.max())
-    result: Floats = raw / raw.sum()
-    return result
+    return np.asarray(raw / raw.sum())

@@ -1,7 +1,5 @@
 """Weigh all reports equally."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

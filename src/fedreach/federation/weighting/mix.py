@@ -1,7 +1,5 @@
 """Several weightings, averaged."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Weightings made of weightings: what they ask of clients, what they keep, and how they are asked."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -51,10 +49,7 @@ def checked_factors(owner: str, factors: Sequence[float] | None, parts: Sequence
 def weights_of(parts: Mapping[str, Weighting], state: State, reports: Reports) -> tuple[list[Floats], State]:
     """Return each part's (r,) weights, and the new state of all.
 
-    Args:
-        parts: By the name under which their state is kept, in arrays called ``"NAME.KEY"``.
-        state: Of the whole.
-        reports: Of the round.
+    Parts go by the name under which their state is kept, in arrays called ``"NAME.KEY"``.
     """
     found: list[Floats] = []
     kept: dict[str, AnyArray] = {}

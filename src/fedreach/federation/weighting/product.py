@@ -1,7 +1,5 @@
 """Several reasons for a large weight, multiplied."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -61,5 +59,4 @@ class Product:
 
     def _multiplied(self, columns: Sequence[Floats]) -> Floats:
         assert self.exponents is not None  # filled in above
-        result: Floats = np.prod([column**e for column, e in zip(columns, self.exponents, strict=True)], axis=0)
-        return result
+        return np.asarray(np.prod([column**e for column, e in zip(columns, self.exponents, strict=True)], axis=0))

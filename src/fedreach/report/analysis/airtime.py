@@ -1,7 +1,5 @@
 """What the chosen clients of a round did with its simulated time, from stored rows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -19,10 +17,7 @@ def airtime(rows: Sequence[Mapping[str, Any]], path: Path) -> Columns:
     """Return the mean over each round's chosen clients of what they spent; (t,) for t rounds.
 
     Clients whose reply was lost count as well: they computed and sent. Rounds in which no chosen client had
-    anything to send have nan; runs without radio have no columns.
-
-    Raises:
-        RunFolderError: If a round does not have one number per client.
+    anything to send have nan; runs without radio have no columns. A round without a number per client is refused.
     """
     held: list[Mapping[str, list[float]]] = [row.get("allocation") or {} for row in rows]
     if not any(held):

@@ -1,7 +1,5 @@
 """Everything that a report says in numbers, made once; tables, files, page and figures are renderings of it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 

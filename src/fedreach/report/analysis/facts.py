@@ -1,7 +1,5 @@
 """Who, what and how: the settings, data, software and fate of the runs, sorted for reading."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

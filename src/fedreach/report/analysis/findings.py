@@ -1,7 +1,5 @@
 """What was found, in words that claim no more than the numbers allow."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

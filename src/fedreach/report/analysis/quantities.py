@@ -1,11 +1,8 @@
 """The numbers of a method, each declared once: where it is read, what it is called, and how it is shown."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
-WIDE = 150
-"""Width of a terminal from which a column is shown that is not needed at first sight."""
+WIDE = 150  # width of a terminal from which a column is shown that is not needed at first sight
 
 
 @dataclass(frozen=True)
@@ -46,8 +43,7 @@ QUANTITIES = {
         Quantity("joules", "joules_total", "energy", "joules", "energy", 1.0, 130),
     )
 }
-SPENT = ("round", "megabytes", "seconds", "joules")
-"""What it may take to reach the target accuracy."""
+SPENT = ("round", "megabytes", "seconds", "joules")  # what it may take to reach the target accuracy
 RADIO = tuple(quantity for quantity in QUANTITIES.values() if quantity.is_radio)
 POPULATION = {quantity.column: quantity for quantity in QUANTITIES.values() if quantity.column.endswith("_accuracy")}
 """The accuracies that a comparison may be judged by, by their column."""

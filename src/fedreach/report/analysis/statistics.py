@@ -3,8 +3,6 @@
 Intervals are Student t intervals over seeds at 95 %. What cannot be said is None, with the reason in `note`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,11 +42,8 @@ class Paired:
 def spread(values: ArrayLike) -> Spread:
     """Return mean, standard deviation and t interval of one value per seed.
 
-    mean +- q sd / sqrt(s), with q the 0.975 quantile of Student's t with s - 1 degrees of freedom.
-
-    Args:
-        values: One value per seed, shape (s,). With a nan among them there is no mean: leaving that seed out
-            would flatter the method.
+    mean +- q sd / sqrt(s), with q the 0.975 quantile of Student's t with s - 1 degrees of freedom. With a nan among
+    them there is no mean: leaving that seed out would flatter the method.
 
     Example:
         >>> spread([0.5, 1.0, 1.5])
@@ -71,12 +66,9 @@ def spread(values: ArrayLike) -> Spread:
 
 
 def paired(differences: ArrayLike) -> Paired:
-    """Return the paired t test of differences, one per seed, against 0.
+    """Return the paired t test of differences, method minus baseline with the same seed, against 0.
 
     t = mean / (sd / sqrt(s)); p = P(|T| > |t|) with s - 1 degrees of freedom.
-
-    Args:
-        differences: Method minus baseline with the same seed, shape (s,).
 
     Example:
         >>> paired([0.01, 0.02, 0.03])
@@ -99,12 +91,9 @@ def paired(differences: ArrayLike) -> Paired:
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Return p-values corrected for their number by Holm's step-down method.
 
-    With the m p-values in increasing order, p'_(i) = min(1, max over j <= i of (m - j + 1) p_(j)): with any
-    dependence between them, the chance of even one false finding stays below the level.
-
-    Args:
-        p_values: One per method compared with the baseline; None (no test was made) stays None and is not
-            counted in m.
+    With the m p-values in increasing order, p'_(i) = min(1, max over j <= i of (m - j + 1) p_(j)): with any dependence
+    between them, the chance of even one false finding stays below the level. None, where no test was made, stays None
+    and is not counted in m.
 
     References:
         Holm (1979), A simple sequentially rejective multiple test procedure, Scand. J. Statist. 6, 65-70.

@@ -1,7 +1,5 @@
 """One row of numbers per method, at the last round or at the best round on participants' held-out loss."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -35,7 +33,6 @@ def summarize(comparison: Comparison, when: When = "last") -> tuple[MethodSummar
     """Return one row per method, in the comparison's order.
 
     Args:
-        comparison: What `read` returns.
         when: ``"last"``: at the last evaluated round. ``"best"``: at each run's best round on participants'
             held-out loss, which is a fair choice: neither the test set nor unseen clients have a say in it.
     """

@@ -1,7 +1,5 @@
 """Which method reaches the target accuracy in the least simulated time and energy, in words."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

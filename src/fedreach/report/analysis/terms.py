@@ -1,7 +1,5 @@
 """The terms of the papers' bounds, each declared once: what it is called, how it is shown, and what it means."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 
@@ -99,5 +97,4 @@ TERMS = (
     ),
 )
 
-RECORDED = (*(term.name for term in TERMS), "label_divergence")
-"""Those that stand in CSV and JSON."""
+RECORDED = (*(term.name for term in TERMS), "label_divergence")  # those that stand in CSV and JSON

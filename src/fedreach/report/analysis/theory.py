@@ -4,8 +4,6 @@ Unknown constants of the bounds are 1, so that the course of a term over the rou
 something, and its size alone does not.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,14 +105,12 @@ def references(partition: FederationRecord) -> References:
 
 
 def _shares(counts: Ints) -> Floats:
-    shares: Floats = counts / np.maximum(counts.sum(axis=1), 1)[:, None]
-    return shares
+    return np.asarray(counts / np.maximum(counts.sum(axis=1), 1)[:, None])
 
 
 def _distance(p: Floats, q: Floats) -> Floats:
     """Return the total variation between distributions in the last axis."""
-    distance: Floats = np.abs(p - q).sum(axis=-1) / 2
-    return distance
+    return np.asarray(np.abs(p - q).sum(axis=-1) / 2)
 
 
 def _left_out(shares: Floats, participants: Ints, client: Ints, row: Ints, single: Bools) -> Floats:

@@ -41,8 +41,7 @@ def chosen_shares(comparison: Comparison, method: str) -> Floats:
     for run in comparison.counted(method):
         np.add.at(chosen, np.searchsorted(ids, run.replies.chosen), 1)
         offered[np.searchsorted(ids, run.partition.participants)] += max(run.last_round, 0)
-    shares: Floats = np.divide(chosen, offered, out=np.full(len(ids), np.nan), where=offered > 0)
-    return shares
+    return np.asarray(np.divide(chosen, offered, out=np.full(len(ids), np.nan), where=offered > 0))
 
 
 def mean_weights(comparison: Comparison, method: str) -> tuple[Floats, Floats]:

@@ -27,12 +27,7 @@ POINTS = 200  # of a line over the rounds
 
 @styled
 def accuracy_against(comparison: Comparison, quantity: str) -> Figure | None:
-    """Draw accuracy against what was spent, panels as in `curves.accuracy`; None if no run had a radio.
-
-    Args:
-        comparison: What `read` returns.
-        quantity: ``"seconds"`` or ``"joules"``.
-    """
+    """Draw accuracy against the "seconds" or "joules" spent, panels as in `curves.accuracy`; None without a radio."""
     columns = ["id_accuracy"] + ([comparison.primary] if comparison.primary != "id_accuracy" else [])
     drawn = {column: curves(comparison, column) for column in columns}
     spent = {column: _spent(comparison, drawn[column], quantity) for column in columns}

@@ -79,8 +79,7 @@ def _means(run: Run, name: str, edges: Floats) -> Floats:
     inside = stretch >= 0  # round 0 trains nobody
     count = np.bincount(stretch[inside], minlength=len(edges) - 1)
     total = np.bincount(stretch[inside], values[known][inside], minlength=len(edges) - 1)
-    means: Floats = np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
-    return means
+    return np.asarray(np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0))
 
 
 def _beside(axes: Axes, term: Term, references: References) -> None:

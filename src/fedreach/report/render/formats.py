@@ -57,10 +57,7 @@ def to_latex(table: Table) -> str:
 def terminal_table(analysis: Analysis, when: When = "last", *, width: int | None = None) -> RichTable:
     """Return the table for `rich.print`.
 
-    Args:
-        analysis: What `analyse` returns.
-        when: As in `tabulate`.
-        width: Columns of the terminal; columns that would not fit are left out. None keeps all.
+    `when` is as in `tabulate`; columns that would not fit into `width` are left out, None keeps all.
     """
     return _rich(tabulate(analysis, when), analysis.comparison.name, width)
 
@@ -76,12 +73,7 @@ def terminal_serving(analysis: Analysis, *, width: int | None = None) -> list[Ri
 
 
 def terminal_theory(analysis: Analysis, *, width: int | None = None) -> RichTable | None:
-    """Return the table of the terms of the papers' bounds for `rich.print`; None if no run has any.
-
-    Args:
-        analysis: What `analyse` returns.
-        width: As in `terminal_table`.
-    """
+    """Return the table of the papers' bounds for `rich.print`, as `terminal_table` does; None if no run has any."""
     table = tabulate_theory(analysis)
     return _rich(table, analysis.comparison.name, width) if table else None
 

@@ -1,7 +1,5 @@
 """One self-contained HTML page: nothing is fetched, and the same run folders give the same bytes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from importlib import resources
@@ -23,13 +21,7 @@ from fedreach.report.render.theory import explain, tabulate_theory
 
 
 def render(analysis: Analysis, pictures: Sequence[Picture], files: Sequence[PurePosixPath]) -> str:
-    """Return the page.
-
-    Args:
-        analysis: What `analyse` returns.
-        pictures: What `gallery` returns.
-        files: Files written beside the page, relative to it; they are linked.
-    """
+    """Return the page, with the pictures of `gallery` and links to the files that were written beside it."""
     folder = resources.files("fedreach.report.render")
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined

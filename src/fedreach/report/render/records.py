@@ -1,7 +1,5 @@
 """The comparison as plain numbers for other programs: dictionaries (JSON) and CSV."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fedreach.report.analysis.analysis import Analysis

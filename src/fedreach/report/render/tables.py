@@ -3,8 +3,6 @@
 `formats` writes it for the terminal, Markdown and LaTeX.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -41,9 +39,7 @@ class _Column:
 def tabulate(analysis: Analysis, when: When = "last") -> Table:
     """Return the table of all methods, one row each, without columns that would be empty.
 
-    Args:
-        analysis: What `analyse` returns.
-        when: At the ``"last"`` evaluated round, or at the ``"best"`` one on participants' held-out loss.
+    It is of the ``"last"`` evaluated round, or of the ``"best"`` one on participants' held-out loss.
     """
     rows = analysis.rows(when)
     columns = _columns(analysis.comparison, rows)

@@ -3,8 +3,6 @@
 The module needs the extra ``tracking``; nothing else in FedReach does.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +17,8 @@ GROUPS = ("id", "unseen", "test", "participation_gap", "bytes", "seconds", "joul
 def write_events(comparison: Comparison, out: Path) -> tuple[Path, ...]:
     """Write one event file per run, ``out/METHOD/seed-S/events.out.tfevents.fedreach``, and return the paths.
 
-    Every number of every round becomes a scalar; step is the round, and wall time the seconds that the run
-    had trained and evaluated by then, so that the same rows give the same bytes.
-
-    Args:
-        comparison: What `read` returns.
-        out: Folder for the event files; show it with ``tensorboard --logdir OUT``.
+    Every number of every round becomes a scalar; step is the round, and wall time the seconds that the run had trained
+    and evaluated by then, so that the same rows give the same bytes. ``tensorboard --logdir OUT`` shows them.
 
     Raises:
         ConfigError: If tensorboard is not installed.

@@ -1,7 +1,5 @@
 """The terms of the papers' bounds: one row of numbers per method, and what they mean in words."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedreach.report.analysis.analysis import Analysis

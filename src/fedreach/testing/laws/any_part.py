@@ -1,7 +1,5 @@
 """Laws that say the same of parts of every kind, given a kind's way of playing."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence

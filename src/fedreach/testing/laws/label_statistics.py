@@ -1,7 +1,5 @@
 """Laws of label statistics: of all, and of single methods."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -168,5 +166,4 @@ def _must_come(noise: Floats, number: int, p: float, given: str) -> None:
 
 def _noise(part: Any) -> Floats:
     counts = np.full((MANY // 4, 4), FAR)
-    noise: Floats = (part.release(counts, generator(0, "noise")) - counts).ravel()
-    return noise
+    return np.asarray((part.release(counts, generator(0, "noise")) - counts).ravel())

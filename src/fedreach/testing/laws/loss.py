@@ -1,7 +1,5 @@
 """Laws of losses: of all, and of single methods."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

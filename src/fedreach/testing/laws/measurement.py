@@ -1,7 +1,5 @@
 """Laws of measurements: of all, and of single methods."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -185,8 +183,7 @@ def _disagreement(m: float, v: float, d: Floats) -> Floats:
     cosine, sine = 1 - d**2, d * np.sqrt(2 - d**2)
     high = 1 - np.maximum(cosine * (1 - m) - sine * np.sqrt(v), 0) ** 2 / (1 - m)
     low = np.maximum(cosine * m - sine * np.sqrt(v), 0) ** 2 / m
-    result: Floats = high - low
-    return result
+    return np.asarray(high - low)
 
 
 def _logit_of_jsd(wanted: Floats) -> Floats:

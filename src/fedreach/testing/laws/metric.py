@@ -1,7 +1,5 @@
 """Laws of metrics: of all, and of single ones."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Laws of participations: of all, and of single methods."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Laws of selection policies: of all, and of single methods."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import combinations
@@ -19,8 +17,7 @@ from fedreach.testing.rounds import PlayedRound, choice, frequencies, played
 from fedreach.testing.worlds import World, distinct_worlds, world, worlds
 
 DRAWS = 60
-FAR = 5 * (0.5 / DRAWS) ** 0.5
-"""Five standard errors of the difference between two frequencies, at their largest."""
+FAR = 5 * (0.5 / DRAWS) ** 0.5  # five standard errors of the difference between two frequencies, at their largest
 
 
 def _play(policy: Any, given: World, keep: Callable[[State], State] = as_it_is) -> list[Outcome]:

@@ -1,7 +1,5 @@
 """Laws of the policies that find clusters of clients."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

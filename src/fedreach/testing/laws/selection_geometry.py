@@ -1,7 +1,5 @@
 """Laws of the policies that choose by a table of updates."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import combinations
@@ -198,5 +196,4 @@ def _most_alike(rows: AnyArray) -> AnyArray:
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     cosine = unit @ unit.T
     np.fill_diagonal(cosine, -np.inf)
-    largest: AnyArray = cosine.max(axis=1)
-    return largest
+    return np.asarray(cosine.max(axis=1))

@@ -1,7 +1,5 @@
 """Laws of the selection policies that look at channels and devices."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import combinations

@@ -1,7 +1,5 @@
 """Laws of the built-in solvers, on two quadratics whose answers are known to ten digits."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Options that built-in parts are tried with, beside their defaults."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

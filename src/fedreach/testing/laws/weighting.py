@@ -1,7 +1,5 @@
 """Laws of weightings: of all, and of single methods."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -228,5 +226,4 @@ def _weights_from(part: Any, **metrics: Sequence[float] | Floats) -> Floats:
     arrays = {name: np.array(values, np.float64) for name, values in metrics.items()}
     r = len(next(iter(arrays.values())))
     arrays = {"num_examples": np.ones(r), "loss": np.ones(r), **arrays}
-    weights: Floats = part.weights(NO_STATE, Reports(np.arange(r), np.ones((r, 2), np.float32), arrays))[0]
-    return weights
+    return np.asarray(part.weights(NO_STATE, Reports(np.arange(r), np.ones((r, 2), np.float32), arrays))[0])

@@ -9,8 +9,6 @@ power -1/3 of the marginal gain of time, which is nearly linear in T.
 Many sets are solved at once, one a row. The readable twin, two nested bisections, stands in the tests.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedreach.arrays import Bools, Floats, Ints
@@ -18,10 +16,8 @@ from fedreach.errors import ConfigError
 from fedreach.wireless.allocation.kernel import Needs, Sending, sending
 from fedreach.wireless.allocation.problem import Allocation, AllocationProblem
 
-STEPS = 100
-"""Newton steps at most, inside as outside; 4 to 8 are usual."""
-CLOSE = 1e-13
-"""Relative change of T or of the sum of shares that is left to rounding."""
+STEPS = 100  # newton steps at most, inside as outside; 4 to 8 are usual
+CLOSE = 1e-13  # relative change of T or of the sum of shares that is left to rounding
 
 
 def shortest_deadline(problem: AllocationProblem) -> float:

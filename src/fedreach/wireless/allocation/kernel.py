@@ -19,14 +19,10 @@ import numpy as np
 from fedreach.arrays import Floats
 from fedreach.wireless.allocation.problem import AllocationProblem
 
-STEPS = 60
-"""Newton steps at most; 3 to 7 are usual."""
-CLOSE = 1e-8
-"""A step this small, relative to u and T - u, leaves an error of about its square."""
-NEAR_ZERO = 1e-100
-"""Stands for sqrt(mu tau) = 0, where the best u is 0 and tau / u has no value."""
-NO_PRICE = 1e-200
-"""Keeps quotients finite where joules cost nothing, A = Q = 0, and everyone is at the upper end."""
+STEPS = 60  # newton steps at most; 3 to 7 are usual
+CLOSE = 1e-8  # a step this small, relative to u and T - u, leaves an error of about its square
+NEAR_ZERO = 1e-100  # stands for sqrt(mu tau) = 0, where the best u is 0 and tau / u has no value
+NO_PRICE = 1e-200  # keeps quotients finite where joules cost nothing, A = Q = 0, and everyone is at the upper end
 
 
 class Needs(NamedTuple):
@@ -110,7 +106,6 @@ def client_cost(problem: AllocationProblem, T: Any, mu: Any) -> ClientCost:
     """Return what each client costs at the deadline T when the whole band costs mu.
 
     Args:
-        problem: Of K clients.
         T: Seconds, positive; broadcasts against (K,), as (m, 1) to have m deadlines at once.
         mu: Price of the whole band, not negative; broadcasts likewise.
 

@@ -24,17 +24,6 @@ class AllocationProblem:
         minimise    Y = a1 T + a2 E,     E = sum_{k in S} (P_k tau_k / b_k + eps W_k f_k^2)
         subject to  tau_k / b_k + W_k / f_k <= T,   sum_{k in S} b_k <= 1,   0 < f_k <= f_k^max
 
-    Args:
-        upload_seconds: tau (K,), time to send the report over the whole band; positive.
-        power_watts: P (K,), transmit power; positive.
-        cycles: W (K,), CPU cycles of the local training; not negative.
-        max_hertz: f^max (K,); positive.
-        num_examples: d (K,), whole numbers, not negative.
-        ids: (K,) names of the clients in errors and answers; 0, 1, ... where left out.
-        seconds_price: a1, cost of a second of the round; positive.
-        joules_price: a2, cost of a joule; not negative.
-        capacitance: eps, in J / (cycle Hz^2); positive.
-
     Raises:
         ConfigError: If a number is outside its range, or not finite, naming the field and the first client.
 
@@ -46,15 +35,15 @@ class AllocationProblem:
         fedreach.errors.ConfigError: upload_seconds must be positive; client 1 has 0.0.
     """
 
-    upload_seconds: Floats  # (K,)
-    power_watts: Floats  # (K,)
-    cycles: Floats  # (K,)
-    max_hertz: Floats  # (K,)
-    num_examples: Ints  # (K,)
-    ids: Ints = field(default_factory=lambda: np.empty(0, np.int64))  # (K,)
-    seconds_price: float = 1.0
-    joules_price: float = 1.0
-    capacitance: float = 1e-27
+    upload_seconds: Floats  # tau (K,), time to send the report over the whole band; positive
+    power_watts: Floats  # P (K,), transmit power; positive
+    cycles: Floats  # W (K,), CPU cycles of the local training; not negative
+    max_hertz: Floats  # f^max (K,); positive
+    num_examples: Ints  # d (K,), whole numbers, not negative
+    ids: Ints = field(default_factory=lambda: np.empty(0, np.int64))  # (K,) in errors and answers; default: 0, 1, ...
+    seconds_price: float = 1.0  # a1, cost of a second of the round; positive
+    joules_price: float = 1.0  # a2, cost of a joule; not negative
+    capacitance: float = 1e-27  # eps, in J / (cycle Hz^2); positive
 
     def __post_init__(self) -> None:
         K = np.size(self.upload_seconds)

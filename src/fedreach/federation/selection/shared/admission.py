@@ -1,7 +1,5 @@
 """The filter and the budget of examples that selections by label divergence share."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple, get_args
 
@@ -44,8 +42,7 @@ class Admission(Policy):
     def admitted(self, view: ClientView, k: int) -> Admitted:
         """Return the available clients within the threshold, or more where these are none or hold too few examples.
 
-        Raises:
-            PartError: If that is so and `infeasible` is ``"error"``.
+        If that is so and `infeasible` is ``"error"``, it ends with a PartError.
         """
         assert view.label_counts is not None  # because of `needs`
         needed = self.min_examples

@@ -1,7 +1,5 @@
 """Clusters of rows, by the libraries of the optional extra ``geometry``."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 import numpy as np
@@ -15,24 +13,17 @@ DECIMALS = 9  # of coordinates and silhouettes; the rest is rounding and must no
 
 
 def need_geometry(part: str) -> None:
-    """Refuse a part that needs scipy and scikit-learn where they are missing, before a run has begun.
-
-    Raises:
-        ConfigError: If one of them is not installed.
-    """
+    """Refuse a part that needs scipy and scikit-learn and is missing one, by a ConfigError before a run begins."""
     missing = [name for name in ("scipy", "sklearn") if find_spec(name) is None]
     if missing:
         raise ConfigError(f"{part} needs {' and '.join(missing)}. Install them by `pip install 'fedreach[geometry]'`.")
 
 
 def bipartition(rows: AnyArray) -> Bools:
-    """Return (n,) on which of two sides each row is, by complete linkage of the distances 1 - cosine.
+    """Return (n,) on which of two sides each of n >= 2 rows is, by complete linkage of the distances 1 - cosine.
 
     The rows are merged, nearest first, into ever larger groups until two are left; the distance of two groups is that
     of their farthest members. The larger side is False; of two equal ones, that of the first row.
-
-    Args:
-        rows: (n, p), n >= 2.
 
     Example:
         >>> rows = np.array([[1, 0.1, 0], [0.9, 0, 0.1], [-1, 0.2, 0], [-0.8, -0.1, 0.1], [1.1, 0, 0]])
@@ -50,15 +41,11 @@ def bipartition(rows: AnyArray) -> Bools:
 
 
 def kmeans(points: Floats, count: int | None = None) -> Ints:
-    """Return each point's cluster 0, 1, ..., numbered by first member.
+    """Return each point's cluster 0, 1, ..., numbered by first member; at most as many as there are different points.
 
     k-means++ with 10 restarts of a fixed seed. Without a count the one from 2 to min(8, n - 1) whose mean silhouette is
     largest is taken, of equal ones the smaller; fewer than three points, or points that all coincide, are one cluster.
     Points are handed to k-means in the order of their coordinates, so that renaming them renames the clusters.
-
-    Args:
-        points: (n, r).
-        count: Number of clusters, at least 1; never more are found than there are different points.
 
     Example:
         >>> kmeans(np.array([[5.0], [0.0], [5.1], [0.1], [9.0], [9.1]]))

@@ -1,7 +1,5 @@
 """A table of the latest update of each participant, which several policies choose by."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal, cast, get_args
 
@@ -19,8 +17,7 @@ from fedreach.streams import generator
 Storage = Literal["memory", "disk"]
 LARGE = 2**24
 """Bytes from which on a table is not copied whole when some rows change, nor written whole into each checkpoint."""
-TOGETHER = 2**16
-"""Bytes of the rows of a large table that are copied, and stored, together."""
+TOGETHER = 2**16  # bytes of the rows of a large table that are copied, and stored, together
 
 
 @dataclass(frozen=True, kw_only=True)

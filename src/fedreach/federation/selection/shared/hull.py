@@ -1,7 +1,5 @@
 """The convex hull of a table's rows: which are its vertices, seen in few dimensions, and k that span it well."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -20,13 +18,9 @@ def principal_points(rows: AnyArray, components: int, *, normalize: bool = False
     """Return (n, r) coordinates of the rows along their r principal axes, r <= `components`.
 
     With X the rows less their mean, X X' = U L U' and Y = U L^(1/2) for the largest eigenvalues in L. Of X X' (n, n)
-    and X' X (p, p) the smaller is computed. Axes along which the rows differ by less than rounding in float32 are
-    left out, so that copies of one row give r = 0. Each axis points where its largest coordinate is positive.
-
-    Args:
-        rows: (n, p).
-        components: Most axes, at least 1.
-        normalize: Whether rows are first divided by their length; zeros stay zeros.
+    and X' X (p, p) the smaller is computed. Axes along which the rows differ by less than rounding in float32 are left
+    out, so that copies of one row give r = 0. Each axis points where its largest coordinate is positive. With
+    `normalize`, rows are first divided by their length; zeros stay zeros.
 
     Example:
         >>> principal_points(np.array([[1.0, 1.0], [3.0, 3.0], [8.0, 8.0]]), 2).round(3)
@@ -109,8 +103,7 @@ def spanning(points: Floats, k: int) -> Ints:
     out = np.linalg.norm(points - points.mean(axis=0), axis=1)
 
     def distance(i: int) -> Floats:
-        result: Floats = np.linalg.norm(points - points[i], axis=1)
-        return result
+        return np.asarray(np.linalg.norm(points - points[i], axis=1))
 
     chosen: list[int] = []
     rest = np.arange(len(points))
@@ -134,8 +127,6 @@ def farthest_first(
         distance: Gives the (n,) distances to point i.
         out: (n,) distances to the mean; the largest is chosen where nobody is yet.
         candidates: At least k less those chosen.
-        chosen: Positions.
-        k: How many to return.
     """
     size = float(out.max()) or 1.0
     result = list(chosen)

@@ -6,8 +6,6 @@ looks for another. With n clients, k new rows and rows of p numbers that is some
 comparing all with all is n^2 p.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -26,21 +24,12 @@ from fedreach.federation.selection.shared.similarity import (
 )
 from fedreach.federation.values import Reports, Selection, State
 
-MANY = 0.25
-"""Part of all rows from which on all are compared with all again."""
-MOST = 4096
-"""Rows that are compared with all at a time, as their cosines with each other are held."""
+MANY = 0.25  # part of all rows from which on all are compared with all again
+MOST = 4096  # rows that are compared with all at a time, as their cosines with each other are held
 
 
 def renewed(rows: AnyArray, length: Floats, old: Nearest, changed: Ints) -> Nearest:
-    """Return who is nearest to whom after some rows changed.
-
-    Args:
-        rows: (n, p) the new table.
-        length: (n,) of its rows.
-        old: Before the change.
-        changed: Positions of the rows that are new.
-    """
+    """Return who is nearest to whom in a table (n, p), with rows of these lengths, of which some rows changed."""
     if len(changed) > min(MANY * len(rows), MOST):
         return nearest_of_all(rows, length)
     cosine, whom = old.cosine.copy(), old.whom.copy()

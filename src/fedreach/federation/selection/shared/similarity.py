@@ -1,7 +1,5 @@
 """How near the nearest other row of a table is, without ever holding all n x n cosines."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -20,11 +18,9 @@ DECIMALS = 12  # of a cosine; the rest is rounding and must not decide
 def nearest_similarity(rows: AnyArray) -> Floats:
     """Return (n,) each row's largest cosine with another row, minus infinity where there is no other.
 
-    Two rows that are each other's nearest have exactly the same one. A row of zeros has no direction: its own is 1,
-    as if it were a copy of another row, and it is no neighbour to others.
-
-    Args:
-        rows: (n, p), of any float type; the cosines are computed in float64.
+    Two rows that are each other's nearest have exactly the same one. A row of zeros has no direction: its own is 1, as
+    if it were a copy of another row, and it is no neighbour to others. Whatever the type of the rows, cosines are
+    computed in float64.
 
     Raises:
         PartError: If a number is not finite.
@@ -73,16 +69,11 @@ def take_nearer(cosine: Floats, whom: Ints, where: Ints, found: Floats, begin: i
 
 
 def first_by_similarity(rows: AnyArray, k: int, *, most_similar: bool = False, nearest: Floats | None = None) -> Ints:
-    """Return the positions of the k rows whose nearest row is farthest, or nearest.
+    """Return the positions of the k rows whose nearest row is farthest, or, with `most_similar`, nearest.
 
     Each closest pair ties. Ties go to the row whose second nearest is farther (or nearer), then the third, and so on,
-    cosines rounded to 12 decimals, and at last to the lower position.
-
-    Args:
-        rows: (n, p).
-        k: At least 1, at most n.
-        most_similar: Whether to begin with the nearest.
-        nearest: (n,) what `nearest_similarity` would return, where that is known.
+    cosines rounded to 12 decimals, and at last to the lower position. `nearest` is what `nearest_similarity` would
+    return, where that is known.
 
     Example:
         >>> first_by_similarity(np.array([[1.0, 0.0], [1.0, 0.1], [-1.0, 0.1], [0.0, 1.0]]), 2)

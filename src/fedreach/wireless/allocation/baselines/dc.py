@@ -1,7 +1,5 @@
 """The paper's own algorithm: a DC relaxation chooses clients and shares, then frequencies, in turn."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, get_args
 

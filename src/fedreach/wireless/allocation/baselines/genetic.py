@@ -1,7 +1,5 @@
 """Selection by a genetic algorithm, one of the paper's baselines."""
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 import numpy as np
@@ -106,8 +104,7 @@ def equal_share_costs(problem: AllocationProblem, sets: Bools, hertz: Floats) ->
     upload = cost.upload_joules(problem.power_watts, problem.upload_seconds)
     compute = cost.compute_joules(problem.capacitance, problem.cycles, hertz)
     joules = size * (sets @ upload) + sets @ compute
-    total: Floats = problem.seconds_price * seconds + problem.joules_price * joules
-    return total
+    return np.asarray(problem.seconds_price * seconds + problem.joules_price * joules)
 
 
 def _children(sets: Bools, value: Floats, rng: np.random.Generator, crossover: float, mutations: float) -> Bools:

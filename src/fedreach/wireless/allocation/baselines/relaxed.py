@@ -1,7 +1,5 @@
 """The convex problem that the DC algorithm solves again and again, in the form of an interior-point solver."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any, Literal
 

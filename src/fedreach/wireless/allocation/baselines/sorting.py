@@ -1,7 +1,5 @@
 """The one-line selection: who uploads an example for the least energy."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedreach.arrays import Floats, Ints

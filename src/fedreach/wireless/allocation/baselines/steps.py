@@ -1,7 +1,5 @@
 """The paper's two steps for clients already chosen: the best shares, and the best frequencies."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,8 +50,7 @@ def best_shares(problem: AllocationProblem, hertz: Floats) -> Floats:
 
 
 def _scaled(share: Floats) -> Floats:
-    scaled: Floats = share / share.sum()
-    return scaled
+    return np.asarray(share / share.sum())
 
 
 def _level(r: Floats, m: Floats) -> float:
@@ -95,7 +92,7 @@ class BestFrequencies:
 
 
 def best_frequencies(problem: AllocationProblem, share: Floats) -> BestFrequencies:
-    """Return the frequencies f that cost all clients of the problem least at these shares of the band.
+    """Return the frequencies f that cost all clients of the problem least at these shares b (K,) > 0 of the band.
 
     With t = tau / b the time to upload, energy grows with f, so nobody computes faster than the deadline asks::
 
@@ -106,10 +103,6 @@ def best_frequencies(problem: AllocationProblem, share: Floats) -> BestFrequenci
 
     Differs from the paper, which seeks the multipliers by sub-gradient steps on eq. 58 to 60: those lose the upload
     time in (60), never enforce sum beta = 1, and (58) is misprinted for its common case. The benchmarks have both.
-
-    Args:
-        problem: The clients that take part, all of them.
-        share: b (K,), of the band; positive.
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", P7, eq. 55 to
     60.

@@ -1,7 +1,5 @@
 """What an allocation rule is."""
 
-from __future__ import annotations
-
 from typing import Protocol, runtime_checkable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The same share for everybody."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The cheapest allocation there is."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The band unit by unit, each to the client that gains most."""
 
-from __future__ import annotations
-
 import heapq
 from dataclasses import dataclass
 from typing import Literal, get_args

@@ -6,8 +6,6 @@ bound is at the limit, the best cost less the tolerance, is closed. The others l
 are cut in two. The least bound of the open parts is valid at any moment, so that the proof can stop at any moment.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -25,25 +23,17 @@ from fedreach.wireless.allocation.search.relaxation import Point, relax
 from fedreach.wireless.allocation.search.rounding import round_core
 from fedreach.wireless.allocation.search.whole_bounds import WholeCovers
 
-FEW = 80
-"""Free clients so few that all their covers may be tried, however wide the interval."""
-QUICK = 200
-"""Covers that are tried so."""
+FEW = 80  # free clients so few that all their covers may be tried, however wide the interval
+QUICK = 200  # covers that are tried so
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much work a node may take.
+    """How much work a node may take."""
 
-    Args:
-        cells: Of the table of whole covers; with 0, fractional bounds and branching on clients do all.
-        covers: Sets that are enumerated to close a node; with 0, none are.
-        whole: Whether whole covers are looked at; without them a node that fractional covers cannot close stays open.
-    """
-
-    cells: int = 6_000_000
-    covers: int = 3_000
-    whole: bool = True
+    cells: int = 6_000_000  # of the table of whole covers; with 0, fractional bounds and branching on clients do all
+    covers: int = 3_000  # sets that are enumerated to close a node; with 0, none are
+    whole: bool = True  # without whole covers, a node that fractional covers cannot close stays open
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """The best set of clients found so far."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from math import inf
 
@@ -11,18 +9,14 @@ from fedreach.arrays import Bools, Floats, Ints
 from fedreach.wireless.allocation.exact import allocate_batch
 from fedreach.wireless.allocation.problem import AllocationProblem
 
-CELLS = 200_000
-"""Clients that are allocated at once, over all sets; it bounds the memory."""
+CELLS = 200_000  # clients that are allocated at once, over all sets; it bounds the memory
 
 
 class Incumbent:
     """The best set with enough examples so far, and its exact cost; sets that were tried are not tried again.
 
-    Costs are those of `exact.allocate_batch`, so each is attained, and the least is an upper bound on the optimum.
-
-    Args:
-        problem: Of K clients.
-        min_examples: e2; sets with fewer examples are passed over.
+    Costs are those of `exact.allocate_batch`, so each is attained, and the least is an upper bound on the optimum. Sets
+    with fewer than `min_examples` are passed over.
     """
 
     def __init__(self, problem: AllocationProblem, min_examples: int) -> None:
@@ -75,13 +69,8 @@ def padded(sets: list[Ints]) -> tuple[Ints, Bools]:
 def repaired(chosen: Bools, costs: Floats, sizes: Ints, demand: int) -> Bools:
     """Return a cover near a set of items: what is missing is added in the order of c/d, what is not needed dropped.
 
-    Items with infinite costs are added last; the dearest are dropped first.
-
-    Args:
-        chosen: (n,) the set.
-        costs: c (n,).
-        sizes: d (n,), summing to the demand or more.
-        demand: What the chosen sizes must sum to.
+    Items with infinite costs are added last; the dearest are dropped first. The sizes d (n,) of all items sum to the
+    demand or more; those of the cover do.
     """
     chosen = chosen.copy()
     short = demand - int(sizes[chosen].sum())

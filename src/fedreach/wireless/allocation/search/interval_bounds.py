@@ -67,15 +67,8 @@ def lines(clients: Candidates, low: float, high: float, T: float, mu: float, cos
     """Return (2, n): the tangents of c_k at T, taken at both ends; +inf for clients that keep no deadline between.
 
     Where there is no tangent at T, or it falls to less than half of c_k at the upper end, that at the upper end is
-    taken: a client whose computing takes about T has a cost so steep that its tangent at T says nothing.
-
-    Args:
-        clients: n of them.
-        low: Lower end.
-        high: Upper end.
-        T: A deadline from low to high.
-        mu: Price of the band.
-        costs: c_k(T, mu).
+    taken: a client whose computing takes about T has a cost so steep that its tangent at T says nothing. T is a
+    deadline from `low` to `high`, `mu` a price of the band, `costs` are c_k(T, mu).
     """
     ends = np.array([low, high])
     found = np.where(np.isfinite(costs.cost), costs.cost + costs.slope * (ends[:, None] - T), -inf)

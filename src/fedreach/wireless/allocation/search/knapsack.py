@@ -4,8 +4,6 @@ An item has a cost (maybe negative or +inf) and a size, a whole number; a *cover
 the demand. Here an item is a client, its size the number of its examples, its cost what the dual prices make of it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import inf
 
@@ -26,13 +24,8 @@ class FractionalCover:
 def fractional_cover(costs: Floats, sizes: Ints, demand: int, forced: Bools | None = None) -> FractionalCover:
     """Return min c.x subject to d.x >= demand and 0 <= x <= 1: items in the order of c/d until there is enough.
 
-    Negative costs are taken whatever the demand, and those that are `forced`; infinite ones never.
-
-    Args:
-        costs: c (n,).
-        sizes: d (n,), not negative.
-        demand: What the sizes must sum to; may be 0 or less.
-        forced: (n,) whom to take; finite costs.
+    Negative costs are taken whatever the demand, and those that are `forced`; infinite ones never. The costs are c
+    (n,), the sizes d (n,), not negative; the demand may be 0 or less.
 
     Example:
         >>> fractional_cover(np.array([3.0, 1.0, 4.0]), np.array([2, 1, 2]), 4)
@@ -88,19 +81,11 @@ def coarser(sizes: Ints, demand: int, cells: int, *, enough: bool = False) -> tu
 
 
 def cover_table(costs: Floats, sizes: Ints, demand: int) -> Floats:
-    """Return best[i, j, r]: the least cost, under the j-th costs, at which the items i, i+1, ... cover r.
+    """Return best[i, j, r], (n + 1, m, D + 1): the least cost, c (m, n), at which items i, i+1, ... of sizes d cover r.
 
     By dynamic programming from the last item to the first: best[i, j, r] is the less of best[i+1, j, r], without item
     i, and c_ji + best[i+1, j, max(r - d_i, 0)], with it. Nothing is added where r = 0, not even at a negative cost: all
-    covers without an item to spare are looked at, and no others are wanted.
-
-    Args:
-        costs: c (m, n), finite.
-        sizes: d (n,), at most the demand.
-        demand: D, at least 0.
-
-    Returns:
-        best (n + 1, m, D + 1).
+    covers without an item to spare are looked at, and no others are wanted. Each size is at most the demand D.
 
     Example:
         >>> cover_table(np.array([[3.0, 1.0, 4.0]]), np.array([2, 1, 2]), 4)[:, 0]
@@ -143,9 +128,6 @@ def covers_below(
 
     Args:
         best: (n + 1, m, D + 1), the table of these costs.
-        costs: (m, n).
-        sizes: (n,).
-        limits: (m,).
         max_sets: How many sets may be carried along.
         after: (n,), for each item an earlier one without which it is not wanted, or -1.
     """

@@ -6,8 +6,6 @@ L + Delta - 1/2 g' H^-1 g with H the second derivatives of L, two by two. So all
 few are evaluated exactly.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedreach.arrays import Bools, Floats, Ints
@@ -15,10 +13,8 @@ from fedreach.wireless.allocation.kernel import Needs, priced, sending
 from fedreach.wireless.allocation.problem import AllocationProblem
 from fedreach.wireless.allocation.search.incumbent import Incumbent
 
-NEIGHBOURS = 300
-"""Clients inside and outside that moves are made of: those that the prices hold nearest the border."""
-TRIED = 40, 8
-"""Moves that are evaluated exactly, in sets of up to 300 clients and in larger ones."""
+NEIGHBOURS = 300  # clients inside and outside that moves are made of: those that the prices hold nearest the border
+TRIED = 40, 8  # moves that are evaluated exactly, in sets of up to 300 clients and in larger ones
 ROUNDS = 30
 
 

@@ -9,8 +9,6 @@ gives a bound, the best mu the best one. The right side is concave in mu and has
 band that the cover would use less the band there is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf, isfinite, log, sqrt
@@ -21,10 +19,8 @@ from fedreach.wireless.allocation.kernel import ClientCost, priced
 from fedreach.wireless.allocation.search.candidates import Candidates
 from fedreach.wireless.allocation.search.knapsack import FractionalCover, fractional_cover
 
-STEPS = 16
-"""Prices that are tried at most; any price gives a valid bound, and 3 to 6 are usual."""
-FINE = 0.05
-"""The search for a price ends when no price can narrow the gap by more than this part."""
+STEPS = 16  # prices that are tried at most; any price gives a valid bound, and 3 to 6 are usual
+FINE = 0.05  # the search for a price ends when no price can narrow the gap by more than this part
 
 
 @dataclass(frozen=True, eq=False)

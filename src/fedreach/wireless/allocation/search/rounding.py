@@ -1,7 +1,5 @@
 """From prices to a set of clients: whole ones, where the relaxation takes one in part."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedreach.arrays import Bools, Floats, Ints
@@ -9,12 +7,9 @@ from fedreach.wireless.allocation.kernel import Needs, priced
 from fedreach.wireless.allocation.search.incumbent import Incumbent, repaired
 from fedreach.wireless.allocation.search.knapsack import cheapest_covers, coarser, cover_table, fractional_cover
 
-CORE = 24
-"""Clients to either side of the one taken in part that are chosen anew."""
-CELLS = 1_000_000
-"""Cells of the table of that choice."""
-STEPS = 6
-"""Rounds of choosing by prices and pricing by choice; most end after 2 or 3, at a set that repeats."""
+CORE = 24  # clients to either side of the one taken in part that are chosen anew
+CELLS = 1_000_000  # cells of the table of that choice
+STEPS = 6  # rounds of choosing by prices and pricing by choice; most end after 2 or 3, at a set that repeats
 
 
 def round_core(costs: Floats, sizes: Ints, demand: int, *, core: int = CORE) -> Bools | None:

@@ -1,31 +1,26 @@
 """The whole problem: which clients take part, with which shares and frequencies, and a proof of how good that is."""
 
-from __future__ import annotations
-
 import time
 from numbers import Real
 from typing import Any
 
 import numpy as np
 
+from fedreach.arrays import Ints
 from fedreach.errors import ConfigError
 from fedreach.wireless.allocation.exact import allocate
 from fedreach.wireless.allocation.problem import AllocationProblem, Solution, Status, check_coverable, is_whole
 from fedreach.wireless.allocation.search.candidates import Candidates
 from fedreach.wireless.allocation.search.certificate import Effort, prove
-from fedreach.wireless.allocation.search.enumeration import minimal_covers
 from fedreach.wireless.allocation.search.incumbent import Incumbent
 from fedreach.wireless.allocation.search.interval_bounds import Node
 from fedreach.wireless.allocation.search.moves import improve
 from fedreach.wireless.allocation.search.relaxation import earliest_deadline, least_energy, relax
 from fedreach.wireless.allocation.search.rounding import settle
 
-FEW_COVERS = 200
-"""Sets so few that all of them are allocated, which is faster than a proof, and is one."""
-CUTS = 6
-"""Intervals to either side of the first deadline found; each is twice as wide, in log T, as the one before."""
-UNPROVEN = 40
-"""Nodes that the bound may take where no proof is asked for."""
+FEW_COVERS = 200  # sets so few that all of them are allocated, which is faster than a proof, and is one
+CUTS = 6  # intervals to either side of the first deadline found; each is twice as wide, in log T, as the one before
+UNPROVEN = 40  # nodes that the bound may take where no proof is asked for
 
 
 def solve(
@@ -134,3 +129,35 @@ def _search(best: Incumbent, nodes: list[Node], tolerance: float) -> None:
             if point.bound < best.cost:
                 settle(best, node.clients.needs, node.middle, point.band_price)
     improve(best, nodes[0].clients.needs, worthwhile=0.1 * tolerance)
+
+
+def minimal_covers(sizes: Ints, demand: int, max_sets: int) -> list[Ints] | None:
+    """Return every set whose sizes sum to the demand and from which nobody can be left out; None beyond `max_sets`.
+
+    Who takes part adds to the cost, never the contrary, so that one of these sets is the best of all. Clients are taken
+    in falling order of size: the one that completes a set is then its smallest, and without it, or anybody else, the
+    set falls short.
+
+    Example:
+        >>> [rows.tolist() for rows in minimal_covers(np.array([3, 1, 2]), 3, max_sets=10)]
+        [[0], [1, 2]]
+    """
+    order = np.argsort(-sizes, kind="stable")
+    falling = sizes[order].tolist()
+    left = np.cumsum(falling[::-1])[::-1].tolist()  # what an item and all after it hold
+    found: list[list[int]] = []
+    items: list[int] = []
+    missing, j = demand, 0
+    while items or (j < len(falling) and left[j] >= missing):
+        if j == len(falling) or left[j] < missing:  # nothing comes of these items: go on without the last
+            j = items.pop()
+            missing += falling[j]
+        elif falling[j] >= missing:
+            found.append([*items, j])
+            if len(found) > max_sets:
+                return None
+        else:
+            items.append(j)
+            missing -= falling[j]
+        j += 1
+    return [np.sort(order[items]) for items in found]

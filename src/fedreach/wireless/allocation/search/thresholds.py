@@ -1,7 +1,5 @@
 """Which thresholds would let enough examples through, where those that were asked for do not."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

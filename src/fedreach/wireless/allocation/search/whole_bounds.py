@@ -19,8 +19,7 @@ from fedreach.wireless.allocation.search.knapsack import (
 )
 from fedreach.wireless.allocation.search.relaxation import Point, ascend
 
-STEPS = 8
-"""Prices of the band that are tried at most."""
+STEPS = 8  # prices of the band that are tried at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +46,7 @@ class WholeCovers:
 
     def values(self, costs: Floats, table: Floats) -> Floats:
         """Return (m,), what the cheapest covers cost."""
-        values: Floats = costs[:, self.clients.forced].sum(axis=1) + table[0, :, self.short]
-        return values
+        return np.asarray(costs[:, self.clients.forced].sum(axis=1) + table[0, :, self.short])
 
     def with_forced(self, chosen: Bools) -> Bools:
         """Return sets of free clients (s, f), and those who must, as flags (s, n)."""
