@@ -16,10 +16,8 @@ from fedreach.errors import ConfigError, RunFolderError
 from fedreach.federation.protocols import Serving
 from fedreach.federation.traits import Traits, name_of
 from fedreach.federation.values import Outputs, State
-from fedreach.runs.folder import RunFolder
+from fedreach.runs.folder import SERVING, RunFolder
 from fedreach.runs.schema import RunRecord
-
-SERVING = "serving.safetensors"
 
 
 class Adapter:

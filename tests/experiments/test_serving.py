@@ -12,8 +12,9 @@ from tests.conftest import EXACT, Command, rows
 from fedreach.errors import ConfigError, RunFolderError
 from fedreach.federation.labels import DiscreteLaplace
 from fedreach.federation.serving.label_shift import LabelShift
+from fedreach.runs.folder import SERVING
 from fedreach.runs.schema import ServedLine, ServingRecord
-from fedreach.serving import SERVING, Adapter
+from fedreach.serving import Adapter
 from fedreach.testing.problems import tiny_federation
 
 SERVED = """

@@ -6,6 +6,8 @@ checkpoint.safetensors all that is needed to go on, with
 memory.rows            what clients keep between rounds, where the solver has them; gone when the run is finished,
 selection.rows         as is a table of updates of 16 MiB or more; a smaller one stands in the checkpoint
 last.safetensors, best.safetensors     models by parameter name
+serving.safetensors    the fitted serving rule, where there is one: of the last model under ``last/``, of the best under
+                       ``best/``; of several models, one a cluster, ``last/0/`` and so on
 ```
 Rows and checkpoint cannot disagree: the checkpoint holds the length of each file at its round, and resuming cuts
 the files back to that length before the rounds after it are run again. Timing differs from run to run and so stays
@@ -27,6 +29,7 @@ from fedreach.runs.schema import FORMAT, ClientLine, Record, RoundRow, Timing
 from fedreach.storage.files import Folder, digest_of
 
 JSON_LINE = json.JSONEncoder(allow_nan=False)  # `json.dumps` makes one for every row
+SERVING = "serving.safetensors"
 KEY = "fedreach"  # the one metadata key: safetensors writes several in an order that changes from run to run
 R = TypeVar("R", bound=Record)
 

@@ -19,7 +19,7 @@ from fedreach.federation.traits import Traits
 from fedreach.models.flat import Layout
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.checkpoint import CHECKPOINT
-from fedreach.runs.folder import RunFolder
+from fedreach.runs.folder import SERVING, RunFolder
 from fedreach.runs.identity import OtherExperimentError, finished
 from fedreach.runs.recorder import Recorder
 from fedreach.runs.schema import (
@@ -34,8 +34,6 @@ from fedreach.runs.schema import (
 )
 
 MODELS = ("last", "best")
-SERVING = "serving.safetensors"
-"""The fitted rule: of the last model under ``last/``, of the best one under ``best/``; of several, ``last/0/`` ..."""
 TRAINED = (FederationRecord.FILE, RoundRow.FILE, ClientLine.FILE, Timing.FILE, CHECKPOINT)
 """What training leaves in a folder, beside the models."""
 

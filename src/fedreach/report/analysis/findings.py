@@ -48,11 +48,29 @@ def find(analysis: Analysis) -> Findings:
     sentences = [
         _comparison_sentence(comparison, best, rows),
         _gap_sentence(best, rows),
+        _serving_sentence(analysis),
         _runner_up(comparison, best, rows),
         *target_sentences(comparison, rows),
         _runs_left_out(comparison),
     ]
     return Findings(headline, tuple(s for s in sentences if s), _cards(comparison, best, rows))
+
+
+def _serving_sentence(analysis: Analysis) -> str:
+    """Return what serving is worth to whom it is worth most; references that need labels do not count."""
+    rows = [row for row in analysis.serving if not row.needs_labels and row.gain.mean is not None]
+    if not rows:
+        return ""
+    best = max(rows, key=lambda row: row.at["served", "accuracy"].mean or 0.0)
+    plain, served = (100 * (best.at[rung, "accuracy"].mean or 0.0) for rung in ("plain", "served"))
+    gain = f"{points(best.gain.mean or 0.0, sign=True)} points{interval(best.gain.low, best.gain.high, sign=True)}"
+    p = p_text(best.corrected_p)
+    sure = "" if best.corrected_p is None else f", p {p} corrected" if p.startswith("<") else f", p = {p} corrected"
+    whom = "Unseen clients" if best.population == "unseen" else "Participants"
+    return (
+        f"{whom} that are served by their own inputs, without labels, reach {served:.1f} % with {best.method} instead "
+        f"of {plain:.1f} % ({gain}{sure})."
+    )
 
 
 def best_of(comparison: Comparison, rows: Sequence[MethodSummary]) -> MethodSummary:
