@@ -9,7 +9,7 @@ TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 .PHONY: demo test test-all check format bench bench-gpu docs clean
 
 demo: $(VENV)/.installed-base
-	$(BIN)/fedreach compare --out runs/digits
+	$(BIN)/fedreach compare --set method.serving=label_shift --out runs/digits
 
 test: $(VENV)/.installed-dev
 	$(TEST_ENV) $(BIN)/pytest -n 2 -m "not slow" tests src/fedreach
