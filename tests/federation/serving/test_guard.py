@@ -299,7 +299,7 @@ def test_a_repair_that_leaves_much_drift_may_be_refused():
         (2.0, "repaired, adapted", "repaired, adapted"),
     ):
         inputs = draw(20, SHIFTED, rng)[0] + change
-        assert (decide(inputs).words, decide(inputs, Guard(most_left=4)).words) == (found, strict)
+        assert (decide(inputs, Guard(most_left=math.inf)).words, decide(inputs).words) == (found, strict)
 
 
 def test_without_thresholds_and_repair_and_with_k_0_clients_always_adapt():
