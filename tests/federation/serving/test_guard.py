@@ -88,6 +88,23 @@ def test_label_shift_is_no_drift_in_mean(prior):
     assert 0.85 * deviation < np.std(draws) < 1.1 * deviation
 
 
+@pytest.mark.parametrize("examples", [60, 120, 1000])
+def test_few_held_out_examples_make_drift_of_none_by_as_much_as_is_taken_off(examples):
+    """Over many fits: D, and the residuals' size against the participants', of clients that do not differ."""
+    rng = np.random.default_rng(30)
+    found, said = [], []
+    for seed in range(60):
+        state = fitted([participants(examples, seed)], ridge=0.0)
+        frame = drift.Frame.of(state)
+        r = frame.residuals(model(draw(400, SHIFTED, rng)[0]).features)
+        usual, log_factor = drift.sampling(state, frame.dimensions, SHIFTED)
+        found.append((drift.drift(r), (r**2).sum(axis=1).mean() / (state["guard_residual"] @ SHIFTED)))
+        said.append((usual, math.exp(log_factor)))
+    (drifts, factors), (usual, expected) = np.mean(found, axis=0), np.mean(said, axis=0)
+    assert drifts == pytest.approx(usual, rel=0.5, abs=0.02)
+    assert factors == pytest.approx(expected, rel=0.25)
+
+
 def test_a_constant_shift_has_its_squared_length_off_the_span_as_drift():
     rng = np.random.default_rng(3)
     delta = 6.0 * rng.standard_normal(H)
@@ -157,7 +174,7 @@ def test_the_state_of_100_features_and_10_classes_has_24_5_kilobytes_in_float32(
     state = drift.first_fit(first)
     second = drift.second_sums(drift.second_query(state), outputs, labels)
     sizes = [sum(a.size for a in part.values()) for part in (first, second, drift.second_fit(state, second))]
-    assert sizes == [6080, 60, 6120]
+    assert sizes == [6080, 60, 6130]
     assert sum(a.size for a in drift.second_query(state).values()) == 6050
     assert all(values.dtype == np.float64 for part in (first, second) for values in part.values())
 

@@ -11,7 +11,7 @@ With h = `outputs.features` (m, H), L = S^(-1/2), S their covariance within clas
 span of L (mu_c - mu_b): r_i = (I - QQ') L (h_i - mu) is the same for every mean mu within that span.
 
 Numbers in float64 arrays, for H = 100 features and C = 10 classes: 6080 and 60 up, 6050 down between them. The fitted
-state has C H + H (H + 1) / 2 + 7 C = 6120 numbers, 24.5 kB in float32, whose precision is enough.
+state has C H + H (H + 1) / 2 + 8 C = 6130 numbers, 24.5 kB in float32, whose precision is enough.
 """
 
 from __future__ import annotations
@@ -196,10 +196,35 @@ def second_fit(state: State, sums: State) -> State:
     mean, square = _by_class(sums["guard_logits"], counts), _by_class(sums["guard_logits_squared"], counts)
     return {
         **state,
+        "guard_counts": counts,  # (C,)
         "guard_residual": _by_class(sums["guard_residual"], counts),  # (C,) e_c, the mean of ||r||^2
         "guard_logit_mean": mean,  # (2, C)
         "guard_logit_variance": np.maximum(square - mean**2, 0.0),  # (2, C)
     }
+
+
+def sampling(state: State, dimensions: int, prior: Floats) -> tuple[float, float]:
+    """Return what few held-out examples do to clients without any drift: the mean of D, and ln of the factor on E.
+
+    With n_c examples of class c, nu = sum_c n_c - C degrees of freedom and H features, L is from a covariance that is
+    too small off the sample: f = nu / (nu - H - 1) is the mean of S^-1 against that of the true covariance. So
+
+    ```
+    E D = f dimensions sum_c prior_c^2 / n_c,    E of ||r||^2 against e_c is about f (1 + sum_c prior_c / n_c)
+    ```
+
+    Both vanish as n grows. Without them a guard that was fitted on a hundred examples finds drift at every client.
+
+    Args:
+        state: Fitted.
+        dimensions: H - q, see `Frame`.
+        prior: (C,) of the client.
+    """
+    counts = np.maximum(state["guard_counts"].astype(np.float64), 1.0)
+    freedom = counts.sum() - len(counts)
+    factor = freedom / max(freedom - state["guard_means"].shape[1] - 1.0, 1.0) if freedom > 0 else 1.0
+    factor = max(factor, 1.0)
+    return factor * dimensions * float(prior**2 @ (1.0 / counts)), math.log(factor * (1.0 + prior @ (1.0 / counts)))
 
 
 def logit_shift(state: State, logits: Floats, prior: Floats) -> float:

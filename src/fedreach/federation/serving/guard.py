@@ -10,7 +10,7 @@ import numpy as np
 
 from fedreach.arrays import Floats
 from fedreach.errors import require
-from fedreach.federation.serving.drift import Frame, drift, drift_deviation, logit_shift, seen
+from fedreach.federation.serving.drift import Frame, drift, drift_deviation, logit_shift, sampling, seen
 from fedreach.federation.serving.repair import Intensity, can_repair, intensity
 from fedreach.federation.values import Outputs, State
 
@@ -128,8 +128,12 @@ class Guard:
 
     def _total(self, state: State, frame: Frame, chosen: Decision) -> float:
         """Return d."""
-        n, total = len(chosen.outputs.logits), max(chosen.drift, 0.0)
-        total += self.c * max(_log_size(state, frame, chosen.outputs, chosen.prior) ** 2 - 0.5 / n, 0.0)
+        n = len(chosen.outputs.logits)
+        usual, log_factor = sampling(state, frame.dimensions, chosen.prior)
+        total = max(chosen.drift - usual, 0.0)
+        log_size = _log_size(state, frame, chosen.outputs, chosen.prior)
+        log_size -= min(max(log_size, 0.0), log_factor)  # what few held-out examples explain
+        total += self.c * max(log_size**2 - 0.5 / n, 0.0)
         if not chosen.repaired:
             shift = logit_shift(state, chosen.outputs.logits, chosen.prior)
             total += self.c_logits * max(shift - self.t0, 0.0) / n
