@@ -38,12 +38,12 @@ def quick(line: str) -> list[str]:
     """Return the command with few rounds, one seed, few examples to be scored on, and few figures."""
     words = shlex.split(line, comments=True)
     assert words[0] == "fedreach", f"only fedreach commands belong into ```sh blocks; got {line!r}"
-    bare = len(words) == 2  # `fedreach compare`: one page with its figures is enough
+    first = words[:3] == ["fedreach", "compare", "--set"]  # one page with its figures is enough
     words = [sys.executable, "-m", "fedreach", *words[1:]]
     if words[3] in ("run", "compare"):
         words += FEW
     if words[3] == "compare":
-        words += ["--seeds", "1", "--formats", "" if bare else "none"]
+        words += ["--seeds", "1", "--formats", "" if first else "none"]
     return words
 
 
