@@ -113,6 +113,19 @@ def test_the_report_shows_rungs_gain_and_the_gap_taken_apart(fedreach: Command, 
     assert marked, "the reference is marked as needing labels"
 
 
+def test_machines_read_how_clients_are_served(fedreach: Command, home: Path) -> None:
+    add(home, SERVED)
+    done = fedreach("compare", "tiny.toml", "--formats", "none", "--out", "out", "--json")
+    methods = {record["method"]: record for record in json.loads(done.stdout)["methods"]}
+    shift, plain = methods["shift"], methods["uniform"]
+    assert shift["served_gain_mean"] == pytest.approx(
+        shift["served_served_accuracy_mean"] - shift["served_plain_accuracy_mean"]
+    )
+    assert shift["served_rule"].startswith("LabelShift(")
+    assert plain["served_rule"] is None
+    assert plain.keys() == shift.keys()
+
+
 def test_a_secure_sum_stands_in_for_the_sum(fedreach: Command, home: Path) -> None:
     add(home, '\n[methods.shift]\nserving = "label_shift"\n')
     for out, more in (("open", []), ("sums", ["--set", "method.label_statistics=secure_sum"])):

@@ -4,6 +4,7 @@ from typing import Any
 
 from fedreach.report.analysis.analysis import Analysis
 from fedreach.report.analysis.quantities import QUANTITIES, RADIO
+from fedreach.report.analysis.serving import ServedSummary
 from fedreach.report.analysis.statistics import Spread
 from fedreach.report.analysis.summary import MethodSummary
 from fedreach.tables import csv_text
@@ -16,7 +17,9 @@ def as_records(analysis: Analysis) -> list[dict[str, Any]]:
 
     Accuracies, gaps and differences are fractions; ``best_`` marks the best round on participants' held-out
     loss; ``theory_`` are terms of the papers' bounds (see `theory.terms`), means over the rounds; None is what was not
-    measured, not reached or cannot be said. With radio there are simulated ``seconds_`` and ``joules_`` as well.
+    measured, not reached or cannot be said. ``served_`` says how unseen clients are served by the last model, where a
+    method has a serving rule: ``served_RUNG_SCORE``, the gain over plain, and the gap taken apart. With radio there
+    are simulated ``seconds_`` and ``joules_`` as well.
     """
     return [_record(analysis, last, best) for last, best in zip(analysis.last, analysis.best, strict=True)]
 
@@ -43,7 +46,29 @@ def _record(analysis: Analysis, last: MethodSummary, best: MethodSummary) -> dic
                 record |= _spread(prefix + each.column, row.at[each.name])
     for name, spread in analysis.terms[last.method].items():
         record |= _spread(f"theory_{name}", spread)
+    if analysis.serving:
+        own = next((row for row in analysis.serving if row.method == last.method), None)
+        record |= dict.fromkeys(_served(analysis.serving[0])) if own is None else _served(own)
     return record
+
+
+def _served(row: ServedSummary) -> dict[str, Any]:
+    """Return how a method's rule serves unseen clients by the last model."""
+    gain = row.gain
+    record: dict[str, Any] = {
+        "served_rule": row.rule,
+        "served_needs_labels": row.needs_labels,
+        "served_gain_mean": gain.mean,
+        "served_gain_low": gain.low,
+        "served_gain_high": gain.high,
+        "served_p": gain.p,
+        "served_p_corrected": row.corrected_p,
+        "served_worse_share": row.worse.mean,
+        "served_worst_change": row.worst_change.mean,
+    }
+    for (rung, score), spread in row.at.items():
+        record |= _spread(f"served_{rung}_{score}", spread)
+    return record | {f"served_gap_{part}": spread.mean for part, spread in row.gap.items()}
 
 
 def _numbers(row: MethodSummary) -> dict[str, Number]:
