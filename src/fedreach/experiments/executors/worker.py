@@ -105,7 +105,7 @@ def _serve(job: Message, rounds: Callback) -> Message:
             threads=job.get("threads"),
             method=job["method"],
             agreed=Path(job["out"]),
-            twin=None if job["twin"] is None else Path(job["twin"]),
+            twin=None if job.get("twin") is None else Path(job["twin"]),
             callbacks=[rounds],
         )
         return {"ended": "finished"}
