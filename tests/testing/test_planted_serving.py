@@ -448,6 +448,16 @@ class WithoutPseudoCounts(LabelShift):
         return {**new, "prior": map_em(new["u"], state["base"], 0.0), "weight": np.ones(1)}
 
 
+@caught_by("no shift no change")
+class KeepsTheBiasUnsaid(LabelShift):
+    """Labels say what the source prior is, and nothing brings the model's predictions to it."""
+
+    def __init__(self):
+        super().__init__(calibration="none", guard=False)
+
+    keeps_bias = False
+
+
 @caught_by("shares as they are told")
 class SourcePriorIsLeftIn(TruePrior):
     def with_prior(self, state, prior):

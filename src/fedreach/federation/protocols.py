@@ -206,6 +206,8 @@ class Serving(Protocol):
     Class variable or property ``reads_inputs = True`` asks for features and inputs, and the model again, beside logits.
     With a method `with_prior(state, prior)` it says what it were to predict if it knew the (c,) class shares of a
     client: a reference that needs labels. With ``reads_true_prior = True`` it is that reference and nothing else.
+    ``keeps_bias = True`` says that it takes the model's mean prediction for right where it differs from the
+    participants' class shares: the laws then try it with a calibrated model only.
     """
 
     def query(self, state: State) -> State | None:

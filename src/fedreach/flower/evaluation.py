@@ -14,13 +14,13 @@ from fedreach.evaluation import Scores, Served, summarized
 from fedreach.federation.federation import Federation
 from fedreach.federation.state import FederationState
 from fedreach.flower import messages
-from fedreach.flower.local import Score
+from fedreach.flower.local import PartScore
 from fedreach.flower.messages import ReplyError
 
 LOG = getLogger("flwr")
 PARTS = {"held_out": ("num-examples", "eval"), "train": ("train-examples", "train"), "both": ("both-examples", "both")}
 
-PartScores = Mapping[str, Score]
+PartScores = Mapping[str, PartScore]
 """What a client says of a model: on its ``train`` and ``held_out`` part, and on ``both``."""
 
 
@@ -74,7 +74,7 @@ def _part_scores(metrics: Mapping[str, object]) -> PartScores:
         loss = messages.number(metrics, f"{name}_loss", minimum=0)
         if accuracy > 1:
             raise ReplyError(f"its '{name}_acc' must be at most 1; got {accuracy}")
-        found[part] = Score(count, float(accuracy), float(loss))
+        found[part] = PartScore(count, float(accuracy), float(loss))
     return found | {"both": found.get("both", found["held_out"])}
 
 
@@ -102,7 +102,7 @@ def _mixed(scores: Sequence[PartScores], shares: Floats) -> PartScores:
     both = [each["both"] for each in scores]
     accuracy = sum(share * score.accuracy for share, score in zip(shares.tolist(), both, strict=True))
     loss = sum(share * score.loss for share, score in zip(shares.tolist(), both, strict=True))
-    return {"both": Score(both[0].examples, accuracy, loss)}
+    return {"both": PartScore(both[0].examples, accuracy, loss)}
 
 
 def _scores(scores: Mapping[int, PartScores], part: str) -> Scores:

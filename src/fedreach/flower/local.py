@@ -112,7 +112,7 @@ class Work(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Score:
+class PartScore:
     """How good a model is on some of a client's examples."""
 
     examples: int
@@ -213,7 +213,7 @@ class LocalClient:
         metrics["label_entropy"] = released_entropy(counts[None].astype(np.float64))
         return float(np.asarray(cast(ClientsOwn, self.federation.weighting).raw(metrics))[0])
 
-    def scores(self, params: Float32s) -> dict[str, Score]:
+    def scores(self, params: Float32s) -> dict[str, PartScore]:
         """Return how good a model is on the client's ``train`` and ``held_out`` part, and on ``both`` without noise."""
         train, held_out = self.data.train[self.client], self.data.held_out[self.client]
         return {
@@ -222,11 +222,11 @@ class LocalClient:
             "both": self._scores(params, "true", np.concatenate([train, held_out])),
         }
 
-    def _scores(self, params: Float32s, split: Split, index: Ints) -> Score:
+    def _scores(self, params: Float32s, split: Split, index: Ints) -> PartScore:
         if not len(index):
-            return Score(0)
+            return PartScore(0)
         right, loss = self.engine.predict(params, split, index)
-        return Score(len(index), float(right.mean()), float(loss.astype(np.float64).mean()))
+        return PartScore(len(index), float(right.mean()), float(loss.astype(np.float64).mean()))
 
 
 def server_engine(

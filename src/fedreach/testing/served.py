@@ -54,7 +54,7 @@ class Holding:
 
 
 @dataclass(frozen=True, eq=False)
-class Served:
+class Clientele:
     """A model, the participants by whom a rule is fitted, and clients that are served."""
 
     words: str
@@ -74,7 +74,7 @@ class Served:
         made = [HeldOut(self.outputs(part, one.inputs), one.labels, one.counts) for one in self.participants]
         return fit(part, made)
 
-    def relabelled(self, order: Ints) -> Served:
+    def relabelled(self, order: Ints) -> Clientele:
         """Return the federation in which class i is what was class order[i]."""
         place = np.argsort(order)
 
@@ -111,7 +111,7 @@ def world(
     apart: float = 0.6,
     shares: Shares | None = None,
     counts: Shares | None = None,
-) -> Served:
+) -> Clientele:
     """Return participants of which `held` says how many examples they hold out, and four clients.
 
     The clients hold 13 inputs, 30 of the last class, a single one, and 12 of the first class before 12 of the last.
@@ -142,7 +142,7 @@ def world(
     one_class, alone = drawn(np.full(30, c - 1)), drawn(np.zeros(1, np.int64))
     sorted_ = drawn(np.repeat([0, c - 1], 12))
     clients = [[mixed[:1], mixed[1:2], mixed[2:]], [one_class[:5], one_class[5:]], [alone], [sorted_]]
-    return Served(words, model, participants, clients)
+    return Clientele(words, model, participants, clients)
 
 
 def one_class_each(rng: np.random.Generator, c: int, k: int) -> AnyArray:
@@ -151,7 +151,7 @@ def one_class_each(rng: np.random.Generator, c: int, k: int) -> AnyArray:
     return shares
 
 
-def served_worlds() -> Iterator[Served]:
+def served_worlds() -> Iterator[Clientele]:
     """Yield federations of which most are inconvenient."""
     yield from ordinary_worlds()
     yield world("4 participants, 3 classes, logits of some hundreds", 3, (40, 25, 60, 12), scale=60.0)
@@ -165,7 +165,7 @@ def served_worlds() -> Iterator[Served]:
     )
 
 
-def ordinary_worlds() -> Iterator[Served]:
+def ordinary_worlds() -> Iterator[Clientele]:
     """Yield federations in which rounding does not decide what is predicted."""
     yield world("4 participants, 3 classes", 3, (40, 25, 60, 12))
     yield world("3 participants, one of them with a single example, 2 classes", 2, (30, 1, 20))
@@ -173,7 +173,7 @@ def ordinary_worlds() -> Iterator[Served]:
     yield world("4 participants, 3 classes, logits twice as large", 3, (40, 25, 60, 12), scale=4.0)
 
 
-def alike_worlds() -> Iterator[Served]:
+def alike_worlds() -> Iterator[Clientele]:
     """Yield federations whose participants all trained on the same counts, and hold out few and many examples."""
 
     def counts(rng: np.random.Generator, c: int, k: int) -> AnyArray:
@@ -184,7 +184,7 @@ def alike_worlds() -> Iterator[Served]:
         yield world(words, c, held, counts=counts)
 
 
-def lopsided_worlds() -> Iterator[Served]:
+def lopsided_worlds() -> Iterator[Clientele]:
     """Yield federations that hold out many examples, mostly of the first classes, and trained mostly on the last."""
 
     def shares(rng: np.random.Generator, c: int, k: int) -> AnyArray:
@@ -199,7 +199,7 @@ def lopsided_worlds() -> Iterator[Served]:
         yield world(words, c, (150, 200, 150), scale=scale, shares=shares, counts=counts)
 
 
-def calibrated(given: Served) -> Served:
+def calibrated(given: Clientele) -> Clientele:
     """Return the federation with offsets at which the mean prediction is base, (n_c + 1/2)/(n + C/2)."""
     labels = np.concatenate([one.labels for one in given.participants])
     held = np.bincount(labels, minlength=given.classes) + 0.5

@@ -33,7 +33,6 @@ def test_inputs_teach_it_nothing():
 
 
 def test_it_says_what_it_is():
-    assert TruePrior.reads_true_prior
     assert isinstance(TruePrior(), Serving)
     assert isinstance(TruePrior(), KnowsPrior)
     with pytest.raises(ConfigError, match="calibration"):

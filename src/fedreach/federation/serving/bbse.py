@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,8 +18,54 @@ CONFIDENCE = 0.05
 HALVINGS = 100
 
 
+class _ByConfusion:
+    """What `BBSE` and `RLLS` have in common: all but how a mean prediction is explained."""
+
+    hard: bool
+
+    def query(self, state: State) -> State | None:
+        return None if state else NO_STATE
+
+    def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
+        """Return `confusion` (c, c), sums of predictions by label, and `held_out` (c,) label counts."""
+        ones = np.eye(outputs.logits.shape[1])[labels]
+        return {"confusion": self._predictions(outputs).T @ ones, "held_out": ones.sum(axis=0)}
+
+    def fold(self, state: State, sums: State) -> State:
+        n = sums["held_out"].sum(keepdims=True)
+        return {"confusion": sums["confusion"] / n, "base": source_prior(sums["held_out"]), "n": n}
+
+    def start(self, state: State) -> State:
+        return {"predicted": np.zeros(len(state["base"])), "n": np.zeros(1), "prior": state["base"]}
+
+    def update(self, state: State, client: State, outputs: Outputs) -> State:
+        """Return `predicted`, the sum of f over all `n` inputs, and the `prior`."""
+        predicted = client["predicted"] + self._predictions(outputs).sum(axis=0)
+        n = client["n"] + len(outputs.logits)
+        if not n[0]:
+            return client
+        shares = np.maximum(self._importances(state, predicted / n), 0) * state["base"]
+        return {"predicted": predicted, "n": n, "prior": shares / shares.sum() if shares.any() else state["base"]}
+
+    def predict(self, state: State, client: State, outputs: Outputs) -> Floats:
+        base = state["base"]
+        shift = log_served(client["prior"], np.ones(1), base) - np.log(base)
+        return log_softmax(outputs.logits.astype(np.float64) + shift)
+
+    def with_prior(self, state: State, prior: Floats) -> State:
+        return {**self.start(state), "prior": prior}
+
+    def _predictions(self, outputs: Outputs) -> Floats:
+        logits = outputs.logits.astype(np.float64)
+        return np.eye(logits.shape[1])[logits.argmax(axis=1)] if self.hard else np.exp(log_softmax(logits))
+
+    def _importances(self, state: State, mu: Floats) -> Floats:
+        """Return (c,) w, to be clipped at 0, that explains the mean prediction (c,)."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class BBSE:
+class BBSE(_ByConfusion):
     """Explain a client's mean prediction by the participants' confusion matrix, and predict with the shares found.
 
     f is the model's softmax, uncalibrated, or 1 for its argmax and 0 otherwise. With C_cy = the mean over participants'
@@ -47,31 +92,12 @@ class BBSE:
 
     hard: bool = False
 
-    def query(self, state: State) -> State | None:
-        return None if state else NO_STATE
-
-    def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
-        return _confusion(outputs, labels, self.hard)
-
-    def fold(self, state: State, sums: State) -> State:
-        return _source(sums)
-
-    def start(self, state: State) -> State:
-        return {"predicted": np.zeros(len(state["base"])), "n": np.zeros(1), "prior": state["base"]}
-
-    def update(self, state: State, client: State, outputs: Outputs) -> State:
-        """Return `predicted`, the sum of f over all `n` inputs, and the `prior`."""
-        return _learnt(state, client, outputs, self.hard, lambda mu: _nearest(state["confusion"], mu))
-
-    def predict(self, state: State, client: State, outputs: Outputs) -> Floats:
-        return _adjusted(state, client, outputs)
-
-    def with_prior(self, state: State, prior: Floats) -> State:
-        return {**self.start(state), "prior": prior}
+    def _importances(self, state: State, mu: Floats) -> Floats:
+        return _nearest(state["confusion"], mu)
 
 
 @dataclass(frozen=True)
-class RLLS:
+class RLLS(_ByConfusion):
     """As `BBSE`, but importance weights are pulled to 1, the more the fewer examples the confusion matrix is from.
 
         theta = argmin |C theta - (mu - C 1)| + Delta |theta|,  w = 1 + gamma theta, clipped at 0
@@ -106,28 +132,6 @@ class RLLS:
 
     def __post_init__(self) -> None:
         require(self, strength="[0, inf)", gamma="[0, 1]")
-
-    def query(self, state: State) -> State | None:
-        return None if state else NO_STATE
-
-    def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
-        return _confusion(outputs, labels, self.hard)
-
-    def fold(self, state: State, sums: State) -> State:
-        return _source(sums)
-
-    def start(self, state: State) -> State:
-        return BBSE(self.hard).start(state)
-
-    def update(self, state: State, client: State, outputs: Outputs) -> State:
-        """Return `predicted`, the sum of f over all `n` inputs, and the `prior`."""
-        return _learnt(state, client, outputs, self.hard, lambda mu: self._importances(state, mu))
-
-    def predict(self, state: State, client: State, outputs: Outputs) -> Floats:
-        return _adjusted(state, client, outputs)
-
-    def with_prior(self, state: State, prior: Floats) -> State:
-        return BBSE(self.hard).with_prior(state, prior)
 
     def _importances(self, state: State, mu: Floats) -> Floats:
         confusion, m = state["confusion"], float(state["n"][0])
@@ -177,36 +181,3 @@ def _shortest(confusion: Floats, moved: Floats) -> Floats:
 def _nearest(confusion: Floats, mu: Floats) -> Floats:
     """Return the solution w of C w = mu that is nearest to 1, that is to no shift."""
     return 1.0 + _shortest(confusion, mu - confusion.sum(axis=1))
-
-
-def _predictions(outputs: Outputs, hard: bool) -> Floats:
-    logits = outputs.logits.astype(np.float64)
-    return np.eye(logits.shape[1])[logits.argmax(axis=1)] if hard else np.exp(log_softmax(logits))
-
-
-def _confusion(outputs: Outputs, labels: Ints, hard: bool) -> State:
-    """Return a participant's `confusion` (c, c), sums of predictions by label, and its `held_out` (c,) label counts."""
-    ones = np.eye(outputs.logits.shape[1])[labels]
-    return {"confusion": _predictions(outputs, hard).T @ ones, "held_out": ones.sum(axis=0)}
-
-
-def _source(sums: State) -> State:
-    n = sums["held_out"].sum(keepdims=True)
-    return {"confusion": sums["confusion"] / n, "base": source_prior(sums["held_out"]), "n": n}
-
-
-def _learnt(
-    state: State, client: State, outputs: Outputs, hard: bool, importances: Callable[[Floats], Floats]
-) -> State:
-    predicted = client["predicted"] + _predictions(outputs, hard).sum(axis=0)
-    n = client["n"] + len(outputs.logits)
-    if not n[0]:
-        return client
-    shares = np.maximum(importances(predicted / n), 0) * state["base"]
-    return {"predicted": predicted, "n": n, "prior": shares / shares.sum() if shares.any() else state["base"]}
-
-
-def _adjusted(state: State, client: State, outputs: Outputs) -> Floats:
-    base = state["base"]
-    shift = log_served(client["prior"], np.ones(1), base) - np.log(base)
-    return log_softmax(outputs.logits.astype(np.float64) + shift)

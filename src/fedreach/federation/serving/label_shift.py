@@ -153,6 +153,10 @@ class LabelShift:
         return self._client(state, np.zeros(1), np.zeros(len(state["base"])), np.zeros((0, len(state["base"]))))
 
     @property
+    def keeps_bias(self) -> bool:
+        return self.calibration != "bias"
+
+    @property
     def reads_inputs(self) -> bool:
         return self.guard
 

@@ -41,6 +41,10 @@ class TruePrior:
         require(self, calibration=("bias", "temperature", "none"))
 
     @property
+    def keeps_bias(self) -> bool:
+        return self.calibration != "bias"
+
+    @property
     def _rule(self) -> LabelShift:
         """The same rule, of which neither the evidence nor A plays a part."""
         return LabelShift(pseudo_counts=1.0, calibration=self.calibration, guard=False)

@@ -19,8 +19,8 @@ from fedreach.testing.law import Subject, broken, law, shown
 from fedreach.testing.laws.any_part import Outcome, Playing, as_it_is, options_are_all_it_is
 from fedreach.testing.laws.serving_methods import METHOD_LAWS as METHOD_LAWS
 from fedreach.testing.served import (
+    Clientele,
     Holding,
-    Served,
     alike_worlds,
     calibrated,
     learnt,
@@ -66,7 +66,7 @@ class Kept:
         return getattr(self.part, name)
 
 
-def _play(part: Any, given: Served, keep: Callable[[State], State] = as_it_is) -> list[Outcome]:
+def _play(part: Any, given: Clientele, keep: Callable[[State], State] = as_it_is) -> list[Outcome]:
     """Fit the rule and serve each client, batch by batch."""
     state = given.fitted(Kept(part, keep)).state
     outcomes = []
@@ -100,7 +100,7 @@ PLAYING = Playing(served_worlds, _play)
 
 
 @law(served_worlds)
-def log_probabilities(subject: Subject, given: Served) -> None:
+def log_probabilities(subject: Subject, given: Clientele) -> None:
     """Predictions are (m, c) finite float64 logarithms of probabilities that sum to 1, before the first input too."""
     for said, value in PLAYING.straight(subject, given):
         if value.dtype != np.float64 or value.ndim != 2 or value.shape[1] != given.classes:
@@ -113,7 +113,7 @@ def log_probabilities(subject: Subject, given: Served) -> None:
 
 
 @law(served_worlds)
-def sums_of_one_shape(subject: Subject, given: Served) -> None:
+def sums_of_one_shape(subject: Subject, given: Clientele) -> None:
     """Every participant contributes finite float64 arrays of the same names and shapes, however little it holds."""
     part, shapes = subject.part, list[dict[str, tuple[int, ...]]]()
 
@@ -131,7 +131,7 @@ def sums_of_one_shape(subject: Subject, given: Served) -> None:
 
 
 @law(served_worlds)
-def each_input_by_itself(subject: Subject, given: Served) -> None:
+def each_input_by_itself(subject: Subject, given: Clientele) -> None:
     """What is predicted of an input does not depend on those that are predicted with it, nor on their order.
 
     What a client learns from its inputs it learns in `update`.
@@ -148,14 +148,14 @@ def each_input_by_itself(subject: Subject, given: Served) -> None:
 
 
 @law(ordinary_worlds)
-def whoever_stands_where(subject: Subject, given: Served) -> None:
+def whoever_stands_where(subject: Subject, given: Clientele) -> None:
     """The order of the participants changes predictions by rounding only."""
     turned = replace(given, participants=given.participants[::-1])
     _predict_alike(subject, given, turned, "with the participants turned round")
 
 
 @law(alike_worlds)
-def whoever_holds_an_example(subject: Subject, given: Served) -> None:
+def whoever_holds_an_example(subject: Subject, given: Clientele) -> None:
     """Which participant holds an example out does not matter, where all trained on the same counts.
 
     Pooled by client instead of by example, those who hold out little would count as much as those who hold out much.
@@ -171,7 +171,7 @@ def whoever_holds_an_example(subject: Subject, given: Served) -> None:
 
 
 @law(ordinary_worlds)
-def classes_by_any_name(subject: Subject, given: Served) -> None:
+def classes_by_any_name(subject: Subject, given: Clientele) -> None:
     """With the classes in another order, predictions stand in that order, and are the same but for rounding."""
     order = np.roll(np.arange(given.classes)[::-1], 1)
     for a, b in zip(PLAYING.straight(subject, given), _play(subject.part, given.relabelled(order)), strict=True):
@@ -181,7 +181,7 @@ def classes_by_any_name(subject: Subject, given: Served) -> None:
 
 
 @law(ordinary_worlds)
-def a_constant_in_the_logits(subject: Subject, given: Served) -> None:
+def a_constant_in_the_logits(subject: Subject, given: Clientele) -> None:
     """A constant added to all logits of an example changes nothing: the model's probabilities are the same.
 
     Where a rule reads inputs, it may look at the size of logits, too: there the constant is the same for all examples.
@@ -196,16 +196,17 @@ def a_constant_in_the_logits(subject: Subject, given: Served) -> None:
 
 
 @law(lopsided_worlds)
-def no_shift_no_change(subject: Subject, given: Served) -> None:
+def no_shift_no_change(subject: Subject, given: Clientele) -> None:
     """A client that is all participants together is predicted after its inputs as before them.
 
     Before them, predictions are those of the calibrated model. Where calibration comes with the first input, it is
     taken for a gain of serving; where the source prior is not that of the held-out examples, everybody is corrected. A
-    rule that has an option `calibration` other than "bias" says so itself: it is held to this with a calibrated model.
+    rule that does not correct the model's bias says so by the trait `keeps_bias`: it is held to this with a calibrated
+    model.
     """
     part = subject.part
     for one in (calibrated(given), given):
-        if one is given and getattr(part, "calibration", "bias") != "bias":
+        if one is given and Traits.of(part).keeps_bias:
             return
         state = one.fitted(part).state
         outputs = one.outputs(part, np.concatenate([holding.inputs for holding in one.participants]))
@@ -229,7 +230,7 @@ class Sealed(Outputs):
 
 
 @law(ordinary_worlds)
-def no_labels_of_those_served(subject: Subject, given: Served) -> None:
+def no_labels_of_those_served(subject: Subject, given: Clientele) -> None:
     """Of an input that is served, nothing is asked but logits, and features, inputs and the model where it says so.
 
     Whatever else the outputs carry, such as labels, changes no prediction.
@@ -243,7 +244,7 @@ def no_labels_of_those_served(subject: Subject, given: Served) -> None:
 
 
 @law(ordinary_worlds)
-def known_shares_stay_with_their_client(subject: Subject, given: Served) -> None:
+def known_shares_stay_with_their_client(subject: Subject, given: Clientele) -> None:
     """What `with_prior` was told of one client is not remembered for another."""
     part = subject.part
     if not Traits.of(part).knows_prior:
@@ -259,7 +260,7 @@ def known_shares_stay_with_their_client(subject: Subject, given: Served) -> None
 
 
 @law(ordinary_worlds)
-def known_shares_weigh(subject: Subject, given: Served) -> None:
+def known_shares_weigh(subject: Subject, given: Clientele) -> None:
     """With the shares pi, p is proportional to the calibrated model's p times pi_c / base_c, base the same for all.
 
     So with base itself for shares a client is predicted as before its first input.
@@ -283,7 +284,7 @@ def known_shares_weigh(subject: Subject, given: Served) -> None:
 
 
 @law(ordinary_worlds)
-def one_or_many_at_a_time(subject: Subject, given: Served) -> None:
+def one_or_many_at_a_time(subject: Subject, given: Clientele) -> None:
     """How many of its inputs come at once does not matter to a client, nor how many clients learn at once.
 
     `update_many(state, clients, outputs)`, where there is one, returns what `update` returns for each client.
@@ -308,7 +309,7 @@ def one_or_many_at_a_time(subject: Subject, given: Served) -> None:
 
 
 @law(ordinary_worlds)
-def the_order_of_inputs_counts_little(subject: Subject, given: Served) -> None:
+def the_order_of_inputs_counts_little(subject: Subject, given: Clientele) -> None:
     """In which order a client's inputs come changes the class shares that it predicts by .3 at most."""
     part, state = subject.part, _state(subject, given)
     for number, batches in enumerate(given.clients, start=1):
@@ -323,7 +324,7 @@ def the_order_of_inputs_counts_little(subject: Subject, given: Served) -> None:
 
 
 @law(served_worlds)
-def nothing_that_comes_later(subject: Subject, given: Served) -> None:
+def nothing_that_comes_later(subject: Subject, given: Clientele) -> None:
     """Where inputs are predicted one after the other, none is predicted by those that come after it.
 
     `predict_online(state, client, outputs)` returns predictions and the client, which goes on from there.
@@ -373,12 +374,12 @@ LAWS = (
 )
 
 
-def _state(subject: Subject, given: Served) -> State:
+def _state(subject: Subject, given: Clientele) -> State:
     state: State = subject.once(f"fitted by {given}", lambda: given.fitted(subject.part).state)
     return state
 
 
-def _predict_alike(subject: Subject, given: Served, other: Served, how: str) -> None:
+def _predict_alike(subject: Subject, given: Clientele, other: Clientele, how: str) -> None:
     for a, b in zip(PLAYING.straight(subject, given), _play(subject.part, other), strict=True):
         _alike(f"{how}, it predicted {a.said.partition(', it predicted')[0]}", b.value, a.value)
 

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from fedreach.arrays import Floats
+from fedreach.federation.serving.label_shift import LabelShift
 from fedreach.federation.serving.softmax import log_softmax
 from fedreach.federation.values import NO_STATE, Outputs, State
 from fedreach.streams import generator
 from fedreach.testing.law import Law, Subject, broken, law, must_be_close, shown
-from fedreach.testing.served import Holding, Served, learnt, ordinary_worlds, world
+from fedreach.testing.served import Clientele, Holding, learnt, ordinary_worlds, world
 
 GRID = [10 ** (i / 10 - 1) for i in range(41)]
 """A that are compared, .1 ... 1000."""
@@ -22,19 +23,19 @@ LONG, CLOSE = 200, 1e-7
 """Iterations of EM, and the change below which it stops."""
 
 
-def _fitted(subject: Subject, given: Served) -> State:
+def _fitted(subject: Subject, given: Clientele) -> State:
     state: State = subject.once(f"fitted by {given}", lambda: given.fitted(subject.part).state)
     return state
 
 
-def _pooled(given: Served) -> tuple[Outputs, Floats]:
+def _pooled(given: Clientele) -> tuple[Outputs, Floats]:
     """Return what the model says of all that is held out, and the labels as rows of 0 and 1."""
     inputs = np.concatenate([one.inputs for one in given.participants])
     labels = np.concatenate([one.labels for one in given.participants])
     return given.model.of(inputs, all_there_is=False), np.eye(given.classes)[labels]
 
 
-def _clients(given: Served) -> Iterator[Outputs]:
+def _clients(given: Clientele) -> Iterator[Outputs]:
     for batches in given.clients:
         yield given.model.of(np.concatenate(batches), all_there_is=False)
 
@@ -43,7 +44,7 @@ def _clients(given: Served) -> Iterator[Outputs]:
 
 
 @law(ordinary_worlds)
-def the_model_as_it_is(subject: Subject, given: Served) -> None:
+def the_model_as_it_is(subject: Subject, given: Clientele) -> None:
     """Predictions are log softmax of the logits, whatever a client saw, and nobody is asked for anything."""
     part = subject.part
     if part.query(NO_STATE) is not None:
@@ -57,7 +58,7 @@ def the_model_as_it_is(subject: Subject, given: Served) -> None:
 
 
 @law(ordinary_worlds)
-def calibrated_at_the_optimum(subject: Subject, given: Served) -> None:
+def calibrated_at_the_optimum(subject: Subject, given: Clientele) -> None:
     """At a and b the penalised loss has no slope: n (mean p_c - share_c) = -b_c.
 
     By a it is sum (p - y) z + log a/a. What is not fitted is 1 and 0.
@@ -73,7 +74,7 @@ def calibrated_at_the_optimum(subject: Subject, given: Served) -> None:
 
 
 @law(ordinary_worlds)
-def source_prior_of_held_out_labels(subject: Subject, given: Served) -> None:
+def source_prior_of_held_out_labels(subject: Subject, given: Clientele) -> None:
     """The source prior is base_c = (n_c + 1/2)/(n + C/2), of the held-out labels and no others."""
     held = _pooled(given)[1].sum(axis=0)
     rule = f"the held-out labels number {shown(held)}"
@@ -82,7 +83,7 @@ def source_prior_of_held_out_labels(subject: Subject, given: Served) -> None:
 
 
 @law(ordinary_worlds)
-def spread_of_training_labels(subject: Subject, given: Served) -> None:
+def spread_of_training_labels(subject: Subject, given: Clientele) -> None:
     """A is that of 41 numbers from .1 to 1000 under which the participants' training labels are most likely.
 
     They are Dirichlet-multinomial with A share_c, share_c = (n_c + 1)/(n + C).
@@ -109,7 +110,7 @@ def spread_is_found_again(subject: Subject) -> None:
 
 
 @law(ordinary_worlds)
-def split_participants_fit_the_same(subject: Subject, given: Served) -> None:
+def split_participants_fit_the_same(subject: Subject, given: Clientele) -> None:
     """A participant whose held-out examples are given to two, one of whom trained on nothing, changes nothing."""
     first, *others = given.participants
     half = len(first.labels) // 2
@@ -124,7 +125,7 @@ def split_participants_fit_the_same(subject: Subject, given: Served) -> None:
 
 
 @law(ordinary_worlds)
-def inputs_that_say_nothing(subject: Subject, given: Served) -> None:
+def inputs_that_say_nothing(subject: Subject, given: Clientele) -> None:
     """Where u = a z + b - log base is the same for all classes, W = 1 and predictions stay the calibrated model's."""
     part, state = subject.part, _fitted(subject, given)
     nothing = Outputs(np.tile((np.log(state["base"]) - state["b"]) / state["a"], (9, 1)))
@@ -137,7 +138,7 @@ def inputs_that_say_nothing(subject: Subject, given: Served) -> None:
 
 
 @law(ordinary_worlds)
-def many_pseudo_counts_never_adapt(subject: Subject, given: Served) -> None:
+def many_pseudo_counts_never_adapt(subject: Subject, given: Clientele) -> None:
     """As A grows, predictions tend to those of the calibrated model."""
     part, state = subject.part, {**_fitted(subject, given), "pseudo_counts": np.array([1e12])}
     for outputs in _clients(given):
@@ -147,7 +148,7 @@ def many_pseudo_counts_never_adapt(subject: Subject, given: Served) -> None:
 
 
 @law(ordinary_worlds)
-def evidence_of_what_came_before(subject: Subject, given: Served) -> None:
+def evidence_of_what_came_before(subject: Subject, given: Clientele) -> None:
     """Each input is judged by those before it: W_j = W_(j-1) sum pi^(j-1)_c e^u_jc / sum base_c e^u_jc.
 
     With r_jc proportional to pi^(j-1)_c e^u_jc and pi^(j) = (A base + r_1 + ... + r_j)/(A + j). The q of EM look ahead:
@@ -163,7 +164,7 @@ def evidence_of_what_came_before(subject: Subject, given: Served) -> None:
 
 
 @law(ordinary_worlds)
-def served_by_its_prior(subject: Subject, given: Served) -> None:
+def served_by_its_prior(subject: Subject, given: Clientele) -> None:
     """Predictions are u + log(w pi + (1 - w) base) but for a constant, pi by EM from base with A base pseudo-counts.
 
     Online, each input goes by pi^(j-1) and w of W_(j-1); with the option `online` pi is pi^(n).
@@ -187,7 +188,7 @@ def served_by_its_prior(subject: Subject, given: Served) -> None:
 
 
 @law(ordinary_worlds)
-def shares_as_they_are_told(subject: Subject, given: Served) -> None:
+def shares_as_they_are_told(subject: Subject, given: Clientele) -> None:
     """Predictions are a z + b - log base + log pi but for a constant, pi what it was told; inputs teach it nothing."""
     part, state = subject.part, _fitted(subject, given)
     prior = generator(0, "testing true shares").dirichlet(np.ones(given.classes))
@@ -201,7 +202,7 @@ def shares_as_they_are_told(subject: Subject, given: Served) -> None:
 
 
 @law(ordinary_worlds)
-def shares_that_explain_the_predictions(subject: Subject, given: Served) -> None:
+def shares_that_explain_the_predictions(subject: Subject, given: Clientele) -> None:
     """C w = mu, w clipped at 0, pi proportional to w base; log p = log softmax z + log(pi/base) but for a constant."""
     part, state, (held, truth) = subject.part, _fitted(subject, given), _pooled(given)
     base = (truth.sum(axis=0) + 0.5) / (len(truth) + given.classes / 2)
@@ -221,7 +222,7 @@ def shares_that_explain_the_predictions(subject: Subject, given: Served) -> None
 
 
 @law(ordinary_worlds)
-def between_bbse_and_nothing(subject: Subject, given: Served) -> None:
+def between_bbse_and_nothing(subject: Subject, given: Clientele) -> None:
     """With strength 0 and gamma 1 it is BBSE; with gamma 0, or a large strength, predictions do not change."""
     made, hard = subject.make, subject.part.hard
     state, (held, truth) = _fitted(subject, given), _pooled(given)
@@ -240,7 +241,7 @@ def between_bbse_and_nothing(subject: Subject, given: Served) -> None:
 
 
 @law(ordinary_worlds)
-def no_order_of_inputs(subject: Subject, given: Served) -> None:
+def no_order_of_inputs(subject: Subject, given: Clientele) -> None:
     """The order in which inputs come changes predictions by rounding only."""
     part, state = subject.part, _fitted(subject, given)
     for outputs in _clients(given):
@@ -252,9 +253,9 @@ def no_order_of_inputs(subject: Subject, given: Served) -> None:
 def without_guard(one: Law) -> Law:
     """Return the law, tried with a guard switched off: what a guard lets through is what it is about."""
 
-    def check(subject: Subject, *given: Served) -> None:
-        if getattr(subject.part, "guard", False):
-            bare = subject.part
+    def check(subject: Subject, *given: Clientele) -> None:
+        bare = subject.part
+        if isinstance(bare, LabelShift) and bare.guard:
             subject = subject.once("no guard", lambda: replace(subject, part=replace(bare, guard=False), noted={}))
         one.check(subject, *given)
 
@@ -327,7 +328,7 @@ def _likelihood(A: float, counts: Floats) -> float:
     return total
 
 
-def _spread_out(total: float) -> Served:
+def _spread_out(total: float) -> Clientele:
     """Return 40 participants of 400 training examples, their shares drawn from a Dirichlet distribution."""
     c = 5
 
