@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.conftest import EXACT, Command, rows
+from click.testing import CliRunner
+from tests.conftest import EXACT, TINY, Command, rows
 
+from fedreach.cli import main
 from fedreach.errors import ConfigError, RunFolderError
 from fedreach.federation.labels import DiscreteLaplace
 from fedreach.federation.serving.label_shift import LabelShift
@@ -30,6 +32,23 @@ serving = "true_prior"
 FILES = (*EXACT, ServingRecord.FILE, ServedLine.FILE, SERVING)
 
 
+class Study:
+    """One comparison on which several tests look; run where the first of them runs."""
+
+    def __init__(self, home: Path) -> None:
+        (home / "tiny.toml").write_text(TINY + SERVED, encoding="utf-8")
+        self.folder = home / "out"
+        more = ["--seeds", "1", "--workers", "2", "--formats", "none", "--set", "evaluation.inputs=[3]", "--json"]
+        done = CliRunner().invoke(main, ["compare", str(home / "tiny.toml"), *more, "--out", str(self.folder)])
+        assert done.exit_code == 0, done.output
+        self.answer = json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    return Study(tmp_path_factory.mktemp("study"))
+
+
 def add(home: Path, text: str) -> None:
     path = home / "tiny.toml"
     path.write_text(path.read_text(encoding="utf-8") + text, encoding="utf-8")
@@ -40,18 +59,16 @@ def compare(fedreach: Command, *more: str) -> None:
     assert done.exit_code == 0, done.output
 
 
-def rounds_trained(home: Path) -> dict[str, list[float]]:
+def rounds_trained(out: Path) -> dict[str, list[float]]:
     """Return the seconds of each round of each method, which no two trainings have in common."""
     found = {}
-    for folder in (home / "out" / "runs").iterdir():
+    for folder in (out / "runs").iterdir():
         found[folder.name] = [row.get("train_seconds", 0.0) for row in rows(folder / "seed-0", "timing.jsonl")]
     return found
 
 
-def test_methods_that_differ_in_serving_alone_are_trained_once(fedreach: Command, home: Path) -> None:
-    add(home, SERVED)
-    compare(fedreach, "--workers", "2")
-    trained = rounds_trained(home)
+def test_methods_that_differ_in_serving_alone_are_trained_once(study: Study) -> None:
+    trained = rounds_trained(study.folder)
     assert trained["shift"] == trained["bbse"] == trained["truth"] == trained["uniform"]
     assert trained["entropy"] != trained["uniform"]
 
@@ -60,26 +77,20 @@ def test_a_rule_that_is_added_later_trains_nothing_and_leaves_the_bytes_of_one_t
     fedreach: Command, home: Path
 ) -> None:
     compare(fedreach)
-    before = rounds_trained(home)
+    before = rounds_trained(home / "out")
+    folder = home / "out" / "runs" / "uniform" / "seed-0"
+    assert not any((folder / name).exists() for name in (ServingRecord.FILE, ServedLine.FILE, SERVING))
     add(home, SERVED)
     compare(fedreach)
-    assert rounds_trained(home)["shift"] == before["uniform"]
+    assert rounds_trained(home / "out")["shift"] == before["uniform"]
     alone = fedreach("run", "tiny.toml", "--method", "shift", "--out", "alone")
     assert alone.exit_code == 0, alone.output
     for name in FILES:
         assert (home / "alone" / name).read_bytes() == (home / "out" / "runs" / "shift" / "seed-0" / name).read_bytes()
 
 
-def test_a_run_that_is_not_served_writes_nothing_about_it(fedreach: Command, home: Path) -> None:
-    compare(fedreach)
-    folder = home / "out" / "runs" / "uniform" / "seed-0"
-    assert not any((folder / name).exists() for name in (ServingRecord.FILE, ServedLine.FILE, SERVING))
-
-
-def test_the_rungs_say_what_they_are(fedreach: Command, home: Path) -> None:
-    add(home, SERVED)
-    compare(fedreach, "--set", "evaluation.inputs=[3]")
-    folder = home / "out" / "runs" / "shift" / "seed-0"
+def test_the_rungs_say_what_they_are(study: Study) -> None:
+    folder = study.folder / "runs" / "shift" / "seed-0"
     record = json.loads((folder / ServingRecord.FILE).read_text(encoding="utf-8"))
     columns, last = record["columns"]["last"], rows(folder)[-1]
     # Plain is the model as it is evaluated after its last round, logits one client at a time.
@@ -91,7 +102,7 @@ def test_the_rungs_say_what_they_are(fedreach: Command, home: Path) -> None:
     assert record["exchanges"] > 2
     assert record["bytes_up"] > 0
     assert "needs_labels" not in record
-    truth = json.loads((home / "out" / "runs" / "truth" / "seed-0" / ServingRecord.FILE).read_text(encoding="utf-8"))
+    truth = json.loads((study.folder / "runs" / "truth" / "seed-0" / ServingRecord.FILE).read_text(encoding="utf-8"))
     assert truth["needs_labels"]
     assert truth["columns"]["last"]["unseen_served_accuracy"] == truth["columns"]["last"]["unseen_true_prior_accuracy"]
     lines = rows(folder, ServedLine.FILE)
@@ -99,12 +110,11 @@ def test_the_rungs_say_what_they_are(fedreach: Command, home: Path) -> None:
     assert np.mean(one["accuracy"]) == pytest.approx(columns["unseen_served_accuracy"], abs=1e-6)
 
 
-def test_the_report_shows_rungs_gain_and_the_gap_taken_apart(fedreach: Command, home: Path) -> None:
-    add(home, SERVED)
-    done = fedreach("compare", "tiny.toml", "--formats", "none", "--out", "out")
+def test_the_report_shows_rungs_gain_and_the_gap_taken_apart(study: Study) -> None:
+    done = CliRunner().invoke(main, ["report", str(study.folder), "--formats", "none"])
     assert "how unseen clients are served" in done.output
-    page = (home / "out" / "report" / "index.html").read_text(encoding="utf-8")
-    table = (home / "out" / "report" / "table.md").read_text(encoding="utf-8")
+    page = (study.folder / "report" / "index.html").read_text(encoding="utf-8")
+    table = (study.folder / "report" / "table.md").read_text(encoding="utf-8")
     for text in (page, table):
         assert "How unseen clients are served" in text
         assert "The participation gap taken apart" in text
@@ -113,10 +123,8 @@ def test_the_report_shows_rungs_gain_and_the_gap_taken_apart(fedreach: Command, 
     assert marked, "the reference is marked as needing labels"
 
 
-def test_machines_read_how_clients_are_served(fedreach: Command, home: Path) -> None:
-    add(home, SERVED)
-    done = fedreach("compare", "tiny.toml", "--formats", "none", "--out", "out", "--json")
-    methods = {record["method"]: record for record in json.loads(done.stdout)["methods"]}
+def test_machines_read_how_clients_are_served(study: Study) -> None:
+    methods = {record["method"]: record for record in study.answer["methods"]}
     shift, plain = methods["shift"], methods["uniform"]
     assert shift["served_gain_mean"] == pytest.approx(
         shift["served_served_accuracy_mean"] - shift["served_plain_accuracy_mean"]

@@ -285,6 +285,9 @@ class ClustersOfOtherClients(Clustered):
 
 @caught_by("the lowest score is best")
 class HighestScoreIsBest(Rademacher):
+    def __init__(self):
+        super().__init__(n_clusters=3)  # their number is not what is wrong, and looking for it takes long
+
     def scores(self, state, view):
         return -super().scores(state, view)
 
