@@ -52,6 +52,8 @@ SMALL = (
     f"partition.clients={CLIENTS}",
     "population.participants=4",
     "method.cohort=3",
+    "local.epochs=1",
+    "local.batch_size=50",
     f"evaluation.every={ROUNDS}",
     "engine.name=sequential",
 )

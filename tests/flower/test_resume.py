@@ -41,6 +41,8 @@ SMALL = (
     f"partition.clients={CLIENTS}",
     "population.participants=4",
     "method.cohort=3",
+    "local.epochs=1",
+    "local.batch_size=50",
     "evaluation.every=1",
     "engine.name=sequential",
 )
