@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,8 +38,10 @@ BINS = 15
 """Of confidence, for the calibration error."""
 SMOOTHING = 0.1
 """Added to each count of a client's true labels, for its class shares."""
-TOGETHER = 16
-"""Clients that are served at a time."""
+TOGETHER = 64
+"""Clients that are served at a time, at most."""
+HELD_BYTES = 2**26
+"""Of what the model says of them, after which no further client is waited for; a repair holds a few times as much."""
 NOTED = ("adapted", "repaired")
 """What a client's state may say of what was decided for it, as 0 or 1."""
 
@@ -127,7 +128,7 @@ def serve(
     Args:
         rule: The rule.
         state: As it was fitted.
-        clients: Whoever is served; at least one, and never more than `TOGETHER` of them held at a time.
+        clients: Whoever is served; at least one. They are held and served in the groups of `in_groups`.
         inputs: With how many inputs, too, beside all that a client has.
         online: Whether also online, where the rule can.
     """
@@ -138,8 +139,7 @@ def serve(
     def take(rung: str, client: Client, log_p: Floats, begin: int = 0) -> None:
         rungs.setdefault(rung, {})[client.id] = score(log_p, client.labels[begin:])
 
-    waiting = iter(clients)
-    while group := list(islice(waiting, TOGETHER)):
+    for group in in_groups(clients):
         kept = _updated(rule, state, [start] * len(group), [client.outputs for client in group])
         for client, own in zip(group, kept, strict=True):
             take("plain", client, log_softmax(client.outputs.logits))
@@ -166,6 +166,22 @@ def serve(
                 if not traits.reads_true_prior:  # which does not go by inputs
                     take(f"served_{n}", client, rule.predict(state, own, others), n)
     return ServedScores(rungs, noted)
+
+
+def in_groups(clients: Iterable[Client]) -> Iterator[list[Client]]:
+    """Yield clients in groups of `TOGETHER`, or fewer where their inputs are large: see `HELD_BYTES`."""
+    group: list[Client] = []
+    held = 0
+    for client in clients:
+        group.append(client)
+        outputs = client.outputs
+        arrays = (outputs.logits, outputs.features, outputs.inputs)
+        held += sum(array.nbytes for array in arrays if array is not None)
+        if len(group) == TOGETHER or held >= HELD_BYTES:
+            yield group
+            group, held = [], 0
+    if group:
+        yield group
 
 
 def _updated(rule: Serving, state: State, clients: Sequence[State], outputs: Sequence[Outputs]) -> list[State]:

@@ -13,8 +13,10 @@ import pytest
 from fedreach.errors import ConfigError
 from fedreach.federation.serving import drift, guard
 from fedreach.federation.serving.guard import Guard
-from fedreach.federation.serving.repair import Intensity, can_repair, intensity
+from fedreach.federation.serving.repair import Intensity, Values, can_repair, intensity
 from fedreach.federation.values import Outputs
+
+from .plain_guard import decided
 
 C, H, V, NOISE = 4, 12, 64, 1.0
 BASE = np.full(C, 1 / C)
@@ -69,7 +71,7 @@ def prior_of(outputs):
 
 
 def decide(inputs, rule=None, state=STATE):
-    return (rule or Guard()).decide(state, model(inputs.astype(np.float32)), BASE, prior_of)
+    return decided(rule or Guard(), state, model(inputs.astype(np.float32)), BASE, prior_of)
 
 
 SHIFTED = np.array([0.85, 0.05, 0.05, 0.05])
@@ -145,8 +147,8 @@ def test_renumbered_classes_are_decided_alike():
     renumbered = fitted([(dataclasses.replace(outputs, logits=outputs.logits[:, order]), np.argsort(order)[labels])])
     client = model(draw(20, SHIFTED, np.random.default_rng(6))[0] * 0.5)
     client = dataclasses.replace(client, again=None)
-    one = Guard().decide(fitted([(outputs, labels)]), client, BASE, prior_of)
-    other = Guard().decide(renumbered, dataclasses.replace(client, logits=client.logits[:, order]), BASE, prior_of)
+    one = decided(Guard(), fitted([(outputs, labels)]), client, BASE, prior_of)
+    other = decided(Guard(), renumbered, dataclasses.replace(client, logits=client.logits[:, order]), BASE, prior_of)
     for name in ("drift", "total_drift", "signal"):
         assert getattr(one, name) == pytest.approx(getattr(other, name), rel=1e-6), name
 
@@ -217,7 +219,7 @@ def test_where_class_means_span_everything_no_drift_is_seen():
     frame = drift.Frame.of(state)
     assert frame.dimensions == 0
     few = Outputs(narrow.logits[:9], narrow.features[:9] + 50)
-    assert Guard().decide(state, few, BASE, prior_of).total_drift < 1e-9
+    assert decided(Guard(), state, few, BASE, prior_of).total_drift < 1e-9
 
 
 def test_wide_features_go_onto_256_directions_that_nobody_needs_to_send():
@@ -238,23 +240,24 @@ def test_wide_features_go_onto_256_directions_that_nobody_needs_to_send():
 
 def test_brightness_and_contrast_make_no_difference_to_a_repair():
     inputs, _ = draw(7, SHIFTED, np.random.default_rng(12))
-    plain = intensity(STATE, inputs, SHIFTED).of(inputs)
+    plain = intensity(STATE, Values.of(inputs), SHIFTED).of(inputs)
     for scale, shift in ((0.3, 0.0), (1.0, -2.0), (5.0, 1.0)):
         changed = (scale * inputs + shift).astype(np.float32)
-        np.testing.assert_allclose(intensity(STATE, changed, SHIFTED).of(changed), plain, atol=1e-5)
+        np.testing.assert_allclose(intensity(STATE, Values.of(changed), SHIFTED).of(changed), plain, atol=1e-5)
 
 
 def test_a_repair_of_repaired_inputs_changes_nothing():
     inputs, _ = draw(7, SHIFTED, np.random.default_rng(13))
-    repaired = intensity(STATE, 4 * inputs + 1, SHIFTED).of(4 * inputs + 1)
-    scale, shift = intensity(STATE, repaired, SHIFTED)
+    changed = 4 * inputs + 1
+    repaired = intensity(STATE, Values.of(changed), SHIFTED).of(changed)
+    scale, shift = intensity(STATE, Values.of(repaired), SHIFTED)
     assert (scale, shift) == (pytest.approx(1, abs=1e-5), pytest.approx(0, abs=1e-5))
 
 
 @pytest.mark.parametrize("prior", [BASE, SHIFTED])
 def test_inputs_that_need_no_repair_are_left_as_they_are(prior):
     inputs, _ = draw(4000, prior, np.random.default_rng(14))  # 256,000 values: a standard error of .002
-    scale, shift = intensity(STATE, inputs, prior)
+    scale, shift = intensity(STATE, Values.of(inputs), prior)
     assert (scale, shift) == (pytest.approx(1, abs=0.01), pytest.approx(0, abs=0.01))
 
 
@@ -349,8 +352,8 @@ def test_an_allowance_adds_standard_deviations_of_drift_to_the_threshold():
 def test_with_little_weight_a_client_adapts_only_where_there_is_hardly_any_drift():
     inputs = draw(50, SHIFTED, np.random.default_rng(22))[0] + 0.3
     for weight, words in ((0.04, "abstained"), (0.06, "adapted")):
-        found = Guard(repair=False, c_logits=0).decide(
-            STATE, model(inputs), BASE, lambda o, w=weight: (prior_of(o)[0], w)
+        found = decided(
+            Guard(repair=False, c_logits=0), STATE, model(inputs), BASE, lambda o, w=weight: (prior_of(o)[0], w)
         )
         assert found.signal > 1.3 * found.total_drift > 1.3 * 0.5
         assert found.words == words
@@ -374,7 +377,7 @@ def test_without_features_the_guard_is_off():
     assert drift.first_sums(outputs, np.zeros(5, np.int64), C) == {}
     assert fitted([(outputs, np.zeros(5, np.int64))]) == {}
     for state in ({}, STATE):
-        decision = Guard().decide(state, outputs, BASE, prior_of)
+        decision = decided(Guard(), state, outputs, BASE, prior_of)
         assert decision.words == "adapted"
         assert np.isnan([decision.signal, decision.drift, decision.total_drift]).all()
 
@@ -383,15 +386,15 @@ def test_without_inputs_nothing_is_repaired_but_drift_is_seen():
     parts = participants(2000)
     state = fitted([(Outputs(parts[0].logits, parts[0].features), parts[1])])
     client = model(draw(20, BASE, np.random.default_rng(25))[0] + 3)
-    assert Guard().decide(state, client, BASE, prior_of).words == "abstained"
+    assert decided(Guard(), state, client, BASE, prior_of).words == "abstained"
     bare = Outputs(client.logits, client.features)
-    assert Guard().decide(STATE, bare, BASE, prior_of).words == "abstained"
+    assert decided(Guard(), STATE, bare, BASE, prior_of).words == "abstained"
 
 
 def test_the_estimate_is_asked_for_at_most_four_times():
     asked = []
     outputs = model(draw(30, SHIFTED, np.random.default_rng(26))[0] * 0.3)
-    Guard().decide(STATE, outputs, BASE, lambda o: asked.append(o) or prior_of(o))
+    Guard().choose(STATE, [outputs], BASE, lambda some: asked.extend(some) or np.stack([prior_of(o)[0] for o in some]))
     assert len(asked) == 4 == guard.PASSES + 1
 
 

@@ -33,12 +33,20 @@ LEAST_VARIANCE = 1e-12
 SAME_SPAN = 1e-6  # relative to the largest singular value; above the rounding of a state in float32
 
 
+class Residue(NamedTuple):
+    """What of a client's features lies off the span of the class means."""
+
+    drift: float  # D
+    size: float  # mean ||r_i||^2
+
+
 class Frame(NamedTuple):
     """What drift is measured in."""
 
     means: Floats  # (C, H) mu_c; the mean of all examples for a class of which nobody holds any
     whiten: Floats  # (H, H) L
     span: Floats  # (H, q) Q, q = C - 1 unless class means lie in fewer dimensions
+    off_span: Floats  # (H, H) L (I - QQ')
 
     @classmethod
     def of(cls, state: State) -> Frame:
@@ -47,7 +55,8 @@ class Frame(NamedTuple):
         whiten = _unpacked(packed, means.shape[1])
         differences = (means - means.mean(axis=0)) @ whiten
         _, sizes, rows = np.linalg.svd(differences, full_matrices=False)
-        return cls(means, whiten, rows[sizes > SAME_SPAN * max(sizes[0], np.finfo(float).tiny)].T)
+        span = rows[sizes > SAME_SPAN * max(sizes[0], np.finfo(float).tiny)].T
+        return cls(means, whiten, span, whiten - (whiten @ span) @ span.T)
 
     @property
     def dimensions(self) -> int:
@@ -56,9 +65,14 @@ class Frame(NamedTuple):
 
     def residuals(self, features: Floats) -> Floats:
         """Return the (m, H) r_i, given (m, H) features as `seen` returns them."""
-        moved = (features - self.means.mean(axis=0)) @ self.whiten
-        result: Floats = moved - (moved @ self.span) @ self.span.T
+        result: Floats = features @ self.off_span
+        result -= self.means.mean(axis=0) @ self.off_span
         return result
+
+    def residue(self, outputs: Outputs) -> Residue:
+        """Return what is off the span of a client's n inputs, at least two."""
+        residuals = self.residuals(seen(outputs))
+        return Residue(drift(residuals), float(np.vdot(residuals, residuals)) / len(residuals))
 
     def signal(self, prior: Floats, base: Floats) -> float:
         """Return s = ||Q' L sum_c (prior_c - base_c) mu_c||^2: how far label shift moves the mean of the features."""
@@ -83,7 +97,7 @@ def drift(residuals: Floats) -> float:
     if n < 2:
         return math.nan
     total = residuals.sum(axis=0)
-    return float((total @ total - (residuals**2).sum()) / (n * (n - 1)))
+    return float((total @ total - np.vdot(residuals, residuals)) / (n * (n - 1)))
 
 
 def drift_deviation(dimensions: int, n: int) -> float:

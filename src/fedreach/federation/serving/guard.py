@@ -3,42 +3,48 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fedreach.arrays import Floats
 from fedreach.errors import require
-from fedreach.federation.serving.drift import Frame, drift, drift_deviation, logit_shift, sampling, seen
-from fedreach.federation.serving.repair import Intensity, can_repair, intensity
+from fedreach.federation.serving.drift import Frame, Residue, drift_deviation, logit_shift, sampling
+from fedreach.federation.serving.repair import Intensity, Values, can_repair, intensity
 from fedreach.federation.values import Outputs, State
 
 PASSES = 3
 """Of the repair: each takes the class prior that was estimated after the one before."""
+LEAST_GONE = 2.0
+"""Drift that a repair takes away at least."""
+LARGEST_LOG = 700.0  # of which exp() is a number
+UNCHANGED, UNDEFINED = Intensity(), Residue(math.nan, math.nan)
 
-Estimate = Callable[[Outputs], tuple[Floats, float]]
-"""A rule's own (C,) class prior of a client, and its weight w against no shift, 0 to 1, from the model's outputs."""
+Estimates = Callable[[Sequence[Outputs]], Floats]
+"""A rule's own (k, C) class priors of k clients, from the model's outputs for each; asked with at least one."""
 
 
 @dataclass(frozen=True, eq=False)
-class Decision:
-    """What a client should do with its n inputs; later ones are changed by `intensity` before the model sees them."""
+class Chosen:
+    """The outputs that a client goes by, and what speaks for adapting to its class prior, and against.
 
-    adapt: bool  # by `prior` and `weight`; else the largest raw logit of `outputs` stands
-    repaired: bool
-    outputs: Outputs  # to go on with: on repaired inputs where the repair was accepted
-    intensity: Intensity  # of the accepted repair; scale 1 and shift 0 without one
-    prior: Floats  # (C,) estimated on `outputs`
-    weight: float  # w, likewise
+    Later inputs are changed by `intensity` before the model sees them.
+    """
+
+    outputs: Outputs  # on repaired inputs where the repair was accepted
+    prior: Floats  # (C,) estimated from `outputs`
+    guarded: bool = False  # without features nothing speaks against it
+    repaired: bool = False
+    intensity: Intensity = UNCHANGED  # of the accepted repair; scale 1 and shift 0 without one
+    residue: Residue = UNDEFINED  # of `outputs`; nan for fewer than two inputs, as are the next three
     signal: float = math.nan  # s
-    drift: float = math.nan  # D of `outputs`
     total_drift: float = math.nan  # d
+    deviation: float = math.nan  # sd(D) under no drift
 
-    @property
-    def words(self) -> str:
-        """What was decided, as a row of a table says it."""
-        return ("repaired, " if self.repaired else "") + ("adapted" if self.adapt else "abstained")
+
+Steps = Generator[Outputs, Floats, Chosen]
+"""What one client goes through: it yields outputs, and is sent the prior that is estimated from them."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +87,9 @@ class Guard:
 
     Example:
         >>> outputs = Outputs(np.array([[2.0, 1.0]]))  # no features
-        >>> Guard().decide({}, outputs, np.array([0.5, 0.5]), lambda outputs: (np.array([0.9, 0.1]), 0.7)).words
-        'adapted'
+        >>> (chosen,) = Guard().choose({}, [outputs], np.full(2, 0.5), lambda asked: np.array([[0.9, 0.1]]))
+        >>> Guard().adapts(chosen, weight=0.7)
+        True
     """
 
     k: float = 1.3
@@ -99,39 +106,66 @@ class Guard:
         require(self, k="[0, inf]", c="[0, inf)", c_logits="[0, inf)", t0="[0, inf)", threshold="[-inf, inf]")
         require(self, allowance="[0, inf)", min_weight="[0, 1]", most_left="[0, inf]")
 
-    def decide(self, state: State, outputs: Outputs, base: Floats, prior_of: Estimate) -> Decision:
-        """Return what a client should do, given its outputs alone.
+    def choose(self, state: State, many: Sequence[Outputs], base: Floats, priors_of: Estimates) -> list[Chosen]:
+        """Return what each of some clients goes by, repaired where that is accepted, in the order of the clients.
+
+        They take their steps together, so that priors are estimated for all of them at once.
 
         Args:
             state: Fitted, see `drift.second_fit`.
-            outputs: Of the model on the client's n inputs.
+            many: Of the model on each client's inputs, as they came.
             base: (C,) class shares among the participants.
-            prior_of: The rule's estimate from outputs; asked at most four times.
+            priors_of: The rule's estimates; for each client at most four times.
         """
-        prior, weight = prior_of(outputs) if len(outputs.logits) else (base, 0.0)
-        plain = Decision(True, False, outputs, Intensity(), prior, weight)
-        if outputs.features is None or "guard_means" not in state:
+        frame = Frame.of(state) if "guard_means" in state else None
+        return _in_step([self._steps(state, frame, outputs, base) for outputs in many], priors_of)
+
+    def adapts(self, chosen: Chosen, weight: float) -> bool:
+        """Return whether the client adapts, given its weight w; if not, the largest raw logit of `outputs` stands."""
+        if not chosen.guarded:
+            return True
+        # What is not defined is nan, which is neither above nor below anything: a single input abstains.
+        outweighs = chosen.signal >= self.k * chosen.total_drift and weight >= self.min_weight
+        return outweighs or chosen.total_drift <= self.threshold + self.allowance * chosen.deviation
+
+    def _steps(self, state: State, frame: Frame | None, outputs: Outputs, base: Floats) -> Steps:
+        n = len(outputs.logits)
+        plain = Chosen(outputs, (yield outputs) if n else base)
+        if outputs.features is None or frame is None:
             return plain
-        if len(outputs.logits) < 2:
-            return replace(plain, adapt=False)
-        frame = Frame.of(state)
-        chosen = replace(plain, drift=drift(frame.residuals(seen(outputs))))
-        if self.repair and can_repair(outputs, state):
-            tried = _repaired(state, frame, chosen, prior_of)
+        if n < 2:
+            return replace(plain, guarded=True)
+        deviation = drift_deviation(frame.dimensions, n)
+        plain = chosen = replace(plain, guarded=True, residue=frame.residue(outputs), deviation=deviation)
+        if self.repair and self._may_accept(state, frame, plain) and can_repair(outputs, state):
+            tried = yield from _repaired(state, frame, plain)
             if tried is not None and self._total(state, frame, tried) <= self.most_left:
                 chosen = tried
-        signal, total = frame.signal(chosen.prior, base), self._total(state, frame, chosen)
-        deviation = drift_deviation(frame.dimensions, len(outputs.logits))
-        outweighs = signal >= self.k * total and chosen.weight >= self.min_weight
-        adapt = outweighs or total <= self.threshold + self.allowance * deviation
-        return replace(chosen, adapt=bool(adapt), signal=signal, total_drift=total)
+        return replace(chosen, signal=frame.signal(chosen.prior, base), total_drift=self._total(state, frame, chosen))
 
-    def _total(self, state: State, frame: Frame, chosen: Decision) -> float:
+    def _may_accept(self, state: State, frame: Frame, plain: Chosen) -> bool:
+        """Return whether there are outputs on which a repair would be accepted: if not, the model need not be asked.
+
+        A repair takes away 2 at least, and D' >= -mean ||r'||^2 / (n - 1). An accepted one leaves d <= `most_left`, so
+        that ln E exceeds what few examples explain by sqrt(most_left / c + .5 / n) at most, under the prior that allows
+        for the largest residuals.
+        """
+        usual, n = state["guard_residual"].astype(np.float64), len(plain.outputs.logits)
+        if frame.dimensions == 0:
+            return False  # D and D' are 0
+        if self.c == 0 or math.isinf(self.most_left) or not (usual > 0).all():
+            return True  # residuals of any size are accepted
+        rarest = np.eye(len(usual))[state["guard_counts"].argmin()]
+        _, explained = sampling(state, frame.dimensions, rarest)
+        log_largest = math.log(usual.max()) + explained + math.sqrt(self.most_left / self.c + 0.5 / n)
+        return plain.residue.drift + math.exp(min(log_largest, LARGEST_LOG)) / (n - 1) > LEAST_GONE
+
+    def _total(self, state: State, frame: Frame, chosen: Chosen) -> float:
         """Return d."""
         n = len(chosen.outputs.logits)
         usual, log_factor = sampling(state, frame.dimensions, chosen.prior)
-        total = max(chosen.drift - usual, 0.0)
-        log_size = _log_size(state, frame, chosen.outputs, chosen.prior)
+        total = max(chosen.residue.drift - usual, 0.0)
+        log_size = _log_size(state, frame, chosen)
         log_size -= min(max(log_size, 0.0), log_factor)  # what few held-out examples explain
         total += self.c * max(log_size**2 - 0.5 / n, 0.0)
         if not chosen.repaired:
@@ -140,30 +174,44 @@ class Guard:
         return total
 
 
-def _repaired(state: State, frame: Frame, before: Decision, prior_of: Estimate) -> Decision | None:
-    """Return the decision with repaired inputs if that takes away most of the drift."""
-    inputs, again = before.outputs.inputs, before.outputs.again
+def _in_step(clients: Sequence[Steps], priors_of: Estimates) -> list[Chosen]:
+    """Return what each client ends with; at each step all priors that are waited for are estimated together."""
+    found: dict[int, Chosen] = {}
+    sent: dict[int, Floats | None] = dict.fromkeys(range(len(clients)))  # None begins
+    while sent:
+        asked: dict[int, Outputs] = {}
+        for i, prior in sent.items():
+            try:
+                asked[i] = clients[i].send(prior)  # type: ignore[arg-type]
+            except StopIteration as end:
+                found[i] = end.value
+        sent = dict(zip(asked, priors_of(list(asked.values())), strict=True)) if asked else {}
+    return [found[i] for i in range(len(clients))]
+
+
+def _repaired(state: State, frame: Frame, plain: Chosen) -> Generator[Outputs, Floats, Chosen | None]:
+    """Return what the client would go by on repaired inputs, if that takes away most of the drift and leaves little."""
+    inputs, again, prior = plain.outputs.inputs, plain.outputs.again, plain.prior
     assert inputs is not None  # can_repair says so, and the next
     assert again is not None
-    prior = before.prior
+    values = Values.of(inputs)
     for number in range(1, PASSES + 1):
         # From the inputs as they came: a repair of repaired inputs is the repair of these.
-        found = intensity(state, inputs, prior)
+        found = intensity(state, values, prior)
         outputs = again(found.of(inputs))
         if number < PASSES:
-            prior, _ = prior_of(outputs)
-    after = drift(frame.residuals(seen(outputs)))
-    gone = before.drift - after > max(2.0, before.drift / 2.0)
-    if not (gone and after <= 8.0 + 2.0 * drift_deviation(frame.dimensions, len(inputs))):
+            prior = yield outputs
+    residue, before = frame.residue(outputs), plain.residue.drift
+    is_gone = before - residue.drift > max(LEAST_GONE, before / 2.0)
+    if not (is_gone and residue.drift <= 8.0 + 2.0 * plain.deviation):
         return None
-    prior, weight = prior_of(outputs)
-    return Decision(True, True, outputs, found, prior, weight, drift=after)
+    prior = yield outputs
+    return replace(plain, outputs=outputs, prior=prior, repaired=True, intensity=found, residue=residue)
 
 
-def _log_size(state: State, frame: Frame, outputs: Outputs, prior: Floats) -> float:
+def _log_size(state: State, frame: Frame, chosen: Chosen) -> float:
     """Return ln E, the residuals' size against that of participants with this (C,) prior; 0 where neither has any."""
-    usual = float(state["guard_residual"] @ prior)
+    usual = float(state["guard_residual"] @ chosen.prior)
     if frame.dimensions == 0 or usual <= 0.0:
         return 0.0
-    size = float((frame.residuals(seen(outputs)) ** 2).sum(axis=1).mean())
-    return math.log(max(size / usual, float(np.finfo(float).tiny)))
+    return math.log(max(chosen.residue.size / usual, float(np.finfo(float).tiny)))

@@ -166,49 +166,64 @@ class LabelShift:
         Under the guard, too, what it decided: `adapted` and `repaired`, 0 or 1, `signal`, `drift`, `total_drift`, the
         repair's `scale` and `shift`; and what it saw.
         """
-        if not self._guarded(state, outputs):
-            return self._learnt(state, client, outputs)
-        seen = _all_seen(client, outputs)
-        learnt: dict[int, State] = {}
+        return self.update_many(state, [client], [outputs])[0]
 
-        def estimate(changed: Outputs) -> tuple[Floats, float]:
-            own = learnt[id(changed)] = self._learnt(state, self.start(state), changed)
-            return own["prior"], float(own["weight"][0])
-
-        found = Guard(k=self.k).decide(state, seen, state["base"], estimate)
-        numbers = {
-            "adapted": found.adapt,
-            "repaired": found.repaired,
-            "signal": found.signal,
-            "drift": found.drift,
-            "total_drift": found.total_drift,
-            "scale": found.intensity.scale,
-            "shift": found.intensity.shift,
-        }
-        own = learnt.get(id(found.outputs)) or self._learnt(state, self.start(state), found.outputs)
-        return {**own, **{name: np.array([float(value)]) for name, value in numbers.items()}, **_kept(seen)}
+    def update_many(self, state: State, clients: Sequence[State], outputs: Sequence[Outputs]) -> list[State]:
+        """Return what `update` returns for each client, many at a time."""
+        guarded = [self._guarded(state, one) for one in outputs]
+        which = [[i for i, one in enumerate(guarded) if one is wanted] for wanted in (False, True)]
+        bare = self._learnt(state, [clients[i] for i in which[0]], [outputs[i] for i in which[0]])
+        decided = self._decided(state, [_all_seen(clients[i], outputs[i]) for i in which[1]])
+        found = dict(zip(which[0] + which[1], bare + decided, strict=True))
+        return [found[i] for i in range(len(outputs))]
 
     def _guarded(self, state: State, outputs: Outputs) -> bool:
         return self.guard and outputs.features is not None and "guard_residual" in state
 
-    def _learnt(self, state: State, client: State, outputs: Outputs) -> State:
-        """Return what a client keeps without the guard."""
-        u, base, spread = scores(state, outputs), state["base"], float(state["pseudo_counts"][0])
-        log_w, counts = evidence.prequential(u, base, spread, float(client["log_w"][0]), client["counts"])
-        return self._client(state, np.array([log_w]), counts, u, client)
+    def _decided(self, state: State, seen: Sequence[Outputs]) -> list[State]:
+        """Return what clients keep under the guard, given all that each has seen."""
+        base, spread, guard = state["base"], float(state["pseudo_counts"][0]), Guard(k=self.k)
 
-    def update_many(self, state: State, clients: Sequence[State], outputs: Sequence[Outputs]) -> list[State]:
-        """Return what `update` returns for each client, many at a time."""
+        def priors_of(asked: Sequence[Outputs]) -> Floats:
+            return priors.map_em_many([scores(state, one) for one in asked], base, spread)
+
+        chosen = guard.choose(state, seen, base, priors_of)
+        begun = [self.start(state)] * len(chosen)
+        learnt = self._learnt(state, begun, [one.outputs for one in chosen], [one.prior for one in chosen])
+        found: list[State] = []
+        for one, own, all_inputs in zip(chosen, learnt, seen, strict=True):
+            numbers = {
+                "adapted": guard.adapts(one, float(own["weight"][0])),
+                "repaired": one.repaired,
+                "signal": one.signal,
+                "drift": one.residue.drift,
+                "total_drift": one.total_drift,
+                "scale": one.intensity.scale,
+                "shift": one.intensity.shift,
+            }
+            decided = {name: np.array([float(value)]) for name, value in numbers.items()}
+            found.append({**own, **decided, **_kept(all_inputs)})
+        return found
+
+    def _learnt(
+        self,
+        state: State,
+        clients: Sequence[State],
+        outputs: Sequence[Outputs],
+        known: Sequence[Floats] | None = None,
+    ) -> list[State]:
+        """Return what clients keep without the guard; their priors are worked out unless they are known."""
         if not clients:
             return []
-        if any(self._guarded(state, one) for one in outputs):
-            return [self.update(state, client, one) for client, one in zip(clients, outputs, strict=True)]
         base, spread = state["base"], float(state["pseudo_counts"][0])
         us = [scores(state, one) for one in outputs]
         before = np.concatenate([client["log_w"] for client in clients])
         counted = np.stack([client["counts"] for client in clients])
         log_w, counts = evidence.prequential_many(us, base, spread, before, counted)
-        if self.online:
+        found: Sequence[Floats] | Floats
+        if known is not None:
+            found = known
+        elif self.online:
             found = evidence.prequential_prior(counts, base, spread)
         else:
             found = priors.map_em_many([_joined(c, u) for c, u in zip(clients, us, strict=True)], base, spread)

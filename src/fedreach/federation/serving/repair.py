@@ -10,6 +10,7 @@ import numpy as np
 from fedreach.arrays import Float32s, Floats
 from fedreach.federation.values import Outputs, State
 
+CACHED_NUMBERS = 30_000  # that are summed at a time
 FEWEST_VALUES = 32
 """An input with fewer values is a row of a table, whose columns have no intensity in common."""
 
@@ -22,7 +23,34 @@ class Intensity(NamedTuple):
 
     def of(self, inputs: Float32s) -> Float32s:
         """Return the changed inputs, such as a client's later ones."""
-        return (self.scale * inputs.astype(np.float64) + self.shift).astype(np.float32)
+        changed: Float32s = inputs * np.float32(self.scale)
+        changed += np.float32(self.shift)
+        return changed
+
+
+class Values(NamedTuple):
+    """What a repair looks at, of all values of a client's inputs."""
+
+    mean: float
+    deviation: float
+
+    @classmethod
+    def of(cls, inputs: Float32s) -> Values:
+        """Return mean and standard deviation, summed in float64, in a core's own cache.
+
+        Example:
+            >>> Values.of(np.array([[2.0, 4.0]], np.float32))
+            Values(mean=3.0, deviation=1.0)
+        """
+        flat = inputs.reshape(-1)
+        pilot = float(flat[0])  # taken off first, so that a large mean takes no digits of the variance
+        total = squares = 0.0
+        for begin in range(0, flat.size, CACHED_NUMBERS):
+            part = flat[begin : begin + CACHED_NUMBERS].astype(np.float64)
+            part -= pilot
+            total, squares = total + float(part.sum()), squares + float(part @ part)
+        mean = total / flat.size
+        return cls(mean + pilot, math.sqrt(max(squares / flat.size - mean**2, 0.0)))
 
 
 def can_repair(outputs: Outputs, state: State) -> bool:
@@ -39,7 +67,7 @@ def can_repair(outputs: Outputs, state: State) -> bool:
     )
 
 
-def intensity(state: State, inputs: Float32s, prior: Floats) -> Intensity:
+def intensity(state: State, values: Values, prior: Floats) -> Intensity:
     """Return the map after which the client's values have the mean and variance of participants' with its prior.
 
     ```
@@ -52,17 +80,16 @@ def intensity(state: State, inputs: Float32s, prior: Floats) -> Intensity:
 
     Args:
         state: With the (C,) m_c and s2_c.
-        inputs: (n, ...) of the client, not all values equal.
+        values: m and sigma, which is not 0.
         prior: (C,) class shares p.
 
     Example:
         >>> state = {"guard_value_mean": np.array([0.0, 0.0]), "guard_value_variance": np.array([4.0, 4.0])}
-        >>> intensity(state, np.array([[2.0, 4.0]], np.float32), np.array([0.5, 0.5]))
+        >>> intensity(state, Values(mean=3.0, deviation=1.0), np.array([0.5, 0.5]))
         Intensity(scale=2.0, shift=-6.0)
     """
-    values = inputs.astype(np.float64)
     means, variances = state["guard_value_mean"], state["guard_value_variance"]
     target = float(means @ prior)
     variance = float(variances @ prior + (means - target) ** 2 @ prior)
-    scale = math.sqrt(variance) / float(values.std())
-    return Intensity(scale, target - scale * float(values.mean()))
+    scale = math.sqrt(variance) / values.deviation
+    return Intensity(scale, target - scale * values.mean)

@@ -1,0 +1,99 @@
+"""Clients that are guarded together: as the plain guard decides for each, and with no question that changes nothing."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from fedreach.federation.serving import guard
+from fedreach.federation.serving.fit import HeldOut, fit
+from fedreach.federation.serving.guard import Guard
+from fedreach.federation.serving.label_shift import LabelShift
+from fedreach.federation.serving.repair import Values
+from fedreach.federation.values import Outputs
+
+from .plain_guard import decided_plainly, decisions
+from .test_guard import BASE, SHIFTED, STATE, C, draw, model, participants, prior_of
+
+RULES = [Guard(), Guard(most_left=math.inf), Guard(k=math.inf, allowance=1.0), Guard(c=0.0), Guard(repair=False)]
+
+
+def many():
+    """Clients of many lengths whose inputs need nothing, are darker or brighter, mirrored, noisy, or a little off."""
+    rng, found = np.random.default_rng(40), []
+    for n in (0, 1, 2, 7, 40, 150):
+        inputs = draw(n, SHIFTED, rng)[0]
+        noisy = (inputs + rng.standard_normal(inputs.shape)).astype(np.float32)
+        found += [inputs, 0.4 * inputs, inputs + 1, inputs[:, :, ::-1], noisy, inputs + np.float32(0.1)]
+    return [model(inputs) for inputs in found]
+
+
+def states():
+    """Fitted by many examples, and by so few that they say little of how large residuals are."""
+    rule = LabelShift(calibration="none", pseudo_counts=4.0)
+    for outputs, labels in (participants(2000), participants(60)):
+        yield fit(rule, [HeldOut(outputs, labels, np.ones(C))]).state
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_together_clients_do_what_each_does_alone_step_by_step(rule):
+    words = set()
+    for state in states():
+        clients = many()
+        for one, outputs in zip(decisions(rule, state, clients, BASE, prior_of), clients, strict=True):
+            plain = decided_plainly(rule, state, outputs, BASE, prior_of)
+            assert one.words == plain.words
+            np.testing.assert_allclose(one.prior, plain.prior, atol=1e-5)  # repaired inputs are rounded to float32
+            np.testing.assert_allclose(one.intensity, plain.intensity, rtol=1e-6, atol=1e-6)
+            tolerance = {"rtol": 1e-4, "atol": 1e-5} if one.repaired else {"rtol": 1e-9, "atol": 1e-9}
+            for name in ("drift", "total_drift", "signal"):
+                np.testing.assert_allclose(getattr(one, name), getattr(plain, name), err_msg=name, **tolerance)
+            words.add(one.words)
+    if rule == Guard():
+        assert words >= {"adapted", "abstained", "repaired, adapted"}
+
+
+def test_the_model_is_not_asked_again_where_no_repair_could_be_accepted():
+    asked = []
+
+    def again(inputs):
+        asked.append(len(inputs))
+        return dataclasses.replace(model(inputs), again=again)
+
+    rng = np.random.default_rng(41)
+    for change, times in ((0.0, 0), (1.0, guard.PASSES)):
+        outputs = dataclasses.replace(model((draw(300, SHIFTED, rng)[0] + change).astype(np.float32)), again=again)
+        decisions(Guard(), STATE, [outputs], BASE, prior_of)
+        assert asked == [300] * times
+
+
+@pytest.mark.parametrize("state", [*states()])
+def test_guarded_clients_at_once_are_each_client_alone(state):
+    rule, outputs = LabelShift(), many()
+    clients = [rule.start(state)] * len(outputs)
+    for _ in range(2):  # a second time, from what they then are
+        together = rule.update_many(state, clients, outputs)
+        for client, one, found in zip(clients, outputs, together, strict=True):
+            alone = rule.update(state, client, one)
+            assert list(alone) == list(found)
+            for name in alone:
+                np.testing.assert_allclose(found[name], alone[name], rtol=1e-7, atol=1e-7, err_msg=name)
+        clients = together
+    assert {float(client["repaired"][0]) for client in clients} == {0.0, 1.0}
+
+
+def test_clients_with_and_without_features_keep_their_places():
+    rule, (state, _) = LabelShift(), states()
+    rng = np.random.default_rng(42)
+    guarded = [model(draw(n, SHIFTED, rng)[0]) for n in (9, 4, 30)]
+    mixed = [guarded[0], Outputs(guarded[1].logits), guarded[2]]
+    found = rule.update_many(state, [rule.start(state)] * 3, mixed)
+    assert [("adapted" in one, one["n"].tolist()) for one in found] == [(True, [9.0]), (False, [4.0]), (True, [30.0])]
+
+
+@pytest.mark.parametrize("values", [[3.0, 3.0, 4.0], [1e6, 1e6 + 1, 1e6 + 3], [-2.0] * 50 + [7.0]])
+def test_values_are_numpys_mean_and_deviation_however_large_the_mean(values):
+    inputs = np.tile(np.array(values, np.float32), (20_000, 1))  # more than are summed at a time
+    found = Values.of(inputs)
+    np.testing.assert_allclose(found, [inputs.mean(dtype=float), inputs.std(dtype=float)], rtol=1e-12)
