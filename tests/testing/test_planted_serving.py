@@ -11,7 +11,7 @@ from fedreach import registry
 from fedreach.federation.serving.bbse import BBSE, RLLS
 from fedreach.federation.serving.label_shift import LabelShift, scores
 from fedreach.federation.serving.plain import Plain
-from fedreach.federation.serving.priors import map_em
+from fedreach.federation.serving.priors import map_em, training_shares
 from fedreach.federation.serving.softmax import log_softmax
 from fedreach.federation.serving.true_prior import TruePrior
 from fedreach.federation.values import NO_STATE
@@ -383,6 +383,14 @@ class SourcePriorOfTrainingLabels(LabelShift):
     def contribute(self, query, outputs, labels, counts):
         sums = super().contribute(query, outputs, labels, counts)
         return {**sums, "held_out": counts} if "held_out" in sums else sums
+
+
+@caught_by("many classes are matched")
+class MatchedToTrainingShares(LabelShift):
+    def fold(self, state, sums):
+        told = state["told"] if state else training_shares(sums["trained"])
+        new = super().fold({**state, "base": told} if "predicted" in sums else state, sums)
+        return {**new, "base": (state or new)["base"], "told": told}
 
 
 @caught_by("spread of training labels")

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fedreach.federation.serving import calibration
+from fedreach.federation.serving.priors import source_prior
 from fedreach.federation.serving.softmax import log_softmax
 
 from .worlds import C, draw, exact_logits, means_of
@@ -109,3 +110,53 @@ def test_no_logit_makes_a_sum_without_bound():
     z = calibration.centred(np.array([[3e38, -3e38, 0.0]], np.float32))
     assert z.dtype == np.float64
     assert z.tolist() == [[1e6, -1e6, 0.0]]
+
+
+# Many classes: a by Newton's method, b by matching mean predictions
+
+
+def gaussian(seed, c, m):
+    """Classes with unequal shares, 20 numbers an input; logits three times too large and biased; (fit, test)."""
+    rng = np.random.default_rng(seed)
+    means, bias, prior = 0.7 * rng.standard_normal((c, 20)), 2 * rng.standard_normal(c), rng.dirichlet(np.full(c, 2))
+    for size in (m, 10_000):
+        x, labels = draw(rng, size, prior, means)
+        yield 3 * exact_logits(x, means, np.full(c, 1 / c)) + bias, labels
+
+
+def by_matching(logits, labels, target=None):
+    z, base = calibration.centred(logits), source_prior(np.bincount(labels, minlength=logits.shape[1]).astype(float))
+    search = calibration.begin_matching(fitted(logits, labels, bias=False)[0])
+    while not calibration.is_settled(search):
+        sums = calibration.predicted(z, search["candidate"])
+        search = calibration.matched(search, sums, base if target is None else target)
+    p = calibration.predicted(z, search["point"]) / len(z)
+    return search["point"], float(np.abs(p - base).sum() / 2)
+
+
+@pytest.mark.parametrize(("c", "m"), [(10, 400), (10, 4000), (120, 1200)])
+def test_matching_is_near_newtons_method_and_far_from_temperature_alone(c, m):
+    (logits, labels), (others, truth) = gaussian(4, c, m)
+    points = [fitted(logits, labels, bias=False)[0], fitted(logits, labels)[0]]
+    matched, off = by_matching(logits, labels)
+    right = [(log_softmax(a * others + b).argmax(axis=1) == truth).mean() for a, *b in (*points, matched)]
+    loss = [-log_softmax(a * others + b)[range(10_000), truth].mean() for a, *b in (*points, matched)]
+    assert right[1] - right[0] > 0.02
+    assert abs(right[2] - right[1]) < 0.008
+    assert abs(loss[2] - loss[1]) < 0.15 * (loss[0] - loss[1])
+    assert off < 0.05
+
+
+def test_examples_that_say_nothing_are_matched_at_once():
+    """p = softmax(b) for all, so that b = log base after the first round, and stays."""
+    labels = np.repeat(np.arange(3), [5, 3, 2])
+    point, off = by_matching(np.zeros((10, 3)), labels)
+    expected = np.log(source_prior(np.array([5.0, 3.0, 2.0])))
+    np.testing.assert_allclose(point[1:], expected - expected.mean(), atol=1e-12)
+    assert off < 1e-12
+
+
+def test_a_class_that_is_never_predicted_or_never_held_leaves_numbers():
+    logits = np.tile([1e6, 0.0, -1e6], (4, 1))
+    point, _ = by_matching(logits, np.array([0, 0, 1, 1]))
+    assert np.isfinite(point).all()

@@ -104,6 +104,23 @@ def test_a_newton_step_costs_what_the_design_says():
     assert answers == [{"held_out": 10, "trained": 10, **newton}, {"spread": 41, **newton}, newton]
 
 
+def test_with_many_classes_no_exchange_has_more_than_a_few_numbers_a_class():
+    """101 classes: three numbers a step for a, and c for each of three rounds; Newton's method would send 5,253."""
+    asked = participants(np.random.default_rng(0), n=5, c=101)
+    rule, state, sizes = LabelShift(), NO_STATE, []
+    while (query := rule.query(state)) is not None:
+        parts = [rule.contribute(query, *one) for one in asked]
+        state = rule.fold(state, {name: sum(part[name] for part in parts) for name in parts[0]})
+        sizes.append(sum(values.size for values in parts[0].values()))
+    assert sizes[0] == 2 * 101 + 3
+    assert sizes[1] == 41 + 3
+    assert sizes[2:] == [3] * (len(sizes) - 5) + [101] * 3
+    held = np.bincount(np.concatenate([one.labels for one in asked]), minlength=101)
+    logits = np.concatenate([one.outputs.logits for one in asked])
+    mean = np.exp(log_softmax(state["a"] * logits + state["b"])).mean(axis=0)
+    assert np.abs(mean - (held + 0.5) / (held.sum() + 101 / 2)).sum() / 2 < 0.03
+
+
 def test_a_fit_that_was_stored_goes_on_to_the_same_bits():
     rule, asked = LabelShift(), participants(np.random.default_rng(0))
     state = NO_STATE

@@ -48,7 +48,8 @@ class LabelShift:
         odds: Of no shift against a shift, before any input is seen, not negative; 0 always adapts.
         pseudo_counts: A, at least 1e-6, or ``"fitted"``: by the largest likelihood of the participants' training
             labels.
-        calibration: ``"bias"`` fits a and b, ``"temperature"`` a only, ``"none"`` neither.
+        calibration: ``"bias"`` fits a and b, ``"temperature"`` a only, ``"none"`` neither. With more than 100 classes b
+            is not fitted by the likelihood, but such that the mean prediction is near base, see `calibration.matched`.
         online: Whether pi is the prequential prior (A base + r_1 + ... + r_n)/(A + n) of `evidence.course`: then a
             client keeps O(c) numbers and not its u. Without a guard only.
         guard: Whether the guard is on.
@@ -92,10 +93,13 @@ class LabelShift:
             )
 
     def query(self, state: State) -> State | None:
-        """Return nothing but the question at first, then `shares` and `candidate`, where these are to be judged."""
+        """Return nothing but the question at first, then `shares` and `candidate`, where these are to be judged.
+
+        With `matches`, of the candidate only the mean prediction is asked for.
+        """
         if not state:
             return NO_STATE
-        asked = {name: state[name] for name in ("shares", "candidate") if name in state}
+        asked = {name: state[name] for name in ("shares", "candidate", "matches") if name in state}
         return (asked if "guard_residual" in state else asked | dict(drift.second_query(state))) or None
 
     def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
@@ -114,7 +118,11 @@ class LabelShift:
         if self.calibration != "none" and (not query or "candidate" in query):
             point = (query or calibration.begin(classes))["candidate"]
             z = calibration.centred(outputs.logits)
-            answer.update(calibration.likelihood(z, labels, point, bias=self.calibration == "bias"))
+            if "matches" in query:
+                answer["predicted"] = calibration.predicted(z, point)
+            else:
+                bias = self.calibration == "bias" and not self._matches(classes)
+                answer.update(calibration.likelihood(z, labels, point, bias=bias))
         return answer
 
     def fold(self, state: State, sums: State) -> State:
@@ -129,11 +137,22 @@ class LabelShift:
             del new["shares"]
             new["pseudo_counts"] = np.array([priors.fitted_spread(sums["spread"])])
         if "candidate" in new:
-            search = calibration.advance(new, sums)
+            search = self._searched(new, sums)
             found = {"a": search["point"][:1], "b": search["point"][1:]} if calibration.is_settled(search) else search
             kept = {name: value for name, value in new.items() if name in FITTED or name.startswith("guard_")}
             new = kept | dict(found)
         return new
+
+    def _matches(self, classes: int) -> bool:
+        return self.calibration == "bias" and classes > calibration.MOST_BY_NEWTON
+
+    def _searched(self, search: State, sums: State) -> State:
+        if "predicted" in sums:
+            return calibration.matched(search, sums["predicted"], search["base"])
+        after = calibration.advance(search, sums)
+        if calibration.is_settled(after) and self._matches(len(search["base"])):
+            return calibration.begin_matching(after["point"])
+        return after
 
     def _begun(self, sums: State) -> dict[str, Floats]:
         """Return what the sums of the first exchange say, before the candidate that came with it is looked at."""

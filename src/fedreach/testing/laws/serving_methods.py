@@ -15,6 +15,7 @@ from fedreach.federation.serving.softmax import log_softmax
 from fedreach.federation.values import NO_STATE, Outputs, State
 from fedreach.streams import generator
 from fedreach.testing.law import Law, Subject, broken, law, must_be_close, shown
+from fedreach.testing.laws.serving_many_classes import many_classes_are_matched
 from fedreach.testing.served import Clientele, Holding, learnt, ordinary_worlds, world
 
 GRID = [10 ** (i / 10 - 1) for i in range(41)]
@@ -269,6 +270,7 @@ METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {
             without_guard,
             (
                 calibrated_at_the_optimum,
+                many_classes_are_matched,
                 source_prior_of_held_out_labels,
                 spread_of_training_labels,
                 spread_is_found_again,
@@ -282,6 +284,7 @@ METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {
     ),
     "true_prior": (
         calibrated_at_the_optimum,
+        many_classes_are_matched,
         source_prior_of_held_out_labels,
         shares_as_they_are_told,
         no_order_of_inputs,
