@@ -222,19 +222,6 @@ def test_where_class_means_span_everything_no_drift_is_seen():
     assert decided(Guard(), state, few, BASE, prior_of).total_drift < 1e-9
 
 
-def test_wide_features_go_onto_256_directions_that_nobody_needs_to_send():
-    rng = np.random.default_rng(11)
-    features = rng.standard_normal((50, 300))
-    outputs = Outputs(np.zeros((50, 2)), features)
-    projected = drift.seen(outputs)
-    assert projected.shape == (50, 256)
-    np.testing.assert_array_equal(projected[:3], drift.seen(Outputs(np.zeros((3, 2)), features[:3])))
-    # Each direction keeps 1 / 300 of the squared length on average; the first signs are the same on any machine.
-    assert (projected**2).sum() / (features**2).sum() == pytest.approx(256 / 300, rel=0.1)
-    signs = drift.seen(Outputs(np.zeros((1, 2)), np.eye(1, 300)))[0, :8] * math.sqrt(300)
-    assert signs.round(9).tolist() == [-1, -1, -1, 1, 1, 1, -1, -1]
-
-
 # Repair
 
 

@@ -41,9 +41,6 @@ def _clients(given: Clientele) -> Iterator[Outputs]:
         yield given.model.of(np.concatenate(batches), all_there_is=False)
 
 
-# ---------------------------------------------------------------------------------------------------- nothing at all
-
-
 @law(ordinary_worlds)
 def the_model_as_it_is(subject: Subject, given: Clientele) -> None:
     """Predictions are log softmax of the logits, whatever a client saw, and nobody is asked for anything."""
@@ -284,7 +281,6 @@ METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {
     ),
     "true_prior": (
         calibrated_at_the_optimum,
-        many_classes_are_matched,
         source_prior_of_held_out_labels,
         shares_as_they_are_told,
         no_order_of_inputs,
