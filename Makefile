@@ -31,6 +31,7 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/small_rounds.py --write
 	$(BIN)/python benchmarks/allocation.py --write
 	$(BIN)/python benchmarks/decisions.py --write
+	$(BIN)/python benchmarks/serving.py --write
 	$(BIN)/python benchmarks/flower.py --write
 
 # torch as it is installed: it has to be a build for CUDA.

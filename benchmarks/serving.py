@@ -5,9 +5,10 @@
     python benchmarks/serving.py --write    # the same; puts the table into docs/benchmarks.md
 
 Inputs are patterns and noise, the model is random layers below a linear discriminant of its 100 features. Clients have
-class shares from Dirichlet(.1), and every fourth has darker inputs, which a guard repairs. Each way is a process with
-one thread. What is timed is processor time of learning from a client's inputs and predicting them; the passes through
-the model, its own and those that a repair asks for, are timed apart. The least of some repeats is shown.
+class shares from Dirichlet(.1) for each class; none, every fourth or each has darker inputs, which a guard repairs.
+Each way is a process with one thread. What is timed is processor time of learning from a client's inputs and predicting
+them; passes through the model, the first one and those that a repair asks for, are timed apart. The least of some
+repeats is shown.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import subprocess
 import sys
 import time
@@ -31,17 +33,22 @@ from fedreach.federation.serving.fit import HeldOut, fit
 from fedreach.federation.serving.label_shift import LabelShift
 from fedreach.federation.values import Outputs
 from fedreach.streams import generator
-from page import put
+from page import processor, put
 from tables import table
 
 CLASSES, PIXELS, HIDDEN, FEATURES = 10, 784, 200, 100
 ALPHA = 0.1  # of the clients' class shares, for each class
-DARK = 4  # every so many clients have darker inputs
-RULES = {
-    "guarded": LabelShift(),
-    "unguarded": LabelShift(guard=False),
-    "unguarded, online": LabelShift(guard=False, online=True),
+WAYS: dict[str, tuple[LabelShift, int]] = {  # the rule, and every how many clients have darker inputs; 0: nobody
+    "guarded": (LabelShift(), 0),
+    "guarded, a quarter darker": (LabelShift(), 4),
+    "guarded, all darker": (LabelShift(), 1),
+    "unguarded": (LabelShift(guard=False), 0),
+    "unguarded, online": (LabelShift(guard=False, online=True), 0),
 }
+
+WORDS = """1000 unseen clients with 600 inputs of 784 numbers, 10 classes and 100 features learn from all their inputs
+and predict them; processor time, the least of three. A repair asks the model again, three times to find out and once to
+predict; clients whose inputs no repair could help do not. Here the model is three small matrix products."""
 
 
 @dataclass(eq=False)
@@ -100,11 +107,11 @@ def made() -> Model:
 
 def measured(name: str, clients: int, inputs: int) -> dict[str, Any]:
     """Return what serving all clients once costs, and how well they were served."""
-    rule, model = RULES[name], made()
+    (rule, dark), model = WAYS[name], made()
     state = fit(rule, _participants(model)).state
     model.seconds, model.passes = 0.0, 0
     seconds, right, plain, repaired, adapted = 0.0, 0.0, 0.0, 0.0, 0.0
-    for group in in_groups(_clients(model, clients, inputs)):  # as an evaluation serves them
+    for group in in_groups(_clients(model, clients, inputs, dark)):  # as an evaluation serves them
         outputs = [client.outputs for client in group]
         forward, began = model.seconds, time.process_time()
         kept = rule.update_many(state, [rule.start(state)] * len(group), outputs)
@@ -134,52 +141,50 @@ def _participants(model: Model) -> Iterator[HeldOut]:
         yield HeldOut(model.of(model.drawn(labels, rng)), labels, counts)
 
 
-def _clients(model: Model, clients: int, inputs: int) -> Iterator[Client]:
+def _clients(model: Model, clients: int, inputs: int, dark: int) -> Iterator[Client]:
     rng = generator(0, "clients")
     for client in range(clients):
         labels = rng.choice(CLASSES, inputs, p=rng.dirichlet(np.full(CLASSES, ALPHA)))
         seen = model.drawn(labels, rng)
-        yield Client(client, model.of(seen * np.float32(0.5) if client % DARK == 0 else seen), labels)
+        yield Client(client, model.of(seen * np.float32(0.5) if dark and client % dark == 0 else seen), labels)
+
+
+def row(name: str, quick: bool, repeats: int) -> list[str]:
+    """Measure one way in processes of their own."""
+    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    command = [sys.executable, str(Path(__file__)), "--measure", name, *(["--quick"] if quick else [])]
+    found: list[dict[str, float]] = []
+    for _ in range(repeats):
+        done = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, **one_thread})
+        found.append(json.loads(done.stdout))
+    least = {key: min(one[key] for one in found) for key in found[0]}
+    seconds = [f"{least[key]:.2f}" for key in ("seconds", "forward", "passes")]
+    return [name, *seconds, *(f"{100 * least[key]:.1f}" for key in ("plain", "served", "repaired", "adapted"))]
 
 
 def main() -> None:
+    """Measure what was asked for, and show it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--rules", nargs="+", choices=list(RULES), default=list(RULES))
-    parser.add_argument("--measure", choices=list(RULES), help=argparse.SUPPRESS)  # in a process of its own
+    parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
+    parser.add_argument("--measure", choices=list(WAYS), help=argparse.SUPPRESS)  # in a process of its own
     given = parser.parse_args()
     clients, inputs = (40, 100) if given.quick else (1000, 600)
     if given.measure:
         print(json.dumps(measured(given.measure, clients, inputs)))
         return
     lines = []
-    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    for name in given.rules:
-        command = [sys.executable, str(Path(__file__)), "--measure", name, *(["--quick"] if given.quick else [])]
-        found = []
-        for _ in range(1 if given.quick else given.repeats):
-            done = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, **one_thread})
-            found.append(json.loads(done.stdout))
-        least = {key: min(one[key] for one in found) for key in found[0]}
-        lines.append(
-            [
-                name,
-                f"{least['seconds']:.2f}",
-                f"{least['forward']:.2f}",
-                f"{least['passes']:.2f}",
-                *(f"{100 * least[key]:.1f}" for key in ("plain", "served", "repaired", "adapted")),
-            ]
-        )
+    for name in given.ways:
+        lines.append(row(name, given.quick, 1 if given.quick else given.repeats))
         print("\t".join(lines[-1]), flush=True)
-    head = (
-        "label_shift, seconds beside the model, of the model, passes a client, plain %, served %, repaired %, adapted %"
-    )
-    text = table(head.replace("label_shift, ", "label_shift; ").split(", "), lines, left=1)
-    print(text)
+    head = "`label_shift`, seconds beside the model, in the model, passes a client, plain %, served %, repaired %"
+    text = table([*head.split(", "), "adapted %"], lines, left=1)
     if given.write:
-        put("serving", f"## Serving\n\n{text}")
+        versions = f"numpy {np.__version__}, python {platform.python_version()}"
+        made_by = f"Made by `python benchmarks/serving.py --write` on one core of {processor()}:\n{versions}."
+        put("serving", f"## Serving\n\n{made_by} {WORDS}\n\n{text}")
 
 
 if __name__ == "__main__":
