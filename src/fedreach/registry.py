@@ -50,6 +50,7 @@ KINDS: Mapping[str, Kind] = {
         path=(),
         users_own=False,
     ),
+    "shift": Kind("fedreach.data.shifts:SHIFTS", "fedreach.data.shifts.base:Shift", path=()),
     "participation": Kind(
         "fedreach.federation.participation:PARTICIPATIONS",
         "fedreach.federation.participation:Participation",

@@ -289,7 +289,7 @@ def test_every_commented_line_of_the_template_is_true(fedreach: Command, home: P
     options = re.findall(r"^# (\[?\w+\]?(?: = .*)?)$", text, re.MULTILINE)
     assert len([line for line in options if "=" in line]) >= 6
     opened = re.sub(
-        r"^# (\[noise\]|name = \"symmetric\"|rate = 0.2|exclude_labels|seed|clip_norm|patience)",
+        r"^# (\[noise\]|name = \"symmetric\"|rate = 0.2|\[shift\]|name = \"brightness\"|strength|share|exclude_labels|seed|clip_norm|patience)",
         r"\1",
         text,
         flags=re.M,

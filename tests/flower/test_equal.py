@@ -47,6 +47,7 @@ PARTS = {
         "method.cohort=5",
     ],
     "Rademacher": ["method.selection=rademacher"],
+    "shifted unseen clients": ["shift.name=brightness", "shift.strength=0.4", "shift.share=0.5"],
     "label divergence": ["method.selection=kl_filter"],
     "disagreement": ["method.weighting=disagreement"],
     "noised labels": ['method.label_statistics={name="discrete_laplace", epsilon=1.0}', "method.weighting=entropy"],

@@ -56,6 +56,9 @@ def summary(experiment: Experiment, data: FederatedData) -> str:
         lines.append(f"  the server holds {len(data.server.y)} samples{taken}")
     if data.noise:
         lines.append(f"  label noise: {data.noise['num_changed']} training labels are wrong ({data.noise['kind']})")
+    if data.shift is not None:
+        who = f"{len(data.shift.clients)} of the {len(population.unseen)} that never train"
+        lines.append(f"  shift: {who} hold other data ({data.shift.record['kind']})")
     empty = np.flatnonzero(np.bincount(d.train_y, minlength=d.num_classes) == 0)
     if empty.size:
         which = ", ".join(map(str, empty[:10])) + (", ..." if empty.size > 10 else "")

@@ -13,12 +13,17 @@ from pydantic import BaseModel, ConfigDict
 from fedreach import registry
 from fedreach.config import parts
 from fedreach.config.messages import Path_, Problem, explained
-from fedreach.config.sections import Choice, Data, PartitionSection, RadioSection
+from fedreach.config.sections import Choice, Data, PartitionSection, RadioSection, ShiftSection
 from fedreach.errors import ConfigError, DataError
 from fedreach.federation.traits import lacking
 from fedreach.streams import generator
 
-OWN_KEYS: Mapping[str, type[Choice]] = {"data": Data, "partition": PartitionSection, "radio": RadioSection}
+OWN_KEYS: Mapping[str, type[Choice]] = {
+    "data": Data,
+    "partition": PartitionSection,
+    "radio": RadioSection,
+    "shift": ShiftSection,
+}
 
 
 def check_choice(kind: str, path: Path_, choice: Mapping[str, Any], base: Path) -> list[Problem]:
@@ -49,7 +54,8 @@ def check_choice(kind: str, path: Path_, choice: Mapping[str, Any], base: Path) 
     if kind == "partition" and ":" not in name and name != "natural":
         return [Problem(path, message) for message in _out_of_range(target, options)]
     if row.protocol and registry.wrapper(kind, target) is None:
-        return [Problem(path, message) for message in _broken_contract(kind, own.model_validate(choice), base)]
+        named = Choice.model_validate({"name": name, **options})  # without keys of the section, told of elsewhere
+        return [Problem(path, message) for message in _broken_contract(kind, named, base)]
     return []
 
 

@@ -57,6 +57,12 @@ class PartitionSection(Choice):
     empty: Literal["error", "drop", "merge"] = "error"
 
 
+class ShiftSection(Choice):
+    """How unseen clients differ from the participants in more than their classes."""
+
+    share: Annotated[float, Field(ge=0, le=1)] = 1.0  # of the unseen clients that are shifted
+
+
 class PopulationSection(Section):
     """Who takes part, and when."""
 
@@ -65,7 +71,7 @@ class PopulationSection(Section):
     exclude_labels: list[int] = []
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.2
     participation: Choice = Choice(name="always")
-    seed: Seed | None = None  # of partition, noise and population; default: the seed of the run
+    seed: Seed | None = None  # of partition, noise, population and shift; default: the seed of the run
 
 
 class ServerDataSection(Section):
@@ -159,6 +165,7 @@ class Experiment(Section):
     data: Data = Data()
     partition: PartitionSection = PartitionSection.model_validate({"alpha": 0.3})
     noise: Choice | None = None
+    shift: ShiftSection | None = None
     population: PopulationSection = PopulationSection()
     server_data: ServerDataSection | None = None
     radio: RadioSection | None = None

@@ -51,12 +51,23 @@ class Ranges:
 
 
 @dataclass(frozen=True, eq=False)
+class Shifted:
+    """Which unseen clients are shifted, and what that did; see `fedreach.data.shifts.shift_unseen`."""
+
+    clients: Ints  # ids, increasing
+    dropped: Ints  # (N, c) samples that they no longer have, by class
+    sha256: str  # of what they hold now
+    record: Mapping[str, Any]  # plain JSON values: kind, share, clients, dropped
+
+
+@dataclass(frozen=True, eq=False)
 class FederatedData:
     """What every method of a comparison shares.
 
     Participants train on `train` and are tested on `held_out`; unseen clients never train, so all of their
     samples are test data. `labels` may be noisy on the training part; held-out and test labels never are. Samples that
-    the server took from clients are in neither part, so that nobody trains or is tested on them.
+    the server took from clients, or that a shift dropped, are in neither part, so that nobody trains or is tested on
+    them. Where unseen clients are shifted, inputs and labels of `dataset` are those that they have.
     """
 
     dataset: Dataset
@@ -67,6 +78,7 @@ class FederatedData:
     held_out: Ranges
     noise: Mapping[str, Any] | None
     server: ServerData | None = None
+    shift: Shifted | None = None
 
     @property
     def num_clients(self) -> int:
@@ -79,7 +91,8 @@ class FederatedData:
 
     def taken_by_server(self) -> Ints:
         """Return the (N,) number of samples that the server took from each client."""
-        return self.partition.sizes - self.train.sizes - self.held_out.sizes
+        dropped = 0 if self.shift is None else self.shift.dropped.sum(axis=1)
+        return self.partition.sizes - self.train.sizes - self.held_out.sizes - dropped
 
     def digest(self) -> str:
         """Return the sha256 that names this federation: data, labels, partition, splits and who takes part."""
@@ -90,6 +103,8 @@ class FederatedData:
             digest.update(np.ascontiguousarray(array, dtype="<i8").tobytes())
         if self.server is not None:
             digest.update(f"server {content_hash(self.server.x, self.server.y)}".encode())
+        if self.shift is not None:
+            digest.update(f"shift {self.shift.sha256}".encode())
         return digest.hexdigest()
 
 

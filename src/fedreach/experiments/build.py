@@ -13,6 +13,7 @@ from fedreach.data.datasets import Dataset
 from fedreach.data.federated import FederatedData, federate
 from fedreach.data.partition import Partition, handle_empty
 from fedreach.data.sets.catalogue import load
+from fedreach.data.shifts import shift_unseen
 from fedreach.engines.choice import EngineChoice, choose
 from fedreach.engines.protocols import Task
 from fedreach.errors import ConfigError, DataError
@@ -43,7 +44,7 @@ class Builder:
         return load(name, folder, download=data.download, progress=progress, **data.options)
 
     def federated(self, dataset: Dataset, seed: int) -> FederatedData:
-        """Partition the data set, choose who takes part, hold data out, give the server its share and add label noise.
+        """Partition the data set, choose who takes part, hold data out, give the server its share, add noise and shift.
 
         All of it depends on ``population.seed``, or on `seed` where that is not set, and on nothing else, so that
         all methods of a comparison share it.
@@ -51,7 +52,7 @@ class Builder:
         e = self.experiment
         p, own = e.population, e.server_data
         seed = seed if p.seed is None else p.seed
-        return federate(
+        data = federate(
             dataset,
             self._without_empty(self._partition(dataset, seed)),
             seed=seed,
@@ -63,6 +64,9 @@ class Builder:
             server_examples=None if own is None else own.examples,
             server_data=None if own is None or own.file is None else self.base / own.file,
         )
+        if e.shift is None:
+            return data
+        return shift_unseen(data, parts.make("shift", e.shift, self.base), share=e.shift.share, seed=seed)
 
     def _without_empty(self, partition: Partition) -> Partition:
         policy = self.experiment.partition.empty

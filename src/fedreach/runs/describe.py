@@ -53,10 +53,12 @@ def _git(folder: Path, *arguments: str) -> str:
 def federation_record(data: FederatedData) -> FederationRecord:
     """Return who holds what and who takes part.
 
-    Counts and sizes are those of the partition; what the server took of each client's samples stands beside them.
+    Counts and sizes are those of the partition, without what a shift dropped; what the server took of each client's
+    samples stands beside them.
     """
     d, population = data.dataset, data.population
     counts = data.partition.label_counts(d.train_y, d.num_classes)
+    counts = counts if data.shift is None else counts - data.shift.dropped
     participants = population.participants
     return FederationRecord(
         hash=data.digest(),
@@ -72,6 +74,7 @@ def federation_record(data: FederatedData) -> FederationRecord:
         statistics=statistics(data.partition, d.train_y, d.num_classes).summary(),
         noise=None if data.noise is None else dict(data.noise),
         server_data=_server_data(data),
+        shift=None if data.shift is None else dict(data.shift.record),
     )
 
 

@@ -260,7 +260,7 @@ class FederationRecord(Record):
     partition: Mapping[str, Any]
     num_clients: int
     num_classes: int  # 0 where clients did not tell their labels
-    label_counts: Ints  # (n, c), of the partition: what the server took of it stands in `server_data`
+    label_counts: Ints  # (n, c), of the partition, less what a shift dropped; `server_data` says what the server took
     sizes: Ints  # (n,)
     participants: Ints  # ids, increasing
     unseen: Ints  # ids, increasing; empty if everybody takes part
@@ -268,6 +268,7 @@ class FederationRecord(Record):
     statistics: Mapping[str, Any]
     noise: Mapping[str, Any] | None
     server_data: Mapping[str, Any] | None
+    shift: Mapping[str, Any] | None = None  # of unseen clients
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -98,6 +98,7 @@ def _partition(runs: tuple[Run, ...]) -> Pairs:
         "classes": str(one.label_counts.shape[1] or "not told"),
         **flatten(one.statistics),
         **flatten(one.noise or {}, "noise."),
+        **flatten({**one.shift, "clients": len(one.shift["clients"])} if one.shift else {}, "shift."),
         "federation hash": " | ".join(partition.hash[:16] for partition in partitions),
     }
     return tuple(facts.items())
