@@ -288,8 +288,9 @@ def test_every_commented_line_of_the_template_is_true(fedreach: Command, home: P
     text = Path("study/experiment.toml").read_text()
     options = re.findall(r"^# (\[?\w+\]?(?: = .*)?)$", text, re.MULTILINE)
     assert len([line for line in options if "=" in line]) >= 6
+    shift = r"\[shift\]|name = \"brightness\"|strength|share"
     opened = re.sub(
-        r"^# (\[noise\]|name = \"symmetric\"|rate = 0.2|\[shift\]|name = \"brightness\"|strength|share|exclude_labels|seed|clip_norm|patience)",
+        rf"^# (\[noise\]|name = \"symmetric\"|rate = 0.2|{shift}|exclude_labels|seed|clip_norm|patience)",
         r"\1",
         text,
         flags=re.M,

@@ -45,6 +45,7 @@ def images(n=CLIENTS * 20, channels=3, height=6, width=9, low=60, high=180):
 def table(n=CLIENTS * 20, columns=5):
     rng = generator(0, "table")
     x = (rng.standard_normal((n, columns)) * np.arange(1, columns + 1) + 7).astype(np.float32)
+    x[5] = 1e-12  # lost in the mean of its column
     return from_arrays(x, rng.integers(CLASSES, size=n), num_classes=CLASSES, name="a table")
 
 
@@ -171,6 +172,15 @@ def test_a_quarter_turn_moves_pixels_and_makes_none():
     assert np.array_equal(shifted(Rotation(-90), square).x, np.rot90(x, -1, axes=(2, 3)))
     upright = images()  # 6 by 9
     assert np.array_equal(shifted(Rotation(180), upright).x, upright.train_x[:30, :, ::-1, ::-1])
+
+
+def test_an_eighth_of_a_turn_interpolates_linearly():
+    x = np.zeros((1, 1, 3, 3), np.uint8)
+    x[0, 0, 1, 2] = 200  # right of the middle
+    after = shifted(Rotation(45), from_arrays(x, [0]), m=1).x[0, 0]
+    along = 2**-0.5  # what is to the right and above comes from (0.71, 0.71) and (0.71, -0.71), from the middle
+    assert after[1, 2] == after[0, 1] == round(200 * along * (1 - along))
+    assert not after[2].any()
 
 
 def test_translation_moves_right_and_down_and_black_comes_in():
@@ -322,6 +332,7 @@ def test_a_data_set_on_disk_stays_there_and_is_not_written_to(tmp_path):
     data = federation(from_folder(tmp_path))
     after = shift_unseen(data, Brightness(0.3))
     assert isinstance(after.dataset.train_x, np.memmap)
+    assert after.dataset.train_x.mode == "c"  # a copy in memory has none
     held = shift_unseen(federation(replace(d, test_x=d.test_x[:0])), Brightness(0.3))
     assert np.array_equal(after.dataset.train_x, held.dataset.train_x)
     assert np.array_equal(np.load(tmp_path / "x.npy"), d.train_x)

@@ -1,1 +1,1 @@
-"""Data sets, partitions over clients, label noise, and who takes part."""
+"""Data sets, partitions over clients, label noise, who takes part, and shifts of those who do not."""

@@ -76,7 +76,7 @@ class Rotation:
         from scipy.ndimage import rotate
 
         x = scale.pixels("Rotation", examples.x)
-        return examples.seen_as(scale.stored(rotate(x, self.strength, axes=(3, 2), reshape=False, order=1)))
+        return examples.seen_as(scale.stored(rotate(x, self.strength, axes=(2, 3), reshape=False, order=1)))
 
 
 @dataclass(frozen=True)
