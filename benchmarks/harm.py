@@ -1,0 +1,222 @@
+"""The table of harm: clients served by `label_shift` against the plain model, under shifts the guard was not chosen on.
+
+    python benchmarks/harm.py --seeds 2                 # printed only
+    python benchmarks/harm.py --seeds 10 --write        # the tables of docs/results.md
+
+A model (MLP, FedAvg) is trained for each data set and seed, once; then clients are served under each shift by the rule
+as it is and by the rule without its guard. There are two kinds of clients: label-shifted (those who never trained, of a
+Dirichlet 0.1 partition) and alike (the same samples dealt at random), at most 25 of each. A client's first 5, 20 or 200
+inputs are learnt from, and the next 200 at most are scored, the same for all three. A cell is a data set, a kind of
+client, a shift and a number of inputs; its value is the mean over seeds of the clients' mean gain over the plain model
+on the same shifted inputs. Reads Fashion-MNIST and MNIST from the folder FEDREACH_DATA, or else takes the digits that
+the package brings. One process, one thread. Rows are kept in --rows, so that further seeds cost only themselves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+import numpy as np
+import torch
+
+import fedreach
+from fedreach.arrays import Floats, Ints
+from fedreach.data.datasets import Dataset
+from fedreach.data.federated import FederatedData
+from fedreach.data.partition import dirichlet_by_class
+from fedreach.data.shifts import SHIFTS, Examples, InputScale, Shift
+from fedreach.engines.trainer import answers
+from fedreach.errors import FedReachError
+from fedreach.federation.local_sgd import LocalSGD
+from fedreach.federation.selection import Uniform
+from fedreach.federation.server import Average
+from fedreach.federation.serving.fit import HeldOut, fit
+from fedreach.federation.serving.label_shift import LabelShift
+from fedreach.federation.solvers import FedAvg
+from fedreach.federation.values import Outputs, State
+from fedreach.federation.weighting import ByExamples
+from fedreach.models import build as build_model
+from fedreach.models.flat import Layout
+from fedreach.streams import generator
+from harm_shifts import FRESH, Pixels
+from harm_tables import KINDS, text
+from page import put
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results.md"
+INPUTS = (5, 20, 200)
+SCORED, FEWEST, CLIENTS, ROUNDS = 200, 20, 25, 60
+RULES = {"guarded": LabelShift(), "unguarded": LabelShift(guard=False)}
+OWN: Mapping[str, tuple[str, float]] = {
+    "brightness +0.17": ("brightness", 0.17),
+    "brightness −0.23": ("brightness", -0.23),
+    "contrast 0.62": ("contrast", 0.62),
+    "contrast −0.7": ("contrast", -0.7),
+    "noise 0.37": ("noise", 0.37),
+    "blur 1.3": ("blur", 1.3),
+    "rotation 27": ("rotation", 27.0),
+    "translation 3.5": ("translation", 3.5),
+    "occlusion 0.13": ("occlusion", 0.13),
+    "permuted_labels 0.5": ("permuted_labels", 0.5),
+    "one_class": ("one_class", 1.0),
+}
+"""Kinds that the guard was chosen on, at strengths of their own; and the two of labels, which it was not."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """A model, and who holds what."""
+
+    data: FederatedData
+    module: torch.nn.Module
+    params: Floats
+
+    def outputs(self, x: Any) -> Outputs:
+        """Return what the model says of inputs as they are stored."""
+        d = self.data.dataset
+        shape = (-1, 1, 1)
+        mean, std = (torch.tensor(v).view(shape) for v in (d.mean, d.std))
+        inputs = (torch.from_numpy(x).float() / 255 - mean) / std
+        vector = torch.from_numpy(np.array(self.params, np.float32))
+        return answers(self.module, Layout.of(self.module), vector, inputs, inputs=True)
+
+
+def shifts() -> dict[str, Shift | None]:
+    """Return the shifts by name; None is none."""
+    found: dict[str, Shift | None] = {"none": None}
+    found |= {name: SHIFTS[kind](strength) for name, (kind, strength) in OWN.items()}
+    return found | {name: Pixels(change) for name, change in FRESH.items()}
+
+
+def data_sets() -> dict[str, Dataset]:
+    """Return Fashion-MNIST and MNIST where they are there, or else the digits."""
+    found = {}
+    for name in ("fashion_mnist", "mnist"):
+        try:
+            found[name] = fedreach.load(name, download=False)
+        except FedReachError:
+            print(f"{name} is not in the folder FEDREACH_DATA: left out")
+    return found or {"digits": fedreach.load("digits")}
+
+
+def train(dataset: Dataset, seed: int) -> Trained:
+    """Train a model by FedAvg: 100 clients, 40 of them take part, 10 a round; of small sets a fifth of that."""
+    clients = 100 if len(dataset.train_y) > 10_000 else 20
+    partition = dirichlet_by_class(dataset.train_y, clients, generator(seed, "partition"), alpha=0.1, min_size=10)
+    data = fedreach.federate(dataset, partition, participants=clients * 2 // 5, seed=seed)
+    local = LocalSGD(rate=0.05, batch_size=50, epochs=2, clip_norm=10.0)
+    federation = fedreach.Federation(
+        Uniform(), ByExamples(), FedAvg(), local, Average(), cohort=clients // 10, seed=seed
+    )
+    options = {"hidden": [100]}
+    simulation = fedreach.simulate(data, "mlp", federation, rounds=ROUNDS, model_options=options)
+    state = simulation.start()
+    for _ in range(ROUNDS):
+        state, _, _ = simulation.step(state)
+    module = build_model("mlp", dataset.train_x.shape[1:], dataset.num_classes, seed=0, options=options)
+    return Trained(data, module, np.asarray(state.params))
+
+
+def fitted(trained: Trained, rule: LabelShift) -> State:
+    """Return the rule's state, fitted on the participants."""
+    data, counts = trained.data, trained.data.label_counts().astype(np.float64)
+    held = [(c, data.held_out[c]) for c in data.population.participants.tolist() if len(data.held_out[c])]
+    d = data.dataset
+    return fit(rule, [HeldOut(trained.outputs(d.train_x[i]), d.train_y[i], counts[c]) for c, i in held]).state
+
+
+def holdings(data: FederatedData, seed: int) -> dict[str, list[Ints]]:
+    """Return which samples each client holds, in random order: the unseen clients', and the same dealt at random."""
+    rng, unseen = generator(seed, "harm"), data.population.unseen.tolist()
+    own = [rng.permutation(np.concatenate([data.train[c], data.held_out[c]])) for c in unseen]
+    dealt = rng.permutation(np.concatenate(own))
+    size = min(INPUTS[-1] + SCORED, len(dealt) // CLIENTS)
+    return dict(zip(KINDS, (own, [dealt[i * size : (i + 1) * size] for i in range(CLIENTS)]), strict=True))
+
+
+def shown(trained: Trained, shift: Shift | None, held: Sequence[Ints], seed: int) -> Iterator[Examples]:
+    """Yield what shifted clients have to show, those that have enough."""
+    d, scale = trained.data.dataset, InputScale.of(trained.data.dataset)
+    whole = shift is not None and type(shift) is SHIFTS["one_class"]  # which drops examples
+    served = 0
+    for client, index in enumerate(held):
+        index = index if whole else index[: INPUTS[-1] + SCORED]
+        examples = Examples(d.train_x[index], d.train_y[index], index)
+        if shift is not None:
+            examples = shift.shifted(examples, scale, generator(seed, "shift", client=client))
+        if len(examples.y) >= INPUTS[0] + FEWEST and served < CLIENTS:
+            served += 1
+            yield examples.only(slice(INPUTS[-1] + SCORED))
+
+
+def served(trained: Trained, states: Mapping[str, State], clients: Sequence[Examples]) -> Iterator[dict[str, Any]]:
+    """Yield, for each number of inputs, the means over clients of plain accuracy and of what each rule gains."""
+    outputs = [trained.outputs(examples.x) for examples in clients]
+    for n in INPUTS:
+        # Scored on the inputs after the 200th, where a client has enough for that; else on those after the n-th.
+        begins = [INPUTS[-1] if len(c.y) >= INPUTS[-1] + FEWEST else n for c in clients]
+        able = [i for i, c in enumerate(clients) if len(c.y) >= begins[i] + FEWEST]
+        if not able:
+            continue
+        ends = [outputs[i].rows(slice(begins[i], None)) for i in able]
+        labels = [clients[i].y[begins[i] :] for i in able]
+        plain = np.array([(o.logits.argmax(axis=1) == y).mean() for o, y in zip(ends, labels, strict=True)])
+        row: dict[str, Any] = {"inputs": n, "clients": len(able), "plain": 100 * float(plain.mean())}
+        for name, rule in RULES.items():
+            state = states[name]
+            kept = rule.update_many(state, [rule.start(state)] * len(able), [outputs[i].rows(slice(n)) for i in able])
+            right = [
+                (rule.predict(state, own, o).argmax(axis=1) == y).mean()
+                for own, o, y in zip(kept, ends, labels, strict=True)
+            ]
+            row[name] = 100 * float(np.mean(right - plain))
+        yield row
+
+
+def measure(name: str, dataset: Dataset, seed: int) -> Iterator[dict[str, Any]]:
+    """Yield the rows of one model."""
+    began = time.perf_counter()
+    trained = train(dataset, seed)
+    between = time.perf_counter()
+    states = {rule: fitted(trained, RULES[rule]) for rule in RULES}
+    for kind, held in holdings(trained.data, seed).items():
+        for shift, made in shifts().items():
+            for row in served(trained, states, list(shown(trained, made, held, seed))):
+                yield {"data": name, "seed": seed, "kind": kind, "shift": shift, **row}
+    spent = between - began, time.perf_counter() - between
+    print(f"{name}, seed {seed}: {spent[0]:.0f} s of training, {spent[1]:.0f} s of serving", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=2, help="how many, from --first on; default: %(default)s")
+    parser.add_argument("--first", type=int, default=100, help="first seed; default: %(default)s")
+    parser.add_argument("--rows", type=Path, default=Path("runs/harm.jsonl"), help="default: %(default)s")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/results.md")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    arguments.rows.parent.mkdir(parents=True, exist_ok=True)
+    rows = [json.loads(line) for line in arguments.rows.read_text().splitlines()] if arguments.rows.exists() else []
+    sets, seeds = data_sets(), range(arguments.first, arguments.first + arguments.seeds)
+    for seed in seeds:
+        for name, dataset in sets.items():
+            if not any((row["data"], row["seed"]) == (name, seed) for row in rows):
+                new = list(measure(name, dataset, seed))
+                with arguments.rows.open("a") as file:
+                    file.writelines(json.dumps(row) + "\n" for row in new)
+                rows += new
+    found = text([row for row in rows if row["seed"] in seeds and row["data"] in sets])
+    if arguments.write:
+        put("harm", found, RESULTS)
+    print(found)
+
+
+if __name__ == "__main__":
+    main()
