@@ -56,7 +56,16 @@ def run_example(fedreach: Command, line: str) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["run", "partition", "list", "init", "completion", pytest.param("compare", marks=pytest.mark.slow), "report"],
+    [
+        "run",
+        "partition",
+        "list",
+        "init",
+        "completion",
+        pytest.param("compare", marks=pytest.mark.slow),
+        "report",
+        "export",
+    ],
 )
 def test_every_example_of_the_help_runs(fedreach: Command, furnished: Path, command: str) -> None:
     found = examples(command)
@@ -76,6 +85,7 @@ def test_every_command_has_help_examples_and_json() -> None:
         "run",
         "compare",
         "report",
+        "export",
         "partition",
         "list",
         "init",

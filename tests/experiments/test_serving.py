@@ -16,7 +16,7 @@ from fedreach.federation.labels import DiscreteLaplace
 from fedreach.federation.serving.label_shift import LabelShift
 from fedreach.runs.folder import SERVING
 from fedreach.runs.schema import ServedLine, ServingRecord
-from fedreach.serving import Adapter
+from fedreach.serving import Adapter, load
 from fedreach.testing.problems import tiny_federation
 
 SERVED = """
@@ -145,7 +145,7 @@ def test_a_secure_sum_stands_in_for_the_sum(fedreach: Command, home: Path) -> No
 
 
 def _fitted(folder: Path) -> tuple[dict[str, object], str]:
-    adapter = Adapter.load(folder)
+    adapter = load(folder)
     return dict(adapter.state), repr(adapter.rule)
 
 
@@ -160,7 +160,7 @@ def test_an_adapter_serves_as_the_run_did(fedreach: Command, home: Path) -> None
     add(home, '\n[methods.shift]\nserving = { name = "label_shift", guard = false }\n')
     done = fedreach("run", "tiny.toml", "--method", "shift", "--out", "served")
     assert done.exit_code == 0, done.output
-    adapter, rng = Adapter.load(home / "served"), np.random.default_rng(0)
+    adapter, rng = load(home / "served"), np.random.default_rng(0)
     logits = rng.standard_normal((30, 10)) + 4.0 * np.eye(10)[rng.integers(2, size=30)]
     adapter.fit(logits[:20]).partial_fit(logits[20:])
     whole = Adapter(**adapter.get_params()).fit(logits)
@@ -175,7 +175,7 @@ def test_an_adapter_says_what_is_wrong(fedreach: Command, home: Path) -> None:
     done = fedreach("run", "tiny.toml", "--method", "uniform", "--out", "plain")
     assert done.exit_code == 0, done.output
     with pytest.raises(RunFolderError, match=r"holds no serving rule.*Run with method\.serving"):
-        Adapter.load(home / "plain")
+        load(home / "plain")
     adapter = Adapter(
         LabelShift(), {"a": np.ones(1), "b": np.zeros(2), "base": np.full(2, 0.5), "pseudo_counts": np.ones(1)}
     )

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import click
 
 import fedreach
-from fedreach.cli import allocate, compare, listing, partition, report, reproduce, run, verify
+from fedreach.cli import allocate, compare, export, listing, partition, report, reproduce, run, verify
 from fedreach.cli.options import InterruptError
 from fedreach.errors import DataError, FedReachError, nearest
 from fedreach.threads import ONE_THREAD
@@ -65,6 +65,7 @@ for _command in (
     run.run,
     compare.compare,
     report.report,
+    export.export,
     partition.partition,
     reproduce.reproduce,
     allocate.allocate,

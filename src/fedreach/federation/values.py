@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
 from fedreach.arrays import AnyArray, Bools, Float32s, Floats, Ints
-from fedreach.wireless.allocation.problem import Allocation
-from fedreach.wireless.radio import RadioState
+
+if TYPE_CHECKING:  # so that a serving rule can leave the house without a radio
+    from fedreach.wireless.allocation.problem import Allocation
+    from fedreach.wireless.radio import RadioState
 
 State = Mapping[str, AnyArray]
 """What a part remembers between rounds: named arrays, never written to in place."""

@@ -1,23 +1,19 @@
-"""Serving a client with a model that is deployed: an estimator in the manner of scikit-learn, beside a run's model."""
+"""One client's own use of a deployed model: an estimator in the manner of scikit-learn, which needs numpy alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, Literal, Self
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedreach.arrays import AnyArray, Float32s, Floats, Ints
-from fedreach.config.parts import make
-from fedreach.config.sections import Choice
-from fedreach.errors import ConfigError, RunFolderError
-from fedreach.federation.protocols import Serving
-from fedreach.federation.traits import Traits, name_of
+from fedreach.arrays import Float32s, Floats, Ints
+from fedreach.errors import ConfigError
 from fedreach.federation.values import Outputs, State
-from fedreach.runs.folder import SERVING, RunFolder
-from fedreach.runs.schema import RunRecord
+
+if TYPE_CHECKING:
+    from fedreach.federation.protocols import Serving
 
 
 class Adapter:
@@ -54,42 +50,6 @@ class Adapter:
     ) -> None:
         self.rule, self.state, self.model = rule, state, model
 
-    @classmethod
-    def load(
-        cls,
-        folder: Path | str,
-        which: Literal["last", "best"] = "last",
-        *,
-        cluster: int | None = None,
-        base: Path | None = None,
-        model: Callable[[Float32s], tuple[ArrayLike, ArrayLike]] | None = None,
-    ) -> Self:
-        """Return the adapter of a finished run.
-
-        Args:
-            folder: The run folder, which holds the fitted rule beside the model.
-            which: Of the last or the best model.
-            cluster: Number of the model, where the run has one a cluster.
-            base: Folder that the name of a rule of one's own is relative to; default: the current one.
-            model: See `Adapter`.
-
-        Raises:
-            RunFolderError: If the folder holds no fitted rule of that model.
-        """
-        held = RunFolder(Path(folder))
-        run, stored = held.read(RunRecord), held.read_tensors(SERVING)
-        if run is None or stored is None:
-            raise RunFolderError(
-                f"{folder} holds no serving rule ({SERVING}). Run with method.serving, such as 'label_shift', and let "
-                "the run finish."
-            )
-        head = which if cluster is None else f"{which}/{cluster}"
-        state = {key[len(head) + 1 :]: value for key, value in stored[0].items() if key.startswith(f"{head}/")}
-        if not state or any("/" in key for key in state):
-            raise RunFolderError(f"{folder}: {SERVING} holds no single rule {head!r}; it has {_heads(stored[0])}.")
-        rule: Serving = make("serving", Choice.model_validate(run.config["method"]["serving"]), base or Path.cwd())
-        return cls(rule, state, model)
-
     def fit(self, logits: ArrayLike, features: ArrayLike | None = None, inputs: ArrayLike | None = None) -> Self:
         """Begin with a client's inputs, as the model sees them.
 
@@ -114,7 +74,7 @@ class Adapter:
     def _learn(self, outputs: Outputs) -> Self:
         self.client_ = self.rule.update(self.state, self.client_, outputs)
         self.n_inputs_ += len(outputs.logits)
-        self.guarded_ = self.guarded_ and outputs.features is not None and Traits.of(self.rule).reads_inputs
+        self.guarded_ = self.guarded_ and "adapted" in self.client_
         return self
 
     def predict(self, logits: ArrayLike, features: ArrayLike | None = None, inputs: ArrayLike | None = None) -> Ints:
@@ -155,13 +115,13 @@ class Adapter:
 
     def _fitted(self) -> State:
         if not hasattr(self, "client_"):
-            raise ConfigError(f"The adapter of {name_of(self.rule)} has seen no inputs yet. Call fit first.")
+            raise ConfigError(f"The adapter of {type(self.rule).__name__} has seen no inputs yet. Call fit first.")
         return self.client_
 
     def _said(self, name: str) -> Floats:
         kept = self._fitted()
         if name not in kept:
-            raise ConfigError(f"{name_of(self.rule)} estimates no {name}.")
+            raise ConfigError(f"{type(self.rule).__name__} estimates no {name}.")
         return kept[name]
 
     def _log_p(self, logits: ArrayLike, features: ArrayLike | None, inputs: ArrayLike | None) -> Floats:
@@ -184,7 +144,3 @@ class Adapter:
         assert self.model is not None  # or nobody could ask again
         logits, features = self.model(inputs)
         return self._outputs(logits, features, inputs)
-
-
-def _heads(tensors: Mapping[str, AnyArray]) -> str:
-    return ", ".join(repr(head) for head in dict.fromkeys(key.rpartition("/")[0] for key in tensors)) or "none"

@@ -1,0 +1,94 @@
+"""The fitted rule that lies beside the model in the folder of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from numpy.typing import ArrayLike
+
+from fedreach.arrays import Float32s
+from fedreach.config.parts import make
+from fedreach.config.sections import Choice
+from fedreach.errors import RunFolderError
+from fedreach.federation.protocols import Serving
+from fedreach.federation.values import State
+from fedreach.runs.folder import SERVING, RunFolder
+from fedreach.runs.schema import ComparisonRecord, RunRecord, ServingRecord
+from fedreach.serving.adapter import Adapter
+
+Which = Literal["last", "best"]
+
+
+class SavedRule(NamedTuple):
+    """A rule as it was fitted at the end of a run."""
+
+    rule: Serving
+    state: State
+    name: str  # of the rule in the experiment, such as "label_shift" or "my.py:Mine"
+    run: RunRecord
+    round: int  # of the model that it was fitted for
+
+
+def read(
+    folder: Path | str, which: Which = "last", *, cluster: int | None = None, base: Path | None = None
+) -> SavedRule:
+    """Return the rule that was fitted for a model of a finished run; arguments as those of `load`.
+
+    Raises:
+        RunFolderError: If the folder holds no fitted rule of that model.
+    """
+    held = RunFolder(Path(folder))
+    run, record, stored = held.read(RunRecord), held.read(ServingRecord), held.read_tensors(SERVING)
+    if run is None or record is None or stored is None:
+        raise RunFolderError(f"{folder} holds no serving rule ({SERVING}). {_why(held, run)}")
+    head = which if cluster is None else f"{which}/{cluster}"
+    state = {key[len(head) + 1 :]: value for key, value in stored[0].items() if key.startswith(f"{head}/")}
+    if not state or any("/" in key for key in state):
+        raise RunFolderError(f"{folder}: {SERVING} holds no single rule {head!r}; it has {_heads(stored[0])}.")
+    choice = Choice.model_validate(run.config["method"]["serving"])
+    rule: Serving = make("serving", choice, base or Path.cwd())
+    return SavedRule(rule, state, choice.name, run, record.rounds[which])
+
+
+def load(
+    folder: Path | str,
+    which: Which = "last",
+    *,
+    cluster: int | None = None,
+    base: Path | None = None,
+    model: Callable[[Float32s], tuple[ArrayLike, ArrayLike]] | None = None,
+) -> Adapter:
+    """Return the adapter of a finished run.
+
+    Args:
+        folder: The run folder, which holds the fitted rule beside the model.
+        which: Of the last or the best model.
+        cluster: Number of the model, where the run has one a cluster.
+        base: Folder that the name of a rule of one's own is relative to; default: the current one.
+        model: See `Adapter`.
+
+    Raises:
+        RunFolderError: If the folder holds no fitted rule of that model.
+    """
+    saved = read(folder, which, cluster=cluster, base=base)
+    return Adapter(saved.rule, saved.state, model)
+
+
+def _why(held: RunFolder, run: RunRecord | None) -> str:
+    """Return what to do about a folder without a fitted rule."""
+    comparison = held.read(ComparisonRecord)
+    if comparison is not None:
+        first = next(folder for folders in comparison.runs.values() for folder in folders.values())
+        return f"It holds a comparison: name one of its runs, such as {held.path / first}."
+    if run is None:
+        return "It is no folder of a run."
+    said = run.config["method"]["serving"]
+    if said is None or Choice.model_validate(said).name == "none":
+        return "The run serves clients by the model as it is. Run with method.serving, such as 'label_shift'."
+    return "The run is not finished: the same command again goes on with it."
+
+
+def _heads(names: Iterable[str]) -> str:
+    return ", ".join(repr(head) for head in dict.fromkeys(name.rpartition("/")[0] for name in names)) or "none"
