@@ -187,8 +187,17 @@ def _ending(status: ComparisonStatus, job: Job) -> str:
     if job in status.failed:
         return f"{count} {job.label}: FAILED: {status.failed[job]}"
     elapsed = clock(time.monotonic() - status.began)
-    scores = _scores(status.latest.get(job, {}))
-    return f"{count} {job.label}: {scores}  ({elapsed}, {clock(status.seconds_left)} left)"
+    said = _scores(status.latest.get(job, {})) or _without_rounds(status, job)
+    return f"{count} {job.label}: {said}  ({elapsed}, {clock(status.seconds_left)} left)"
+
+
+def _without_rounds(status: ComparisonStatus, job: Job) -> str:
+    """Return what was done for a job that ran no round itself."""
+    twin = status.twin(job)
+    if twin is None or twin is job:  # it stopped after its last round
+        return "no round was left to run"
+    scores = _scores(status.latest.get(twin, {}))
+    return f"served, trained as {twin.method}" + (f" ({scores})" if scores else "")
 
 
 def _scores(row: Mapping[str, Any]) -> str:
