@@ -73,6 +73,20 @@ def test_methods_that_differ_in_serving_alone_are_trained_once(study: Study) -> 
     assert trained["entropy"] != trained["uniform"]
 
 
+def test_a_run_that_takes_the_training_of_another_says_whose(fedreach: Command, home: Path) -> None:
+    add(home, '\n[methods.bbse]\nserving = "bbse"\n')
+    run = ("compare", "tiny.toml", "--seeds", "1", "--formats", "none", "--workers", "1", "--out", "out")
+    lines = fedreach(*run).stderr.splitlines()
+    (trained,) = [line for line in lines if " uniform, seed 0: " in line]
+    (served,) = [line for line in lines if " bbse, seed 0: " in line]
+    scores = trained.partition("seed 0: ")[2].partition("  (")[0]
+    assert scores.startswith("participants ")
+    assert f"bbse, seed 0: served, trained as uniform ({scores})  (" in served
+    add(home, '\n[methods.rlls]\nserving = "rlls"\n')
+    lines = fedreach(*run).stderr.splitlines()  # its twin was finished before, with scores that this command never saw
+    assert any("rlls, seed 0: served, trained as uniform  (" in line for line in lines)
+
+
 def test_a_rule_that_is_added_later_trains_nothing_and_leaves_the_bytes_of_one_trained_alone(
     fedreach: Command, home: Path
 ) -> None:
@@ -183,3 +197,30 @@ def test_an_adapter_says_what_is_wrong(fedreach: Command, home: Path) -> None:
         adapter.fit([[1.0, 2.0, 3.0]])
     with pytest.raises(ConfigError, match=r"has seen no inputs yet\. Call fit first"):
         adapter.prior_  # noqa: B018
+
+
+def test_with_a_radio_seconds_and_joules_of_fitting_are_counted_and_shown(fedreach: Command, home: Path) -> None:
+    add(home, "\n[radio]\n" + SERVED)
+    done = fedreach("compare", "tiny.toml", "--seeds", "1", "--formats", "none", "--out", "out", "--json")
+    assert done.exit_code == 0, done.output
+    record = json.loads((home / "out" / "runs" / "bbse" / "seed-0" / ServingRecord.FILE).read_text(encoding="utf-8"))
+    assert record["exchanges"] == 1
+    assert record["seconds"] > 0
+    assert record["joules"] > 0
+    (told,) = [row for row in json.loads(done.stdout)["methods"] if row["method"] == "bbse"]
+    assert told["served_seconds"] == record["seconds"]
+    assert told["served_joules"] == record["joules"]
+    assert told["served_kilobytes_up"] == record["bytes_up"] / 1000
+    table = (home / "out" / "report" / "table.md").read_text(encoding="utf-8")
+    page = (home / "out" / "report" / "index.html").read_text(encoding="utf-8")
+    for text in (table, page):
+        assert "time to fit" in text
+        assert "energy to fit" in text
+
+
+def test_without_a_radio_nothing_is_said_of_seconds_and_joules(fedreach: Command, home: Path) -> None:
+    add(home, '\n[methods.bbse]\nserving = "bbse"\n')
+    compare(fedreach)
+    folder = home / "out" / "runs" / "bbse" / "seed-0"
+    assert not {"seconds", "joules"} & set(json.loads((folder / ServingRecord.FILE).read_text(encoding="utf-8")))
+    assert "energy to fit" not in (home / "out" / "report" / "table.md").read_text(encoding="utf-8")

@@ -29,6 +29,7 @@ from fedreach.evaluation.predictor import Predictor, Split
 from fedreach.federation.protocols import KnowsPrior, ServesMany, ServesOnline, Serving
 from fedreach.federation.serving.fit import Fitted, HeldOut, fit
 from fedreach.federation.serving.softmax import log_softmax
+from fedreach.federation.time_energy import FittingCost
 from fedreach.federation.traits import Traits
 from fedreach.federation.values import Outputs, State
 from fedreach.streams import generator
@@ -202,6 +203,8 @@ class ServingEvaluator:
         max_samples: Of each client at most so many examples are used, the first ones; None: all.
         inputs: See `serve`.
         summed: See `fedreach.federation.serving.fit.fit`.
+        cost: Simulated, given who fits by how many examples, the bytes that one sends in each exchange, and the round
+            of the model; None: nothing is simulated.
     """
 
     engine: Predictor
@@ -211,6 +214,7 @@ class ServingEvaluator:
     max_samples: int | None = None
     inputs: Sequence[int] = ()
     summed: Callable[[Sequence[Floats]], Floats] | None = None
+    cost: Callable[[Mapping[int, int], Sequence[int], int], FittingCost | None] | None = None
 
     def evaluate(
         self, models: Float32s, clusters: Ints, round_: int, *, whole: bool = True
@@ -235,7 +239,7 @@ class ServingEvaluator:
         for number, model in enumerate(models):
             mine = held_out.ids[own == number] if (own == number).any() else held_out.ids
             asked = {int(c): self._client(model, "true", int(c), places[int(c)]) for c in mine}
-            fitted.append(self._fitted(asked))
+            fitted.append(self._billed(self._fitted(asked), asked, round_))
             if (own == number).any() and len(asked) > 1:
                 for scores in self._cross_fitted(asked, whole=whole):
                     joined["id"].append((1.0, scores))
@@ -268,6 +272,11 @@ class ServingEvaluator:
         counts = self.data.label_counts()
         participants = [HeldOut(c.outputs, c.labels, counts[c.id].astype(np.float64)) for c in asked.values()]
         return fit(self.rule, participants) if self.summed is None else fit(self.rule, participants, self.summed)
+
+    def _billed(self, fitted: Fitted, asked: Mapping[int, Client], round_: int) -> Fitted:
+        examples = {client: len(one.labels) for client, one in asked.items()}
+        spent = None if self.cost is None else self.cost(examples, fitted.sent, round_)
+        return fitted if spent is None else fitted._replace(seconds=spent.seconds, joules=spent.joules)
 
     def _cross_fitted(self, asked: Mapping[int, Client], *, whole: bool) -> Iterator[ServedScores]:
         """Serve each participant by the rule as the others fit it."""

@@ -124,7 +124,9 @@ def _serving(experiment: Experiment, simulation: Simulation, seed: int) -> Servi
         return None
     summed = exact_sum if federation.traits["label_statistics"].only_sum else None
     rule, most = federation.serving, e.samples_per_client
-    return ServingEvaluator(simulation.engine, simulation.data, rule, seed, most, tuple(e.inputs), summed)
+    return ServingEvaluator(
+        simulation.engine, simulation.data, rule, seed, most, tuple(e.inputs), summed, simulation.fitting_cost
+    )
 
 
 def _with_engine(

@@ -1,10 +1,12 @@
-"""What a round costs in seconds and joules, probes included."""
+"""What a round costs in seconds and joules, probes included; and what fitting a serving rule does."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
-from fedreach.arrays import Floats
+from fedreach.arrays import Floats, Ints
 from fedreach.errors import ConfigError
 from fedreach.federation.answers import checked_allocation
 from fedreach.federation.bytes import BYTES_PER_NUMBER, note_numbers, report_numbers
@@ -68,7 +70,7 @@ def round_cost(federation: Federation, view: ClientView, selection: Selection, d
         raise ConfigError("The federation has a radio, but the view has no `radio`: pass it through `with_radio`.")
     probed = None
     if view.probe is not None:
-        probed = _allocated(federation, _probe_problem(federation, radio, view, view.probe, d), "probe", view)
+        probed = _allocated(federation, _probe_problem(federation, radio, view, view.probe, d), "probe", view.round)
     idle = np.zeros(len(view.ids), np.bool_) if view.sent_update is None else view.sent_update
     rows = view.rows(selection.ids)
     rows = rows[~idle[rows]]
@@ -76,7 +78,7 @@ def round_cost(federation: Federation, view: ClientView, selection: Selection, d
     if len(rows):
         problem = radio.problem()
         if given is None or federation.allocation is not None:
-            allocation = _allocated(federation, problem.only(rows), "round", view)
+            allocation = _allocated(federation, problem.only(rows), "round", view.round)
         else:
             at = np.searchsorted(given.ids, view.ids[rows])
             allocation = Allocation.of(problem, rows, given.share[at], given.hertz[at])
@@ -85,11 +87,66 @@ def round_cost(federation: Federation, view: ClientView, selection: Selection, d
     return RoundCost(first[0] + then[0], first[1] + then[1], *first, allocation)
 
 
-def _allocated(federation: Federation, problem: AllocationProblem, purpose: str, view: ClientView) -> Allocation:
+class FittingCost(NamedTuple):
+    """What it costs the participants to fit a serving rule."""
+
+    seconds: float  # of all exchanges, one after the other
+    joules: float  # of all participants, to compute and to send
+
+
+def fitting_cost(
+    federation: Federation,
+    devices: Devices,
+    *,
+    ids: Ints,
+    held_out: Ints,
+    sent: Sequence[int],
+    round_: int,
+    bits_per_example: float,
+) -> FittingCost:
+    """Return what fitting a serving rule costs by the channels and devices of rounds.
+
+    The exchanges follow round `round_`, each with channels of its own, as rounds r + 1, r + 2 ... would have. All who
+    are asked send at the same time, by the allocation rule of rounds. Before the first answer each passes its m
+    held-out examples through the model, a third of a pass of training over them, and keeps what the model says; what it
+    then computes of that is nothing against it. As in rounds, what the server sends takes no time.
+
+    Args:
+        devices: Of the n participants.
+        ids: (n,) of them.
+        held_out: (n,) examples that each fits by; 0 for one that is not asked.
+        sent: Bytes that one participant sends, exchange by exchange.
+        round_: Of the model.
+        bits_per_example: Of the data, as it is stored; used where the radio has none of its own.
+
+    Raises:
+        ConfigError: If the federation has no radio.
+    """
+    if federation.radio is None:
+        raise ConfigError("fitting_cost needs a federation with a radio; got none. Give it `radio=Radio()`.")
+    seconds = joules = 0.0
+    for number, size in enumerate(sent, start=1):
+        state = federation.radio.state(
+            devices,
+            seed=federation.seed,
+            round_=round_ + number,
+            ids=ids,
+            num_examples=held_out,
+            bits_per_example=bits_per_example,
+            passes=np.full(len(ids), FORWARD_PASS if number == 1 else 0.0),
+            report_bits=8 * max(size, BYTES_PER_NUMBER),  # an empty answer is sent, too
+        )
+        problem = state.problem().only(np.flatnonzero(held_out))
+        allocation = _allocated(federation, problem, "serving", round_ + number)
+        seconds, joules = seconds + allocation.seconds, joules + allocation.joules
+    return FittingCost(seconds, joules)
+
+
+def _allocated(federation: Federation, problem: AllocationProblem, purpose: str, round_: int) -> Allocation:
     rule = federation.allocation
     if rule is None:
         return allocate(problem)
-    rng = generator(federation.seed, f"allocation-{purpose}", view.round)
+    rng = generator(federation.seed, f"allocation-{purpose}", round_)
     return checked_allocation(rule, "allocate", rule.allocate(problem, rng), problem)
 
 

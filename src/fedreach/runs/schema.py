@@ -298,6 +298,8 @@ class ServingRecord(Record):
     bytes_up: int = 0  # of one participant, in all exchanges
     bytes_down: int = 0  # likewise
     bytes_state: int = 0  # handed out beside the model
+    seconds: float | None = None  # simulated, where there is a radio: of all exchanges
+    joules: float | None = None  # likewise, of all participants together
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -51,7 +51,7 @@ def serve_models(folder: RunFolder, layout: Layout, evaluator: ServingEvaluator)
     columns: dict[str, Mapping[str, float]] = {}
     rounds: dict[str, int] = {}
     tensors: dict[str, AnyArray] = {}
-    costs: dict[str, int] = {}
+    costs: dict[str, Any] = {}
     for name in MODELS:
         found = _models(folder, name, layout)
         if found is None:  # nobody holds data out, so no model is the best
@@ -68,6 +68,9 @@ def serve_models(folder: RunFolder, layout: Layout, evaluator: ServingEvaluator)
         costs = {"bytes_state": max(state)} | {
             key: max(getattr(one, key) for one in fitted) for key in ("exchanges", "bytes_up", "bytes_down")
         }
+        # Rules of several models are fitted one after the other.
+        for key, spent in (("seconds", [one.seconds for one in fitted]), ("joules", [one.joules for one in fitted])):
+            costs[key] = None if None in spent else sum(value for value in spent if value is not None)
     rule, needs_labels = repr(evaluator.rule), Traits.of(evaluator.rule).reads_true_prior
     folder.write_tensors(SERVING, tensors, {"rule": rule})
     folder.write(ServingRecord(rule=rule, needs_labels=needs_labels, rounds=rounds, columns=columns, **costs))

@@ -1,6 +1,6 @@
 """A simulated federation: the steps of its rounds, answered by an engine."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ from fedreach.federation.labels import released_entropy
 from fedreach.federation.participation import Always, Participation
 from fedreach.federation.state import FederationState, initial_state
 from fedreach.federation.steps import Done, drive, new_memory, next_view, play
-from fedreach.federation.time_energy import with_radio
+from fedreach.federation.time_energy import FittingCost, fitting_cost, with_radio
 from fedreach.federation.values import ClientView
 from fedreach.models import build as build_model
 from fedreach.simulation.clients import Clients
@@ -98,8 +98,32 @@ class Simulation:
         if self.federation.radio is None:
             return view
         d, p = len(self.engine.initial), self.engine.num_trainable
-        bits = 8.0 * self.data.dataset.train_x[:1].nbytes
-        return with_radio(self.federation, view, self.devices, d=d, p=p, bits_per_example=bits)
+        return with_radio(self.federation, view, self.devices, d=d, p=p, bits_per_example=self._bits_per_example)
+
+    def fitting_cost(self, held_out: Mapping[int, int], sent: Sequence[int], round_: int) -> FittingCost | None:
+        """Return what fitting a serving rule costs, or None without a radio.
+
+        Args:
+            held_out: Participant -> examples that it fits by.
+            sent: Bytes that one participant sends, exchange by exchange.
+            round_: Of the model.
+        """
+        if self.federation.radio is None:
+            return None
+        ids = self.first_view.ids
+        return fitting_cost(
+            self.federation,
+            self.devices,
+            ids=ids,
+            held_out=np.array([held_out.get(int(client), 0) for client in ids], np.int64),
+            sent=sent,
+            round_=round_,
+            bits_per_example=self._bits_per_example,
+        )
+
+    @property
+    def _bits_per_example(self) -> float:
+        return 8.0 * self.data.dataset.train_x[:1].nbytes
 
     @cached_property
     def clients(self) -> Clients:

@@ -35,9 +35,20 @@ class Fitted(NamedTuple):
     """A fitted rule, and what that took."""
 
     state: State
-    exchanges: int
-    bytes_up: int  # of one participant, all exchanges together
-    bytes_down: int  # likewise, without the state, which each client that is served is sent
+    sent: tuple[int, ...]  # bytes that one participant sends, exchange by exchange
+    bytes_down: int  # to one, all together, without the state, which each client that is served is sent
+    seconds: float | None = None  # simulated, where there is a radio: of all exchanges, one after the other
+    joules: float | None = None  # likewise, of all participants together
+
+    @property
+    def exchanges(self) -> int:
+        """How often the participants were asked."""
+        return len(self.sent)
+
+    @property
+    def bytes_up(self) -> int:
+        """Of one participant, all exchanges together."""
+        return sum(self.sent)
 
 
 def fit(
@@ -61,18 +72,19 @@ def fit(
         0
     """
     asked = list(participants)
-    state, exchanges, up, down = NO_STATE, 0, 0, 0
+    state, down = NO_STATE, 0
+    sent: list[int] = []
     while (query := rule.query(state)) is not None:
-        if exchanges == MAX_EXCHANGES:
+        if len(sent) == MAX_EXCHANGES:
             raise PartError(f"{name_of(rule)} is not fitted after {MAX_EXCHANGES} exchanges with the participants.")
         answers = [checked(rule, rule.contribute(query, *one)) for one in asked]
         shapes = {name: values.shape for name, values in answers[0].items()}
         if any({name: values.shape for name, values in answer.items()} != shapes for answer in answers):
             raise PartError(f"{name_of(rule)}.contribute must return the same names and shapes for every participant.")
         state = rule.fold(state, {name: summed([answer[name] for answer in answers]) for name in shapes})
-        exchanges, up = exchanges + 1, up + _bytes(answers[0])
+        sent.append(_bytes(answers[0]))
         down += _bytes(query)
-    return Fitted(state, exchanges, up, down)
+    return Fitted(state, tuple(sent), down)
 
 
 def checked(rule: Serving, answer: State) -> State:

@@ -46,6 +46,7 @@ class ServedSummary:
     gap: Gap  # "gap", "priors", "representation", "estimation"; empty without both populations
     majority: Spread  # accuracy of the majority class of each client's true labels
     kilobytes: Mapping[str, Spread]  # "up" and "down" of one participant, "state" handed out with the model
+    spent: Mapping[str, Spread]  # "seconds" and "joules" of fitting, simulated; of none where there is no radio
 
 
 def summarize_serving(comparison: Comparison) -> tuple[ServedSummary, ...]:
@@ -88,6 +89,10 @@ def _summary(method: str, runs: Sequence[Run]) -> ServedSummary:
         kilobytes={
             part: spread([getattr(record, f"bytes_{part}") / 1000 for record in records])
             for part in ("up", "down", "state")
+        },
+        spent={
+            "seconds": spread([np.nan if record.seconds is None else record.seconds for record in records]),
+            "joules": spread([np.nan if record.joules is None else record.joules for record in records]),
         },
     )
 

@@ -18,8 +18,8 @@ def as_records(analysis: Analysis) -> list[dict[str, Any]]:
     Accuracies, gaps and differences are fractions; ``best_`` marks the best round on participants' held-out
     loss; ``theory_`` are terms of the papers' bounds (see `theory.terms`), means over the rounds; None is what was not
     measured, not reached or cannot be said. ``served_`` says how unseen clients are served by the last model, where a
-    method has a serving rule: ``served_RUNG_SCORE``, the gain over plain, and the gap taken apart. With radio there
-    are simulated ``seconds_`` and ``joules_`` as well.
+    method has a serving rule: ``served_RUNG_SCORE``, the gain over plain, the gap taken apart, and what fitting cost.
+    With radio there are simulated ``seconds_`` and ``joules_`` as well.
     """
     return [_record(analysis, last, best) for last, best in zip(analysis.last, analysis.best, strict=True)]
 
@@ -68,7 +68,9 @@ def _served(row: ServedSummary) -> dict[str, Any]:
     }
     for (rung, score), spread in row.at.items():
         record |= _spread(f"served_{rung}_{score}", spread)
-    return record | {f"served_gap_{part}": spread.mean for part, spread in row.gap.items()}
+    record |= {f"served_gap_{part}": spread.mean for part, spread in row.gap.items()}
+    record |= {f"served_kilobytes_{part}": spread.mean for part, spread in row.kilobytes.items()}
+    return record | {f"served_{name}": spread.mean for name, spread in row.spent.items() if spread.mean is not None}
 
 
 def _numbers(row: MethodSummary) -> dict[str, Number]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from fedreach.report.analysis.analysis import Analysis
 from fedreach.report.analysis.serving import RUNGS, ServedSummary
 from fedreach.report.analysis.statistics import Paired, Spread
-from fedreach.report.numbers import ABSENT, interval, p_text, percent, plus_minus, points
+from fedreach.report.numbers import ABSENT, Unit, interval, number, p_text, percent, plus_minus, points, unit_of
 from fedreach.report.render.tables import Table
 
 WORDS = {"unseen": "unseen clients", "id": "participants, each by what the others contributed"}
@@ -48,6 +48,9 @@ def _rungs(rows: Sequence[ServedSummary]) -> Table:
         ("sent to fit", "kB a participant", lambda row: plus_minus(row.kilobytes["up"], 1), 170),
         ("handed out", "kB", lambda row: plus_minus(row.kilobytes["state"], 1), 170),
     ]
+    for name, head in {"seconds": "time to fit", "joules": "energy to fit"}.items():
+        unit = unit_of(name, [row.spent[name].mean for row in rows])
+        columns.append((head, unit.name, lambda row, name=name, unit=unit: _spent(row.spent[name], unit), 170))  # type: ignore[misc]
     where = WORDS[rows[0].population]
     return _table(
         f"How {where.split(',')[0]} are served",
@@ -111,6 +114,10 @@ def _points(found: Paired | None) -> str:
 
 def _mean_points(found: Spread | None) -> str:
     return ABSENT if found is None or found.mean is None else points(found.mean, sign=True)
+
+
+def _spent(found: Spread, unit: Unit) -> str:
+    return ABSENT if found.mean is None else number(found.mean / unit.size)
 
 
 def _count(found: Spread | None) -> str:
