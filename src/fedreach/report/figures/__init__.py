@@ -55,8 +55,9 @@ def gallery(analysis: Analysis) -> list[Picture]:
         (
             "serving",
             "How many inputs does serving need?",
-            "Accuracy served minus plain at the last round, on a client's inputs beside those that it was served by; "
-            "under “all” on all its inputs, by all of them. Bars: 95 % t interval over seeds.",
+            "What clients gain in accuracy over the model as it is; 0 is no gain. Each estimates its class shares from "
+            "so many of its inputs and is scored on the others, right of the dotted line on these very inputs. Bars: "
+            "95 % t interval over seeds.",
             "Gain of serving against the number of inputs without labels, as in the table of how clients are served.",
             serving.inputs(analysis),
         ),

@@ -28,6 +28,7 @@ def _rungs(rows: Sequence[ServedSummary]) -> Table:
         return lambda row: percent(row.at[rung, name])
 
     columns: list[tuple[str, str, Cell, int]] = [("method", "", lambda row: row.method, 0)]
+    columns.append(("rule", "", lambda row: row.rule.partition("(")[0], 150))
     columns.append(("needs", "", lambda row: "labels" if row.needs_labels else ABSENT, 0))
     columns += [(head, share, score(rung, "accuracy"), 0) for rung, head in RUNGS.items()]
     columns.append(("gain", "points [seeds]", lambda row: _points(row.gain), 0))
@@ -58,9 +59,11 @@ def _rungs(rows: Sequence[ServedSummary]) -> Table:
         columns,
         f"By the last model, on {where}: mean over clients{', ± sd over seeds' if several else ''}. Plain: the model "
         "as it is. Calibrated: corrected by participants' held-out data. Served: by the client's own inputs, without "
-        "labels. Gain: served minus plain, 95 % interval over seeds, p of the paired t test, Holm-corrected. The true "
-        "prior is a reference that needs the client's labels. With two classes a prior changes thresholds, log loss "
-        "and calibration, and not the order of a client's examples.",
+        "labels. Gain: served minus plain, 95 % interval over seeds, p of the paired t test, Holm-corrected; with 5 "
+        "inputs, say, scored on the client's other ones. The true prior is a reference that needs the client's labels. "
+        "Clients worse: share whose accuracy is lower served than plain; worst change: of the one that loses most. "
+        "With two classes a prior changes thresholds, log loss and calibration, and not the order of a client's "
+        "examples.",
     )
 
 

@@ -1,0 +1,109 @@
+"""How clients are served, drawn and told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedreach.report.analysis.analysis import Analysis, analyse
+from fedreach.report.analysis.serving import RUNGS, SCORES, ServedSummary
+from fedreach.report.analysis.statistics import paired, spread
+from fedreach.report.figures import gallery
+from fedreach.report.figures.serving import inputs
+from fedreach.report.render.page import render
+from fedreach.report.render.records import as_records
+from fedreach.report.render.serving import tabulate_serving
+from fedreach.report.values import Comparison
+
+NOTHING = spread([np.nan])
+
+
+def served(method: str, gain: float, with_inputs: dict[int, float], seconds: float = np.nan) -> ServedSummary:
+    """Return a summary of two seeds whose gains lie 2 points apart."""
+    return ServedSummary(
+        method=method,
+        rule="LabelShift(odds=9.0, guard=True)",
+        needs_labels=False,
+        population="unseen",
+        at={(rung, score): spread([0.5, 0.6]) for rung in RUNGS for score in SCORES},
+        gain=paired([gain - 0.01, gain + 0.01]),
+        corrected_p=None,
+        gain_with={n: paired([value - 0.01, value + 0.01]) for n, value in with_inputs.items()},
+        worse=spread([0.0, 0.1]),
+        worst_change=spread([-0.1, -0.2]),
+        decided={},
+        gap={},
+        majority=NOTHING,
+        kilobytes={part: spread([1.5, 1.5]) for part in ("up", "down", "state")},
+        spent={"seconds": spread([seconds, seconds]), "joules": spread([2 * seconds, 2 * seconds])},
+    )
+
+
+@pytest.fixture
+def analysis(comparison: Comparison) -> Analysis:
+    """Two of the five methods are served."""
+    first, _, third = comparison.methods[:3]
+    rows = (served(first, 0.12, {5: 0.04, 20: 0.1}, 0.25), served(third, 0.08, {5: 0.03, 20: 0.06}, 0.5))
+    return replace(analyse(comparison), serving=rows)
+
+
+def test_the_figure_names_the_served_methods_and_no_other(analysis: Analysis) -> None:
+    figure = inputs(analysis)
+    assert figure is not None
+    (legend,) = figure.legends
+    first, _, third = analysis.comparison.methods[:3]
+    assert [text.get_text() for text in legend.get_texts()] == [first, third]
+    colours = {
+        str(line.get_gid()).partition("-")[0]: line.get_color() for line in figure.axes[0].lines if line.get_gid()
+    }
+    assert [handle.get_color() for handle in legend.get_lines()] == [colours["method0"], colours["method2"]]
+
+
+def test_all_inputs_stand_apart_from_fewer_as_other_examples_are_scored(analysis: Analysis) -> None:
+    figure = inputs(analysis)
+    assert figure is not None
+    drawn = {line.get_gid(): line.get_xydata().tolist() for line in figure.axes[0].lines if line.get_gid()}
+    (x, five), (_, twenty) = drawn["method0-mean-some"]
+    assert (five, twenty) == pytest.approx((0.04, 0.1))
+    assert abs(x) < 0.1
+    ((place, whole),) = drawn["method0-mean-all"]
+    assert whole == pytest.approx(0.12)
+    low, high = (y for _, y in drawn["method0-interval-all-0"])
+    assert (low, high) == pytest.approx((analysis.serving[0].gain.low, analysis.serving[0].gain.high))
+    assert 1.8 < place < 2.2
+    assert [text.get_text() for text in figure.axes[0].get_xticklabels()] == ["5", "20", "all of them"]
+
+
+def test_the_page_says_what_serving_is_and_points_to_the_figure(analysis: Analysis) -> None:
+    page = render(analysis, gallery(analysis), [])
+    told = page.partition("How unseen clients are served</h2>")[2].partition("<table")[0]
+    for words in (
+        "has inputs, but no labels",
+        "<b>plain</b>",
+        "<b>calibrated</b>",
+        "<b>served</b>",
+        "<b>true prior</b>",
+    ):
+        assert words in told
+    assert 'href="#figure-serving"' in told
+    assert page.count('id="figure-serving"') == 1
+    assert 'href="#figure-serving"' not in render(analysis, [], [])
+
+
+def test_costs_of_fitting_stand_in_the_table_and_for_machines(analysis: Analysis) -> None:
+    table = tabulate_serving(analysis)[0]
+    at = {head: j for j, head in enumerate(table.header)}
+    assert [row[at["rule"]] for row in table.rows] == ["LabelShift", "LabelShift"]
+    assert [row[at["time to fit"]] for row in table.rows] == ["0.25", "0.5"]
+    assert [row[at["energy to fit"]] for row in table.rows] == ["0.5", "1"]
+    assert (table.units[at["time to fit"]], table.units[at["energy to fit"]]) == ("s", "J")
+    records = {record["method"]: record for record in as_records(analysis)}
+    first, second, _ = analysis.comparison.methods[:3]
+    assert (records[first]["served_seconds"], records[first]["served_joules"]) == (0.25, 0.5)
+    assert records[first]["served_kilobytes_up"] == 1.5
+    assert records[second]["served_seconds"] is None
+    without = replace(analysis, serving=(served(first, 0.1, {}),))
+    assert "time to fit" not in tabulate_serving(without)[0].header
+    assert "served_seconds" not in as_records(without)[0]
