@@ -197,6 +197,12 @@ def test_an_adapter_says_what_is_wrong(fedreach: Command, home: Path) -> None:
         adapter.fit([[1.0, 2.0, 3.0]])
     with pytest.raises(ConfigError, match=r"has seen no inputs yet\. Call fit first"):
         adapter.prior_  # noqa: B018
+    adapter.fit(np.zeros((3, 2)))
+    with pytest.raises(ConfigError, match=r"given features as fit was.*these came with features\. Call fit anew"):
+        adapter.partial_fit(np.zeros((3, 2)), np.zeros((3, 4)))
+    adapter.fit(np.zeros((3, 2)), np.zeros((3, 4)))
+    with pytest.raises(ConfigError, match="these came without features"):
+        adapter.partial_fit(np.zeros((3, 2)))
 
 
 def test_with_a_radio_seconds_and_joules_of_fitting_are_counted_and_shown(fedreach: Command, home: Path) -> None:

@@ -15,6 +15,7 @@ import torch
 
 from fedreach.arrays import AnyArray, Float32s, Ints
 from fedreach.evaluation.rungs import ServingEvaluator
+from fedreach.federation.serving.fit import Fitted
 from fedreach.federation.traits import Traits
 from fedreach.models.flat import Layout
 from fedreach.runs.callbacks import Callback
@@ -64,16 +65,23 @@ def serve_models(folder: RunFolder, layout: Layout, evaluator: ServingEvaluator)
         for number, one in enumerate(fitted):
             head = f"{name}/{number}" if len(fitted) > 1 else name
             tensors |= {f"{head}/{key}": np.asarray(value) for key, value in one.state.items()}
-        state = [sum(np.asarray(value).nbytes for value in one.state.values()) for one in fitted]
-        costs = {"bytes_state": max(state)} | {
-            key: max(getattr(one, key) for one in fitted) for key in ("exchanges", "bytes_up", "bytes_down")
-        }
-        # Rules of several models are fitted one after the other.
-        for key, spent in (("seconds", [one.seconds for one in fitted]), ("joules", [one.joules for one in fitted])):
-            costs[key] = None if None in spent else sum(value for value in spent if value is not None)
+        if name == "last":
+            costs = _costs(fitted)
     rule, needs_labels = repr(evaluator.rule), Traits.of(evaluator.rule).reads_true_prior
     folder.write_tensors(SERVING, tensors, {"rule": rule})
     folder.write(ServingRecord(rule=rule, needs_labels=needs_labels, rounds=rounds, columns=columns, **costs))
+
+
+def _costs(fitted: Sequence[Fitted]) -> dict[str, Any]:
+    """Return what fitting cost one participant: of several models the most bytes, and the time of all."""
+    costs: dict[str, Any] = {
+        "bytes_state": max(sum(np.asarray(value).nbytes for value in one.state.values()) for one in fitted)
+    }
+    costs |= {key: max(getattr(one, key) for one in fitted) for key in ("exchanges", "bytes_up", "bytes_down")}
+    # Rules of several models are fitted one after the other.
+    for key, spent in (("seconds", [one.seconds for one in fitted]), ("joules", [one.joules for one in fitted])):
+        costs[key] = None if None in spent else sum(value for value in spent if value is not None)
+    return costs
 
 
 def _models(folder: RunFolder, name: str, layout: Layout) -> tuple[int, Float32s, Ints] | None:

@@ -60,7 +60,7 @@ class Adapter:
         """
         outputs = self._outputs(logits, features, inputs)
         self.client_: State = self.rule.start(self.state)
-        self.n_inputs_, self.guarded_ = 0, True
+        self.n_inputs_, self.guarded_, self._with_features = 0, True, False
         return self._learn(outputs)
 
     def partial_fit(
@@ -72,6 +72,13 @@ class Adapter:
         return self._learn(self._outputs(logits, features, inputs))
 
     def _learn(self, outputs: Outputs) -> Self:
+        if self.n_inputs_ and (outputs.features is None) == self._with_features:
+            other = "without features" if self._with_features else "with features"
+            raise ConfigError(
+                "Adapter.partial_fit must be given features as fit was, as a guard looks at all inputs together; "
+                f"these came {other}. Call fit anew."
+            )
+        self._with_features = outputs.features is not None
         self.client_ = self.rule.update(self.state, self.client_, outputs)
         self.n_inputs_ += len(outputs.logits)
         self.guarded_ = self.guarded_ and "adapted" in self.client_
