@@ -297,6 +297,7 @@ class ServingRecord(Record):
     bytes_up: int = 0  # of one participant, in all exchanges
     bytes_down: int = 0  # likewise
     bytes_state: int = 0  # handed out beside the model
+    left: Mapping[str, Mapping[str, int]] | None = None  # "last" and "best" -> participant -> exchange that it missed
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

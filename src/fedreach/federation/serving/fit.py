@@ -7,7 +7,8 @@ query -> contribute (each participant) -> sum -> fold -> query ... -> None: fitt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -32,18 +33,28 @@ class HeldOut(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """A fitted rule, and what that took."""
+    """A rule as far as it is fitted, and what that took."""
 
     state: State
     exchanges: int
     bytes_up: int  # of one participant, all exchanges together
     bytes_down: int  # likewise, without the state, which each client that is served is sent
+    left: Mapping[int, int] = MappingProxyType({})  # participant that was taken out -> exchange that it did not answer
+
+
+UNFITTED = Fitted(NO_STATE, 0, 0, 0)
+"""A rule before the first exchange."""
+
+
+def plain_sum(parts: Sequence[Floats]) -> Floats:
+    """Return the sum of arrays of one shape, added up in their order; at least one."""
+    return sum(parts[1:], start=parts[0])
 
 
 def fit(
     rule: Serving,
     participants: Iterable[HeldOut],
-    summed: Callable[[Sequence[Floats]], Floats] = lambda parts: sum(parts[1:], start=parts[0]),
+    summed: Callable[[Sequence[Floats]], Floats] = plain_sum,
 ) -> Fitted:
     """Fit a serving rule.
 
@@ -60,19 +71,33 @@ def fit(
         >>> fit(Plain(), []).exchanges
         0
     """
-    asked = list(participants)
-    state, exchanges, up, down = NO_STATE, 0, 0, 0
-    while (query := rule.query(state)) is not None:
-        if exchanges == MAX_EXCHANGES:
-            raise PartError(f"{name_of(rule)} is not fitted after {MAX_EXCHANGES} exchanges with the participants.")
+    asked, fitted = list(participants), UNFITTED
+    while (query := next_query(rule, fitted)) is not None:
         answers = [checked(rule, rule.contribute(query, *one)) for one in asked]
         shapes = {name: values.shape for name, values in answers[0].items()}
         if any({name: values.shape for name, values in answer.items()} != shapes for answer in answers):
             raise PartError(f"{name_of(rule)}.contribute must return the same names and shapes for every participant.")
-        state = rule.fold(state, {name: summed([answer[name] for answer in answers]) for name in shapes})
-        exchanges, up = exchanges + 1, up + _bytes(answers[0])
-        down += _bytes(query)
-    return Fitted(state, exchanges, up, down)
+        sums = {name: summed([answer[name] for answer in answers]) for name in shapes}
+        fitted = after_exchange(rule, fitted, query, sums)
+    return fitted
+
+
+def next_query(rule: Serving, fitted: Fitted) -> State | None:
+    """Return what participants are sent in the next exchange; None once the rule is fitted.
+
+    Raises:
+        PartError: If the rule never is fitted.
+    """
+    query = rule.query(fitted.state)
+    if query is not None and fitted.exchanges == MAX_EXCHANGES:
+        raise PartError(f"{name_of(rule)} is not fitted after {MAX_EXCHANGES} exchanges with the participants.")
+    return query
+
+
+def after_exchange(rule: Serving, fitted: Fitted, query: State, sums: State) -> Fitted:
+    """Return the rule after an exchange, given what participants were sent and the sums of what they answered."""
+    up, down = fitted.bytes_up + _bytes(sums), fitted.bytes_down + _bytes(query)
+    return Fitted(rule.fold(fitted.state, sums), fitted.exchanges + 1, up, down)
 
 
 def checked(rule: Serving, answer: State) -> State:
