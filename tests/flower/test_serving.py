@@ -55,7 +55,7 @@ name = "linear"
 rate = 0.3
 [method]
 cohort = 3
-serving = "label_shift"
+serving = { name = "label_shift", guard = false }
 [evaluation]
 every = 1
 local = false
@@ -64,19 +64,18 @@ inputs = [5, 40]
 name = "sequential"
 """
 TEN = ("partition.clients=13", "population.participants=10", "partition.alpha=1.0")
-UNGUARDED = 'method.serving={name="label_shift", guard=false}'
-SECURE = ("method.label_statistics=secure_sum", "method.weighting=entropy", UNGUARDED)
+GUARDED = "method.serving=label_shift"
+SECURE = ("method.label_statistics=secure_sum", "method.weighting=entropy")
 SPLITTING = 'method.selection={name="clustered", eps1=1000.0, eps2=0.0, thresholds="absolute", first_round=1}'
 METHODS = {
-    "guarded": ("model=mlp",),
-    "unguarded": (UNGUARDED,),
+    "guarded": (GUARDED, "model=mlp"),
     "confusion": ("method.serving=bbse", "partition.alpha=0.1"),
     "reference": ("method.serving=true_prior",),
     "clusters": (SPLITTING, "method.cohort=5", "rounds=3"),
     "what the solver serves": ("method.solver=feddyn",),
     "two participants": ("population.participants=2", "method.cohort=2"),
     "one participant": ("population.participants=1", "method.cohort=1"),
-    "secure sum": (*SECURE[:2], *TEN),
+    "secure sum": (GUARDED, *SECURE, *TEN),
 }
 
 
@@ -322,7 +321,7 @@ def overheard(folder: Path, *overrides: str) -> list[tuple[int, Message, Message
 
 
 def test_an_unseen_client_sends_metrics_and_nothing_else(tmp_path: Path) -> None:
-    setup = setup_of("model=mlp")
+    setup = setup_of(GUARDED, "model=mlp")
     unseen, served = set(setup.data.population.unseen.tolist()), 0
     base, more = rung_names(setup.simulation.federation.serving, [5, 40], online=True)
     scores = [
@@ -330,7 +329,7 @@ def test_an_unseen_client_sends_metrics_and_nothing_else(tmp_path: Path) -> None
         for rung in [*base, *(r for pair in more for r in pair)]
         for name in ("accuracy", "loss", "calibration_error")
     ]
-    for client, message, reply in overheard(tmp_path, "model=mlp"):
+    for client, message, reply in overheard(tmp_path, GUARDED, "model=mlp"):
         kind = message.metadata.message_type
         if client in unseen:
             assert not reply.content.array_records
@@ -349,7 +348,7 @@ def test_an_unseen_client_sends_metrics_and_nothing_else(tmp_path: Path) -> None
 
 def test_participants_send_sums_whose_size_does_not_tell_how_many_examples_there_are(tmp_path: Path) -> None:
     shapes: dict[tuple[int, int], set[str]] = {}
-    for _, message, reply in overheard(tmp_path, "model=mlp"):
+    for _, message, reply in overheard(tmp_path, GUARDED, "model=mlp"):
         asked = message.content.config_records.get("fedreach", {})
         if message.metadata.message_type == "query.serving" and "exchange" in asked:
             assert set(reply.content) == {"metrics", *(f"sums-{fit}" for fit in asked["fits"])}
@@ -365,13 +364,13 @@ def test_participants_send_sums_whose_size_does_not_tell_how_many_examples_there
 
 def test_predictions_do_not_depend_on_the_labels_of_an_unseen_client(tmp_path: Path) -> None:
     """What is sent to it and what it is told are the same, whatever its labels are; only its scores differ."""
-    serve(tmp_path / "as they are")
-    setup = setup_of()
+    serve(tmp_path / "as they are", GUARDED)
+    setup = setup_of(GUARDED)
     d, unseen = setup.data, setup.data.population.unseen
     y = d.dataset.train_y.copy()
     index = np.concatenate([d.partition[int(client)] for client in unseen])
     y[index] = (y[index] + 1) % d.dataset.num_classes
-    other = setup_of()
+    other = setup_of(GUARDED)
     vars(other)["data"] = replace(d, dataset=replace(d.dataset, train_y=y), labels=y)
     vars(other).pop("simulation", None)
     grid = InProcess(other.client_app(), range(CLIENTS))
