@@ -61,6 +61,7 @@ class FedReachStrategy(Strategy):
     federation's parts choose among the participants that are online, in the order of their ids and with the random
     streams of the simulator, one message goes to each that is chosen, and every reply is checked before it counts:
     sender, shape, type, finiteness, size. Who did not reply in time, or wrongly, is named in the row of the round.
+    After the last round the federation's serving rule, if any, is fitted and tried, see `fedreach.flower.serving`.
 
     Args:
         federation: The parts that decide.
