@@ -19,19 +19,16 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.app import Array, ArrayRecord, Context, Error, Message
+from flwr.app import Array, ArrayRecord, Error, Message
 
 from fedreach.data.federated import FederatedData, Ranges
 from fedreach.errors import TrainingError
 from fedreach.evaluation.rungs import ServingEvaluator, rung_names
 from fedreach.experiments.run import run
-from fedreach.federation.serving.bbse import BBSE
-from fedreach.flower import ClientData, FedReachStrategy, FlowerExperiment, client_app
-from fedreach.models import build
+from fedreach.flower import FlowerExperiment
 from fedreach.runs.folder import SERVING, RunFolder
 from fedreach.runs.schema import ServedLine, ServingRecord
 from fedreach.runs.serving import serve_models, served_table
-from fedreach.testing.problems import tiny_federation
 
 from .in_process import Answering, InProcess
 from .same import rows_of
@@ -335,21 +332,3 @@ def test_a_run_ends_with_a_table_of_what_serving_gains(tmp_path: Path, heard: py
     for line in lines:
         assert line in heard.text
     assert len(rows_of(tmp_path)) == 3
-
-
-def test_a_strategy_without_an_experiment_serves_too(tmp_path: Path) -> None:
-    federation = replace(tiny_federation(), serving=BBSE())
-    rng = np.random.default_rng(0)
-    x, y = rng.standard_normal((6, 40, 4)).astype(np.float32), rng.integers(2, size=(6, 40))
-    x[:, :, 0] += 2 * y
-
-    def load(context: Context) -> ClientData:
-        client = context.node_config["partition-id"]
-        return ClientData((x[client, :20], y[client, :20]), (x[client, 20:], y[client, 20:]), num_classes=2)
-
-    model = build("linear", (4,), 2, seed=0)
-    strategy = FedReachStrategy(federation, model, rounds=1, folder=tmp_path, min_clients=6, timeout=5, inputs=[3])
-    strategy.run(InProcess(client_app(federation, "linear", load), range(6)))
-    columns = record_of(tmp_path)["columns"]["last"]
-    assert columns["id_served_3_accuracy"] > 0.5
-    assert not [name for name in columns if name.startswith(("unseen", "test"))]

@@ -14,14 +14,17 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.app import Message, MetricRecord
+from flwr.app import Context, Message, MetricRecord
 from flwr.clientapp import ClientApp
 
 from fedreach.errors import PartError, TrainingError
 from fedreach.evaluation.rungs import rung_names
 from fedreach.federation.aggregation.secure_sum import exact_sum
-from fedreach.flower import client_app, share_labels
+from fedreach.federation.serving.bbse import BBSE
+from fedreach.flower import ClientData, FedReachStrategy, client_app, share_labels
+from fedreach.models import build
 from fedreach.runs.folder import SERVING, RunFolder
+from fedreach.testing.problems import tiny_federation
 
 from .in_process import InProcess
 from .test_serving import (
@@ -210,6 +213,24 @@ def test_an_app_that_trains_by_itself_is_refused_where_there_is_a_rule(tmp_path:
     share_labels(app, lambda context: [0, 1], num_classes=2)
     with pytest.raises(TrainingError, match="the federation's serving rule needs fedreach"):
         setup_of().strategy(tmp_path, timeout=1, patience=0.1).run(InProcess(app, range(CLIENTS)))
+
+
+def test_a_strategy_without_an_experiment_serves_too(tmp_path: Path) -> None:
+    federation = replace(tiny_federation(), serving=BBSE())
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((6, 40, 4)).astype(np.float32), rng.integers(2, size=(6, 40))
+    x[:, :, 0] += 2 * y
+
+    def load(context: Context) -> ClientData:
+        client = context.node_config["partition-id"]
+        return ClientData((x[client, :20], y[client, :20]), (x[client, 20:], y[client, 20:]), num_classes=2)
+
+    model = build("linear", (4,), 2, seed=0)
+    strategy = FedReachStrategy(federation, model, rounds=1, folder=tmp_path, min_clients=6, timeout=5, inputs=[3])
+    strategy.run(InProcess(client_app(federation, "linear", load), range(6)))
+    columns = record_of(tmp_path)["columns"]["last"]
+    assert columns["id_served_3_accuracy"] > 0.5
+    assert not [name for name in columns if name.startswith(("unseen", "test"))]
 
 
 # ----------------------------------------------------------------------------------------------------- secure sums
