@@ -1,4 +1,4 @@
-"""The same federation twice: on Flower, in its simulation, and in FedReach's simulator.
+"""The same federation twice: on Flower, in its simulation, and in FedReach's simulator; and what serving gains there.
 
 python examples/06_flower.py
 """
@@ -19,6 +19,7 @@ CHOSEN = {
     "method.selection": "minimax",
     "method.weighting": "entropy",
     "method.cohort": 2,
+    "method.serving": "label_shift",  # in the end each client adapts to its own inputs
     "engine.name": "sequential",  # the engine whose bits a client of its own has, too
 }
 
@@ -29,6 +30,8 @@ def main(folder: Path) -> None:
 
     from fedreach.experiments.run import run
     from fedreach.flower import FlowerExperiment
+    from fedreach.runs.folder import RunFolder
+    from fedreach.runs.serving import served_table
 
     logging.getLogger("flwr").setLevel(logging.WARNING)
     overrides = tuple(f"{key}={value}" for key, value in CHOSEN.items())
@@ -43,6 +46,9 @@ def main(folder: Path) -> None:
         print(f"round {one['round']}: clients {one['cohort']} on Flower, {other['cohort']} in the simulator")
     models = [(path / "last.safetensors").read_bytes() for path in (real, simulated)]
     print("the models are", "the same, bit for bit" if models[0] == models[1] else "not the same")
+    served = [(path / "serving.json").read_bytes() for path in (real, simulated)]
+    print("clients are served", "alike, byte for byte" if served[0] == served[1] else "differently")
+    print("\n".join(served_table(RunFolder(real))))
 
 
 def rows(folder: Path) -> list[dict]:

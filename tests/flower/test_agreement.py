@@ -87,7 +87,7 @@ def test_a_run_that_was_killed_before_it_wrote_its_result_is_finished_without_cl
 ) -> None:
     setup = experiment(tmp_path)
 
-    def killed(self: Recorder, snapshot: object) -> None:
+    def killed(self: Recorder, *arguments: object) -> None:
         raise SystemExit
 
     with monkeypatch.context() as patched:

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from fedreach.runs.folder import SERVING
+from fedreach.runs.schema import ServedLine, ServingRecord
+
 from .deployment import Deployment
 from .same import METHODS, app_with_both, check_same, need, simulated
 
@@ -39,6 +42,14 @@ def test_between_machines_every_round_and_the_final_model_are_the_simulators(
         flower.run(app, out, config)
         print(f"{data} {method}: {time.monotonic() - began:.1f} s")
         check_same(simulated(app / "flower_app" / f"{data}.toml", method, tmp_path / f"{method}-simulated"), out)
+
+
+def test_between_machines_clients_are_served_as_in_the_simulator(flower: Deployment, app: Path, tmp_path: Path) -> None:
+    flower.run(app, tmp_path / "real", 'experiment="digits.toml" method="served" min-clients=3', seconds=500)
+    ours = simulated(app / "flower_app" / "digits.toml", "served", tmp_path / "simulated")
+    check_same(ours, tmp_path / "real")
+    for name in (ServingRecord.FILE, ServedLine.FILE, SERVING):
+        assert (tmp_path / "real" / name).read_bytes() == (ours / name).read_bytes(), name
 
 
 def online(flower: Deployment) -> set[str]:

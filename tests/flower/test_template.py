@@ -26,6 +26,9 @@ from flwr.app import Context, RecordDict
 from flwr.cli.build import build_fab_from_disk
 
 import fedreach
+from fedreach.runs.folder import SERVING, RunFolder
+from fedreach.runs.schema import ServedLine, ServingRecord
+from fedreach.runs.serving import served_table
 
 from .deployment import APP, BIN, end
 from .in_process import InProcess
@@ -63,12 +66,25 @@ def server_context(run_config: dict[str, Any]) -> Context:
     return Context(1, 0, {}, RecordDict(), run_config)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS, "served"])
 def test_each_method_of_the_template_is_the_simulators(method: str, template: Any, tmp_path: Path) -> None:
     config = {**CONFIG, "out": str(tmp_path / "out"), "method": method, "timeout": 5.0}
     grid = Node(template("client_app").app, range(5), config)
     template("server_app").app(grid, server_context(config))
     check_same(simulated(APP / "flower_app" / "experiment.toml", method, tmp_path / "simulated"), tmp_path / "out")
+    for name in (ServingRecord.FILE, ServedLine.FILE, SERVING) if method == "served" else ():
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "simulated" / name).read_bytes(), name
+
+
+def test_the_readme_shows_the_table_that_ends_a_run(tmp_path: Path) -> None:
+    simulated(APP / "flower_app" / "experiment.toml", "served", tmp_path)
+    shown = re.search(r"^```text\n(.*?)^```", (APP / "README.md").read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    assert shown is not None
+    for ours, theirs in zip(shown[1].splitlines(), served_table(RunFolder(tmp_path)), strict=True):
+        numbers = r"[+-]?\d+\.\d$|[+-]?\d+\.\d(?= )"
+        assert re.sub(numbers, "", ours).split() == re.sub(numbers, "", theirs).split()
+        there = [float(number) for number in re.findall(numbers, theirs)]
+        assert [float(number) for number in re.findall(numbers, ours)] == pytest.approx(there, abs=2)
 
 
 def test_without_a_run_folder_the_template_says_how_to_name_one(template: Any) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -84,6 +84,20 @@ class Client(NamedTuple):
 
 Rungs = dict[str, dict[int, Score]]
 """Rung -> client -> score; a rung that a client has too few inputs for does without it."""
+
+
+def rung_names(rule: Serving, inputs: Sequence[int] = (), *, online: bool = False) -> tuple[list[str], list[list[str]]]:
+    """Return the rungs that every client has, and those that go together of a client with more than so many inputs.
+
+    Example:
+        >>> from fedreach.federation.serving.label_shift import LabelShift
+        >>> rung_names(LabelShift(), [5], online=True)
+        (['plain', 'calibrated', 'served', 'online', 'true_prior'], [['plain_5', 'served_5']])
+    """
+    traits, names = Traits.of(rule), ["plain", "calibrated", "served"]
+    names += ["online"] * (online and traits.serves_online) + ["true_prior"] * traits.knows_prior
+    more = [[f"plain_{n}"] + [f"served_{n}"] * (not traits.reads_true_prior) for n in inputs]
+    return names, more
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,9 +205,28 @@ def _updated(rule: Serving, state: State, clients: Sequence[State], outputs: Seq
     return [rule.update(state, client, each) for client, each in zip(clients, outputs, strict=True)]
 
 
+class ServesModels(Protocol):
+    """Fits a rule on participants and serves everybody by it: in this process, or by messages."""
+
+    @property
+    def rule(self) -> Serving: ...
+
+    def evaluate(
+        self, models: Float32s, clusters: Ints, round_: int, *, whole: bool = True
+    ) -> tuple[dict[str, float], list[dict[str, Any]], list[Fitted]]:
+        """Return columns, lines about single clients, and the fitted rule of each model.
+
+        Args:
+            models: (m, d) one a cluster.
+            clusters: (n,) which of them each participant has.
+            round_: After which these are the models.
+            whole: Whether clients are also served online and with fewer inputs.
+        """
+
+
 @dataclass(frozen=True, eq=False)
 class ServingEvaluator:
-    """Fits a rule on the participants and serves everybody by it.
+    """Fits a rule on the participants and serves everybody by it; see `ServesModels`.
 
     Args:
         engine: Runs the model.
@@ -219,14 +252,6 @@ class ServingEvaluator:
     def evaluate(
         self, models: Float32s, clusters: Ints, round_: int, *, whole: bool = True
     ) -> tuple[dict[str, float], list[dict[str, Any]], list[Fitted]]:
-        """Return columns, lines about single clients, and the fitted rule of each model.
-
-        Args:
-            models: (m, d) one a cluster.
-            clusters: (n,) which of them each participant has.
-            round_: After which these are the models.
-            whole: Whether clients are also served online and with fewer inputs.
-        """
         population, rng = self.data.population, partial(generator, self.seed, "serving-bootstrap", round_)
         held_out = Group.of(population.participants, self.data.held_out, max_samples=self.max_samples)
         unseen = Group.of(population.unseen, self.data.train, self.data.held_out, max_samples=self.max_samples)
@@ -240,7 +265,7 @@ class ServingEvaluator:
             mine = held_out.ids[own == number] if (own == number).any() else held_out.ids
             asked = {int(c): self._client(model, "true", int(c), places[int(c)]) for c in mine}
             fitted.append(self._billed(self._fitted(asked), asked, round_))
-            if (own == number).any() and len(asked) > 1:
+            if (own == number).any():
                 for scores in self._cross_fitted(asked, whole=whole):
                     joined["id"].append((1.0, scores))
             state = fitted[-1].state
@@ -253,15 +278,7 @@ class ServingEvaluator:
                 index = np.arange(len(self.data.dataset.test_y))
                 scores = serve(self.rule, state, [self._client(model, "test", 0, index)])
                 joined["test"].append((float(shares[number]), scores))
-        columns: dict[str, float] = {}
-        lines: list[dict[str, Any]] = []
-        for name, scored in joined.items():
-            if scored:
-                scores = mixed(scored)
-                columns |= scores.columns(name, rng)
-                if name != "test":
-                    lines += scores.lines("participants" if name == "id" else name)
-        return columns, lines, fitted
+        return *tabulated(joined, rng), fitted
 
     def _client(self, model: Float32s, split: Split, client: int, index: Ints) -> Client:
         outputs = self.engine.answers(model, split, index, inputs=Traits.of(self.rule).reads_inputs)
@@ -280,12 +297,40 @@ class ServingEvaluator:
 
     def _cross_fitted(self, asked: Mapping[int, Client], *, whole: bool) -> Iterator[ServedScores]:
         """Serve each participant by the rule as the others fit it."""
-        ids = list(asked)
-        for fold in range(min(FOLDS, len(ids))):
-            mine = ids[fold::FOLDS]
-            state = self._fitted({client: asked[client] for client in ids if client not in mine}).state
+        for mine in folds(list(asked)):
+            state = self._fitted({client: asked[client] for client in asked if client not in mine}).state
             inputs = self.inputs if whole else ()
             yield serve(self.rule, state, [asked[client] for client in mine], inputs, online=whole)
+
+
+def tabulated(
+    joined: Mapping[str, Sequence[tuple[float, ServedScores]]], rng: Callable[[], np.random.Generator]
+) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    """Return columns, and lines about single clients.
+
+    Args:
+        joined: "id" (participants), "unseen" and "test" -> scores, each with its share, see `mixed`.
+        rng: Makes the generator of the intervals, the same each time.
+    """
+    columns: dict[str, float] = {}
+    lines: list[dict[str, Any]] = []
+    for name, scored in joined.items():
+        if scored:
+            scores = mixed(scored)
+            columns |= scores.columns(name, rng)
+            if name != "test":
+                lines += scores.lines("participants" if name == "id" else name)
+    return columns, lines
+
+
+def folds(ids: Sequence[int]) -> list[Sequence[int]]:
+    """Return the parts of participants, each of which is served by what the others contributed; none of a single one.
+
+    Example:
+        >>> folds([0, 1, 2, 3, 4, 5, 6])
+        [[0, 5], [1, 6], [2], [3], [4]]
+    """
+    return [ids[fold::FOLDS] for fold in range(min(FOLDS, len(ids)))] if len(ids) > 1 else []
 
 
 def mixed(scored: Sequence[tuple[float, ServedScores]]) -> ServedScores:

@@ -2,7 +2,8 @@
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fedreach.federation.federation import Federation
 from fedreach.models.flat import Layout
@@ -36,6 +37,7 @@ def terms_of(federation: Federation, layout: Layout) -> dict[str, str]:
         "local": words(federation.local),
         "loss": words(federation.loss),
         "measurements": words(federation.measurements()),
+        "serving": words(federation.serving),
         "label_statistics": words(federation.label_statistics),
         "seed": words(federation.seed),
         "model": f"{layout.size} numbers, {layout.num_trainable} of them trained, {digest}",
@@ -43,6 +45,12 @@ def terms_of(federation: Federation, layout: Layout) -> dict[str, str]:
     if federation.label_statistics.only_sum:
         terms["weighting"] = words(federation.weighting)  # which each client works out for itself
     return terms
+
+
+def identity_of(federation: Federation, model: str, name: str, rounds: int, inputs: Sequence[int]) -> dict[str, Any]:
+    """Return what a run is that no experiment file describes, see `fedreach.runs.identity`."""
+    config = {"federation": words(federation), "model": model, "rounds": rounds, "inputs": [*inputs]}
+    return {"method": name, "seed": federation.seed, "config": config, "code": {}}
 
 
 def difference(ours: Mapping[str, str], theirs: Mapping[str, object]) -> str | None:

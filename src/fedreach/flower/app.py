@@ -16,11 +16,11 @@ from torch import nn
 from fedreach.arrays import Float32s, Floats, Ints
 from fedreach.data.federated import FederatedData
 from fedreach.errors import ConfigError, DataError, TrainingError
-from fedreach.federation.aggregation.secure_sum import FixedPoint, Words, mask, share
+from fedreach.federation.aggregation.secure_sum import FixedPoint, Words, share
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import Exact, released_entropy
 from fedreach.federation.protocols import LabelStatistics
-from fedreach.flower import masks, messages
+from fedreach.flower import masks, messages, served
 from fedreach.flower.agreement import MOST_CLIENTS, terms_of
 from fedreach.flower.local import ClientData, LocalClient, Work
 from fedreach.flower.messages import (
@@ -159,6 +159,24 @@ def client_app(
             numbers |= {f"{name}-examples": score.examples, f"{name}_acc": score.accuracy, f"{name}_loss": score.loss}
         return _reply(message, metrics=numbers)
 
+    @app.query("serving")
+    def contribute(message: Message, context: Context) -> Message:
+        if not share_label_statistics:
+            raise TrainingError("this client does not tell anything of its labels")
+        local, sent = worker(context), message.content
+        if MODEL not in sent.array_records:
+            return _reply(message, metrics={EXAMPLES: local.num_held_out})
+        answers = served.contributions(sent, local)
+        if federation.label_statistics.only_sum:
+            private = _private_key(context)
+            answers = served.hidden(answers, sent, local.client, private, context.state.config_records[KEYS])
+        records = {messages.sums_name(fit): messages.array_record(answer) for fit, answer in answers.items()}
+        return _reply(message, metrics={}, others=records)
+
+    @app.evaluate("serving")
+    def evaluate_served(message: Message, context: Context) -> Message:
+        return _reply(message, metrics=served.scores(message.content, worker(context)))
+
     return app
 
 
@@ -275,26 +293,11 @@ def _private_key(context: Context) -> bytes:
     return found
 
 
-def _masked(context: Context, local: LocalClient, work: Work, public: ConfigRecord, run: str, round_: int) -> Words:
-    """Return the client's share of a secure sum under its masks with the others, if no report is shown by them."""
-    ids: list[int] = public["ids"]  # type: ignore[assignment]
-    keys: list[bytes] = public["keys"]  # type: ignore[assignment]
-    private, own = _private_key(context), context.state.config_records[KEYS]
-    if local.client not in ids or len(set(keys)) < masks.MIN_CLIENTS or len(set(ids)) != len(keys):
-        raise TrainingError(
-            f"a secure sum needs {masks.MIN_CLIENTS} clients at least, each with a key of its own; got {ids}"
-        )
-    if round_ <= int(own.get(run, 0)):  # type: ignore[arg-type]
-        raise TrainingError(f"the masks of round {round_} were used before: a second report would show the difference")
-    own[run] = round_  # an entry a run: the server chooses its name
-    of = dict(zip(ids, keys, strict=True))
-    raw = local.raw_weight(work)
-    words = share(raw, work.update, FixedPoint(len(ids)))
-
-    def pad(low: int, high: int, count: int) -> Words:
-        return masks.pad(private, of[high if low == local.client else low], run, round_, count)
-
-    return mask(words, local.client, ids, pad)
+def _masked(context: Context, local: LocalClient, work: Work, keys: ConfigRecord, run: str, round_: int) -> Words:
+    """Return the client's share of a secure sum under its masks with the others."""
+    public, private = masks.keys_of(keys), _private_key(context)
+    words = share(local.raw_weight(work), work.update, FixedPoint(len(public)))
+    return masks.masked(words, local.client, public, private, run, round_, context.state.config_records[KEYS])
 
 
 def _whole(record: ConfigRecord, name: str) -> int:

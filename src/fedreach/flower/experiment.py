@@ -115,6 +115,7 @@ class FlowerExperiment:
             evaluate_every=e.evaluation.every,
             engine=simulation.engine,
             participation=parts.make("participation", e.population.participation, self.base),
+            inputs=e.evaluation.inputs,
             identity=identity(e, self.seed, self.method or "run", self.base),
             record=federation_record(self.data),
         )

@@ -1,6 +1,6 @@
 """A client's work on its own data, as the simulator would do it; nothing here knows Flower."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 
@@ -18,12 +18,16 @@ from fedreach.engines.choice import build_engine
 from fedreach.engines.protocols import Engine, Task
 from fedreach.errors import DataError
 from fedreach.evaluation.predictor import Split
+from fedreach.evaluation.rungs import Client, ServedScores, serve
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import released_entropy
 from fedreach.federation.protocols import ClientsOwn
+from fedreach.federation.serving.fit import checked
 from fedreach.federation.steps import measured, new_memory, probe_batch
-from fedreach.federation.values import State
+from fedreach.federation.traits import Traits
+from fedreach.federation.values import Outputs, State
 from fedreach.streams import fresh
+from fedreach.threads import one_thread
 
 Examples = tuple[Any, Any] | TorchDataset[Any]
 
@@ -156,12 +160,18 @@ class LocalClient:
         """As they are stored."""
         return 8 * int(self.data.dataset.train_x[:1].nbytes)
 
+    @property
+    def num_held_out(self) -> int:
+        """Examples that it is tested on."""
+        return int(self.data.held_out.sizes[self.client])
+
+    def _label_counts(self) -> Ints:
+        own = self.data.labels[self.data.train[self.client]]
+        return np.bincount(own, minlength=self.data.dataset.num_classes)
+
     def released_counts(self) -> Floats:
         """Return the (c,) label counts that the client tells; noise comes from the machine's own randomness."""
-        d = self.data.dataset
-        own = self.data.labels[self.data.train[self.client]]
-        counts = np.bincount(own, minlength=d.num_classes)[None]
-        return np.asarray(self.federation.label_statistics.release(counts, fresh())[0])
+        return np.asarray(self.federation.label_statistics.release(self._label_counts()[None], fresh())[0])
 
     def loss(self, params: Float32s, round_: int, batch_size: int | None) -> float:
         """Return the mean training loss of a model; over a batch drawn for the round, if a size is given."""
@@ -207,10 +217,8 @@ class LocalClient:
 
     def raw_weight(self, work: Work) -> float:
         """Return the client's own weight, up to a factor that all share, of a weighting with a method `raw`."""
-        d = self.data.dataset
-        counts = np.bincount(self.data.labels[self.data.train[self.client]], minlength=d.num_classes)
         metrics = {name: np.array([value]) for name, value in work.metrics.items()}
-        metrics["label_entropy"] = released_entropy(counts[None].astype(np.float64))
+        metrics["label_entropy"] = released_entropy(self._label_counts()[None].astype(np.float64))
         return float(np.asarray(cast(ClientsOwn, self.federation.weighting).raw(metrics))[0])
 
     def scores(self, params: Float32s) -> dict[str, PartScore]:
@@ -227,6 +235,41 @@ class LocalClient:
             return PartScore(0)
         right, loss = self.engine.predict(params, split, index)
         return PartScore(len(index), float(right.mean()), float(loss.astype(np.float64).mean()))
+
+    @one_thread()  # as the simulator serves
+    def contributions(self, params: Float32s, queries: Sequence[State]) -> list[State]:
+        """Return what the client contributes to each of several fits of the serving rule; it must hold examples out.
+
+        Args:
+            params: (d,) the model.
+            queries: Of each fit, what the rule asks.
+        """
+        rule, index = self.federation.serving, self.data.held_out[self.client]
+        outputs, labels = self._answers(params, index), self.data.dataset.train_y[index]
+        counts = self._label_counts().astype(np.float64)
+        return [checked(rule, rule.contribute(query, outputs, labels, counts)) for query in queries]
+
+    @one_thread()
+    def served(
+        self, params: Float32s, state: State, part: str, inputs: Sequence[int] = (), *, online: bool = False
+    ) -> ServedScores:
+        """Adapt to the client's own inputs, and return how well it is served.
+
+        Args:
+            params: (d,) the model.
+            state: Of the fitted rule.
+            part: ``"held_out"``, or ``"both"`` of a client that never trains.
+            inputs: See `fedreach.evaluation.rungs.serve`.
+            online: See there.
+        """
+        index = self.data.held_out[self.client]
+        if part == "both":
+            index = np.concatenate([self.data.train[self.client], index])
+        own = Client(self.client, self._answers(params, index), self.data.dataset.train_y[index])
+        return serve(self.federation.serving, state, [own], inputs, online=online)
+
+    def _answers(self, params: Float32s, index: Ints) -> Outputs:
+        return self.engine.answers(params, "true", index, inputs=Traits.of(self.federation.serving).reads_inputs)
 
 
 def server_engine(

@@ -8,6 +8,9 @@ others do not cancel, and the round counts for nobody.
 Reference: Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning", CCS 2017, section 4.
 """
 
+from collections.abc import Mapping, MutableMapping
+from typing import Any
+
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -15,8 +18,8 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from fedreach.errors import ConfigError
-from fedreach.federation.aggregation.secure_sum import Words
+from fedreach.errors import ConfigError, TrainingError
+from fedreach.federation.aggregation.secure_sum import Words, mask
 from fedreach.federation.federation import Federation
 from fedreach.federation.traits import name_of
 
@@ -47,6 +50,44 @@ def pad(private: bytes, other: bytes, run: str, round_: int, count: int) -> Word
     key = HKDF(SHA256(), 32, salt=None, info=f"fedreach mask {run} {round_}".encode()).derive(secret)
     stream = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(8 * count))
     return np.frombuffer(stream, "<u8").astype(np.uint64)
+
+
+def masked(
+    words: Words,
+    client: int,
+    public: Mapping[int, bytes],
+    private: bytes,
+    run: str,
+    round_: int,
+    used: MutableMapping[str, Any],
+) -> Words:
+    """Return a client's words under the masks that it shares with the others of a sum, if that hides them.
+
+    Args:
+        words: (n,) of this client.
+        public: Client -> public key, of all in the sum.
+        private: The client's own key.
+        run: Of which there are rounds.
+        round_: Later than all in which masks of this run were used.
+        used: Run -> the last round of it; it is noted here.
+
+    Raises:
+        TrainingError: If others could see the words through these masks.
+    """
+    ids = list(public)
+    if client not in public or len(set(public.values())) < MIN_CLIENTS or len(set(public.values())) != len(ids):
+        raise TrainingError(f"a secure sum needs {MIN_CLIENTS} clients at least, each with a key of its own; got {ids}")
+    if round_ <= int(used.get(run, 0)):
+        raise TrainingError(f"the masks of round {round_} were used before: a second report would show the difference")
+    used[run] = round_  # an entry a run: the server chooses its name
+    return mask(
+        words, client, ids, lambda low, high, n: pad(private, public[high if low == client else low], run, round_, n)
+    )
+
+
+def keys_of(record: Mapping[str, Any]) -> dict[int, bytes]:
+    """Return client -> public key, as the server hands them out."""
+    return dict(zip(record["ids"], record["keys"], strict=True))
 
 
 def refuse_more_than_a_sum(federation: Federation) -> None:

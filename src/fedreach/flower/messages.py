@@ -10,6 +10,12 @@ train          arrays: model    config: the user's own, server-round
                memory: if the client lost it                                  and what the parts have clients measure
                keys: of a secure sum                                       -> masked, in place of update and measures
 evaluate       arrays: model                                               -> metrics: eval_loss, eval_acc, ...
+query.serving  nothing                                                     -> metrics: num-examples, held out
+query.serving  arrays: model    fedreach: run, session, exchange, fits
+               query-0, query-1 ...: what a rule asks, one a fit           -> sums-0, sums-1 ...: over its examples
+               keys: of a secure sum                                          each of them masked
+evaluate.serving  arrays: model    state: of the fitted rule
+               fedreach: part, inputs, online                              -> metrics: served_accuracy, ...
 ```
 Models travel under the names of their `state_dict`, so that clients that know nothing of FedReach can train them. What
 is missing, of another form or out of its range makes a `ReplyError`, which says why the reply does not count.
@@ -24,12 +30,15 @@ from flwr.app import Array, ArrayRecord, Message
 from torch import nn
 
 from fedreach.arrays import AnyArray, Float32s
+from fedreach.errors import ConfigError
 from fedreach.models.flat import Layout, bind
 
 RUN = "run"  # name of it: contexts may serve several
 OURS = "fedreach"  # the record of what FedReach says beside Flower's own records
 MODEL, CONFIG, METRICS = "arrays", "config", "metrics"  # as Flower's own strategies name them
 UPDATE, MASKED, SOLVER, MEMORY, LABELS = "update", "masked", "solver", "memory", "labels"
+STATE, SESSION, EXCHANGE, FITS = "state", "session", "exchange", "fits"  # of a serving rule
+PART, INPUTS, ONLINE = "part", "inputs", "online"
 KEY, KEYS = "public-key", "keys"  # of a secure sum
 LOSS, EXAMPLES, STEPS, CLIENT = "train_loss", "num-examples", "steps", "client"
 LACKS = "lacks-memory-of-round"
@@ -38,6 +47,21 @@ KEPT = "kept-memory-of-round"
 
 LARGEST = 2**40  # whole number of a reply
 HUGE = 1e30  # number of an update: with larger ones the model soon is not finite
+
+
+def query_name(fit: int) -> str:
+    """Return the record of what a serving rule asks in one of the fits that go on at a time."""
+    return f"query-{fit}"
+
+
+def sums_name(fit: int) -> str:
+    """Return the record of what a client answers to that."""
+    return f"sums-{fit}"
+
+
+def members_name(fit: int) -> str:
+    """Return where the clients of that fit stand, who share masks."""
+    return f"members-{fit}"
 
 
 class ReplyError(Exception):
@@ -65,8 +89,18 @@ def params_of(record: ArrayRecord, layout: Layout) -> Float32s:
     return vector.numpy()
 
 
-def array(record: ArrayRecord, name: str, shape: tuple[int, ...], kind: type = np.float32) -> AnyArray:
-    """Return a finite array of this shape and kind, and refuse anything else."""
+def first_model(record: ArrayRecord, layout: Layout) -> Float32s:
+    """Return the (d,) vector of a model that the user handed over."""
+    try:
+        return params_of(record, layout)
+    except ReplyError as error:
+        raise ConfigError(
+            f"initial_arrays must be the strategy's model, ArrayRecord(model.state_dict()): {error}."
+        ) from error
+
+
+def array(record: ArrayRecord, name: str, shape: tuple[int, ...] | None, kind: type = np.float32) -> AnyArray:
+    """Return a finite array of this shape (None: any) and kind, and refuse anything else."""
     if name not in record:
         raise ReplyError(f"it sent no {name!r}")
     given = record[name]
@@ -74,8 +108,9 @@ def array(record: ArrayRecord, name: str, shape: tuple[int, ...], kind: type = n
         values = given.numpy()
     except Exception as error:
         raise ReplyError(f"its {name!r} cannot be read: {error}") from error
-    if values.dtype != kind or values.shape != shape:
-        raise ReplyError(f"its {name!r} must be {np.dtype(kind)} {shape}; got {values.dtype} {values.shape}")
+    if values.dtype != kind or shape not in (None, values.shape):
+        rule = f"{np.dtype(kind)} {'' if shape is None else shape}".rstrip()
+        raise ReplyError(f"its {name!r} must be {rule}; got {values.dtype} {values.shape}")
     if not np.isfinite(values).all():
         raise ReplyError(f"its {name!r} is not finite")
     if kind is np.float32 and values.size and (largest := float(np.abs(values).max())) > HUGE:
@@ -120,4 +155,4 @@ def metrics_of(message: Message) -> Mapping[str, Any]:
 
 def array_record(values: Mapping[str, AnyArray]) -> ArrayRecord:
     """Return a record of named arrays."""
-    return ArrayRecord({name: Array(np.ascontiguousarray(array)) for name, array in values.items()})
+    return ArrayRecord({name: Array(np.asarray(array, order="C")) for name, array in values.items()})

@@ -6,8 +6,9 @@ Of Flower's `Strategy` it overrides what is sent (`configure_...`) and what beco
 import copy
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from logging import getLogger
 from pathlib import Path
 from typing import Any
@@ -30,18 +31,17 @@ from fedreach.federation.serving import Plain
 from fedreach.federation.state import FederationState, initial_state
 from fedreach.federation.steps import new_memory, next_view, play
 from fedreach.federation.time_energy import with_radio
-from fedreach.federation.traits import name_of
 from fedreach.federation.values import ClientView
 from fedreach.flower import messages
-from fedreach.flower.agreement import terms_of, words
+from fedreach.flower.agreement import identity_of, terms_of
 from fedreach.flower.clients import ClientRegistry, ask
 from fedreach.flower.evaluation import EvaluationTask, answered, evaluation, evaluation_tasks
 from fedreach.flower.facts import FACTS, load_facts, record_of, save_facts
 from fedreach.flower.incoming import Incoming
 from fedreach.flower.masks import refuse_more_than_a_sum
-from fedreach.flower.messages import ReplyError
 from fedreach.flower.open_round import OpenRound
 from fedreach.flower.outgoing import Outgoing
+from fedreach.flower.serving import RemoteServing, serve_clients
 from fedreach.models.flat import Layout, flatten
 from fedreach.runs.checkpoint import MEMORY, Snapshot
 from fedreach.runs.describe import environment
@@ -61,6 +61,7 @@ class FedReachStrategy(Strategy):
     federation's parts choose among the participants that are online, in the order of their ids and with the random
     streams of the simulator, one message goes to each that is chosen, and every reply is checked before it counts:
     sender, shape, type, finiteness, size. Who did not reply in time, or wrongly, is named in the row of the round.
+    After the last round the federation's serving rule, if any, is fitted and tried, see `fedreach.flower.serving`.
 
     Args:
         federation: The parts that decide.
@@ -79,6 +80,7 @@ class FedReachStrategy(Strategy):
             `fedreach.flower.local.server_engine`.
         participation: Who of those online can be asked; everybody if left out.
         name: Under which the run is reported.
+        inputs: With how many of its inputs a client is served, too, where the federation has a serving rule.
         identity: What the run is, if that is more than is said here; see `fedreach.runs.identity`.
         record: Who holds what, if the server knows; see `fedreach.runs.describe.federation_record`.
 
@@ -106,6 +108,7 @@ class FedReachStrategy(Strategy):
         engine: Engine | None = None,
         participation: Participation | None = None,
         name: str = "flower",
+        inputs: Sequence[int] = (5, 20),
         identity: Mapping[str, Any] | None = None,
         record: FederationRecord | None = None,
     ) -> None:
@@ -118,11 +121,6 @@ class FedReachStrategy(Strategy):
             raise ConfigError(
                 f"FedReachStrategy.min_clients must be at most the {len(population.participants)} participants of the "
                 f"population; got {min_clients}."
-            )
-        if not isinstance(federation.serving, Plain):
-            raise ConfigError(
-                f"On Flower clients are served by the model as it is; got serving {name_of(federation.serving)}. Leave "
-                "it out; the simulator fits it."
             )
         if federation.label_statistics.only_sum:
             refuse_more_than_a_sum(federation)
@@ -141,12 +139,8 @@ class FedReachStrategy(Strategy):
         self.initial: Float32s = flatten(model).cpu().numpy()
         self.min_clients, self.patience, self.evaluate_every = min_clients, patience, evaluate_every
         self.engine, self.participation, self.record = engine, participation or Always(), record
-        self.identity = identity or {
-            "method": name,
-            "seed": federation.seed,
-            "config": {"federation": words(federation), "model": str(model), "rounds": rounds},
-            "code": {},
-        }
+        self.inputs, self.serves = inputs, not isinstance(federation.serving, Plain)
+        self.identity = identity or identity_of(federation, str(model), name, rounds, inputs)
         self.folder = RunFolder(Path(folder))
         self.recorder = Recorder(self.folder, federation, self.layout, stop_if_diverged=False)
         self.registry = ClientRegistry(federation, terms_of(federation, self.layout), timeout, population)
@@ -209,7 +203,7 @@ class FedReachStrategy(Strategy):
                 self.registry.settle(grid, self.min_clients)
             finally:  # what was told, maybe under noise that must not be drawn twice
                 save_facts(self.folder, self._participants, self.registry.known, self.outgoing.run)
-            self._first(grid, self.initial if arrays is None else self._given(arrays))
+            self._first(grid, self.initial if arrays is None else messages.first_model(arrays, self.layout))
             return
         if participants is None:
             raise RunFolderError(
@@ -218,22 +212,13 @@ class FedReachStrategy(Strategy):
             )
         self.registry.return_to(participants)
         self._snapshot = snapshot
-        if snapshot.state.round < self.rounds:
+        if snapshot.state.round < self.rounds or (done is None and self.serves):
             self.registry.gather(grid, self.min_clients, self.patience)
-        elif done is None:
-            self._finish()
+        if snapshot.state.round == self.rounds and done is None:
+            self._finish(grid)
         for row in self.folder.records(RoundRow):
             self._counted |= dict.fromkeys(row.cohort, row.round)
         LOG.info("%s: %s of %s rounds are done.", self.folder.path, snapshot.state.round, self.rounds)
-
-    def _given(self, arrays: ArrayRecord) -> Float32s:
-        """Return the first model, as it was handed to `start`."""
-        try:
-            return messages.params_of(arrays, self.layout)
-        except ReplyError as error:
-            raise ConfigError(
-                f"initial_arrays must be the strategy's model, ArrayRecord(model.state_dict()): {error}."
-            ) from error
 
     def _first(self, grid: Grid, params: Float32s) -> None:
         """Begin a run: its files, its state, and what the first model is worth."""
@@ -337,12 +322,18 @@ class FedReachStrategy(Strategy):
             return None
         columns = self._close(self._row, self._timing, replies)
         if self._now.state.round == self.rounds:
-            self._finish()
+            self._finish(self._round.grid)
         return MetricRecord(dict(columns)) if columns else None
 
-    def _finish(self) -> None:
-        self.recorder.finish(self._now)
+    @one_thread()
+    def _finish(self, grid: Grid) -> None:
+        self.recorder.finish(self._now, partial(self._serve, grid))
         self._open.close()
+
+    def _serve(self, grid: Grid) -> None:
+        ways = self.registry, self.outgoing, grid, self.engine, self.inputs
+        if self.serves:
+            serve_clients(RemoteServing(self.federation, *ways), self.folder)
 
     def _close(self, row: RoundRow, timing: Timing, replies: Iterable[Message]) -> Mapping[str, float]:
         """Write the row of a round, with what clients say of the model if they were asked, and a checkpoint."""

@@ -300,6 +300,7 @@ class ServingRecord(Record):
     bytes_state: int = 0  # handed out beside the model
     seconds: float | None = None  # simulated, where there is a radio: of all exchanges
     joules: float | None = None  # likewise, of all participants together
+    left: Mapping[str, Mapping[str, int]] | None = None  # "last" and "best" -> participant -> exchange that it missed
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from fedreach.arrays import AnyArray, Float32s, Ints
-from fedreach.evaluation.rungs import ServingEvaluator
+from fedreach.evaluation.rungs import ServesModels
 from fedreach.federation.serving.fit import Fitted
 from fedreach.federation.traits import Traits
 from fedreach.models.flat import Layout
@@ -34,12 +34,15 @@ from fedreach.runs.schema import (
     Timing,
 )
 
+POPULATIONS = {"id": "participants", "unseen": "unseen clients", "test": "test set"}
+SHOWN = {"plain": "plain", "calibrated": "calibrated", "served": "served", "true_prior": "true prior, needs labels"}
+"""Rung -> what it is called where a run ends."""
 MODELS = ("last", "best")
 TRAINED = (FederationRecord.FILE, RoundRow.FILE, ClientLine.FILE, Timing.FILE, CHECKPOINT)
 """What training leaves in a folder, beside the models."""
 
 
-def serve_models(folder: RunFolder, layout: Layout, evaluator: ServingEvaluator) -> None:
+def serve_models(folder: RunFolder, layout: Layout, evaluator: ServesModels) -> None:
     """Fit, score and write how clients are served by the last and the best model of a folder.
 
     Args:
@@ -53,6 +56,7 @@ def serve_models(folder: RunFolder, layout: Layout, evaluator: ServingEvaluator)
     rounds: dict[str, int] = {}
     tensors: dict[str, AnyArray] = {}
     costs: dict[str, Any] = {}
+    left: dict[str, Mapping[str, int]] = {}
     for name in MODELS:
         found = _models(folder, name, layout)
         if found is None:  # nobody holds data out, so no model is the best
@@ -65,11 +69,38 @@ def serve_models(folder: RunFolder, layout: Layout, evaluator: ServingEvaluator)
         for number, one in enumerate(fitted):
             head = f"{name}/{number}" if len(fitted) > 1 else name
             tensors |= {f"{head}/{key}": np.asarray(value) for key, value in one.state.items()}
+        if gone := {str(client): number for one in fitted for client, number in one.left.items()}:
+            left[name] = gone
         if name == "last":
             costs = _costs(fitted)
     rule, needs_labels = repr(evaluator.rule), Traits.of(evaluator.rule).reads_true_prior
     folder.write_tensors(SERVING, tensors, {"rule": rule})
-    folder.write(ServingRecord(rule=rule, needs_labels=needs_labels, rounds=rounds, columns=columns, **costs))
+    folder.write(
+        ServingRecord(rule=rule, needs_labels=needs_labels, rounds=rounds, columns=columns, left=left or None, **costs)
+    )
+
+
+def served_table(folder: RunFolder) -> list[str]:
+    """Return lines for the terminal: mean accuracy by the last model, rung by rung, and what serving gains.
+
+    They are empty where a run has no serving rule.
+    """
+    record = folder.read(ServingRecord)
+    if record is None:
+        return []
+    columns = record.columns["last"]
+    there = {name: title for name, title in POPULATIONS.items() if f"{name}_plain_accuracy" in columns}
+
+    def line(title: str, values: Sequence[str]) -> str:
+        return f"{title:<26}" + "".join(f"{value:>16}" for value in values)
+
+    lines = [f"accuracy in %, served by {record.rule}", line("", [*there.values()])]
+    for rung, title in SHOWN.items():
+        found = [columns.get(f"{name}_{rung}_accuracy") for name in there]
+        if None not in found:
+            lines.append(line(title, [f"{100 * value:.1f}" for value in found if value is not None]))
+    gains = [columns[f"{name}_served_accuracy"] - columns[f"{name}_plain_accuracy"] for name in there]
+    return [*lines, line("served - plain", [f"{100 * gain:+.1f}" for gain in gains])]
 
 
 def _costs(fitted: Sequence[Fitted]) -> dict[str, Any]:
@@ -128,7 +159,7 @@ def take_training(folder: RunFolder, twin: RunFolder, identity: Mapping[str, Any
 
 
 def finish_served(
-    run: RunRecord, recorder: Recorder, evaluator: ServingEvaluator, result: Result, callbacks: Sequence[Callback]
+    run: RunRecord, recorder: Recorder, evaluator: ServesModels, result: Result, callbacks: Sequence[Callback]
 ) -> Result:
     """Serve clients by a training that was taken from another run, and write that this one ended like that one.
 

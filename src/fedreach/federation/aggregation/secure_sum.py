@@ -74,6 +74,7 @@ class FixedPoint:
 
 
 LIMBS = 4
+LARGEST_EXACT = 2.0**62  # what a number in an exact sum must not exceed
 
 
 def exact_sum(parts: Sequence[Floats]) -> Floats:
@@ -89,17 +90,39 @@ def exact_sum(parts: Sequence[Floats]) -> Floats:
         >>> exact_sum([np.array([1e15, 0.25]), np.array([0.5, -1.0])])
         array([ 1.0e+15, -7.5e-01])
     """
-    total = np.zeros((LIMBS, *parts[0].shape), np.int64)
+    total = np.zeros((LIMBS, *parts[0].shape), np.uint64)
     for part in parts:
-        if not np.abs(part).max(initial=0) <= 2.0**62:
-            raise PartError("Under a secure sum each number that is added up must be finite and at most 2^62.")
-        rest = np.ldexp(np.abs(part), -32)
-        for place, limb in enumerate(total):
-            whole = np.rint(rest) if place == LIMBS - 1 else np.floor(rest)
-            limb += np.where(part < 0, -whole, whole).astype(np.int64)
-            rest = np.ldexp(rest - whole, 32)
-    result = np.zeros(parts[0].shape)
-    for place, limb in enumerate(total):
+        total += limbs(part)
+    return sum_of_limbs(total, len(parts))
+
+
+def limbs(numbers: Floats) -> Words:
+    """Return a client's numbers, of any shape (...), as (4, ...) words of `exact_sum`.
+
+    Raises:
+        PartError: If a number is not finite or larger than 2^62.
+    """
+    if not np.abs(numbers).max(initial=0) <= LARGEST_EXACT:
+        raise PartError("Under a secure sum each number that is added up must be finite and at most 2^62.")
+    result, rest = np.zeros((LIMBS, *numbers.shape), np.int64), np.ldexp(np.abs(numbers), -32)
+    for place in range(LIMBS):
+        whole = np.rint(rest) if place == LIMBS - 1 else np.floor(rest)
+        result[place] = np.where(numbers < 0, -whole, whole)
+        rest = np.ldexp(rest - whole, 32)
+    return result.view(np.uint64)
+
+
+def sum_of_limbs(total: Words, clients: int) -> Floats:
+    """Return the numbers that the sum of (4, ...) words of so many clients stands for.
+
+    Raises:
+        PartError: If no such clients can have sent words of this sum.
+    """
+    signed = total.view(np.int64)
+    if (signed > clients * 2**32).any() or (signed < -clients * 2**32).any():
+        raise PartError("The secure sum makes no sense: somebody sent what is no share of it, and nobody can tell who.")
+    result = np.zeros(total.shape[1:])
+    for place, limb in enumerate(signed):
         result = result + np.ldexp(limb.astype(np.float64), 32 * (1 - place))
     return result
 

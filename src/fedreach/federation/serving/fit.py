@@ -7,7 +7,8 @@ query -> contribute (each participant) -> sum -> fold -> query ... -> None: fitt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -32,13 +33,14 @@ class HeldOut(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """A fitted rule, and what that took."""
+    """A rule as far as it is fitted, and what that took."""
 
     state: State
     sent: tuple[int, ...]  # bytes that one participant sends, exchange by exchange
     bytes_down: int  # to one, all together, without the state, which each client that is served is sent
     seconds: float | None = None  # simulated, where there is a radio: of all exchanges, one after the other
     joules: float | None = None  # likewise, of all participants together
+    left: Mapping[int, int] = MappingProxyType({})  # participant that was taken out -> exchange that it did not answer
 
     @property
     def exchanges(self) -> int:
@@ -51,10 +53,19 @@ class Fitted(NamedTuple):
         return sum(self.sent)
 
 
+UNFITTED = Fitted(NO_STATE, (), 0)
+"""A rule before the first exchange."""
+
+
+def plain_sum(parts: Sequence[Floats]) -> Floats:
+    """Return the sum of arrays of one shape, added up in their order; at least one."""
+    return sum(parts[1:], start=parts[0])
+
+
 def fit(
     rule: Serving,
     participants: Iterable[HeldOut],
-    summed: Callable[[Sequence[Floats]], Floats] = lambda parts: sum(parts[1:], start=parts[0]),
+    summed: Callable[[Sequence[Floats]], Floats] = plain_sum,
 ) -> Fitted:
     """Fit a serving rule.
 
@@ -71,20 +82,33 @@ def fit(
         >>> fit(Plain(), []).exchanges
         0
     """
-    asked = list(participants)
-    state, down = NO_STATE, 0
-    sent: list[int] = []
-    while (query := rule.query(state)) is not None:
-        if len(sent) == MAX_EXCHANGES:
-            raise PartError(f"{name_of(rule)} is not fitted after {MAX_EXCHANGES} exchanges with the participants.")
+    asked, fitted = list(participants), UNFITTED
+    while (query := next_query(rule, fitted)) is not None:
         answers = [checked(rule, rule.contribute(query, *one)) for one in asked]
         shapes = {name: values.shape for name, values in answers[0].items()}
         if any({name: values.shape for name, values in answer.items()} != shapes for answer in answers):
             raise PartError(f"{name_of(rule)}.contribute must return the same names and shapes for every participant.")
-        state = rule.fold(state, {name: summed([answer[name] for answer in answers]) for name in shapes})
-        sent.append(_bytes(answers[0]))
-        down += _bytes(query)
-    return Fitted(state, tuple(sent), down)
+        sums = {name: summed([answer[name] for answer in answers]) for name in shapes}
+        fitted = after_exchange(rule, fitted, query, sums)
+    return fitted
+
+
+def next_query(rule: Serving, fitted: Fitted) -> State | None:
+    """Return what participants are sent in the next exchange; None once the rule is fitted.
+
+    Raises:
+        PartError: If the rule never is fitted.
+    """
+    query = rule.query(fitted.state)
+    if query is not None and fitted.exchanges == MAX_EXCHANGES:
+        raise PartError(f"{name_of(rule)} is not fitted after {MAX_EXCHANGES} exchanges with the participants.")
+    return query
+
+
+def after_exchange(rule: Serving, fitted: Fitted, query: State, sums: State) -> Fitted:
+    """Return the rule after an exchange, given what participants were sent and the sums of what they answered."""
+    sent, down = (*fitted.sent, _bytes(sums)), fitted.bytes_down + _bytes(query)
+    return Fitted(rule.fold(fitted.state, sums), sent, down)
 
 
 def checked(rule: Serving, answer: State) -> State:

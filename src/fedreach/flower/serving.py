@@ -1,0 +1,207 @@
+"""The server's side of serving: a rule is fitted, handed out beside the model, and scored by what clients say.
+
+Every client adapts on its own side and sends metrics; of one that never takes part, nothing else is ever asked.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from logging import getLogger
+from typing import Any, NamedTuple
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedreach.arrays import Float32s, Floats, Ints
+from fedreach.engines.protocols import Engine
+from fedreach.evaluation.rungs import NOTED, Client, Score, ServedScores, rung_names, serve, tabulated
+from fedreach.federation.federation import Federation
+from fedreach.federation.protocols import Serving
+from fedreach.federation.serving.fit import Fitted
+from fedreach.federation.traits import Traits
+from fedreach.federation.values import State
+from fedreach.flower import messages
+from fedreach.flower.clients import ClientRegistry, ask
+from fedreach.flower.fitting import RemoteFit, Shared
+from fedreach.flower.messages import INPUTS, MODEL, ONLINE, OURS, PART, STATE, ReplyError
+from fedreach.flower.outgoing import Outgoing
+from fedreach.runs.folder import RunFolder
+from fedreach.runs.serving import serve_models, served_table
+from fedreach.streams import generator
+
+LOG = getLogger("flwr")
+Joined = dict[str, list[tuple[float, ServedScores]]]
+
+
+class ServingTask(NamedTuple):
+    """A client that is to be served by a model."""
+
+    client: int
+    model: int
+    part: str
+    state: State
+
+
+@dataclass(eq=False)
+class RemoteServing:
+    """Fits the federation's rule on participants and serves everybody by it; see `fedreach.evaluation.rungs`.
+
+    Args:
+        federation: Whose rule it is.
+        registry: Knows the nodes.
+        outgoing: Writes models.
+        grid: Carries messages.
+        engine: The server's own, for a test set; None: it has none.
+        inputs: With how many inputs clients are served, too.
+    """
+
+    federation: Federation
+    registry: ClientRegistry
+    outgoing: Outgoing
+    grid: Grid
+    engine: Engine | None
+    inputs: Sequence[int] = ()
+    served: tuple[Float32s, list[Fitted], Joined] | None = field(default=None, init=False)  # the last model
+
+    @property
+    def rule(self) -> Serving:
+        return self.federation.serving
+
+    def evaluate(
+        self, models: Float32s, clusters: Ints, round_: int, *, whole: bool = True
+    ) -> tuple[dict[str, float], list[dict[str, Any]], list[Fitted]]:
+        rng = partial(generator, self.federation.seed, "serving-bootstrap", round_)
+        if not whole and self.served is not None and np.array_equal(models, self.served[0]):
+            base, _ = rung_names(self.rule)  # nobody is asked again
+            _, fitted, joined = self.served
+            kept = {name: [(share, _only(one, base)) for share, one in scored] for name, scored in joined.items()}
+            return *tabulated(kept, rng), fitted
+        assert self.registry.population is not None  # clients have trained
+        participants, count = self.registry.population.participants.tolist(), len(models)
+        own = dict(zip(participants, clusters.tolist(), strict=True)) if count > 1 else dict.fromkeys(participants, 0)
+        shares = np.bincount(list(own.values()), minlength=count) / len(own)
+        records = [self.outgoing.record(model) for model in models]
+        fit, shared = RemoteFit(self.federation, self.registry, self.outgoing.run, self.grid), list[Shared]()
+        there = fit.holding_out(participants)
+        for number, record in enumerate(records):
+            mine = [client for client in there if own[client] == number]
+            shared.append(fit.fitted(record, mine or there, cross=bool(mine)))
+        found = self._scores(records, shared, whole=whole)
+        joined = self._joined(found, shares, set(participants), whole=whole)
+        for model, share, one in zip(models, shares.tolist(), shared, strict=True):
+            joined["test"] += [(share, scores) for scores in self._on_test_set(model, one.fitted.state)]
+        fitted = [one.fitted for one in shared]
+        self.served = models.copy(), fitted, joined
+        return *tabulated(joined, rng), fitted
+
+    def _scores(
+        self, records: Sequence[ArrayRecord], shared: Sequence[Shared], *, whole: bool
+    ) -> dict[tuple[int, int], ServedScores]:
+        """Have clients adapt; return (client, model) -> how well it is served, of those that say so."""
+        tasks = [
+            ServingTask(client, number, "held_out", state)
+            for number, one in enumerate(shared)
+            for client, state in one.without.items()
+        ]
+        tasks += [
+            ServingTask(client, number, "both", one.fitted.state)
+            for client in self.registry.unseen()
+            for number, one in enumerate(shared)
+        ]
+        nodes = self.registry.nodes_of(task.client for task in tasks)
+        asked = {(nodes[task.client], str(task.model)): task for task in tasks if task.client in nodes}
+        inputs = [*self.inputs] if whole else []
+        sent = []
+        for (node, group), task in asked.items():
+            content = RecordDict({MODEL: records[task.model], STATE: messages.array_record(task.state)})
+            content[OURS] = ConfigRecord({PART: task.part, INPUTS: inputs, ONLINE: whole})
+            sent.append(self._message(content, node, "evaluate.serving", group))
+        found = dict[tuple[int, int], ServedScores]()
+        for reply in ask(self.grid, sent, self.registry.timeout):
+            answered = asked.pop((reply.metadata.src_node_id, reply.metadata.group_id), None)
+            if answered is None:
+                continue
+            client, model = answered[:2]
+            try:
+                metrics = messages.metrics_of(messages.content_of(reply))
+                if metrics or answered.part == "held_out":  # one that never trains may hold nothing
+                    found[client, model] = self._scores_of(client, metrics, whole=whole)
+            except ReplyError as error:
+                LOG.warning("Client %s is not counted among those that are served: %s.", client, error)
+        for task in asked.values():
+            LOG.warning("Client %s did not say how well it is served.", task.client)
+        return found
+
+    def _scores_of(self, client: int, metrics: Mapping[str, Any], *, whole: bool) -> ServedScores:
+        """Return how well a client says that it is served."""
+        base, more = rung_names(self.rule, self.inputs if whole else (), online=whole)
+        names = base + [rung for pair in more if f"{pair[0]}_accuracy" in metrics for rung in pair]
+        rungs = {rung: {client: _score(metrics, rung)} for rung in names}
+        noted = {what: int(messages.number(metrics, what, minimum=0, whole=True)) for what in NOTED if what in metrics}
+        if any(count > 1 for count in noted.values()):
+            raise ReplyError(f"it says of what was decided {noted}; each is 0 or 1")
+        return ServedScores(rungs, noted)
+
+    def _joined(
+        self,
+        found: Mapping[tuple[int, int], ServedScores],
+        shares: Floats,
+        participants: set[int],
+        *,
+        whole: bool,
+    ) -> Joined:
+        """Return scores as `tabulated` takes them; one that never trains counts if it was served by every model."""
+        joined: Joined = {"id": [], "unseen": [], "test": []}
+        names, more = rung_names(self.rule, self.inputs if whole else (), online=whole)
+        rungs = [*names, *chain(*more)]
+        own = [found[key] for key in sorted(found) if key[0] in participants]
+        if own:
+            joined["id"] = [(1.0, _together(own, rungs))]
+        others = sorted({client for client, _ in found} - participants)
+        others = [client for client in others if all((client, model) in found for model in range(len(shares)))]
+        for model, share in enumerate(shares.tolist() if others else ()):
+            joined["unseen"].append((share, _together([found[client, model] for client in others], rungs)))
+        return joined
+
+    def _on_test_set(self, model: Float32s, state: State) -> list[ServedScores]:
+        if self.engine is None or not len(self.engine.task.data.dataset.test_y):
+            return []
+        labels = self.engine.task.data.dataset.test_y
+        outputs = self.engine.answers(model, "test", np.arange(len(labels)), inputs=Traits.of(self.rule).reads_inputs)
+        return [serve(self.rule, state, [Client(0, outputs, labels)])]
+
+    def _message(self, content: RecordDict, node: int, kind: str, group: str | None = None) -> Message:
+        return Message(content, node, kind, ttl=self.registry.timeout, group_id=group)
+
+
+def _score(metrics: Mapping[str, Any], rung: str) -> Score:
+    numbers = {name: float(messages.number(metrics, f"{rung}_{name}", minimum=0)) for name in Score._fields}
+    for name in ("accuracy", "calibration_error"):
+        if numbers[name] > 1:
+            raise ReplyError(f"its '{rung}_{name}' must be at most 1; got {numbers[name]}")
+    return Score(**numbers)
+
+
+def _together(scored: Sequence[ServedScores], rungs: Sequence[str]) -> ServedScores:
+    """Return the scores of different clients as one, rungs in this order."""
+    noted = {what: sum(one.noted[what] for one in scored if what in one.noted) for what in NOTED}
+    found = {rung: {c: score for one in scored for c, score in one.rungs.get(rung, {}).items()} for rung in rungs}
+    told = {what for one in scored for what in one.noted}
+    return ServedScores(
+        {rung: clients for rung, clients in found.items() if clients},
+        {what: count for what, count in noted.items() if what in told},
+    )
+
+
+def _only(scores: ServedScores, rungs: Sequence[str]) -> ServedScores:
+    return ServedScores({rung: scores.rungs[rung] for rung in rungs}, scores.noted)
+
+
+def serve_clients(serving: RemoteServing, folder: RunFolder) -> None:
+    """Fit the rule for the last and the best model of a folder, and write and say how clients are served by it."""
+    serving.registry.meet(serving.grid)
+    serve_models(folder, serving.outgoing.layout, serving)
+    for line in served_table(folder):
+        LOG.info(line)

@@ -1,0 +1,334 @@
+"""Serving on Flower: the simulator's files byte for byte, by sums and metrics, whoever leaves in the midst."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from copy import copy
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import Array, ArrayRecord, Error, Message
+
+from fedreach.data.federated import FederatedData, Ranges
+from fedreach.errors import TrainingError
+from fedreach.evaluation.rungs import ServingEvaluator, rung_names
+from fedreach.experiments.run import run
+from fedreach.flower import FlowerExperiment
+from fedreach.runs.folder import SERVING, RunFolder
+from fedreach.runs.schema import ServedLine, ServingRecord
+from fedreach.runs.serving import serve_models, served_table
+
+from .in_process import Answering, InProcess
+from .same import rows_of
+
+CLIENTS, PARTICIPANTS = 8, 5
+FILES = (ServingRecord.FILE, ServedLine.FILE, SERVING)
+TINY = """
+name = "tiny"
+rounds = 2
+[partition]
+name = "dirichlet_by_class"
+alpha = 0.3
+clients = 8
+[population]
+participants = 5
+[model]
+name = "linear"
+[local]
+rate = 0.3
+[method]
+cohort = 3
+serving = { name = "label_shift", guard = false }
+[evaluation]
+every = 1
+local = false
+inputs = [5, 40]
+[engine]
+name = "sequential"
+"""
+TEN = ("partition.clients=13", "population.participants=10", "partition.alpha=1.0")
+GUARDED = "method.serving=label_shift"
+SECURE = ("method.label_statistics=secure_sum", "method.weighting=entropy")
+SPLITTING = 'method.selection={name="clustered", eps1=1000.0, eps2=0.0, thresholds="absolute", first_round=1}'
+METHODS = {
+    "guarded": (GUARDED, "model=mlp"),
+    "confusion": ("method.serving=bbse", "partition.alpha=0.1"),
+    "reference": ("method.serving=true_prior",),
+    "clusters": (SPLITTING, "method.cohort=5", "rounds=3"),
+    "what the solver serves": ("method.solver=feddyn",),
+    "two participants": ("population.participants=2", "method.cohort=2"),
+    "one participant": ("population.participants=1", "method.cohort=1"),
+    "secure sum": (GUARDED, *SECURE, *TEN),
+}
+
+
+@pytest.fixture
+def heard(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    logger = logging.getLogger("flwr")
+    logger.addHandler(caplog.handler)
+    yield caplog
+    logger.removeHandler(caplog.handler)
+
+
+@cache
+def read(*overrides: str) -> FlowerExperiment:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "tiny.toml"
+        file.write_text(TINY, encoding="utf-8")
+        return FlowerExperiment(file, overrides=overrides)
+
+
+def setup_of(*overrides: str) -> FlowerExperiment:
+    """Return an experiment with parts of its own, but the data that it was read with before."""
+    setup = copy(read(*overrides))
+    vars(setup)["data"] = read(*overrides).data
+    return setup
+
+
+def serve(
+    folder: Path, *overrides: str, answering: Answering = lambda client, message, answer: answer(), timeout: float = 0.3
+) -> InProcess:
+    setup = setup_of(*overrides)
+    grid = InProcess(setup.client_app(), range(setup.data.num_clients), answering=answering)
+    setup.strategy(folder, timeout=timeout, patience=1).run(grid)
+    return grid
+
+
+def record_of(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / ServingRecord.FILE).read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_flower_writes_the_bytes_of_the_simulator(method: str, tmp_path: Path) -> None:
+    setup = setup_of(*METHODS[method])
+    run(setup.experiment, seed=setup.seed, folder=tmp_path / "simulator", base=setup.base)
+    serve(tmp_path / "flower", *METHODS[method], timeout=5)
+    for name in (*FILES, "last.safetensors", "best.safetensors"):
+        assert (tmp_path / "flower" / name).read_bytes() == (tmp_path / "simulator" / name).read_bytes(), name
+    columns = record_of(tmp_path / "flower")["columns"]["last"]
+    assert ("id_served_accuracy" in columns) == (method != "one participant")
+    assert columns["unseen_served_5_accuracy" if method != "reference" else "unseen_served_accuracy"] > 0
+
+
+def test_the_rungs_that_the_server_expects_are_those_that_clients_are_scored_on(tmp_path: Path) -> None:
+    serve(tmp_path)
+    for model, inputs, online in (("last", [5, 40], True), ("best", [], False)):
+        base, more = rung_names(setup_of().simulation.federation.serving, inputs, online=online)
+        lines = [line for line in lines_of(tmp_path) if line["model"] == model and line["population"] == "unseen"]
+        assert [line["rung"] for line in lines] == [*base, *(rung for pair in more for rung in pair)]
+
+
+def lines_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / ServedLine.FILE).read_text(encoding="utf-8").splitlines()]
+
+
+# --------------------------------------------------------------------------------------------- who leaves in the midst
+
+
+Spoil = Callable[[Message], "Message | None"]
+
+
+def spoiling(number: int, spoilt: Mapping[int, Spoil]) -> Answering:
+    """Let these clients spoil what they answer in one exchange of the first fit, and be as they were from then on."""
+    left = dict(spoilt)
+
+    def answering(client: int, message: Message, answer: Callable[[], Message]) -> Message | None:
+        asked = message.content.config_records.get("fedreach", {})
+        return left.pop(client)(answer()) if asked.get("exchange") == number and client in left else answer()
+
+    return answering
+
+
+def fail(reply: Message) -> Message:
+    reply.__dict__["_content"], reply.__dict__["_error"] = None, Error(code=2, reason="OSError: disk gone")
+    return reply
+
+
+def with_array(change: Callable[[np.ndarray], np.ndarray]) -> Spoil:
+    def spoil(reply: Message) -> Message:
+        record = reply.content["sums-0"]
+        name = next(iter(record))
+        record[name] = Array(change(record[name].numpy()))
+        return reply
+
+    return spoil
+
+
+def renamed(reply: Message) -> Message:
+    record = dict(reply.content["sums-0"])
+    name = next(iter(record))
+    reply.content["sums-0"] = ArrayRecord(
+        {**{key: value for key, value in record.items() if key != name}, "x": record[name]}
+    )
+    return reply
+
+
+def without_a_fit(reply: Message) -> Message:
+    del reply.content["sums-0"]
+    return reply
+
+
+SPOILT: dict[str, tuple[Spoil, str]] = {
+    "silent": (lambda reply: None, "no answer within 0.3 s"),
+    "failed": (fail, "it failed: OSError: disk gone"),
+    "not finite": (with_array(lambda values: values * np.nan), "is not finite"),
+    "huge": (with_array(lambda values: values + 1e30), "holds numbers up to 1e+30"),
+    "of another shape": (with_array(lambda values: values[:-1]), "and most clients"),
+    "of another kind": (with_array(lambda values: values.astype(np.float32)), "must be float64"),
+    "of another name": (renamed, "and most clients"),
+    "without a fit": (without_a_fit, "it sent no arrays 'sums-0'"),
+}
+
+
+def served_without(setup: FlowerExperiment, leavers: set[int]) -> ServingEvaluator:
+    """Return who serves everybody as if some of the participants had never held out an example."""
+    d, held_out = setup.data, setup.data.held_out
+    sizes = np.array([0 if client in leavers else size for client, size in enumerate(held_out.sizes)])
+    order = np.concatenate([held_out[client] for client in range(d.num_clients) if client not in leavers])
+    data: FederatedData = replace(d, held_out=Ranges(order, np.concatenate([[0], np.cumsum(sizes)])))
+    rule, inputs = setup.simulation.federation.serving, tuple(setup.experiment.evaluation.inputs)
+    return ServingEvaluator(setup.simulation.engine, data, rule, setup.seed, None, inputs)
+
+
+@pytest.mark.parametrize("exchange", [1, 2, 3])
+def test_who_leaves_between_exchanges_is_in_no_sum_and_is_named(
+    exchange: int, tmp_path: Path, heard: pytest.LogCaptureFixture
+) -> None:
+    leaver = int(setup_of().data.population.participants[1])
+    serve(tmp_path / "flower", answering=spoiling(exchange, {leaver: lambda reply: None}))
+    assert record_of(tmp_path / "flower")["left"]["last"] == {str(leaver): exchange}
+    assert f"Client {leaver} left in exchange {exchange}" in heard.text
+    assert "no answer within 0.3 s" in heard.text
+    check_fitted_by_those_that_stayed(tmp_path / "flower", tmp_path / "alone", {leaver})
+
+
+def test_who_contributes_nonsense_is_in_no_sum_and_is_named(tmp_path: Path, heard: pytest.LogCaptureFixture) -> None:
+    leavers = dict(zip(setup_of(*TEN).data.population.participants.tolist(), SPOILT.values(), strict=False))
+    assert len(leavers) == len(SPOILT) < 9
+    serve(tmp_path / "flower", *TEN, answering=spoiling(2, {client: spoil for client, (spoil, _) in leavers.items()}))
+    assert record_of(tmp_path / "flower")["left"]["last"] == {str(client): 2 for client in leavers}
+    for client, (_, why) in leavers.items():
+        assert re.search(f"Client {client} left in exchange 2.*: .*{re.escape(why)}", heard.text), why
+    check_fitted_by_those_that_stayed(tmp_path / "flower", tmp_path / "alone", set(leavers), *TEN)
+
+
+def check_fitted_by_those_that_stayed(folder: Path, alone: Path, leavers: set[int], *overrides: str) -> None:
+    """Assert that the last model is served as if these had never held out an example, bit for bit."""
+    setup, other = setup_of(*overrides), RunFolder(alone)
+    alone.mkdir()
+    for name in ("last.safetensors", "rounds.jsonl", "federation.json"):
+        (alone / name).write_bytes((folder / name).read_bytes())
+    serve_models(other, setup.simulation.engine.layout, served_without(setup, leavers))
+    ours, theirs = RunFolder(folder).read_tensors(SERVING), other.read_tensors(SERVING)
+    assert ours is not None
+    assert theirs is not None
+    for name, value in theirs[0].items():
+        assert ours[0][name].tobytes() == value.tobytes(), name
+    assert record_of(folder)["columns"]["last"] == record_of(alone)["columns"]["last"]
+    assert [line for line in lines_of(folder) if line["model"] == "last"] == lines_of(alone)
+
+
+def test_a_participant_that_goes_offline_is_not_waited_for(tmp_path: Path) -> None:
+    setup = setup_of()
+    leaver = int(setup.data.population.participants[0])
+    grid = InProcess(setup.client_app(), range(CLIENTS))
+
+    def leave(client: int, message: Message, answer: Callable[[], Message]) -> Message:
+        if message.content.config_records.get("fedreach", {}).get("exchange") == 1:
+            grid.absent.add(leaver)
+        return answer()
+
+    grid.answering = leave
+    setup.strategy(tmp_path, timeout=60, patience=1).run(grid)
+    assert record_of(tmp_path)["left"]["last"] == {str(leaver): 2}
+
+
+def test_if_nobody_is_left_the_run_says_so_and_goes_on_from_there(tmp_path: Path) -> None:
+    serve(tmp_path / "undisturbed")
+
+    def fall_silent(client: int, message: Message, answer: Callable[[], Message]) -> Message | None:
+        second = message.content.config_records.get("fedreach", {}).get("exchange") == 2
+        return None if second else answer()
+
+    with pytest.raises(
+        TrainingError, match=r"LabelShift cannot be fitted: 0 participants .* left in the midst\. Start"
+    ):
+        serve(tmp_path / "again", answering=fall_silent)
+    result = json.loads((tmp_path / "again" / "result.json").read_text(encoding="utf-8"))
+    assert result["status"] == "failed"
+    grid = serve(tmp_path / "again")
+    assert not {"train", "evaluate"} & {kind for _, kind in grid.sent}
+    for name in (*FILES, "last.safetensors", "result.json"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "undisturbed" / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("kind", ["query.serving", "evaluate.serving"])
+def test_a_server_that_is_killed_while_it_serves_serves_again_and_trains_nothing(kind: str, tmp_path: Path) -> None:
+    method = ("method.solver=scaffold",)  # whose memory goes as training ends
+    serve(tmp_path / "undisturbed", *method)
+
+    class Killed(BaseException):
+        """As a signal would: nothing that the run could take for a failure."""
+
+    count = Counter[str]()
+
+    def kill(client: int, message: Message, answer: Callable[[], Message]) -> Message:
+        count[message.metadata.message_type] += 1
+        if count[kind] == 7:
+            raise Killed
+        return answer()
+
+    with pytest.raises(Killed):
+        serve(tmp_path / "again", *method, answering=kill)
+    assert not (tmp_path / "again" / "result.json").exists()
+    grid = serve(tmp_path / "again", *method)
+    assert "train" not in {kind for _, kind in grid.sent}
+    for name in (*FILES, "last.safetensors", "rounds.jsonl", "result.json"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "undisturbed" / name).read_bytes(), name
+
+
+# ------------------------------------------------------------------------------------------------------- at the end
+
+
+def test_if_the_best_model_is_the_last_nobody_is_asked_again(tmp_path: Path) -> None:
+    grid = serve(tmp_path, "rounds=1")
+    assert record_of(tmp_path)["rounds"] == {"last": 1, "best": 1}
+    asked = Counter(client for client, kind in grid.sent if kind == "evaluate.serving")
+    assert set(asked.values()) == {1}
+
+
+def test_a_federation_without_a_rule_says_nothing_of_serving(tmp_path: Path) -> None:
+    grid = serve(tmp_path, "method.serving=none")
+    assert not [kind for _, kind in grid.sent if kind.endswith("serving")]
+    assert not any((tmp_path / name).exists() for name in FILES)
+    assert served_table(RunFolder(tmp_path)) == []
+
+
+def test_a_run_ends_with_a_table_of_what_serving_gains(tmp_path: Path, heard: pytest.LogCaptureFixture) -> None:
+    serve(tmp_path)
+    lines, columns = served_table(RunFolder(tmp_path)), record_of(tmp_path)["columns"]["last"]
+    assert [line.split("  ")[0] for line in lines[2:]] == [
+        "plain",
+        "calibrated",
+        "served",
+        "true prior, needs labels",
+        "served - plain",
+    ]
+    assert lines[1].split("  ")[-1].strip() == "test set"
+    gain = 100 * (columns["unseen_served_accuracy"] - columns["unseen_plain_accuracy"])
+    assert f"{gain:+.1f}" in lines[-1]
+    for line in lines:
+        assert line in heard.text
+    assert len(rows_of(tmp_path)) == 3
