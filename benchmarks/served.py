@@ -1,0 +1,162 @@
+"""How clients that never took part are served, cell by cell: the tables of docs/results.md, each from a comparison.
+
+    python benchmarks/served.py --list                          # the cells, each with its command
+    python benchmarks/served.py --only fashion-class-0.1-40     # runs what of this cell is not there yet
+    python benchmarks/served.py --write                         # all cells, and the tables: hours on two cores
+    python benchmarks/served.py --there --write                 # the tables of cells that are finished
+
+A cell is `fedreach compare` with an example and a few settings; what is finished is not run again, in `--runs`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import page
+from tables import table
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "results.md"
+WAYS, RULES = "examples/fashion_mnist_serving.toml", "examples/fashion_mnist_serving_rules.toml"
+MNIST = ("data.name=mnist",)
+IID = ("partition={name='iid',clients=100}",)
+FEW = ("population.participants=10",)
+
+
+def by_client(alpha: str) -> tuple[str, ...]:
+    return (f"partition={{name='dirichlet_by_client',clients=100,alpha={alpha}}}",)
+
+
+class Cell(NamedTuple):
+    """A comparison: whose table it is in, what it is, and how it comes about."""
+
+    experiment: str
+    words: str
+    settings: tuple[str, ...] = ()
+
+    def command(self, out: Path) -> list[str]:
+        """Return the arguments of ``fedreach``."""
+        settings = [word for setting in self.settings for word in ("--set", setting)]
+        return ["compare", self.experiment, *settings, "--out", str(out)]
+
+
+CELLS = {
+    "fashion-class-0.1-40": Cell(WAYS, "Fashion-MNIST, Dirichlet .1 by class, 40 take part"),
+    "fashion-class-0.1-10": Cell(WAYS, "the same, 10 take part", FEW),
+    "fashion-class-0.3-40": Cell(WAYS, "Fashion-MNIST, Dirichlet .3 by class, 40 take part", ("partition.alpha=0.3",)),
+    "fashion-class-1-40": Cell(WAYS, "Fashion-MNIST, Dirichlet 1 by class, 40 take part", ("partition.alpha=1",)),
+    "fashion-iid-40": Cell(WAYS, "Fashion-MNIST, clients alike, 40 take part", IID),
+    "fashion-client-0.1-40": Cell(WAYS, "Fashion-MNIST, Dirichlet .1 by client, 40 take part", by_client("0.1")),
+    "fashion-client-0.3-40": Cell(WAYS, "Fashion-MNIST, Dirichlet .3 by client, 40 take part", by_client("0.3")),
+    "fashion-client-1-40": Cell(WAYS, "Fashion-MNIST, Dirichlet 1 by client, 40 take part", by_client("1")),
+    "mnist-class-0.1-40": Cell(WAYS, "MNIST, Dirichlet .1 by class, 40 take part", MNIST),
+    "mnist-class-0.1-10": Cell(WAYS, "the same, 10 take part", (*MNIST, *FEW)),
+    "mnist-iid-40": Cell(WAYS, "MNIST, clients alike, 40 take part", (*MNIST, *IID)),
+    "rules-class-0.1": Cell(RULES, "Fashion-MNIST, Dirichlet .1 by class, uniform choice"),
+    "rules-iid": Cell(RULES, "Fashion-MNIST, clients alike, uniform choice", IID),
+}
+HEAD = [
+    "method",
+    "plain %",
+    "calibrated %",
+    "served % ± sd",
+    "true prior, needs labels %",
+    "gain points [seeds]",
+    "p corrected",
+    "with 5 inputs",
+    "with 20 inputs",
+    "worst decile %",
+    "log loss nats",
+    "clients worse %",
+]
+
+
+def finished(out: Path) -> bool:
+    """Whether all runs of a comparison are finished."""
+    if not (out / "comparison.json").exists():
+        return False
+    runs = json.loads((out / "comparison.json").read_text(encoding="utf-8"))["runs"]
+    return all((out / run / "result.json").exists() for seeds in runs.values() for run in seeds.values())
+
+
+def answer(cell: Cell, out: Path, *, only_report: bool) -> list[dict[str, Any]]:
+    """Run what is missing of a cell, and return what is told of its methods."""
+    words = ["report", str(out)] if only_report else [*cell.command(out), "--quiet"]
+    command = [sys.executable, "-m", "fedreach", *words, "--formats", "none", "--json"]
+    done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    methods: list[dict[str, Any]] = json.loads(done.stdout)["methods"]
+    return methods
+
+
+def signed(points: float) -> str:
+    """Return points with their sign, a true minus."""
+    return f"{points:+.1f}".replace("-", "\N{MINUS SIGN}")
+
+
+def line(m: dict[str, Any]) -> list[str]:
+    """Return a method's cells, in the order of `HEAD`."""
+
+    def percent(rung: str, what: str = "accuracy") -> float:
+        return 100 * float(m[f"served_{rung}_{what}_mean"])
+
+    def gain(n: int) -> str:
+        return signed(percent(f"served_{n}") - percent(f"plain_{n}"))
+
+    p = m["served_p_corrected"]
+    served = f"{percent('served'):.1f} ± {100 * m['served_served_accuracy_sd_over_seeds']:.1f}"
+    low, high = 100 * m["served_gain_low"], 100 * m["served_gain_high"]
+    prior = m.get("served_true_prior_accuracy_mean")
+    return [
+        m["method"],
+        f"{percent('plain'):.1f}",
+        f"{percent('calibrated'):.1f}",
+        served,
+        "-" if prior is None else f"{100 * prior:.1f}",
+        f"{signed(100 * m['served_gain_mean'])} [{signed(low)}, {signed(high)}]",
+        "< 0.001" if p < 0.001 else f"{p:.3f}",
+        gain(5),
+        gain(20),
+        f"{percent('plain', 'accuracy_worst_decile'):.1f} → {percent('served', 'accuracy_worst_decile'):.1f}",
+        f"{m['served_plain_loss_mean']:.2f} → {m['served_served_loss_mean']:.2f}",
+        f"{100 * m['served_worse_share']:.1f}",
+    ]
+
+
+def section(name: str, cell: Cell, methods: list[dict[str, Any]]) -> str:
+    """Return the part of the page about one cell."""
+    shown = shlex.join(["fedreach", *cell.command(Path("runs/served") / name)])
+    seeds = min(m["seeds"] for m in methods)
+    rows = table(HEAD, map(line, methods), 1)
+    return f"**{cell.words}** ({seeds} seeds)\n\n```text\n{shown}\n```\n\n{rows}"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", metavar="CELL", choices=CELLS, help="these cells only")
+    parser.add_argument("--runs", type=Path, default=Path("runs/served"), help="folder of the comparisons")
+    parser.add_argument("--there", action="store_true", help="run nothing: the cells that are finished")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/results.md")
+    parser.add_argument("--list", action="store_true", help="list the cells and their commands")
+    arguments = parser.parse_args()
+    chosen = {name: cell for name, cell in CELLS.items() if arguments.only is None or name in arguments.only}
+    if arguments.list:
+        for name, cell in chosen.items():
+            print(f"{name}: {cell.words}\n    {shlex.join(['fedreach', *cell.command(arguments.runs / name)])}")
+        sys.exit()
+    parts: dict[str, list[str]] = {WAYS: [], RULES: []}
+    for name, cell in chosen.items():
+        out = (arguments.runs / name).resolve()
+        if arguments.there and not finished(out):
+            continue
+        found = section(name, cell, answer(cell, out, only_report=arguments.there))
+        print(found, end="\n\n", flush=True)
+        parts[cell.experiment].append(found)
+    if arguments.write:
+        for experiment, sections in parts.items():
+            page.put(Path(experiment).stem, "\n\n".join(sections), PAGE)
