@@ -26,6 +26,7 @@ PAGE = ROOT / "docs" / "results.md"
 WAYS, RULES = "examples/fashion_mnist_serving.toml", "examples/fashion_mnist_serving_rules.toml"
 MNIST = ("data.name=mnist",)
 IID = ("partition={name='iid',clients=100}",)
+LENET = ("model.name=lenet", "local.clip_norm=10")
 FEW = ("population.participants=10",)
 
 
@@ -39,11 +40,13 @@ class Cell(NamedTuple):
     experiment: str
     words: str
     settings: tuple[str, ...] = ()
+    seeds: int | None = None  # None: as many as the example has
 
     def command(self, out: Path) -> list[str]:
         """Return the arguments of ``fedreach``."""
         settings = [word for setting in self.settings for word in ("--set", setting)]
-        return ["compare", self.experiment, *settings, "--out", str(out)]
+        seeds = [] if self.seeds is None else ["--seeds", str(self.seeds)]
+        return ["compare", self.experiment, *settings, *seeds, "--out", str(out)]
 
 
 CELLS = {
@@ -60,6 +63,9 @@ CELLS = {
     "mnist-iid-40": Cell(WAYS, "MNIST, clients alike, 40 take part", (*MNIST, *IID)),
     "rules-class-0.1": Cell(RULES, "Fashion-MNIST, Dirichlet .1 by class, uniform choice"),
     "rules-iid": Cell(RULES, "Fashion-MNIST, clients alike, uniform choice", IID),
+    "rules-lenet": Cell(RULES, "Fashion-MNIST, Dirichlet .1 by class, LeNet", LENET, 5),
+    "rules-lenet-iid": Cell(RULES, "Fashion-MNIST, clients alike, LeNet", (*LENET, *IID), 5),
+    "rules-cifar": Cell(RULES, "CIFAR-10, Dirichlet .1 by class, LeNet", ("data.name=cifar10", *LENET), 5),
 }
 HEAD = [
     "method",
