@@ -97,6 +97,17 @@ def points(value: float, *, sign: bool = False) -> str:
     return "0.0" if float(text) == 0 else text.replace("-", "−")
 
 
+def nats(value: float) -> str:
+    """Return a difference in nats with its sign, a true minus sign.
+
+    Example:
+        >>> nats(-0.0049), nats(0.0117), nats(-0.0001)
+        ('−0.005', '+0.012', '0.000')
+    """
+    text = f"{value:+.3f}"
+    return "0.000" if float(text) == 0 else text.replace("-", "−")
+
+
 def interval(low: float | None, high: float | None, *, sign: bool = False) -> str:
     """Return `` [low, high]`` in percentage points; nothing if there is no interval."""
     if low is None or high is None:
