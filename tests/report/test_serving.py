@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from fedreach.report.analysis.analysis import Analysis, analyse
+from fedreach.report.analysis.findings import find
 from fedreach.report.analysis.serving import CHANGES, RUNGS, SCORES, ServedSummary, summarize_serving
 from fedreach.report.analysis.statistics import holm, paired, spread
 from fedreach.report.figures import gallery
 from fedreach.report.figures.serving import inputs
+from fedreach.report.numbers import nats
 from fedreach.report.render.page import render
 from fedreach.report.render.records import as_records
 from fedreach.report.render.serving import tabulate_serving
@@ -163,3 +165,9 @@ def test_the_table_of_probabilities_says_what_changes_and_who_needs_labels(analy
     assert table.rows[0][at["calibration error, change"]].startswith("+2.0 [")
     assert table.units[at["log loss, change"]] == "nats [seeds]"
     assert set(CHANGES) == {"loss", "calibration_error"}
+
+
+def test_a_finding_says_what_becomes_of_log_loss_where_accuracy_is_praised(analysis: Analysis) -> None:
+    (told,) = (sentence for sentence in find(analysis).sentences if "served by their own inputs" in sentence)
+    assert f"Their log loss changes by {nats(analysis.serving[0].change['loss'])} nats." in told
+    assert "−0.020 [" in told

@@ -1,4 +1,4 @@
-"""With two classes one prior moves thresholds and probabilities, and never who of a client's examples comes before whom."""
+"""With two classes one prior moves thresholds and probabilities, and never the order of a client's examples."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ def as_records(analysis: Analysis) -> list[dict[str, Any]]:
     Accuracies, gaps and differences are fractions; ``best_`` marks the best round on participants' held-out
     loss; ``theory_`` are terms of the papers' bounds (see `theory.terms`), means over the rounds; None is what was not
     measured, not reached or cannot be said. ``served_`` says how unseen clients are served by the last model, where a
-    method has a serving rule: ``served_RUNG_SCORE``, the gain over plain (of log loss and calibration error ``served_SCORE_change``, below
-    0 where it is better), the gap taken apart, and what fitting cost.
+    method has a serving rule: ``served_RUNG_SCORE``, the gain over plain, what changes in log loss and calibration
+    error (``served_SCORE_change``, below 0 is better), the gap taken apart, and what fitting cost.
     With radio there are simulated ``seconds_`` and ``joules_`` as well.
     """
     return [_record(analysis, last, best) for last, best in zip(analysis.last, analysis.best, strict=True)]

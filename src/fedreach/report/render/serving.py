@@ -79,17 +79,19 @@ def _probabilities(rows: Sequence[ServedSummary]) -> Table:
     columns: list[tuple[str, str, Cell, int]] = [("method", "", lambda row: row.method, 0)]
     columns.append(("needs", "", lambda row: "labels" if row.needs_labels else ABSENT, 0))
     columns += [(f"log loss, {head}", nat, loss(rung), width[rung]) for rung, head in rungs.items()]
-    columns.append(("log loss, change", "nats [seeds]", lambda row: _nats(row.change["loss"]), 0))
+    columns.append(("log loss, change", "nats [seeds]", lambda row: nats(row.change["loss"]), 0))
     columns.append(("p", "corrected", p("loss"), 0))
     columns += [(f"calibration error, {head}", share, error(rung), width[rung]) for rung, head in rungs.items()]
-    columns.append(("calibration error, change", "points [seeds]", lambda row: _points(row.change["calibration_error"]), 0))
+    columns.append(
+        ("calibration error, change", "points [seeds]", lambda row: _points(row.change["calibration_error"]), 0)
+    )
     columns.append(("p", "corrected", p("calibration_error"), 0))
     return _table(
         "Log loss and calibration, plain and served",
         rows,
         columns,
-        "The same clients and inputs. Log loss: mean of −log p of the true class. Calibration error: how far confidence "
-        "is from accuracy, over 15 bins of confidence; it does not reach 0 for a client with few examples. "
+        "The same clients and inputs. Log loss: mean of −log p of the true class. Calibration error: how far "
+        "confidence is from accuracy, over 15 bins of confidence; it does not reach 0 for a client with few examples. "
         "Change: served minus plain, below 0 is better, 95 % interval over seeds, p of the paired t test, "
         "Holm-corrected for each score by itself. What the calibrated model changes is no merit of a client's inputs. "
         "With two classes a prior changes thresholds, log loss and calibration, and not the order of a client's "
@@ -143,14 +145,6 @@ def _points(found: Paired | None) -> str:
     if found is None or found.mean is None:
         return ABSENT
     return points(found.mean, sign=True) + interval(found.low, found.high, sign=True)
-
-
-def _nats(found: Paired) -> str:
-    if found.mean is None:
-        return ABSENT
-    if found.low is None or found.high is None:
-        return nats(found.mean)
-    return f"{nats(found.mean)} [{nats(found.low)}, {nats(found.high)}]"
 
 
 def _mean_points(found: Spread | None) -> str:
