@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from fedreach.report.analysis.analysis import Analysis, analyse
 from fedreach.report.analysis.findings import find
@@ -14,6 +16,7 @@ from fedreach.report.analysis.statistics import holm, paired, spread
 from fedreach.report.figures import gallery
 from fedreach.report.figures.serving import inputs
 from fedreach.report.numbers import nats
+from fedreach.report.render.formats import terminal_serving
 from fedreach.report.render.page import render
 from fedreach.report.render.records import as_records
 from fedreach.report.render.serving import tabulate_serving
@@ -165,6 +168,17 @@ def test_the_table_of_probabilities_says_what_changes_and_who_needs_labels(analy
     assert table.rows[0][at["calibration error, change"]].startswith("+2.0 [")
     assert table.units[at["log loss, change"]] == "nats [seeds]"
     assert set(CHANGES) == {"loss", "calibration_error"}
+
+
+@pytest.mark.parametrize(("width", "shown"), [(80, 3), (100, 5), (300, 12)])
+def test_what_decides_fits_into_a_narrow_terminal(analysis: Analysis, width: int, shown: int) -> None:
+    table = terminal_serving(analysis, width=width)[1]
+    assert len(table.columns) == shown
+    console = Console(width=width, file=io.StringIO())
+    console.print(table)
+    printed = console.file.getvalue()
+    assert nats(analysis.serving[0].change["loss"]) in printed
+    assert analysis.serving[0].method in printed
 
 
 def test_a_finding_says_what_becomes_of_log_loss_where_accuracy_is_praised(analysis: Analysis) -> None:

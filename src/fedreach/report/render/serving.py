@@ -75,17 +75,19 @@ def _probabilities(rows: Sequence[ServedSummary]) -> Table:
     def p(score: str) -> Cell:
         return lambda row: p_text(row.change_p.get(score))
 
-    width = {"plain": 0, "calibrated": 120, "served": 0, "true_prior": 150}
+    width = {"plain": 100, "calibrated": 130, "served": 100, "true_prior": 170}
     columns: list[tuple[str, str, Cell, int]] = [("method", "", lambda row: row.method, 0)]
     columns.append(("needs", "", lambda row: "labels" if row.needs_labels else ABSENT, 0))
     columns += [(f"log loss, {head}", nat, loss(rung), width[rung]) for rung, head in rungs.items()]
     columns.append(("log loss, change", "nats [seeds]", lambda row: nats(row.change["loss"]), 0))
     columns.append(("p", "corrected", p("loss"), 0))
-    columns += [(f"calibration error, {head}", share, error(rung), width[rung]) for rung, head in rungs.items()]
+    columns += [
+        (f"calibration error, {head}", share, error(rung), max(width[rung], 150)) for rung, head in rungs.items()
+    ]
     columns.append(
-        ("calibration error, change", "points [seeds]", lambda row: _points(row.change["calibration_error"]), 0)
+        ("calibration error, change", "points [seeds]", lambda row: _points(row.change["calibration_error"]), 90)
     )
-    columns.append(("p", "corrected", p("calibration_error"), 0))
+    columns.append(("p", "corrected", p("calibration_error"), 90))
     return _table(
         "Log loss and calibration, plain and served",
         rows,
