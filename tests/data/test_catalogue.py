@@ -1,4 +1,4 @@
-"""The list of known sets, their names and options; the digits in the package."""
+"""The list of known sets, their names and options; the digits and the tumours in the package."""
 
 from __future__ import annotations
 
@@ -18,6 +18,26 @@ def test_digits_are_those_of_scikit_learn_and_need_no_folder(tmp_path):
     assert (len(data.train_y), len(data.test_y)) == (1437, 360)
     normalised = (data.train_x / 255 - data.mean[0]) / data.std[0]
     np.testing.assert_allclose(normalised, data.train_x / 16, rtol=1e-15)
+
+
+def test_tumours_are_those_of_scikit_learn_with_every_fifth_for_testing(tmp_path):
+    reference = pytest.importorskip("sklearn.datasets").load_breast_cancer()
+    data = load("breast_cancer", tmp_path / "absent", download=False)
+    train, test = np.delete(np.arange(569), np.s_[4::5]), np.arange(569)[4::5]
+    np.testing.assert_array_equal(data.train_y, reference.target[train])
+    np.testing.assert_array_equal(data.test_y, reference.target[test])
+    assert list(reference.target_names) == ["malignant", "benign"]  # in the order that the title says
+    mean, std = reference.data[train].mean(axis=0), reference.data[train].std(axis=0)
+    np.testing.assert_allclose(data.train_x, (reference.data[train] - mean) / std, atol=1e-5)
+    np.testing.assert_allclose(data.test_x, (reference.data[test] - mean) / std, atol=1e-5)
+
+
+def test_columns_of_the_tumours_are_of_one_size_and_both_parts_have_the_same_share_of_malignant_ones():
+    data = load("breast_cancer", download=False)
+    assert (data.kind, data.num_classes, len(data.train_y), len(data.test_y)) == ("features", 2, 456, 113)
+    np.testing.assert_allclose(data.train_x.mean(axis=0), 0, atol=1e-6)
+    np.testing.assert_allclose(data.train_x.std(axis=0), 1, atol=1e-6)
+    assert abs((data.train_y == 0).mean() - (data.test_y == 0).mean()) < 0.01
 
 
 def test_every_known_set_has_a_reader_a_licence_and_a_reference():

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from fedreach.report.analysis.analysis import Analysis, analyse
-from fedreach.report.analysis.serving import RUNGS, SCORES, ServedSummary
-from fedreach.report.analysis.statistics import paired, spread
+from fedreach.report.analysis.findings import find
+from fedreach.report.analysis.serving import CHANGES, RUNGS, SCORES, ServedSummary, summarize_serving
+from fedreach.report.analysis.statistics import holm, paired, spread
 from fedreach.report.figures import gallery
 from fedreach.report.figures.serving import inputs
+from fedreach.report.numbers import nats
+from fedreach.report.render.formats import terminal_serving
 from fedreach.report.render.page import render
 from fedreach.report.render.records import as_records
 from fedreach.report.render.serving import tabulate_serving
 from fedreach.report.values import Comparison
+from fedreach.runs.schema import ServingRecord
 
 NOTHING = spread([np.nan])
 
@@ -30,6 +36,8 @@ def served(method: str, gain: float, with_inputs: dict[int, float], seconds: flo
         at={(rung, score): spread([0.5, 0.6]) for rung in RUNGS for score in SCORES},
         gain=paired([gain - 0.01, gain + 0.01]),
         corrected_p=None,
+        change={"loss": paired([-0.03, -0.01]), "calibration_error": paired([0.01, 0.03])},
+        change_p={"loss": 0.031, "calibration_error": None},
         gain_with={n: paired([value - 0.01, value + 0.01]) for n, value in with_inputs.items()},
         worse=spread([0.0, 0.1]),
         worst_change=spread([-0.1, -0.2]),
@@ -107,3 +115,73 @@ def test_costs_of_fitting_stand_in_the_table_and_for_machines(analysis: Analysis
     without = replace(analysis, serving=(served(first, 0.1, {}),))
     assert "time to fit" not in tabulate_serving(without)[0].header
     assert "served_seconds" not in as_records(without)[0]
+
+
+def with_scores(comparison: Comparison, method: str, loss: list[float], error: list[float]) -> Comparison:
+    """Return the comparison with a method whose log loss and calibration error change so, seed by seed."""
+    changes = iter(zip(loss, error, strict=True))
+
+    def record() -> ServingRecord:
+        more, further = next(changes)
+        plain = {"accuracy": 0.9, "loss": 0.5, "calibration_error": 0.2}
+        served = {"accuracy": 0.9, "loss": 0.5 + more, "calibration_error": 0.2 + further}
+        columns = {
+            f"unseen_{rung}_{score}": value
+            for rung, scores in (("plain", plain), ("served", served))
+            for score, value in scores.items()
+        }
+        return ServingRecord(rule="LabelShift()", rounds={"last": 24}, columns={"last": columns})
+
+    counted = comparison.counted(method)
+    runs = tuple(replace(run, serving=record()) if run in counted else run for run in comparison.runs)
+    return replace(comparison, runs=runs)
+
+
+def test_log_loss_and_calibration_are_tested_each_by_itself_where_accuracy_stays(comparison: Comparison) -> None:
+    first, second = comparison.methods[:2]
+    better, worse, mixed = [-0.1, -0.11, -0.12, -0.09, -0.1], [0.02, 0.03, 0.02, 0.04, 0.03], [0.01, -0.01, 0, 0.02, 0]
+    with_two = with_scores(with_scores(comparison, first, better, mixed), second, mixed, worse)
+    one, two = summarize_serving(with_two)
+    assert one.gain.mean == two.gain.mean == 0
+    assert one.change["loss"].mean == pytest.approx(-0.104)  # the mean of `better`: served minus plain
+    assert two.change["calibration_error"].mean == pytest.approx(0.028)
+    for score, own in (("loss", (better, mixed)), ("calibration_error", (mixed, worse))):
+        raw = [paired(values).p for values in own]
+        assert [one.change[score].p, two.change[score].p] == pytest.approx(raw)
+        assert [one.change_p[score], two.change_p[score]] == pytest.approx(holm(raw))
+    record = as_records(replace(analyse(with_two), serving=(one, two)))[0]
+    assert record["served_loss_change_mean"] == pytest.approx(-0.104)
+    assert record["served_loss_change_low"] < -0.104 < record["served_loss_change_high"] < 0
+    assert record["served_loss_change_p_corrected"] == one.change_p["loss"] < 0.001
+    assert record["served_calibration_error_change_p"] == one.change["calibration_error"].p
+
+
+def test_the_table_of_probabilities_says_what_changes_and_who_needs_labels(analysis: Analysis) -> None:
+    reference = replace(analysis.serving[1], needs_labels=True)
+    table = tabulate_serving(replace(analysis, serving=(analysis.serving[0], reference)))[1]
+    at = {head: j for j, head in enumerate(table.header)}
+    assert [row[at["needs"]] for row in table.rows] == ["-", "labels"]
+    changed = analysis.serving[0].change["loss"]
+    assert changed.low is not None
+    assert table.rows[0][at["log loss, change"]] == f"−0.020 [−{-changed.low:.3f}, +{changed.high:.3f}]"
+    assert table.rows[0][at["log loss, change"] + 1] == "0.031"
+    assert table.rows[0][at["calibration error, change"]].startswith("+2.0 [")
+    assert table.units[at["log loss, change"]] == "nats [seeds]"
+    assert set(CHANGES) == {"loss", "calibration_error"}
+
+
+@pytest.mark.parametrize(("width", "shown"), [(80, 3), (100, 5), (300, 12)])
+def test_what_decides_fits_into_a_narrow_terminal(analysis: Analysis, width: int, shown: int) -> None:
+    table = terminal_serving(analysis, width=width)[1]
+    assert len(table.columns) == shown
+    console = Console(width=width, file=io.StringIO())
+    console.print(table)
+    printed = console.file.getvalue()
+    assert nats(analysis.serving[0].change["loss"]) in printed
+    assert analysis.serving[0].method in printed
+
+
+def test_a_finding_says_what_becomes_of_log_loss_where_accuracy_is_praised(analysis: Analysis) -> None:
+    (told,) = (sentence for sentence in find(analysis).sentences if "served by their own inputs" in sentence)
+    assert f"Their log loss changes by {nats(analysis.serving[0].change['loss'])} nats." in told
+    assert "−0.020 [" in told

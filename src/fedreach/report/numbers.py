@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedreach.report.analysis.statistics import Spread
+from fedreach.report.analysis.statistics import Paired, Spread
 
 ABSENT = "-"
 SEVERAL_HOURS = 7200.0  # seconds from which numbers are told in hours
@@ -102,6 +102,22 @@ def interval(low: float | None, high: float | None, *, sign: bool = False) -> st
     if low is None or high is None:
         return ""
     return f" [{points(low, sign=sign)}, {points(high, sign=sign)}]"
+
+
+def nats(change: Paired) -> str:
+    """Return a mean change in nats, and its interval if there is one.
+
+    Example:
+        >>> nats(Paired(50, -0.0049, -0.0106, 0.0004, 0.09)), nats(Paired(1, 0.0117, None, None, None))
+        ('−0.005 [−0.011, 0.000]', '+0.012')
+    """
+    if change.mean is None:
+        return ABSENT
+    mean, *ends = (
+        "0.000" if float(text) == 0 else text.replace("-", "−")
+        for text in (f"{value:+.3f}" for value in (change.mean, change.low, change.high) if value is not None)
+    )
+    return f"{mean} [{', '.join(ends)}]" if ends else mean
 
 
 def p_text(value: float | None) -> str:

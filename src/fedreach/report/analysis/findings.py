@@ -7,7 +7,7 @@ from fedreach.report.analysis.analysis import Analysis
 from fedreach.report.analysis.quantities import POPULATION, QUANTITIES
 from fedreach.report.analysis.summary import MethodSummary, primary_of
 from fedreach.report.analysis.targets import leasts, target_sentences
-from fedreach.report.numbers import interval, p_text, percent, points
+from fedreach.report.numbers import interval, nats, p_text, percent, points
 from fedreach.report.values import Comparison
 
 LEVEL = 0.05
@@ -67,9 +67,11 @@ def _serving_sentence(analysis: Analysis) -> str:
     p = p_text(best.corrected_p)
     sure = "" if best.corrected_p is None else f", p {p} corrected" if p.startswith("<") else f", p = {p} corrected"
     whom = "Unseen clients" if best.population == "unseen" else "Participants"
+    loss = best.change["loss"]
+    also = "" if loss.mean is None else f" Their log loss changes by {nats(loss)} nats."
     return (
         f"{whom} that are served by their own inputs, without labels, reach {served:.1f} % with {best.method} instead "
-        f"of {plain:.1f} % ({gain}{sure})."
+        f"of {plain:.1f} % ({gain}{sure}).{also}"
     )
 
 

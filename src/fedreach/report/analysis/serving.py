@@ -1,4 +1,4 @@
-"""How unseen clients are served: four rungs, what the rule gains, and the participation gap taken apart.
+"""How unseen clients are served: four rungs, what the rule changes, and the participation gap taken apart.
 
 With G(r) = participants - unseen clients under rung r for both groups:
 G(plain) = [G(plain) - G(true prior)] (priors) + G(true prior) (representation).
@@ -25,6 +25,8 @@ RUNGS = {
 }
 """Rung -> what it is called."""
 SCORES = ("accuracy", "accuracy_worst_decile", "loss", "calibration_error")
+CHANGES = ("loss", "calibration_error")
+"""Scores of which served - plain is tested beside accuracy: with two classes a prior may change nothing else."""
 Gap = Mapping[str, Spread]
 
 
@@ -39,6 +41,8 @@ class ServedSummary:
     at: Mapping[tuple[str, str], Spread]  # (rung, one of `SCORES`) -> over seeds
     gain: Paired  # served - plain accuracy, seed by seed
     corrected_p: float | None  # Holm, over the methods that are served
+    change: Mapping[str, Paired]  # one of `CHANGES` -> served - plain, seed by seed; below 0 is better
+    change_p: Mapping[str, float | None]  # likewise, corrected as `corrected_p` is, each score by itself
     gain_with: Mapping[int, Paired]  # inputs -> served - plain accuracy on the other inputs
     worse: Spread  # share of clients whose accuracy is lower served than plain
     worst_change: Spread  # the largest loss of a client
@@ -57,7 +61,11 @@ def summarize_serving(comparison: Comparison) -> tuple[ServedSummary, ...]:
         if (runs := [run for run in comparison.counted(method) if run.serving is not None])
     ]
     corrected = holm([row.gain.p for row in found])
-    return tuple(replace(row, corrected_p=p) for row, p in zip(found, corrected, strict=True))
+    changed = {score: holm([row.change[score].p for row in found]) for score in CHANGES}
+    return tuple(
+        replace(row, corrected_p=p, change_p={score: changed[score][j] for score in CHANGES})
+        for j, (row, p) in enumerate(zip(found, corrected, strict=True))
+    )
 
 
 def _summary(method: str, runs: Sequence[Run]) -> ServedSummary:
@@ -80,6 +88,8 @@ def _summary(method: str, runs: Sequence[Run]) -> ServedSummary:
         at={(rung, score): over(f"{name}_{rung}_{score}") for rung in RUNGS for score in SCORES},
         gain=paired(difference(f"{name}_served_accuracy", f"{name}_plain_accuracy")),
         corrected_p=None,
+        change={score: paired(difference(f"{name}_served_{score}", f"{name}_plain_{score}")) for score in CHANGES},
+        change_p={},
         gain_with={n: paired(difference(f"{name}_served_{n}_accuracy", f"{name}_plain_{n}_accuracy")) for n in inputs},
         worse=over(f"{name}_worse"),
         worst_change=over(f"{name}_worst_change"),

@@ -18,7 +18,8 @@ def as_records(analysis: Analysis) -> list[dict[str, Any]]:
     Accuracies, gaps and differences are fractions; ``best_`` marks the best round on participants' held-out
     loss; ``theory_`` are terms of the papers' bounds (see `theory.terms`), means over the rounds; None is what was not
     measured, not reached or cannot be said. ``served_`` says how unseen clients are served by the last model, where a
-    method has a serving rule: ``served_RUNG_SCORE``, the gain over plain, the gap taken apart, and what fitting cost.
+    method has a serving rule: ``served_RUNG_SCORE``, the gain over plain, what changes in log loss and calibration
+    error (``served_SCORE_change``, below 0 is better), the gap taken apart, and what fitting cost.
     With radio there are simulated ``seconds_`` and ``joules_`` as well.
     """
     return [_record(analysis, last, best) for last, best in zip(analysis.last, analysis.best, strict=True)]
@@ -66,6 +67,14 @@ def _served(row: ServedSummary) -> dict[str, Any]:
         "served_worse_share": row.worse.mean,
         "served_worst_change": row.worst_change.mean,
     }
+    for score, change in row.change.items():
+        record |= {
+            f"served_{score}_change_mean": change.mean,
+            f"served_{score}_change_low": change.low,
+            f"served_{score}_change_high": change.high,
+            f"served_{score}_change_p": change.p,
+            f"served_{score}_change_p_corrected": row.change_p.get(score),
+        }
     for (rung, score), spread in row.at.items():
         record |= _spread(f"served_{rung}_{score}", spread)
     record |= {f"served_gap_{part}": spread.mean for part, spread in row.gap.items()}

@@ -1,4 +1,4 @@
-"""How unseen clients are served, as tables: the rungs, and the gap taken apart."""
+"""How unseen clients are served, as tables: the rungs, log loss and calibration, and the gap taken apart."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from fedreach.report.analysis.analysis import Analysis
 from fedreach.report.analysis.serving import RUNGS, ServedSummary
 from fedreach.report.analysis.statistics import Paired, Spread
-from fedreach.report.numbers import ABSENT, Unit, interval, number, p_text, percent, plus_minus, points, unit_of
+from fedreach.report.numbers import ABSENT, Unit, interval, nats, number, p_text, percent, plus_minus, points, unit_of
 from fedreach.report.render.tables import Table
 
 WORDS = {"unseen": "unseen clients", "id": "participants, each by what the others contributed"}
@@ -15,9 +15,9 @@ Cell = Callable[[ServedSummary], str]
 
 
 def tabulate_serving(analysis: Analysis) -> list[Table]:
-    """Return the table of the rungs and that of the gap; none where no method has a serving rule."""
+    """Return the tables of the rungs, of the probabilities and of the gap; none where no method has a serving rule."""
     rows = analysis.serving
-    return [] if not rows else [_rungs(rows), *_gap(rows)]
+    return [] if not rows else [_rungs(rows), _probabilities(rows), *_gap(rows)]
 
 
 def _rungs(rows: Sequence[ServedSummary]) -> Table:
@@ -40,10 +40,6 @@ def _rungs(rows: Sequence[ServedSummary]) -> Table:
         ("worst decile, served", share, score("served", "accuracy_worst_decile"), 100),
         ("clients worse", share, lambda row: percent(row.worse), 130),
         ("worst change", "points", lambda row: _mean_points(row.worst_change), 140),
-        ("log loss, plain", "nats", lambda row: plus_minus(row.at["plain", "loss"], 2), 150),
-        ("log loss, served", "nats", lambda row: plus_minus(row.at["served", "loss"], 2), 150),
-        ("calibration error, plain", share, score("plain", "calibration_error"), 160),
-        ("calibration error, served", share, score("served", "calibration_error"), 160),
         ("adapted", "clients", lambda row: _count(row.decided.get("adapted")), 160),
         ("repaired", "clients", lambda row: _count(row.decided.get("repaired")), 160),
         ("sent to fit", "kB a participant", lambda row: plus_minus(row.kilobytes["up"], 1), 170),
@@ -61,7 +57,45 @@ def _rungs(rows: Sequence[ServedSummary]) -> Table:
         "as it is. Calibrated: corrected by participants' held-out data. Served: by the client's own inputs, without "
         "labels. Gain: served minus plain, 95 % interval over seeds, p of the paired t test, Holm-corrected; with 5 "
         "inputs, say, scored on the client's other ones. The true prior is a reference that needs the client's labels. "
-        "Clients worse: share whose accuracy is lower served than plain; worst change: of the one that loses most. "
+        "Clients worse: share whose accuracy is lower served than plain; worst change: of the one that loses most.",
+    )
+
+
+def _probabilities(rows: Sequence[ServedSummary]) -> Table:
+    several = any(row.gain.count > 1 for row in rows)
+    nat, share = ("nats ± sd", "% ± sd") if several else ("nats", "%")
+    rungs = {rung: RUNGS[rung] for rung in ("plain", "calibrated", "served", "true_prior")}
+
+    def loss(rung: str) -> Cell:
+        return lambda row: plus_minus(row.at[rung, "loss"], 3)
+
+    def error(rung: str) -> Cell:
+        return lambda row: percent(row.at[rung, "calibration_error"])
+
+    def p(score: str) -> Cell:
+        return lambda row: p_text(row.change_p.get(score))
+
+    width = {"plain": 100, "calibrated": 130, "served": 100, "true_prior": 170}
+    columns: list[tuple[str, str, Cell, int]] = [("method", "", lambda row: row.method, 0)]
+    columns.append(("needs", "", lambda row: "labels" if row.needs_labels else ABSENT, 0))
+    columns += [(f"log loss, {head}", nat, loss(rung), width[rung]) for rung, head in rungs.items()]
+    columns.append(("log loss, change", "nats [seeds]", lambda row: nats(row.change["loss"]), 0))
+    columns.append(("p", "corrected", p("loss"), 0))
+    columns += [
+        (f"calibration error, {head}", share, error(rung), max(width[rung], 150)) for rung, head in rungs.items()
+    ]
+    columns.append(
+        ("calibration error, change", "points [seeds]", lambda row: _points(row.change["calibration_error"]), 90)
+    )
+    columns.append(("p", "corrected", p("calibration_error"), 90))
+    return _table(
+        "Log loss and calibration, plain and served",
+        rows,
+        columns,
+        "The same clients and inputs. Log loss: mean of −log p of the true class. Calibration error: how far "
+        "confidence is from accuracy, over 15 bins of confidence; it does not reach 0 for a client with few examples. "
+        "Change: served minus plain, below 0 is better, 95 % interval over seeds, p of the paired t test, "
+        "Holm-corrected for each score by itself. What the calibrated model changes is no merit of a client's inputs. "
         "With two classes a prior changes thresholds, log loss and calibration, and not the order of a client's "
         "examples.",
     )
