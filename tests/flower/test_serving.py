@@ -23,7 +23,8 @@ from flwr.app import Array, ArrayRecord, Error, Message
 
 from fedreach.data.federated import FederatedData, Ranges
 from fedreach.errors import TrainingError
-from fedreach.evaluation.rungs import ServingEvaluator, rung_names
+from fedreach.evaluation.rungs import rung_names
+from fedreach.evaluation.serving import ServingEvaluator
 from fedreach.experiments.run import run
 from fedreach.flower import FlowerExperiment
 from fedreach.runs.folder import SERVING, RunFolder

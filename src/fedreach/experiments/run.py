@@ -15,7 +15,7 @@ from fedreach.engines.choice import ENGINES
 from fedreach.engines.parallel.ranks import LostRankError, Ranks
 from fedreach.errors import ConfigError, RunFolderError
 from fedreach.evaluation import Evaluator
-from fedreach.evaluation.rungs import ServingEvaluator
+from fedreach.evaluation.serving import ServingEvaluator
 from fedreach.experiments.build import Builder
 from fedreach.experiments.ranks import announce, distributed, placed, serve_run
 from fedreach.federation.aggregation.secure_sum import exact_sum

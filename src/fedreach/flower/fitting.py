@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 
 from fedreach.arrays import AnyArray, Floats
 from fedreach.errors import TrainingError
-from fedreach.evaluation.rungs import folds
+from fedreach.evaluation.serving import folds
 from fedreach.federation.aggregation.secure_sum import LARGEST_EXACT, sum_of_limbs
 from fedreach.federation.federation import Federation
 from fedreach.federation.serving.fit import UNFITTED, Fitted, after_exchange, next_query, plain_sum

@@ -46,7 +46,7 @@ class ServingTask(NamedTuple):
 
 @dataclass(eq=False)
 class RemoteServing:
-    """Fits the federation's rule on participants and serves everybody by it; see `fedreach.evaluation.rungs`.
+    """Fits the federation's rule on participants and serves everybody by it; see `fedreach.evaluation.serving`.
 
     Args:
         federation: Whose rule it is.

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedreach.arrays import Float32s
 from fedreach.evaluation import Evaluator
-from fedreach.evaluation.rungs import ServingEvaluator
+from fedreach.evaluation.serving import ServingEvaluator
 from fedreach.federation.state import FederationState
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.checkpoint import MEMORY, Snapshot

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from fedreach.arrays import AnyArray, Float32s, Ints
-from fedreach.evaluation.rungs import ServesModels
+from fedreach.evaluation.serving import ServesModels
 from fedreach.federation.serving.fit import Fitted
 from fedreach.federation.traits import Traits
 from fedreach.models.flat import Layout
