@@ -5,7 +5,7 @@ import io
 import numpy as np
 import pytest
 
-from fedreach.errors import ConfigError
+from fedreach.errors import ConfigError, DataError
 from fedreach.federation.protocols import KnowsPrior, Serving
 from fedreach.federation.serving import calibration, evidence, priors
 from fedreach.federation.serving.fit import HeldOut, fit
@@ -285,3 +285,8 @@ def test_no_argument_is_written_to():
 def test_options_outside_their_range_are_refused(options):
     with pytest.raises(ConfigError, match=next(iter(options))):
         LabelShift(**options)
+
+
+def test_without_anybody_to_fit_by_it_says_so():
+    with pytest.raises(DataError, match="LabelShift is fitted by what participants hold out, and none holds out"):
+        fit(LabelShift(), [])

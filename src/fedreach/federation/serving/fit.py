@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedreach.arrays import Floats, Ints
-from fedreach.errors import PartError
+from fedreach.errors import DataError, PartError
 from fedreach.federation.protocols import Serving
 from fedreach.federation.traits import name_of
 from fedreach.federation.values import NO_STATE, Outputs, State
@@ -75,6 +75,7 @@ def fit(
         summed: How arrays of one shape are added up, such as by a secure sum.
 
     Raises:
+        DataError: If there is nobody to fit it by.
         PartError: If what participants contribute is no sum of finite numbers, or the rule never is fitted.
 
     Example:
@@ -84,6 +85,11 @@ def fit(
     """
     asked, fitted = list(participants), UNFITTED
     while (query := next_query(rule, fitted)) is not None:
+        if not asked:
+            raise DataError(
+                f"{name_of(rule)} is fitted by what participants hold out, and none holds out an example. Let more "
+                "clients with at least two examples take part, or serve by 'none'."
+            )
         answers = [checked(rule, rule.contribute(query, *one)) for one in asked]
         shapes = {name: values.shape for name, values in answers[0].items()}
         if any({name: values.shape for name, values in answer.items()} != shapes for answer in answers):
