@@ -25,7 +25,7 @@ class Crossed(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.last, self.first, self.unused = nn.BatchNorm2d(4), nn.BatchNorm2d(2), nn.BatchNorm1d(3)
+        self.last, self.first, self.unused = nn.BatchNorm2d(4), nn.BatchNorm2d(2), nn.BatchNorm2d(3)
         self.enter, self.leave = nn.Conv2d(1, 2, 3), nn.Linear(4 * 16, 3)
         self.middle = nn.Conv2d(2, 4, 1)
 
@@ -34,8 +34,10 @@ class Crossed(nn.Module):
         return self.leave(self.last(self.middle(x)).relu().flatten(1))
 
 
-def dense():
-    return nn.Sequential(nn.Linear(36, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3), nn.BatchNorm1d(3))
+def straight():
+    return nn.Sequential(
+        nn.BatchNorm2d(1), nn.Conv2d(1, 5, 3, 2), nn.BatchNorm2d(5), nn.ReLU(), nn.Flatten(), nn.Linear(20, 3)
+    )
 
 
 def outputs(module, inputs):
@@ -49,12 +51,11 @@ def drawn(m, shape=(1, 6, 6), seed=0):
 
 def made(kind):
     torch.manual_seed(0)
-    module = kind()
-    return module if kind is Crossed else nn.Sequential(nn.Flatten(), *module)
+    return kind()
 
 
 @pytest.mark.parametrize("m", [7, BATCH + 40])  # with one pass a batch, and with several
-@pytest.mark.parametrize("kind", [dense, Crossed])
+@pytest.mark.parametrize("kind", [straight, Crossed])
 def test_own_statistics_alone_are_those_of_training_mode_on_all_inputs_at_once(kind, m):
     module, x = made(kind), drawn(m)
     layers = outputs(module, x).statistics
@@ -65,8 +66,8 @@ def test_own_statistics_alone_are_those_of_training_mode_on_all_inputs_at_once(k
 
 
 def test_running_statistics_count_for_as_many_inputs_as_the_strength_says():
-    module, x = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(2)), drawn(6, (2,))
-    mean, variance, layers = x.mean(axis=0), x.var(axis=0), outputs(module, x).statistics
+    module, x = nn.Sequential(nn.BatchNorm2d(2), nn.Flatten()), drawn(6, (2, 3, 1))
+    mean, variance, layers = x.mean(axis=(0, 2, 3)), x.var(axis=(0, 2, 3)), outputs(module, x).statistics
     for strength, w in ((0.0, 1.0), (2.0, 0.75), (6.0, 0.5)):
         statistics = layers.refreshed(x, strength)
         expected = np.concatenate([w * mean, w * variance + (1 - w)])  # the layer begins with means 0, variances 1
@@ -74,11 +75,22 @@ def test_running_statistics_count_for_as_many_inputs_as_the_strength_says():
 
 
 def test_no_input_refreshes_nothing_and_a_single_one_gives_finite_numbers():
-    module, x = made(dense), drawn(1)
+    module, x = made(straight), drawn(1)
     layers = outputs(module, x).statistics
-    usual = [0.0] * 5 + [1.0] * 5 + [0.0] * 3 + [1.0] * 3
+    usual = [0.0] + [1.0] + [0.0] * 5 + [1.0] * 5  # as layers begin: means 0, variances 1
     assert layers.refreshed(x[:0], 0.0).tolist() == usual
     assert np.isfinite(layers.outputs(layers.refreshed(x, 0.0), x).logits).all()
+
+
+def test_layers_with_one_value_an_input_keep_their_statistics():
+    torch.manual_seed(0)
+    x = drawn(9)
+    module = nn.Sequential(*made(straight), nn.BatchNorm1d(3))
+    layers = outputs(module, x).statistics
+    statistics = layers.refreshed(x, 0.0)
+    assert len(statistics) == 2 * (1 + 5)
+    logits = layers.outputs(statistics, x).logits
+    assert abs(logits.mean(axis=0)).max() > 0.05  # else they would be 0
 
 
 def test_the_shared_model_stays_as_it_is():
@@ -95,9 +107,9 @@ def test_the_shared_model_stays_as_it_is():
 
 
 def test_a_large_mean_takes_no_digits_of_the_variance():
-    x = drawn(50, (2,)) + np.float32(1000.0)
-    statistics = outputs(nn.Sequential(nn.Flatten(), nn.BatchNorm1d(2)), x).statistics.refreshed(x, 0.0)
-    np.testing.assert_allclose(statistics[2:], x.astype(np.float64).var(axis=0), rtol=1e-5)
+    x = drawn(50, (2, 3, 1)) + np.float32(1000.0)
+    statistics = outputs(nn.Sequential(nn.BatchNorm2d(2), nn.Flatten()), x).statistics.refreshed(x, 0.0)
+    np.testing.assert_allclose(statistics[2:], x.astype(np.float64).var(axis=(0, 2, 3)), rtol=1e-5)
 
 
 def federation(serving):
@@ -106,8 +118,7 @@ def federation(serving):
 
 @pytest.mark.parametrize("kind", [Sequential, Stacked])
 def test_engines_say_what_a_refreshed_model_says_of_a_clients_examples(kind, federated):
-    torch.manual_seed(0)
-    module, data = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3)), federated((8, 6))
+    module, data = made(straight), federated((8, 6), (1, 6, 6), "image")
     engine = TorchEngine(kind, Task.of(module, data, federation(BatchNormRefresh())))
     assert engine.answers(engine.initial, "train", np.arange(5), inputs=False).statistics is None
     found = engine.answers(engine.initial, "train", np.arange(5), inputs=True)
@@ -120,15 +131,22 @@ def test_engines_say_what_a_refreshed_model_says_of_a_clients_examples(kind, fed
 
 @pytest.mark.parametrize(
     "module",
-    [nn.Linear(4, 3), nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False))],
+    [
+        nn.Sequential(nn.Flatten(), nn.Linear(36, 3)),
+        nn.Sequential(nn.Flatten(), nn.Linear(36, 3), nn.BatchNorm1d(3)),
+        nn.Sequential(nn.BatchNorm2d(1, track_running_stats=False), nn.Flatten(), nn.Linear(36, 3)),
+    ],
 )
 def test_a_model_without_running_statistics_is_refused_before_it_is_trained(module, federated):
+    data = federated((8, 6), (1, 6, 6), "image")
     with pytest.raises(ConfigError, match=r"BatchNormRefresh refreshes .* has no such layer\. Take serving 'label_"):
-        Task.of(module, federated((8, 6)), federation(BatchNormRefresh()))
-    Task.of(module, federated((8, 6)), federation(LabelShift(guard=False)))
+        Task.of(module, data, federation(BatchNormRefresh()))
+    Task.of(module, data, federation(LabelShift(guard=False)))
 
 
 def test_a_model_of_words_is_refused_before_it_is_trained(federated):
-    module = nn.Sequential(nn.Embedding(3, 4), nn.Flatten(), nn.BatchNorm1d(20), nn.Linear(20, 3))
+    module = nn.Sequential(
+        nn.Embedding(3, 4), nn.Unflatten(0, (-1, 1)), nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(20, 3)
+    )
     with pytest.raises(ConfigError, match=r"inputs are numbers; got Sequential for tokens\. Take"):
         Task.of(module, federated((8, 6), (5,), "tokens"), federation(BatchNormRefresh()))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedreach.arrays import Float32s, Floats, Ints
 from fedreach.data.federated import FederatedData
-from fedreach.engines.statistics import batchnorm_layers
+from fedreach.engines.statistics import refreshable_layers
 from fedreach.errors import ConfigError
 from fedreach.evaluation.predictor import Predictor
 from fedreach.federation.federation import Federation
@@ -56,13 +56,12 @@ class Task:
         Raises:
             ConfigError: If the serving rule refreshes BatchNorm layers, and the model has none or its inputs are words.
         """
-        rule = federation.serving
-        if Traits.of(rule).needs_batchnorm and (data.dataset.kind == "tokens" or not batchnorm_layers(module)):
+        rule, has_layers = federation.serving, bool(refreshable_layers(module))
+        if Traits.of(rule).needs_batchnorm and (data.dataset.kind == "tokens" or not has_layers):
             raise ConfigError(
-                f"serving {name_of(rule)} refreshes the running statistics of BatchNorm layers, of a model whose "
-                f"inputs are numbers; got {type(module).__name__} for {data.dataset.kind}"
-                f"{'' if batchnorm_layers(module) else ', which has no such layer'}. Take serving 'label_shift', or a "
-                "model with BatchNorm."
+                f"serving {name_of(rule)} refreshes BatchNorm2d and BatchNorm3d layers that have running statistics, "
+                f"of a model whose inputs are numbers; got {type(module).__name__} for {data.dataset.kind}"
+                f"{'' if has_layers else ', which has no such layer'}. Take serving 'label_shift', or another model."
             )
         return cls(module, data, federation.solver, federation.local, federation.seed, federation.loss)
 

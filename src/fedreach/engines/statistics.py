@@ -1,4 +1,4 @@
-"""Running means and variances of a model's BatchNorm layers, refreshed by inputs of a client's own."""
+"""Running means and variances of BatchNorm layers after convolutions, refreshed by a client's own inputs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ BATCH = 256
 """Inputs that go through the model at a time."""
 
 
-def batchnorm_layers(module: nn.Module) -> list[_BatchNorm]:
-    """Return the BatchNorm layers that go by running statistics in evaluation mode, in the order of the module.
+def refreshable_layers(module: nn.Module) -> list[_BatchNorm]:
+    """Return the BatchNorm layers after convolutions that go by running statistics in evaluation mode.
+
+    They stand in the order of the module. `BatchNorm1d` is left out: see `fedreach.federation.serving.batchnorm`.
 
     Example:
-        >>> len(batchnorm_layers(nn.Sequential(nn.BatchNorm1d(2), nn.BatchNorm1d(2, track_running_stats=False))))
+        >>> len(refreshable_layers(nn.Sequential(nn.BatchNorm2d(3), nn.BatchNorm2d(3, track_running_stats=False))))
         1
     """
-    return [layer for layer in module.modules() if isinstance(layer, _BatchNorm) and layer.running_mean is not None]
+    layers = [layer for layer in module.modules() if isinstance(layer, nn.BatchNorm2d | nn.BatchNorm3d)]
+    return [layer for layer in layers if layer.running_mean is not None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,14 +53,14 @@ class BatchNormStatistics:
             for layer in self._in_order(x[:1]):
                 for running, own in zip(_statistics(layer), self._moments(layer, x), strict=True):
                     running.lerp_(own, weight)
-        parts = [part for layer in batchnorm_layers(self.module) for part in _statistics(layer)]
+        parts = [part for layer in refreshable_layers(self.module) for part in _statistics(layer)]
         found: Float32s = torch.cat(parts).cpu().numpy()
         return found
 
     def outputs(self, statistics: Float32s, inputs: Float32s) -> Outputs:
         vector = self._bind_copy()
         given = torch.from_numpy(np.array(statistics, np.float32)).to(vector.device)
-        parts = [part for layer in batchnorm_layers(self.module) for part in _statistics(layer)]
+        parts = [part for layer in refreshable_layers(self.module) for part in _statistics(layer)]
         for part, values in zip(parts, torch.split(given, [len(part) for part in parts]), strict=True):
             part.copy_(values)
         return self.said(vector, torch.from_numpy(inputs).to(vector.device))
@@ -76,7 +79,7 @@ class BatchNormStatistics:
         def note(layer: _BatchNorm, _: tuple[Tensor, ...]) -> None:
             seen[layer] = None
 
-        hooks = [layer.register_forward_pre_hook(note) for layer in batchnorm_layers(self.module)]
+        hooks = [layer.register_forward_pre_hook(note) for layer in refreshable_layers(self.module)]
         try:
             with torch.no_grad():
                 self.module(x)
@@ -108,7 +111,7 @@ class BatchNormStatistics:
 
 
 def _statistics(layer: _BatchNorm) -> tuple[Tensor, Tensor]:
-    """Return the running mean and variance of a layer of `batchnorm_layers`."""
+    """Return the running mean and variance of a layer of `refreshable_layers`."""
     mean, variance = layer.running_mean, layer.running_var
     assert mean is not None
     assert variance is not None

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from fedreach.arrays import Bools, Float32s, Floats, Ints
 from fedreach.engines.protocols import Task, Terms
 from fedreach.engines.samples import Samples, seeded
-from fedreach.engines.statistics import BatchNormStatistics, batchnorm_layers
+from fedreach.engines.statistics import BatchNormStatistics, refreshable_layers
 from fedreach.errors import ConfigError, PartError
 from fedreach.evaluation.predictor import Split
 from fedreach.federation.aggregation.mean import weighted_sum
@@ -196,7 +196,7 @@ def answers(module: nn.Module, layout: Layout, vector: Tensor, x: Tensor, *, inp
         features,
         x.cpu().numpy(),
         again,
-        statistics if batchnorm_layers(module) else None,
+        statistics if refreshable_layers(module) else None,
     )
 
 

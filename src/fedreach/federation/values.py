@@ -146,7 +146,7 @@ class Outputs:
     features: Floats | None = None  # (m, h) of the layer before the last; these and what follows where asked for
     inputs: Float32s | None = None  # (m, ...) as the model gets them
     again: Callable[[Float32s], Outputs] | None = None  # the same model on changed inputs, (m, ...)
-    statistics: RunningStatistics | None = None  # of the model's BatchNorm layers, where it has any
+    statistics: RunningStatistics | None = None  # of BatchNorm layers after convolutions, where there are any
 
     def rows(self, part: slice) -> Outputs:
         """Return what the model says of some of the inputs."""
@@ -156,7 +156,7 @@ class Outputs:
 
 
 class RunningStatistics(Protocol):
-    """Means and variances by which a model's BatchNorm layers normalise: s numbers, all layers together."""
+    """Means and variances by which BatchNorm layers after convolutions normalise: s numbers, all layers together."""
 
     def refreshed(self, inputs: Float32s, strength: float) -> Float32s:
         """Return the (s,) statistics after m inputs, (m, ...); the model stays as it is.

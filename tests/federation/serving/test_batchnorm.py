@@ -39,7 +39,7 @@ def test_paler_inputs_of_other_classes_are_told_apart_again():
 
 
 def test_what_cannot_be_refreshed_is_refused_in_words():
-    with pytest.raises(ConfigError, match=r"needs inputs, and a model with BatchNorm layers .* Take serving"):
+    with pytest.raises(ConfigError, match=r"needs inputs, and a model with BatchNorm2d .* Take serving"):
         BatchNormRefresh().contribute({}, Outputs(np.zeros((1, 2))), np.zeros(1, np.int64), np.ones(2))
     with pytest.raises(ConfigError, match=r"needs inputs, and a model with BatchNorm"):
         Adapter(BatchNormRefresh(), STATE).fit(np.zeros((1, 2)))

@@ -17,8 +17,8 @@ from fedreach.federation.values import Outputs, RunningStatistics, State
 class BatchNormRefresh:
     """Let BatchNorm layers normalise by the client's own inputs, then predict by its class prior as `LabelShift` does.
 
-    A client with n inputs puts its own mean and variance of what comes to a layer in place of the running ones, channel
-    by channel, in one layer after the other:
+    A client with n inputs puts its own mean and variance of what comes to a layer, over inputs and places, in place of
+    the running ones, channel by channel, in one layer after the other:
 
         mean <- w mean(own) + (1 - w) mean(running),  the same for variances,  w = n/(n + strength)
 
@@ -26,14 +26,16 @@ class BatchNormRefresh:
     shared model stays as it is. Each participant does the same with its held-out examples while the rule is fitted, so
     that a, b and base are those of the model as it will be used.
 
-    Own statistics also take away part of what the client's classes change in them: refreshing alone may lose accuracy
-    under label shift, which the class prior gives back. A client keeps its inputs, as those that it sees later change
-    the statistics of all; before the first, predictions are the calibrated model's by running statistics. The evidence
-    W is looked for in logits whose statistics have seen all inputs: the bound of `evidence.course` then holds about.
+    Own statistics also take away part of what the client's classes change in them. After convolutions, whose means are
+    over many places, that is little. Where each unit of a dense layer has statistics of its own it is most of it: with
+    `BatchNorm1d` in an MLP, label-shifted clients of Fashion-MNIST fell from 94 to 69 % with 200 inputs. So
+    `BatchNorm1d` layers keep their running statistics, and a model that has no others is refused. A client keeps its
+    inputs, as those that it sees later change the statistics of all; before the first, predictions are the calibrated
+    model's by running statistics. The evidence W is of logits whose statistics have seen all inputs: the bound of
+    `evidence.course` is then no longer exact. There is no guard: inputs that are still strange mislead the prior.
 
     Args:
-        strength: Inputs that the running statistics count for, not negative; 0 forgets them. A single input has no
-            variance of its own in a layer that is not convolutional: there it needs some.
+        strength: Inputs that the running statistics count for, not negative; 0 forgets them.
         odds: See `LabelShift`, as the next two.
         pseudo_counts: A, or ``"fitted"``.
         calibration: ``"bias"``, ``"temperature"`` or ``"none"``.
@@ -44,7 +46,7 @@ class BatchNormRefresh:
     Reference: Schneider et al., "Improving robustness against common corruptions by covariate shift adaptation",
     NeurIPS 2020, eq. 3, for the mixed statistics. Vianna et al., "Channel-selective normalization for label-shift
     robust test-time adaptation", 2024 (arXiv 2402.04958), shows what label shift does to own statistics and refreshes
-    some channels only; here all are, and the prior is estimated afterwards.
+    the channels that mind it least; here the kind of layer decides, and the prior is estimated afterwards.
 
     Example:
         >>> BatchNormRefresh(strength=2.0).needs_batchnorm
@@ -54,7 +56,7 @@ class BatchNormRefresh:
     reads_inputs: ClassVar[bool] = True
     needs_batchnorm: ClassVar[bool] = True
 
-    strength: float = 4.0
+    strength: float = 1.0
     odds: float = 9.0
     pseudo_counts: Literal["fitted"] | float = "fitted"
     calibration: Literal["bias", "temperature", "none"] = "bias"
@@ -106,7 +108,7 @@ class BatchNormRefresh:
 def _refreshable(outputs: Outputs) -> tuple[RunningStatistics, Float32s]:
     if outputs.statistics is None or outputs.inputs is None:
         raise ConfigError(
-            "The rule batchnorm needs inputs, and a model with BatchNorm layers that can be asked again by other "
-            "statistics; here there is none. Take serving 'label_shift'."
+            "BatchNormRefresh needs inputs, and a model with BatchNorm2d or BatchNorm3d layers that can be asked again "
+            "by other statistics; here there is none. Take serving 'label_shift'."
         )
     return outputs.statistics, outputs.inputs
