@@ -93,12 +93,12 @@ class BatchNormStatistics:
 
         The variance is divided by the number, not by one less: that is what a layer normalises by in training.
         """
-        pilot = _statistics(layer)[0].double()  # taken off first, so that a large mean takes no digits of the variance
-        total, squares, count = torch.zeros_like(pilot), torch.zeros_like(pilot), 0
+        total = torch.zeros(layer.num_features, dtype=torch.float64, device=x.device)
+        squares, count = torch.zeros_like(total), 0
 
         def add(_: nn.Module, arguments: tuple[Tensor, ...]) -> None:
             nonlocal count
-            values = arguments[0].double().movedim(1, -1).reshape(-1, len(pilot)) - pilot
+            values = arguments[0].double().movedim(1, -1).flatten(0, -2)
             total.add_(values.sum(0))
             squares.add_(values.square().sum(0))
             count += len(values)
@@ -107,7 +107,7 @@ class BatchNormStatistics:
             for part in torch.split(x, BATCH):
                 self.module(part)
         mean = total / count
-        return (mean + pilot).float(), (squares / count - mean.square()).clamp_min(0).float()
+        return mean.float(), (squares / count - mean.square()).clamp_min(0).float()
 
 
 def _statistics(layer: _BatchNorm) -> tuple[Tensor, Tensor]:
