@@ -36,6 +36,7 @@ from fedreach.data.shifts import SHIFTS, Examples, InputScale, Shift
 from fedreach.engines.trainer import answers
 from fedreach.errors import FedReachError
 from fedreach.federation.local_sgd import LocalSGD
+from fedreach.federation.protocols import Serving
 from fedreach.federation.selection import Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.serving.fit import HeldOut, fit
@@ -124,7 +125,7 @@ def train(dataset: Dataset, seed: int) -> Trained:
     return Trained(data, module, np.asarray(state.params))
 
 
-def fitted(trained: Trained, rule: LabelShift) -> State:
+def fitted(trained: Trained, rule: Serving) -> State:
     """Return the rule's state, fitted on the participants."""
     data, counts = trained.data, trained.data.label_counts().astype(np.float64)
     held = [(c, data.held_out[c]) for c in data.population.participants.tolist() if len(data.held_out[c])]

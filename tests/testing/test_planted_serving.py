@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
+from tests.testing.test_planted_batchnorm import FAULTS as BATCHNORM
 
 from fedreach import registry
 from fedreach.federation.serving.bbse import BBSE, RLLS
@@ -529,7 +530,7 @@ def test_a_right_rule_keeps_all_laws(part):
 
 def test_each_law_has_a_fault():
     laws = trial.laws_of("serving", list(registry.table("serving")))
-    assert {law.name for law in laws} == {fault.values[1] for fault in FAULTS}
+    assert {law.name for law in laws} == {fault.values[1] for fault in (*FAULTS, *BATCHNORM)}
 
 
 def test_a_rule_of_ones_own_is_seen_to_be_one():

@@ -11,11 +11,14 @@ from torch import Tensor, nn
 
 from fedreach.arrays import Float32s, Floats, Ints
 from fedreach.data.federated import FederatedData
+from fedreach.engines.statistics import refreshable_layers
+from fedreach.errors import ConfigError
 from fedreach.evaluation.predictor import Predictor
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.losses import CrossEntropy
 from fedreach.federation.protocols import LocalSolver, Loss
+from fedreach.federation.traits import Traits, name_of
 from fedreach.federation.values import LocalOutputs, LocalUpdates
 from fedreach.models.flat import Layout
 
@@ -48,7 +51,18 @@ class Task:
 
     @classmethod
     def of(cls, module: nn.Module, data: FederatedData, federation: Federation) -> Task:
-        """Return what a federation has its clients train."""
+        """Return what a federation has its clients train.
+
+        Raises:
+            ConfigError: If the serving rule refreshes BatchNorm layers, and the model has none or its inputs are words.
+        """
+        rule, has_layers = federation.serving, bool(refreshable_layers(module))
+        if Traits.of(rule).needs_batchnorm and (data.dataset.kind == "tokens" or not has_layers):
+            raise ConfigError(
+                f"serving {name_of(rule)} refreshes BatchNorm2d and BatchNorm3d layers that have running statistics, "
+                f"of a model whose inputs are numbers; got {type(module).__name__} for {data.dataset.kind}"
+                f"{'' if has_layers else ', which has no such layer'}. Take serving 'label_shift', or another model."
+            )
         return cls(module, data, federation.solver, federation.local, federation.seed, federation.loss)
 
 

@@ -10,6 +10,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,6 +21,7 @@ from torch.nn import functional as F
 from fedreach.arrays import Bools, Float32s, Floats, Ints
 from fedreach.engines.protocols import Task, Terms
 from fedreach.engines.samples import Samples, seeded
+from fedreach.engines.statistics import BatchNormStatistics, refreshable_layers
 from fedreach.errors import ConfigError, PartError
 from fedreach.evaluation.predictor import Split
 from fedreach.federation.aggregation.mean import weighted_sum
@@ -167,7 +169,8 @@ def answers(module: nn.Module, layout: Layout, vector: Tensor, x: Tensor, *, inp
         vector: (d,), as laid out by
         layout: The module's.
         x: (m, ...) inputs.
-        inputs: Whether to add features and inputs, and the model for changed inputs, where these are numbers.
+        inputs: Whether to add features and inputs, and the model for changed inputs and its running statistics, where
+            inputs are numbers.
     """
     bind(module, vector, layout=layout)
     module.eval()
@@ -185,9 +188,15 @@ def answers(module: nn.Module, layout: Layout, vector: Tensor, x: Tensor, *, inp
     def again(changed: Float32s) -> Outputs:
         return answers(module, layout, vector, torch.from_numpy(changed).to(x.device), inputs=True)
 
-    numbers = x.is_floating_point()
+    if not x.is_floating_point():
+        return Outputs(logits.astype(np.float64), features)
+    statistics = BatchNormStatistics(module, layout, vector, partial(answers, module, layout, inputs=True))
     return Outputs(
-        logits.astype(np.float64), features, x.cpu().numpy() if numbers else None, again if numbers else None
+        logits.astype(np.float64),
+        features,
+        x.cpu().numpy(),
+        again,
+        statistics if refreshable_layers(module) else None,
     )
 
 

@@ -204,6 +204,7 @@ class Serving(Protocol):
     handed out beside the model. A client then goes by its own inputs, which have no labels.
 
     Class variable or property ``reads_inputs = True`` asks for features and inputs, and the model again, beside logits.
+    With ``needs_batchnorm = True``, too, a model without BatchNorm after convolutions is refused before it is trained.
     With a method `with_prior(state, prior)` it says what it were to predict if it knew the (c,) class shares of a
     client: a reference that needs labels. With ``reads_true_prior = True`` it is that reference and nothing else.
     ``keeps_bias = True`` says that it takes the model's mean prediction for right where it differs from the

@@ -70,6 +70,7 @@ class Traits:
     cross_entropy: bool = False  # the loss is that of the outputs as they are
     reads_inputs: bool = False  # a serving rule looks at features and inputs, beside logits
     reads_true_prior: bool = False  # a serving rule needs labels of those that it serves: a reference
+    needs_batchnorm: bool = False  # a serving rule refreshes BatchNorm layers after convolutions
     keeps_bias: bool = False  # a serving rule takes the model's mean prediction for right, not the class shares
     minimum: float | None = None  # of a measurement: no honest client is below it
 

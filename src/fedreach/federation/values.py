@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -146,11 +146,29 @@ class Outputs:
     features: Floats | None = None  # (m, h) of the layer before the last; these and what follows where asked for
     inputs: Float32s | None = None  # (m, ...) as the model gets them
     again: Callable[[Float32s], Outputs] | None = None  # the same model on changed inputs, (m, ...)
+    statistics: RunningStatistics | None = None  # of BatchNorm layers after convolutions, where there are any
 
     def rows(self, part: slice) -> Outputs:
         """Return what the model says of some of the inputs."""
         features = None if self.features is None else self.features[part]
-        return Outputs(self.logits[part], features, None if self.inputs is None else self.inputs[part], self.again)
+        inputs = None if self.inputs is None else self.inputs[part]
+        return replace(self, logits=self.logits[part], features=features, inputs=inputs)
+
+
+class RunningStatistics(Protocol):
+    """Means and variances by which BatchNorm layers after convolutions normalise: s numbers, all layers together."""
+
+    def refreshed(self, inputs: Float32s, strength: float) -> Float32s:
+        """Return the (s,) statistics after m inputs, (m, ...); the model stays as it is.
+
+        With w = m/(m + strength), each mean and variance becomes w times that of what comes to the layer, over all m
+        inputs, plus (1 - w) times what it was. What comes to a layer comes through refreshed layers.
+        """
+        ...
+
+    def outputs(self, statistics: Float32s, inputs: Float32s) -> Outputs:
+        """Return what the model says of inputs when its layers go by these (s,) statistics."""
+        ...
 
 
 @dataclass(frozen=True)

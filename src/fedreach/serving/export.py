@@ -149,6 +149,11 @@ def written(rule: Serving, state: State, about: Mapping[str, Any], stem: str = "
         raise ConfigError(
             f"{kind.__name__} needs the labels of those that it serves: a reference, which none can deploy."
         )
+    if Traits.of(rule).needs_batchnorm:
+        raise ConfigError(
+            f"{kind.__name__} refreshes BatchNorm layers inside the model, which a file that needs numpy alone cannot. "
+            "Export a method with serving 'label_shift'."
+        )
     place: str | Path = kind.__module__
     if not kind.__module__.startswith("fedreach."):
         place = Path(inspect.getfile(kind)).resolve()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,13 @@ from fedreach.federation.values import Outputs, State
 from fedreach.streams import generator
 
 INPUTS = 6  # numbers of an input
+EPSILON = 1e-9  # added to variances, so that inputs that are all alike can be normalised
 Shares = Callable[[np.random.Generator, int, int], AnyArray]
+
+
+def standard() -> Float32s:
+    """Return means of 0 and variances of 1."""
+    return np.repeat(np.array([0, 1], np.float32), INPUTS)
 
 
 def as_it_is(logits: Floats) -> Floats:
@@ -27,21 +33,61 @@ def as_it_is(logits: Floats) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """Log likelihoods of Gaussian classes, times a scale and plus an offset that calibration has to find."""
+    """Log likelihoods of Gaussian classes, times a scale and plus an offset that calibration has to find.
+
+    Inputs go through a BatchNorm layer first, whose own scale and shift make up for its `running` statistics.
+    """
 
     means: Floats  # (c, INPUTS), in the middle of classes of variance 1
     scale: float
     offset: Floats  # (c,)
     changed: Callable[[Floats], Floats] = as_it_is  # what laws do to logits
+    running: Float32s = field(default_factory=standard)  # (2 INPUTS,) means and variances
+    refreshes: bool = True  # or else other statistics are passed over
 
-    def of(self, inputs: Float32s, *, all_there_is: bool) -> Outputs:
-        """Return what it says of (m, INPUTS) inputs, with features, inputs and itself where asked for."""
+    def of(self, inputs: Float32s, *, all_there_is: bool, statistics: Float32s | None = None) -> Outputs:
+        """Return what it says of (m, INPUTS) inputs, with features, inputs and itself where asked for.
+
+        Args:
+            inputs: As they come.
+            all_there_is: Whether to add features and so on.
+            statistics: (2 INPUTS,) by which the layer normalises; None: the running ones.
+        """
         features = inputs.astype(np.float64)
+        if statistics is not None and self.refreshes:
+            (mean, variance), (usual, spread) = np.split(statistics, 2), np.split(self.running, 2)
+            features = (features - mean) * np.sqrt((spread + EPSILON) / (variance + EPSILON)) + usual
         likelihood = features @ self.means.T - 0.5 * np.square(self.means).sum(axis=1)
         logits = self.changed(self.scale * likelihood + self.offset)
         if not all_there_is:
             return Outputs(logits)
-        return Outputs(logits, features, inputs.copy(), partial(self.of, all_there_is=True))
+        return Outputs(logits, features, inputs.copy(), partial(self.of, all_there_is=True), Layer(self))
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """The running statistics of a `Model`."""
+
+    model: Model
+
+    def refreshed(self, inputs: Float32s, strength: float) -> Float32s:
+        weight = len(inputs) / (len(inputs) + strength)
+        mixed: Float32s = (weight * moments(inputs) + (1 - weight) * self.model.running).astype(np.float32)
+        return mixed
+
+    def outputs(self, statistics: Float32s, inputs: Float32s) -> Outputs:
+        return self.model.of(inputs, all_there_is=True, statistics=statistics)
+
+
+def moments(inputs: Float32s) -> Float32s:
+    """Return the (2 INPUTS,) means and variances of inputs.
+
+    Example:
+        >>> moments(np.array([[0.0, 1.0], [2.0, 1.0]], np.float32)).tolist()
+        [1.0, 1.0, 1.0, 0.0]
+    """
+    found: Float32s = np.concatenate([inputs.mean(axis=0), inputs.var(axis=0)])
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +188,8 @@ def world(
     one_class, alone = drawn(np.full(30, c - 1)), drawn(np.zeros(1, np.int64))
     sorted_ = drawn(np.repeat([0, c - 1], 12))
     clients = [[mixed[:1], mixed[1:2], mixed[2:]], [one_class[:5], one_class[5:]], [alone], [sorted_]]
-    return Clientele(words, model, participants, clients)
+    pooled = np.concatenate([one.inputs for one in participants])
+    return Clientele(words, replace(model, running=moments(pooled)), participants, clients)
 
 
 def one_class_each(rng: np.random.Generator, c: int, k: int) -> AnyArray:

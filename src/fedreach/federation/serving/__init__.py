@@ -9,5 +9,6 @@ SERVINGS = NameTable(
     label_shift="label_shift:LabelShift",
     bbse="bbse:BBSE",
     rlls="bbse:RLLS",
+    batchnorm="batchnorm:BatchNormRefresh",
     true_prior="true_prior:TruePrior",
 )

@@ -158,9 +158,10 @@ def whoever_stands_where(subject: Subject, given: Clientele) -> None:
 def whoever_holds_an_example(subject: Subject, given: Clientele) -> None:
     """Which participant holds an example out does not matter, where all trained on the same counts.
 
-    Pooled by client instead of by example, those who hold out little would count as much as those who hold out much.
+    Pooled by client instead of by example, those who hold out little would count as much as those who hold out much. A
+    rule that refreshes statistics is tried on a model that goes by none: whose inputs are normalised together matters.
     """
-    held = given.participants
+    given, held = replace(given, model=replace(given.model, refreshes=False)), given.participants
     inputs, labels = (np.concatenate([getattr(one, key) for one in held]) for key in ("inputs", "labels"))
     order = generator(0, "testing who holds what").permutation(len(labels))
     cuts = np.cumsum([len(one.labels) for one in held])[:-1]
@@ -237,7 +238,7 @@ def no_labels_of_those_served(subject: Subject, given: Clientele) -> None:
     """
     part, state = subject.part, _state(subject, given)
     outputs = given.outputs(part, np.concatenate(given.clients[0]))
-    sealed = Sealed(outputs.logits, outputs.features, outputs.inputs, outputs.again)
+    sealed = Sealed(outputs.logits, outputs.features, outputs.inputs, outputs.again, outputs.statistics)
     part.predict(state, part.update(state, part.start(state), sealed), sealed)
     if hasattr(part, "predict_online"):
         part.predict_online(state, part.start(state), sealed)

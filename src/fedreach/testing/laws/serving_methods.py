@@ -15,6 +15,7 @@ from fedreach.federation.serving.softmax import log_softmax
 from fedreach.federation.values import NO_STATE, Outputs, State
 from fedreach.streams import generator
 from fedreach.testing.law import Law, Subject, broken, law, must_be_close, shown
+from fedreach.testing.laws.serving_batchnorm import BATCHNORM_LAWS
 from fedreach.testing.laws.serving_many_classes import many_classes_are_matched
 from fedreach.testing.served import Clientele, Holding, learnt, ordinary_worlds, world
 
@@ -279,6 +280,7 @@ METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {
             ),
         )
     ),
+    "batchnorm": BATCHNORM_LAWS,
     "true_prior": (
         calibrated_at_the_optimum,
         source_prior_of_held_out_labels,

@@ -1,0 +1,194 @@
+"""What refreshing BatchNorm statistics gains for clients that never took part, with and without shifts of their inputs.
+
+    python benchmarks/batchnorm.py --seeds 2                 # printed only
+    python benchmarks/batchnorm.py --seeds 10 --write        # the table of docs/results.md
+
+For each seed a small convolutional network with BatchNorm is trained by FedAvg, once; then clients are served by the
+model as it is, by `label_shift` with and without its guard, and by `batchnorm`, as in `harm.py`: a client's first 5, 20
+or 200 inputs are learnt from, and the next 200 at most are scored, the same for all rules. Reads Fashion-MNIST from the
+folder FEDREACH_DATA. One process, one thread. Rows are kept in --rows, so that further seeds cost only themselves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import t
+from torch import nn
+
+import fedreach
+from fedreach.arrays import Floats
+from fedreach.data.datasets import Dataset
+from fedreach.data.partition import dirichlet_by_class
+from fedreach.data.shifts import SHIFTS, Examples, Shift
+from fedreach.federation.local_sgd import LocalSGD
+from fedreach.federation.protocols import Serving
+from fedreach.federation.selection import Uniform
+from fedreach.federation.server import Average
+from fedreach.federation.serving.batchnorm import BatchNormRefresh
+from fedreach.federation.serving.label_shift import LabelShift
+from fedreach.federation.solvers import FedAvg
+from fedreach.federation.values import State
+from fedreach.federation.weighting import ByExamples
+from fedreach.streams import generator
+from harm import FEWEST, INPUTS, RESULTS, Trained, fitted, holdings, shown
+from harm_tables import KINDS, signed
+from page import put
+from tables import table
+
+ROUNDS = 40
+RULES: Mapping[str, Serving] = {
+    "unguarded": LabelShift(guard=False),
+    "label_shift": LabelShift(),
+    "batchnorm": BatchNormRefresh(),
+}
+OWN = {"none": None, "brightness +0.3": 0.3, "brightness −0.3": -0.3, "noise 0.3": 0.3}
+
+
+def shifts() -> dict[str, Shift | None]:
+    """Return the shifts by name; None is none."""
+    return {name: None if size is None else SHIFTS[name.split()[0]](size) for name, size in OWN.items()}
+
+
+def network(sample_shape: Sequence[int], num_classes: int) -> nn.Module:
+    """Return two convolutions with BatchNorm, and two dense layers."""
+    height, width = (math.ceil(math.ceil(side / 2) / 2) for side in sample_shape[1:])
+    return nn.Sequential(
+        nn.Conv2d(sample_shape[0], 8, 3, 2, 1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Conv2d(8, 16, 3, 2, 1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(16 * height * width, 64),
+        nn.ReLU(),
+        nn.Linear(64, num_classes),
+    )
+
+
+def train(dataset: Dataset, seed: int) -> Trained:
+    """Train a model by FedAvg: 100 clients, 40 of them take part, 10 a round; of small sets a fifth of that."""
+    clients = 100 if len(dataset.train_y) > 10_000 else 20
+    partition = dirichlet_by_class(dataset.train_y, clients, generator(seed, "partition"), alpha=0.1, min_size=10)
+    data = fedreach.federate(dataset, partition, participants=clients * 2 // 5, seed=seed)
+    local = LocalSGD(rate=0.05, batch_size=50, epochs=1, clip_norm=10.0)
+    federation = fedreach.Federation(
+        Uniform(), ByExamples(), FedAvg(), local, Average(), cohort=clients // 10, seed=seed
+    )
+    simulation = fedreach.simulate(data, network, federation, rounds=ROUNDS)
+    state = simulation.start()
+    for _ in range(ROUNDS):
+        state, _, _ = simulation.step(state)
+    return Trained(data, network(dataset.train_x.shape[1:], dataset.num_classes), np.asarray(state.params))
+
+
+def served(trained: Trained, states: Mapping[str, State], clients: Sequence[Examples]) -> Iterator[dict[str, Any]]:
+    """Yield, for each number of inputs, the means over clients of plain accuracy and of what each rule gains."""
+    outputs = [trained.outputs(examples.x) for examples in clients]
+    for n in INPUTS:
+        right: dict[str, list[float]] = {name: [] for name in ("plain", *RULES)}
+        for whole, examples in zip(outputs, clients, strict=True):
+            # Scored on the inputs after the 200th, where a client has enough for that; else on those after the n-th.
+            begin = INPUTS[-1] if len(examples.y) >= INPUTS[-1] + FEWEST else n
+            if len(examples.y) < begin + FEWEST:
+                continue
+            others, labels = whole.rows(slice(begin, None)), examples.y[begin:]
+            right["plain"].append((others.logits.argmax(axis=1) == labels).mean())
+            for name, rule in RULES.items():
+                client = rule.update(states[name], rule.start(states[name]), whole.rows(slice(n)))
+                log_p = rule.predict(states[name], client, others)
+                right[name].append((log_p.argmax(axis=1) == labels).mean())
+        if right["plain"]:
+            means = {name: 100 * float(np.mean(values)) for name, values in right.items()}
+            gains = {name: means[name] - means["plain"] for name in RULES}
+            yield {"inputs": n, "clients": len(right["plain"]), "plain": means["plain"], **gains}
+
+
+def measure(dataset: Dataset, seed: int) -> Iterator[dict[str, Any]]:
+    """Yield the rows of one model."""
+    began = time.process_time()
+    trained = train(dataset, seed)
+    between = time.process_time()
+    states = {name: fitted(trained, rule) for name, rule in RULES.items()}
+    for kind, held in holdings(trained.data, seed).items():
+        for shift, made in shifts().items():
+            for row in served(trained, states, list(shown(trained, made, held, seed))):
+                yield {"seed": seed, "kind": kind, "shift": shift, **row}
+    spent = between - began, time.process_time() - between
+    print(f"seed {seed}: {spent[0]:.0f} s of training, {spent[1]:.0f} s of serving", flush=True)
+
+
+def half_width(values: Floats) -> float:
+    """Return half a 95 % t interval of the mean over seeds."""
+    n = len(values)
+    return float(t.ppf(0.975, n - 1) * values.std(ddof=1) / np.sqrt(n)) if n > 1 else math.nan
+
+
+def text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the section of the page."""
+    seeds = sorted({row["seed"] for row in rows})
+
+    def each(kind: str, shift: str, column: str) -> list[Floats]:
+        """Return the values over seeds, for each number of inputs."""
+        here = [row for row in rows if (row["kind"], row["shift"]) == (kind, shift)]
+        return [np.array([row[column] for row in here if row["inputs"] == n]) for n in INPUTS]
+
+    lines = []
+    for kind in KINDS:
+        for shift in OWN:
+            guarded, refreshed = each(kind, shift, "label_shift"), each(kind, shift, "batchnorm")
+            apart = [b - a for a, b in zip(guarded, refreshed, strict=True)]
+            line = [kind, shift, f"{each(kind, shift, 'plain')[-1].mean():.1f}"]
+            line += [" / ".join(signed(v.mean()) for v in each(kind, shift, rule)) for rule in RULES]
+            lines.append([*line, " / ".join(f"{signed(v.mean())} ± {half_width(v):.1f}" for v in apart)])
+    head = ["clients", "shift", "plain %", "`label_shift` without guard, 5 / 20 / 200 inputs", "`label_shift`"]
+    head += ["`batchnorm`", "`batchnorm` − `label_shift`"]
+    return "\n".join(
+        [
+            "```text",
+            f"python benchmarks/batchnorm.py --seeds {len(seeds)} --write        # one core",
+            "```",
+            "",
+            f"Seeds {seeds[0]} to {seeds[-1]} ({len(seeds)}); points over the plain model; ± is a 95 % t interval over "
+            "seeds, paired.",
+            "",
+            table(head, lines, left=2),
+        ]
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=2, help="how many, from --first on; default: %(default)s")
+    parser.add_argument("--first", type=int, default=0, help="first seed; default: %(default)s")
+    parser.add_argument("--rows", type=Path, default=Path("runs/batchnorm.jsonl"), help="default: %(default)s")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/results.md")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    arguments.rows.parent.mkdir(parents=True, exist_ok=True)
+    rows = [json.loads(line) for line in arguments.rows.read_text().splitlines()] if arguments.rows.exists() else []
+    dataset = fedreach.load("fashion_mnist", download=False)
+    seeds = range(arguments.first, arguments.first + arguments.seeds)
+    for seed in seeds:
+        if not any(row["seed"] == seed for row in rows):
+            new = list(measure(dataset, seed))
+            with arguments.rows.open("a") as file:
+                file.writelines(json.dumps(row) + "\n" for row in new)
+            rows += new
+    found = text([row for row in rows if row["seed"] in seeds])
+    if arguments.write:
+        put("batchnorm", found, RESULTS)
+    print(found)
+
+
+if __name__ == "__main__":
+    main()
