@@ -112,7 +112,7 @@ def line(m: dict[str, Any]) -> list[str]:
         return 100 * float(m[f"served_{rung}_{what}_mean"])
 
     def gain(n: int) -> str:
-        return signed(percent(f"served_{n}") - percent(f"plain_{n}"))
+        return signed(100 * m[f"served_gain_with_{n}_mean"])
 
     p = m["served_p_corrected"]
     served = f"{percent('served'):.1f} ± {100 * m['served_served_accuracy_sd_over_seeds']:.1f}"

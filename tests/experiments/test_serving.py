@@ -43,6 +43,9 @@ class Study:
         assert done.exit_code == 0, done.output
         self.answer = json.loads(done.stdout)
 
+    def records(self, method: str) -> list[Path]:
+        return sorted(self.folder.glob(f"runs/{method}/*/{ServingRecord.FILE}"))
+
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
@@ -145,7 +148,12 @@ def test_machines_read_how_clients_are_served(study: Study) -> None:
     )
     assert shift["served_rule"].startswith("LabelShift(")
     assert plain["served_rule"] is None
-    assert plain.keys() == shift.keys()
+    assert len({tuple(method) for method in methods.values()}) == 1  # the same keys, whatever rungs a rule has
+    columns = [json.loads(path.read_text(encoding="utf-8"))["columns"]["last"] for path in study.records("shift")]
+    with_3 = [column["unseen_served_3_accuracy"] - column["unseen_plain_3_accuracy"] for column in columns]
+    assert shift["served_gain_with_3_mean"] == pytest.approx(np.mean(with_3))
+    assert shift["served_adapted_clients"] == pytest.approx(np.mean([column["unseen_adapted"] for column in columns]))
+    assert methods["truth"]["served_gain_with_3_mean"] is None
 
 
 def test_a_secure_sum_stands_in_for_the_sum(fedreach: Command, home: Path) -> None:

@@ -47,10 +47,9 @@ def _record(analysis: Analysis, last: MethodSummary, best: MethodSummary) -> dic
                 record |= _spread(prefix + each.column, row.at[each.name])
     for name, spread in analysis.terms[last.method].items():
         record |= _spread(f"theory_{name}", spread)
-    if analysis.serving:
-        own = next((row for row in analysis.serving if row.method == last.method), None)
-        record |= dict.fromkeys(_served(analysis.serving[0])) if own is None else _served(own)
-    return record
+    served = {row.method: _served(row) for row in analysis.serving}
+    every_key = dict.fromkeys(key for found in served.values() for key in found)  # rules have not all the same rungs
+    return record | every_key | served.get(last.method, {})
 
 
 def _served(row: ServedSummary) -> dict[str, Any]:
@@ -75,6 +74,10 @@ def _served(row: ServedSummary) -> dict[str, Any]:
             f"served_{score}_change_p": change.p,
             f"served_{score}_change_p_corrected": row.change_p.get(score),
         }
+    for n, with_n in row.gain_with.items():
+        key = f"served_gain_with_{n}"
+        record |= {f"{key}_mean": with_n.mean, f"{key}_low": with_n.low, f"{key}_high": with_n.high}
+    record |= {f"served_{what}_clients": spread.mean for what, spread in row.decided.items()}
     for (rung, score), spread in row.at.items():
         record |= _spread(f"served_{rung}_{score}", spread)
     record |= {f"served_gap_{part}": spread.mean for part, spread in row.gap.items()}
