@@ -72,6 +72,7 @@ METHODS = {
     "two participants": ("population.participants=2", "method.cohort=2"),
     "one participant": ("population.participants=1", "method.cohort=1"),
     "secure sum": (GUARDED, *SECURE, *TEN),
+    "batchnorm": ("method.serving=batchnorm", f"model={Path(__file__).with_name('normalised.py')}:net"),
 }
 
 
