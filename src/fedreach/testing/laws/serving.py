@@ -5,19 +5,19 @@ What is compared is what clients predict; of a rule's state, nothing is known bu
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from dataclasses import replace
+from typing import NoReturn
 
 import numpy as np
 
 from fedreach.arrays import Floats, Ints
-from fedreach.federation.traits import Traits, name_of
+from fedreach.federation.traits import Traits
 from fedreach.federation.values import Outputs, State
 from fedreach.streams import generator
 from fedreach.testing.law import Subject, broken, law, shown
-from fedreach.testing.laws.any_part import Outcome, Playing, as_it_is, options_are_all_it_is
+from fedreach.testing.laws.any_part import as_it_is, options_are_all_it_is
 from fedreach.testing.laws.serving_methods import METHOD_LAWS as METHOD_LAWS
+from fedreach.testing.laws.serving_play import PLAYING, Kept, play, uneven
 from fedreach.testing.served import (
     Clientele,
     Holding,
@@ -36,67 +36,6 @@ ORDER = 0.3
 prior moved by .26 at most, by more than .07 in 22 of them."""
 NO_SHIFT = 0.1
 """Of a probability, for a client that is all participants together: what smoothing of shares and pulls may move."""
-
-
-@dataclass(frozen=True)
-class Kept:
-    """A rule whose every state, query and contribution goes through `keep`, such as a file."""
-
-    part: Any
-    keep: Callable[[State], State]
-
-    @property
-    def name(self) -> str:
-        """What messages call it."""
-        return name_of(self.part)
-
-    def query(self, state: State) -> State | None:
-        query = self.part.query(state)
-        return None if query is None else self.keep(query)
-
-    def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
-        answer = self.part.contribute(query, outputs, labels, counts)
-        kept = self.keep(answer)
-        return {name: kept[name] for name in answer}  # a file has an order of its own
-
-    def fold(self, state: State, sums: State) -> State:
-        return self.keep(self.part.fold(state, sums))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.part, name)
-
-
-def _play(part: Any, given: Clientele, keep: Callable[[State], State] = as_it_is) -> list[Outcome]:
-    """Fit the rule and serve each client, batch by batch."""
-    state = given.fitted(Kept(part, keep)).state
-    outcomes = []
-    for number, batches in enumerate(given.clients, start=1):
-        everything = given.outputs(part, np.concatenate(batches))
-        client, seen = keep(part.start(state)), 0
-        outcomes.append(_outcome(f"client {number}, before its first input", part.predict(state, client, everything)))
-        for batch in batches:
-            client, seen = keep(part.update(state, client, given.outputs(part, batch))), seen + len(batch)
-            outcomes.append(_outcome(f"client {number}, after {seen}", part.predict(state, client, everything)))
-        if Traits.of(part).knows_prior:
-            client = keep(part.with_prior(state, _uneven(given.classes)))
-            outcomes.append(_outcome(f"client {number}, its shares known", part.predict(state, client, everything)))
-        if hasattr(part, "predict_online"):
-            online, _ = part.predict_online(state, part.start(state), everything)
-            outcomes.append(_outcome(f"client {number}, each input before it counts", online))
-    return outcomes
-
-
-def _outcome(who: str, predicted: Any) -> Outcome:
-    return Outcome(f"of {who}, it predicted {shown(predicted)}", np.asarray(predicted))
-
-
-def _uneven(c: int) -> Floats:
-    """Return class shares of which no two are alike."""
-    shares: Floats = np.arange(1.0, c + 1) / (c * (c + 1) / 2)
-    return shares
-
-
-PLAYING = Playing(served_worlds, _play)
 
 
 @law(served_worlds)
@@ -175,7 +114,7 @@ def whoever_holds_an_example(subject: Subject, given: Clientele) -> None:
 def classes_by_any_name(subject: Subject, given: Clientele) -> None:
     """With the classes in another order, predictions stand in that order, and are the same but for rounding."""
     order = np.roll(np.arange(given.classes)[::-1], 1)
-    for a, b in zip(PLAYING.straight(subject, given), _play(subject.part, given.relabelled(order)), strict=True):
+    for a, b in zip(PLAYING.straight(subject, given), play(subject.part, given.relabelled(order)), strict=True):
         if "shares known" not in a.said:  # those would have to be put into the order, too
             who = a.said.partition(", it predicted")[0]
             _alike(f"with the classes in the order {order.tolist()} it predicted {who}", b.value, a.value[:, order])
@@ -254,7 +193,7 @@ def known_shares_stay_with_their_client(subject: Subject, given: Clientele) -> N
     outputs = given.outputs(part, np.concatenate(given.clients[0]))
     clients = [[], [outputs]]
     before = [part.predict(state, learnt(part, state, batches), outputs) for batches in clients]
-    part.predict(state, part.with_prior(state, _uneven(given.classes)), outputs)
+    part.predict(state, part.with_prior(state, uneven(given.classes)), outputs)
     for a, batches in zip(before, clients, strict=True):
         after = part.predict(state, learnt(part, state, batches), outputs)
         _alike("after `with_prior` for another client, it predicted", after, a, 0.0)
@@ -273,7 +212,7 @@ def known_shares_weigh(subject: Subject, given: Clientele) -> None:
     outputs = given.outputs(part, np.concatenate([np.concatenate(batches) for batches in given.clients]))
     plain = part.predict(state, part.start(state), outputs)
     ratios = []
-    for prior in (np.full(c, 1 / c), _uneven(c)):
+    for prior in (np.full(c, 1 / c), uneven(c)):
         ratio = part.predict(state, part.with_prior(state, prior), outputs) - plain - np.log(prior)
         ratios.append(ratio - ratio.mean(axis=1, keepdims=True))  # minus log base, but for a constant a row
     far = float(np.abs(np.concatenate(ratios) - ratios[0][0]).max())
@@ -381,7 +320,7 @@ def _state(subject: Subject, given: Clientele) -> State:
 
 
 def _predict_alike(subject: Subject, given: Clientele, other: Clientele, how: str) -> None:
-    for a, b in zip(PLAYING.straight(subject, given), _play(subject.part, other), strict=True):
+    for a, b in zip(PLAYING.straight(subject, given), play(subject.part, other), strict=True):
         _alike(f"{how}, it predicted {a.said.partition(', it predicted')[0]}", b.value, a.value)
 
 
