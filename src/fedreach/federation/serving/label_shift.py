@@ -57,7 +57,8 @@ class LabelShift:
             predicted one by one (`predict_online`, and all with `online`) and W judges. For clients whose class shares
             drift. Positive; infinite: nothing is forgotten.
         guard: Whether the guard is on.
-        k: How many times the drift the signal must be, see `guard.Guard`.
+        k: How many times the drift the signal must be, where inputs lie as usual in the span of the classes; see
+            `guard.Guard`.
 
     Raises:
         ConfigError: If an option is outside its range.
@@ -81,7 +82,7 @@ class LabelShift:
     online: bool = False
     half_life: float = math.inf
     guard: bool = True
-    k: float = 1.3
+    k: float = 0.15
 
     def __post_init__(self) -> None:
         if self.online and self.guard:
@@ -187,8 +188,8 @@ class LabelShift:
     def update(self, state: State, client: State, outputs: Outputs) -> State:
         """Return what a client keeps: `log_w`, `counts`, `n`, `prior` and its `weight`; `u` unless online.
 
-        Under the guard, too, what it decided: `adapted` and `repaired`, 0 or 1, `signal`, `drift`, `total_drift`, the
-        repair's `scale` and `shift`; and what it saw.
+        Under the guard, too, what it decided: `adapted` and `repaired`, 0 or 1, `signal`, `distance`, `drift`,
+        `total_drift`, the repair's `scale` and `shift`; and what it saw.
         """
         return self.update_many(state, [client], [outputs])[0]
 
@@ -211,7 +212,10 @@ class LabelShift:
         def priors_of(asked: Sequence[Outputs]) -> Floats:
             return priors.map_em_many([scores(state, one) for one in asked], base, spread)
 
-        chosen = guard.choose(state, seen, base, priors_of)
+        def classes_of(one: Outputs, prior: Floats) -> Floats:
+            return np.exp(log_softmax(scores(state, one) + np.log(np.maximum(prior, TINY))))
+
+        chosen = guard.choose(state, seen, base, priors_of, classes_of)
         begun = [self.start(state)] * len(chosen)
         learnt = self._learnt(state, begun, [one.outputs for one in chosen], [one.prior for one in chosen])
         found: list[State] = []
@@ -220,6 +224,7 @@ class LabelShift:
                 "adapted": guard.adapts(one, float(own["weight"][0])),
                 "repaired": one.repaired,
                 "signal": one.signal,
+                "distance": one.distance,
                 "drift": one.residue.drift,
                 "total_drift": one.total_drift,
                 "scale": one.intensity.scale,
