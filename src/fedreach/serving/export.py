@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import base64
 import inspect
+import math
 import textwrap
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -184,7 +185,11 @@ def _made(rule: Any, module: str) -> str:
             f"{kind.__name__} must be a dataclass of its module, so that its options can be written down."
         )
     options = {field.name: getattr(rule, field.name) for field in fields(rule) if field.init}
+    written = {name: repr(value) for name, value in options.items()}
     for name, value in options.items():
+        if isinstance(value, float) and math.isinf(value):  # whose repr is no literal
+            written[name] = f"float({str(value)!r})"
+            continue
         try:
             same = ast.literal_eval(repr(value)) == value
         except (ValueError, SyntaxError):
@@ -193,7 +198,7 @@ def _made(rule: Any, module: str) -> str:
             raise ConfigError(
                 f"{kind.__name__}.{name} must be a number, a text or a tuple of such to be exported; got {value!r}."
             )
-    return f"{module}.{kind.__qualname__}({', '.join(f'{name}={value!r}' for name, value in options.items())})"
+    return f"{module}.{kind.__qualname__}({', '.join(f'{name}={text}' for name, text in written.items())})"
 
 
 def _quoted(source: str) -> str:

@@ -24,6 +24,7 @@ class Decision:
     signal: float = math.nan
     drift: float = math.nan
     total_drift: float = math.nan
+    distance: float = math.nan
 
     @property
     def words(self):
@@ -37,9 +38,9 @@ def decisions(rule, state, many, base, prior_of):
         return np.stack([prior_of(outputs)[0] for outputs in asked])
 
     found = []
-    for one in rule.choose(state, many, base, priors_of):
+    for one in rule.choose(state, many, base, priors_of, classes):
         weight = prior_of(one.outputs)[1] if len(one.outputs.logits) else 0.0
-        numbers = (one.prior, weight, one.signal, one.residue.drift, one.total_drift)
+        numbers = (one.prior, weight, one.signal, one.residue.drift, one.total_drift, one.distance)
         found.append(Decision(rule.adapts(one, weight), one.repaired, one.outputs, one.intensity, *numbers))
     return found
 
@@ -76,10 +77,30 @@ def decided_plainly(rule: Guard, state, outputs, base, prior_of):
         if before - after > max(2, before / 2) and after <= 8 + 2 * deviation:
             chosen = tried if total(rule, state, frame, tried) <= rule.most_left else chosen
     signal, d = frame.signal(chosen.prior, base), total(rule, state, frame, chosen)
+    far = distance(state, chosen)
     adapt = (
-        signal >= rule.k * d and chosen.weight >= rule.min_weight
+        signal >= rule.k * far**rule.power * d and chosen.weight >= rule.min_weight
     ) or d <= rule.threshold + rule.allowance * deviation
-    return replace(chosen, adapt=bool(adapt), signal=signal, total_drift=d)
+    return replace(chosen, adapt=bool(adapt), signal=signal, total_drift=d, distance=far)
+
+
+def classes(outputs, prior):
+    """(n, C) softmax(z + log prior)."""
+    likely = np.exp(outputs.logits - outputs.logits.max(axis=1, keepdims=True)) * prior
+    return likely / likely.sum(axis=1, keepdims=True)
+
+
+def distance(state, chosen):
+    """R: each input against each class mean, one by one."""
+    frame = drift.Frame.of(state)
+    white = drift.seen(chosen.outputs) @ frame.whiten @ frame.span
+    centres = frame.means @ frame.whiten @ frame.span
+    found = [
+        sum(q * ((h - mu) ** 2).sum() for q, mu in zip(row, centres, strict=True))
+        for h, row in zip(white, classes(chosen.outputs, chosen.prior), strict=True)
+    ]
+    _, factor = drift.sampling(state, frame.dimensions, chosen.prior)
+    return float(np.mean(found)) / white.shape[1] / math.exp(factor) if white.shape[1] else 1 / math.exp(factor)
 
 
 def residuals(state, outputs):

@@ -61,22 +61,51 @@ def test_no_input_is_judged_by_a_later_one():
     assert whole.counts[:21].tolist() == changed.counts[:21].tolist()
 
 
-def test_it_goes_on_where_it_stopped():
+@pytest.mark.parametrize("half_life", [np.inf, 6.0])
+def test_it_goes_on_where_it_stopped(half_life):
     u = some_u()
-    half = evidence.prequential(u[:17], BASE, 2.0)
-    gone_on, whole = evidence.prequential(u[17:], BASE, 2.0, *half), evidence.prequential(u, BASE, 2.0)
+    half = evidence.prequential(u[:17], BASE, 2.0, half_life=half_life)
+    gone_on = evidence.prequential(u[17:], BASE, 2.0, *half, half_life)
+    whole = evidence.prequential(u, BASE, 2.0, half_life=half_life)
     assert gone_on[0] == whole[0]
     assert gone_on[1].tolist() == whole[1].tolist()
 
 
+def test_an_input_counts_half_after_its_half_life():
+    """Inputs that leave no doubt: 8 of one class, then 4 of another, with a half-life of 4."""
+    u = np.where(np.eye(C)[[0] * 8 + [3] * 4], 0.0, -500.0)
+    counts = evidence.course(u, BASE, 2.0, half_life=4.0).counts
+    one = sum(2 ** (-j / 4) for j in range(8))
+    np.testing.assert_allclose(counts[8], [one, 0, 0, 0], atol=1e-12)
+    np.testing.assert_allclose(counts[12], [one / 2, 0, 0, sum(2 ** (-j / 4) for j in range(4))], atol=1e-12)
+
+
+def test_who_forgets_follows_shares_that_change_and_whoever_does_not_lags_behind():
+    u = np.concatenate([some_u(0, 300), some_u(1, 60, (0.8, 0.1, 0.05, 0.05))])
+    forgetting, keeping = (
+        evidence.prequential_prior(evidence.course(u, BASE, 2.0, half_life=life).counts, BASE, 2.0)
+        for life in (20.0, np.inf)
+    )
+    assert forgetting[300].argmax() == keeping[300].argmax() == 3
+    assert forgetting[-1].argmax() == 0
+    assert keeping[-1].argmax() == 3
+
+
+def test_forgetting_keeps_the_guarantee():  # W is a martingale whatever is predicted from what came before
+    highest = np.array([evidence.course(some_u(s, 60, BASE), BASE, 2.0, half_life=5.0).log_w.max() for s in range(600)])
+    assert (highest >= np.log(20)).mean() <= 0.05
+
+
+@pytest.mark.parametrize("half_life", [np.inf, 6.0])
 @pytest.mark.parametrize("padded", [100, 2_000_000])
-def test_many_clients_at_once_are_each_client_alone(padded, monkeypatch):
+def test_many_clients_at_once_are_each_client_alone(padded, half_life, monkeypatch):
     monkeypatch.setattr(evidence, "PADDED_NUMBERS", padded)
     rng = np.random.default_rng(0)
     us = [some_u(seed, m, rng.dirichlet(np.full(C, 0.3))) for seed, m in enumerate([40, 0, 1, 7, 300, 41, 2, 2])]
     log_w, counts = rng.standard_normal(8), rng.uniform(0, 9, (8, C))
-    many = evidence.prequential_many(us, BASE, 1.2, log_w, counts)
-    alone = [evidence.prequential(u, BASE, 1.2, float(w), n) for u, w, n in zip(us, log_w, counts, strict=True)]
+    many = evidence.prequential_many(us, BASE, 1.2, log_w, counts, half_life)
+    each = zip(us, log_w, counts, strict=True)
+    alone = [evidence.prequential(u, BASE, 1.2, float(w), n, half_life) for u, w, n in each]
     np.testing.assert_allclose(many[0], [w for w, _ in alone], rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(many[1], [n for _, n in alone], rtol=1e-12, atol=1e-12)
 

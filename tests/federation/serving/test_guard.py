@@ -16,7 +16,7 @@ from fedreach.federation.serving.guard import Guard
 from fedreach.federation.serving.repair import Intensity, Values, can_repair, intensity
 from fedreach.federation.values import Outputs
 
-from .plain_guard import decided
+from .plain_guard import classes, decided
 
 C, H, V, NOISE = 4, 12, 64, 1.0
 BASE = np.full(C, 1 / C)
@@ -340,7 +340,11 @@ def test_with_little_weight_a_client_adapts_only_where_there_is_hardly_any_drift
     inputs = draw(50, SHIFTED, np.random.default_rng(22))[0] + 0.3
     for weight, words in ((0.04, "abstained"), (0.06, "adapted")):
         found = decided(
-            Guard(repair=False, c_logits=0), STATE, model(inputs), BASE, lambda o, w=weight: (prior_of(o)[0], w)
+            Guard(k=1.3, power=0, repair=False, c_logits=0),
+            STATE,
+            model(inputs),
+            BASE,
+            lambda o, w=weight: (prior_of(o)[0], w),
         )
         assert found.signal > 1.3 * found.total_drift > 1.3 * 0.5
         assert found.words == words
@@ -381,12 +385,18 @@ def test_without_inputs_nothing_is_repaired_but_drift_is_seen():
 def test_the_estimate_is_asked_for_at_most_four_times():
     asked = []
     outputs = model(draw(30, SHIFTED, np.random.default_rng(26))[0] * 0.3)
-    Guard().choose(STATE, [outputs], BASE, lambda some: asked.extend(some) or np.stack([prior_of(o)[0] for o in some]))
+
+    def priors_of(some):
+        asked.extend(some)
+        return np.stack([prior_of(one)[0] for one in some])
+
+    Guard().choose(STATE, [outputs], BASE, priors_of, classes)
     assert len(asked) == 4 == guard.PASSES + 1
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"k": -1}, {"min_weight": 1.5}, {"c": math.inf}, {"t0": -1}, {"allowance": -1}, {"most_left": -1}]
+    "wrong",
+    [{"k": -1}, {"min_weight": 1.5}, {"c": math.inf}, {"t0": -1}, {"allowance": -1}, {"most_left": -1}, {"power": -1}],
 )
 def test_options_out_of_range_are_refused(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):

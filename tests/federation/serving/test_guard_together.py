@@ -17,6 +17,7 @@ from .plain_guard import decided_plainly, decisions
 from .test_guard import BASE, SHIFTED, STATE, C, draw, model, participants, prior_of
 
 RULES = [Guard(), Guard(most_left=math.inf), Guard(k=math.inf, allowance=1.0), Guard(c=0.0), Guard(repair=False)]
+RULES.append(Guard(k=1.3, power=0.0))
 
 
 def many():
@@ -47,7 +48,7 @@ def test_together_clients_do_what_each_does_alone_step_by_step(rule):
             np.testing.assert_allclose(one.prior, plain.prior, atol=1e-5)  # repaired inputs are rounded to float32
             np.testing.assert_allclose(one.intensity, plain.intensity, rtol=1e-6, atol=1e-6)
             tolerance = {"rtol": 1e-4, "atol": 1e-5} if one.repaired else {"rtol": 1e-9, "atol": 1e-9}
-            for name in ("drift", "total_drift", "signal"):
+            for name in ("drift", "total_drift", "signal", "distance"):
                 np.testing.assert_allclose(getattr(one, name), getattr(plain, name), err_msg=name, **tolerance)
             words.add(one.words)
     if rule == Guard():

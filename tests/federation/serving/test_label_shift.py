@@ -1,6 +1,7 @@
 """The rule as a whole: fitted by exchanges, then going by a client's inputs."""
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +18,12 @@ from .worlds import C, draw, exact_logits, means_of, participants, source
 
 BASE = np.array([0.4, 0.3, 0.2, 0.1])
 SHIFTED = np.array([0.02, 0.08, 0.1, 0.8])
-RULES = [LabelShift(), LabelShift(online=True, guard=False), LabelShift(odds=0.0, pseudo_counts=3.0)]
+RULES = [
+    LabelShift(),
+    LabelShift(online=True, guard=False),
+    LabelShift(odds=0.0, pseudo_counts=3.0),
+    LabelShift(online=True, guard=False, half_life=9.0),
+]
 
 
 def inputs(seed=0, m=30, prior=SHIFTED):
@@ -228,7 +234,7 @@ def test_online_a_client_keeps_no_input_and_the_prequential_prior():
 @pytest.mark.parametrize("rule", RULES)
 def test_predicting_online_is_to_predict_and_then_to_learn(rule):
     state, (outputs, _) = source(BASE), inputs()
-    stepwise, client = LabelShift(odds=rule.odds, online=True, guard=False), rule.start(state)
+    stepwise, client = replace(rule, online=True, guard=False), rule.start(state)
     predicted, after = rule.predict_online(state, client, outputs)
     same(after, rule.update(state, client, outputs))
     client = stepwise.start(state)
@@ -280,6 +286,7 @@ def test_no_argument_is_written_to():
         {"pseudo_counts": float("nan")},
         {"pseudo_counts": "fit"},
         {"calibration": "b"},
+        {"half_life": 0.0},
     ],
 )
 def test_options_outside_their_range_are_refused(options):

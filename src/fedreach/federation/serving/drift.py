@@ -36,10 +36,11 @@ SAME_SPAN = 1e-6  # relative to the largest singular value; above the rounding o
 
 
 class Residue(NamedTuple):
-    """What of a client's features lies off the span of the class means."""
+    """What of a client's features lies off the span of the class means, and where in the span they lie."""
 
     drift: float  # D
     size: float  # mean ||r_i||^2
+    inside: Floats  # (n, q) Q' L (h_i - mu), mu the mean of the class means
 
 
 class Frame(NamedTuple):
@@ -73,8 +74,27 @@ class Frame(NamedTuple):
 
     def residue(self, outputs: Outputs) -> Residue:
         """Return what is off the span of a client's n inputs, at least two."""
-        residuals = self.residuals(seen(outputs))
-        return Residue(drift(residuals), float(np.vdot(residuals, residuals)) / len(residuals))
+        features = seen(outputs)
+        residuals = self.residuals(features)
+        inside = (features - self.means.mean(axis=0)) @ (self.whiten @ self.span)
+        return Residue(drift(residuals), float(np.vdot(residuals, residuals)) / len(residuals), inside)
+
+    def distance(self, inside: Floats, classes: Floats) -> float:
+        """Return R = mean_i sum_c q_ic ||Q' L (h_i - mu_c)||^2 / q: how far inputs lie from what they are taken for.
+
+        About 1 for inputs like those of the participants, whatever their classes; 1 where the span has no dimension.
+
+        Args:
+            inside: (n, q) of a client's inputs, as `residue` returns them.
+            classes: (n, C) probabilities q_ic, each row summing to 1.
+        """
+        if not self.span.shape[1]:
+            return 1.0
+        centres = (self.means - self.means.mean(axis=0)) @ (self.whiten @ self.span)
+        apart = (inside**2).sum() + (
+            (classes @ (centres**2).sum(axis=1)).sum() - 2 * np.vdot(inside, classes @ centres)
+        )
+        return float(apart) / inside.size
 
     def signal(self, prior: Floats, base: Floats) -> float:
         """Return s = ||Q' L sum_c (prior_c - base_c) mu_c||^2: how far label shift moves the mean of the features."""

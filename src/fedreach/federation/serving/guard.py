@@ -19,10 +19,13 @@ PASSES = 3
 LEAST_GONE = 2.0
 """Drift that a repair takes away at least."""
 LARGEST_LOG = 700.0  # of which exp() is a number
-UNCHANGED, UNDEFINED = Intensity(), Residue(math.nan, math.nan)
+LARGEST_DISTANCE = 1e9  # of which the power is a number
+UNCHANGED, UNDEFINED = Intensity(), Residue(math.nan, math.nan, np.zeros((0, 0)))
 
 Estimates = Callable[[Sequence[Outputs]], Floats]
 """A rule's own (k, C) class priors of k clients, from the model's outputs for each; asked with at least one."""
+Classes = Callable[[Outputs, Floats], Floats]
+"""A rule's own (n, C) probabilities of the class of each of a client's inputs, under its (C,) prior."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,8 +40,9 @@ class Chosen:
     guarded: bool = False  # without features nothing speaks against it
     repaired: bool = False
     intensity: Intensity = UNCHANGED  # of the accepted repair; scale 1 and shift 0 without one
-    residue: Residue = UNDEFINED  # of `outputs`; nan for fewer than two inputs, as are the next three
+    residue: Residue = UNDEFINED  # of `outputs`; nan for fewer than two inputs, as are the next four
     signal: float = math.nan  # s
+    distance: float = math.nan  # R
     total_drift: float = math.nan  # d
     deviation: float = math.nan  # sd(D) under no drift
 
@@ -51,25 +55,32 @@ Steps = Generator[Outputs, Floats, Chosen]
 class Guard:
     """Repair the inputs' intensity first, then weigh the signal of label shift against the drift of features.
 
-    A client adapts if (s >= k d and w >= min_weight) or d <= threshold + allowance sd(D), where
+    A client adapts if (s >= k R^power d and w >= min_weight) or d <= threshold + allowance sd(D), where
 
     ```
     s = ||Q' L sum_c (p_c - base_c) mu_c||^2                                    signal, p: estimated prior
     D = (||sum_i r_i||^2 - sum_i ||r_i||^2) / (n (n - 1))                       drift, see `drift.drift`
     d = max(D, 0) + c (ln^2 E - .5 / n)_+ + c_logits (max(t^2, t_z^2) - t0)_+ / n,   E = mean ||r||^2 / sum_c p_c e_c
+    R = mean_i sum_c q_ic ||Q' L (h_i - mu_c)||^2 / (dimensions of the span)    distance, q_ic: estimated classes
     ```
 
-    It is the size of the drift against that of the signal that counts, not whether the drift is significant. The last
-    term is left out after a repair. A repair is accepted if D - D' > max(2, D / 2), D' <= 8 + 2 sd(D') and what is left
-    of d is at most `most_left`.
+    It is the size of the drift against that of the signal that counts, not whether the drift is significant. Drift off
+    the span of the class means says that inputs look different; R says whether that matters. It is about 1 while inputs
+    lie, in the span, where the classes lie that they are taken for, and then drift does little harm (a vignette,
+    blurred or bold strokes). Where they lie between or beyond the classes (low contrast, black for white, moved by some
+    pixels) it is 2 to 13, and what they are taken for means little. R is divided by what few held-out examples make of
+    it. The last term of d is left out after a repair.
+
+    A repair is accepted if D - D' > max(2, D / 2), D' <= 8 + 2 sd(D') and what is left of d is at most `most_left`.
 
     D is not defined for a single input: a client with one abstains. Without features the guard is off, and clients
     always adapt; without inputs, or with those of a table or of words, nothing is repaired. Where class means span all
     H dimensions no drift can be seen, and only the logits speak.
 
     Args:
-        k: Drift that a unit of signal may outweigh is 1 / k. 0 without thresholds and repair: always adapt; infinite:
-            adapt where there is hardly any drift, only.
+        k: Drift that a unit of signal may outweigh is 1 / (k R^power). 0 without thresholds and repair: always adapt;
+            infinite: adapt where there is hardly any drift, only.
+        power: Of R. 0: where inputs lie in the span does not matter.
         c: Of the logarithm of the residuals' size, in units of D.
         c_logits: Of the logits' shift, likewise.
         t0: Squared deviation of the logits' means that is no drift, in variances of the mean.
@@ -87,12 +98,15 @@ class Guard:
 
     Example:
         >>> outputs = Outputs(np.array([[2.0, 1.0]]))  # no features
-        >>> (chosen,) = Guard().choose({}, [outputs], np.full(2, 0.5), lambda asked: np.array([[0.9, 0.1]]))
+        >>> (chosen,) = Guard().choose(
+        ...     {}, [outputs], np.full(2, 0.5), lambda asked: np.array([[0.9, 0.1]]), lambda outputs, prior: prior[None]
+        ... )
         >>> Guard().adapts(chosen, weight=0.7)
         True
     """
 
-    k: float = 1.3
+    k: float = 0.15
+    power: float = 4.0
     c: float = 20.0
     c_logits: float = 20.0
     t0: float = 4.0
@@ -103,10 +117,13 @@ class Guard:
     most_left: float = 4.0
 
     def __post_init__(self) -> None:
-        require(self, k="[0, inf]", c="[0, inf)", c_logits="[0, inf)", t0="[0, inf)", threshold="[-inf, inf]")
+        require(self, k="[0, inf]", power="[0, 10]", c="[0, inf)", c_logits="[0, inf)", t0="[0, inf)")
+        require(self, threshold="[-inf, inf]")
         require(self, allowance="[0, inf)", min_weight="[0, 1]", most_left="[0, inf]")
 
-    def choose(self, state: State, many: Sequence[Outputs], base: Floats, priors_of: Estimates) -> list[Chosen]:
+    def choose(
+        self, state: State, many: Sequence[Outputs], base: Floats, priors_of: Estimates, classes_of: Classes
+    ) -> list[Chosen]:
         """Return what each of some clients goes by, repaired where that is accepted, in the order of the clients.
 
         They take their steps together, so that priors are estimated for all of them at once.
@@ -116,19 +133,21 @@ class Guard:
             many: Of the model on each client's inputs, as they came.
             base: (C,) class shares among the participants.
             priors_of: The rule's estimates; for each client at most four times.
+            classes_of: What the rule takes inputs for; for each client once.
         """
         frame = Frame.of(state) if "guard_means" in state else None
-        return _in_step([self._steps(state, frame, outputs, base) for outputs in many], priors_of)
+        return _in_step([self._steps(state, frame, outputs, base, classes_of) for outputs in many], priors_of)
 
     def adapts(self, chosen: Chosen, weight: float) -> bool:
         """Return whether the client adapts, given its weight w; if not, the largest raw logit of `outputs` stands."""
         if not chosen.guarded:
             return True
         # What is not defined is nan, which is neither above nor below anything: a single input abstains.
-        outweighs = chosen.signal >= self.k * chosen.total_drift and weight >= self.min_weight
+        against = self.k * chosen.distance**self.power * chosen.total_drift
+        outweighs = chosen.signal >= against and weight >= self.min_weight
         return outweighs or chosen.total_drift <= self.threshold + self.allowance * chosen.deviation
 
-    def _steps(self, state: State, frame: Frame | None, outputs: Outputs, base: Floats) -> Steps:
+    def _steps(self, state: State, frame: Frame | None, outputs: Outputs, base: Floats, classes_of: Classes) -> Steps:
         n = len(outputs.logits)
         plain = Chosen(outputs, (yield outputs) if n else base)
         if outputs.features is None or frame is None:
@@ -141,7 +160,12 @@ class Guard:
             tried = yield from _repaired(state, frame, plain)
             if tried is not None and self._total(state, frame, tried) <= self.most_left:
                 chosen = tried
-        return replace(chosen, signal=frame.signal(chosen.prior, base), total_drift=self._total(state, frame, chosen))
+        return replace(
+            chosen,
+            signal=frame.signal(chosen.prior, base),
+            distance=_distance(state, frame, chosen, classes_of(chosen.outputs, chosen.prior)),
+            total_drift=self._total(state, frame, chosen),
+        )
 
     def _may_accept(self, state: State, frame: Frame, plain: Chosen) -> bool:
         """Return whether there are outputs on which a repair would be accepted: if not, the model need not be asked.
@@ -215,3 +239,9 @@ def _log_size(state: State, frame: Frame, chosen: Chosen) -> float:
     if frame.dimensions == 0 or usual <= 0.0:
         return 0.0
     return math.log(max(chosen.residue.size / usual, float(np.finfo(float).tiny)))
+
+
+def _distance(state: State, frame: Frame, chosen: Chosen, classes: Floats) -> float:
+    """Return R, over what few held-out examples make of it, which is what they make of E, too."""
+    _, log_factor = sampling(state, frame.dimensions, chosen.prior)
+    return min(frame.distance(chosen.residue.inside, classes), LARGEST_DISTANCE) / math.exp(log_factor)

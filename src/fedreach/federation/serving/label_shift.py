@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -50,10 +51,14 @@ class LabelShift:
             labels.
         calibration: ``"bias"`` fits a and b, ``"temperature"`` a only, ``"none"`` neither. With more than 100 classes b
             is not fitted by the likelihood, but such that the mean prediction is near base, see `calibration.matched`.
-        online: Whether pi is the prequential prior (A base + r_1 + ... + r_n)/(A + n) of `evidence.course`: then a
-            client keeps O(c) numbers and not its u. Without a guard only.
+        online: Whether pi is the prequential prior of `evidence.course`: then a client keeps O(c) numbers and not its
+            u. Without a guard only.
+        half_life: Inputs after which one counts half in the prequential prior of `evidence.course`, by which inputs are
+            predicted one by one (`predict_online`, and all with `online`) and W judges. For clients whose class shares
+            drift. Positive; infinite: nothing is forgotten.
         guard: Whether the guard is on.
-        k: How many times the drift the signal must be, see `guard.Guard`.
+        k: How many times the drift the signal must be, where inputs lie as usual in the span of the classes; see
+            `guard.Guard`.
 
     Raises:
         ConfigError: If an option is outside its range.
@@ -75,13 +80,14 @@ class LabelShift:
     pseudo_counts: Literal["fitted"] | float = "fitted"
     calibration: Literal["bias", "temperature", "none"] = "bias"
     online: bool = False
+    half_life: float = math.inf
     guard: bool = True
-    k: float = 1.3
+    k: float = 0.15
 
     def __post_init__(self) -> None:
         if self.online and self.guard:
             raise ConfigError("LabelShift.online goes without a guard, which looks at all inputs. Set guard = False.")
-        require(self, k="[0, inf)")
+        require(self, k="[0, inf)", half_life="(0, inf]")
         if self.pseudo_counts == "fitted":
             require(self, odds="[0, inf)", calibration=("bias", "temperature", "none"))
         else:
@@ -182,8 +188,8 @@ class LabelShift:
     def update(self, state: State, client: State, outputs: Outputs) -> State:
         """Return what a client keeps: `log_w`, `counts`, `n`, `prior` and its `weight`; `u` unless online.
 
-        Under the guard, too, what it decided: `adapted` and `repaired`, 0 or 1, `signal`, `drift`, `total_drift`, the
-        repair's `scale` and `shift`; and what it saw.
+        Under the guard, too, what it decided: `adapted` and `repaired`, 0 or 1, `signal`, `distance`, `drift`,
+        `total_drift`, the repair's `scale` and `shift`; and what it saw.
         """
         return self.update_many(state, [client], [outputs])[0]
 
@@ -206,7 +212,10 @@ class LabelShift:
         def priors_of(asked: Sequence[Outputs]) -> Floats:
             return priors.map_em_many([scores(state, one) for one in asked], base, spread)
 
-        chosen = guard.choose(state, seen, base, priors_of)
+        def classes_of(one: Outputs, prior: Floats) -> Floats:
+            return np.exp(log_softmax(scores(state, one) + np.log(np.maximum(prior, TINY))))
+
+        chosen = guard.choose(state, seen, base, priors_of, classes_of)
         begun = [self.start(state)] * len(chosen)
         learnt = self._learnt(state, begun, [one.outputs for one in chosen], [one.prior for one in chosen])
         found: list[State] = []
@@ -215,6 +224,7 @@ class LabelShift:
                 "adapted": guard.adapts(one, float(own["weight"][0])),
                 "repaired": one.repaired,
                 "signal": one.signal,
+                "distance": one.distance,
                 "drift": one.residue.drift,
                 "total_drift": one.total_drift,
                 "scale": one.intensity.scale,
@@ -238,7 +248,7 @@ class LabelShift:
         us = [scores(state, one) for one in outputs]
         before = np.concatenate([client["log_w"] for client in clients])
         counted = np.stack([client["counts"] for client in clients])
-        log_w, counts = evidence.prequential_many(us, base, spread, before, counted)
+        log_w, counts = evidence.prequential_many(us, base, spread, before, counted, self.half_life)
         found: Sequence[Floats] | Floats
         if known is not None:
             found = known
@@ -262,11 +272,11 @@ class LabelShift:
     def predict_online(self, state: State, client: State, outputs: Outputs) -> tuple[Floats, State]:
         """Return (m, c) log-probabilities, each input predicted before it is learnt from, and the client after all.
 
-        Input j goes by the prequential prior pi^(j-1) and the weight from W_(j-1), whether `online` or not. No guard:
-        it decides on all inputs together.
+        Input j goes by the prequential prior pi^(j-1), with its `half_life`, and the weight from W_(j-1), whether
+        `online` or not. No guard: it decides on all inputs together.
         """
         u, base, spread = scores(state, outputs), state["base"], float(state["pseudo_counts"][0])
-        known = evidence.course(u, base, spread, float(client["log_w"][0]), client["counts"])
+        known = evidence.course(u, base, spread, float(client["log_w"][0]), client["counts"], self.half_life)
         before = evidence.prequential_prior(known.counts[:-1], base, spread)
         weights = np.array([evidence.weight(log_w, self.odds) for log_w in known.log_w[:-1]])
         predicted = log_softmax(u + log_served(before, weights[:, None], base))

@@ -150,12 +150,13 @@ def many_pseudo_counts_never_adapt(subject: Subject, given: Clientele) -> None:
 def evidence_of_what_came_before(subject: Subject, given: Clientele) -> None:
     """Each input is judged by those before it: W_j = W_(j-1) sum pi^(j-1)_c e^u_jc / sum base_c e^u_jc.
 
-    With r_jc proportional to pi^(j-1)_c e^u_jc and pi^(j) = (A base + r_1 + ... + r_j)/(A + j). The q of EM look ahead:
-    by these W is large without a shift, too. The weight is w = 1/(1 + odds/W).
+    With r_jc proportional to pi^(j-1)_c e^u_jc and pi^(j) = (A base + r_1 + ... + r_j)/(A + j), each r_l counting half
+    after `half_life` inputs. The q of EM look ahead: by these W is large without a shift, too. The weight is
+    w = 1/(1 + odds/W).
     """
     part, state = subject.part, _fitted(subject, given)
     for number, outputs in enumerate(_clients(given), start=1):
-        log_w = _evidence(state, outputs)[0][-1]
+        log_w = _evidence(part, state, outputs)[0][-1]
         client = part.update(state, part.start(state), outputs)
         must_be_close(f"log W of client {number}", client["log_w"], [log_w], str(given), 1e-7)
         weight = 1 / (1 + part.odds * math.exp(-log_w))
@@ -171,7 +172,7 @@ def served_by_its_prior(subject: Subject, given: Clientele) -> None:
     part, state = subject.part, _fitted(subject, given)
     base = state["base"]
     for number, outputs in enumerate(_clients(given), start=1):
-        u, (log_w, shares) = _ratios(state, outputs), _evidence(state, outputs)
+        u, (log_w, shares) = _ratios(state, outputs), _evidence(part, state, outputs)
         weights = 1 / (1 + part.odds * np.exp(-log_w))[:, None]
         prior = shares[-1] if part.online else _em(u, base, float(state["pseudo_counts"][0]))
         expected = log_softmax(u + np.log(weights[-1] * prior + (1 - weights[-1]) * base))
@@ -297,16 +298,16 @@ def _ratios(state: State, outputs: Outputs) -> Floats:
     return u
 
 
-def _evidence(state: State, outputs: Outputs) -> tuple[Floats, Floats]:
+def _evidence(part: Any, state: State, outputs: Outputs) -> tuple[Floats, Floats]:
     """Return log W_0 ... log W_n and pi^(0) ... pi^(n)."""
     base, A = state["base"], float(state["pseudo_counts"][0])
-    log_w, shares, seen = [0.0], [base], A * base
+    log_w, shares, learnt = [0.0], [base], np.zeros(len(base))
     for u in _ratios(state, outputs):
         likelihood = np.exp(u - u.max())
         joint = shares[-1] * likelihood
         log_w.append(log_w[-1] + math.log(joint.sum() / (base * likelihood).sum()))
-        seen = seen + joint / joint.sum()
-        shares.append(seen / seen.sum())
+        learnt = 2 ** (-1 / part.half_life) * learnt + joint / joint.sum()
+        shares.append((A * base + learnt) / (A + learnt.sum()))
     return np.array(log_w), np.array(shares)
 
 

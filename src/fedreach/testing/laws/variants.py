@@ -38,6 +38,7 @@ VARIANTS: Mapping[tuple[str, str], Sequence[Options]] = {
         {},
         {"guard": False},
         {"guard": False, "online": True, "calibration": "temperature"},
+        {"guard": False, "online": True, "half_life": 3.0},
         {"guard": False, "odds": 0.0, "pseudo_counts": 5.0, "calibration": "none"},
     ),
     ("serving", "bbse"): ({}, {"hard": True}),
