@@ -262,25 +262,21 @@ def without_guard(one: Law) -> Law:
     return replace(one, check=check)
 
 
+LABEL_SHIFT_LAWS = (
+    calibrated_at_the_optimum,
+    many_classes_are_matched,
+    source_prior_of_held_out_labels,
+    spread_of_training_labels,
+    spread_is_found_again,
+    split_participants_fit_the_same,
+    inputs_that_say_nothing,
+    many_pseudo_counts_never_adapt,
+    evidence_of_what_came_before,
+    served_by_its_prior,
+)
 METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {
     "none": (the_model_as_it_is,),
-    "label_shift": tuple(
-        map(
-            without_guard,
-            (
-                calibrated_at_the_optimum,
-                many_classes_are_matched,
-                source_prior_of_held_out_labels,
-                spread_of_training_labels,
-                spread_is_found_again,
-                split_participants_fit_the_same,
-                inputs_that_say_nothing,
-                many_pseudo_counts_never_adapt,
-                evidence_of_what_came_before,
-                served_by_its_prior,
-            ),
-        )
-    ),
+    "label_shift": tuple(map(without_guard, LABEL_SHIFT_LAWS)),
     "batchnorm": BATCHNORM_LAWS,
     "true_prior": (
         calibrated_at_the_optimum,
