@@ -64,6 +64,7 @@ class RemoteFit:
     run: str
     grid: Grid
     nodes: Mapping[int, int] = field(default_factory=dict, init=False)  # participant -> node, as the fits began
+    held_out: dict[int, int] = field(default_factory=dict, init=False)  # participant -> examples, as it says
 
     def holding_out(self, participants: Sequence[int]) -> list[int]:
         """Return which of the participants that can be reached hold examples out, and tell sums over them."""
@@ -73,7 +74,9 @@ class RemoteFit:
         replies = _by_node(ask(self.grid, sent, self.registry.timeout))
         for client, node in nodes.items():
             try:
-                if messages.number(messages.metrics_of(self._reply(replies, node)), EXAMPLES, minimum=0, whole=True):
+                said = messages.metrics_of(self._reply(replies, node))
+                if count := int(messages.number(said, EXAMPLES, minimum=0, whole=True)):
+                    self.held_out[client] = count
                     found.append(client)
             except ReplyError as error:
                 LOG.warning("Client %s does not help to fit the serving rule: %s.", client, error)

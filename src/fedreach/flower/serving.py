@@ -20,6 +20,7 @@ from fedreach.evaluation.rungs import NOTED, Client, Score, ServedScores, rung_n
 from fedreach.federation.federation import Federation
 from fedreach.federation.protocols import Serving
 from fedreach.federation.serving.fit import Fitted
+from fedreach.federation.time_energy import fitting_cost
 from fedreach.federation.traits import Traits
 from fedreach.federation.values import State
 from fedreach.flower import messages
@@ -92,9 +93,30 @@ class RemoteServing:
         joined = self._joined(found, shares, set(participants), whole=whole)
         for model, share, one in zip(models, shares.tolist(), shared, strict=True):
             joined["test"] += [(share, scores) for scores in self._on_test_set(model, one.fitted.state)]
-        fitted = [one.fitted for one in shared]
+        fitted = [
+            self._billed(one.fitted, [c for c in there if own[c] == number] or there, fit.held_out, round_)
+            for number, one in enumerate(shared)
+        ]
         self.served = models.copy(), fitted, joined
         return *tabulated(joined, rng), fitted
+
+    def _billed(self, fitted: Fitted, members: Sequence[int], held_out: Mapping[int, int], round_: int) -> Fitted:
+        """Return the fit with what it costs by the radio, if there is one: of those that stayed to its end."""
+        radio, population = self.federation.radio, self.registry.population
+        if radio is None:
+            return fitted
+        assert population is not None  # clients have trained
+        ids, stayed = population.participants, set(members) - fitted.left.keys()
+        spent = fitting_cost(
+            self.federation,
+            radio.devices(len(ids), self.federation.seed),
+            ids=ids,
+            held_out=np.array([held_out[c] if c in stayed else 0 for c in ids.tolist()], np.int64),
+            sent=fitted.sent,
+            round_=round_,
+            bits_per_example=self.registry.bits_per_example(),
+        )
+        return fitted._replace(seconds=spent.seconds, joules=spent.joules)
 
     def _scores(
         self, records: Sequence[ArrayRecord], shared: Sequence[Shared], *, whole: bool
