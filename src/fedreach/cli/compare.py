@@ -11,11 +11,20 @@ from fedreach.errors import FedReachError
 
 @click.command(
     epilog="Examples:\n\n\b\n  fedreach compare\n  fedreach compare examples/fashion_mnist.toml\n"
-    "  fedreach compare my.toml --seeds 5 --workers 2 --set local.epochs=5 --out runs/longer"
+    "  fedreach compare my.toml --seeds 5 --workers 2 --set local.epochs=5 --out runs/longer\n"
+    "  fedreach compare --detect 2.0 --most 100"
 )
 @options.config
 @options.overrides
 @click.option("--seeds", type=click.IntRange(1, 10_000), help="Use the seeds 0, 1, ..., N-1.")
+@click.option(
+    "--detect",
+    type=float,
+    metavar="POINTS",
+    help="Run as many seeds as find a difference of so many percentage points; `seeds` are then the pilot.",
+)
+@click.option("--most", type=click.IntRange(1, 10_000), help="With --detect: at most so many seeds. Default: 200.")
+@click.option("--add-seeds", is_flag=True, help="Add seeds although there are results. There is no verdict then.")
 @click.option("--out", type=options.path, help="Folder of the comparison. Default: runs/NAME.")
 @options.workers
 @click.option("--executor", default="local", show_default=True, help="local, or ray: a cluster, see docs/cluster.md.")
@@ -28,6 +37,9 @@ def compare(
     config: Path | None,
     overrides: tuple[str, ...],
     seeds: int | None,
+    detect: float | None,
+    most: int | None,
+    add_seeds: bool,
     out: Path | None,
     workers: int | None,
     executor: str,
@@ -40,17 +52,23 @@ def compare(
     """Compare methods on the same federation: table, figures and page.
 
     Runs every [methods.NAME] with every seed in parallel processes. The same command again runs only what is
-    unfinished; with a method or a seed more, only what is new. Ends with 1 if a run failed.
+    unfinished; with a method more, only what is new. Ends with 1 if a run failed.
+
+    With --detect the number of seeds follows from the spread of a pilot (Stein's two stages); each pair is then
+    decided, or told how many seeds would decide it.
     """
     from fedreach.cli import terminal
     from fedreach.experiments.compare import compare as compare_all
     from fedreach.experiments.executors import chosen
     from fedreach.experiments.jobs import ComparisonCallback
+    from fedreach.report.detect import seeds_to_detect
 
     machines = chosen(executor, address)
-    experiment, base = options.load(config, overrides, device)
-    if seeds is not None:
-        experiment = experiment.model_copy(update={"seeds": list(range(seeds))})
+    asked = {"seeds": None if seeds is None else list(range(seeds)), "detect_points": detect, "most_seeds": most}
+    given = {key if key == "seeds" else f"statistics.{key}": value for key, value in asked.items() if value is not None}
+    experiment, base = options.load(config, [*overrides, *(f"{key}={value}" for key, value in given.items())], device)
+    if most is not None and experiment.plan.detect_points is None:
+        raise click.UsageError("--most is for --detect, whose rule may ask for many seeds.")
     out = out or Path("runs") / experiment.name
     figure_formats = options.figure_formats(formats)
     silent = quiet or as_json
@@ -67,7 +85,16 @@ def compare(
 
     with terminal.compare_progress(quiet=silent) as progress:
         callbacks = [Beginning(), *progress]
-        status = compare_all(experiment, out=out, base=base, workers=workers, executor=machines, callbacks=callbacks)
+        status = compare_all(
+            experiment,
+            out=out,
+            base=base,
+            workers=workers,
+            executor=machines,
+            callbacks=callbacks,
+            add_seeds=add_seeds,
+            further=seeds_to_detect,
+        )
     if status.finished:
         write([out], out, figure_formats, as_json)
     for job, cause in status.failed.items():

@@ -37,18 +37,27 @@ def report(folders: tuple[Path, ...], out: Path | None, formats: str, tensorboar
 
 def write(folders: Sequence[Path], out: Path, formats: tuple[str, ...] | None, as_json: bool) -> ReportPaths:
     """Write the report and print its tables, or its numbers for machines; return what was written."""
-    from fedreach.report import as_records, terminal_serving, terminal_table, terminal_theory, write_report
+    from fedreach.report import (
+        as_document,
+        terminal_contrasts,
+        terminal_serving,
+        terminal_table,
+        terminal_theory,
+        write_report,
+    )
 
     written = write_report(folders, out, formats=formats)
     analysis = written.analysis
     if as_json:
         files = [str(path) for path in (written.page, *written.tables, *written.figures)]
-        click.echo(json.dumps({"methods": as_records(analysis), "page": str(written.page), "files": files}))
+        click.echo(json.dumps({**as_document(analysis), "page": str(written.page), "files": files}))
         return written
     from rich.console import Console
 
     console = Console(highlight=False, width=options.width())
     console.print(terminal_table(analysis, width=console.width))
+    if (contrasts := terminal_contrasts(analysis, width=console.width)) is not None:
+        console.print(contrasts)
     for table in terminal_serving(analysis, width=console.width):
         console.print(table)
     if (theory := terminal_theory(analysis, width=console.width)) is not None:

@@ -171,6 +171,9 @@ class ComparisonProgress(ComparisonCallback):
                 bar.remove_task(tasks.pop(status.ended))
             _line(bar, _ending(status, status.ended))
 
+    def planned(self, why: str) -> None:
+        _line(self.bar, why)
+
 
 @contextmanager
 def compare_progress(*, quiet: bool) -> Iterator[list[ComparisonCallback]]:

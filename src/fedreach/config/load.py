@@ -15,6 +15,7 @@ from fedreach.config.messages import Path_, Problem, explained, listed
 from fedreach.config.options import check_choice
 from fedreach.config.sections import PARTS, Choice, Experiment, LocalSection
 from fedreach.errors import ConfigError, FedReachError, nearest
+from fedreach.evidence.plan import LEAST_PILOT
 from fedreach.federation.traits import Traits, name_of
 from fedreach.registry import KINDS
 
@@ -101,6 +102,7 @@ def _contradictions(e: Experiment, base: Path) -> list[Problem]:
             problems.append(
                 Problem(("methods", name), "a method's name becomes a folder: use letters, digits, _ . + = -.")
             )
+    problems += _statistics(e)
     own = e.server_data
     if own is not None and (own.examples is None) == (own.file is None):
         got = "neither" if own.file is None else "both"
@@ -116,6 +118,33 @@ def _contradictions(e: Experiment, base: Path) -> list[Problem]:
         if limit is not None and cohort > limit and not _ignores_cohort(selection, base):
             rule = f"must be at most the {limit} participants; got {cohort}."
             problems.append(Problem(path, f"{rule} Lower it or let more take part."))
+    return problems
+
+
+def _statistics(e: Experiment) -> list[Problem]:
+    """Return what is wrong with the questions that a comparison is asked."""
+    plan, where, problems = e.plan, ("statistics",), []
+    if not isinstance(plan.contrasts, str):
+        for i, pair in enumerate(plan.contrasts):
+            place = (*where, "contrasts", i)
+            if unknown := [name for name in pair if name not in e.methods]:
+                rule = f"must name two methods; got {unknown[0]!r}."
+                problems.append(Problem(place, rule + nearest(unknown[0], e.methods)))
+            elif pair[0] == pair[1]:
+                problems.append(Problem(place, f"must name two different methods; got {pair[0]!r} twice."))
+            elif set(map(frozenset, plan.contrasts[:i])) & {frozenset(pair)}:
+                problems.append(Problem(place, f"is there before: {pair[0]!r} and {pair[1]!r}."))
+    evaluations = -(-e.rounds // e.evaluation.every)
+    if plan.last_rounds > evaluations:
+        rule = f"must be at most the {evaluations} evaluated rounds; got {plan.last_rounds}."
+        problems.append(Problem((*where, "last_rounds"), f"{rule} Lower it or evaluation.every."))
+    if plan.detect_points is not None:
+        if len(e.seeds) < LEAST_PILOT:
+            rule = f"needs a pilot of at least {LEAST_PILOT} seeds; `seeds` has {len(e.seeds)}. Say --seeds 20."
+            problems.append(Problem((*where, "detect_points"), rule))
+        if plan.most_seeds < len(e.seeds):
+            rule = f"must be at least the {len(e.seeds)} seeds of the pilot; got {plan.most_seeds}."
+            problems.append(Problem((*where, "most_seeds"), f"{rule} Raise it, or lower `seeds`."))
     return problems
 
 

@@ -8,6 +8,7 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedreach.errors import ConfigError, nearest
+from fedreach.evidence.plan import Plan
 from fedreach.registry import KINDS, METHOD
 
 Positive = Annotated[int, Field(ge=1)]
@@ -121,6 +122,17 @@ class EvaluationSection(Section):
     metrics: list[Choice] = [Choice(name="accuracy"), Choice(name="loss")]  # these two are always there
 
 
+class StatisticsSection(Section):
+    """What a comparison is asked, said before it runs; changes no run. See `fedreach.evidence.plan.Plan`."""
+
+    contrasts: Literal["baseline", "all"] | list[Annotated[list[str], Field(min_length=2, max_length=2)]] = "baseline"
+    correction: Literal["holm", "max_t"] = "holm"  # for the number of contrasts
+    margin_points: Annotated[float, Field(gt=0, le=100)] = 2.0  # within it two methods are as good as equal
+    last_rounds: Positive = 1  # what is compared is the mean over so many last evaluated rounds
+    detect_points: Annotated[float, Field(gt=0, le=100)] | None = None  # seeds as many as find this; `seeds` the pilot
+    most_seeds: Positive = 200  # where the rule asks for more
+
+
 class RunSection(Section):
     """How a run behaves; none of this changes its numbers, but `on_failure` where a client fails."""
 
@@ -173,6 +185,7 @@ class Experiment(Section):
     local: LocalSection = LocalSection()
     engine: EngineSection = EngineSection()
     evaluation: EvaluationSection = EvaluationSection()
+    statistics: StatisticsSection | None = None  # of a comparison; None in each of its runs
     run: RunSection = RunSection()
     method: DefaultMethod = DefaultMethod()
     methods: dict[str, Method] = {}
@@ -188,10 +201,15 @@ class Experiment(Section):
         result: Choice | None = found
         return result
 
+    @property
+    def plan(self) -> Plan:
+        """What a comparison by this experiment is asked."""
+        return Plan(**dict(self.statistics or StatisticsSection()))
+
     def resolved(self, method: str | None = None) -> Experiment:
         """Return the experiment of one method: its parts in `[method]`, and no other methods."""
         if method is None:
-            return self.model_copy(update={"methods": {}, "baseline": None})
+            return self.model_copy(update={"methods": {}, "baseline": None, "statistics": None})
         if method not in self.methods:
             raise ConfigError(f"There is no method {method!r} in this experiment." + nearest(method, self.methods))
         chosen = self.methods[method]
@@ -202,5 +220,6 @@ class Experiment(Section):
                 "local": LocalSection.model_validate({**self.local.model_dump(), **chosen.local}),
                 "methods": {},
                 "baseline": None,
+                "statistics": None,
             }
         )

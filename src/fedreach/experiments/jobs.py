@@ -76,3 +76,6 @@ class ComparisonCallback:
 
     def update(self, status: ComparisonStatus) -> None:
         """Whenever a run has news; before the first run starts, too, if there is something to tell."""
+
+    def planned(self, why: str) -> None:
+        """After a pilot: how many seeds follow from it, in words."""

@@ -13,9 +13,11 @@ from fedreach.report.figures.partition import partition_heatmap as partition_hea
 from fedreach.report.figures.saving import save as save
 from fedreach.report.load import read as read
 from fedreach.report.load import read_run as read_run
+from fedreach.report.render.formats import terminal_contrasts as terminal_contrasts
 from fedreach.report.render.formats import terminal_serving as terminal_serving
 from fedreach.report.render.formats import terminal_table as terminal_table
 from fedreach.report.render.formats import terminal_theory as terminal_theory
+from fedreach.report.render.records import as_document as as_document
 from fedreach.report.render.records import as_records as as_records
 from fedreach.report.write import ReportPaths as ReportPaths
 from fedreach.report.write import write_report as write_report

@@ -17,6 +17,7 @@ import numpy as np
 
 from fedreach.arrays import AnyArray, Floats
 from fedreach.errors import RunFolderError
+from fedreach.evidence.plan import Plan
 from fedreach.report.analysis.airtime import airtime
 from fedreach.report.analysis.theory import terms
 from fedreach.report.values import ClientScores, Comparison, RoundsTable, Run
@@ -72,6 +73,9 @@ def read(folders: Sequence[Path]) -> Comparison:
         runs=runs,
         absent=absent,
         config=parts[0].config,
+        plan=parts[0].plan,
+        pilot=parts[0].pilot,
+        looks=parts[0].looks,
     )
 
 
@@ -113,7 +117,19 @@ def _read_comparison(folder: Path) -> Comparison:
         runs=tuple(sorted(runs, key=lambda run: (methods.index(run.method), run.seed))),
         absent=tuple(absent),
         config=stored.config,
+        plan=_plan(stored.statistics, path),
+        pilot=None if stored.pilot is None else tuple(stored.pilot),
+        looks=tuple(stored.looks or ()),
     )
+
+
+def _plan(stored: Mapping[str, Any], path: Path) -> Plan:
+    try:
+        return Plan.of_json(stored)
+    except (TypeError, ValueError) as error:
+        raise RunFolderError(
+            f"{path}: 'statistics' must be as it was written; {error}. Copy the folder again."
+        ) from None
 
 
 @contextmanager

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedreach.report.analysis.statistics import Paired, Spread
+from fedreach.evidence.judgement import Judgement
+from fedreach.evidence.spread import Spread
 
 ABSENT = "-"
 SEVERAL_HOURS = 7200.0  # seconds from which numbers are told in hours
@@ -104,11 +105,11 @@ def interval(low: float | None, high: float | None, *, sign: bool = False) -> st
     return f" [{points(low, sign=sign)}, {points(high, sign=sign)}]"
 
 
-def nats(change: Paired) -> str:
+def nats(change: Judgement) -> str:
     """Return a mean change in nats, and its interval if there is one.
 
     Example:
-        >>> nats(Paired(50, -0.0049, -0.0106, 0.0004, 0.09)), nats(Paired(1, 0.0117, None, None, None))
+        >>> nats(Judgement(50, -0.0049, -0.0106, 0.0004)), nats(Judgement(1, 0.0117))
         ('−0.005 [−0.011, 0.000]', '+0.012')
     """
     if change.mean is None:
@@ -125,3 +126,20 @@ def p_text(value: float | None) -> str:
     if value is None:
         return ABSENT
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def detectable(judged: Judgement) -> str:
+    """Return the least difference that would have been found, in percentage points."""
+    return ABSENT if judged.detectable is None else points(judged.detectable)
+
+
+def verdict(judged: Judgement) -> str:
+    """Return the verdict, and where there is none the number of seeds that would reach one.
+
+    Example:
+        >>> verdict(Judgement(20, 0.01, verdict="not decided", seeds_needed=143))
+        'not decided (~143)'
+    """
+    if judged.seeds_needed is None:
+        return judged.verdict or ABSENT
+    return f"{judged.verdict} (~{number(judged.seeds_needed)})"

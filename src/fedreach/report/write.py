@@ -11,9 +11,9 @@ from fedreach.report.figures.saving import FORMATS, check_formats, save
 from fedreach.report.load import no_collection, read
 from fedreach.report.render.formats import to_latex, to_markdown
 from fedreach.report.render.page import render
-from fedreach.report.render.records import as_records, to_csv
+from fedreach.report.render.records import as_document, to_csv
 from fedreach.report.render.serving import tabulate_serving
-from fedreach.report.render.tables import tabulate
+from fedreach.report.render.tables import tabulate, tabulate_contrasts
 from fedreach.report.render.theory import tabulate_theory
 
 
@@ -46,13 +46,14 @@ def write_report(folders: Sequence[Path], out: Path, *, formats: Sequence[str] |
     report = Path(out) / "report"
     (report / "figures").mkdir(parents=True, exist_ok=True)
     theory = tabulate_theory(analysis)
-    tables = [tabulate(analysis, "last"), tabulate(analysis, "best"), *tabulate_serving(analysis)]
-    tables += [theory] if theory else []
+    pairs = tabulate_contrasts(analysis)
+    tables = [tabulate(analysis, "last"), *([pairs] if pairs else []), tabulate(analysis, "best")]
+    tables += [*tabulate_serving(analysis), *([theory] if theory else [])]
     texts = {
         "table.md": "\n".join(map(to_markdown, tables)),
         "table.csv": to_csv(analysis),
         "table.tex": "\n".join(map(to_latex, tables)),
-        "table.json": json.dumps(as_records(analysis), indent=1, ensure_ascii=False) + "\n",
+        "table.json": json.dumps(as_document(analysis), indent=1, ensure_ascii=False) + "\n",
     }
     for name, text in texts.items():
         _write(report / name, text)

@@ -5,9 +5,11 @@ from dataclasses import astuple, dataclass
 
 import numpy as np
 
+from fedreach.evidence.spread import Spread, spread
+from fedreach.report.analysis.contrasts import Contrast, contrasts
+from fedreach.report.analysis.rows import When
 from fedreach.report.analysis.serving import ServedSummary, summarize_serving
-from fedreach.report.analysis.statistics import Spread, spread
-from fedreach.report.analysis.summary import MethodSummary, When, primary_of, summarize
+from fedreach.report.analysis.summary import MethodSummary, primary_of, summarize
 from fedreach.report.analysis.terms import RECORDED
 from fedreach.report.analysis.theory import References, references
 from fedreach.report.values import Comparison, Run
@@ -18,6 +20,7 @@ class Analysis:
     """The numbers of a comparison."""
 
     comparison: Comparison
+    contrasts: Mapping[When, tuple[Contrast, ...]]  # the differences that the plan names, judged
     last: tuple[MethodSummary, ...]  # a method each, at the last round
     best: tuple[MethodSummary, ...]  # at the best round on participants' held-out loss
     terms: Mapping[str, Mapping[str, Spread]]  # method -> term of a bound, see `theory.terms` -> spread over seeds
@@ -45,8 +48,12 @@ def analyse(comparison: Comparison) -> Analysis:
         method: {name: spread([_term(run, name) for run in comparison.counted(method)]) for name in RECORDED}
         for method in comparison.methods
     }
-    last, best = summarize(comparison, "last"), summarize(comparison, "best")
-    return Analysis(comparison, last, best, terms, summarize_serving(comparison), _references(comparison))
+    judged: dict[When, tuple[Contrast, ...]] = {
+        "last": contrasts(comparison, "last"),
+        "best": contrasts(comparison, "best"),
+    }
+    last, best = (summarize(comparison, judged[when], when) for when in judged)
+    return Analysis(comparison, judged, last, best, terms, summarize_serving(comparison), _references(comparison))
 
 
 def _term(run: Run, name: str) -> float:

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedreach.evidence.judgement import Judgement
 from fedreach.report.analysis.analysis import Analysis
+from fedreach.report.analysis.contrasts import looked, what_seeds_draw
 from fedreach.report.analysis.quantities import POPULATION, QUANTITIES
 from fedreach.report.analysis.summary import MethodSummary, primary_of
 from fedreach.report.analysis.targets import leasts, target_sentences
-from fedreach.report.numbers import interval, nats, p_text, percent, points
+from fedreach.report.numbers import interval, nats, number, p_text, percent, points
 from fedreach.report.values import Comparison
-
-LEVEL = 0.05
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Findings:
 def find(analysis: Analysis) -> Findings:
     """Return what the comparison shows at the last round.
 
-    A method is called better than the baseline only if the paired t test says so after Holm's correction at
-    the 5 % level; else the wording says that the seeds cannot tell them apart, or that there are too few.
+    A method is called better than another only where the verdict is so (see `fedreach.evidence.judgement.judge`); else
+    the wording says that they are equivalent, or what it would take to decide.
     """
     comparison, rows = analysis.comparison, analysis.judged()
     if not rows:
@@ -46,10 +46,10 @@ def find(analysis: Analysis) -> Findings:
     if comparison.provisional:
         headline = f"So far: {headline}"
     sentences = [
-        _comparison_sentence(comparison, best, rows),
+        *_comparison_sentences(analysis, best, rows),
         _gap_sentence(best, rows),
         _serving_sentence(analysis),
-        _runner_up(comparison, best, rows),
+        _runner_up(analysis, best, rows),
         *target_sentences(comparison, rows),
         _runs_left_out(comparison),
     ]
@@ -64,8 +64,7 @@ def _serving_sentence(analysis: Analysis) -> str:
     best = max(rows, key=lambda row: row.at["served", "accuracy"].mean or 0.0)
     plain, served = (100 * (best.at[rung, "accuracy"].mean or 0.0) for rung in ("plain", "served"))
     gain = f"{points(best.gain.mean or 0.0, sign=True)} points{interval(best.gain.low, best.gain.high, sign=True)}"
-    p = p_text(best.corrected_p)
-    sure = "" if best.corrected_p is None else f", p {p} corrected" if p.startswith("<") else f", p = {p} corrected"
+    sure = "" if best.gain.p_corrected is None else f", {_p(best.gain)} corrected"
     whom = "Unseen clients" if best.population == "unseen" else "Participants"
     loss = best.change["loss"]
     also = "" if loss.mean is None else f" Their log loss changes by {nats(loss)} nats."
@@ -91,54 +90,93 @@ def _headline(comparison: Comparison, best: MethodSummary, rows: list[MethodSumm
         return f"{best.method} reaches {value} on {where}; no other method has a result"
     if best.is_baseline:
         return f"No method does better on {where} than {best.method}, the baseline, with {value}"
-    if is_significant(best) and (best.difference.mean or 0) > 0:
+    if best.difference.verdict == "better":
         lead = points(best.difference.mean or 0)
         base = next(row for row in rows if row.is_baseline)
         fewer = best.difference.count < max(best.seeds, base.seeds)
         pairs = " on the seeds that both finished" if fewer else ""
         return f"{best.method} serves {where} best: {value}, {lead} points above {comparison.baseline}{pairs}"
+    if best.difference.verdict == "equivalent":
+        margin = f"within ± {comparison.plan.margin_points:g} points"
+        return f"{best.method} is ahead on {where} with {value}, and equivalent to {comparison.baseline} {margin}"
     return f"{best.method} is ahead on {where} with {value}, but not clearly above {comparison.baseline}"
 
 
-def _p(row: MethodSummary) -> str:
-    text = p_text(row.corrected_p)
+def _p(judged: Judgement) -> str:
+    text = p_text(judged.p_corrected)
     return f"p {text}" if text.startswith("<") else f"p = {text}"
 
 
-def is_significant(row: MethodSummary) -> bool:
-    """Whether the difference to the baseline holds at the 5 % level after Holm's correction."""
-    return row.corrected_p is not None and row.corrected_p < LEVEL
+def _comparison_sentences(analysis: Analysis, best: MethodSummary, rows: list[MethodSummary]) -> list[str]:
+    comparison = analysis.comparison
+    family = [each.judged for each in analysis.contrasts["last"]]
+    tests = sum(judged.p is not None for judged in family)
+    if len(rows) == 1:
+        return []
+    if not any(judged.mean is not None for judged in family):
+        return ["No difference could be formed: no two runs share seed and clients."]
+    if not tests:
+        notes = dict.fromkeys(judged.note for judged in family if judged.note)
+        return [f"Differences were not tested ({'; '.join(notes)}): with more seeds they can be."]
+    said = [_difference_sentence(comparison, best, tests)] if not best.is_baseline else []
+    said.append(_verdicts(analysis))
+    if comparison.looks:
+        said.append(f"There is no verdict: {looked(comparison)}.")
+    said.append(_power_sentence(comparison, family))
+    return said
 
 
-def _comparison_sentence(comparison: Comparison, best: MethodSummary, rows: list[MethodSummary]) -> str:
-    others = [row for row in rows if row.difference.mean is not None]
-    tests = sum(row.difference.p is not None for row in others)
-    if not others:
-        unpaired = "No difference to the baseline could be formed: no run shares seed and clients with it."
-        return unpaired if len(rows) > 1 else ""
-    if best.is_baseline:
-        worse = [row.method for row in others if is_significant(row)]
-        if not tests:
-            return f"Whether the others are worse cannot be said: {others[0].difference.note}."
-        if not worse:
-            return f"No difference to it is significant after Holm's correction for {tests}: they may be as good."
-        return f"Significantly below it after Holm's correction for {tests}: {', '.join(worse)}."
+def _difference_sentence(comparison: Comparison, best: MethodSummary, tests: int) -> str:
     difference = best.difference
     if difference.mean is None:
         return f"A difference to {comparison.baseline} cannot be formed: {difference.note}."
     text = f"Its difference to {comparison.baseline} is {points(difference.mean, sign=True)} points"
     if difference.p is None:
-        return f"{text}. That was not tested ({difference.note}): with more seeds it can be."
-    verdict = "significant" if is_significant(best) else "not significant"
+        return f"{text}. That was not tested ({difference.note})."
+    many = f", both corrected for {tests} comparisons" if tests > 1 else ""
     return (
-        f"{text}{interval(difference.low, difference.high, sign=True)}, 95 % over {difference.count} seeds; "
-        f"{verdict} at the 5 % level ({_p(best)} after Holm's correction for {tests}).{_also_above(best, others)}"
+        f"{text}{interval(difference.low, difference.high, sign=True)} over {difference.count} seeds, "
+        f"{_p(difference)}{many}."
     )
 
 
-def _also_above(best: MethodSummary, others: list[MethodSummary]) -> str:
-    above = [r.method for r in others if r is not best and is_significant(r) and (r.difference.mean or 0) > 0]
-    return f" Significantly above the baseline as well: {', '.join(above)}." if above else ""
+def _verdicts(analysis: Analysis) -> str:
+    """Return which differences are decided, and how."""
+    comparison = analysis.comparison
+    simple = comparison.plan.contrasts == "baseline"
+    named: dict[str, list[str]] = {}
+    for each in analysis.contrasts["last"]:
+        if each.judged.verdict:
+            name = each.first if simple else f"{each.first} against {each.second}"
+            named.setdefault(each.judged.verdict, []).append(name)
+    words = {
+        "better": "better than" if simple else "better",
+        "worse": "worse than" if simple else "worse",
+        "equivalent": f"equivalent within ± {comparison.plan.margin_points:g} points to" if simple else "equivalent",
+        "not decided": "not decided against" if simple else "not decided",
+    }
+    after = f" {comparison.baseline}" if simple else ""
+    parts = [f"{words[verdict]}{after}: {', '.join(named[verdict])}" for verdict in words if verdict in named]
+    return ". ".join(part[0].upper() + part[1:] for part in parts) + "." if parts else ""
+
+
+def _power_sentence(comparison: Comparison, family: Sequence[Judgement]) -> str:
+    """Return what these seeds could have seen, and what it would take to decide what is not."""
+    least = [judged.detectable for judged in family if judged.detectable is not None]
+    if not least:
+        return ""
+    seeds = max(judged.count for judged in family)
+    low, high = points(min(least)), points(max(least))
+    span = f"{low} points" if low == high else f"{low} to {high} points, by the pair,"
+    needed = [judged.seeds_needed for judged in family if judged.seeds_needed is not None]
+    more = f" About {number(max(needed))} seeds would decide every pair as it stands." if needed else ""
+    return (
+        f"These {seeds} seeds find a true difference of {span} in four of five comparisons.{more} {_over(comparison)}"
+    )
+
+
+def _over(comparison: Comparison) -> str:
+    return what_seeds_draw(comparison.config)
 
 
 def _gap_sentence(best: MethodSummary, rows: list[MethodSummary]) -> str:
@@ -159,13 +197,18 @@ def _gap_limits(row: MethodSummary) -> tuple[tuple[float | None, float | None], 
     return (row.gap_over_clients or (None, None)), "clients"
 
 
-def _runner_up(comparison: Comparison, best: MethodSummary, rows: list[MethodSummary]) -> str:
+def _runner_up(analysis: Analysis, best: MethodSummary, rows: list[MethodSummary]) -> str:
+    comparison = analysis.comparison
     others = [row for row in rows if row is not best and not row.is_baseline]
     if not others:
         return ""
     second = max(others, key=lambda row: primary_of(row, comparison).mean or 0)
     value = percent(primary_of(second, comparison))
-    return f"Next comes {second.method} with {value} %; the two were not tested against each other."
+    pair = {best.method, second.method}
+    judged = next((each.judged for each in analysis.contrasts["last"] if {each.first, each.second} == pair), None)
+    if judged is None:
+        return f"Next comes {second.method} with {value} %; the two were not tested against each other."
+    return f"Next comes {second.method} with {value} %."
 
 
 def _runs_left_out(comparison: Comparison) -> str:
@@ -198,7 +241,7 @@ def _cards(comparison: Comparison, best: MethodSummary, rows: list[MethodSummary
         detail = f"{interval(*limits).strip()} 95 % over {over}" if limits[0] is not None else "no interval"
         cards.append(Card("Its participation gap", points(best.at["gap"].mean), "points", detail))
     if best.difference.mean is not None:
-        tested = f"{_p(best)} corrected" if best.corrected_p is not None else best.difference.note
+        tested = f"{_p(best.difference)} corrected" if best.difference.p is not None else best.difference.note
         value = points(best.difference.mean, sign=True)
         cards.append(Card(f"Against {comparison.baseline}", value, "points", tested))
     if best.at["unseen_worst_decile"].mean is not None:

@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedreach.report.analysis.statistics import Paired, Spread, holm, paired, spread
+from fedreach.evidence.judgement import Judgement
+from fedreach.evidence.spread import Spread, spread
+from fedreach.report.analysis.contrasts import judge_all
 from fedreach.report.values import Comparison, Run
 
 RUNGS = {
@@ -27,6 +29,7 @@ RUNGS = {
 SCORES = ("accuracy", "accuracy_worst_decile", "loss", "calibration_error")
 CHANGES = ("loss", "calibration_error")
 """Scores of which served - plain is tested beside accuracy: with two classes a prior may change nothing else."""
+UNJUDGED = Judgement(0, None)
 Gap = Mapping[str, Spread]
 
 
@@ -39,11 +42,9 @@ class ServedSummary:
     needs_labels: bool  # of those that are served: the rule is a reference that nobody could deploy
     population: str  # "unseen" or "id"
     at: Mapping[tuple[str, str], Spread]  # (rung, one of `SCORES`) -> over seeds
-    gain: Paired  # served - plain accuracy, seed by seed
-    corrected_p: float | None  # Holm, over the methods that are served
-    change: Mapping[str, Paired]  # one of `CHANGES` -> served - plain, seed by seed; below 0 is better
-    change_p: Mapping[str, float | None]  # likewise, corrected as `corrected_p` is, each score by itself
-    gain_with: Mapping[int, Paired]  # inputs -> served - plain accuracy on the other inputs
+    gain: Judgement  # served - plain accuracy, seed by seed; the methods that are served are one family
+    change: Mapping[str, Judgement]  # one of `CHANGES` -> likewise, each score a family; below 0 is better
+    gain_with: Mapping[int, Judgement]  # inputs -> likewise, accuracy on the other inputs
     worse: Spread  # share of clients whose accuracy is lower served than plain
     worst_change: Spread  # the largest loss of a client
     decided: Mapping[str, Spread]  # "adapted", "repaired" -> clients
@@ -55,17 +56,33 @@ class ServedSummary:
 
 def summarize_serving(comparison: Comparison) -> tuple[ServedSummary, ...]:
     """Return a summary of each method that has a serving rule, in the comparison's order."""
-    found = [
-        _summary(method, runs)
-        for method in comparison.methods
-        if (runs := [run for run in comparison.counted(method) if run.serving is not None])
-    ]
-    corrected = holm([row.gain.p for row in found])
-    changed = {score: holm([row.change[score].p for row in found]) for score in CHANGES}
+    served = {method: [run for run in comparison.counted(method) if run.serving] for method in comparison.methods}
+    found = [_summary(method, runs) for method, runs in served.items() if runs]
+    inputs = sorted({n for row in found for n in row.gain_with})
+    gains = _family(comparison, found, "accuracy")
+    changes = {score: _family(comparison, found, score, margin=False) for score in CHANGES}
+    with_inputs = {n: _family(comparison, found, "accuracy", inputs=f"_{n}") for n in inputs}
     return tuple(
-        replace(row, corrected_p=p, change_p={score: changed[score][j] for score in CHANGES})
-        for j, (row, p) in enumerate(zip(found, corrected, strict=True))
+        replace(
+            row,
+            gain=gains[j],
+            change={score: judged[j] for score, judged in changes.items()},
+            gain_with={n: with_inputs[n][j] for n in row.gain_with},
+        )
+        for j, row in enumerate(found)
     )
+
+
+def _family(
+    comparison: Comparison, rows: Sequence[ServedSummary], score: str, *, inputs: str = "", margin: bool = True
+) -> tuple[Judgement, ...]:
+    """Return served minus plain of each method, judged beside those of the others."""
+    found = []
+    for row in rows:
+        served, plain = (f"{row.population}_{rung}{inputs}_{score}" for rung in ("served", "plain"))
+        runs = ((run.seed, run.serving.columns["last"]) for run in comparison.counted(row.method) if run.serving)
+        found.append({seed: columns.get(served, np.nan) - columns.get(plain, np.nan) for seed, columns in runs})
+    return judge_all(comparison, found, within_margin=margin, lower_is_better=score in CHANGES)
 
 
 def _summary(method: str, runs: Sequence[Run]) -> ServedSummary:
@@ -76,9 +93,6 @@ def _summary(method: str, runs: Sequence[Run]) -> ServedSummary:
     def over(column: str) -> Spread:
         return spread([found.get(column, np.nan) for found in columns])
 
-    def difference(a: str, b: str) -> list[float]:
-        return [found.get(a, np.nan) - found.get(b, np.nan) for found in columns]
-
     inputs = sorted({int(key.split("_")[2]) for key in columns[0] if key.startswith(f"{name}_served_") and _count(key)})
     return ServedSummary(
         method=method,
@@ -86,11 +100,9 @@ def _summary(method: str, runs: Sequence[Run]) -> ServedSummary:
         needs_labels=records[0].needs_labels,
         population=name,
         at={(rung, score): over(f"{name}_{rung}_{score}") for rung in RUNGS for score in SCORES},
-        gain=paired(difference(f"{name}_served_accuracy", f"{name}_plain_accuracy")),
-        corrected_p=None,
-        change={score: paired(difference(f"{name}_served_{score}", f"{name}_plain_{score}")) for score in CHANGES},
-        change_p={},
-        gain_with={n: paired(difference(f"{name}_served_{n}_accuracy", f"{name}_plain_{n}_accuracy")) for n in inputs},
+        gain=UNJUDGED,
+        change={},
+        gain_with=dict.fromkeys(inputs, UNJUDGED),
         worse=over(f"{name}_worse"),
         worst_change=over(f"{name}_worst_change"),
         decided={what: over(f"{name}_{what}") for what in ("adapted", "repaired") if f"{name}_{what}" in columns[0]},

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedreach.report.analysis.quantities import POPULATION, QUANTITIES, RADIO
-from fedreach.report.analysis.summary import MethodSummary, target_row
+from fedreach.report.analysis.rows import target_row
+from fedreach.report.analysis.summary import MethodSummary
 from fedreach.report.numbers import with_unit
 from fedreach.report.values import Comparison
 

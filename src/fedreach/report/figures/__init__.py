@@ -47,8 +47,8 @@ def gallery(analysis: Analysis) -> list[Picture]:
         (
             "differences",
             f"Who is better than {comparison.baseline}?",
-            f"Difference on {where} at the last round, seed by seed. Bars: 95 % t interval over seeds, not corrected "
-            "for the number of methods; the corrected p is in the table. A bar across 0 shows no clear difference.",
+            f"Difference on {where}, seed by seed. Bars: intervals over seeds by the same correction as the table's p; "
+            "a bar across 0 shows no clear difference. Shaded: the margin within which methods are as good as equal.",
             "Each method's difference to the baseline, as in the table's column `difference`.",
             effects.differences(analysis),
         ),
@@ -57,7 +57,7 @@ def gallery(analysis: Analysis) -> list[Picture]:
             "How many inputs does serving need?",
             "What clients gain in accuracy over the model as it is; 0 is no gain. Each estimates its class shares from "
             "so many of its inputs and is scored on the others, right of the dotted line on these very inputs. Bars: "
-            "95 % t interval over seeds.",
+            "intervals over seeds, corrected for the number of methods.",
             "Gain of serving against the number of inputs without labels, as in the table of how clients are served.",
             serving.inputs(analysis),
         ),

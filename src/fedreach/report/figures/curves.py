@@ -11,7 +11,7 @@ import numpy as np
 
 from fedreach.arrays import Floats
 from fedreach.report.analysis.quantities import POPULATION
-from fedreach.report.analysis.summary import target_row
+from fedreach.report.analysis.rows import target_row
 from fedreach.report.figures.style import INK, MUTED, Legend, in_percent, look, new_figure, styled, tag
 from fedreach.report.values import Comparison, Run
 

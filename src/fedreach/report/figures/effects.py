@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fedreach.report.analysis.analysis import Analysis
 from fedreach.report.analysis.quantities import POPULATION
-from fedreach.report.figures.style import INK, in_percent, look, name_rows, new_figure, short, styled, tag
+from fedreach.report.figures.style import INK, MUTED, in_percent, look, name_rows, new_figure, short, styled, tag
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @styled
 def differences(analysis: Analysis) -> Figure | None:
-    """Draw each method's difference to the baseline with its 95 % interval over seeds; None if there is none."""
+    """Draw each method's difference to the baseline with its interval over seeds, and the margin; None without any."""
     comparison = analysis.comparison
     rows = [(j, row) for j, row in enumerate(analysis.last) if row.difference.mean is not None]
     if not rows:
@@ -31,6 +31,8 @@ def differences(analysis: Analysis) -> Figure | None:
         tag(dot, j, "mean")
     axes.margins(x=0.08)
     axes.axvline(0, color=INK, linewidth=0.9)
+    margin = comparison.plan.margin
+    axes.axvspan(-margin, margin, color=MUTED, alpha=0.12, linewidth=0)
     name_rows(axes, [row.method for _, row in rows])
     where = POPULATION[comparison.primary].words.removesuffix("' held-out data")
     axes.set_title(f"Difference on {where}")

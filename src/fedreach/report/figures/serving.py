@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fedreach.evidence.judgement import Judgement
 from fedreach.report.analysis.analysis import Analysis
 from fedreach.report.analysis.quantities import POPULATION
-from fedreach.report.analysis.statistics import Paired
 from fedreach.report.figures.style import INK, MUTED, Legend, in_percent, look, new_figure, styled, tag
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def inputs(analysis: Analysis) -> Figure | None:
     return figure
 
 
-def _draw(axes: Axes, j: int, found: list[tuple[float, Paired]], part: str) -> None:
+def _draw(axes: Axes, j: int, found: list[tuple[float, Judgement]], part: str) -> None:
     """Draw the gains of the method at position j, each with its interval over seeds."""
     known = [(x, gain, gain.mean) for x, gain in found if gain.mean is not None]
     (line,) = axes.plot([x for x, _, _ in known], [mean for _, _, mean in known], **look(j))

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fedreach.report.analysis.analysis import Analysis
-from fedreach.report.analysis.summary import When
+from fedreach.report.analysis.rows import When
 from fedreach.report.render.serving import tabulate_serving
-from fedreach.report.render.tables import Table, tabulate
+from fedreach.report.render.tables import Table, tabulate, tabulate_contrasts
 from fedreach.report.render.theory import tabulate_theory
 from fedreach.tables import markdown_lines, rich_table
 
@@ -60,6 +60,12 @@ def terminal_table(analysis: Analysis, when: When = "last", *, width: int | None
     `when` is as in `tabulate`; columns that would not fit into `width` are left out, None keeps all.
     """
     return _rich(tabulate(analysis, when), analysis.comparison.name, width)
+
+
+def terminal_contrasts(analysis: Analysis, *, width: int | None = None) -> RichTable | None:
+    """Return the declared differences for `rich.print`, as `terminal_table` does; None if they are in its table."""
+    table = tabulate_contrasts(analysis)
+    return _rich(table, analysis.comparison.name, width) if table else None
 
 
 def terminal_serving(analysis: Analysis, *, width: int | None = None) -> list[RichTable]:

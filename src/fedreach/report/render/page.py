@@ -11,12 +11,12 @@ from markupsafe import Markup, escape
 from fedreach.report.analysis.analysis import Analysis
 from fedreach.report.analysis.facts import gather
 from fedreach.report.analysis.findings import best_of, find
-from fedreach.report.analysis.summary import When
+from fedreach.report.analysis.rows import When
 from fedreach.report.figures import Picture
 from fedreach.report.figures.saving import inline_svg
 from fedreach.report.figures.style import METHOD, METHOD_ON_DARK
 from fedreach.report.render.serving import tabulate_serving
-from fedreach.report.render.tables import tabulate
+from fedreach.report.render.tables import tabulate, tabulate_contrasts
 from fedreach.report.render.theory import explain, tabulate_theory
 
 
@@ -33,6 +33,7 @@ def render(analysis: Analysis, pictures: Sequence[Picture], files: Sequence[Pure
         findings=find(analysis),
         facts=gather(analysis.comparison),
         tables=_tables(analysis),
+        contrasts=tabulate_contrasts(analysis),
         serving=tabulate_serving(analysis),
         theory=tabulate_theory(analysis),
         explained=explain(analysis),

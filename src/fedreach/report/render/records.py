@@ -2,10 +2,11 @@
 
 from typing import Any
 
+from fedreach.evidence.judgement import Judgement
+from fedreach.evidence.spread import Spread
 from fedreach.report.analysis.analysis import Analysis
 from fedreach.report.analysis.quantities import QUANTITIES, RADIO
 from fedreach.report.analysis.serving import ServedSummary
-from fedreach.report.analysis.statistics import Spread
 from fedreach.report.analysis.summary import MethodSummary
 from fedreach.tables import csv_text
 
@@ -23,6 +24,15 @@ def as_records(analysis: Analysis) -> list[dict[str, Any]]:
     With radio there are simulated ``seconds_`` and ``joules_`` as well.
     """
     return [_record(analysis, last, best) for last, best in zip(analysis.last, analysis.best, strict=True)]
+
+
+def as_document(analysis: Analysis) -> dict[str, Any]:
+    """Return all numbers: the plan under ``statistics``, the ``contrasts`` it names, and the ``methods``."""
+    return {
+        "statistics": plan_record(analysis),
+        "contrasts": contrast_records(analysis),
+        "methods": as_records(analysis),
+    }
 
 
 def _record(analysis: Analysis, last: MethodSummary, best: MethodSummary) -> dict[str, Any]:
@@ -54,29 +64,17 @@ def _record(analysis: Analysis, last: MethodSummary, best: MethodSummary) -> dic
 
 def _served(row: ServedSummary) -> dict[str, Any]:
     """Return how a method's rule serves unseen clients by the last model."""
-    gain = row.gain
     record: dict[str, Any] = {
         "served_rule": row.rule,
         "served_needs_labels": row.needs_labels,
-        "served_gain_mean": gain.mean,
-        "served_gain_low": gain.low,
-        "served_gain_high": gain.high,
-        "served_p": gain.p,
-        "served_p_corrected": row.corrected_p,
+        **_judged("served_gain_", row.gain),
         "served_worse_share": row.worse.mean,
         "served_worst_change": row.worst_change.mean,
     }
     for score, change in row.change.items():
-        record |= {
-            f"served_{score}_change_mean": change.mean,
-            f"served_{score}_change_low": change.low,
-            f"served_{score}_change_high": change.high,
-            f"served_{score}_change_p": change.p,
-            f"served_{score}_change_p_corrected": row.change_p.get(score),
-        }
+        record |= _judged(f"served_{score}_change_", change)
     for n, with_n in row.gain_with.items():
-        key = f"served_gain_with_{n}"
-        record |= {f"{key}_mean": with_n.mean, f"{key}_low": with_n.low, f"{key}_high": with_n.high}
+        record |= _judged(f"served_gain_with_{n}_", with_n)
     record |= {f"served_{what}_clients": spread.mean for what, spread in row.decided.items()}
     for (rung, score), spread in row.at.items():
         record |= _spread(f"served_{rung}_{score}", spread)
@@ -90,19 +88,53 @@ def _numbers(row: MethodSummary) -> dict[str, Number]:
     for name, quantity in QUANTITIES.items():
         if name != "round" and not quantity.is_radio:
             numbers |= _spread(name, row.at[name])
-    gap, difference = row.at["gap"], row.difference
+    gap = row.at["gap"]
     low, high = row.gap_over_clients or (None, None)
     return numbers | {
         "gap_low_over_seeds": gap.low,
         "gap_high_over_seeds": gap.high,
         "gap_low_over_clients": low,
         "gap_high_over_clients": high,
-        "difference_mean": difference.mean,
-        "difference_low": difference.low,
-        "difference_high": difference.high,
-        "difference_seeds": difference.count,
-        "p": difference.p,
-        "p_corrected": row.corrected_p,
+        **_judged("difference_", row.difference),
+    }
+
+
+def contrast_records(analysis: Analysis) -> list[dict[str, Any]]:
+    """Return the differences that the plan names, first minus second, at the last round and as ``best_`` at the best.
+
+    Differences and limits are fractions; `detectable` is the least difference that would have been found with power
+    0.8, `seeds_needed` about how many seeds would decide.
+    """
+    return [
+        {
+            "first": last.first,
+            "second": last.second,
+            **_judged("difference_", last.judged),
+            **_judged("best_difference_", best.judged),
+        }
+        for last, best in zip(analysis.contrasts["last"], analysis.contrasts["best"], strict=True)
+    ]
+
+
+def plan_record(analysis: Analysis) -> dict[str, Any]:
+    """Return what the comparison was asked, with the seeds of the pilot where a pilot gave their number."""
+    comparison = analysis.comparison
+    pilot = None if comparison.pilot is None else list(comparison.pilot)
+    return {**vars(comparison.plan), "seeds": list(comparison.seeds), "pilot": pilot, "looks": list(comparison.looks)}
+
+
+def _judged(prefix: str, judged: Judgement) -> dict[str, Any]:
+    return {
+        f"{prefix}mean": judged.mean,
+        f"{prefix}low": judged.low,
+        f"{prefix}high": judged.high,
+        f"{prefix}seeds": judged.count,
+        f"{prefix}p": judged.p,
+        f"{prefix}p_corrected": judged.p_corrected,
+        f"{prefix}p_equivalent": judged.p_equivalent,
+        f"{prefix}detectable": judged.detectable,
+        f"{prefix}verdict": judged.verdict or None,
+        f"{prefix}seeds_needed": judged.seeds_needed,
     }
 
 

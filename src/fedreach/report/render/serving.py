@@ -4,11 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from fedreach.evidence.judgement import Judgement
+from fedreach.evidence.spread import Spread
 from fedreach.report.analysis.analysis import Analysis
 from fedreach.report.analysis.serving import RUNGS, ServedSummary
-from fedreach.report.analysis.statistics import Paired, Spread
-from fedreach.report.numbers import ABSENT, Unit, interval, nats, number, p_text, percent, plus_minus, points, unit_of
-from fedreach.report.render.tables import Table
+from fedreach.report.numbers import (
+    ABSENT,
+    Unit,
+    detectable,
+    interval,
+    nats,
+    number,
+    p_text,
+    percent,
+    plus_minus,
+    points,
+    unit_of,
+    verdict,
+)
+from fedreach.report.render.tables import VERDICT_UNIT, Table, family_note
 
 WORDS = {"unseen": "unseen clients", "id": "participants, each by what the others contributed"}
 Cell = Callable[[ServedSummary], str]
@@ -17,10 +31,13 @@ Cell = Callable[[ServedSummary], str]
 def tabulate_serving(analysis: Analysis) -> list[Table]:
     """Return the tables of the rungs, of the probabilities and of the gap; none where no method has a serving rule."""
     rows = analysis.serving
-    return [] if not rows else [_rungs(rows), _probabilities(rows), *_gap(rows)]
+    if not rows:
+        return []
+    return [_rungs(analysis), _probabilities(analysis), *_gap(rows)]
 
 
-def _rungs(rows: Sequence[ServedSummary]) -> Table:
+def _rungs(analysis: Analysis) -> Table:
+    rows = analysis.serving
     several = any(row.gain.count > 1 for row in rows)
     share = "% ± sd" if several else "%"
 
@@ -32,7 +49,9 @@ def _rungs(rows: Sequence[ServedSummary]) -> Table:
     columns.append(("needs", "", lambda row: "labels" if row.needs_labels else ABSENT, 0))
     columns += [(head, share, score(rung, "accuracy"), 0) for rung, head in RUNGS.items()]
     columns.append(("gain", "points [seeds]", lambda row: _points(row.gain), 0))
-    columns.append(("p", "corrected", lambda row: p_text(row.corrected_p), 0))
+    columns.append(("p", "corrected", lambda row: p_text(row.gain.p_corrected), 0))
+    columns.append(("detectable", "points", lambda row: detectable(row.gain), 140))
+    columns.append(("verdict", VERDICT_UNIT, lambda row: verdict(row.gain), 110))
     for n in sorted({n for row in rows for n in row.gain_with}):
         columns.append((f"gain with {n}", "inputs", lambda row, n=n: _points(row.gain_with.get(n)), 120))  # type: ignore[misc]
     columns += [
@@ -49,19 +68,21 @@ def _rungs(rows: Sequence[ServedSummary]) -> Table:
         unit = unit_of(name, [row.spent[name].mean for row in rows])
         columns.append((head, unit.name, lambda row, name=name, unit=unit: _spent(row.spent[name], unit), 170))  # type: ignore[misc]
     where = WORDS[rows[0].population]
+    judged = family_note(analysis.comparison, [row.gain for row in rows])
     return _table(
         f"How {where.split(',')[0]} are served",
         rows,
         columns,
         f"By the last model, on {where}: mean over clients{', ± sd over seeds' if several else ''}. Plain: the model "
         "as it is. Calibrated: corrected by participants' held-out data. Served: by the client's own inputs, without "
-        "labels. Gain: served minus plain, 95 % interval over seeds, p of the paired t test, Holm-corrected; with 5 "
-        "inputs, say, scored on the client's other ones. The true prior is a reference that needs the client's labels. "
+        f"labels. Gain: served minus plain{judged} With 5 inputs, say: scored on the "
+        "client's other ones, a family of its own. The true prior is a reference that needs the client's labels. "
         "Clients worse: share whose accuracy is lower served than plain; worst change: of the one that loses most.",
     )
 
 
-def _probabilities(rows: Sequence[ServedSummary]) -> Table:
+def _probabilities(analysis: Analysis) -> Table:
+    rows = analysis.serving
     several = any(row.gain.count > 1 for row in rows)
     nat, share = ("nats ± sd", "% ± sd") if several else ("nats", "%")
     rungs = {rung: RUNGS[rung] for rung in ("plain", "calibrated", "served", "true_prior")}
@@ -73,7 +94,7 @@ def _probabilities(rows: Sequence[ServedSummary]) -> Table:
         return lambda row: percent(row.at[rung, "calibration_error"])
 
     def p(score: str) -> Cell:
-        return lambda row: p_text(row.change_p.get(score))
+        return lambda row: p_text(row.change[score].p_corrected)
 
     width = {"plain": 100, "calibrated": 130, "served": 100, "true_prior": 170}
     columns: list[tuple[str, str, Cell, int]] = [("method", "", lambda row: row.method, 0)]
@@ -94,8 +115,8 @@ def _probabilities(rows: Sequence[ServedSummary]) -> Table:
         columns,
         "The same clients and inputs. Log loss: mean of −log p of the true class. Calibration error: how far "
         "confidence is from accuracy, over 15 bins of confidence; it does not reach 0 for a client with few examples. "
-        "Change: served minus plain, below 0 is better, 95 % interval over seeds, p of the paired t test, "
-        "Holm-corrected for each score by itself. What the calibrated model changes is no merit of a client's inputs. "
+        "Change: served minus plain, below 0 is better, interval over seeds and p corrected for each score by itself. "
+        "What the calibrated model changes is no merit of a client's inputs. "
         "With two classes a prior changes thresholds, log loss and calibration, and not the order of a client's "
         "examples.",
     )
@@ -143,7 +164,7 @@ def _table(
     )
 
 
-def _points(found: Paired | None) -> str:
+def _points(found: Judgement | None) -> str:
     if found is None or found.mean is None:
         return ABSENT
     return points(found.mean, sign=True) + interval(found.low, found.high, sign=True)

@@ -6,14 +6,29 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from fedreach.evidence.judgement import Judgement
+from fedreach.evidence.spread import Spread
 from fedreach.report.analysis.analysis import Analysis
+from fedreach.report.analysis.contrasts import Contrast, looked, what_seeds_draw
 from fedreach.report.analysis.quantities import POPULATION, QUANTITIES, WIDE, Quantity
-from fedreach.report.analysis.statistics import Spread
-from fedreach.report.analysis.summary import MethodSummary, When
-from fedreach.report.numbers import ABSENT, Unit, interval, number, p_text, percent, points, unit_of
+from fedreach.report.analysis.rows import When
+from fedreach.report.analysis.summary import MethodSummary
+from fedreach.report.numbers import (
+    ABSENT,
+    Unit,
+    detectable,
+    interval,
+    number,
+    p_text,
+    percent,
+    points,
+    unit_of,
+    verdict,
+)
 from fedreach.report.values import Comparison
 
-CAPTION = {"last": "At the last round", "best": "At the best round on participants' held-out loss"}
+VERDICT_UNIT = "(~ seeds)"  # that would decide
+CORRECTIONS = {"holm": "by Holm's steps", "max_t": "by the largest t of all"}
 
 
 @dataclass(frozen=True)
@@ -46,12 +61,69 @@ def tabulate(analysis: Analysis, when: When = "last") -> Table:
     cells = tuple(tuple(column.text(row) for column in columns) for row in rows)
     kept = [j for j in range(len(columns)) if j == 0 or any(row[j] != ABSENT for row in cells)]
     return Table(
-        caption=CAPTION[when],
+        caption=caption(analysis.comparison, when),
         header=tuple(columns[j].head for j in kept),
         units=tuple(columns[j].unit for j in kept),
         rows=tuple(tuple(row[j] for j in kept) for row in cells),
         from_width=tuple(columns[j].from_width for j in kept),
         note=_note(analysis.comparison, rows),
+    )
+
+
+def caption(comparison: Comparison, when: When) -> str:
+    """Return which rounds the numbers are of."""
+    if when == "best":
+        return "At the best round on participants' held-out loss"
+    last = comparison.plan.last_rounds
+    return "At the last round" if last == 1 else f"Mean over the last {last} evaluated rounds"
+
+
+def tabulate_contrasts(analysis: Analysis, when: When = "last") -> Table | None:
+    """Return the table of the declared differences; None where they are those to the baseline, which methods show."""
+    comparison, found = analysis.comparison, analysis.contrasts[when]
+    if comparison.plan.contrasts == "baseline":
+        return None
+
+    def cells(each: Contrast) -> tuple[str, ...]:
+        judged = each.judged
+        mean = ABSENT if judged.mean is None else points(judged.mean, sign=True)
+        return (
+            f"{each.first} − {each.second}",
+            mean + interval(judged.low, judged.high, sign=True),
+            p_text(judged.p_corrected),
+            detectable(judged),
+            verdict(judged),
+        )
+
+    reasons = [f" {each.first} − {each.second}: {each.judged.note}." for each in found if each.judged.note]
+    where = POPULATION[comparison.primary].words
+    return Table(
+        caption=f"Differences on {where}. {caption(comparison, when)}",
+        header=("first − second", "difference", "p", "detectable", "verdict"),
+        units=("", "points [seeds]", "corrected", "points", VERDICT_UNIT),
+        rows=tuple(map(cells, found)),
+        from_width=(0, 0, 0, 110, 0),
+        note=f"Same seeds and clients{family_note(comparison, [each.judged for each in found])}{''.join(reasons)}",
+    )
+
+
+def family_note(comparison: Comparison, family: Sequence[Judgement]) -> str:
+    """Return how a family of differences was judged; it follows what these are, and ends its sentence."""
+    tests = [judged for judged in family if judged.p is not None]
+    if not tests:
+        return "."
+    plan, many = comparison.plan, len(tests) > 1
+    corrected = f", corrected for {len(tests)} {CORRECTIONS[plan.correction]}" if many else ""
+    pilot = "" if comparison.pilot is None else f" The spread is that of the pilot of {len(comparison.pilot)} seeds."
+    judged = (
+        f", paired t test over seeds, interval and p{corrected}: p < 0.05 where the interval excludes 0.{pilot} "
+        "Detectable: a true difference so large is found in four of five such comparisons."
+    )
+    if comparison.looks:
+        return f"{judged} No verdict: {looked(comparison)}."
+    return (
+        f"{judged} Equivalent: within ± {plan.margin_points:g} points by two one-sided tests. Not decided: in brackets "
+        "about how many seeds would, if the true difference were the one seen."
     )
 
 
@@ -81,7 +153,9 @@ def _columns(comparison: Comparison, rows: Sequence[MethodSummary]) -> list[_Col
         *map(accuracy, ("participants", "unseen", "test")),
         _Column(gap.head, f"points [{'seeds' if over_seeds else 'clients'}]", lambda row: _gap(row, over_seeds), 0),
         _Column("difference", "points [seeds]", lambda row: _difference(row, alone=len(rows) == 1), 0),
-        _Column("p", "corrected", lambda row: p_text(row.corrected_p), 0),
+        _Column("p", "corrected", lambda row: p_text(row.difference.p_corrected), 0),
+        _Column("detectable", "points", lambda row: detectable(row.difference), 110),
+        _Column("verdict", VERDICT_UNIT, lambda row: verdict(row.difference), 90),
         *map(mean, radio),
         *(column for name in radio for column in to_target(name, 110)),
         *map(accuracy, ("unseen_worst_decile", "participants_worst_decile")),
@@ -104,14 +178,15 @@ def _gap_over_seeds(rows: Sequence[MethodSummary]) -> bool:
 
 def _note(comparison: Comparison, rows: Sequence[MethodSummary]) -> str:
     primary = POPULATION[comparison.primary].words
-    tests = sum(row.difference.p is not None for row in rows)
     parts = ["Accuracy: mean over clients" + (", ± sd over seeds." if any(r.seeds > 1 for r in rows) else ".")]
     if any(row.at["gap"].mean is not None for row in rows):
         over = "over seeds (Student t)" if _gap_over_seeds(rows) else "over clients (bootstrap)"
         parts.append(f"Gap: participants minus unseen clients, 95 % interval {over}.")
-    if len(rows) > 1:
-        test = f", 95 % interval over seeds, p of the paired t test, Holm-corrected for {tests}" if tests else ""
-        parts.append(f"Difference: to {comparison.baseline}, on {primary}, same seeds{test}.")
+    if any(row.difference.mean is not None for row in rows):
+        judged = family_note(comparison, [row.difference for row in rows])
+        parts.append(f"Difference: to {comparison.baseline}, on {primary}, same seeds{judged}")
+    if any(row.seeds > 1 for row in rows):
+        parts.append(what_seeds_draw(comparison.config))
     if any(row.seeds == 1 for row in rows):
         parts.append("One seed: no spread over seeds, no test.")
     reasons = [(row.method, row.difference.note) for row in rows if not row.is_baseline]

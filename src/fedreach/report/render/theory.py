@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from fedreach.evidence.spread import Spread
 from fedreach.report.analysis.analysis import Analysis
-from fedreach.report.analysis.statistics import Spread
 from fedreach.report.analysis.terms import TERMS, Term
 from fedreach.report.numbers import percent, plus_minus
 from fedreach.report.render.tables import Table

@@ -1,0 +1,1 @@
+"""What seeds can and cannot tell: spread, paired judgements, corrections for many, power, numbers of seeds."""
