@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from fedreach.evidence.plan import Plan
 from fedreach.federation.state import FederationState
 from fedreach.federation.values import RoundCost, RoundResult
 from fedreach.models.flat import Layout
@@ -226,6 +227,7 @@ def compared(
     baseline: str | None = None,
     target: float | None = None,
     config: Mapping[str, Any] | None = None,
+    plan: Plan | None = None,
 ) -> None:
     """Write what is said of runs together: method -> seed -> folder."""
     record = ComparisonRecord(
@@ -235,6 +237,7 @@ def compared(
         methods=list(runs),
         seeds=sorted({int(seed) for places in runs.values() for seed in places}),
         runs=runs,
+        statistics=vars(plan or Plan()),
         config=config or {},
     )
     RunFolder(out).write(record)

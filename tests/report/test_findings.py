@@ -27,20 +27,38 @@ def found(tmp_path: Path, base: list[float], other: list[float]) -> Findings:
 def test_a_clear_lead_is_called_significant(tmp_path: Path) -> None:
     findings = found(tmp_path, [0.50, 0.52, 0.54, 0.51], [0.60, 0.63, 0.64, 0.60])
     assert findings.headline == "other serves unseen clients best: 61.8 %, 10.0 points above base"
-    assert "significant at the 5 % level (p " in findings.sentences[0]
-    assert "not significant" not in findings.sentences[0]
+    assert findings.sentences[0].startswith("Its difference to base is +10.0 points [")
+    assert findings.sentences[1] == "Better than base: other."
 
 
 def test_an_unclear_lead_is_not_called_better(tmp_path: Path) -> None:
     findings = found(tmp_path, [0.50, 0.60, 0.55], [0.58, 0.56, 0.60])
     assert findings.headline == "other is ahead on unseen clients with 58.0 %, but not clearly above base"
-    assert "not significant at the 5 % level" in findings.sentences[0]
+    assert findings.sentences[1] == "Not decided against base: other."
+    assert "About " in findings.sentences[2]
+    assert "seeds would decide" in findings.sentences[2]
+
+
+def test_methods_within_the_margin_are_called_equivalent(tmp_path: Path) -> None:
+    base = [0.50, 0.60, 0.55, 0.52]
+    findings = found(
+        tmp_path, base, [value + more for value, more in zip(base, (0.002, -0.001, 0.001, 0.0), strict=True)]
+    )
+    assert findings.headline.endswith("and equivalent to base within ± 2 points")
+    assert "Equivalent within ± 2 points to base: other." in findings.sentences
+
+
+def test_what_the_seeds_could_have_seen_is_said_with_what_they_draw(tmp_path: Path) -> None:
+    findings = found(tmp_path, [0.50, 0.60, 0.55], [0.58, 0.56, 0.60])
+    said = next(sentence for sentence in findings.sentences if "in four of five comparisons" in sentence)
+    assert said.startswith("These 3 seeds find a true difference of ")
+    assert said.endswith("Every seed draws partition, participants, initial model and batches anew.")
 
 
 def test_a_lead_in_one_seed_is_not_tested(tmp_path: Path) -> None:
     findings = found(tmp_path, [0.50], [0.90])
     assert "not clearly above base" in findings.headline
-    assert "not tested (one seed" in findings.sentences[0]
+    assert findings.sentences[0].startswith("Differences were not tested (one seed")
 
 
 def test_equal_differences_are_not_tested(tmp_path: Path) -> None:
@@ -52,9 +70,9 @@ def test_equal_differences_are_not_tested(tmp_path: Path) -> None:
 def test_a_baseline_in_front_is_said_plainly(tmp_path: Path) -> None:
     clear = found(tmp_path / "clear", [0.60, 0.63, 0.64, 0.60], [0.50, 0.52, 0.54, 0.51])
     assert clear.headline == "No method does better on unseen clients than base, the baseline, with 61.8 %"
-    assert clear.sentences[0].startswith("Significantly below it")
+    assert clear.sentences[0] == "Worse than base: other."
     unclear = found(tmp_path / "unclear", [0.58, 0.56, 0.60], [0.50, 0.60, 0.55])
-    assert "may be as good" in unclear.sentences[0]
+    assert unclear.sentences[0] == "Not decided against base: other."
 
 
 def test_a_tie_goes_to_the_baseline(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import ast
 import re
 import shutil
 from html.parser import HTMLParser
@@ -8,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-import fedreach.report
 from fedreach.errors import ConfigError
 from fedreach.report import ReportPaths, write_report
 
 from .made_up import write_comparison, write_run
 
-MAY_IMPORT = tuple(f"fedreach.{name}" for name in ("report", "errors", "arrays", "tables", "theory", "runs.schema"))
 FORMATS = ("svg", "png")
 VOID = {"meta", "br", "wbr", "hr", "img", "input", "link"}
 
@@ -154,13 +151,3 @@ def test_a_wrong_format_is_refused_before_anything_is_written(tmp_path: Path) ->
     with pytest.raises(ConfigError, match="'jpg'"):
         write_report([tmp_path], tmp_path / "out", formats=("jpg",))
     assert not (tmp_path / "out").exists()
-
-
-def test_the_report_needs_no_other_part_of_fedreach() -> None:
-    for path in Path(fedreach.report.__file__).parent.rglob("*.py"):
-        tree = ast.parse(path.read_text())
-        names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
-        names += [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-        for name in names:
-            assert not name.startswith(("torch", "pandas", "scipy")), path
-            assert not name.startswith("fedreach") or name.startswith(MAY_IMPORT), path

@@ -20,7 +20,6 @@ from fedreach.report import write_report
 from fedreach.report.analysis.airtime import airtime
 from fedreach.report.analysis.analysis import analyse
 from fedreach.report.analysis.findings import find
-from fedreach.report.analysis.summary import summarize
 from fedreach.report.figures import gallery
 from fedreach.report.figures.curves import accuracy
 from fedreach.report.figures.round_time import round_time, round_times
@@ -115,13 +114,13 @@ def test_an_allocation_with_a_number_too_few_is_named() -> None:
 
 
 def test_time_and_energy_are_those_of_the_round_that_is_told(small: Comparison) -> None:
-    last, best = summarize(small)[1], summarize(small, "best")[1]
+    last, best = analyse(small).last[1], analyse(small).best[1]
     assert (last.at["seconds"].mean, last.at["joules"].mean) == (12.0, 6.0)  # two rounds of 4 and of 8 seconds
     assert (best.at["seconds"].mean, best.at["joules"].mean) == (6.0, 3.0)
 
 
 def test_the_target_is_paid_for_up_to_the_first_round_that_has_it(small: Comparison) -> None:
-    base, fast = summarize(small)
+    base, fast = analyse(small).last
     assert (fast.reached, fast.to_target["seconds"].mean, fast.to_target["joules"].mean) == (2, 6.0, 3.0)
     assert (base.reached, base.to_target["seconds"].mean, base.to_target["joules"].mean) == (1, 20.0, 10.0)
 
@@ -129,7 +128,7 @@ def test_the_target_is_paid_for_up_to_the_first_round_that_has_it(small: Compari
 def test_rounds_that_were_not_evaluated_are_paid_for(tmp_path: Path) -> None:
     run = write_curve(tmp_path / "run", "m", 0, {"id_accuracy": [0.1, None, 0.9], "seconds_total": [0, 3, 7]})
     write_compared(tmp_path, {"m": {"0": run.name}}, target=0.5)
-    assert summarize(read([tmp_path]))[0].to_target["seconds"].mean == 7
+    assert analyse(read([tmp_path])).last[0].to_target["seconds"].mean == 7
 
 
 # ------------------------------------------------------------------------------------------------------- tables

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from fedreach.evidence.corrections import holm
+from fedreach.evidence.judgement import Judgement, judge
+from fedreach.evidence.spread import spread
 from fedreach.report.analysis.analysis import Analysis, analyse
 from fedreach.report.analysis.findings import find
 from fedreach.report.analysis.serving import CHANGES, RUNGS, SCORES, ServedSummary, summarize_serving
-from fedreach.report.analysis.statistics import holm, paired, spread
 from fedreach.report.figures import gallery
 from fedreach.report.figures.serving import inputs
 from fedreach.report.numbers import nats
@@ -26,6 +28,11 @@ from fedreach.runs.schema import ServingRecord
 NOTHING = spread([np.nan])
 
 
+def paired(values: list[float]) -> Judgement:
+    """Return a difference judged by itself."""
+    return judge([dict(enumerate(values))])[0]
+
+
 def served(method: str, gain: float, with_inputs: dict[int, float], seconds: float = np.nan) -> ServedSummary:
     """Return a summary of two seeds whose gains lie 2 points apart."""
     return ServedSummary(
@@ -35,9 +42,10 @@ def served(method: str, gain: float, with_inputs: dict[int, float], seconds: flo
         population="unseen",
         at={(rung, score): spread([0.5, 0.6]) for rung in RUNGS for score in SCORES},
         gain=paired([gain - 0.01, gain + 0.01]),
-        corrected_p=None,
-        change={"loss": paired([-0.03, -0.01]), "calibration_error": paired([0.01, 0.03])},
-        change_p={"loss": 0.031, "calibration_error": None},
+        change={
+            "loss": replace(paired([-0.03, -0.01]), p_corrected=0.031),
+            "calibration_error": replace(paired([0.01, 0.03]), p_corrected=None),
+        },
         gain_with={n: paired([value - 0.01, value + 0.01]) for n, value in with_inputs.items()},
         worse=spread([0.0, 0.1]),
         worst_change=spread([-0.1, -0.2]),
@@ -148,11 +156,11 @@ def test_log_loss_and_calibration_are_tested_each_by_itself_where_accuracy_stays
     for score, own in (("loss", (better, mixed)), ("calibration_error", (mixed, worse))):
         raw = [paired(values).p for values in own]
         assert [one.change[score].p, two.change[score].p] == pytest.approx(raw)
-        assert [one.change_p[score], two.change_p[score]] == pytest.approx(holm(raw))
+        assert [one.change[score].p_corrected, two.change[score].p_corrected] == pytest.approx(holm(raw))
     record = as_records(replace(analyse(with_two), serving=(one, two)))[0]
     assert record["served_loss_change_mean"] == pytest.approx(-0.104)
     assert record["served_loss_change_low"] < -0.104 < record["served_loss_change_high"] < 0
-    assert record["served_loss_change_p_corrected"] == one.change_p["loss"] < 0.001
+    assert record["served_loss_change_p_corrected"] == one.change["loss"].p_corrected < 0.001
     assert record["served_calibration_error_change_p"] == one.change["calibration_error"].p
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 
-from fedreach.report.analysis.statistics import paired
-from fedreach.report.analysis.summary import MethodSummary, summarize
+from fedreach.evidence.judgement import judge
+from fedreach.report.analysis.analysis import Analysis, analyse
+from fedreach.report.analysis.findings import find
+from fedreach.report.analysis.rows import When
+from fedreach.report.analysis.summary import MethodSummary
 from fedreach.report.load import read
 from fedreach.report.values import Comparison
 
@@ -38,8 +42,8 @@ def small(tmp_path: Path) -> Comparison:
     return read([tmp_path])
 
 
-def of(comparison: Comparison, method: str, **options: str) -> MethodSummary:
-    return next(row for row in summarize(comparison, **options) if row.method == method)
+def of(comparison: Comparison, method: str, when: When = "last") -> MethodSummary:
+    return next(row for row in analyse(comparison).rows(when) if row.method == method)
 
 
 def test_the_last_round_is_the_mean_over_seeds(small: Comparison) -> None:
@@ -57,13 +61,14 @@ def test_the_best_round_is_the_one_with_the_lowest_held_out_loss(small: Comparis
 
 
 def test_differences_are_taken_seed_by_seed(small: Comparison) -> None:
-    assert of(small, "other").difference == paired(np.array([0.55, 0.59, 0.60]) - np.array([0.50, 0.52, 0.57]))
+    differences = {0: 0.55 - 0.50, 1: 0.59 - 0.52, 2: 0.60 - 0.57}
+    assert (of(small, "other").difference,) == judge([differences], margin=0.02)
     assert of(small, "base").difference.note == "the baseline"
 
 
 def test_one_comparison_needs_no_correction(small: Comparison) -> None:
-    row = of(small, "other")
-    assert row.corrected_p == row.difference.p
+    difference = of(small, "other").difference
+    assert difference.p_corrected == difference.p
 
 
 def test_the_target_counts_the_seeds_that_reached_it(small: Comparison) -> None:
@@ -87,9 +92,60 @@ def test_a_failed_run_is_planned_but_not_counted(comparison: Comparison) -> None
 
 
 def test_the_p_of_every_method_is_corrected_for_all(comparison: Comparison) -> None:
-    rows = [row for row in summarize(comparison) if not row.is_baseline]
+    rows = [row for row in analyse(comparison).last if not row.is_baseline]
     raw = sorted(row.difference.p or 0 for row in rows)
-    assert min(row.corrected_p or 0 for row in rows) == pytest.approx(4 * raw[0])
+    assert min(row.difference.p_corrected or 0 for row in rows) == pytest.approx(4 * raw[0])
+
+
+def planned(comparison: Comparison, **plan: Any) -> Analysis:
+    return analyse(replace(comparison, plan=replace(comparison.plan, **plan)))
+
+
+def test_all_pairs_are_one_family_of_which_the_table_shows_those_to_the_baseline(comparison: Comparison) -> None:
+    analysis = planned(comparison, contrasts="all")
+    pairs = {(each.first, each.second): each.judged for each in analysis.contrasts["last"]}
+    assert len(pairs) == 10
+    for row in analysis.last[1:]:
+        assert row.difference == pairs[row.method, comparison.baseline]
+    assert min(each.p_corrected for each in pairs.values()) == pytest.approx(
+        10 * min(each.p for each in pairs.values())
+    )
+
+
+def test_a_pair_and_its_mirror_are_judged_alike(comparison: Comparison) -> None:
+    one, other = comparison.methods[1:3]
+    (ahead,) = planned(comparison, contrasts=[[one, other]]).contrasts["last"]
+    (behind,) = planned(comparison, contrasts=[[other, one]]).contrasts["last"]
+    assert (ahead.judged.mean, ahead.judged.low) == pytest.approx((-behind.judged.mean, -behind.judged.high))
+    assert {ahead.judged.verdict, behind.judged.verdict} in ({"better", "worse"}, {"equivalent"}, {"not decided"})
+
+
+def test_a_contrast_that_is_not_declared_is_not_told(comparison: Comparison) -> None:
+    one, other = comparison.methods[1:3]
+    row = of(planned(comparison, contrasts=[[one, other]]).comparison, one)
+    assert (row.difference.mean, row.difference.note) == (None, "not among the contrasts")
+
+
+def test_means_over_the_last_rounds_are_of_accuracies_and_not_of_sums(small: Comparison) -> None:
+    row = next(row for row in planned(small, last_rounds=2).last if row.method == "base")
+    assert row.at["unseen"].mean == pytest.approx((0.50 + 0.51 + 0.585) / 3)
+    assert row.at["gap"].mean == pytest.approx(0.75 - row.at["unseen"].mean)
+    assert (row.at["round"].mean, row.at["megabytes"].mean) == (2, 3.0)
+    assert row.difference.mean is None
+    other = next(row for row in planned(small, last_rounds=2).last if row.method == "other")
+    assert other.difference.mean == pytest.approx((0.575 + 0.645 + 0.65) / 3 - (0.50 + 0.51 + 0.585) / 3)
+
+
+def test_seeds_added_after_looking_leave_numbers_and_no_verdict(comparison: Comparison) -> None:
+    before, after = analyse(comparison), analyse(replace(comparison, looks=(3,)))
+    for one, other in zip(before.last[1:], after.last[1:], strict=True):
+        assert (one.difference.mean, one.difference.p_corrected) == (
+            other.difference.mean,
+            other.difference.p_corrected,
+        )
+        assert other.difference.verdict == "not decided"
+        assert other.difference.seeds_needed is None
+    assert any("There is no verdict" in sentence and "(3, then 5)" in sentence for sentence in find(after).sentences)
 
 
 def test_a_target_never_reached_has_no_rounds(tmp_path: Path) -> None:

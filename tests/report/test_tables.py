@@ -12,7 +12,6 @@ from rich.console import Console
 
 from fedreach.report.analysis.analysis import analyse
 from fedreach.report.analysis.quantities import QUANTITIES, SPENT
-from fedreach.report.analysis.summary import summarize
 from fedreach.report.load import read
 from fedreach.report.render.formats import terminal_table, to_latex, to_markdown
 from fedreach.report.render.records import as_records, to_csv
@@ -36,7 +35,7 @@ def cell(comparison: Comparison, method: str, header: str) -> str:
 
 
 def test_cells_are_the_summary_in_per_cent(comparison: Comparison) -> None:
-    unseen = summarize(comparison)[0].at["unseen"]
+    unseen = analyse(comparison).last[0].at["unseen"]
     assert cell(comparison, "fedavg", "unseen clients") == f"{100 * unseen.mean:.1f} ± {100 * unseen.sd:.1f}"
     assert cell(comparison, "fedavg", "difference") == "baseline"
     assert cell(comparison, "minimax_gap", "seeds") == "4/5"
@@ -64,7 +63,7 @@ def test_a_single_method_has_no_difference_column(tmp_path: Path) -> None:
 
 
 def test_seeds_that_missed_the_target_are_counted(comparison: Comparison) -> None:
-    rows = summarize(comparison)
+    rows = analyse(comparison).last
     partly = [row for row in rows if 0 < row.reached < row.seeds]
     for row in rows:
         text = cell(comparison, row.method, "to 60 %")
@@ -101,7 +100,7 @@ def test_csv_holds_the_records_as_plain_numbers(comparison: Comparison) -> None:
 def test_records_are_strict_json(comparison: Comparison) -> None:
     records = json.loads(json.dumps(as_records(analyse(comparison)), allow_nan=False))
     assert all(math.isfinite(record["unseen_mean"]) for record in records)
-    assert records[0]["p"] is None
+    assert records[0]["difference_p"] is None
     assert records[0]["best_round"] <= records[0]["round"]
 
 

@@ -7,9 +7,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from fedreach.arrays import Floats
+from fedreach.evidence.spread import t_quantile
 
 LEVEL = 0.05  # of all comparisons together: the chance of even one false finding
 DRAWS = 9_999  # of max-t: LEVEL * (DRAWS + 1) is a whole number
@@ -66,7 +66,7 @@ class MaxT(NamedTuple):
     def critical(self) -> float:
         """The |t| above which a difference is significant at `LEVEL`; Bonferroni's where that is smaller."""
         drawn = float(self.largest[-(round(LEVEL * (len(self.largest) + 1)) - 1)])
-        return min(drawn, float(stats.t.isf(LEVEL / 2 / self.comparisons, self.freedom)))
+        return min(drawn, t_quantile(1 - LEVEL / 2 / self.comparisons, self.freedom))
 
     def corrected(self, t: float, p: float) -> float:
         """Return the corrected p-value of a t value, whose own is p: the chance that the largest |t| reaches it."""

@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from scipy import stats
 
 from fedreach.arrays import Floats
 from fedreach.evidence.corrections import LEVEL, MaxT, holm, holm_levels, max_t
 from fedreach.evidence.plan import Correction
 from fedreach.evidence.power import POWER, seeds_to_equate, seeds_to_find, shift_found
-from fedreach.evidence.spread import spread, t_quantile
+from fedreach.evidence.spread import spread, t_quantile, t_tail
 
 Verdict = Literal["better", "worse", "equivalent", "not decided", ""]
 
@@ -60,10 +59,10 @@ class _Test:
 
     @property
     def p(self) -> float:
-        return float(2 * stats.t.sf(abs(self.mean) / self.error, self.freedom))
+        return 2 * t_tail(abs(self.mean) / self.error, self.freedom)
 
     def p_equivalent(self, margin: float) -> float:
-        return float(stats.t.sf((margin - abs(self.mean)) / self.error, self.freedom))
+        return t_tail((margin - abs(self.mean)) / self.error, self.freedom)
 
 
 def judge(
@@ -171,8 +170,9 @@ def _decided(
         return replace(found, verdict="better" if (test.mean > 0) is not lower_is_better else "worse")
     if found.p_equivalent is not None and found.p_equivalent < LEVEL:
         return replace(found, verdict="equivalent")
-    found_by = seeds_to_find(test.mean, test.sd, level, None if pilot is None else test.freedom)
-    equated_by = None if margin is None else seeds_to_equate(test.mean, margin, test.sd, level)
+    freedom = None if pilot is None else test.freedom
+    found_by = seeds_to_find(test.mean, test.sd, level, freedom)
+    equated_by = None if margin is None else seeds_to_equate(test.mean, margin, test.sd, level, freedom)
     known = [number for number in (found_by, equated_by) if number is not None]
     # Fewer than there are would be said where a p-value lies just above the level: one more is the least to ask for.
     return replace(found, verdict="not decided", seeds_needed=max(min(known), test.count + 1) if known else None)

@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import Any, Literal
 
 Correction = Literal["holm", "max_t"]
-LEAST_PILOT = 5  # seeds; with fewer the quantiles of t ask for many times the seeds that the spread would
+LEAST_PILOT = 10  # seeds; with fewer the quantiles of t ask for many times the seeds that the spread would
 
 
 @dataclass(frozen=True)

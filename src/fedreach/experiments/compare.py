@@ -27,7 +27,7 @@ class Further(Protocol):
         """Return the number of seeds, those of the pilot included, and why in words."""
 
 
-def plan(experiment: Experiment, out: Path, seeds: Sequence[int]) -> list[Job]:
+def plan(experiment: Experiment, out: Path, seeds: Sequence[int] | None = None) -> list[Job]:
     """Return the runs of a comparison, all methods of one seed before the next seed."""
     if not experiment.methods:
         raise ConfigError(
@@ -35,7 +35,7 @@ def plan(experiment: Experiment, out: Path, seeds: Sequence[int]) -> list[Job]:
         )
     return [
         Job(method, seed, out / "runs" / method / f"seed-{seed}", experiment.resolved(method))
-        for seed in seeds
+        for seed in seeds or experiment.seeds
         for method in experiment.methods
     ]
 
@@ -73,7 +73,7 @@ def compare(
     """
     status, executor, folder = ComparisonStatus([]), executor or Local(), RunFolder(out)
     pilot = None if experiment.plan.detect_points is None else list(experiment.seeds)
-    plan(experiment, out, pilot or experiment.seeds)  # nothing to compare is said before anything is written
+    plan(experiment, out)  # nothing to compare is said before anything is written
 
     def run(seeds: Sequence[int], held: Sequence[int]) -> None:
         """Run what of these seeds is not finished; the comparison holds more of them if it did before."""

@@ -154,7 +154,7 @@ def _columns(comparison: Comparison, rows: Sequence[MethodSummary]) -> list[_Col
         _Column(gap.head, f"points [{'seeds' if over_seeds else 'clients'}]", lambda row: _gap(row, over_seeds), 0),
         _Column("difference", "points [seeds]", lambda row: _difference(row, alone=len(rows) == 1), 0),
         _Column("p", "corrected", lambda row: p_text(row.difference.p_corrected), 0),
-        _Column("detectable", "points", lambda row: detectable(row.difference), 110),
+        _Column("detectable", "points", lambda row: detectable(row.difference), 140),
         _Column("verdict", VERDICT_UNIT, lambda row: verdict(row.difference), 90),
         *map(mean, radio),
         *(column for name in radio for column in to_target(name, 110)),

@@ -1,0 +1,211 @@
+"""Whether the statistics keep what they promise: studies with a known truth, repeated often.
+
+    python benchmarks/coverage.py                    # the table, 4000 studies a line; a few minutes on one core
+    python benchmarks/coverage.py --studies 20000 --write    # into docs/statistics.md
+
+A study draws the accuracies of several methods over seeds (what all methods of a seed share, and noise of their own),
+takes differences seed by seed as a comparison does, and judges them. What happens in how many studies is held against
+the promise; the error is the Monte-Carlo standard error of that share. `tests/test_coverage.py` runs the same lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Iterable, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import page
+from fedreach.arrays import Floats
+from fedreach.evidence.corrections import LEVEL
+from fedreach.evidence.judgement import Judgement, judge
+from fedreach.evidence.power import POWER, seeds_to_equate, shift_found
+from fedreach.evidence.spread import t_quantile
+from fedreach.evidence.stein import plan_seeds
+from tables import table
+
+PAGE = Path(__file__).parents[1] / "docs" / "statistics.md"
+SD = 0.04  # of a difference, as on the digits
+MARGIN = 0.02
+Pairs = Sequence[tuple[int, int]]
+Compare = Callable[..., Sequence[Judgement]]
+
+
+class Line(NamedTuple):
+    """A promise, and how often it was kept."""
+
+    what: str
+    promise: str  # "=", "<=" or ">="
+    promised: float
+    measured: float
+    error: float  # Monte-Carlo standard error, at the promise
+
+    @property
+    def kept(self) -> bool:
+        """Whether the share lies where it was promised, within four standard errors."""
+        off = self.measured - self.promised
+        slack = 4 * self.error
+        return {"=": abs(off) <= slack, "<=": off <= slack, ">=": off >= -slack}[self.promise]
+
+
+def compared(runs: Floats, pairs: Pairs, **how: Any) -> Sequence[Judgement]:
+    """Judge differences of methods, first minus second: `runs` (seeds, methods)."""
+    return judge([dict(enumerate(runs[:, a] - runs[:, b])) for a, b in pairs], **how)
+
+
+def drawn(rng: np.random.Generator, seeds: int, truth: Sequence[float], sd: float = SD) -> Floats:
+    """Return (seeds, methods) accuracies; what a seed shares varies more than what methods differ by, as it does."""
+    shared = rng.normal(0.8, 2 * sd, (seeds, 1))
+    return shared + np.array(truth) + rng.normal(0, sd / math.sqrt(2), (seeds, len(truth)))
+
+
+def to_first(methods: int) -> Pairs:
+    return [(j, 0) for j in range(1, methods)]
+
+
+def all_pairs(methods: int) -> Pairs:
+    return [(b, a) for a, b in combinations(range(methods), 2)]
+
+
+def share(happened: Iterable[bool | list[bool]], what: str, promise: str, promised: float) -> Line:
+    """Return how often something happened: once a study, or as the share of what happened in it."""
+    held = [float(np.mean(each)) for each in happened]
+    return Line(what, promise, promised, float(np.mean(held)), math.sqrt(promised * (1 - promised) / len(held)))
+
+
+def false(judged: Sequence[Judgement], truth: Sequence[float], pairs: Pairs) -> bool:
+    """Whether a difference is called better or worse that is none, or has the other sign."""
+    signs = {"better": 1, "worse": -1}
+    return any(
+        signs.get(each.verdict, 0) not in (0, np.sign(truth[a] - truth[b]))
+        for each, (a, b) in zip(judged, pairs, strict=True)
+    )
+
+
+def covered(judged: Sequence[Judgement], truth: Sequence[float], pairs: Pairs) -> list[bool]:
+    return [
+        each.low is not None and each.high is not None and each.low <= truth[a] - truth[b] <= each.high
+        for each, (a, b) in zip(judged, pairs, strict=True)
+    ]
+
+
+def lines(studies: int, compare: Compare = compared, seed: int = 0) -> Iterable[Line]:
+    """Yield every promise with how often it was kept in so many studies."""
+    rng = np.random.default_rng(seed)
+
+    def repeated(seeds: int, truth: Sequence[float], pairs: Pairs, **how: Any) -> list[Sequence[Judgement]]:
+        return [compare(drawn(rng, seeds, truth), pairs, **how) for _ in range(studies)]
+
+    for seeds in (3, 20):
+        one = repeated(seeds, [0, 0.01], to_first(2))
+        yield share(
+            (covered(j, [0, 0.01], to_first(2))[0] for j in one), f"interval covers, {seeds} seeds", "=", 1 - LEVEL
+        )
+        none = repeated(seeds, [0, 0], to_first(2))
+        yield share(
+            (j[0].verdict != "not decided" for j in none), f"better or worse where neither, {seeds} seeds", "=", LEVEL
+        )
+        true = SD / math.sqrt(seeds) * shift_found(t_quantile(1 - LEVEL / 2, seeds - 1), seeds - 1)
+        found = repeated(seeds, [0, true], to_first(2))
+        what = f"the detectable difference is found, {seeds} seeds"
+        yield share((j[0].verdict == "better" for j in found), what, "=", POWER)
+    for truth, words in (([0.0] * 6, "none differs"), ([0, 0, 0, 0.03, 0.03, -0.05], "three of five differ")):
+        judged = repeated(20, truth, to_first(6))
+        yield share((false(j, truth, to_first(6)) for j in judged), f"Holm: any false finding, {words}", "<=", LEVEL)
+        inside = (covered(j, truth, to_first(6)) for j in judged)
+        yield share(inside, f"Holm: each interval covers, {words}", ">=", 1 - LEVEL)
+    for seeds in (5, 20):
+        for truth, words in (([0.0] * 4, "none differs"), ([0, 0, 0.03, -0.05], "some differ")):
+            judged = repeated(seeds, truth, all_pairs(4), correction="max_t")
+            where = f"all pairs of 4, {words}, {seeds} seeds"
+            promise = "<=" if any(truth) else "="
+            yield share(
+                (false(j, truth, all_pairs(4)) for j in judged), f"max-t: any false finding, {where}", promise, LEVEL
+            )
+            yield share(
+                (all(covered(j, truth, all_pairs(4))) for j in judged),
+                f"max-t: all intervals cover, {where}",
+                "=",
+                0.95,
+            )
+    at_margin = repeated(30, [0, MARGIN], to_first(2), margin=MARGIN)
+    equivalent = (j[0].p_equivalent is not None and j[0].p_equivalent < LEVEL for j in at_margin)
+    yield share(equivalent, "equivalent at the very margin, 30 seeds", "=", LEVEL)
+    outside = repeated(30, [0, MARGIN, -MARGIN, MARGIN], to_first(4), margin=MARGIN)
+    yield share(
+        (any(e.verdict == "equivalent" for e in j) for j in outside), "any of 3 at the margin equivalent", "<=", LEVEL
+    )
+    enough = seeds_to_equate(0.0, MARGIN, SD, LEVEL) or 0
+    same = repeated(enough, [0, 0], to_first(2), margin=MARGIN)
+    shown = (j[0].p_equivalent is not None and j[0].p_equivalent < LEVEL for j in same)
+    yield share(shown, f"equivalence shown where none differs, {enough} seeds", ">=", POWER)
+    yield from stein(studies, compare, rng)
+
+
+def stein(studies: int, compare: Compare, rng: np.random.Generator) -> Iterable[Line]:
+    """Yield the promises of two stages, for a small and a large spread that the plan does not know."""
+    pilot, aim, pairs = 12, 0.03, to_first(4)
+    for sd in (0.02, 0.06):
+        for truth, words in (([0.0] * 4, "none differs"), ([0, aim, aim, aim], "all differ by the aim")):
+            judged, wide = [], []
+            for _ in range(studies):
+                first = drawn(rng, pilot, truth, sd)
+                seeds = plan_seeds([dict(enumerate(first[:, a] - first[:, b])) for a, b in pairs], aim)
+                more = max(number or pilot for number in seeds) - pilot
+                judged.append(compare(np.vstack([first, drawn(rng, more, truth, sd)]), pairs, pilot=range(pilot)))
+                critical = t_quantile(1 - LEVEL / 2 / len(pairs), pilot - 1)
+                promised = 2 * aim * critical / (critical + t_quantile(POWER, pilot - 1))
+                wide.append(all((j.high or 0) - (j.low or 0) <= promised * (1 + 1e-9) for j in judged[-1]))
+            where = f"sd {100 * sd:g} points, {words}"
+            inside = (covered(j, truth, pairs) for j in judged)
+            yield share(inside, f"Stein: each interval covers, {where}", ">=", 1 - LEVEL)
+            yield share(wide, f"Stein: no interval wider than promised, {where}", "=", 1.0)
+            if any(truth):
+                found = (j[0].verdict == "better" for j in judged)
+                yield share(found, f"Stein: the aim is found, {where}", ">=", POWER)
+            else:
+                yield share((false(j, truth, pairs) for j in judged), f"Stein: any false finding, {where}", "<=", LEVEL)
+
+
+def peeking(studies: int, seed: int = 0) -> float:
+    """Return how often a difference that is none is found by who looks after each of 3 to 20 seeds, and stops then."""
+    rng = np.random.default_rng(seed)
+    found = 0
+    for _ in range(studies):
+        runs = drawn(rng, 20, [0, 0])
+        found += any(compared(runs[:seeds], to_first(2))[0].significant for seeds in range(3, 21))
+    return found / studies
+
+
+def text(studies: int) -> str:
+    head = ["what", "promised", "measured", "± error", "kept"]
+    rows = [
+        [
+            line.what,
+            f"{ {'=': '', '<=': '≤ ', '>=': '≥ '}[line.promise] }{line.promised:.3f}",
+            f"{line.measured:.4f}",
+            f"{line.error:.4f}",
+            "yes" if line.kept else "NO",
+        ]
+        for line in lines(studies)
+    ]
+    looked = (
+        "Who looks after each of 3 to 20 seeds and stops at the first p < 0.05 finds a difference that is none in "
+        f"{100 * peeking(studies):.1f} % of studies."
+    )
+    return f"{table(head, rows, 1)}\n\n{studies} studies a line. {looked}"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--studies", type=int, default=4000, help="a line")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/statistics.md")
+    arguments = parser.parse_args()
+    found = text(arguments.studies)
+    print(found)
+    if arguments.write:
+        page.put("coverage", found, PAGE)

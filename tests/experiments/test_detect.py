@@ -1,0 +1,194 @@
+"""How many seeds a comparison has: declared, or by Stein's two stages; and what results may not change any more."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedreach.config.load import load
+from fedreach.config.sections import Experiment
+from fedreach.errors import ConfigError, RunFolderError
+from fedreach.evidence.stein import plan_seeds
+from fedreach.experiments.compare import check_declared, compare
+from fedreach.experiments.jobs import ComparisonCallback, ComparisonStatus
+from fedreach.report.analysis.contrasts import differences
+from fedreach.report.detect import seeds_to_detect
+from fedreach.report.load import read
+from fedreach.report.write import write_report
+from fedreach.runs.schema import ComparisonRecord, Result
+
+PILOT = 10
+TWO = ["rounds=2", "methods={uniform={},full={selection='full'}}", "baseline=uniform", "method.cohort=3"]
+TWO += ["evaluation.every=1", "evaluation.local=false", "target_accuracy=0.5", "run.checkpoint_seconds=1000.0"]
+
+
+def experiment(*more: str, seeds: int = PILOT) -> Experiment:
+    return load(None, [*TWO, f"seeds={list(range(seeds))}", *more])
+
+
+DETECT = ("statistics.detect_points=2.5", "statistics.most_seeds=16", "statistics.last_rounds=2")
+
+
+class Told(ComparisonCallback):
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.why: list[str] = []
+        self.began = 0
+
+    def begin(self) -> None:
+        self.began += 1
+
+    def planned(self, why: str) -> None:
+        self.why.append(why)
+
+
+def run(out: Path, e: Experiment, **how: Any) -> tuple[ComparisonStatus, Told]:
+    told = Told()
+    return compare(e, out=out, base=out, workers=2, callbacks=[told], further=seeds_to_detect, **how), told
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("detect") / "study"
+    status, told = run(out, experiment(*DETECT))
+    assert not status.failed
+    assert (told.began, len(told.why)) == (2, 1)
+    return out
+
+
+def report(out: Path) -> dict[str, bytes]:
+    write_report([out], out, formats=None)
+    return {path.name: path.read_bytes() for path in sorted((out / "report").iterdir()) if path.is_file()}
+
+
+def test_the_number_of_seeds_is_what_the_pilot_asks_for(study: Path) -> None:
+    comparison = read([study])
+    assert comparison.pilot == tuple(range(PILOT))
+    pilot = differences(comparison, "full", "uniform", "last", of=comparison.pilot)
+    assert isinstance(pilot, dict)
+    assert list(pilot) == list(range(PILOT))
+    (wanted,) = plan_seeds([pilot], 0.025)
+    assert wanted is not None
+    assert len(comparison.seeds) == min(max(wanted, PILOT), 16) > PILOT
+    assert {run.seed for run in comparison.runs} == set(comparison.seeds)
+
+
+def test_all_seeds_have_a_say_in_the_mean_and_the_pilot_alone_in_the_spread(study: Path) -> None:
+    records = json.loads(report(study)["table.json"])
+    assert records["statistics"]["pilot"] == list(range(PILOT))
+    (contrast,) = records["contrasts"]
+    assert contrast["difference_seeds"] == len(records["statistics"]["seeds"])
+    assert contrast["difference_verdict"] in ("better", "worse", "equivalent", "not decided")
+    half = (contrast["difference_high"] - contrast["difference_low"]) / 2
+    assert half < 0.025 or len(records["statistics"]["seeds"]) == 16
+
+
+def test_a_study_that_was_stopped_ends_in_the_same_bytes(study: Path, tmp_path: Path) -> None:
+    whole = report(study)
+    for name, lost in {"in the pilot": [3, 7, 11], "in the second stage": [PILOT, PILOT + 1]}.items():
+        out = tmp_path / name
+        shutil.copytree(study, out)
+        for seed in lost:
+            for folder in out.glob(f"runs/*/seed-{seed}"):
+                shutil.rmtree(folder)
+        status, told = run(out, experiment(*DETECT))
+        assert status.skipped == len(status.jobs) - len([1 for seed in lost if seed >= PILOT]) * 2
+        again = report(out)
+        assert {k: v for k, v in again.items() if k != "index.html"} == {
+            k: v for k, v in whole.items() if k != "index.html"
+        }
+        assert told.why
+
+
+def test_a_finished_study_trains_nothing(study: Path) -> None:
+    before = (study / ComparisonRecord.FILE).read_bytes()
+    status, told = run(study, experiment(*DETECT))
+    assert told.began == 0
+    assert status.skipped == len(status.jobs)
+    assert (study / ComparisonRecord.FILE).read_bytes() == before
+
+
+def test_where_the_rule_asks_for_more_than_the_most_it_is_said(study: Path, tmp_path: Path) -> None:
+    out = tmp_path / "fine"
+    shutil.copytree(study, out)
+    stored = json.loads((out / ComparisonRecord.FILE).read_text())
+    stored["statistics"] |= {"detect_points": 0.1, "most_seeds": 40}
+    (out / ComparisonRecord.FILE).write_text(json.dumps(stored))
+    number, why = seeds_to_detect(out)
+    assert number == 40
+    assert why.endswith("no more than 40 are run.")
+
+
+def stored(out: Path, e: Experiment, *, result: bool = True, **more: Any) -> ComparisonRecord:
+    """Return the record of a comparison, with a result or none yet."""
+    place = Path("runs/uniform/seed-0")
+    (out / place).mkdir(parents=True)
+    if result:
+        (out / place / Result.FILE).write_text("{}")
+    return ComparisonRecord(
+        name="x",
+        baseline="uniform",
+        target_accuracy=None,
+        methods=list(e.methods),
+        seeds=list(e.seeds),
+        runs={"uniform": {"0": str(place)}},
+        statistics=dict(vars(e.plan)),
+        config={},
+        **more,
+    )
+
+
+def test_a_comparison_is_not_ended_early(tmp_path: Path) -> None:
+    before = stored(tmp_path, experiment(seeds=8))
+    with pytest.raises(RunFolderError, match="8 seeds were declared; now 3 of them would be left out"):
+        check_declared(experiment(seeds=5), before, tmp_path, add_seeds=False)
+    with pytest.raises(RunFolderError, match="not ended early"):
+        check_declared(experiment(seeds=5), before, tmp_path, add_seeds=True)
+
+
+def test_seeds_are_added_only_by_name_and_the_record_keeps_it(tmp_path: Path) -> None:
+    before = stored(tmp_path, experiment(seeds=3))
+    with pytest.raises(RunFolderError, match=r"results of 3 seeds; now 8 are asked for.*--detect.*--add-seeds"):
+        check_declared(experiment(seeds=8), before, tmp_path, add_seeds=False)
+    assert check_declared(experiment(seeds=8), before, tmp_path, add_seeds=True) == (3,)
+    assert check_declared(experiment(seeds=3), before, tmp_path, add_seeds=False) == ()
+
+
+def test_questions_are_not_changed_once_there_are_results(tmp_path: Path) -> None:
+    before = stored(tmp_path, experiment())
+    for change in ("margin_points=5.0", "correction='max_t'", "contrasts='all'", "last_rounds=2", "detect_points=2.0"):
+        with pytest.raises(RunFolderError, match=f"statistics.{change.partition('=')[0]}"):
+            check_declared(experiment(f"statistics.{change}"), before, tmp_path, add_seeds=True)
+
+
+def test_before_there_is_a_result_everything_may_be_changed(tmp_path: Path) -> None:
+    before = stored(tmp_path, experiment(seeds=8), result=False)
+    assert check_declared(experiment("statistics.margin_points=5.0", seeds=3), before, tmp_path, add_seeds=False) == ()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (["statistics.detect_points=2.0", "seeds=[0,1,2]"], "needs a pilot of at least 10 seeds; `seeds` has 3"),
+        (["statistics.detect_points=2.0", "statistics.most_seeds=5"], "at least the 10 seeds of the pilot; got 5"),
+        (["statistics.contrasts=[['full','unifrom']]"], "must name two methods; got 'unifrom'. Did you mean 'uniform'"),
+        (["statistics.contrasts=[['full','full']]"], "two different methods; got 'full' twice"),
+        (["statistics.contrasts=[['full','uniform'],['uniform','full']]"], "is there before"),
+        (["statistics.last_rounds=5"], "at most the 2 evaluated rounds; got 5"),
+        (["statistics.margin_points=0"], "margin_points"),
+        (["statistics.correction='bonferroni'"], "holm"),
+    ],
+)
+def test_questions_that_make_no_sense_are_refused(wrong: list[str], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        experiment(*wrong)
+    assert words in str(caught.value)
+
+
+def test_statistics_change_no_run() -> None:
+    assert experiment(*DETECT).resolved("full") == experiment().resolved("full")
