@@ -33,12 +33,12 @@ import harm
 from fedreach.arrays import Floats
 from fedreach.data.datasets import Dataset
 from fedreach.data.shifts import Examples, Shift
+from fedreach.evidence.corrections import holm
 from fedreach.federation.serving import evidence, priors
 from fedreach.federation.serving.guard import Chosen, Guard
 from fedreach.federation.serving.label_shift import LabelShift, log_served, scores
 from fedreach.federation.serving.softmax import log_softmax
 from fedreach.federation.values import Outputs, State
-from fedreach.report.analysis.statistics import holm
 from harm_shifts import Change, Pixels, affine
 from harm_tables import OF_LABELS, signed
 from page import put

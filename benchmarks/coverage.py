@@ -93,82 +93,95 @@ def covered(judged: Sequence[Judgement], truth: Sequence[float], pairs: Pairs) -
     ]
 
 
-def lines(studies: int, compare: Compare = compared, seed: int = 0) -> Iterable[Line]:
-    """Yield every promise with how often it was kept in so many studies."""
-    rng = np.random.default_rng(seed)
+class Studies:
+    """Studies of one kind, one after the other from one stream, judged by `compare`."""
 
-    def repeated(seeds: int, truth: Sequence[float], pairs: Pairs, **how: Any) -> list[Sequence[Judgement]]:
-        return [compare(drawn(rng, seeds, truth), pairs, **how) for _ in range(studies)]
+    def __init__(self, number: int, compare: Compare = compared, seed: int = 0) -> None:
+        self.number, self.compare, self.rng = number, compare, np.random.default_rng(seed)
 
+    def judged(self, seeds: int, truth: Sequence[float], pairs: Pairs, **how: Any) -> list[Sequence[Judgement]]:
+        return [self.compare(drawn(self.rng, seeds, truth), pairs, **how) for _ in range(self.number)]
+
+
+def one(studies: Studies) -> Iterable[Line]:
+    """Yield the promises about a single difference."""
+    pair = to_first(2)
     for seeds in (3, 20):
-        one = repeated(seeds, [0, 0.01], to_first(2))
-        yield share(
-            (covered(j, [0, 0.01], to_first(2))[0] for j in one), f"interval covers, {seeds} seeds", "=", 1 - LEVEL
-        )
-        none = repeated(seeds, [0, 0], to_first(2))
-        yield share(
-            (j[0].verdict != "not decided" for j in none), f"better or worse where neither, {seeds} seeds", "=", LEVEL
-        )
-        true = SD / math.sqrt(seeds) * shift_found(t_quantile(1 - LEVEL / 2, seeds - 1), seeds - 1)
-        found = repeated(seeds, [0, true], to_first(2))
-        what = f"the detectable difference is found, {seeds} seeds"
-        yield share((j[0].verdict == "better" for j in found), what, "=", POWER)
+        true = [0, 0.01]
+        inside = (covered(j, true, pair)[0] for j in studies.judged(seeds, true, pair))
+        yield share(inside, f"interval covers, {seeds} seeds", "=", 1 - LEVEL)
+        said = (j[0].verdict != "not decided" for j in studies.judged(seeds, [0, 0], pair))
+        yield share(said, f"better or worse where neither, {seeds} seeds", "=", LEVEL)
+        least = SD / math.sqrt(seeds) * shift_found(t_quantile(1 - LEVEL / 2, seeds - 1), seeds - 1)
+        found = (j[0].verdict == "better" for j in studies.judged(seeds, [0, least], pair))
+        yield share(found, f"the detectable difference is found, {seeds} seeds", "=", POWER)
+
+
+def many_by_holm(studies: Studies) -> Iterable[Line]:
+    """Yield the promises about five methods against a baseline."""
+    pairs = to_first(6)
     for truth, words in (([0.0] * 6, "none differs"), ([0, 0, 0, 0.03, 0.03, -0.05], "three of five differ")):
-        judged = repeated(20, truth, to_first(6))
-        yield share((false(j, truth, to_first(6)) for j in judged), f"Holm: any false finding, {words}", "<=", LEVEL)
-        inside = (covered(j, truth, to_first(6)) for j in judged)
-        yield share(inside, f"Holm: each interval covers, {words}", ">=", 1 - LEVEL)
+        judged = studies.judged(20, truth, pairs)
+        yield share((false(j, truth, pairs) for j in judged), f"Holm: any false finding, {words}", "<=", LEVEL)
+        yield share((covered(j, truth, pairs) for j in judged), f"Holm: each interval covers, {words}", ">=", 1 - LEVEL)
+
+
+def many_by_max_t(studies: Studies) -> Iterable[Line]:
+    """Yield the promises about all pairs of four methods."""
+    pairs = all_pairs(4)
     for seeds in (5, 20):
         for truth, words in (([0.0] * 4, "none differs"), ([0, 0, 0.03, -0.05], "some differ")):
-            judged = repeated(seeds, truth, all_pairs(4), correction="max_t")
+            judged = studies.judged(seeds, truth, pairs, correction="max_t")
             where = f"all pairs of 4, {words}, {seeds} seeds"
-            promise = "<=" if any(truth) else "="
-            yield share(
-                (false(j, truth, all_pairs(4)) for j in judged), f"max-t: any false finding, {where}", promise, LEVEL
-            )
-            yield share(
-                (all(covered(j, truth, all_pairs(4))) for j in judged),
-                f"max-t: all intervals cover, {where}",
-                "=",
-                0.95,
-            )
-    at_margin = repeated(30, [0, MARGIN], to_first(2), margin=MARGIN)
-    equivalent = (j[0].p_equivalent is not None and j[0].p_equivalent < LEVEL for j in at_margin)
-    yield share(equivalent, "equivalent at the very margin, 30 seeds", "=", LEVEL)
-    outside = repeated(30, [0, MARGIN, -MARGIN, MARGIN], to_first(4), margin=MARGIN)
-    yield share(
-        (any(e.verdict == "equivalent" for e in j) for j in outside), "any of 3 at the margin equivalent", "<=", LEVEL
-    )
+            wrong = (false(j, truth, pairs) for j in judged)
+            yield share(wrong, f"max-t: any false finding, {where}", "<=" if any(truth) else "=", LEVEL)
+            inside = (all(covered(j, truth, pairs)) for j in judged)
+            yield share(inside, f"max-t: all intervals cover, {where}", "=", 1 - LEVEL)
+
+
+def equivalence(studies: Studies) -> Iterable[Line]:
+    """Yield the promises of two one-sided tests."""
+
+    def shown(judged: Iterable[Sequence[Judgement]]) -> list[bool]:
+        return [any(e.p_equivalent is not None and e.p_equivalent < LEVEL for e in j) for j in judged]
+
+    at_margin = studies.judged(30, [0, MARGIN], to_first(2), margin=MARGIN)
+    yield share(shown(at_margin), "equivalent at the very margin, 30 seeds", "=", LEVEL)
+    at_margin = studies.judged(30, [0, MARGIN, -MARGIN, MARGIN], to_first(4), margin=MARGIN)
+    yield share(shown(at_margin), "any of three equivalent, all at the margin, 30 seeds", "<=", LEVEL)
     enough = seeds_to_equate(0.0, MARGIN, SD, LEVEL) or 0
-    same = repeated(enough, [0, 0], to_first(2), margin=MARGIN)
-    shown = (j[0].p_equivalent is not None and j[0].p_equivalent < LEVEL for j in same)
-    yield share(shown, f"equivalence shown where none differs, {enough} seeds", ">=", POWER)
-    yield from stein(studies, compare, rng)
+    same = studies.judged(enough, [0, 0], to_first(2), margin=MARGIN)
+    yield share(shown(same), f"equivalence shown where none differs, {enough} seeds", ">=", POWER)
 
 
-def stein(studies: int, compare: Compare, rng: np.random.Generator) -> Iterable[Line]:
+def stein(studies: Studies) -> Iterable[Line]:
     """Yield the promises of two stages, for a small and a large spread that the plan does not know."""
-    pilot, aim, pairs = 12, 0.03, to_first(4)
+    pilot, aim, pairs, rng = 12, 0.03, to_first(4), studies.rng
+    critical, found = t_quantile(1 - LEVEL / 2 / len(pairs), pilot - 1), t_quantile(POWER, pilot - 1)
+    widest = 2 * aim * critical / (critical + found) * (1 + 1e-9)
     for sd in (0.02, 0.06):
         for truth, words in (([0.0] * 4, "none differs"), ([0, aim, aim, aim], "all differ by the aim")):
-            judged, wide = [], []
-            for _ in range(studies):
+            judged = []
+            for _ in range(studies.number):
                 first = drawn(rng, pilot, truth, sd)
                 seeds = plan_seeds([dict(enumerate(first[:, a] - first[:, b])) for a, b in pairs], aim)
                 more = max(number or pilot for number in seeds) - pilot
-                judged.append(compare(np.vstack([first, drawn(rng, more, truth, sd)]), pairs, pilot=range(pilot)))
-                critical = t_quantile(1 - LEVEL / 2 / len(pairs), pilot - 1)
-                promised = 2 * aim * critical / (critical + t_quantile(POWER, pilot - 1))
-                wide.append(all((j.high or 0) - (j.low or 0) <= promised * (1 + 1e-9) for j in judged[-1]))
+                both = np.vstack([first, drawn(rng, more, truth, sd)])
+                judged.append(studies.compare(both, pairs, pilot=range(pilot)))
             where = f"sd {100 * sd:g} points, {words}"
             inside = (covered(j, truth, pairs) for j in judged)
             yield share(inside, f"Stein: each interval covers, {where}", ">=", 1 - LEVEL)
-            yield share(wide, f"Stein: no interval wider than promised, {where}", "=", 1.0)
+            narrow = (all((each.high or 0) - (each.low or 0) <= widest for each in j) for j in judged)
+            yield share(narrow, f"Stein: no interval wider than promised, {where}", "=", 1.0)
             if any(truth):
-                found = (j[0].verdict == "better" for j in judged)
-                yield share(found, f"Stein: the aim is found, {where}", ">=", POWER)
+                yield share(
+                    (j[0].verdict == "better" for j in judged), f"Stein: the aim is found, {where}", ">=", POWER
+                )
             else:
                 yield share((false(j, truth, pairs) for j in judged), f"Stein: any false finding, {where}", "<=", LEVEL)
+
+
+FAMILIES = (one, many_by_holm, many_by_max_t, equivalence, stein)
 
 
 def peeking(studies: int, seed: int = 0) -> float:
@@ -191,7 +204,8 @@ def text(studies: int) -> str:
             f"{line.error:.4f}",
             "yes" if line.kept else "NO",
         ]
-        for line in lines(studies)
+        for family in FAMILIES
+        for line in family(Studies(studies))
     ]
     looked = (
         "Who looks after each of 3 to 20 seeds and stops at the first p < 0.05 finds a difference that is none in "

@@ -114,7 +114,7 @@ def line(m: dict[str, Any]) -> list[str]:
     def gain(n: int) -> str:
         return signed(100 * m[f"served_gain_with_{n}_mean"])
 
-    p = m["served_p_corrected"]
+    p = m["served_gain_p_corrected"]
     served = f"{percent('served'):.1f} ± {100 * m['served_served_accuracy_sd_over_seeds']:.1f}"
     low, high = 100 * m["served_gain_low"], 100 * m["served_gain_high"]
     prior = m.get("served_true_prior_accuracy_mean")

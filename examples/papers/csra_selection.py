@@ -17,12 +17,12 @@ import numpy as np
 import fedreach
 from fedreach.data.partition import hybrid
 from fedreach.errors import DataError
+from fedreach.evidence.judgement import paired
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.selection import Clustered, KLFilter, PowerOfChoice, Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.weighting import ByExamples
-from fedreach.report.analysis.statistics import paired
 from fedreach.streams import generator
 from fedreach.theory.divergence import label_divergences
 

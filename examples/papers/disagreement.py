@@ -25,12 +25,12 @@ import fedreach
 from fedreach.data.noise import corrupt
 from fedreach.data.partition import dirichlet_by_client
 from fedreach.errors import DataError
+from fedreach.evidence.spread import spread
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.selection import Full
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg, FedDyn, FedProx, Scaffold
 from fedreach.federation.weighting import ByDisagreement, ByExamples, Equal
-from fedreach.report.analysis.statistics import spread
 from fedreach.streams import generator
 from fedreach.theory.disagreement import bounds, jsd_loss
 

@@ -17,12 +17,12 @@ import numpy as np
 import fedreach
 from fedreach.data.partition import dirichlet_by_class
 from fedreach.errors import DataError
+from fedreach.evidence.judgement import paired
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.selection import ConvexHull, Full, Interior, MaxSimilarity, Minimax, PowerOfChoice, Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.weighting import ByEntropy, ByExamples, Equal
-from fedreach.report.analysis.statistics import paired
 from fedreach.streams import generator
 
 PAPER = """The paper claims (100 clients, 40 can take part, 5 local epochs, batches of 128; % ± sd out of distribution):

@@ -24,13 +24,13 @@ import fedreach
 from fedreach.data.noise import corrupt
 from fedreach.data.partition import Partition
 from fedreach.errors import DataError
+from fedreach.evidence.spread import spread
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.measurements import WLRC
 from fedreach.federation.selection import Full, Rademacher, Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.weighting import Equal
-from fedreach.report.analysis.statistics import spread
 from fedreach.streams import generator
 from fedreach.theory.rademacher import cluster_scores
 

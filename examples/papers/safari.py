@@ -16,12 +16,12 @@ import numpy as np
 import fedreach
 from fedreach.data.partition import shards
 from fedreach.errors import DataError
+from fedreach.evidence.judgement import paired
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.selection import Uniform
 from fedreach.federation.server import Average, Safari, ServerOnly
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.weighting import Equal
-from fedreach.report.analysis.statistics import paired
 from fedreach.streams import generator
 
 PAPER = """The paper claims (test accuracy, 4 of 10 clients excluded, p classes a client):

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from fedreach.evidence.corrections import holm
-from fedreach.evidence.judgement import Judgement, judge
+from fedreach.evidence.judgement import paired
 from fedreach.evidence.spread import spread
 from fedreach.report.analysis.analysis import Analysis, analyse
 from fedreach.report.analysis.findings import find
@@ -26,11 +26,6 @@ from fedreach.report.values import Comparison
 from fedreach.runs.schema import ServingRecord
 
 NOTHING = spread([np.nan])
-
-
-def paired(values: list[float]) -> Judgement:
-    """Return a difference judged by itself."""
-    return judge([dict(enumerate(values))])[0]
 
 
 def served(method: str, gain: float, with_inputs: dict[int, float], seconds: float = np.nan) -> ServedSummary:

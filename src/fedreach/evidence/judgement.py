@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedreach.arrays import Floats
 from fedreach.evidence.corrections import LEVEL, MaxT, holm, holm_levels, max_t
@@ -125,6 +126,17 @@ def judge(
         )
         judged[j] = _decided(found, test, margin, LEVEL / len(some), pilot, lower_is_better)
     return tuple(judged[j] if isinstance(test, _Test) else test for j, test in enumerate(tests))
+
+
+def paired(differences: ArrayLike) -> Judgement:
+    """Judge one difference, its values in the order of seeds, beside no other.
+
+    Example:
+        >>> found = paired([0.01, 0.02, 0.03])
+        >>> round(found.mean, 3), round(found.low, 4), round(found.p, 3)
+        (0.02, -0.0048, 0.074)
+    """
+    return judge([dict(enumerate(np.asarray(differences, np.float64).tolist()))])[0]
 
 
 def _test(differences: Mapping[int, float], pilot: Collection[int] | None) -> _Test | Judgement:
