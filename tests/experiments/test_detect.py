@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -192,3 +193,21 @@ def test_questions_that_make_no_sense_are_refused(wrong: list[str], words: str) 
 
 def test_statistics_change_no_run() -> None:
     assert experiment(*DETECT).resolved("full") == experiment().resolved("full")
+
+
+def test_a_pilot_that_is_too_small_and_a_limit_without_a_rule_are_refused(refused: Callable[..., str]) -> None:
+    said = refused(2, "compare", "tiny.toml", "--detect", 2.0)
+    assert "needs a pilot of at least 10 seeds; `seeds` has 2. Say --seeds 20." in said
+
+
+def test_seeds_of_a_finished_comparison_stay_what_they_were(
+    fedreach: Callable[..., Any], refused: Callable[..., str]
+) -> None:
+    assert fedreach("compare", "tiny.toml", "--formats", "none", "--seeds", 3).exit_code == 0
+    assert "3 seeds were declared; now 1 of them would be left out" in refused(3, "compare", "tiny.toml", "--seeds", 2)
+    assert "--add-seeds" in refused(3, "compare", "tiny.toml", "--seeds", 4)
+    more = fedreach("compare", "tiny.toml", "--seeds", 4, "--add-seeds", "--formats", "none", "--json")
+    told = json.loads(more.stdout)
+    assert told["statistics"]["looks"] == [3]
+    assert [each["difference_verdict"] for each in told["contrasts"]] == ["not decided"]
+    assert [each["difference_seeds_needed"] for each in told["contrasts"]] == [None]

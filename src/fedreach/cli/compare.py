@@ -12,7 +12,7 @@ from fedreach.errors import FedReachError
 @click.command(
     epilog="Examples:\n\n\b\n  fedreach compare\n  fedreach compare examples/fashion_mnist.toml\n"
     "  fedreach compare my.toml --seeds 5 --workers 2 --set local.epochs=5 --out runs/longer\n"
-    "  fedreach compare --detect 2.0 --most 100"
+    "  fedreach compare --detect 2.0 --most 100 --out runs/decided"
 )
 @options.config
 @options.overrides
