@@ -6,8 +6,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
-from copy import copy
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -35,6 +34,7 @@ from fedreach.simulation.simulation import Simulation  # noqa: E402
 from fedreach.testing.problems import tiny_federation  # noqa: E402
 
 from .in_process import InProcess  # noqa: E402
+from .same import anew  # noqa: E402
 
 Clients = Mapping[int, set[int]]  # round -> clients
 Spoil = Callable[[Message], "Message | list[Message] | None"]
@@ -169,9 +169,7 @@ def without_reply(method: Method) -> Outcome:
 def flower(
     setup: FlowerExperiment, grid: InProcess, folder: Path, *, timeout: float = TIMEOUT, **options: Any
 ) -> Outcome:
-    fresh = copy(setup)
-    vars(fresh).pop("simulation", None)  # its model belongs to one strategy
-    fresh.strategy(folder, timeout=timeout, **{"patience": 0.3, **options}).run(grid)
+    anew(setup).strategy(folder, timeout=timeout, **{"patience": 0.3, **options}).run(grid)
     return outcome_of(folder)
 
 
@@ -184,12 +182,6 @@ def outcome_of(folder: Path) -> Outcome:
 
 def rows(folder: Path, name: str = "rounds.jsonl") -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / name).read_text(encoding="utf-8").splitlines()]
-
-
-@pytest.fixture(autouse=True)
-def heard(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    with caplog.at_level(logging.INFO, logger="flwr"):
-        yield caplog
 
 
 def test_one_experiment_makes_the_same_run_twice(tmp_path: Path) -> None:
