@@ -63,8 +63,9 @@ $(VENV)/.installed-bench: $(VENV)/.installed-dev
 	$(PIP) --editable '.[bench]'
 	touch $@
 
+# Without --quiet, which passes over warnings that should end it.
 docs: $(VENV)/.installed-docs
-	$(BIN)/mkdocs build --quiet
+	$(BIN)/mkdocs build
 
 clean:
 	rm -rf $(VENV) runs site build dist .mypy_cache .ruff_cache .hypothesis

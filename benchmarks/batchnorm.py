@@ -11,16 +11,12 @@ folder FEDREACH_DATA. One process, one thread. Rows are kept in --rows, so that 
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from scipy.stats import t
 from torch import nn
 
@@ -39,9 +35,9 @@ from fedreach.federation.solvers import FedAvg
 from fedreach.federation.values import State
 from fedreach.federation.weighting import ByExamples
 from fedreach.streams import generator
-from harm import FEWEST, INPUTS, RESULTS, Trained, fitted, holdings, shown
+from harm import FEWEST, INPUTS, Trained, fitted, holdings, shown
 from harm_tables import KINDS, signed
-from page import put
+from seeds import asked, kept, tell
 from tables import table
 
 ROUNDS = 40
@@ -122,7 +118,7 @@ def measure(dataset: Dataset, seed: int) -> Iterator[dict[str, Any]]:
     for kind, held in holdings(trained.data, seed).items():
         for shift, made in shifts().items():
             for row in served(trained, states, list(shown(trained, made, held, seed))):
-                yield {"seed": seed, "kind": kind, "shift": shift, **row}
+                yield {"kind": kind, "shift": shift, **row}
     spent = between - began, time.process_time() - between
     print(f"seed {seed}: {spent[0]:.0f} s of training, {spent[1]:.0f} s of serving", flush=True)
 
@@ -167,27 +163,10 @@ def text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=2, help="how many, from --first on; default: %(default)s")
-    parser.add_argument("--first", type=int, default=0, help="first seed; default: %(default)s")
-    parser.add_argument("--rows", type=Path, default=Path("runs/batchnorm.jsonl"), help="default: %(default)s")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/results.md")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    arguments.rows.parent.mkdir(parents=True, exist_ok=True)
-    rows = [json.loads(line) for line in arguments.rows.read_text().splitlines()] if arguments.rows.exists() else []
+    seeds, file, write = asked(__doc__, "runs/batchnorm.jsonl", first=0)
     dataset = fedreach.load("fashion_mnist", download=False)
-    seeds = range(arguments.first, arguments.first + arguments.seeds)
-    for seed in seeds:
-        if not any(row["seed"] == seed for row in rows):
-            new = list(measure(dataset, seed))
-            with arguments.rows.open("a") as file:
-                file.writelines(json.dumps(row) + "\n" for row in new)
-            rows += new
-    found = text([row for row in rows if row["seed"] in seeds])
-    if arguments.write:
-        put("batchnorm", found, RESULTS)
-    print(found)
+    rows = kept(file, [{"seed": seed} for seed in seeds], lambda seed: measure(dataset, seed))
+    tell("batchnorm", text(rows), write=write)
 
 
 if __name__ == "__main__":

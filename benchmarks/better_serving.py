@@ -16,7 +16,6 @@ tests over seeds, p values Holm-corrected over all comparisons. Reads Fashion-MN
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import time
@@ -26,7 +25,6 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
-import torch
 from scipy.stats import t
 
 import harm
@@ -41,7 +39,7 @@ from fedreach.federation.serving.softmax import log_softmax
 from fedreach.federation.values import Outputs, State
 from harm_shifts import Change, Pixels, affine
 from harm_tables import OF_LABELS, signed
-from page import put
+from seeds import asked, tell
 from tables import table
 
 RULE = LabelShift()
@@ -296,25 +294,17 @@ def signed2(value: float) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=2, help="how many, from --first on; default: %(default)s")
-    parser.add_argument("--first", type=int, default=200, help="first seed; default: %(default)s")
-    parser.add_argument("--rows", type=Path, default=Path("runs/better"), help="folder; default: %(default)s")
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/results.md")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    seeds, files = range(arguments.first, arguments.first + arguments.seeds), {}
+    seeds, folder, write = asked(__doc__, "runs/better", first=200)
+    files = {}
     for name, dataset in harm.data_sets().items():
-        paths = [arguments.rows / f"{name}-{seed}.npz" for seed in seeds]
+        paths = [folder / f"{name}-{seed}.npz" for seed in seeds]
         for seed, path in zip(seeds, paths, strict=True):
             if not path.exists():
                 record(name, dataset, seed, path)
         files[name] = [dict(np.load(path)) for path in paths]
-    command = f"python benchmarks/better_serving.py --seeds {arguments.seeds} --write        # one core"
+    command = f"python benchmarks/better_serving.py --seeds {len(seeds)} --write        # one core"
     text = "\n\n".join([f"```text\n{command}\n```", compared(files), harms(files)])
-    if arguments.write:
-        put("better_serving", text, harm.RESULTS)
-    print(text)
+    tell("better_serving", text, write=write)
 
 
 if __name__ == "__main__":

@@ -14,13 +14,10 @@ the package brings. One process, one thread. Rows are kept in --rows, so that fu
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -49,9 +46,8 @@ from fedreach.models.flat import Layout
 from fedreach.streams import generator
 from harm_shifts import FRESH, Pixels
 from harm_tables import KINDS, text
-from page import put
+from seeds import asked, kept, tell
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results.md"
 INPUTS = (5, 20, 200)
 SCORED, FEWEST, CLIENTS, ROUNDS = 200, 20, 25, 60
 RULES = {"guarded": LabelShift(), "unguarded": LabelShift(guard=False)}
@@ -190,33 +186,17 @@ def measure(name: str, dataset: Dataset, seed: int) -> Iterator[dict[str, Any]]:
     for kind, held in holdings(trained.data, seed).items():
         for shift, made in shifts().items():
             for row in served(trained, states, list(shown(trained, made, held, seed))):
-                yield {"data": name, "seed": seed, "kind": kind, "shift": shift, **row}
+                yield {"kind": kind, "shift": shift, **row}
     spent = between - began, time.perf_counter() - between
     print(f"{name}, seed {seed}: {spent[0]:.0f} s of training, {spent[1]:.0f} s of serving", flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=2, help="how many, from --first on; default: %(default)s")
-    parser.add_argument("--first", type=int, default=100, help="first seed; default: %(default)s")
-    parser.add_argument("--rows", type=Path, default=Path("runs/harm.jsonl"), help="default: %(default)s")
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/results.md")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    arguments.rows.parent.mkdir(parents=True, exist_ok=True)
-    rows = [json.loads(line) for line in arguments.rows.read_text().splitlines()] if arguments.rows.exists() else []
-    sets, seeds = data_sets(), range(arguments.first, arguments.first + arguments.seeds)
-    for seed in seeds:
-        for name, dataset in sets.items():
-            if not any((row["data"], row["seed"]) == (name, seed) for row in rows):
-                new = list(measure(name, dataset, seed))
-                with arguments.rows.open("a") as file:
-                    file.writelines(json.dumps(row) + "\n" for row in new)
-                rows += new
-    found = text([row for row in rows if row["seed"] in seeds and row["data"] in sets])
-    if arguments.write:
-        put("harm", found, RESULTS)
-    print(found)
+    seeds, file, write = asked(__doc__, "runs/harm.jsonl", first=100)
+    sets = data_sets()
+    models = [{"data": name, "seed": seed} for seed in seeds for name in sets]
+    rows = kept(file, models, lambda data, seed: measure(data, sets[data], seed))
+    tell("harm", text(rows), write=write)
 
 
 if __name__ == "__main__":

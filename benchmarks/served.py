@@ -15,6 +15,7 @@ import json
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -142,19 +143,19 @@ def section(name: str, cell: Cell, methods: list[dict[str, Any]]) -> str:
     return f"**{cell.words}** ({seeds} seeds)\n\n```text\n{shown}\n```\n\n{rows}"
 
 
-if __name__ == "__main__":
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", metavar="CELL", choices=CELLS, help="these cells only")
     parser.add_argument("--runs", type=Path, default=Path("runs/served"), help="folder of the comparisons")
     parser.add_argument("--there", action="store_true", help="run nothing: the cells that are finished")
     parser.add_argument("--write", action="store_true", help="put the tables into docs/results.md")
     parser.add_argument("--list", action="store_true", help="list the cells and their commands")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     chosen = {name: cell for name, cell in CELLS.items() if arguments.only is None or name in arguments.only}
     if arguments.list:
         for name, cell in chosen.items():
             print(f"{name}: {cell.words}\n    {shlex.join(['fedreach', *cell.command(arguments.runs / name)])}")
-        sys.exit()
+        return
     parts: dict[str, list[str]] = {WAYS: [], RULES: []}
     for name, cell in chosen.items():
         out = (arguments.runs / name).resolve()
@@ -165,4 +166,9 @@ if __name__ == "__main__":
         parts[cell.experiment].append(found)
     if arguments.write:
         for experiment, sections in parts.items():
-            page.put(Path(experiment).stem, "\n\n".join(sections), PAGE)
+            if sections:  # or else what is there stays
+                page.put(Path(experiment).stem, "\n\n".join(sections), PAGE)
+
+
+if __name__ == "__main__":
+    main()

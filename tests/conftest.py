@@ -63,6 +63,7 @@ EXACT = (
 """Files of a run folder that are the same, byte for byte, however the run came about."""
 
 Command = Callable[..., Result]
+Refused = Callable[..., str]
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -86,7 +87,7 @@ def fedreach(home: Path) -> Command:
 
 
 @pytest.fixture
-def refused(fedreach: Command) -> Callable[..., str]:
+def refused(fedreach: Command) -> Refused:
     """The command that must end with this exit code and one message, which is returned."""
 
     def call(code: int, *arguments: object) -> str:

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from pathlib import Path
-
 import pytest
 
 import fedreach
 from fedreach.federation.serving import Plain
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+from .benchmarked import benchmarks
+
+pytest.importorskip("scipy")
 
 
 @pytest.fixture
-def benchmark(monkeypatch):
-    pytest.importorskip("scipy")
-    before = set(sys.modules)
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    yield importlib.import_module("batchnorm")
-    for name in set(sys.modules) - before:
-        if not name.startswith("fedreach") and Path(BENCHMARKS, f"{name}.py").exists():
-            del sys.modules[name]
+def benchmark():
+    with benchmarks("batchnorm") as (module,):
+        yield module
 
 
 def test_the_interval_is_of_differences_by_seed(benchmark):

@@ -70,6 +70,13 @@ def test_what_a_page_shows_runs(page: Path, tmp_path: Path) -> None:
             run([sys.executable, "-c", block], tmp_path)
 
 
+def test_the_readme_names_every_experiment_of_the_examples() -> None:
+    said = (ROOT / "README.md").read_text(encoding="utf-8")
+    names = {path.name for path in (ROOT / "examples").glob("*.toml")}
+    assert {name for name in names if name not in said} == set()
+    assert len(names) > 5
+
+
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
 def test_an_example_program_runs_and_says_something(example: Path, tmp_path: Path) -> None:
     assert run([sys.executable, str(example)], tmp_path).stdout.count("\n") >= 2

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -14,18 +10,15 @@ from fedreach.data.shifts import Examples, InputScale
 from fedreach.federation.serving.label_shift import LabelShift
 from fedreach.streams import generator
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+from .benchmarked import benchmarks
+
+pytest.importorskip("scipy")
 
 
 @pytest.fixture
-def harm(monkeypatch):
-    pytest.importorskip("scipy")
-    before = set(sys.modules)
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    yield importlib.import_module("harm")
-    for name in set(sys.modules) - before:
-        if not name.startswith("fedreach") and Path(BENCHMARKS, f"{name}.py").exists():
-            del sys.modules[name]
+def harm():
+    with benchmarks("harm") as (module,):
+        yield module
 
 
 def made_up(harm, **gains):

@@ -6,7 +6,6 @@ import json
 import os
 import sys
 import time
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,21 +15,16 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedreach.engines import ENGINES
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+from .benchmarked import benchmarks
+
 NAMES = ("cases", "chip", "contenders", "engine", "gpu", "limit", "page", "phases", "tables", "turns")
 
 
 @pytest.fixture(scope="module")
 def bench():
-    """The benchmark's modules, which import each other by their bare names."""
-    folders, before = [str(BENCHMARKS), str(BENCHMARKS / "peers")], set(sys.modules)
-    path = list(sys.path)
-    sys.path[:0] = folders
-    yield SimpleNamespace(**{name: import_module(name) for name in NAMES})
-    sys.path[:] = path
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", None)).startswith(str(BENCHMARKS)):
-            del sys.modules[name]
+    """The benchmark's modules."""
+    with benchmarks(*NAMES, folders=("", "peers")) as modules:
+        yield SimpleNamespace(**dict(zip(NAMES, modules, strict=True)))
 
 
 def row(rate, **more):

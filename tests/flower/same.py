@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,14 @@ def need(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if data == "fashion" and not Path(DATA, "FashionMNIST").exists():
         pytest.skip("the Fashion-MNIST files are not here; set FEDREACH_DATA to the folder that holds them")
     monkeypatch.setenv("FEDREACH_DATA", DATA)
+
+
+def anew(setup: FlowerExperiment) -> FlowerExperiment:
+    """Return the experiment as a new process would make it, with a model and parts of its own, but for the data."""
+    fresh = copy(setup)
+    vars(fresh)["data"] = setup.data
+    vars(fresh).pop("simulation", None)
+    return fresh
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ pytest.importorskip("flwr")
 from fedreach.flower import FlowerExperiment
 
 from .deployment import APP, Deployment, rows
-from .test_faults import Clients, outcome_of, simulated
+from .faulty import Clients, outcome_of, simulated
 
 pytestmark = pytest.mark.slow
 

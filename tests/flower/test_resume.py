@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from copy import copy
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -33,6 +32,7 @@ from fedreach.storage import files as folder_module
 
 from ..conftest import exact, rows  # noqa: TID252
 from .in_process import InProcess
+from .same import anew
 
 CLIENTS, ROUNDS = 6, 3
 SMALL = (
@@ -67,11 +67,7 @@ def read(method: str, *more: str) -> FlowerExperiment:
 
 
 def setup_of(method: str, *more: str) -> FlowerExperiment:
-    """Everything new, as in a new process, but for the data."""
-    setup = copy(read(method, *more))
-    vars(setup)["data"] = read(method, *more).data
-    vars(setup).pop("simulation", None)
-    return setup
+    return anew(read(method, *more))
 
 
 @cache

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from copy import copy
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -32,7 +30,7 @@ from fedreach.runs.schema import ServedLine, ServingRecord
 from fedreach.runs.serving import serve_models, served_table
 
 from .in_process import Answering, InProcess
-from .same import rows_of
+from .same import anew, rows_of
 
 CLIENTS, PARTICIPANTS = 8, 5
 FILES = (ServingRecord.FILE, ServedLine.FILE, SERVING)
@@ -76,14 +74,6 @@ METHODS = {
 }
 
 
-@pytest.fixture
-def heard(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    logger = logging.getLogger("flwr")
-    logger.addHandler(caplog.handler)
-    yield caplog
-    logger.removeHandler(caplog.handler)
-
-
 @cache
 def read(*overrides: str) -> FlowerExperiment:
     with tempfile.TemporaryDirectory() as folder:
@@ -93,10 +83,7 @@ def read(*overrides: str) -> FlowerExperiment:
 
 
 def setup_of(*overrides: str) -> FlowerExperiment:
-    """Return an experiment with parts of its own, but the data that it was read with before."""
-    setup = copy(read(*overrides))
-    vars(setup)["data"] = read(*overrides).data
-    return setup
+    return anew(read(*overrides))
 
 
 def serve(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,15 +41,6 @@ from .test_serving import (
     spoiling,
     with_array,
 )
-
-
-@pytest.fixture
-def heard(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    logger = logging.getLogger("flwr")
-    logger.addHandler(caplog.handler)
-    yield caplog
-    logger.removeHandler(caplog.handler)
-
 
 # ------------------------------------------------------------------------------------------------ what leaves a client
 
@@ -120,7 +110,6 @@ def test_predictions_do_not_depend_on_the_labels_of_an_unseen_client(tmp_path: P
     y[index] = (y[index] + 1) % d.dataset.num_classes
     other = setup_of(GUARDED)
     vars(other)["data"] = replace(d, dataset=replace(d.dataset, train_y=y), labels=y)
-    vars(other).pop("simulation", None)
     grid = InProcess(other.client_app(), range(CLIENTS))
     other.strategy(tmp_path / "permuted", timeout=5, patience=1).run(grid)
     states = [RunFolder(tmp_path / name).read_tensors(SERVING) for name in ("as they are", "permuted")]

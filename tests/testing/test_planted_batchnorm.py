@@ -6,20 +6,11 @@ import numpy as np
 import pytest
 
 from fedreach.federation.serving.batchnorm import BatchNormRefresh
-from fedreach.testing import trial
-from fedreach.testing.law import Subject, judge
+
+from .planted import check_caught_alone, noting
 
 FAULTS = []
-
-
-def caught_by(law):
-    """Note a faulty class, and the law that it must break."""
-
-    def note(cls):
-        FAULTS.append(pytest.param(cls, law, id=cls.__name__))
-        return cls
-
-    return note
+caught_by = noting(FAULTS)
 
 
 @caught_by("usual inputs are served by label shift")
@@ -91,10 +82,6 @@ class RefreshedWhenPredicting(BatchNormRefresh):
         return super().predict(state, {**client, "statistics": statistics}, outputs)
 
 
-@pytest.mark.parametrize(("cls", "law"), FAULTS)
-def test_a_planted_fault_is_caught_by_the_law_that_says_it(cls, law):
-    laws = {law.name: law for law in trial.laws_of("serving", trial.like("serving", cls()))}
-    found = judge(Subject.of("serving", cls()), [laws[law]])
-    assert found.broken, f"it keeps {law!r}"
-    assert found.broken[0].happened
-    assert "Traceback" not in str(found.broken[0])
+@pytest.mark.parametrize(("kind", "cls", "options", "law"), FAULTS)
+def test_a_planted_fault_is_caught_by_the_law_that_says_it(kind, cls, options, law):
+    check_caught_alone(kind, cls, options, law)

@@ -2,84 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from tests.testing.test_planted_batchnorm import FAULTS as BATCHNORM
 
 from fedreach import registry
-from fedreach.federation.serving.bbse import BBSE, RLLS
-from fedreach.federation.serving.label_shift import LabelShift, scores
 from fedreach.federation.serving.plain import Plain
-from fedreach.federation.serving.priors import map_em, training_shares
 from fedreach.federation.serving.softmax import log_softmax
-from fedreach.federation.serving.true_prior import TruePrior
 from fedreach.federation.values import NO_STATE
 from fedreach.testing import trial
-from fedreach.testing.law import Subject, judge
+
+from .own_rule import Own
+from .planted import check_caught_alone, noting
+from .test_planted_batchnorm import FAULTS as BATCHNORM
+from .test_planted_rules import FAULTS as OF_RULES
+from .test_planted_rules import CalibratedByClient
 
 FAULTS = []
-
-
-@dataclass(frozen=True)
-class Own:
-    """A rule of one's own: a bias that makes the mean prediction that of the class shares, then running means.
-
-    Args:
-        strength: How many inputs the source prior counts for.
-    """
-
-    strength: float = 20.0
-
-    def query(self, state):
-        if not state:
-            return NO_STATE
-        return None if state["asked"] == 30 else {"bias": state["bias"]}
-
-    def contribute(self, query, outputs, labels, counts):
-        if not query:
-            return {"held": np.bincount(labels, minlength=len(counts)).astype(np.float64)}
-        return {"predicted": np.exp(log_softmax(outputs.logits + query["bias"])).sum(axis=0)}
-
-    def fold(self, state, sums):
-        if not state:
-            share = (sums["held"] + 0.5) / (sums["held"] + 0.5).sum()
-            return {"base": share, "bias": np.zeros(len(share)), "asked": np.zeros((), np.int64)}
-        predicted = (sums["predicted"] + 0.5) / (sums["predicted"] + 0.5).sum()
-        bias = state["bias"] + np.log(state["base"] / predicted)
-        return {**state, "bias": bias, "asked": state["asked"] + 1}
-
-    def start(self, state):
-        return {"seen": self.strength * state["base"]}
-
-    def update(self, state, client, outputs):
-        return {"seen": client["seen"] + np.exp(log_softmax(outputs.logits + state["bias"])).sum(axis=0)}
-
-    def predict(self, state, client, outputs):
-        prior = client["seen"] / client["seen"].sum()
-        return log_softmax(outputs.logits + state["bias"] - np.log(state["base"]) + np.log(prior))
-
-    def predict_online(self, state, client, outputs):
-        rows = []
-        for row in outputs.logits:
-            one = type(outputs)(row[None])
-            rows.append(self.predict(state, client, one)[0])
-            client = self.update(state, client, one)
-        return np.array(rows), client
-
-    def with_prior(self, state, prior):
-        return {"seen": prior}
-
-
-def caught_by(law):
-    """Note a faulty class, and the law that it must break."""
-
-    def note(cls):
-        FAULTS.append(pytest.param(cls, law, id=cls.__name__))
-        return cls
-
-    return note
+caught_by = noting(FAULTS)
 
 
 # -------------------------------------------------------------------------------------------------- what it reads
@@ -376,150 +317,12 @@ class OptionsThatNobodySees:
         return log_softmax(self.power * outputs.logits)
 
 
-# ------------------------------------------------------------------------------------------------- single rules
-
-
-@caught_by("source prior of held out labels")
-class SourcePriorOfTrainingLabels(LabelShift):
-    def contribute(self, query, outputs, labels, counts):
-        sums = super().contribute(query, outputs, labels, counts)
-        return {**sums, "held_out": counts} if "held_out" in sums else sums
-
-
-@caught_by("many classes are matched")
-class MatchedToTrainingShares(LabelShift):
-    def fold(self, state, sums):
-        told = state["told"] if state else training_shares(sums["trained"])
-        new = super().fold({**state, "base": told} if "predicted" in sums else state, sums)
-        return {**new, "base": (state or new)["base"], "told": told}
-
-
-@caught_by("spread of training labels")
-@caught_by("spread is found again")
-class SpreadOfHeldOutLabels(LabelShift):
-    """A handful of examples instead of all that it trained on: they say little of how far clients lie apart."""
-
-    def contribute(self, query, outputs, labels, counts):
-        held = np.bincount(labels, minlength=len(counts)).astype(np.float64)
-        return super().contribute(query, outputs, labels, held)
-
-
-@caught_by("whoever holds an example")
-@caught_by("calibrated at the optimum")
-@caught_by("split participants fit the same")
-class CalibratedByClient(LabelShift):
-    def contribute(self, query, outputs, labels, counts):
-        sums = super().contribute(query, outputs, labels, counts)
-        pooled = ("loss", "gradient", "curvature")
-        return {name: values / len(labels) if name in pooled else values for name, values in sums.items()}
-
-
-@caught_by("evidence of what came before")
-class EvidenceByTheSharesOfAll(LabelShift):
-    """W by the prior that EM found, in which each input has its part: P(sup W >= 20) is .10 instead of .035."""
-
-    def update(self, state, client, outputs):
-        new = super().update(state, client, outputs)
-        u = scores(state, outputs)
-        log_w = (log_softmax(u + np.log(state["base"]))[:, 0] - log_softmax(u + np.log(new["prior"]))[:, 0]).sum()
-        log_w += len(u) * (np.log(new["prior"]) - np.log(state["base"]))[0]
-        return {**new, "log_w": np.array([log_w]), "weight": np.array([1 / (1 + self.odds * np.exp(-log_w))])}
-
-
-@caught_by("evidence of what came before")
-class OddsTheOtherWayRound(LabelShift):
-    def update(self, state, client, outputs):
-        new = super().update(state, client, outputs)
-        return {**new, "weight": 1 / (1 + np.exp(-new["log_w"]) / self.odds)}
-
-
-@caught_by("served by its prior")
-class AlwaysAdapts(LabelShift):
-    """The weight is worked out, and not used."""
-
-    def predict(self, state, client, outputs):
-        seen = client["n"][0] > 0
-        return super().predict(state, {**client, "weight": np.ones(1)} if seen else client, outputs)
-
-
-@caught_by("inputs that say nothing")
-class BeginsWithEvenShares(LabelShift):
-    def start(self, state):
-        return {**super().start(state), "prior": np.full_like(state["base"], 1 / len(state["base"]))}
-
-
-@caught_by("many pseudo counts never adapt")
-class WithoutPseudoCounts(LabelShift):
-    """EM finds the maximum of the likelihood."""
-
-    def update(self, state, client, outputs):
-        new = super().update(state, client, outputs)
-        return {**new, "prior": map_em(new["u"], state["base"], 0.0), "weight": np.ones(1)}
-
-
-@caught_by("no shift no change")
-class KeepsTheBiasUnsaid(LabelShift):
-    """Labels say what the source prior is, and nothing brings the model's predictions to it."""
-
-    def __init__(self):
-        super().__init__(calibration="none", guard=False)
-
-    keeps_bias = False
-
-
-@caught_by("shares as they are told")
-class SourcePriorIsLeftIn(TruePrior):
-    def with_prior(self, state, prior):
-        shares = prior * state["base"]
-        return super().with_prior(state, shares / shares.sum())
-
-
-@caught_by("shares that explain the predictions")
-class ConfusionByRow(BBSE):
-    """Rows of labels where columns were meant."""
-
-    def contribute(self, query, outputs, labels, counts):
-        sums = super().contribute(query, outputs, labels, counts)
-        return {**sums, "confusion": sums["confusion"].T}
-
-
-@caught_by("between bbse and nothing")
-class PulledOneWayOnly(RLLS):
-    """gamma is read and then forgotten."""
-
-    def update(self, state, client, outputs):
-        return RLLS(self.strength, 1.0, self.hard).update(state, client, outputs)
-
-
-@caught_by("no order of inputs")
-class TheFirstCountsTwice(BBSE):
-    def update(self, state, client, outputs):
-        twice = np.concatenate([outputs.logits[:1], outputs.logits])
-        return super().update(state, client, replace(outputs, logits=twice))
-
-
-@caught_by("the model as it is")
-class Sharpened(Plain):
-    def predict(self, state, client, outputs):
-        return log_softmax(1.5 * outputs.logits)
-
-
 # -----------------------------------------------------------------------------------------------------------------
 
 
-def laws_of(part):
-    """Return the laws that a part must keep by their names."""
-    return {law.name: law for law in trial.laws_of("serving", trial.like("serving", part))}
-
-
-@pytest.mark.parametrize(("cls", "law"), FAULTS)
-def test_a_planted_fault_is_caught_by_the_law_that_says_it(cls, law):
-    found = judge(Subject.of("serving", cls()), [laws_of(cls())[law]])
-    assert found.broken, f"it keeps {law!r}"
-    said = str(found.broken[0])
-    assert said.startswith(f'{cls.__name__} breaks the law "{law}": ')
-    assert found.broken[0].happened
-    assert "Traceback" not in said
+@pytest.mark.parametrize(("kind", "cls", "options", "law"), FAULTS)
+def test_a_planted_fault_is_caught_by_the_law_that_says_it(kind, cls, options, law):
+    check_caught_alone(kind, cls, options, law)
 
 
 @pytest.mark.parametrize("part", [Own(), Own(strength=1.0), Plain()], ids=repr)
@@ -530,7 +333,7 @@ def test_a_right_rule_keeps_all_laws(part):
 
 def test_each_law_has_a_fault():
     laws = trial.laws_of("serving", list(registry.table("serving")))
-    assert {law.name for law in laws} == {fault.values[1] for fault in (*FAULTS, *BATCHNORM)}
+    assert {law.name for law in laws} == {fault.values[3] for fault in (*FAULTS, *OF_RULES, *BATCHNORM)}
 
 
 def test_a_rule_of_ones_own_is_seen_to_be_one():

@@ -289,7 +289,8 @@ def _private_key(context: Context) -> bytes:
     """Return the client's own key of this run, made when it is first needed."""
     if KEYS not in context.state.config_records:
         context.state.config_records[KEYS] = ConfigRecord({"private": masks.new_private_key()})
-    found: bytes = context.state.config_records[KEYS]["private"]  # type: ignore[assignment]
+    kept: Mapping[str, Any] = context.state.config_records[KEYS]
+    found: bytes = kept["private"]
     return found
 
 

@@ -25,7 +25,8 @@ def contributions(sent: RecordDict, local: LocalClient) -> dict[int, State]:
     """Return what the client contributes to each fit that it is asked for."""
     if not local.num_held_out:
         raise TrainingError("it holds no examples out, by which a serving rule is fitted")
-    fits: list[int] = sent.config_records[OURS][FITS]  # type: ignore[assignment]
+    asked: Mapping[str, Any] = sent.config_records[OURS]
+    fits: list[int] = asked[FITS]
     params = messages.params_of(sent.array_records[MODEL], local.engine.layout)
     queries = [_arrays(sent.array_records[messages.query_name(fit)]) for fit in fits]
     return dict(zip(fits, local.contributions(params, queries), strict=True))
@@ -43,10 +44,11 @@ def hidden(
         private: Its key.
         used: See `fedreach.flower.masks.masked`.
     """
-    asked, keys = sent.config_records[OURS], masks.keys_of(sent.config_records[KEYS])
+    asked: Mapping[str, Any] = sent.config_records[OURS]
+    keys = masks.keys_of(sent.config_records[KEYS])
     found: dict[int, Mapping[str, Words]] = {}
     for fit, answer in answers.items():
-        members: list[int] = asked[messages.members_name(fit)]  # type: ignore[assignment]
+        members: list[int] = asked[messages.members_name(fit)]
         names = sorted(answer)  # all clients mask in one order
         words = [limbs(answer[name]) for name in names]
         whole = np.concatenate([each.ravel() for each in words]) if words else np.empty(0, np.uint64)
@@ -60,8 +62,8 @@ def hidden(
 
 def scores(sent: RecordDict, local: LocalClient) -> dict[str, float]:
     """Return how well the client is served, rung by rung, and what was decided for it."""
-    asked = sent.config_records[OURS]
-    part, inputs = str(asked[PART]), [int(n) for n in asked[INPUTS]]  # type: ignore[union-attr]
+    asked: Mapping[str, Any] = sent.config_records[OURS]
+    part, inputs = str(asked[PART]), [int(n) for n in asked[INPUTS]]
     if part not in PARTS:
         raise TrainingError(f"a client is served on one of {', '.join(PARTS)}; the server asked for {part!r}")
     params = messages.params_of(sent.array_records[MODEL], local.engine.layout)

@@ -61,11 +61,11 @@ class Model:
         logits = self.changed(self.scale * likelihood + self.offset)
         if not all_there_is:
             return Outputs(logits)
-        return Outputs(logits, features, inputs.copy(), partial(self.of, all_there_is=True), Layer(self))
+        return Outputs(logits, features, inputs.copy(), partial(self.of, all_there_is=True), ModelStatistics(self))
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
+class ModelStatistics:
     """The running statistics of a `Model`."""
 
     model: Model

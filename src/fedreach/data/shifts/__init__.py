@@ -1,6 +1,8 @@
 """Shifts of unseen clients: their inputs look different from the participants', or mean something else.
 
-Everything here changes one client's examples at a time; `unseen.shift_unseen` applies it to a federation.
+Everything here changes one client's examples at a time; `unseen.shift_unseen` applies it to a federation. A shift has a
+strength, of which 0 changes nothing; one outside the range that the shift tells is a `ConfigError`, as is a shift that
+needs scipy where that is missing.
 """
 
 from fedreach.data.shifts.base import Examples as Examples

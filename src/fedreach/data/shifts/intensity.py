@@ -1,4 +1,8 @@
-"""Shifts of how bright inputs are: what another lamp, scanner or sensor does; for images and for features."""
+"""Shifts of how bright inputs are: what another lamp, scanner or sensor does; for images and for features.
+
+The unit of a strength is 255 for images, whose pixels are then clipped as a camera clips them, and the standard
+deviation of each feature.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +18,10 @@ from fedreach.errors import require
 class Brightness:
     """Make inputs brighter or darker: x + strength * unit.
 
-    The unit is 255 for images, whose pixels are then clipped as a camera clips them, and the standard deviation of
-    each feature. Where nothing is clipped this is alpha x + beta, which the guard of `label_shift` can undo.
+    Where nothing is clipped this is alpha x + beta, which the guard of `label_shift` can undo.
 
     Args:
         strength: From -1 to 1. Of images, the share of the range from black to white.
-
-    Raises:
-        ConfigError: If the strength is outside its range.
 
     Example:
         >>> scale = InputScale("toy", "image", 2, np.array([[[100.0]]]), np.array([255.0]))
@@ -44,13 +44,10 @@ class Brightness:
 class Contrast:
     """Bring inputs nearer to the data set's mean, or farther from it: mean + (1 - strength) (x - mean).
 
-    The mean is that of each channel or feature. Pixels of images are clipped to 0..255 where the strength is negative.
+    The mean is that of each channel or feature.
 
     Args:
         strength: Below 1, at which nothing would be left, and at least -3; -1 doubles the contrast, 0.5 halves it.
-
-    Raises:
-        ConfigError: If the strength is outside its range.
 
     Example:
         >>> scale = InputScale("toy", "image", 2, np.array([[[100.0]]]), np.array([255.0]))
@@ -75,14 +72,10 @@ class Contrast:
 class InputNoise:
     """Add normal noise to each number: x + strength * unit * z, z standard normal.
 
-    The unit is 255 for images, whose pixels are then clipped, and the standard deviation of each feature. This is noise
-    on inputs; wrong labels are `[noise]`.
+    This is noise on inputs; wrong labels are `[noise]`.
 
     Args:
         strength: Standard deviation of the noise in units, not negative, at most 10.
-
-    Raises:
-        ConfigError: If the strength is outside its range.
 
     Example:
         >>> scale = InputScale("toy", "features", 2, np.array([100.0]), np.array([2.0]))

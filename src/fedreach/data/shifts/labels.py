@@ -20,9 +20,6 @@ class PermutedLabels:
     Args:
         strength: Share of the C classes, from 0 to 1.
 
-    Raises:
-        ConfigError: If the strength is outside its range.
-
     Example:
         >>> scale = InputScale("toy", "tokens", 2, np.zeros(1), np.ones(1))
         >>> three = Examples(np.zeros((3, 4), np.uint8), np.array([0, 1, 1]), np.arange(3))
@@ -51,9 +48,6 @@ class OneClass:
 
     Args:
         strength: Share of the other classes' examples that are dropped, from 0 to 1.
-
-    Raises:
-        ConfigError: If the strength is outside its range.
 
     Example:
         >>> scale = InputScale("toy", "tokens", 3, np.zeros(1), np.ones(1))

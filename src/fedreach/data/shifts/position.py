@@ -1,4 +1,4 @@
-"""Shifts of where pixels are: blur, rotation, translation and occlusion of images."""
+"""Shifts of where pixels are: blur and rotation, which need scipy, translation and occlusion of images."""
 
 from __future__ import annotations
 
@@ -25,9 +25,6 @@ class Blur:
 
     Args:
         strength: Standard deviation in pixels, not negative, at most 100.
-
-    Raises:
-        ConfigError: If the strength is outside its range, or scipy is missing.
 
     Example:
         >>> scale = InputScale("toy", "image", 2, np.array([[[0.0]]]), np.array([255.0]))
@@ -57,9 +54,6 @@ class Rotation:
     Args:
         strength: Degrees, from -180 to 180.
 
-    Raises:
-        ConfigError: If the strength is outside its range, or scipy is missing.
-
     Example:
         >>> scale = InputScale("toy", "image", 2, np.array([[[0.0]]]), np.array([255.0]))
         >>> four = Examples(np.array([[[[1, 2], [3, 4]]]], np.uint8), np.array([1]), np.array([0]))
@@ -87,9 +81,6 @@ class Translation:
 
     Args:
         strength: Pixels, to the right and as many down, from -1000 to 1000; a negative number moves left and up.
-
-    Raises:
-        ConfigError: If the strength is outside its range.
 
     Example:
         >>> scale = InputScale("toy", "image", 2, np.array([[[0.0]]]), np.array([255.0]))
@@ -129,9 +120,6 @@ class Occlusion:
 
     Args:
         strength: Share of the image that is hidden, from 0 to 1.
-
-    Raises:
-        ConfigError: If the strength is outside its range.
 
     Reference: DeVries and Taylor, "Improved Regularization of Convolutional Neural Networks with Cutout",
         arXiv 1708.04552.

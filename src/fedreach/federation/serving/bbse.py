@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +19,7 @@ CONFIDENCE = 0.05
 HALVINGS = 100
 
 
-class _ByConfusion:
+class _ByConfusion(ABC):
     """What `BBSE` and `RLLS` have in common: all but how a mean prediction is explained."""
 
     hard: bool
@@ -59,9 +60,9 @@ class _ByConfusion:
         logits = outputs.logits.astype(np.float64)
         return np.eye(logits.shape[1])[logits.argmax(axis=1)] if self.hard else np.exp(log_softmax(logits))
 
+    @abstractmethod
     def _importances(self, state: State, mu: Floats) -> Floats:
         """Return (c,) w, to be clipped at 0, that explains the mean prediction (c,)."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

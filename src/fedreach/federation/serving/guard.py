@@ -201,12 +201,12 @@ class Guard:
 def _in_step(clients: Sequence[Steps], priors_of: Estimates) -> list[Chosen]:
     """Return what each client ends with; at each step all priors that are waited for are estimated together."""
     found: dict[int, Chosen] = {}
-    sent: dict[int, Floats | None] = dict.fromkeys(range(len(clients)))  # None begins
+    sent: dict[int, Floats | None] = dict.fromkeys(range(len(clients)))
     while sent:
         asked: dict[int, Outputs] = {}
         for i, prior in sent.items():
             try:
-                asked[i] = clients[i].send(prior)  # type: ignore[arg-type]
+                asked[i] = next(clients[i]) if prior is None else clients[i].send(prior)
             except StopIteration as end:
                 found[i] = end.value
         sent = dict(zip(asked, priors_of(list(asked.values())), strict=True)) if asked else {}

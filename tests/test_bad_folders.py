@@ -1,0 +1,115 @@
+"""A run folder that is damaged, or of another experiment, is refused with a message and left as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import TINY, Command, Refused, exact
+
+
+@pytest.fixture
+def done(fedreach: Command, home: Path) -> Path:
+    """A finished run."""
+    assert fedreach("run", "tiny.toml", "--out", "done", "-q").exit_code == 0
+    return home / "done"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def damage(path: Path, change: Callable[[bytes], bytes]) -> None:
+    path.write_bytes(change(path.read_bytes()))
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "finished", "message"),
+    [
+        ("run.json", lambda b: b.replace(b'"format": 2', b'"format": 7'), True, "is of format 7, and this version"),
+        ("run.json", lambda b: b[:50], True, "run.json cannot be read"),
+        ("result.json", lambda b: b"{", True, "result.json cannot be read"),
+        ("rounds.jsonl", lambda b: b[:1000], True, "holds 1000 bytes, but"),
+        ("rounds.jsonl", lambda b: b"", True, "holds 0 bytes, but"),
+        ("clients.jsonl", lambda b: b[:-1], True, "Rows are missing; put the file back"),
+        ("rounds.jsonl", lambda b: b[:1000], False, "holds 1000 bytes, but"),
+        ("checkpoint.safetensors", lambda b: b[:100], False, "It is not skipped, as that would silently start over"),
+        ("checkpoint.safetensors", lambda b: b[:-5] + bytes([b[-5] ^ 64]) + b[-4:], False, "was altered after it was"),
+        (
+            "checkpoint.safetensors",
+            lambda b: b.replace(b'\\"round\\": 4', b'\\"round\\": 2'),
+            False,
+            "was altered after",
+        ),
+        ("checkpoint.safetensors", lambda b: b.replace(b'format\\": 2', b'format\\": 7'), False, "is of format 7"),
+    ],
+)
+def test_a_damaged_run_folder_is_refused_and_left_alone(
+    refused: Refused,
+    fedreach: Command,
+    done: Path,
+    name: str,
+    change: Callable[[bytes], bytes],
+    finished: bool,
+    message: str,
+) -> None:
+    whole = exact(done)
+    before = (done / name).read_bytes()
+    damage(done / name, change)
+    assert (done / name).read_bytes() != before
+    if not finished:
+        (done / "result.json").unlink()
+    left = contents(done)
+    assert message in refused(3, "run", "tiny.toml", "--out", "done")
+    assert contents(done) == left
+    (done / name).write_bytes(before)  # the remedy that most of the messages name
+    assert fedreach("run", "tiny.toml", "--out", "done").exit_code == 0
+    assert exact(done) == whole
+
+
+def test_rounds_without_their_checkpoint_are_not_started_over(refused: Refused, done: Path) -> None:
+    (done / "checkpoint.safetensors").unlink()
+    (done / "result.json").unlink()
+    left = contents(done)
+    assert "holds rounds, but checkpoint.safetensors is missing." in refused(3, "run", "tiny.toml", "--out", "done")
+    assert contents(done) == left
+
+
+def test_a_folder_of_another_experiment_is_left_alone(refused: Refused, done: Path) -> None:
+    left = contents(done)
+    said = refused(3, "run", "tiny.toml", "--out", "done", "--set", "rounds=5", "--set", "local.rate=0.2")
+    assert "config.local.rate: 0.1 there, 0.2 now; config.rounds: 4 there, 5 now." in said
+    assert "Choose another folder with --out, or move this one away." in said
+    assert "seed: 0 there, 1 now" in refused(3, "run", "tiny.toml", "--out", "done", "--seed", "1")
+    assert contents(done) == left
+
+
+def test_what_changes_no_number_may_differ(fedreach: Command, done: Path) -> None:
+    left = exact(done)
+    again = fedreach("run", "tiny.toml", "--out", "done", "--set", "name=other", "--set", "run.checkpoint_seconds=9.0")
+    assert again.exit_code == 0
+    assert exact(done) == left
+
+
+def test_a_comparison_of_another_experiment_is_left_alone(refused: Refused, fedreach: Command, home: Path) -> None:
+    assert fedreach("compare", "tiny.toml", "--out", "c", "--formats", "none", "-q").exit_code == 0
+    before = (home / "c" / "comparison.json").read_bytes()
+    said = refused(3, "compare", "tiny.toml", "--out", "c", "--set", "rounds=5")
+    assert "holds another experiment. config.rounds: 4 there, 5 now." in said
+    assert (home / "c" / "comparison.json").read_bytes() == before
+
+
+def test_a_file_in_the_place_of_the_folder_is_named(refused: Refused, home: Path) -> None:
+    message = "a file stands where a folder is needed. Choose another folder with --out."
+    assert message in refused(3, "run", "tiny.toml", "--out", "tiny.toml")
+    assert message in refused(3, "run", "tiny.toml", "--out", "tiny.toml/deeper")
+    assert message in refused(3, "compare", "tiny.toml", "--out", "tiny.toml")
+    assert (home / "tiny.toml").read_text() == TINY
+
+
+def test_to_insist_on_going_on_needs_a_checkpoint(refused: Refused, fedreach: Command, done: Path) -> None:
+    said = refused(2, "run", "tiny.toml", "--resume", "--out", "new")
+    assert said == "--resume: there is no checkpoint in new. Without --resume the run starts anew."
+    assert fedreach("run", "tiny.toml", "--resume", "--out", "done").exit_code == 0

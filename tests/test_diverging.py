@@ -1,0 +1,82 @@
+"""Training that diverges is told with client, round and cause; what else is run goes on."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from .conftest import Command, Refused, rows
+
+
+@pytest.fixture
+def diverging() -> list[str]:
+    return ["run", "tiny.toml", "--set", "model=mlp", "--set", "local.rate=1e6", "--out", "x"]
+
+
+def test_a_client_whose_training_diverges_is_named_with_round_and_cause(
+    refused: Refused, home: Path, diverging: list[str]
+) -> None:
+    said = refused(1, *diverging)
+    assert said.startswith("Client ")
+    assert "failed in round 1: its update is not finite" in said
+    assert "Lower local.rate or set local.clip_norm; or go on without failing clients" in said
+    result = json.loads((home / "x" / "result.json").read_text())
+    assert (result["status"], result["error"]) == ("failed", said)
+    assert refused(1, *diverging).startswith("Client ")  # again, not "finished"
+
+
+def test_failing_clients_can_be_left_out_and_the_rows_say_so(fedreach: Command, home: Path) -> None:
+    # The user's weighting is an honest one; at this rate some clients of the MLP diverge and others do not.
+    options = ["--set", "model=mlp", "--set", "local.rate=100.0", "--set", "run.on_failure=drop", "--set", "rounds=6"]
+    result = fedreach("run", "tiny.toml", *options, "--out", "x")
+    assert result.exit_code == 0
+    table = rows(home / "x")
+    lost = [client for row in table for client in row["lost"]]
+    assert lost
+    assert any(row["cohort"] for row in table)
+    assert all(not set(row["lost"]) & set(row["cohort"]) for row in table)
+    for client in set(lost):
+        assert result.stderr.count(f"client {client} does not count: its update is not finite") == 1
+
+
+def test_a_run_in_which_nobody_ever_counted_has_failed(refused: Refused, diverging: list[str]) -> None:
+    said = refused(1, *diverging, "--set", "run.on_failure=drop")
+    assert "No client's update counted in any of the 4 rounds: all 12 were lost or not finite" in said
+    assert "No client's update counted" in refused(1, *diverging, "--set", "run.on_failure=drop")
+
+
+def test_a_run_that_fails_does_not_stop_the_others(fedreach: Command, home: Path) -> None:
+    broken = ["--set", "model=mlp", "--set", "methods.entropy.local.rate=1e6"]
+    result = fedreach("compare", "tiny.toml", "--out", "c", "--formats", "none", *broken)
+    assert result.exit_code == 1
+    assert "failed: entropy, seed 0: Client " in result.stderr
+    assert "2 of 4 runs failed. The others are kept; the same command tries again." in result.stderr
+    states = {
+        str(path.parent.relative_to(home / "c" / "runs")): json.loads(path.read_text())["status"]
+        for path in (home / "c").glob("runs/*/*/result.json")
+    }
+    assert states == {
+        "uniform/seed-0": "finished",
+        "uniform/seed-1": "finished",
+        "entropy/seed-0": "failed",
+        "entropy/seed-1": "failed",
+    }
+    assert "uniform" in result.stdout
+
+
+def test_a_model_that_diverges_although_no_client_does_is_told(refused: Refused, fedreach: Command, home: Path) -> None:
+    """Updates stay finite, and the server's rate of 1e38 takes the parameters beyond float32."""
+    options = ["--set", "method.server={name='average',rate=1e39}", "--set", "evaluation.every=1", "--out", "x"]
+    said = refused(1, "run", "tiny.toml", *options)
+    assert re.match(r"The model diverged: \w+ is not finite after round 1\. Lower local\.rate or set", said)
+    options[-1] = "y"
+    result = fedreach("run", "tiny.toml", *options, "--set", "run.on_failure=drop")
+    assert result.exit_code == 0
+    table = rows(home / "y")
+    assert table[0]["test_loss"] is not None
+    assert table[1]["test_loss"] is None  # not finite has no other word in JSON
+    assert len(table[1]["cohort"]) == 3
+    assert all(len(row["lost"]) == 3 for row in table[2:])

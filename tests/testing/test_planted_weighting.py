@@ -1,0 +1,198 @@
+"""Mistakes in what counts, and in what is measured: each is caught, by the law that says what is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from fedreach.evaluation.metrics import Accuracy, MeanLoss
+from fedreach.federation.measurements import WLRC, Disagreement
+from fedreach.federation.weighting import ByEntropy, ByExamples
+
+from .planted import check_caught, noting
+
+FAULTS = []
+caught_by = noting(FAULTS)
+
+
+# ------------------------------------------------------------------------------------------------------------ weighting
+
+
+class Weighs:
+    """A plain weighting of which one line is wrong."""
+
+    def weights(self, state, reports):
+        raw = self.number(reports)
+        return raw / raw.sum(), state
+
+
+@caught_by("simplex")
+class DoesNotSumToOne:
+    def weights(self, state, reports):
+        return reports.metrics["num_examples"] / 100, state
+
+
+@caught_by("order does not count")
+class FirstCountsMore(Weighs):
+    def number(self, reports):
+        return 1.0 / np.arange(1, len(reports.ids) + 1)
+
+
+@caught_by("golden entropy")
+class EntropyInBits(ByEntropy):
+    def weights(self, state, reports):
+        bits = {"label_entropy": reports.metrics["label_entropy"] / np.log(2)}
+        return super().weights(state, replace(reports, metrics=reports.metrics | bits))
+
+    def raw(self, metrics):
+        return super().raw({"label_entropy": metrics["label_entropy"] / np.log(2)})
+
+
+@caught_by("raw is each clients own")
+class RawAmongOthers(ByExamples):
+    def raw(self, metrics):
+        return metrics["num_examples"] / metrics["num_examples"].max()
+
+
+@caught_by("raw gives the weights")
+class RawOfSomethingElse(ByExamples):
+    def raw(self, metrics):
+        return np.sqrt(metrics["num_examples"])
+
+    def weights(self, state, reports):
+        return reports.metrics["num_examples"] / reports.metrics["num_examples"].sum(), state
+
+
+@caught_by("arguments untouched")
+class SortsTheReports(Weighs):
+    def number(self, reports):
+        reports.metrics["loss"].sort()
+        return np.ones(len(reports.ids))
+
+
+@caught_by("same again")
+class WeighsByChance(Weighs):
+    def number(self, reports):
+        return np.random.random(len(reports.ids))  # noqa: NPY002 (that is the fault)
+
+
+@caught_by("going on from a file")
+class RemembersWords(Weighs):
+    def weights(self, state, reports):
+        weights, _ = super().weights(state, reports)
+        return weights, {"last": np.array(["equal"])}
+
+    def number(self, reports):
+        return np.ones(len(reports.ids))
+
+
+# --------------------------------------------------------------------------------------------------------- measurements
+
+
+@caught_by("bounds are clamped")
+class UnclampedBounds(Disagreement):
+    """The paper's formulas as printed, for 0-1 losses."""
+
+    def measure(self, outputs, rng):
+        if self.loss != "zero_one":
+            return super().measure(outputs, rng)
+        wrong = (outputs.logits.argmax(axis=1) != outputs.labels).astype(np.float64)
+        m, v = wrong.mean(), wrong.var(ddof=1) if len(wrong) > 1 else 0.0
+        d = self.step * np.arange(1, round(self.radius / self.step) + 1)
+        s, c = 1 - d**2, d * np.sqrt(2 - d**2)
+        up = 1 - (s * (1 - m) - c * np.sqrt(v)) ** 2 / max(1 - m, 1e-12)
+        low = (s * m - c * np.sqrt(v)) ** 2 / max(m, 1e-12)
+        return float((up - low).sum())
+
+
+@caught_by("golden jsd")
+class DivergenceInNats(Disagreement):
+    def measure(self, outputs, rng):
+        return super().measure(outputs, rng) * (np.log(2) ** 2 if self.loss == "jsd" else 1)
+
+
+def signed_means(part, outputs, rng):
+    """Return each batch's size and its signed means, one for each draw."""
+    values = outputs.logits.astype(np.float64)
+    for begin in range(0, len(values), part.batch_size):
+        batch = values[begin : begin + part.batch_size]
+        signs = rng.integers(2, size=(part.draws, batch.size)) * 2 - 1
+        yield len(batch), signs @ batch.ravel() / batch.size
+
+
+@caught_by("golden score")
+class AbsoluteValueOutsideTheMean(WLRC):
+    def measure(self, outputs, rng):
+        batches = list(signed_means(self, outputs, rng))
+        return sum(size * abs(draws.mean()) for size, draws in batches) / sum(size for size, _ in batches)
+
+
+@caught_by("golden score")
+class LastBatchOnly(WLRC):
+    """What the server keeps if clients send inside the loop over batches."""
+
+    def measure(self, outputs, rng):
+        return float([np.abs(draws).mean() for _, draws in signed_means(self, outputs, rng)][-1])
+
+
+@caught_by("golden score")
+class BatchesCountAlike(WLRC):
+    def measure(self, outputs, rng):
+        return float(np.mean([np.abs(draws).mean() for _, draws in signed_means(self, outputs, rng)]))
+
+
+@caught_by("a finite number")
+class LogOfProbability:
+    wants_before: ClassVar[bool] = False
+    name = "log_p"
+
+    def measure(self, outputs, rng):
+        p = np.exp(outputs.logits.astype(np.float64))
+        p = p / p.sum(axis=1, keepdims=True)
+        return float(np.log(p[np.arange(len(p)), outputs.labels]).mean())
+
+
+@caught_by("same again")
+class MeasuresByChance(WLRC):
+    def measure(self, outputs, rng):
+        return super().measure(outputs, np.random.default_rng())
+
+
+@caught_by("arguments untouched")
+class MeasuresInPlace(WLRC):
+    def measure(self, outputs, rng):
+        outputs.logits[:] -= outputs.logits.max()
+        return super().measure(outputs, rng)
+
+
+# -------------------------------------------------------------------------------------------------------------- metrics
+
+
+@caught_by("share that is right")
+class CountsTheRightOnes(Accuracy):
+    def of(self, labels, scores):
+        return float((scores.argmax(axis=1) == labels).sum())
+
+
+@caught_by("nats of the truth")
+class LossOfThePredicted(MeanLoss):
+    def of(self, labels, scores):
+        return super().of(scores.argmax(axis=1), scores)
+
+
+@caught_by("whatever the order")
+class OfTheFirstHalf(Accuracy):
+    def of(self, labels, scores):
+        half = len(labels) // 2 + 1
+        return super().of(labels[:half], scores[:half])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "cls", "options", "law"), FAULTS)
+def test_a_planted_fault_is_caught_by_the_law_that_says_it(kind, cls, options, law):
+    check_caught(kind, cls, options, law)
