@@ -16,7 +16,6 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 @pytest.fixture
 def benchmark(monkeypatch):
-    pytest.importorskip("scipy")
     before = set(sys.modules)
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     yield importlib.import_module("batchnorm")

@@ -6,9 +6,7 @@ Intervals are Student t intervals over seeds at 95 %. What cannot be said is Non
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
-import mpmath
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -60,8 +58,10 @@ def spread(values: ArrayLike) -> Spread:
     mean = float(array.mean())
     if count == 1:
         return Spread(1, mean, None, None, None, "one seed: no spread")
+    from scipy import stats  # takes half a second to load: only where there is something to work out
+
     sd = float(array.std(ddof=1))
-    reach = student_quantile(0.5 + LEVEL / 2, count - 1) * sd / math.sqrt(count)
+    reach = float(stats.t.ppf(0.5 + LEVEL / 2, count - 1)) * sd / math.sqrt(count)
     return Spread(count, mean, sd, mean - reach, mean + reach)
 
 
@@ -84,8 +84,10 @@ def paired(differences: ArrayLike) -> Paired:
     # Equal differences leave a sd of rounding errors only, and t would be their reciprocal.
     if over.sd <= 1e-12 * max(1.0, float(np.abs(array).max())):
         return Paired(over.count, over.mean, None, None, None, "all differences are equal: no t test")
+    from scipy import stats
+
     t = over.mean / (over.sd / math.sqrt(over.count))
-    return Paired(over.count, over.mean, over.low, over.high, student_two_sided(t, over.count - 1))
+    return Paired(over.count, over.mean, over.low, over.high, 2 * float(stats.t.sf(abs(t), over.count - 1)))
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
@@ -109,39 +111,3 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
         highest = max(highest, min(1.0, (len(tested) - rank) * p))
         corrected[position] = highest
     return corrected
-
-
-def student_two_sided(t: float, freedom: int) -> float:
-    """Return P(|T| > |t|) = I_x(v/2, 1/2) with x = v / (v + t^2), v = `freedom`.
-
-    I is the regularized incomplete beta function; mpmath keeps its tail accurate.
-
-    Example:
-        >>> round(student_two_sided(12.706204736, 1), 9)
-        0.05
-    """
-    with mpmath.workdps(30):  # near t = 0, x is 1 up to t^2 / v: fifteen digits would lose it
-        v, square = mpmath.mpf(freedom), mpmath.mpf(t) ** 2
-        return float(mpmath.betainc(v / 2, mpmath.mpf(1) / 2, 0, v / (v + square), regularized=True))
-
-
-@cache
-def student_quantile(probability: float, freedom: int) -> float:
-    """Return t with P(T <= t) = `probability`, for a probability in (0.5, 1).
-
-    Bisection: P is monotone, so it cannot fail, and it ends when no double lies between the ends.
-
-    Example:
-        >>> round(student_quantile(0.975, 4), 6)
-        2.776445
-    """
-    tail = 2 * (1 - probability)
-    low, high = 0.0, 1.0
-    while student_two_sided(high, freedom) > tail:
-        low, high = high, 2 * high
-    while low < (middle := (low + high) / 2) < high:
-        if student_two_sided(middle, freedom) > tail:
-            low = middle
-        else:
-            high = middle
-    return high
