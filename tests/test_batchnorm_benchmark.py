@@ -9,8 +9,6 @@ from fedreach.federation.serving import Plain
 
 from .benchmarked import benchmarks
 
-pytest.importorskip("scipy")
-
 
 @pytest.fixture
 def benchmark():

@@ -12,8 +12,6 @@ from fedreach.streams import generator
 
 from .benchmarked import benchmarks
 
-pytest.importorskip("scipy")
-
 
 @pytest.fixture
 def harm():

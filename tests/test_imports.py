@@ -198,6 +198,13 @@ def test_decisions_and_checks_of_an_experiment_need_no_torch() -> None:
     assert not loaded("import fedreach.testing, fedreach.cli.verdicts") & HEAVY
 
 
+def test_scipy_is_loaded_only_where_something_is_worked_out() -> None:
+    """It takes half a second, which neither help nor a worker shall wait for."""
+    assert not loaded("import fedreach.report.write, fedreach.report.analysis.summary") & HEAVY
+    assert not loaded("import fedreach.experiments.executors.worker, fedreach.serving") & {"scipy", "sklearn"}
+    assert "scipy" in loaded("from fedreach.report.analysis.statistics import spread\nspread([0.5, 1.0])")
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["compare", "--help"], ["--version"], ["init", "x"], ["comparee"]])
 def test_quick_commands_load_nothing_heavy(tmp_path: Path, arguments: list[str]) -> None:
     statement = f"import os\nos.chdir({str(tmp_path)!r})\nfrom fedreach.cli import main\n"
@@ -223,8 +230,8 @@ def test_an_installation_stays_light() -> None:
     """No torchvision: three tools of the field replaced a user's CPU build of torch through theirs."""
     required = [r for r in importlib.metadata.requires("fedreach") or [] if "extra ==" not in r]
     names = {name_of(requirement) for requirement in required}
-    assert {"numpy", "torch", "click"} <= names
-    assert not names & {"torchvision", "torchaudio", "pandas", "pyarrow", "scipy", "scikit-learn", "ray", "flwr"}
+    assert {"numpy", "scipy", "scikit-learn", "torch", "click"} <= names
+    assert not names & {"torchvision", "torchaudio", "pandas", "pyarrow", "ray", "flwr"}
     assert len(names) <= 12
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert names == {name_of(requirement) for requirement in project["dependencies"]}

@@ -5,7 +5,6 @@ All 80 clients can take part, and 4 of those admitted do in a round: with 600 tr
 e2 = 2000 examples and a bit. Which it takes of those admitted is left to the radio there and to chance here.
 
 Run: python examples/papers/csra_selection.py     (--quick: a smoke test of seconds; --rounds, --seeds, --model, --rate)
-Needs: pip install 'fedreach[geometry]'
 Took: 5 min 19 s of processor time; 19 min 21 s on a machine of 2 cores that others kept busy.
 """
 

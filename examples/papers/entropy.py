@@ -5,7 +5,6 @@ The paper leaves the cohort, the rounds and the reduction of dimension before th
 train in a round, and the hull is that along the two largest principal axes, filled up to 10.
 
 Run: python examples/papers/entropy.py        (--quick: a smoke test of seconds; --rounds, --seeds, --data, --rate)
-Needs: pip install 'fedreach[geometry]'
 Took: 5 min 20 s of processor time; 8 min 43 s on a machine of 2 cores that others kept busy.
 """
 

@@ -8,7 +8,7 @@ What the score measures: no supremum over functions is taken, so that it is a no
 with softmax how certain the model is. Models of few classes are certain, models of random labels are not.
 
 Run: python examples/papers/rademacher.py      (--quick: a smoke test of seconds; --rounds, --seeds, --workers.)
-It took 5 min 47 s of processor time on a shared machine, about 3 minutes on 2 idle cores. Needs the extra `geometry`.
+It took 5 min 47 s of processor time on a shared machine, about 3 minutes on 2 idle cores.
 """
 
 import argparse

@@ -211,9 +211,9 @@ def test_a_request_that_makes_no_sense_ends_with_2(
 def test_a_part_that_was_asked_for_and_cannot_be_tried_is_an_error(
     refused: Callable[..., str], home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("scipy", "sklearn"):
-        monkeypatch.setitem(__import__("sys").modules, name, None)
-    assert "pip install 'fedreach[geometry]'" in refused(2, "verify", "interior")
+    monkeypatch.setitem(__import__("sys").modules, "clarabel", None)
+    said = refused(2, "verify", "csra", "--set", "search=paper")
+    assert "pip install 'fedreach[oracles]'" in said
 
 
 def test_every_example_of_the_help_runs(fedreach: Command, home: Path) -> None:

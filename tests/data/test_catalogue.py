@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_breast_cancer, load_digits
 
 from fedreach.data.sets.catalogue import LOADERS, load, names
 from fedreach.data.sets.download import Place, sources
@@ -11,7 +12,7 @@ from fedreach.errors import ConfigError
 
 
 def test_digits_are_those_of_scikit_learn_and_need_no_folder(tmp_path):
-    reference = pytest.importorskip("sklearn.datasets").load_digits()
+    reference = load_digits()
     data = load("digits", tmp_path / "absent", download=False)
     np.testing.assert_array_equal(np.concatenate([data.train_x, data.test_x])[:, 0], reference.images)
     np.testing.assert_array_equal(np.concatenate([data.train_y, data.test_y]), reference.target)
@@ -21,7 +22,7 @@ def test_digits_are_those_of_scikit_learn_and_need_no_folder(tmp_path):
 
 
 def test_tumours_are_those_of_scikit_learn_with_every_fifth_for_testing(tmp_path):
-    reference = pytest.importorskip("sklearn.datasets").load_breast_cancer()
+    reference = load_breast_cancer()
     data = load("breast_cancer", tmp_path / "absent", download=False)
     train, test = np.delete(np.arange(569), np.s_[4::5]), np.arange(569)[4::5]
     np.testing.assert_array_equal(data.train_y, reference.target[train])

@@ -1,12 +1,8 @@
 """Rows are clustered by their directions only, and renaming the rows renames the clusters."""
 
-import sys
-
 import numpy as np
 import pytest
 
-from fedreach.errors import ConfigError
-from fedreach.federation.selection.clustered import Clustered
 from fedreach.federation.selection.shared.clustering import bipartition, by_first_member, kmeans
 from fedreach.federation.selection.shared.hull import principal_points
 from fedreach.streams import generator
@@ -87,11 +83,3 @@ def test_never_more_clusters_are_found_than_there_are_different_points():
     assert kmeans(np.array([[0.0], [1.0]])).tolist() == [0, 0]
     assert kmeans(np.array([[0.0], [1.0]]), 2).tolist() == [0, 1]
     assert kmeans(points, 1).tolist() == [0] * 5
-
-
-@pytest.mark.parametrize(("absent", "named"), [(["scipy"], "scipy"), (["scipy", "sklearn"], "scipy and sklearn")])
-def test_a_missing_library_is_named_before_a_run_begins(monkeypatch, absent, named):
-    for name in absent:
-        monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ConfigError, match=rf"Clustered needs {named}\. .*pip install 'fedreach\[geometry\]'"):
-        Clustered()

@@ -285,13 +285,6 @@ def test_one_to_five_axes(part, components):
         part(components=components)
 
 
-def test_without_scipy_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "scipy", None)
-    with pytest.raises(ConfigError, match=r"ConvexHull needs scipy.*fedreach\[geometry\]"):
-        ConvexHull()
-    assert chosen_ids(HullDistance(), G, 2) == [2, 4]
-
-
 def test_a_cut_layer_keeps_those_far_apart():
     """Of eight points on a circle, all as far from the mean: the first, its opposite, then the two between."""
     angle = np.arange(8) * np.pi / 4

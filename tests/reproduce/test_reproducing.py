@@ -22,8 +22,7 @@ from fedreach.reproduce.recipe import SCALES, Recipe, find, load, names
 from fedreach.reproduce.reproduce import reproduce
 from fedreach.runs.folder import RunFolder
 
-for needed in ("scipy", "clarabel"):
-    pytest.importorskip(needed, reason="the recipes have parts of the extra `oracles`")
+pytest.importorskip("clarabel", reason="the recipes have parts of the extra `oracles`")
 
 DIGITS = """
 rounds = 3

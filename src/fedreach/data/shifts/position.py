@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from importlib.util import find_spec
 
 import numpy as np
 
 from fedreach.arrays import Floats
 from fedreach.data.shifts.base import Examples, InputScale
-from fedreach.errors import ConfigError, require
-
-
-def need_scipy(shift: str) -> None:
-    """Refuse a shift that needs scipy where it is missing, before a run begins."""
-    if find_spec("scipy") is None:
-        raise ConfigError(f"{shift} needs scipy. Install it by `pip install 'fedreach[geometry]'`.")
+from fedreach.errors import require
 
 
 @dataclass(frozen=True)
@@ -38,7 +31,6 @@ class Blur:
 
     def __post_init__(self) -> None:
         require(self, strength="[0, 100]")
-        need_scipy("Blur")
 
     def shifted(self, examples: Examples, scale: InputScale, rng: np.random.Generator) -> Examples:
         from scipy.ndimage import gaussian_filter
@@ -66,7 +58,6 @@ class Rotation:
 
     def __post_init__(self) -> None:
         require(self, strength="[-180, 180]")
-        need_scipy("Rotation")
 
     def shifted(self, examples: Examples, scale: InputScale, rng: np.random.Generator) -> Examples:
         from scipy.ndimage import rotate

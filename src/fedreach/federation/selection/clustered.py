@@ -8,7 +8,7 @@ import numpy as np
 from fedreach.arrays import AnyArray, Bools, Floats, Ints
 from fedreach.errors import require
 from fedreach.federation.selection.base import Policy
-from fedreach.federation.selection.shared.clustering import bipartition, need_geometry
+from fedreach.federation.selection.shared.clustering import bipartition
 from fedreach.federation.selection.shared.gradient_table import GradientTable
 from fedreach.federation.values import ClientView, Probe, Reports, Selection, State
 
@@ -48,7 +48,7 @@ class Clustered(Policy):
         sketch: Numbers kept of each update, see `GradientTable`; None keeps all.
 
     Raises:
-        ConfigError: If an option is out of its range, or scipy is missing.
+        ConfigError: If an option is out of its range.
 
     Reference: Sattler, Müller and Samek, "Clustered Federated Learning: Model-Agnostic Distributed Multi-Task
     Optimization under Privacy Constraints", IEEE TNNLS 2021; thresholds and linkage of the authors' code.
@@ -69,7 +69,6 @@ class Clustered(Policy):
     sketch: int | None = None
 
     def __post_init__(self) -> None:
-        need_geometry("Clustered")
         require(self, thresholds=get_args(Thresholds), eps1="(0, inf]", eps2="[0, inf]")
         require(self, first_round="[1, inf)", sketch="[1, inf)")
 

@@ -6,7 +6,6 @@ import numpy as np
 
 from fedreach.arrays import Float32s, Ints
 from fedreach.errors import require
-from fedreach.federation.selection.shared.clustering import need_geometry
 from fedreach.federation.selection.shared.gradient_table import GradientTable
 from fedreach.federation.selection.shared.hull import MOST_COMPONENTS, principal_points, spanning, vertices
 from fedreach.federation.values import Selection
@@ -21,7 +20,6 @@ class Hull(GradientTable):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        need_geometry(type(self).__name__)
         rule = f"[1, {MOST_COMPONENTS}]: In more dimensions nearly all are vertices; Qhull finds some that are none."
         require(self, components=rule)
 

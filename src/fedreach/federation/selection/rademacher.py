@@ -9,7 +9,7 @@ from fedreach.arrays import Floats, Ints
 from fedreach.errors import PartError, require
 from fedreach.federation.measurements.wlrc import WLRC, Estimator, Outputs
 from fedreach.federation.selection.base import Policy
-from fedreach.federation.selection.shared.clustering import kmeans, need_geometry
+from fedreach.federation.selection.shared.clustering import kmeans
 from fedreach.federation.selection.shared.gradient_table import GradientTable
 from fedreach.federation.selection.shared.hull import principal_points
 from fedreach.federation.values import ClientView, Probe, Reports, Selection, State
@@ -50,7 +50,7 @@ class Rademacher(Policy):
         sketch: Numbers kept of each update, see `GradientTable`; None keeps all.
 
     Raises:
-        ConfigError: If an option is out of its range, or scipy or scikit-learn is missing.
+        ConfigError: If an option is out of its range.
 
     Reference: "Client Selection with Rademacher Complexity for Federated Learning", section 3. That a lower score means
     a better cluster is argued there for clusters of equal size and one class of functions.
@@ -79,7 +79,6 @@ class Rademacher(Policy):
     sketch: int | None = None
 
     def __post_init__(self) -> None:
-        need_geometry("Rademacher")
         require(self, use=get_args(Use), average=get_args(Average))
         require(self, every="[1, inf)", n_clusters="[1, inf)", sketch="[1, inf)")
         self.measures  # noqa: B018  checks its options

@@ -1,22 +1,12 @@
-"""Clusters of rows, by the libraries of the optional extra ``geometry``."""
-
-from importlib.util import find_spec
+"""Clusters of rows, by scipy and scikit-learn."""
 
 import numpy as np
 
 from fedreach.arrays import AnyArray, Bools, Floats, Ints
-from fedreach.errors import ConfigError
 from fedreach.federation.selection.shared.similarity import gram, inverse, lengths
 
 MOST = 8  # clusters tried where their number is not given
 DECIMALS = 9  # of coordinates and silhouettes; the rest is rounding and must not decide
-
-
-def need_geometry(part: str) -> None:
-    """Refuse a part that needs scipy and scikit-learn and is missing one, by a ConfigError before a run begins."""
-    missing = [name for name in ("scipy", "sklearn") if find_spec(name) is None]
-    if missing:
-        raise ConfigError(f"{part} needs {' and '.join(missing)}. Install them by `pip install 'fedreach[geometry]'`.")
 
 
 def bipartition(rows: AnyArray) -> Bools:
