@@ -93,6 +93,7 @@ def test_every_command_has_help_examples_and_json() -> None:
         "completion",
         "allocate",
         "reproduce",
+        "variance",
     }
     for name, command in main.commands.items():
         assert command.help, name
