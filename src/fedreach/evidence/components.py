@@ -108,7 +108,9 @@ class Nested:
             apart = means[m + 1] - means[m][..., None]
             freedom.append(math.prod(y.shape[:m]) * (draws - 1))
             squares.append(math.prod(y.shape[m + 1 :]) * float((apart**2).sum()) / freedom[-1])
-        return cls(y.shape, float(means[0]), np.array(squares), np.array(freedom))
+        rounding = (1e-12 * float(np.abs(y).max())) ** 2  # all that equal numbers leave
+        kept = [square if square > rounding else 0.0 for square in squares]
+        return cls(y.shape, float(means[0]), np.array(kept), np.array(freedom))
 
     def component(self, level: int) -> Variance:
         """Return the variance that one level adds; its degrees of freedom are those of the level."""
@@ -172,9 +174,9 @@ def round_noise(series: ArrayLike) -> Variance:
     Half the mean squared successive difference, of which the mean over runs that differ in their batches alone is taken
     off first, so that what these have in common, such as a rise, does not count:
     v = 1/2 mean over cells, runs and t of (x_{t+1} - x_t - mean over the cell's runs)^2 d / (d - 1).
-    It is a part of the innermost component, and all of it that a mean over rounds can lower: a mean over r of them has
-    v / r of it. Noise that lasts for several rounds does not count. T differences in a row count as 2 T^2 / (3 T - 1)
-    degrees of freedom.
+    It is a part of the innermost component, if it is as large in all these rounds, and what a mean over rounds can
+    lower: a mean over r of them has v / r of it. Noise that lasts for several rounds does not count. T differences in a
+    row count as 2 T^2 / (3 T - 1) degrees of freedom.
 
     Args:
         series: (..., d, T + 1) numbers of d >= 2 runs a cell in T + 1 >= 2 evaluated rounds.

@@ -9,7 +9,6 @@ from fedreach.evidence.components import Nested, Variance, mean_of, round_noise
 from fedreach.report.variance.read import Study
 
 LEVELS = ("partition", "participants", "initial model", "batches")
-MEAN_OVER = 3  # evaluated rounds
 
 
 @dataclass(frozen=True)
@@ -18,7 +17,8 @@ class Part:
 
     name: str
     of: tuple[Variance, Variance, Variance]
-    within: str = ""  # the parts that this one is in already; "" for those that add up
+    within: tuple[str, ...] = ()  # the components that this one is in already; none for those that add up
+    short: str = ""  # its name in a figure
 
     @property
     def difference(self) -> Variance:
@@ -83,14 +83,14 @@ def _unseen(study: Study) -> list[Part]:
     if study.sampling is None:
         return []
     of = _three([mean_of(estimates) for estimates in study.sampling])
-    return [Part("which clients are unseen", of, within="partition and participants")]
+    return [Part("which clients are unseen", of, LEVELS[:2], "unseen clients")]
 
 
 def _rounds(study: Study) -> list[Part]:
     if study.scores.shape[-1] < 2:
         return []
     of = _three([round_noise(series) for series in study.with_difference(study.scores)])
-    return [Part("from round to round", of, within="batches")]
+    return [Part("from round to round", of, LEVELS[3:], "round to round")]
 
 
 def _ways(study: Study, now: Nested) -> list[Way]:
@@ -104,9 +104,9 @@ def _ways(study: Study, now: Nested) -> list[Way]:
         less, low, high = (min(value, most) / 2 for value in (clients.cut, clients.low, clients.high))
         limits = max(total.low - high, 0.0), total.high - low
         ways.append(Way(TWICE, Variance(total.value - less, *limits, min(total.freedom, clients.freedom))))
-    if study.scores.shape[-1] >= MEAN_OVER:
-        means = study.scores[..., -MEAN_OVER:].mean(axis=-1)
-        ways.append(Way(f"{MEANS} {MEAN_OVER} evaluated rounds", Nested.of(study.with_difference(means)[2]).of_one()))
+    if (rounds := study.scores.shape[-1]) > 1:
+        means = study.with_difference(study.scores.mean(axis=-1))[2]
+        ways.append(Way(f"{MEANS} {rounds} evaluated rounds", Nested.of(means).of_one()))
     for pinned, name in ((1, PARTITION), (2, FEDERATION)):
         left = min(now.of_one(pinned), total, key=lambda variance: variance.value)  # where a component is below 0
         ways.append(Way(f"{name}: about itself", left, pinned=True))

@@ -19,7 +19,7 @@ from fedreach.runs.schema import DesignRecord
 
 Place = tuple[int, ...]
 
-WINDOW = 5  # evaluated rounds at the end by which the noise from round to round is told
+WINDOW = 3  # evaluated rounds at the end: by more of them, noise that falls as training goes on would be overestimated
 COLUMNS = ("unseen_accuracy", "test_accuracy", "id_accuracy")
 """What methods are judged by: the first that all runs have."""
 
@@ -68,7 +68,9 @@ def read_study(folder: Path, design: DesignRecord) -> Study:
         runs[method, place] = read_run(path, path.relative_to(folder).as_posix())
     _check(runs)
     column = next(name for name in COLUMNS if all(np.isfinite(run.column(name)).any() for run in runs.values()))
-    evaluated = {key: np.flatnonzero(np.isfinite(run.column(column))) for key, run in runs.items()}
+    evaluated = {
+        key: np.flatnonzero(np.isfinite(run.column(column)) & (run.rounds["round"] > 0)) for key, run in runs.items()
+    }
     t = min(WINDOW, *(len(rows) for rows in evaluated.values()))
     scores = np.zeros((2, *draws, t))
     for (method, place), run in runs.items():

@@ -41,7 +41,7 @@ def parts_table(answers: Answers) -> Cells:
     header = ["drawn anew", "df", one, other, f"{other} − {one}"]
     rows = [_row(part, part.name) for part in answers.parts]
     rows.append(_row(answers.total, "all of them: one seed"))
-    rows += [_row(part, f"in {part.within}: {part.name}") for part in answers.included]
+    rows += [_row(part, f"in {' and '.join(part.within)}: {part.name}") for part in answers.included]
     return header, rows
 
 
@@ -100,7 +100,7 @@ def sentences(answers: Answers) -> list[str]:
         f"freedom). {_shares(answers)}"
     )
     said += _told(answers)
-    said += [_included(part) for part in answers.included]
+    said += [_included(part, answers) for part in answers.included]
     said.append(_lower(answers))
     said.append(_pinned(answers))
     if study.draws[0] - 1 < SURE:
@@ -123,8 +123,11 @@ def _told(answers: Answers) -> list[str]:
     return said + ([f"Perhaps 0, as far as so many draws can tell: {', '.join(rest)}."] if rest else [])
 
 
-def _included(part: Part) -> str:
-    return f"{part.name[0].upper()}{part.name[1:]}: {spread(part.difference)} points, in {part.within} already."
+def _included(part: Part, answers: Answers) -> str:
+    whole = sum(component.difference.cut for component in answers.parts if component.name in part.within)
+    much = "as much as" if part.difference.cut >= whole else "a part of what"
+    where = " and ".join(part.within)
+    return f"{part.name[0].upper()}{part.name[1:]}: {spread(part.difference)} points, {much} {where} bring in."
 
 
 def _lower(answers: Answers) -> str:
@@ -136,7 +139,8 @@ def _lower(answers: Answers) -> str:
     if (way := answers.way(MEANS)) is not None:
         said.append(f"to {sd(way.variance(n))} {way.name}")
     said.append(f"to {sd(now.variance(2 * n))} with twice the seeds, each drawing everything anew")
-    return "; ".join(said) + "."
+    low, high = (math.sqrt(end / now.one.value) for end in (now.one.low, now.one.high))
+    return "; ".join(said) + f". These are estimates; the first is known to a factor of {low:.2f} to {high:.2f}."
 
 
 def _pinned(answers: Answers) -> str:
@@ -144,8 +148,8 @@ def _pinned(answers: Answers) -> str:
     itself, others = (_named(answers, f"{FEDERATION}: about {whom}") for whom in ("itself", "others"))
     return (
         f"With one federation pinned, {n} seeds know its own difference to {sd(itself.variance(n))} points, which "
-        f"answers another question: what holds over federations they know to {sd(others.variance(n))}, and no number "
-        f"of seeds to less than {sd(others.fixed)}."
+        f"answers another question: what holds over federations they know to about {sd(others.variance(n))}, and no "
+        f"number of seeds to less than about {sd(others.fixed)}."
     )
 
 
@@ -217,6 +221,6 @@ def as_record(answers: Answers) -> dict[str, Any]:
 
 def _parts(parts: Sequence[Part], names: Sequence[str]) -> list[dict[str, Any]]:
     return [
-        {"name": part.name, "within": part.within, **dict(zip(names, map(asdict, part.of), strict=True))}
+        {"name": part.name, "within": list(part.within), **dict(zip(names, map(asdict, part.of), strict=True))}
         for part in parts
     ]
