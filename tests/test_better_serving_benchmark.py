@@ -11,8 +11,6 @@ import fedreach
 
 from .benchmarked import benchmarks
 
-pytest.importorskip("scipy")
-
 
 @pytest.fixture
 def better():

@@ -19,8 +19,6 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 @pytest.fixture
 def benchmark(monkeypatch):
-    pytest.importorskip("scipy")
-    pytest.importorskip("sklearn")
     before = set(sys.modules)
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     yield importlib.import_module("cluster_serving")

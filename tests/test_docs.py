@@ -40,8 +40,10 @@ def quick(line: str) -> list[str]:
     assert words[0] == "fedreach", f"only fedreach commands belong into ```sh blocks; got {line!r}"
     first = words[:3] == ["fedreach", "compare", "--set"]  # one page with its figures is enough
     words = [sys.executable, "-m", "fedreach", *words[1:]]
-    if words[3] in ("run", "compare"):
+    if words[3] in ("run", "compare", "variance"):
         words += FEW
+    if words[3] == "variance":
+        words += ["--draws", "2,2,2,2", "--formats", "none"]
     if words[3] == "compare":
         words += ["--seeds", "1", "--formats", "" if first else "none"]
     return words

@@ -9,8 +9,6 @@ import pytest
 
 from .benchmarked import benchmarks
 
-pytest.importorskip("scipy")
-
 
 @pytest.fixture(params=["batchnorm", "harm"])
 def benchmark(request, tmp_path, monkeypatch):

@@ -35,7 +35,7 @@ def furnished(home: Path, monkeypatch: pytest.MonkeyPatch, fedreach: Command) ->
     small = TINY.replace("rounds = 4", "rounds = 2").replace("seeds = [0, 1]", "seeds = [0]")
     (home / "default.toml").write_text(small.replace('"tiny"', '"digits"'), encoding="utf-8")
     monkeypatch.setattr("fedreach.config.load.DEFAULT", home / "default.toml")
-    for command in ("compare", "report"):  # what is drawn has tests of its own
+    for command in ("compare", "variance", "report"):  # what is drawn has tests of its own
         (formats,) = [p for p in main.commands[command].params if p.name == "formats"]
         monkeypatch.setattr(formats, "default", "none")
     (home / "my.toml").write_text(small, encoding="utf-8")
@@ -63,6 +63,7 @@ def run_example(fedreach: Command, line: str) -> None:
         "init",
         "completion",
         pytest.param("compare", marks=pytest.mark.slow),
+        pytest.param("variance", marks=pytest.mark.slow),
         "report",
         "export",
     ],
@@ -93,6 +94,7 @@ def test_every_command_has_help_examples_and_json() -> None:
         "completion",
         "allocate",
         "reproduce",
+        "variance",
     }
     for name, command in main.commands.items():
         assert command.help, name

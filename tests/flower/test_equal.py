@@ -71,6 +71,7 @@ PARTS = {
     ],
     "who can be reached": ['population.participation={name="bernoulli", act_prob=0.7, reply_prob=0.7}'],
     "label noise": ['noise={name="symmetric", rate=0.3}'],
+    "seeds of its own": ["partition.seed=3", "population.seed=4", "model.seed=5"],
     "dropout": ["model.name=tests_dropout.py:net"],
 }
 HIDDEN = {"secure sum": ("weights", "train_loss"), "secure sum of disagreements": ("weights", "train_loss", "metrics")}

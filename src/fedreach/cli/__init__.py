@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import click
 
 import fedreach
-from fedreach.cli import allocate, compare, export, listing, partition, report, reproduce, run, verify
+from fedreach.cli import allocate, compare, export, listing, partition, report, reproduce, run, variance, verify
 from fedreach.cli.options import InterruptError
 from fedreach.errors import DataError, FedReachError, nearest
 from fedreach.threads import ONE_THREAD
@@ -54,7 +54,7 @@ def _end(message: str, code: int) -> NoReturn:
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
-    epilog="Without CONFIG, `run`, `compare` and `partition` use the handwritten digits that come with FedReach.",
+    epilog="Without CONFIG, `run`, `compare`, `variance` and `partition` use the digits that come with FedReach.",
 )
 @click.version_option(fedreach.__version__, prog_name="fedreach")
 def main() -> None:
@@ -64,6 +64,7 @@ def main() -> None:
 for _command in (
     run.run,
     compare.compare,
+    variance.variance,
     report.report,
     export.export,
     partition.partition,

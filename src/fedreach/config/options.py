@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from fedreach import registry
 from fedreach.config import parts
 from fedreach.config.messages import Path_, Problem, explained
-from fedreach.config.sections import Choice, Data, PartitionSection, RadioSection, ShiftSection
+from fedreach.config.sections import Choice, Data, ModelSection, PartitionSection, RadioSection, ShiftSection
 from fedreach.errors import ConfigError, DataError
 from fedreach.federation.traits import lacking
 from fedreach.streams import generator
@@ -21,6 +21,7 @@ from fedreach.streams import generator
 OWN_KEYS: Mapping[str, type[Choice]] = {
     "data": Data,
     "partition": PartitionSection,
+    "model": ModelSection,
     "radio": RadioSection,
     "shift": ShiftSection,
 }

@@ -56,6 +56,7 @@ class PartitionSection(Choice):
     clients: Positive = 50
     file: str | None = None  # a partition saved by `fedreach partition --save`, instead of drawing one
     empty: Literal["error", "drop", "merge"] = "error"
+    seed: Seed | None = None  # of who holds what, label noise included; default: the population's
 
 
 class ShiftSection(Choice):
@@ -72,7 +73,14 @@ class PopulationSection(Section):
     exclude_labels: list[int] = []
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.2
     participation: Choice = Choice(name="always")
-    seed: Seed | None = None  # of partition, noise, population and shift; default: the seed of the run
+    seed: Seed | None = None  # of who takes part and the shift, and of a partition without one; default: the run's
+
+
+class ModelSection(Choice):
+    """What is trained."""
+
+    name: str = "mlp"
+    seed: Seed | None = None  # of its initial weights; default: the run's
 
 
 class ServerDataSection(Section):
@@ -181,7 +189,7 @@ class Experiment(Section):
     population: PopulationSection = PopulationSection()
     server_data: ServerDataSection | None = None
     radio: RadioSection | None = None
-    model: Choice = Choice(name="mlp")
+    model: ModelSection = ModelSection()
     local: LocalSection = LocalSection()
     engine: EngineSection = EngineSection()
     evaluation: EvaluationSection = EvaluationSection()

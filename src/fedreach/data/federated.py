@@ -113,6 +113,7 @@ def federate(
     partition: Partition,
     *,
     seed: int = 0,
+    population_seed: int | None = None,
     participants: int | Sequence[int] | None = None,
     exclude_clients: Sequence[int] = (),
     exclude_labels: Sequence[int] = (),
@@ -127,6 +128,8 @@ def federate(
         dataset: What is divided.
         partition: How, over N clients.
         seed: Of the four choices; each has a stream of its own, so that one does not change the others.
+        population_seed: Of who takes part alone, so that with one `seed` others take part and all hold the same; None:
+            `seed`.
         participants: See `fedreach.data.federated.draw_population`, also for the two exclusions.
         held_out: Share of each client's samples that is held out, see `split_held_out`.
         noise: Arguments of `fedreach.data.noise.corrupt`, such as ``{"kind": "symmetric", "rate": 0.2}``. Only
@@ -157,7 +160,7 @@ def federate(
     train, held = split_held_out(partition, held_out, generator(seed, "held-out"))
     population = draw_population(
         partition.label_counts(dataset.train_y, dataset.num_classes),
-        generator(seed, "population"),
+        generator(seed if population_seed is None else population_seed, "population"),
         participants=participants,
         exclude_clients=exclude_clients,
         exclude_labels=exclude_labels,

@@ -1,1 +1,1 @@
-"""What seeds can and cannot tell: spread, paired judgements, corrections for many, power, numbers of seeds."""
+"""What seeds can and cannot tell: judgements of differences, power, numbers of seeds, where spread comes from."""

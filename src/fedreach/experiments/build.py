@@ -47,15 +47,18 @@ class Builder:
         """Partition the data set, choose who takes part, hold data out, give the server its share, add noise and shift.
 
         All of it depends on ``population.seed``, or on `seed` where that is not set, and on nothing else, so that
-        all methods of a comparison share it.
+        all methods of a comparison share it. A ``partition.seed`` stands in its place for all but who takes part and
+        the shift.
         """
         e = self.experiment
         p, own = e.population, e.server_data
         seed = seed if p.seed is None else p.seed
+        held = seed if e.partition.seed is None else e.partition.seed
         data = federate(
             dataset,
-            self._without_empty(self._partition(dataset, seed)),
-            seed=seed,
+            self._without_empty(self._partition(dataset, held)),
+            seed=held,
+            population_seed=seed,
             participants=p.participants,
             exclude_clients=p.exclude_clients,
             exclude_labels=p.exclude_labels,
@@ -126,6 +129,7 @@ class Builder:
             federation,
             rounds=e.rounds,
             model_options=e.model.options,
+            model_seed=e.model.seed,
             engine=e.engine.name,
             device=e.engine.device,
             threads=threads,

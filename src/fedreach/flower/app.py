@@ -54,6 +54,7 @@ def client_app(
     data: Callable[[Context], ClientData | FederatedData],
     *,
     model_options: Mapping[str, Any] | None = None,
+    model_seed: int | None = None,
     share_label_statistics: bool = True,
     engine: str = "sequential",
     device: str = "cpu",
@@ -71,6 +72,7 @@ def client_app(
         data: Given the context, returns the client's own examples, or a whole federation of which it then sees only
             the part of its id.
         model_options: Further arguments of the model.
+        model_seed: Of what it draws as it is made; None: that of the federation. Weights come from the server.
         share_label_statistics: Whether the server is told of labels where a part asks for them, in the form that
             `federation.label_statistics` gives them. A client that does not is left out of such a federation.
         engine: See `fedreach.engines.choice.ENGINES`; ``"sequential"`` gives the bits of the simulator's.
@@ -90,8 +92,8 @@ def client_app(
         client, given = client_of(context), data(context)
         own = given.federated(client) if isinstance(given, ClientData) else given
         d = own.dataset
-        shape, seed = d.train_x.shape[1:], torch_seed(federation.seed, "model")
-        module = build_model(model, shape, d.num_classes, seed=seed, options=model_options)
+        seed = torch_seed(federation.seed if model_seed is None else model_seed, "model")
+        module = build_model(model, d.train_x.shape[1:], d.num_classes, seed=seed, options=model_options)
         return LocalClient(client, own, federation, module, engine, device)
 
     worker = _Loaded(load, kept_in_process)

@@ -94,6 +94,7 @@ class FlowerExperiment:
             builder.model(),
             lambda context: self.data,
             model_options=self.experiment.model.options,
+            model_seed=self.experiment.model.seed,
             device=self.experiment.engine.device,
             kept_in_process=kept_in_process,
         )

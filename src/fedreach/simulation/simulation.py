@@ -146,6 +146,7 @@ def simulate(
     *,
     rounds: int,
     model_options: Mapping[str, Any] | None = None,
+    model_seed: int | None = None,
     engine: str = "auto",
     device: str = "cpu",
     threads: int = 1,
@@ -161,6 +162,7 @@ def simulate(
         federation: The parts that decide.
         rounds: Length of the run.
         model_options: Further arguments of the model.
+        model_seed: Of its initial weights; None: that of the federation.
         engine: Its name; ``"auto"`` takes the one that a short trial finds to be the fastest, and
         device: where it runs,
         threads: in how many processes, and
@@ -172,7 +174,7 @@ def simulate(
         model,
         data.dataset.train_x.shape[1:],
         data.dataset.num_classes,
-        seed=torch_seed(federation.seed, "model"),
+        seed=torch_seed(federation.seed if model_seed is None else model_seed, "model"),
         options=model_options,
     )
     task = Task.of(module, data, federation)

@@ -1,0 +1,130 @@
+"""``fedreach variance``: where the spread over seeds comes from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fedreach.cli import options
+from fedreach.errors import ConfigError, FedReachError
+
+if TYPE_CHECKING:
+    from fedreach.experiments.variance import Design
+    from fedreach.report.variance.answers import Answers
+    from fedreach.report.variance.write import VariancePaths
+
+
+@click.command(
+    epilog="Examples:\n\n\b\n  fedreach variance\n  fedreach variance my.toml --methods uniform entropy\n"
+    "  fedreach variance my.toml --draws 6,2,2,2 --workers 2 --json | jq '.components[].difference.value'"
+)
+@options.config
+@options.overrides
+@click.option(
+    "--draws",
+    default="20,2,2,2",
+    show_default=True,
+    metavar="P,C,M,B",
+    help="Of partitions, participants within each, initial models within these, batches within those.",
+)
+@click.option(
+    "--methods", nargs=2, metavar="BASELINE OTHER", help="Whose difference. Default: the baseline and the first other."
+)
+@click.option("--out", type=options.path, help="Folder of the runs. Default: runs/NAME-variance.")
+@options.workers
+@options.formats
+@options.quiet
+@options.as_json
+def variance(
+    config: Path | None,
+    overrides: tuple[str, ...],
+    draws: str,
+    methods: tuple[str, str] | None,
+    out: Path | None,
+    workers: int | None,
+    formats: str,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Split the spread over seeds into partition, participants, initial model and batches.
+
+    Runs two methods on a nested design, in parallel processes, whatever seeds the experiment pins, and tells what more
+    seeds, more unseen clients or means over rounds would lower. The same command again runs only what is unfinished.
+    """
+    from fedreach.cli import terminal
+    from fedreach.experiments.jobs import ComparisonCallback
+    from fedreach.experiments.variance import chosen_methods, plan, record, run_design
+    from fedreach.report.variance.write import write_variance
+
+    experiment, base = options.load(config, overrides)
+    design, figure_formats = _design(draws), options.figure_formats(formats)
+    pair = chosen_methods(experiment, methods or ())
+    out = out or Path("runs") / f"{experiment.name}-variance"
+    first = plan(experiment, design, pair, out)[0]
+    silent = quiet or as_json
+
+    class Beginning(ComparisonCallback):
+        def begin(self) -> None:
+            from fedreach.engines.samples import checked_device
+
+            checked_device(experiment.engine.device)
+            data = options.federated(first.experiment, base)  # data that cannot be used ends it at once
+            if not silent:
+                click.echo(terminal.summary(first.experiment, data), err=True)
+                times = " x ".join(map(str, design.draws))
+                runs = f"{' and '.join(pair)}, {times} draws of partition, participants, initial model and batches"
+                click.echo(f"  {runs}: {2 * design.size} runs of {experiment.rounds} rounds", err=True)
+
+    with terminal.compare_progress(quiet=silent) as progress:
+        callbacks = [Beginning(), *progress]
+        status = run_design(experiment, design, pair, out=out, base=base, workers=workers, callbacks=callbacks)
+    for job, cause in status.failed.items():
+        click.secho(f"failed: {job.folder.name}, {job.label}: {cause}", fg="red", err=True)
+    if status.failed:
+        failed = f"{len(status.failed)} of {len(status.jobs)} runs failed, and all are needed."
+        raise FedReachError(f"{failed} The others are kept; the same command tries again.")
+    written = write_variance(out, record(experiment, design, pair, out), formats=figure_formats)
+    _show(written, as_json)
+
+
+def _show(written: VariancePaths, as_json: bool) -> None:
+    from fedreach.report.variance.words import as_record
+
+    if as_json:
+        files = [str(path) for path in (*written.tables, *written.figures)]
+        click.echo(json.dumps({**as_record(written.answers), "files": files}))
+        return
+    _print(written.answers)
+    for kind, paths in (("Tables", written.tables), ("Figure", written.figures)):
+        if paths:
+            click.echo(f"{kind}: {paths[0].parent}/: {', '.join(path.name for path in paths)}")
+
+
+def _print(answers: Answers) -> None:
+    from rich.console import Console
+
+    from fedreach.report.variance import words
+    from fedreach.tables import rich_table
+
+    console = Console(highlight=False, markup=False, width=options.width())
+    console.print(words.title(answers))
+    console.print(words.design(answers) + " Standard deviations in points, with 95 % intervals cut off at 0.")
+    for header, rows in (words.parts_table(answers), words.ways_table(answers)):
+        console.print(rich_table(header, rows))
+    console.print(words.PINNED + "\n")
+    for sentence in words.sentences(answers):
+        console.print(sentence)
+    console.print()
+
+
+def _design(draws: str) -> Design:
+    from fedreach.experiments.variance import Design
+
+    numbers = [int(number) for number in draws.split(",") if number.strip().isdecimal()]
+    if len(numbers) != draws.count(",") + 1 or len(numbers) != 4:
+        raise ConfigError(f"--draws must be four whole numbers such as 20,2,2,2; got {draws!r}.")
+    partitions, participants, models, batches = numbers
+    return Design((partitions, participants, models, batches))

@@ -1,0 +1,226 @@
+"""What a study says as cells, sentences and a JSON document. Standard deviations are in percentage points."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from fedreach.evidence.components import Variance
+from fedreach.report.analysis.quantities import POPULATION
+from fedreach.report.numbers import interval, points
+from fedreach.report.variance.answers import FEDERATION, MEANS, TWICE, Answers, Part, Way
+from fedreach.tables import markdown_lines
+
+Cells = tuple[list[str], list[list[str]]]
+"""A header and rows."""
+
+SURE = 5  # degrees of freedom below which the text warns
+
+
+def title(answers: Answers) -> str:
+    """Return what was looked at."""
+    study = answers.study
+    one, other = study.methods
+    return f"{study.name}: where the spread of {other} − {one} on {POPULATION[study.column].words} comes from"
+
+
+def design(answers: Answers) -> str:
+    """Return how often what was drawn."""
+    a, b, c, d = draws = answers.study.draws
+    return (
+        f"{a} partitions, {b} draws of participants within each, {c} initial models within these, {d} draws of batches "
+        f"(and choices) within those: {2 * math.prod(draws)} runs."
+    )
+
+
+def parts_table(answers: Answers) -> Cells:
+    """Return the standard deviation that each part brings in, with its 95 % interval and degrees of freedom."""
+    one, other = answers.study.methods
+    header = ["drawn anew", "df", one, other, f"{other} − {one}"]
+    rows = [_row(part, part.name) for part in answers.parts]
+    rows.append(_row(answers.total, "all of them: one seed"))
+    rows += [_row(part, f"in {' and '.join(part.within)}: {part.name}") for part in answers.included]
+    return header, rows
+
+
+def _row(part: Part, name: str) -> list[str]:
+    return [name, f"{part.difference.freedom:.0f}", *map(spread, part.of)]
+
+
+def spread(variance: Variance) -> str:
+    """Return a standard deviation with its interval; in brackets alone where the estimate is below 0.
+
+    Example:
+        >>> spread(Variance(0.0004, 0.0001, 0.0016, 9)), spread(Variance(-0.0001, 0.0, 0.0001, 9))
+        ('2.00 [1.00, 4.00]', '0 [0.00, 1.00]')
+    """
+    return f"{sd(variance.value) if variance.value > 0 else '0'} [{sd(variance.low)}, {sd(variance.high)}]"
+
+
+def sd(variance: float) -> str:
+    """Return the root of a variance in points."""
+    return f"{100 * math.sqrt(max(variance, 0.0)):.2f}"
+
+
+def ways_table(answers: Answers) -> Cells:
+    """Return the standard deviation of the mean difference by how the comparison is run."""
+    n = answers.study.seeds
+    header = ["how it is run", "one seed", f"mean of {n} seeds", f"mean of {2 * n}"]
+    rows = []
+    for way in answers.ways:
+        own = spread(way.one) if not way.fixed else sd(way.variance(1))
+        star = " *" if way.pinned else ""
+        rows.append([way.name + star, own, sd(way.variance(n)), sd(way.variance(2 * n))])
+    return header, rows
+
+
+PINNED = (
+    "* About itself: how far the mean over seeds is from the true difference on what was pinned, which answers another "
+    "question. About others: how far it is from the mean over all that could have been drawn."
+)
+
+
+def sentences(answers: Answers) -> list[str]:
+    """Return what the tables say, and no more than their degrees of freedom allow."""
+    study, nested = answers.study, answers.difference
+    one, other = study.methods
+    low, high = nested.of_mean()
+    where = POPULATION[study.column].words
+    said = [
+        f"{other} − {one} on {where} at the last evaluated round: {points(nested.mean, sign=True)} points"
+        f"{interval(low, high, sign=True)}, by the spread between {study.draws[0]} partitions."
+    ]
+    total = answers.total.difference
+    if total.cut == 0:
+        return [*said, "The difference is the same in all runs: there is no spread to be explained."]
+    said.append(
+        f"One seed's difference has a standard deviation of {spread(total)} points ({total.freedom:.0f} degrees of "
+        f"freedom). {_shares(answers)}"
+    )
+    said += _told(answers)
+    said += [_included(part, answers) for part in answers.included]
+    said.append(_lower(answers))
+    said.append(_pinned(answers))
+    if study.draws[0] - 1 < SURE:
+        said.append(f"With {study.draws[0]} partitions their component is hardly known: read its interval.")
+    return said
+
+
+def _shares(answers: Answers) -> str:
+    """Return what the components have of their sum, the largest first."""
+    whole = sum(part.difference.cut for part in answers.parts)
+    ordered = sorted(answers.parts, key=lambda part: -part.difference.cut)
+    shares = ", ".join(f"{part.name} {100 * part.difference.cut / whole:.0f} %" for part in ordered)
+    return f"Its variance: {shares}; the intervals say how sure that is."
+
+
+def _told(answers: Answers) -> list[str]:
+    shown = [part.name for part in answers.parts if part.difference.shown]
+    rest = [f"{part.name} (at most {sd(part.difference.high)})" for part in answers.parts if not part.difference.shown]
+    said = [f"Surely more than 0, by its interval: {', '.join(shown)}."] if shown else []
+    return said + ([f"Perhaps 0, as far as so many draws can tell: {', '.join(rest)}."] if rest else [])
+
+
+def _included(part: Part, answers: Answers) -> str:
+    whole = sum(component.difference.cut for component in answers.parts if component.name in part.within)
+    much = "as much as" if part.difference.cut >= whole else "a part of what"
+    where = " and ".join(part.within)
+    return f"{part.name[0].upper()}{part.name[1:]}: {spread(part.difference)} points, {much} {where} bring in."
+
+
+def _lower(answers: Answers) -> str:
+    n = answers.study.seeds
+    (now, *_) = answers.ways
+    said = [f"The mean of {n} seeds is known to {sd(now.variance(n))} points (standard deviation), as it is"]
+    if (way := answers.way(TWICE)) is not None:
+        said.append(f"to about {sd(way.variance(n))} with twice the unseen clients ({2 * answers.study.unseen:g})")
+    if (way := answers.way(MEANS)) is not None:
+        said.append(f"to {sd(way.variance(n))} {way.name}")
+    said.append(f"to {sd(now.variance(2 * n))} with twice the seeds, each drawing everything anew")
+    low, high = (math.sqrt(end / now.one.value) for end in (now.one.low, now.one.high))
+    return "; ".join(said) + f". These are estimates; the first is known to a factor of {low:.2f} to {high:.2f}."
+
+
+def _pinned(answers: Answers) -> str:
+    n = answers.study.seeds
+    itself, others = (_named(answers, f"{FEDERATION}: about {whom}") for whom in ("itself", "others"))
+    return (
+        f"With one federation pinned, {n} seeds know its own difference to {sd(itself.variance(n))} points, which "
+        f"answers another question: what holds over federations they know to about {sd(others.variance(n))}, and no "
+        f"number of seeds to less than about {sd(others.fixed)}."
+    )
+
+
+def _named(answers: Answers, name: str) -> Way:
+    (way,) = [way for way in answers.ways if way.name == name]
+    return way
+
+
+def to_markdown(answers: Answers) -> str:
+    """Return everything as Markdown."""
+    return "\n".join(
+        [
+            f"**{_escaped(title(answers))}**",
+            "",
+            _escaped(design(answers)) + " Standard deviations in points, with 95 % intervals cut off at 0.",
+            "",
+            *_lines(parts_table(answers)),
+            "",
+            "Standard deviation of the mean difference, in points:",
+            "",
+            *_lines(ways_table(answers)),
+            "",
+            _escaped(PINNED),
+            "",
+            *(f"- {_escaped(sentence)}" for sentence in sentences(answers)),
+            "",
+        ]
+    )
+
+
+def _lines(cells: Cells) -> list[str]:
+    header, rows = cells
+    return markdown_lines([_escaped(cell) for cell in header], [[_escaped(c) for c in row] for row in rows], right=True)
+
+
+def _escaped(text: str) -> str:
+    return "".join("\\" + letter if letter in "\\|*_`<" else letter for letter in text)
+
+
+def as_record(answers: Answers) -> dict[str, Any]:
+    """Return everything for machines: variances as fractions squared."""
+    study, nested = answers.study, answers.difference
+    low, high = nested.of_mean()
+    names = (*study.methods, "difference")
+    return {
+        "name": study.name,
+        "methods": list(study.methods),
+        "draws": list(study.draws),
+        "judged_by": study.column,
+        "rounds": list(study.rounds),
+        "seeds": study.seeds,
+        "mean_difference": {"mean": nested.mean, "low": low, "high": high, "freedom": int(nested.freedom[0])},
+        "components": _parts(answers.parts, names),
+        "one_seed": dict(zip(names, map(asdict, answers.total.of), strict=True)),
+        "included": _parts(answers.included, names),
+        "ways": [
+            {
+                "name": way.name,
+                "one_seed": asdict(way.one),
+                "fixed": way.fixed,
+                "another_question": way.pinned,
+                "sd_of_mean": {str(n): math.sqrt(way.variance(n)) for n in (study.seeds, 2 * study.seeds)},
+            }
+            for way in answers.ways
+        ],
+        "sentences": sentences(answers),
+    }
+
+
+def _parts(parts: Sequence[Part], names: Sequence[str]) -> list[dict[str, Any]]:
+    return [
+        {"name": part.name, "within": list(part.within), **dict(zip(names, map(asdict, part.of), strict=True))}
+        for part in parts
+    ]
