@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from fedreach.report.analysis.analysis import analyse
 from fedreach.report.analysis.findings import Findings, find
 from fedreach.report.load import read
+from fedreach.report.render.tables import tabulate
 from fedreach.report.values import Comparison
 
 from .made_up import fail, federation, write_comparison, write_curve, write_run
@@ -127,3 +129,12 @@ def test_the_gap_is_said_to_be_maybe_none_only_if_its_interval_has_zero(tmp_path
         columns = {"id_accuracy": [0.8], "unseen_accuracy": [0.8 - gap - shift], "participation_gap": [gap + shift]}
         folders.append(write_curve(tmp_path / str(seed), "m", seed, columns))
     assert ("may be none" in find(analyse(read(folders))).sentences[0]) == (shift == 0.0)
+
+
+def test_what_all_seeds_share_is_said(tmp_path: Path) -> None:
+    out = write_comparison(tmp_path, ["a", "b"], [0, 1, 2], rounds=3)
+    comparison = replace(read([out]), config={"population": {"seed": 3}, "model": {"seed": 5}, "partition": {}})
+    said = " ".join(find(analyse(comparison)).sentences)
+    assert "All seeds share the same clients and initial model (population.seed = 3, model.seed = 5)" in said
+    assert "drawn anew" not in said
+    assert tabulate(analyse(comparison)).note.count("All seeds share") == 1

@@ -82,14 +82,27 @@ def looked(comparison: Comparison) -> str:
     return f"{LOOKED} ({', then '.join(map(str, (*comparison.looks, len(comparison.seeds))))})"
 
 
+PINNED = {  # option -> what all seeds share where it is set
+    ("population", "seed"): "clients",
+    ("partition", "seed"): "partition",
+    ("model", "seed"): "initial model",
+}
+
+
 def what_seeds_draw(config: Mapping[str, Any]) -> str:
     """Return what an interval over seeds is over, from the experiment's options.
 
     Example:
         >>> what_seeds_draw({"population": {"seed": 3}})
-        'All seeds share one federation (population.seed = 3): intervals say nothing of other clients.'
+        'All seeds share the same clients (population.seed = 3): intervals say nothing of others.'
     """
-    pinned = config.get("population", {}).get("seed")
-    if pinned is None:
+    known = {path: config.get(path[0]) for path in PINNED}
+    shared = {
+        words: f"{'.'.join(path)} = {table['seed']}"
+        for (path, words), table in zip(PINNED.items(), known.values(), strict=True)
+        if isinstance(table, Mapping) and table.get("seed") is not None
+    }
+    if not shared:
         return "Every seed draws partition, participants, initial model and batches anew."
-    return f"All seeds share one federation (population.seed = {pinned}): intervals say nothing of other clients."
+    said = f"{' and '.join(shared)} ({', '.join(shared.values())})"
+    return f"All seeds share the same {said}: intervals say nothing of others."
