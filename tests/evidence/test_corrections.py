@@ -42,10 +42,11 @@ def test_one_comparison_has_students_quantile_but_for_the_draws() -> None:
     assert max_t(differences, 11).critical == pytest.approx(stats.t.isf(LEVEL / 2, 11), rel=0.02)
 
 
-def test_comparisons_that_always_agree_cost_nothing_and_unrelated_ones_as_much_as_sidak_says() -> None:
+def test_comparisons_that_always_agree_cost_little_and_unrelated_ones_as_much_as_sidak_says() -> None:
     rng = np.random.default_rng(1)
     one = rng.normal(size=(30, 1))
-    assert max_t(np.hstack([one, 2 * one, -one]), 29).critical == pytest.approx(stats.t.isf(LEVEL / 2, 29), rel=0.02)
+    agreeing = max_t(np.hstack([one, 2 * one, -one]), 29).critical  # a thirtieth of the correlation is not trusted
+    assert stats.t.isf(LEVEL / 2, 29) <= agreeing < stats.t.isf(LEVEL / 2 / 2, 29)
     unrelated = np.linalg.qr(rng.normal(size=(31, 5)) - 0)[0]
     unrelated = np.linalg.qr(np.hstack([np.ones((31, 1)), unrelated]))[0][
         :, 1:
