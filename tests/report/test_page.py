@@ -14,7 +14,8 @@ from fedreach.report import ReportPaths, write_report
 
 from .made_up import write_comparison, write_run
 
-MAY_IMPORT = tuple(f"fedreach.{name}" for name in ("report", "errors", "arrays", "tables", "theory", "runs.schema"))
+BELOW = ("report", "errors", "arrays", "tables", "theory", "evidence", "runs.schema")
+MAY_IMPORT = tuple(f"fedreach.{name}" for name in BELOW)
 FORMATS = ("svg", "png")
 VOID = {"meta", "br", "wbr", "hr", "img", "input", "link"}
 
