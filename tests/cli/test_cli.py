@@ -336,6 +336,7 @@ def test_kinds_and_commands_are_completed(monkeypatch: pytest.MonkeyPatch) -> No
         return [item.value for item in found.get_completions(words.split()[:-1], last)]
 
     assert complete("com", "com") == ["compare", "completion"]
+    assert complete("var", "var") == ["variance"]
     assert complete("list sel", "sel") == ["selection"]
     assert complete("run --me", "--me") == ["--method"]
 

@@ -67,7 +67,11 @@ def read_study(folder: Path, design: DesignRecord) -> Study:
         path = folder / design.runs[method]["-".join(map(str, place))]
         runs[method, place] = read_run(path, path.relative_to(folder).as_posix())
     _check(runs)
-    column = next(name for name in COLUMNS if all(np.isfinite(run.column(name)).any() for run in runs.values()))
+    column = next((name for name in COLUMNS if all(np.isfinite(run.column(name)).any() for run in runs.values())), None)
+    if column is None:
+        raise RunFolderError(
+            f"{folder} has no accuracy that all runs tell. Leave some clients unseen, see population.participants."
+        )
     evaluated = {
         key: np.flatnonzero(np.isfinite(run.column(column)) & (run.rounds["round"] > 0)) for key, run in runs.items()
     }

@@ -119,8 +119,8 @@ def _shares(answers: Answers) -> str:
 def _told(answers: Answers) -> list[str]:
     shown = [part.name for part in answers.parts if part.difference.shown]
     rest = [f"{part.name} (at most {sd(part.difference.high)})" for part in answers.parts if not part.difference.shown]
-    said = [f"Surely more than 0, by its interval: {', '.join(shown)}."] if shown else []
-    return said + ([f"Perhaps 0, as far as so many draws can tell: {', '.join(rest)}."] if rest else [])
+    said = [f"More than 0 by their 95 % intervals: {', '.join(shown)}."] if shown else []
+    return said + ([f"Not told from 0 by so many draws: {', '.join(rest)}."] if rest else [])
 
 
 def _included(part: Part, answers: Answers) -> str:
