@@ -43,6 +43,7 @@ from fedreach.config.load import load
 from fedreach.data.federated import FederatedData
 from fedreach.errors import FedReachError
 from fedreach.evaluation.populations import Group
+from fedreach.evidence.corrections import holm
 from fedreach.experiments.build import Builder
 from fedreach.federation.protocols import SelectionPolicy
 from fedreach.federation.selection import Clustered, Uniform
@@ -52,11 +53,10 @@ from fedreach.federation.serving.fit import HeldOut, fit
 from fedreach.federation.serving.label_shift import LabelShift, scores
 from fedreach.federation.state import FederationState
 from fedreach.federation.values import ClientView, Outputs, Reports, Selection, State
-from fedreach.report.analysis.statistics import holm
 from fedreach.simulation.simulation import Simulation, simulate
-from harm import RESULTS
 from harm_tables import signed
 from page import put
+from seeds import RESULTS
 from tables import table
 
 ROOT = Path(__file__).parents[1]
@@ -279,7 +279,7 @@ def text(rows: Sequence[Mapping[str, Any]]) -> str:
         for other in AGAINST
     ]
     results = [interval(differences, len(found)) for *_, differences in found]
-    corrected = [1.0 if p is None else p for p in holm([p for *_, p, _ in results])]
+    corrected = holm([1.0 if p is None else p for *_, p, _ in results])  # where all seeds tie there is no p
     lines = []
     for (cell, way, other, _), (mean, low, high, _, least), p in zip(found, results, corrected, strict=True):
         shown = f"{signed(mean)} [{signed(low)}, {signed(high)}]"

@@ -45,7 +45,8 @@ def quick(line: str) -> list[str]:
     if words[3] == "variance":
         words += ["--draws", "2,2,2,2", "--formats", "none"]
     if words[3] == "compare":
-        words += ["--seeds", "1", "--formats", "" if first else "none"]
+        words += ["--seeds", "1"] if "--detect" not in words else ["--seeds", "10", "--most", "11"]
+        words += ["--formats", "" if first else "none"]
     return words
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import subprocess
@@ -447,7 +446,7 @@ def test_a_comparison_runs_only_what_is_new(fedreach: Command, home: Path) -> No
     assert "[4/4] runs were finished before and are not repeated" in again.stderr
     assert "take part" not in again.stderr  # nor are the data read
     assert time.monotonic() - seconds < 30
-    more = fedreach(*command, "--seeds", 3, "--set", "methods.equal.weighting=equal")
+    more = fedreach(*command, "--seeds", 3, "--add-seeds", "--set", "methods.equal.weighting=equal")
     assert more.exit_code == 0
     assert "[4/9] runs were finished before" in more.stderr
     assert more.stderr.count("/9] ") == 1 + 5
@@ -455,7 +454,9 @@ def test_a_comparison_runs_only_what_is_new(fedreach: Command, home: Path) -> No
     assert len(now) == 9
     assert {name: now[name] for name in first} == first
     fewer = fedreach(*command, "--seeds", 1)
-    assert fewer.exit_code == 0
-    assert "[2/2] runs were finished before" in fewer.stderr
-    assert len(runs(home / "c")) == 9  # nothing is thrown away
-    assert json.loads((home / "c" / "comparison.json").read_text())["seeds"] == [0]
+    assert fewer.exit_code == 3
+    assert "now 2 of them would be left out" in fewer.stderr
+    without = fedreach(*command, "--seeds", 3)  # a method less is another question, and nothing is thrown away
+    assert without.exit_code == 0
+    assert "[6/6] runs were finished before" in without.stderr
+    assert len(runs(home / "c")) == 9

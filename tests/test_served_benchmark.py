@@ -27,7 +27,7 @@ def test_a_line_has_each_number_of_a_method_in_its_place(served):
     means |= {"plain_accuracy_worst_decile": 0.3, "served_accuracy_worst_decile": 0.6}
     means |= {"plain_loss": 0.714, "served_loss": 0.306, "gain": 0.1, "gain_with_5": -0.004, "gain_with_20": 0.05}
     method = {f"served_{name}_mean": value for name, value in means.items()}
-    method |= {"method": "uniform", "served_served_accuracy_sd_over_seeds": 0.02, "served_p_corrected": 0.0123}
+    method |= {"method": "uniform", "served_served_accuracy_sd_over_seeds": 0.02, "served_gain_p_corrected": 0.0123}
     method |= {"served_gain_low": -0.01, "served_gain_high": 0.21, "served_worse_share": 0.155}
     assert dict(zip(served.HEAD, served.line(method), strict=True)) == {
         "method": "uniform",
@@ -44,7 +44,7 @@ def test_a_line_has_each_number_of_a_method_in_its_place(served):
         "clients worse %": "15.5",
     }
     del method["served_true_prior_accuracy_mean"]
-    assert served.line(method | {"served_p_corrected": 0.0009})[4:7:2] == ["-", "< 0.001"]
+    assert served.line(method | {"served_gain_p_corrected": 0.0009})[4:7:2] == ["-", "< 0.001"]
 
 
 def test_all_cells_are_comparisons_of_experiments_that_are_there(served, capsys):

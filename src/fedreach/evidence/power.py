@@ -6,7 +6,7 @@ import math
 from functools import cache
 
 import numpy as np
-from scipy import optimize, special
+from scipy import special
 
 from fedreach.evidence.spread import t_quantile
 
@@ -26,6 +26,8 @@ def shift_found(critical: float, freedom: int) -> float:
         >>> round(shift_found(2.0, 1000), 2)  # for many degrees of freedom, critical + 0.84
         2.84
     """
+    from scipy import optimize  # as quick as it is slow to load
+
     u = np.sqrt(2 * special.gammaincinv(freedom / 2, (np.arange(NODES) + 0.5) / NODES) / freedom)
 
     def missing(shift: float) -> float:
