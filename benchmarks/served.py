@@ -76,6 +76,8 @@ HEAD = [
     "true prior, needs labels %",
     "gain points [seeds]",
     "p corrected",
+    "detectable points",
+    "verdict (~ seeds)",
     "with 5 inputs",
     "with 20 inputs",
     "worst decile %",
@@ -116,8 +118,9 @@ def line(m: dict[str, Any]) -> list[str]:
         return signed(100 * m[f"served_gain_with_{n}_mean"])
 
     p = m["served_gain_p_corrected"]
+    more = m["served_gain_seeds_needed"]
     served = f"{percent('served'):.1f} ± {100 * m['served_served_accuracy_sd_over_seeds']:.1f}"
-    low, high = 100 * m["served_gain_low"], 100 * m["served_gain_high"]
+    limits = "" if p is None else f" [{signed(100 * m['served_gain_low'])}, {signed(100 * m['served_gain_high'])}]"
     prior = m.get("served_true_prior_accuracy_mean")
     return [
         m["method"],
@@ -125,8 +128,10 @@ def line(m: dict[str, Any]) -> list[str]:
         f"{percent('calibrated'):.1f}",
         served,
         "-" if prior is None else f"{100 * prior:.1f}",
-        f"{signed(100 * m['served_gain_mean'])} [{signed(low)}, {signed(high)}]",
-        "< 0.001" if p < 0.001 else f"{p:.3f}",
+        signed(100 * m["served_gain_mean"]) + limits,
+        "-" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}",
+        "-" if p is None else f"{100 * m['served_gain_detectable']:.1f}",
+        m["served_gain_verdict"] + ("" if more is None else f" (~{more})") if m["served_gain_verdict"] else "-",
         gain(5),
         gain(20),
         f"{percent('plain', 'accuracy_worst_decile'):.1f} → {percent('served', 'accuracy_worst_decile'):.1f}",

@@ -29,6 +29,7 @@ def test_a_line_has_each_number_of_a_method_in_its_place(served):
     method = {f"served_{name}_mean": value for name, value in means.items()}
     method |= {"method": "uniform", "served_served_accuracy_sd_over_seeds": 0.02, "served_gain_p_corrected": 0.0123}
     method |= {"served_gain_low": -0.01, "served_gain_high": 0.21, "served_worse_share": 0.155}
+    method |= {"served_gain_detectable": 0.087, "served_gain_verdict": "not decided", "served_gain_seeds_needed": 34}
     assert dict(zip(served.HEAD, served.line(method), strict=True)) == {
         "method": "uniform",
         "plain %": "80.0",
@@ -37,6 +38,8 @@ def test_a_line_has_each_number_of_a_method_in_its_place(served):
         "true prior, needs labels %": "95.0",
         "gain points [seeds]": "+10.0 [−1.0, +21.0]",
         "p corrected": "0.012",
+        "detectable points": "8.7",
+        "verdict (~ seeds)": "not decided (~34)",
         "with 5 inputs": "−0.4",
         "with 20 inputs": "+5.0",
         "worst decile %": "30.0 → 60.0",

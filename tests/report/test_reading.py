@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fedreach.errors import RunFolderError
+from fedreach.evidence.plan import Plan
 from fedreach.report.load import read, read_run
 from fedreach.report.values import Comparison
 from fedreach.runs.schema import FORMAT
@@ -166,3 +167,14 @@ def test_methods_are_judged_by_unseen_clients_then_test_set_then_participants(tm
     tested = write_run(tmp_path / "tested", rounds=2, held=alone)
     plain = write_curve(tmp_path / "plain", "m", 0, {"id_accuracy": [0.1, 0.2]}, held=alone)
     assert [read([f]).primary for f in (both, tested, plain)] == ["unseen_accuracy", "test_accuracy", "id_accuracy"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"margin_points": -1.0}, {"correction": "none"}, {"last_rounds": "three"}, {"margin": 2.0}, {"last_rounds": 0}],
+)
+def test_questions_that_nobody_wrote_are_refused(tmp_path: Path, wrong: dict[str, object]) -> None:
+    out = write_comparison(tmp_path, ["a", "b"], [0, 1], rounds=2)
+    edit(out / "comparison.json", statistics=vars(Plan()) | wrong)
+    with pytest.raises(RunFolderError, match=r"comparison.json: 'statistics' must be as it was written"):
+        read([out])

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, Literal
+from typing import Any, Literal, get_args
+
+from fedreach.errors import require
 
 Correction = Literal["holm", "max_t"]
 LEAST_PILOT = 10  # seeds; with fewer the quantiles of t ask for many times the seeds that the spread would
@@ -30,6 +32,10 @@ class Plan:
     last_rounds: int = 1
     detect_points: float | None = None
     most_seeds: int = 200
+
+    def __post_init__(self) -> None:
+        require(self, correction=get_args(Correction), margin_points="(0, 100]", last_rounds="[1, inf)")
+        require(self, detect_points="(0, 100]", most_seeds="[1, inf)")
 
     @classmethod
     def of_json(cls, stored: Mapping[str, Any]) -> Plan:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fedreach.arrays import AnyArray, Floats
-from fedreach.errors import RunFolderError
+from fedreach.errors import ConfigError, RunFolderError
 from fedreach.evidence.plan import Plan
 from fedreach.report.analysis.airtime import airtime
 from fedreach.report.analysis.theory import terms
@@ -126,9 +126,9 @@ def _read_comparison(folder: Path) -> Comparison:
 def _plan(stored: Mapping[str, Any], path: Path) -> Plan:
     try:
         return Plan.of_json(stored)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ConfigError) as error:
         raise RunFolderError(
-            f"{path}: 'statistics' must be as it was written; {error}. Copy the folder again."
+            f"{path}: 'statistics' must be as it was written: {error} Copy the folder again."
         ) from None
 
 
