@@ -37,6 +37,11 @@ def test_a_p_value_is_below_its_level_exactly_where_its_corrected_one_is_below_t
         assert LEVEL / len(values) <= level <= LEVEL
 
 
+def test_equal_p_values_have_equal_levels_and_so_equal_intervals() -> None:
+    assert holm_levels([0.001, 0.002, 0.001, 0.9]) == pytest.approx([LEVEL / 4, LEVEL / 2, LEVEL / 4, LEVEL])
+    assert holm_levels([0.04, 0.04]) == pytest.approx([LEVEL / 2, LEVEL / 2])
+
+
 def test_one_comparison_has_students_quantile_but_for_the_draws() -> None:
     differences = np.random.default_rng(0).normal(size=(12, 1))
     assert max_t(differences, 11).critical == pytest.approx(stats.t.isf(LEVEL / 2, 11), rel=0.02)

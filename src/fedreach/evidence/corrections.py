@@ -41,18 +41,21 @@ def holm_levels(p_values: Sequence[float]) -> list[float]:
     """Return the level at which Holm's method tested each: an interval at it excludes 0 exactly where p' < `LEVEL`.
 
     The i-th smallest p-value is tested at LEVEL / (m - i + 1) while all before it are below theirs; from the first that
-    is not, all are at its level. No level is above `LEVEL`, so each interval covers its difference in 95 % of studies
-    at least, whatever the order turned out to be.
+    is not, all are at its level; equal ones are at the level of the first. No level is above `LEVEL`, so each interval
+    covers its difference in 95 % of studies at least, whatever the order turned out to be.
 
     Example:
         >>> [round(level, 4) for level in holm_levels([0.01, 0.04, 0.03])]
         [0.0167, 0.025, 0.025]
     """
-    levels, m, steps = [0.0] * len(p_values), len(p_values), 0
+    levels, m = [0.0] * len(p_values), len(p_values)
+    level, before, stopped = LEVEL / max(m, 1), -1.0, False
     for rank, place in enumerate(np.argsort(p_values, kind="stable").tolist()):
-        levels[place] = LEVEL / (m - steps)
-        if steps == rank and p_values[place] < levels[place]:
-            steps += 1 if rank + 1 < m else 0
+        p = p_values[place]
+        if not stopped and p > before:
+            level, before = LEVEL / (m - rank), p
+            stopped = p >= level
+        levels[place] = level
     return levels
 
 
