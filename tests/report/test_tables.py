@@ -5,17 +5,21 @@ import io
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from fedreach.evidence.plan import Plan
 from fedreach.report.analysis.analysis import analyse
 from fedreach.report.analysis.quantities import QUANTITIES, SPENT
 from fedreach.report.load import read
-from fedreach.report.render.formats import terminal_table, to_latex, to_markdown
-from fedreach.report.render.records import as_records, to_csv
-from fedreach.report.render.tables import tabulate
+from fedreach.report.numbers import points
+from fedreach.report.render.formats import terminal_contrasts, terminal_table, to_latex, to_markdown
+from fedreach.report.render.page import render
+from fedreach.report.render.records import as_document, as_records, to_csv
+from fedreach.report.render.tables import tabulate, tabulate_contrasts
 from fedreach.report.values import Comparison
 
 from .made_up import federation, write_comparison
@@ -127,3 +131,29 @@ def test_the_terminal_table_fits_and_keeps_what_matters(comparison: Comparison, 
 
 def test_square_brackets_are_not_taken_for_markup(comparison: Comparison) -> None:
     assert re.search(r"\[\d+\.\d, \d+\.\d\]", text_of(comparison, 120))
+
+
+def test_pairs_stand_in_a_table_of_their_own_on_page_terminal_and_in_files(
+    comparison: Comparison,
+) -> None:
+    analysis = analyse(replace(comparison, plan=Plan(contrasts="all", correction="max_t")))
+    table = tabulate_contrasts(analysis)
+    assert table is not None
+    assert len(table.rows) == 10
+    first = next(each for each in analysis.contrasts["last"] if each.judged.verdict == "better")
+    shown = next(row for row in table.rows if row[0] == f"{first.first} − {first.second}")
+    assert shown[1].startswith(points(first.judged.mean or 0, sign=True))
+    assert shown[4] == "better"
+    assert "corrected for 10 by the largest t of all" in table.note
+    page = render(analysis, [], [])
+    assert page.count(f"{table.caption}</h2>") == 1
+    assert page.count('<span class="name"><span>') == 10  # pairs have no dot in a method's colour
+    console = Console(width=100, file=io.StringIO())
+    console.print(terminal_contrasts(analysis, width=100))
+    assert "better" in console.file.getvalue()  # type: ignore[attr-defined]
+    document = as_document(analysis)
+    assert document["statistics"]["contrasts"] == "all"
+    assert [(each["first"], each["second"]) for each in document["contrasts"]] == [
+        (each.first, each.second) for each in analysis.contrasts["last"]
+    ]
+    assert tabulate_contrasts(analyse(comparison)) is None
