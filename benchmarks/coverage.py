@@ -224,4 +224,5 @@ if __name__ == "__main__":
     found = text(arguments.studies, [each for each in FAMILIES if arguments.only in (None, each.__name__)])
     print(found)
     if arguments.write:
-        page.put("coverage", found, PAGE)
+        command = f"python benchmarks/coverage.py --studies {arguments.studies} --write        # minutes of one core"
+        page.put("coverage", f"```text\n{command}\n```\n\n{found}", PAGE)
