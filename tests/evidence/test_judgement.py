@@ -8,7 +8,7 @@ from scipy import stats
 
 from fedreach.evidence.corrections import LEVEL
 from fedreach.evidence.judgement import judge
-from fedreach.evidence.plan import Plan
+from fedreach.evidence.plan import AnalysisPlan
 from fedreach.evidence.power import seeds_to_equate, seeds_to_find, shift_found
 from fedreach.evidence.spread import spread, t_quantile
 
@@ -133,5 +133,5 @@ def test_no_number_of_seeds_shows_an_equivalence_that_is_none() -> None:
 
 
 def test_the_contrasts_of_a_plan() -> None:
-    assert Plan().pairs(["a", "b", "c"], "b") == [("a", "b"), ("c", "b")]
-    assert Plan(contrasts=[["c", "a"]]).pairs(["a", "b", "c"], "b") == [("c", "a")]
+    assert AnalysisPlan().pairs(["a", "b", "c"], "b") == [("a", "b"), ("c", "b")]
+    assert AnalysisPlan(contrasts=[["c", "a"]]).pairs(["a", "b", "c"], "b") == [("c", "a")]

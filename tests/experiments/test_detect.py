@@ -177,6 +177,9 @@ def test_before_there_is_a_result_everything_may_be_changed(tmp_path: Path) -> N
     [
         (["statistics.detect_points=2.0", "seeds=[0,1,2]"], "needs a pilot of at least 10 seeds; `seeds` has 3"),
         (["statistics.detect_points=2.0", "statistics.most_seeds=5"], "at least the 10 seeds of the pilot; got 5"),
+        (["statistics.detect_points=2.0", "methods={uniform={}}"], "is a difference of two methods, and there is one"),
+        (["statistics.contrasts=[]"], "must hold a pair of methods at least"),
+        (["statistics.contrasts=[['full']]"], "contrasts[0]: must be two methods, first minus second; got ['full']"),
         (["statistics.contrasts=[['full','unifrom']]"], "must name two methods; got 'unifrom'. Did you mean 'uniform'"),
         (["statistics.contrasts=[['full','full']]"], "two different methods; got 'full' twice"),
         (["statistics.contrasts=[['full','uniform'],['uniform','full']]"], "is there before"),
@@ -189,6 +192,12 @@ def test_questions_that_make_no_sense_are_refused(wrong: list[str], words: str) 
     with pytest.raises(ConfigError) as caught:
         experiment(*wrong)
     assert words in str(caught.value)
+
+
+def test_a_number_of_seeds_that_nobody_can_say_is_not_the_pilots(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"statistics.detect_points has the number of seeds follow from a pilot"):
+        compare(experiment(*DETECT), out=tmp_path / "out", base=tmp_path)
+    assert not (tmp_path / "out").exists()
 
 
 def test_statistics_change_no_run() -> None:

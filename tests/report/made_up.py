@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from fedreach.evidence.plan import Plan
+from fedreach.evidence.plan import AnalysisPlan
 from fedreach.federation.state import FederationState
 from fedreach.federation.values import RoundCost, RoundResult
 from fedreach.models.flat import Layout
@@ -227,7 +227,7 @@ def compared(
     baseline: str | None = None,
     target: float | None = None,
     config: Mapping[str, Any] | None = None,
-    plan: Plan | None = None,
+    plan: AnalysisPlan | None = None,
 ) -> None:
     """Write what is said of runs together: method -> seed -> folder."""
     record = ComparisonRecord(
@@ -237,7 +237,7 @@ def compared(
         methods=list(runs),
         seeds=sorted({int(seed) for places in runs.values() for seed in places}),
         runs=runs,
-        statistics=vars(plan or Plan()),
+        statistics=vars(plan or AnalysisPlan()),
         config=config or {},
     )
     RunFolder(out).write(record)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedreach.errors import RunFolderError
-from fedreach.evidence.plan import Plan
+from fedreach.evidence.plan import AnalysisPlan
 from fedreach.report.load import read, read_run
 from fedreach.report.values import Comparison
 from fedreach.runs.schema import FORMAT
@@ -175,6 +175,6 @@ def test_methods_are_judged_by_unseen_clients_then_test_set_then_participants(tm
 )
 def test_questions_that_nobody_wrote_are_refused(tmp_path: Path, wrong: dict[str, object]) -> None:
     out = write_comparison(tmp_path, ["a", "b"], [0, 1], rounds=2)
-    edit(out / "comparison.json", statistics=vars(Plan()) | wrong)
+    edit(out / "comparison.json", statistics=vars(AnalysisPlan()) | wrong)
     with pytest.raises(RunFolderError, match=r"comparison.json: 'statistics' must be as it was written"):
         read([out])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedreach.evidence.plan import Plan
+from fedreach.evidence.plan import AnalysisPlan
 from fedreach.report.analysis.analysis import analyse
 from fedreach.report.analysis.quantities import QUANTITIES, SPENT
 from fedreach.report.load import read
@@ -133,10 +133,15 @@ def test_square_brackets_are_not_taken_for_markup(comparison: Comparison) -> Non
     assert re.search(r"\[\d+\.\d, \d+\.\d\]", text_of(comparison, 120))
 
 
+def test_one_method_makes_no_table_of_pairs(comparison: Comparison) -> None:
+    only = replace(comparison, methods=comparison.methods[:1], plan=AnalysisPlan(contrasts="all"))
+    assert tabulate_contrasts(analyse(only)) is None
+
+
 def test_pairs_stand_in_a_table_of_their_own_on_page_terminal_and_in_files(
     comparison: Comparison,
 ) -> None:
-    analysis = analyse(replace(comparison, plan=Plan(contrasts="all", correction="max_t")))
+    analysis = analyse(replace(comparison, plan=AnalysisPlan(contrasts="all", correction="max_t")))
     table = tabulate_contrasts(analysis)
     assert table is not None
     assert len(table.rows) == 10

@@ -19,7 +19,7 @@ from fedreach.errors import RunFolderError
 from fedreach.evidence.components import Nested
 from fedreach.report.figures.variance import REACH, components
 from fedreach.report.variance import words
-from fedreach.report.variance.answers import FEDERATION, LEVELS, MEANS, PARTITION, TWICE, Answers, answer
+from fedreach.report.variance.decomposition import FEDERATION, LEVELS, MEANS, PARTITION, TWICE, Decomposition, decompose
 from fedreach.report.variance.read import Study, read_study
 from fedreach.report.variance.write import write_variance
 from fedreach.runs.schema import DesignRecord
@@ -54,13 +54,13 @@ def alike() -> Study:
     return study(np.stack([one, one + 0.02 + apart - apart.mean(axis=(1, 2, 3), keepdims=True)]))
 
 
-def variance_of(answers: Answers, name: str, seeds: int) -> float:
-    (way,) = [way for way in answers.ways if way.name.startswith(name)]
+def variance_of(found: Decomposition, name: str, seeds: int) -> float:
+    (way,) = [way for way in found.ways if way.name.startswith(name)]
     return way.variance(seeds)
 
 
 def test_more_seeds_lower_everything_but_what_is_pinned() -> None:
-    found = answer(study(scores((0.03, 0.02, 0.01, 0.02), np.random.default_rng(0))))
+    found = decompose(study(scores((0.03, 0.02, 0.01, 0.02), np.random.default_rng(0))))
     now = found.ways[0]
     assert now.variance(40) == pytest.approx(now.variance(20) / 2)
     for name, pinned in ((PARTITION, 1), (FEDERATION, 2)):
@@ -75,7 +75,7 @@ def test_more_seeds_lower_everything_but_what_is_pinned() -> None:
 
 
 def test_pinning_never_promises_more_than_it_is_where_a_component_comes_out_below_0() -> None:
-    found = answer(alike())
+    found = decompose(alike())
     assert found.parts[0].difference.value < 0
     assert variance_of(found, f"{PARTITION}: about itself", 20) == found.ways[0].variance(20)
     assert variance_of(found, f"{PARTITION}: about others", 20) == found.ways[0].variance(20)
@@ -84,7 +84,7 @@ def test_pinning_never_promises_more_than_it_is_where_a_component_comes_out_belo
 def test_means_over_rounds_lower_what_is_noise_from_round_to_round() -> None:
     rng, now, means, told = np.random.default_rng(1), [], [], []
     for _ in range(150):
-        found = answer(study(scores((0.02, 0.0, 0.0, 0.01), rng, noise=0.03)))
+        found = decompose(study(scores((0.02, 0.0, 0.0, 0.01), rng, noise=0.03)))
         now.append(variance_of(found, "every seed", 1))
         means.append(variance_of(found, MEANS, 1))
         told.append(found.included[-1].difference.value)
@@ -107,8 +107,8 @@ def clients_study(clients: int, rng: np.random.Generator) -> Study:
 
 def test_twice_the_unseen_clients_lower_the_spread_as_is_said() -> None:
     rng = np.random.default_rng(2)
-    few = [answer(clients_study(25, rng)) for _ in range(150)]
-    many = [answer(clients_study(50, rng)) for _ in range(150)]
+    few = [decompose(clients_study(25, rng)) for _ in range(150)]
+    many = [decompose(clients_study(50, rng)) for _ in range(150)]
     told = np.mean([variance_of(found, TWICE, 1) for found in few])
     true = np.mean([variance_of(found, "every seed", 1) for found in many])
     assert true == pytest.approx(0.1**2 / 50 + 0.03**2 + 0.01**2, rel=0.1)
@@ -118,7 +118,7 @@ def test_twice_the_unseen_clients_lower_the_spread_as_is_said() -> None:
 
 def test_twice_the_unseen_clients_never_lower_more_than_the_levels_they_are_in_bring() -> None:
     y = scores((0.02, 0.01, 0.0, 0.02), np.random.default_rng(4))
-    found = answer(study(y, np.full((3, 8), 1.0)))  # far more than all the spread
+    found = decompose(study(y, np.full((3, 8), 1.0)))  # far more than all the spread
     both = found.difference.of_one().value - found.difference.of_one(2).value
     assert both > 0
     assert variance_of(found, TWICE, 1) == pytest.approx(found.difference.of_one().value - both / 2)
@@ -130,7 +130,7 @@ def test_twice_the_unseen_clients_never_lower_more_than_the_levels_they_are_in_b
 
 
 def test_the_text_claims_no_more_than_the_intervals() -> None:
-    found = answer(study(scores((0.0, 0.03, 0.0, 0.02), np.random.default_rng(3))))
+    found = decompose(study(scores((0.0, 0.03, 0.0, 0.02), np.random.default_rng(3))))
     said = words.sentences(found)
     (sure,) = [line for line in said if line.startswith("More than 0")]
     (perhaps,) = [line for line in said if line.startswith("Not told from 0")]
@@ -146,19 +146,19 @@ def test_the_text_claims_no_more_than_the_intervals() -> None:
 
 def test_few_partitions_are_warned_of() -> None:
     few = scores((0.03, 0.02, 0.01, 0.02), np.random.default_rng(0))[:, :3]
-    assert words.sentences(answer(study(few)))[-1].startswith("With 3 partitions their component is hardly known")
+    assert words.sentences(decompose(study(few)))[-1].startswith("With 3 partitions their component is hardly known")
 
 
 def test_methods_that_do_the_same_have_nothing_to_explain(tmp_path: Path) -> None:
     same = np.repeat(scores((0.01, 0.0, 0.0, 0.01), np.random.default_rng(0))[:1], 2, axis=0)
-    found = answer(study(same, np.tile([[1e-4], [1e-4], [0.0]], 8)))
+    found = decompose(study(same, np.tile([[1e-4], [1e-4], [0.0]], 8)))
     assert words.sentences(found)[-1].startswith("The difference is the same in all runs")
     assert len(components(found).axes) == 2
     assert json.loads(json.dumps(words.as_record(found)))["one_seed"]["difference"]["value"] == 0.0
 
 
 def test_cells_are_roots_in_points_and_what_is_below_0_is_shown_as_0() -> None:
-    found = answer(alike())
+    found = decompose(alike())
     header, rows = words.parts_table(found)
     assert header[2:] == ["fedavg", "fed|prox", "fed|prox − fedavg"]
     assert rows[0][-1].startswith("0 [0.00, ")
@@ -174,7 +174,7 @@ def test_cells_are_roots_in_points_and_what_is_below_0_is_shown_as_0() -> None:
 
 
 def test_bars_are_as_long_as_the_standard_deviations_and_lines_are_the_intervals() -> None:
-    found = answer(study(scores((0.03, 0.02, 0.01, 0.02), np.random.default_rng(0))))
+    found = decompose(study(scores((0.03, 0.02, 0.01, 0.02), np.random.default_rng(0))))
     above, below = components(found).axes
     parts = [*found.parts, *found.included]
     assert [label.get_text() for label in below.get_yticklabels()] == [*LEVELS, "round to round"]
@@ -189,7 +189,7 @@ def test_bars_are_as_long_as_the_standard_deviations_and_lines_are_the_intervals
 
 def test_an_interval_of_hardly_any_freedom_does_not_press_the_bars_flat() -> None:
     few = scores((0.03, 0.02, 0.01, 0.02), np.random.default_rng(0))[:, :2]
-    found = answer(study(few))
+    found = decompose(study(few))
     (_, below), longest = components(found).axes, max(100 * math.sqrt(one.cut) for p in found.parts for one in p.of)
     assert below.get_xlim()[1] <= 1.05 * REACH * longest
 
@@ -322,7 +322,7 @@ def test_without_unseen_clients_the_test_set_judges_and_the_untrained_model_neve
         edit_rows(copy / name(method, place), change)
     found = read_study(copy, design())
     assert (found.column, found.sampling, found.rounds) == ("test_accuracy", None, (4,))
-    said = answer(found)
+    said = decompose(found)
     assert (said.included, said.way(TWICE), said.way(MEANS)) == ((), None, None)
     assert len(words.sentences(said)) > 3
     assert len(components(said).axes) == 2

@@ -13,7 +13,7 @@ from fedreach.errors import ConfigError, FedReachError
 
 if TYPE_CHECKING:
     from fedreach.experiments.variance import Design
-    from fedreach.report.variance.answers import Answers
+    from fedreach.report.variance.decomposition import Decomposition
     from fedreach.report.variance.write import VariancePaths
 
 
@@ -95,27 +95,27 @@ def _show(written: VariancePaths, as_json: bool) -> None:
 
     if as_json:
         files = [str(path) for path in (*written.tables, *written.figures)]
-        click.echo(json.dumps({**as_record(written.answers), "files": files}))
+        click.echo(json.dumps({**as_record(written.found), "files": files}))
         return
-    _print(written.answers)
+    _print(written.found)
     for kind, paths in (("Tables", written.tables), ("Figure", written.figures)):
         if paths:
             click.echo(f"{kind}: {paths[0].parent}/: {', '.join(path.name for path in paths)}")
 
 
-def _print(answers: Answers) -> None:
+def _print(found: Decomposition) -> None:
     from rich.console import Console
 
     from fedreach.report.variance import words
     from fedreach.tables import rich_table
 
     console = Console(highlight=False, markup=False, width=options.width())
-    console.print(words.title(answers))
-    console.print(words.design(answers) + " Standard deviations in points, with 95 % intervals cut off at 0.")
-    for header, rows in (words.parts_table(answers), words.ways_table(answers)):
+    console.print(words.title(found))
+    console.print(words.design(found) + " Standard deviations in points, with 95 % intervals cut off at 0.")
+    for header, rows in (words.parts_table(found), words.ways_table(found)):
         console.print(rich_table(header, rows))
     console.print(words.PINNED + "\n")
-    for sentence in words.sentences(answers):
+    for sentence in words.sentences(found):
         console.print(sentence)
     console.print()
 

@@ -124,10 +124,15 @@ def _contradictions(e: Experiment, base: Path) -> list[Problem]:
 def _statistics(e: Experiment) -> list[Problem]:
     """Return what is wrong with the questions that a comparison is asked."""
     plan, where, problems = e.plan, ("statistics",), []
+    if not plan.contrasts:
+        rule = 'must hold a pair of methods at least, such as [["mine", "uniform"]]; got [].'
+        problems.append(Problem((*where, "contrasts"), rule))
     if not isinstance(plan.contrasts, str):
         for i, pair in enumerate(plan.contrasts):
             place = (*where, "contrasts", i)
-            if unknown := [name for name in pair if name not in e.methods]:
+            if len(pair) != 2:
+                problems.append(Problem(place, f"must be two methods, first minus second; got {list(pair)!r}."))
+            elif unknown := [name for name in pair if name not in e.methods]:
                 rule = f"must name two methods; got {unknown[0]!r}."
                 problems.append(Problem(place, rule + nearest(unknown[0], e.methods)))
             elif pair[0] == pair[1]:
@@ -139,6 +144,8 @@ def _statistics(e: Experiment) -> list[Problem]:
         rule = f"must be at most the {evaluations} evaluated rounds; got {plan.last_rounds}."
         problems.append(Problem((*where, "last_rounds"), f"{rule} Lower it or evaluation.every."))
     if plan.detect_points is not None:
+        if len(e.methods) == 1:
+            problems.append(Problem((*where, "detect_points"), "is a difference of two methods, and there is one."))
         if len(e.seeds) < LEAST_PILOT:
             rule = f"needs a pilot of at least {LEAST_PILOT} seeds; `seeds` has {len(e.seeds)}. Say --seeds 20."
             problems.append(Problem((*where, "detect_points"), rule))

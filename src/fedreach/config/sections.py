@@ -8,7 +8,7 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedreach.errors import ConfigError, nearest
-from fedreach.evidence.plan import Plan
+from fedreach.evidence.plan import AnalysisPlan
 from fedreach.registry import KINDS, METHOD
 
 Positive = Annotated[int, Field(ge=1)]
@@ -131,9 +131,9 @@ class EvaluationSection(Section):
 
 
 class StatisticsSection(Section):
-    """What a comparison is asked, said before it runs; changes no run. See `fedreach.evidence.plan.Plan`."""
+    """What a comparison is asked, said before it runs; changes no run. See `fedreach.evidence.plan.AnalysisPlan`."""
 
-    contrasts: Literal["baseline", "all"] | list[Annotated[list[str], Field(min_length=2, max_length=2)]] = "baseline"
+    contrasts: Literal["baseline", "all"] | list[list[str]] = "baseline"
     correction: Literal["holm", "max_t"] = "holm"  # for the number of contrasts
     margin_points: Annotated[float, Field(gt=0, le=100)] = 2.0  # within it two methods are as good as equal
     last_rounds: Positive = 1  # what is compared is the mean over so many last evaluated rounds
@@ -210,9 +210,9 @@ class Experiment(Section):
         return result
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> AnalysisPlan:
         """What a comparison by this experiment is asked."""
-        return Plan(**dict(self.statistics or StatisticsSection()))
+        return AnalysisPlan(**dict(self.statistics or StatisticsSection()))
 
     def resolved(self, method: str | None = None) -> Experiment:
         """Return the experiment of one method: its parts in `[method]`, and no other methods."""

@@ -14,7 +14,7 @@ LEAST_PILOT = 10  # seeds; with fewer the quantiles of t ask for many times the 
 
 
 @dataclass(frozen=True)
-class Plan:
+class AnalysisPlan:
     """Which differences are judged, and how; a field each of the section `[statistics]`.
 
     Args:
@@ -38,7 +38,7 @@ class Plan:
         require(self, detect_points="(0, 100]", most_seeds="[1, inf)")
 
     @classmethod
-    def of_json(cls, stored: Mapping[str, Any]) -> Plan:
+    def of_json(cls, stored: Mapping[str, Any]) -> AnalysisPlan:
         """Return the plan that `vars` of one was written of."""
         return cls(**stored)
 
@@ -51,7 +51,7 @@ class Plan:
         """Return the contrasts, first minus second.
 
         Example:
-            >>> Plan(contrasts="all").pairs(["a", "b", "c"], "a")
+            >>> AnalysisPlan(contrasts="all").pairs(["a", "b", "c"], "a")
             [('b', 'a'), ('c', 'a'), ('c', 'b')]
         """
         if self.contrasts == "baseline":

@@ -69,8 +69,11 @@ def compare(
     Raises:
         RunFolderError: If `out` holds another comparison, or one that was asked something else and has results, or
             another process writes to it. Nothing is changed then.
-        ConfigError: If the executor's machines cannot run this experiment.
+        ConfigError: If the executor's machines cannot run this experiment, or `statistics.detect_points` is set and
+            nobody says how many seeds it takes.
     """
+    if experiment.plan.detect_points is not None and further is None:
+        raise ConfigError("statistics.detect_points has the number of seeds follow from a pilot: give `further`.")
     status, executor, folder = ComparisonStatus([]), executor or Local(), RunFolder(out)
     pilot = None if experiment.plan.detect_points is None else list(experiment.seeds)
     plan(experiment, out)  # nothing to compare is said before anything is written
@@ -93,7 +96,7 @@ def compare(
     with folder.locked():
         stored = folder.read(ComparisonRecord)
         looks = check_declared(experiment, stored, out, add_seeds=add_seeds)
-        if pilot is None or further is None:
+        if pilot is None or further is None:  # both or neither
             run(experiment.seeds, experiment.seeds)
             return status
         run(pilot, stored.seeds if stored is not None and stored.pilot == pilot else pilot)

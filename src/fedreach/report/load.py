@@ -17,7 +17,7 @@ import numpy as np
 
 from fedreach.arrays import AnyArray, Floats
 from fedreach.errors import ConfigError, RunFolderError
-from fedreach.evidence.plan import Plan
+from fedreach.evidence.plan import AnalysisPlan
 from fedreach.report.analysis.airtime import airtime
 from fedreach.report.analysis.theory import terms
 from fedreach.report.values import ClientScores, Comparison, RoundsTable, Run
@@ -123,9 +123,9 @@ def _read_comparison(folder: Path) -> Comparison:
     )
 
 
-def _plan(stored: Mapping[str, Any], path: Path) -> Plan:
+def _plan(stored: Mapping[str, Any], path: Path) -> AnalysisPlan:
     try:
-        return Plan.of_json(stored)
+        return AnalysisPlan.of_json(stored)
     except (TypeError, ConfigError) as error:
         raise RunFolderError(
             f"{path}: 'statistics' must be as it was written: {error} Copy the folder again."

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from fedreach.arrays import Floats, Ints
-from fedreach.evidence.plan import Plan
+from fedreach.evidence.plan import AnalysisPlan
 from fedreach.runs.schema import FederationRecord, ServingRecord
 
 Columns = Mapping[str, Floats]
-DECLARED = Plan()  # where nothing was
+DECLARED = AnalysisPlan()  # where nothing was
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Comparison:
     runs: tuple[Run, ...]
     absent: tuple[tuple[str, int], ...]  # (method, seed) that the comparison names but that never began
     config: Mapping[str, Any]
-    plan: Plan = DECLARED  # which differences are judged, and how
+    plan: AnalysisPlan = DECLARED  # which differences are judged, and how
     pilot: tuple[int, ...] | None = None  # the seeds whose spread gave the number of seeds, where it was not declared
     looks: tuple[int, ...] = ()  # numbers of seeds declared before, whose results could be seen when seeds were added
 

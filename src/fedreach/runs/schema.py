@@ -316,7 +316,7 @@ class ComparisonRecord(Record):
     methods: Sequence[str]
     seeds: Sequence[int]
     runs: Mapping[str, Mapping[str, str]]  # method -> seed -> folder, relative to this one
-    statistics: Mapping[str, Any]  # `fedreach.evidence.plan.Plan`, said before the first run
+    statistics: Mapping[str, Any]  # `fedreach.evidence.plan.AnalysisPlan`, said before the first run
     pilot: Sequence[int] | None = None  # the seeds whose spread gave the number of seeds, where it was not declared
     looks: Sequence[int] | None = None  # numbers of seeds declared before, if seeds were added once there were results
     config: Mapping[str, Any]

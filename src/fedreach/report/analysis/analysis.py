@@ -6,7 +6,7 @@ from dataclasses import astuple, dataclass
 import numpy as np
 
 from fedreach.evidence.spread import Spread, spread
-from fedreach.report.analysis.contrasts import Contrast, contrasts
+from fedreach.report.analysis.contrasts import Difference, contrasts
 from fedreach.report.analysis.rows import When
 from fedreach.report.analysis.serving import ServedSummary, summarize_serving
 from fedreach.report.analysis.summary import MethodSummary, primary_of, summarize
@@ -20,7 +20,7 @@ class Analysis:
     """The numbers of a comparison."""
 
     comparison: Comparison
-    contrasts: Mapping[When, tuple[Contrast, ...]]  # the differences that the plan names, judged
+    contrasts: Mapping[When, tuple[Difference, ...]]  # the differences that the plan names, judged
     last: tuple[MethodSummary, ...]  # a method each, at the last round
     best: tuple[MethodSummary, ...]  # at the best round on participants' held-out loss
     terms: Mapping[str, Mapping[str, Spread]]  # method -> term of a bound, see `theory.terms` -> spread over seeds
@@ -48,7 +48,7 @@ def analyse(comparison: Comparison) -> Analysis:
         method: {name: spread([_term(run, name) for run in comparison.counted(method)]) for name in RECORDED}
         for method in comparison.methods
     }
-    judged: dict[When, tuple[Contrast, ...]] = {
+    judged: dict[When, tuple[Difference, ...]] = {
         "last": contrasts(comparison, "last"),
         "best": contrasts(comparison, "best"),
     }

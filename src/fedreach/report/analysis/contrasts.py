@@ -14,7 +14,7 @@ LOOKED = "seeds were added after results could be seen, which no correction make
 
 
 @dataclass(frozen=True)
-class Contrast:
+class Difference:
     """One method minus another, on what methods are judged by."""
 
     first: str
@@ -22,13 +22,13 @@ class Contrast:
     judged: Judgement
 
 
-def contrasts(comparison: Comparison, when: When) -> tuple[Contrast, ...]:
+def contrasts(comparison: Comparison, when: When) -> tuple[Difference, ...]:
     """Return every difference of the comparison's plan, at the last rounds or the best one."""
     pairs = comparison.plan.pairs(comparison.methods, comparison.baseline)
     found = [differences(comparison, first, second, when) for first, second in pairs]
     judged = judge_all(comparison, [{} if isinstance(each, str) else each for each in found])
     return tuple(
-        Contrast(*pair, Judgement(0, None, note=each) if isinstance(each, str) else judgement)
+        Difference(*pair, Judgement(0, None, note=each) if isinstance(each, str) else judgement)
         for pair, each, judgement in zip(pairs, found, judged, strict=True)
     )
 

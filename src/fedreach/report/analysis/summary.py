@@ -7,7 +7,7 @@ import numpy as np
 
 from fedreach.evidence.judgement import Judgement
 from fedreach.evidence.spread import Spread, spread
-from fedreach.report.analysis.contrasts import Contrast
+from fedreach.report.analysis.contrasts import Difference
 from fedreach.report.analysis.quantities import POPULATION, QUANTITIES, SPENT, Quantity
 from fedreach.report.analysis.rows import When, mean_of, rows_of, target_row
 from fedreach.report.values import Comparison, Run
@@ -28,7 +28,7 @@ class MethodSummary:
     difference: Judgement  # primary accuracy minus the baseline's, seed by seed
 
 
-def summarize(comparison: Comparison, contrasts: Sequence[Contrast], when: When = "last") -> tuple[MethodSummary, ...]:
+def summarize(comparison: Comparison, contrasts: Sequence[Difference], when: When = "last") -> tuple[MethodSummary, ...]:
     """Return one row per method, in the comparison's order.
 
     Args:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fedreach.report.analysis.quantities import POPULATION
 from fedreach.report.figures.style import INK, MUTED, colour, new_figure, short, styled, tag
-from fedreach.report.variance.answers import Answers, Part
+from fedreach.report.variance.decomposition import Decomposition, Part
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,14 +19,14 @@ REACH = 2.5  # of the longest bar: intervals that are longer run out of the fram
 
 
 @styled
-def components(answers: Answers) -> Figure:
+def components(found: Decomposition) -> Figure:
     """Draw the standard deviations of the four components in points, methods side by side, the difference below.
 
     Beneath the components, paler, stand the parts that are in them already. Lines are 95 % intervals.
     """
     from matplotlib.patches import Patch
 
-    study, parts = answers.study, [*answers.parts, *answers.included]
+    study, parts = found.study, [*found.parts, *found.included]
     figure = new_figure(1.2 + 0.5 * len(parts))
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
     _bars(above, parts, [0, 1], [colour(0), colour(1)])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fedreach.evidence.judgement import Judgement
 from fedreach.evidence.spread import Spread
 from fedreach.report.analysis.analysis import Analysis
-from fedreach.report.analysis.contrasts import Contrast, looked, what_seeds_draw
+from fedreach.report.analysis.contrasts import Difference, looked, what_seeds_draw
 from fedreach.report.analysis.quantities import POPULATION, QUANTITIES, WIDE, Quantity
 from fedreach.report.analysis.rows import When
 from fedreach.report.analysis.summary import MethodSummary
@@ -79,12 +79,12 @@ def caption(comparison: Comparison, when: When) -> str:
 
 
 def tabulate_contrasts(analysis: Analysis, when: When = "last") -> Table | None:
-    """Return the table of the declared differences; None where they are those to the baseline, which methods show."""
+    """Return the table of the declared differences; None where there are none, or the rows of methods show them."""
     comparison, found = analysis.comparison, analysis.contrasts[when]
-    if comparison.plan.contrasts == "baseline":
+    if comparison.plan.contrasts == "baseline" or not found:  # one method makes no pair
         return None
 
-    def cells(each: Contrast) -> tuple[str, ...]:
+    def cells(each: Difference) -> tuple[str, ...]:
         judged = each.judged
         mean = ABSENT if judged.mean is None else points(judged.mean, sign=True)
         return (

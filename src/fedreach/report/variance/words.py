@@ -10,7 +10,7 @@ from typing import Any
 from fedreach.evidence.components import Variance
 from fedreach.report.analysis.quantities import POPULATION
 from fedreach.report.numbers import interval, points
-from fedreach.report.variance.answers import FEDERATION, MEANS, TWICE, Answers, Part, Way
+from fedreach.report.variance.decomposition import FEDERATION, MEANS, TWICE, Decomposition, Part, Way
 from fedreach.tables import markdown_lines
 
 Cells = tuple[list[str], list[list[str]]]
@@ -19,29 +19,29 @@ Cells = tuple[list[str], list[list[str]]]
 SURE = 5  # degrees of freedom below which the text warns
 
 
-def title(answers: Answers) -> str:
+def title(found: Decomposition) -> str:
     """Return what was looked at."""
-    study = answers.study
+    study = found.study
     one, other = study.methods
     return f"{study.name}: where the spread of {other} − {one} on {POPULATION[study.column].words} comes from"
 
 
-def design(answers: Answers) -> str:
+def design(found: Decomposition) -> str:
     """Return how often what was drawn."""
-    a, b, c, d = draws = answers.study.draws
+    a, b, c, d = draws = found.study.draws
     return (
         f"{a} partitions, {b} draws of participants within each, {c} initial models within these, {d} draws of batches "
         f"(and choices) within those: {2 * math.prod(draws)} runs."
     )
 
 
-def parts_table(answers: Answers) -> Cells:
+def parts_table(found: Decomposition) -> Cells:
     """Return the standard deviation that each part brings in, with its 95 % interval and degrees of freedom."""
-    one, other = answers.study.methods
+    one, other = found.study.methods
     header = ["drawn anew", "df", one, other, f"{other} − {one}"]
-    rows = [_row(part, part.name) for part in answers.parts]
-    rows.append(_row(answers.total, "all of them: one seed"))
-    rows += [_row(part, f"in {' and '.join(part.within)}: {part.name}") for part in answers.included]
+    rows = [_row(part, part.name) for part in found.parts]
+    rows.append(_row(found.total, "all of them: one seed"))
+    rows += [_row(part, f"in {' and '.join(part.within)}: {part.name}") for part in found.included]
     return header, rows
 
 
@@ -64,12 +64,12 @@ def sd(variance: float) -> str:
     return f"{100 * math.sqrt(max(variance, 0.0)):.2f}"
 
 
-def ways_table(answers: Answers) -> Cells:
+def ways_table(found: Decomposition) -> Cells:
     """Return the standard deviation of the mean difference by how the comparison is run."""
-    n = answers.study.seeds
+    n = found.study.seeds
     header = ["how it is run", "one seed", f"mean of {n} seeds", f"mean of {2 * n}"]
     rows = []
-    for way in answers.ways:
+    for way in found.ways:
         own = spread(way.one) if not way.fixed else sd(way.variance(1))
         star = " *" if way.pinned else ""
         rows.append([way.name + star, own, sd(way.variance(n)), sd(way.variance(2 * n))])
@@ -77,14 +77,14 @@ def ways_table(answers: Answers) -> Cells:
 
 
 PINNED = (
-    "* About itself: how far the mean over seeds is from the true difference on what was pinned, which answers another "
+    "* About itself: how far the mean over seeds is from the true difference on what was pinned, which found another "
     "question. About others: how far it is from the mean over all that could have been drawn."
 )
 
 
-def sentences(answers: Answers) -> list[str]:
+def sentences(found: Decomposition) -> list[str]:
     """Return what the tables say, and no more than their degrees of freedom allow."""
-    study, nested = answers.study, answers.difference
+    study, nested = found.study, found.difference
     one, other = study.methods
     low, high = nested.of_mean()
     where = POPULATION[study.column].words
@@ -92,89 +92,89 @@ def sentences(answers: Answers) -> list[str]:
         f"{other} − {one} on {where} at the last evaluated round: {points(nested.mean, sign=True)} points"
         f"{interval(low, high, sign=True)}, by the spread between {study.draws[0]} partitions."
     ]
-    total = answers.total.difference
+    total = found.total.difference
     if total.cut == 0:
         return [*said, "The difference is the same in all runs: there is no spread to be explained."]
     said.append(
         f"One seed's difference has a standard deviation of {spread(total)} points ({total.freedom:.0f} degrees of "
-        f"freedom). {_shares(answers)}"
+        f"freedom). {_shares(found)}"
     )
-    said += _told(answers)
-    said += [_included(part, answers) for part in answers.included]
-    said.append(_lower(answers))
-    said.append(_pinned(answers))
+    said += _told(found)
+    said += [_included(part, found) for part in found.included]
+    said.append(_lower(found))
+    said.append(_pinned(found))
     if study.draws[0] - 1 < SURE:
         said.append(f"With {study.draws[0]} partitions their component is hardly known: read its interval.")
     return said
 
 
-def _shares(answers: Answers) -> str:
+def _shares(found: Decomposition) -> str:
     """Return what the components have of their sum, the largest first."""
-    whole = sum(part.difference.cut for part in answers.parts)
-    ordered = sorted(answers.parts, key=lambda part: -part.difference.cut)
+    whole = sum(part.difference.cut for part in found.parts)
+    ordered = sorted(found.parts, key=lambda part: -part.difference.cut)
     shares = ", ".join(f"{part.name} {100 * part.difference.cut / whole:.0f} %" for part in ordered)
     return f"Its variance: {shares}; the intervals say how sure that is."
 
 
-def _told(answers: Answers) -> list[str]:
-    shown = [part.name for part in answers.parts if part.difference.shown]
-    rest = [f"{part.name} (at most {sd(part.difference.high)})" for part in answers.parts if not part.difference.shown]
+def _told(found: Decomposition) -> list[str]:
+    shown = [part.name for part in found.parts if part.difference.shown]
+    rest = [f"{part.name} (at most {sd(part.difference.high)})" for part in found.parts if not part.difference.shown]
     said = [f"More than 0 by their 95 % intervals: {', '.join(shown)}."] if shown else []
     return said + ([f"Not told from 0 by so many draws: {', '.join(rest)}."] if rest else [])
 
 
-def _included(part: Part, answers: Answers) -> str:
-    whole = sum(component.difference.cut for component in answers.parts if component.name in part.within)
+def _included(part: Part, found: Decomposition) -> str:
+    whole = sum(component.difference.cut for component in found.parts if component.name in part.within)
     much = "as much as" if part.difference.cut >= whole else "a part of what"
     where = " and ".join(part.within)
     return f"{part.name[0].upper()}{part.name[1:]}: {spread(part.difference)} points, {much} {where} bring in."
 
 
-def _lower(answers: Answers) -> str:
-    n = answers.study.seeds
-    (now, *_) = answers.ways
+def _lower(found: Decomposition) -> str:
+    n = found.study.seeds
+    (now, *_) = found.ways
     said = [f"The mean of {n} seeds is known to {sd(now.variance(n))} points (standard deviation), as it is"]
-    if (way := answers.way(TWICE)) is not None:
-        said.append(f"to about {sd(way.variance(n))} with twice the unseen clients ({2 * answers.study.unseen:g})")
-    if (way := answers.way(MEANS)) is not None:
+    if (way := found.way(TWICE)) is not None:
+        said.append(f"to about {sd(way.variance(n))} with twice the unseen clients ({2 * found.study.unseen:g})")
+    if (way := found.way(MEANS)) is not None:
         said.append(f"to {sd(way.variance(n))} {way.name}")
     said.append(f"to {sd(now.variance(2 * n))} with twice the seeds, each drawing everything anew")
     low, high = (math.sqrt(end / now.one.value) for end in (now.one.low, now.one.high))
     return "; ".join(said) + f". These are estimates; the first is known to a factor of {low:.2f} to {high:.2f}."
 
 
-def _pinned(answers: Answers) -> str:
-    n = answers.study.seeds
-    itself, others = (_named(answers, f"{FEDERATION}: about {whom}") for whom in ("itself", "others"))
+def _pinned(found: Decomposition) -> str:
+    n = found.study.seeds
+    itself, others = (_named(found, f"{FEDERATION}: about {whom}") for whom in ("itself", "others"))
     return (
         f"With one federation pinned, {n} seeds know its own difference to {sd(itself.variance(n))} points, which "
-        f"answers another question: what holds over federations they know to about {sd(others.variance(n))}, and no "
+        f"found another question: what holds over federations they know to about {sd(others.variance(n))}, and no "
         f"number of seeds to less than about {sd(others.fixed)}."
     )
 
 
-def _named(answers: Answers, name: str) -> Way:
-    (way,) = [way for way in answers.ways if way.name == name]
+def _named(found: Decomposition, name: str) -> Way:
+    (way,) = [way for way in found.ways if way.name == name]
     return way
 
 
-def to_markdown(answers: Answers) -> str:
+def to_markdown(found: Decomposition) -> str:
     """Return everything as Markdown."""
     return "\n".join(
         [
-            f"**{_escaped(title(answers))}**",
+            f"**{_escaped(title(found))}**",
             "",
-            _escaped(design(answers)) + " Standard deviations in points, with 95 % intervals cut off at 0.",
+            _escaped(design(found)) + " Standard deviations in points, with 95 % intervals cut off at 0.",
             "",
-            *_lines(parts_table(answers)),
+            *_lines(parts_table(found)),
             "",
             "Standard deviation of the mean difference, in points:",
             "",
-            *_lines(ways_table(answers)),
+            *_lines(ways_table(found)),
             "",
             _escaped(PINNED),
             "",
-            *(f"- {_escaped(sentence)}" for sentence in sentences(answers)),
+            *(f"- {_escaped(sentence)}" for sentence in sentences(found)),
             "",
         ]
     )
@@ -189,9 +189,9 @@ def _escaped(text: str) -> str:
     return "".join("\\" + letter if letter in "\\|*_`<" else letter for letter in text)
 
 
-def as_record(answers: Answers) -> dict[str, Any]:
+def as_record(found: Decomposition) -> dict[str, Any]:
     """Return everything for machines: variances as fractions squared."""
-    study, nested = answers.study, answers.difference
+    study, nested = found.study, found.difference
     low, high = nested.of_mean()
     names = (*study.methods, "difference")
     return {
@@ -202,9 +202,9 @@ def as_record(answers: Answers) -> dict[str, Any]:
         "rounds": list(study.rounds),
         "seeds": study.seeds,
         "mean_difference": {"mean": nested.mean, "low": low, "high": high, "freedom": int(nested.freedom[0])},
-        "components": _parts(answers.parts, names),
-        "one_seed": dict(zip(names, map(asdict, answers.total.of), strict=True)),
-        "included": _parts(answers.included, names),
+        "components": _parts(found.parts, names),
+        "one_seed": dict(zip(names, map(asdict, found.total.of), strict=True)),
+        "included": _parts(found.included, names),
         "ways": [
             {
                 "name": way.name,
@@ -213,9 +213,9 @@ def as_record(answers: Answers) -> dict[str, Any]:
                 "another_question": way.pinned,
                 "sd_of_mean": {str(n): math.sqrt(way.variance(n)) for n in (study.seeds, 2 * study.seeds)},
             }
-            for way in answers.ways
+            for way in found.ways
         ],
-        "sentences": sentences(answers),
+        "sentences": sentences(found),
     }
 
 

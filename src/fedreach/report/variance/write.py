@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedreach.report.figures.saving import FORMATS, check_formats, save
 from fedreach.report.figures.variance import components
-from fedreach.report.variance.answers import Answers, answer
+from fedreach.report.variance.decomposition import Decomposition, decompose
 from fedreach.report.variance.read import read_study
 from fedreach.report.variance.words import as_record, to_markdown
 from fedreach.runs.schema import DesignRecord
@@ -19,7 +19,7 @@ class VariancePaths:
 
     tables: tuple[Path, ...]
     figures: tuple[Path, ...]
-    answers: Answers
+    found: Decomposition
 
 
 def write_variance(
@@ -38,14 +38,14 @@ def write_variance(
         RunFolderError: If a run is missing, cannot be read, or is not the one that the design says.
     """
     check_formats(formats or ())
-    answers = answer(read_study(folder, design))
+    found = decompose(read_study(folder, design))
     report = (out or folder) / "report"
     (report / "figures").mkdir(parents=True, exist_ok=True)
     texts = {
-        "variance.md": to_markdown(answers),
-        "variance.json": json.dumps(as_record(answers), indent=1, ensure_ascii=False) + "\n",
+        "variance.md": to_markdown(found),
+        "variance.json": json.dumps(as_record(found), indent=1, ensure_ascii=False) + "\n",
     }
     for name, text in texts.items():
         (report / name).write_text(text, encoding="utf-8", newline="\n")
-    figures = save(components(answers), report / "figures" / "variance", formats) if formats else ()
-    return VariancePaths(tuple(report / name for name in texts), figures, answers)
+    figures = save(components(found), report / "figures" / "variance", formats) if formats else ()
+    return VariancePaths(tuple(report / name for name in texts), figures, found)

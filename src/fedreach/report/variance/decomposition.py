@@ -41,7 +41,7 @@ class Way:
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
+class Decomposition:
     """All that is told of a study."""
 
     study: Study
@@ -60,11 +60,11 @@ NOW, TWICE, MEANS = "every seed draws everything anew", "with twice the unseen c
 PARTITION, FEDERATION = "partition pinned", "partition and participants pinned"
 
 
-def answer(study: Study) -> Answers:
+def decompose(study: Study) -> Decomposition:
     """Return what a study says."""
     nested = [Nested.of(values) for values in study.final]
     parts = tuple(Part(name, _three([n.component(level) for n in nested])) for level, name in enumerate(LEVELS))
-    return Answers(
+    return Decomposition(
         study=study,
         difference=nested[2],
         parts=parts,
