@@ -23,19 +23,12 @@ from torch import nn
 import fedreach
 from fedreach.arrays import Floats
 from fedreach.data.datasets import Dataset
-from fedreach.data.partition import dirichlet_by_class
 from fedreach.data.shifts import SHIFTS, Examples, Shift
-from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.protocols import Serving
-from fedreach.federation.selection import Uniform
-from fedreach.federation.server import Average
 from fedreach.federation.serving.batchnorm import BatchNormRefresh
 from fedreach.federation.serving.label_shift import LabelShift
-from fedreach.federation.solvers import FedAvg
 from fedreach.federation.values import State
-from fedreach.federation.weighting import ByExamples
-from fedreach.streams import generator
-from harm import FEWEST, INPUTS, Trained, fitted, holdings, shown
+from harm import FEWEST, INPUTS, Trained, fitted, holdings, shown, train
 from harm_tables import KINDS, signed
 from seeds import asked, kept, tell
 from tables import table
@@ -71,22 +64,6 @@ def network(sample_shape: Sequence[int], num_classes: int) -> nn.Module:
     )
 
 
-def train(dataset: Dataset, seed: int) -> Trained:
-    """Train a model by FedAvg: 100 clients, 40 of them take part, 10 a round; of small sets a fifth of that."""
-    clients = 100 if len(dataset.train_y) > 10_000 else 20
-    partition = dirichlet_by_class(dataset.train_y, clients, generator(seed, "partition"), alpha=0.1, min_size=10)
-    data = fedreach.federate(dataset, partition, participants=clients * 2 // 5, seed=seed)
-    local = LocalSGD(rate=0.05, batch_size=50, epochs=1, clip_norm=10.0)
-    federation = fedreach.Federation(
-        Uniform(), ByExamples(), FedAvg(), local, Average(), cohort=clients // 10, seed=seed
-    )
-    simulation = fedreach.simulate(data, network, federation, rounds=ROUNDS)
-    state = simulation.start()
-    for _ in range(ROUNDS):
-        state, _, _ = simulation.step(state)
-    return Trained(data, network(dataset.train_x.shape[1:], dataset.num_classes), np.asarray(state.params))
-
-
 def served(trained: Trained, states: Mapping[str, State], clients: Sequence[Examples]) -> Iterator[dict[str, Any]]:
     """Yield, for each number of inputs, the means over clients of plain accuracy and of what each rule gains."""
     outputs = [trained.outputs(examples.x) for examples in clients]
@@ -112,7 +89,7 @@ def served(trained: Trained, states: Mapping[str, State], clients: Sequence[Exam
 def measure(dataset: Dataset, seed: int) -> Iterator[dict[str, Any]]:
     """Yield the rows of one model."""
     began = time.process_time()
-    trained = train(dataset, seed)
+    trained = train(dataset, seed, network, rounds=ROUNDS, epochs=1)
     between = time.process_time()
     states = {name: fitted(trained, rule) for name, rule in RULES.items()}
     for kind, held in holdings(trained.data, seed).items():

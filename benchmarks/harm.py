@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +41,7 @@ from fedreach.federation.serving.label_shift import LabelShift
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.values import Outputs, State
 from fedreach.federation.weighting import ByExamples
-from fedreach.models import build as build_model
+from fedreach.models import mlp
 from fedreach.models.flat import Layout
 from fedreach.streams import generator
 from harm_shifts import FRESH, Pixels
@@ -103,22 +103,32 @@ def data_sets() -> dict[str, Dataset]:
     return found or {"digits": fedreach.load("digits")}
 
 
-def train(dataset: Dataset, seed: int) -> Trained:
+def network(sample_shape: Sequence[int], num_classes: int) -> torch.nn.Module:
+    """Return a dense network with a hidden layer of 100 units."""
+    return mlp(sample_shape, num_classes, hidden=(100,))
+
+
+def train(
+    dataset: Dataset,
+    seed: int,
+    model: Callable[[Sequence[int], int], torch.nn.Module] = network,
+    *,
+    rounds: int = ROUNDS,
+    epochs: int = 2,
+) -> Trained:
     """Train a model by FedAvg: 100 clients, 40 of them take part, 10 a round; of small sets a fifth of that."""
     clients = 100 if len(dataset.train_y) > 10_000 else 20
     partition = dirichlet_by_class(dataset.train_y, clients, generator(seed, "partition"), alpha=0.1, min_size=10)
     data = fedreach.federate(dataset, partition, participants=clients * 2 // 5, seed=seed)
-    local = LocalSGD(rate=0.05, batch_size=50, epochs=2, clip_norm=10.0)
+    local = LocalSGD(rate=0.05, batch_size=50, epochs=epochs, clip_norm=10.0)
     federation = fedreach.Federation(
         Uniform(), ByExamples(), FedAvg(), local, Average(), cohort=clients // 10, seed=seed
     )
-    options = {"hidden": [100]}
-    simulation = fedreach.simulate(data, "mlp", federation, rounds=ROUNDS, model_options=options)
+    simulation = fedreach.simulate(data, model, federation, rounds=rounds)
     state = simulation.start()
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         state, _, _ = simulation.step(state)
-    module = build_model("mlp", dataset.train_x.shape[1:], dataset.num_classes, seed=0, options=options)
-    return Trained(data, module, np.asarray(state.params))
+    return Trained(data, model(dataset.train_x.shape[1:], dataset.num_classes), np.asarray(state.params))
 
 
 def fitted(trained: Trained, rule: Serving) -> State:

@@ -29,7 +29,7 @@ from fedreach.simulation.simulation import Simulation
 
 from ..conftest import rows  # noqa: TID252
 from .in_process import InProcess
-from .same import anew
+from .same import SIX_CLIENTS, anew
 
 Clients = Mapping[int, set[int]]  # round -> clients
 Method = tuple[str, ...]
@@ -40,17 +40,7 @@ FEDDYN: Method = ("method.solver=feddyn",)
 DISAGREEMENT: Method = ("method.weighting=disagreement",)
 MINIMAX: Method = ("method.selection=minimax", "method.weighting=entropy")  # probes for updates, asks for labels
 CLIENTS, ROUNDS, TIMEOUT = 6, 4, 0.4
-SMALL = (
-    f"rounds={ROUNDS}",
-    "model=linear",
-    f"partition.clients={CLIENTS}",
-    "population.participants=4",
-    "method.cohort=3",
-    "local.epochs=1",
-    "local.batch_size=50",
-    f"evaluation.every={ROUNDS}",
-    "engine.name=sequential",
-)
+SMALL = (*SIX_CLIENTS, f"rounds={ROUNDS}", f"evaluation.every={ROUNDS}")
 
 
 # ------------------------------------------------------------------------------------ what the model ought to be

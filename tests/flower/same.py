@@ -33,6 +33,15 @@ FASHION = {
     'name = "linear"': 'name = "lenet"',
     "batch_size = 16": "batch_size = 16\nsteps = 20",
 }
+SIX_CLIENTS = (  # four of them take part, three a round
+    "model=linear",
+    "partition.clients=6",
+    "population.participants=4",
+    "method.cohort=3",
+    "local.epochs=1",
+    "local.batch_size=50",
+    "engine.name=sequential",
+)
 
 
 def app_with_both(folder: Path) -> Path:

@@ -32,20 +32,10 @@ from fedreach.storage import files as folder_module
 
 from ..conftest import exact, rows  # noqa: TID252
 from .in_process import InProcess
-from .same import anew
+from .same import SIX_CLIENTS, anew
 
 CLIENTS, ROUNDS = 6, 3
-SMALL = (
-    f"rounds={ROUNDS}",
-    "model=linear",
-    f"partition.clients={CLIENTS}",
-    "population.participants=4",
-    "method.cohort=3",
-    "local.epochs=1",
-    "local.batch_size=50",
-    "evaluation.every=1",
-    "engine.name=sequential",
-)
+SMALL = (*SIX_CLIENTS, f"rounds={ROUNDS}", "evaluation.every=1")
 SPLITTING = "method.selection={name='clustered',first_round=1,eps1=1.0,eps2=0.0}"
 METHODS = {
     "fedavg": (),

@@ -211,5 +211,5 @@ class Compiled(Stacked):
     ) -> tuple[Tensors, tuple[Tensor, Tensors]]:
         if self.device.type == "cuda":
             # What the last step returned is used up.
-            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]  # torch's has no types
         return self._step_gradients(weights, buffers, x, y, weight)

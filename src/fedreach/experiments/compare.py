@@ -11,7 +11,7 @@ from fedreach.config.user_code import identity
 from fedreach.errors import ConfigError, RunFolderError
 from fedreach.experiments.executors.base import Executor
 from fedreach.experiments.executors.local import Local
-from fedreach.experiments.executors.scheduler import Scheduler
+from fedreach.experiments.executors.scheduler import run_jobs
 from fedreach.experiments.jobs import ComparisonCallback, ComparisonStatus, Job
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import OtherExperimentError, finished
@@ -83,15 +83,7 @@ def compare(
         status.jobs = plan(experiment, out, seeds)
         waiting = _skip_finished(status, base)
         folder.write(_record(experiment, out, held, pilot, looks))
-        for ended in [None, *status.failed]:
-            status.ended = ended
-            for callback in callbacks:
-                callback.update(status)
-        if waiting:
-            for callback in callbacks:
-                callback.begin()
-            with executor.pool(experiment.engine, out, len(waiting), workers) as pool:
-                Scheduler(pool, executor.tries, waiting, status, out, base).work(callbacks)
+        run_jobs(executor, experiment.engine, waiting, status, out=out, base=base, workers=workers, callbacks=callbacks)
 
     with folder.locked():
         stored = folder.read(ComparisonRecord)

@@ -13,7 +13,7 @@ from fedreach.config.user_code import identity
 from fedreach.errors import ConfigError, nearest
 from fedreach.experiments.executors.base import Executor
 from fedreach.experiments.executors.local import Local
-from fedreach.experiments.executors.scheduler import Scheduler
+from fedreach.experiments.executors.scheduler import run_jobs
 from fedreach.experiments.jobs import ComparisonCallback, ComparisonStatus, Job
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import finished
@@ -140,13 +140,7 @@ def run_design(
             (waiting if done is None else status.finished).append(job)
         status.skipped = len(status.finished)
         folder.write(record(experiment, design, methods, out))
-        for callback in callbacks:
-            callback.update(status)
-        if waiting:
-            for callback in callbacks:
-                callback.begin()
-            with executor.pool(experiment.engine, out, len(waiting), workers) as pool:
-                Scheduler(pool, executor.tries, waiting, status, out, base).work(callbacks)
+        run_jobs(executor, experiment.engine, waiting, status, out=out, base=base, workers=workers, callbacks=callbacks)
     return status
 
 

@@ -96,7 +96,7 @@ def _offsets(client: int, count: int) -> Ints:
 
 def _arrays(examples: Examples) -> tuple[AnyArray, Ints]:
     if not isinstance(examples, tuple):
-        pairs = [examples[i] for i in range(len(examples))]  # type: ignore[arg-type]
+        pairs = [examples[i] for i in range(len(examples))]  # type: ignore[arg-type]  # map-style: has both
         if not pairs:
             return np.empty((0, 1), np.float32), np.empty(0, np.int64)
         examples = np.stack([np.asarray(x) for x, _ in pairs]), np.array([np.asarray(y) for _, y in pairs])

@@ -72,7 +72,7 @@ class RunFolder(Folder):
             ) from error
         version = content.get("format") if isinstance(content, dict) else None
         _check_format(path, version)
-        return content  # type: ignore[no-any-return]
+        return content  # type: ignore[no-any-return]  # a file of this name holds a JSON object
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         """Write a JSON file, whole or not at all."""

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, Store, rendezvous  # type: ignore[attr-defined]
+from torch.distributed import PrefixStore, Store, rendezvous  # type: ignore[attr-defined]  # torch does not list it
 
 from fedreach.engines.parallel.ranks import LostRankError, Ranks
 from fedreach.errors import ConfigError, FedReachError, TrainingError

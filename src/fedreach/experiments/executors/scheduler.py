@@ -6,9 +6,33 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedreach.config.sections import EngineSection
 from fedreach.errors import ConfigError, TrainingError
-from fedreach.experiments.executors.base import LOG, Message, Worker
+from fedreach.experiments.executors.base import LOG, Executor, Message, Worker
 from fedreach.experiments.jobs import ComparisonCallback, ComparisonStatus, Job
+
+
+def run_jobs(
+    executor: Executor,
+    engine: EngineSection,
+    waiting: Sequence[Job],
+    status: ComparisonStatus,
+    *,
+    out: Path,
+    base: Path,
+    workers: int | None,
+    callbacks: Sequence[ComparisonCallback],
+) -> None:
+    """Tell of what is finished or cannot be run, and run what waits."""
+    for ended in [None, *status.failed]:
+        status.ended = ended
+        for callback in callbacks:
+            callback.update(status)
+    if waiting:
+        for callback in callbacks:
+            callback.begin()
+        with executor.pool(engine, out, len(waiting), workers) as pool:
+            Scheduler(pool, executor.tries, waiting, status, out, base).work(callbacks)
 
 
 class Scheduler:

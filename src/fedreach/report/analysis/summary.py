@@ -28,7 +28,9 @@ class MethodSummary:
     difference: Judgement  # primary accuracy minus the baseline's, seed by seed
 
 
-def summarize(comparison: Comparison, contrasts: Sequence[Difference], when: When = "last") -> tuple[MethodSummary, ...]:
+def summarize(
+    comparison: Comparison, contrasts: Sequence[Difference], when: When = "last"
+) -> tuple[MethodSummary, ...]:
     """Return one row per method, in the comparison's order.
 
     Args:

@@ -44,6 +44,12 @@ def _rungs(analysis: Analysis) -> Table:
     def score(rung: str, name: str) -> Cell:
         return lambda row: percent(row.at[rung, name])
 
+    def gain_with(n: int) -> Cell:
+        return lambda row: _points(row.gain_with.get(n))
+
+    def spent(name: str, unit: Unit) -> Cell:
+        return lambda row: _spent(row.spent[name], unit)
+
     columns: list[tuple[str, str, Cell, int]] = [("method", "", lambda row: row.method, 0)]
     columns.append(("rule", "", lambda row: row.rule.partition("(")[0], 150))
     columns.append(("needs", "", lambda row: "labels" if row.needs_labels else ABSENT, 0))
@@ -53,7 +59,7 @@ def _rungs(analysis: Analysis) -> Table:
     columns.append(("detectable", "points", lambda row: detectable(row.gain), 140))
     columns.append(("verdict", VERDICT_UNIT, lambda row: verdict(row.gain), 110))
     for n in sorted({n for row in rows for n in row.gain_with}):
-        columns.append((f"gain with {n}", "inputs", lambda row, n=n: _points(row.gain_with.get(n)), 120))  # type: ignore[misc]
+        columns.append((f"gain with {n}", "inputs", gain_with(n), 120))
     columns += [
         ("worst decile, plain", share, score("plain", "accuracy_worst_decile"), 100),
         ("worst decile, served", share, score("served", "accuracy_worst_decile"), 100),
@@ -66,7 +72,7 @@ def _rungs(analysis: Analysis) -> Table:
     ]
     for name, head in {"seconds": "time to fit", "joules": "energy to fit"}.items():
         unit = unit_of(name, [row.spent[name].mean for row in rows])
-        columns.append((head, unit.name, lambda row, name=name, unit=unit: _spent(row.spent[name], unit), 170))  # type: ignore[misc]
+        columns.append((head, unit.name, spent(name, unit), 170))
     where = WORDS[rows[0].population]
     judged = family_note(analysis.comparison, [row.gain for row in rows])
     return _table(
