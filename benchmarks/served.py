@@ -153,7 +153,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", metavar="CELL", choices=CELLS, help="these cells only")
     parser.add_argument("--runs", type=Path, default=Path("runs/served"), help="folder of the comparisons")
     parser.add_argument("--there", action="store_true", help="run nothing: the cells that are finished")
-    parser.add_argument("--write", action="store_true", help="put the tables into docs/results.md")
+    parser.add_argument("--write", action="store_true", help="put each table into docs/results.md, where others stay")
     parser.add_argument("--list", action="store_true", help="list the cells and their commands")
     arguments = parser.parse_args(words)
     chosen = {name: cell for name, cell in CELLS.items() if arguments.only is None or name in arguments.only}
@@ -161,18 +161,14 @@ def main(words: Sequence[str] | None = None) -> None:
         for name, cell in chosen.items():
             print(f"{name}: {cell.words}\n    {shlex.join(['fedreach', *cell.command(arguments.runs / name)])}")
         return
-    parts: dict[str, list[str]] = {WAYS: [], RULES: []}
     for name, cell in chosen.items():
         out = (arguments.runs / name).resolve()
         if arguments.there and not finished(out):
             continue
         found = section(name, cell, answer(cell, out, only_report=arguments.there))
         print(found, end="\n\n", flush=True)
-        parts[cell.experiment].append(found)
-    if arguments.write:
-        for experiment, sections in parts.items():
-            if sections:  # or else what is there stays
-                page.put(Path(experiment).stem, "\n\n".join(sections), PAGE)
+        if arguments.write:
+            page.put(name, found, PAGE)
 
 
 if __name__ == "__main__":

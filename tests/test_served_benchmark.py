@@ -11,13 +11,14 @@ from .benchmarked import benchmarks
 from .conftest import TINY
 
 CELL = "fashion-class-0.1-40"
+OTHER = "<!-- rules-iid -->\nanother cell\n<!-- /rules-iid -->\n"
 
 
 @pytest.fixture
 def served(tmp_path, monkeypatch):
     with benchmarks("served") as (module,):
         page = tmp_path / "results.md"
-        page.write_text("<!-- fashion_mnist_serving -->\nold\n<!-- /fashion_mnist_serving -->\n", encoding="utf-8")
+        page.write_text(f"<!-- {CELL} -->\nold\n<!-- /{CELL} -->\n\n{OTHER}", encoding="utf-8")
         monkeypatch.setattr(module, "PAGE", page)
         yield module
 
@@ -68,10 +69,10 @@ def test_a_finished_comparison_becomes_a_section_and_others_stay(served, fedreac
     methods = json.loads(made.stdout)["methods"]
     assert text == served.section(CELL, served.CELLS[CELL], methods)
     assert text.startswith("**Fashion-MNIST, Dirichlet .1 by class, 40 take part** (2 seeds)")
-    begin, end = "<!-- fashion_mnist_serving -->", "<!-- /fashion_mnist_serving -->"
-    assert served.PAGE.read_text() == f"{begin}\n{text}\n{end}\n"  # and no section of the rules
+    page = f"<!-- {CELL} -->\n{text}\n<!-- /{CELL} -->\n\n{OTHER}"
+    assert served.PAGE.read_text() == page
 
     (folder / "runs" / "uniform" / "seed-1" / "result.json").unlink()
     served.main(["--there", "--write", "--runs", str(home / "runs")])
     assert capsys.readouterr().out == ""
-    assert served.PAGE.read_text() == f"{begin}\n{text}\n{end}\n"
+    assert served.PAGE.read_text() == page
