@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +10,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedreach.arrays import Ints
-from fedreach.engines.chain.layers import Dense
 from fedreach.engines.samples import Samples
 
 
@@ -67,15 +64,6 @@ class UpdateRule(ctypes.Structure):
         ("pull", ctypes.c_void_p),
         ("shift", ctypes.c_void_p),
     )
-
-
-def layer_table(layers: Sequence[Dense]) -> Ints:
-    """Return the layers as C is told of them."""
-    rows = [
-        (layer.inputs, layer.outputs, layer.weight.start, layer.bias.start if layer.bias else -1, layer.relu)
-        for layer in layers
-    ]
-    return np.array(rows, np.int64)
 
 
 def place_of(array: NDArray[Any] | None) -> int | None:

@@ -84,7 +84,7 @@ static double train_one(
         int64_t m = batch;
         while (plan[m - 1] < 0) m--;
         if (implicit) forward_implicit(model, &work->layer0, seen, m, rate);
-        else gather(samples, m, plan, model->layers[0].inputs, model->x[0]);
+        else gather_inputs(model, samples, m, plan);
         forward(model, first, weights, m);
         loss += errors(model, m, plan, samples->labels);
         if (work->gradient) {
@@ -155,7 +155,7 @@ void predict(
     bring(&model, flat, weights);
     for (int64_t begin = 0; begin < m; begin += ABOUT) {
         int64_t some = m - begin < ABOUT ? m - begin : ABOUT;
-        gather(samples, some, sample + begin, layers[0].inputs, model.x[0]);
+        gather_inputs(&model, samples, some, sample + begin);
         forward(&model, 0, weights, some);
         for (int64_t i = 0; i < some; i++) {
             const float *z = model.x[count] + i * wide;

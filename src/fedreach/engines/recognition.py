@@ -1,20 +1,23 @@
-"""Which models are chains of layers that `layers` and `convolution` know, whatever their code looks like."""
+"""Which models are chains of the layers of `fedreach.engines.layers`, whatever their code looks like."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
-from fedreach.engines.chain.convolution import Convolution
-from fedreach.engines.chain.layers import Dense, Flatten, Images, Layer
+from fedreach.engines.layers import Convolution, Dense, Flattening, Layer, Pair, Pooling
 from fedreach.models.flat import Layout
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+MAXIMA = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
+MEANS = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override")
 
 
 class NotAChainError(Exception):
@@ -24,8 +27,8 @@ class NotAChainError(Exception):
 def chain_of(module: nn.Module, sample: Sequence[int]) -> list[Layer]:
     """Return the layers of a model for samples of this shape.
 
-    Known are linear layers, 2-d convolutions with stride 1, ReLU, max pooling of 2 x 2 and flattening, one after the
-    other, as modules or as functions in `forward`.
+    Known are linear layers, 2-d convolutions, ReLU, maxima and means of windows and flattening, one after the other, as
+    modules or as functions in `forward`.
 
     Raises:
         NotAChainError: If the model has anything else.
@@ -95,8 +98,10 @@ class _Chain:
         elif node.target in (F.relu, torch.relu, "relu", "relu_"):
             self._relu()
         elif node.target in (F.max_pool2d, torch.max_pool2d):
-            names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
-            self._pool(**{**dict(zip(names, others, strict=False)), **node.kwargs})
+            self._maxima(**{**dict(zip(MAXIMA, others, strict=False)), **node.kwargs})
+        elif node.target in (F.avg_pool2d, F.adaptive_avg_pool2d):
+            names = MEANS if node.target is F.avg_pool2d else ("output_size",)
+            self._means(**{**dict(zip(names, others, strict=False)), **node.kwargs})
         elif node.target in (torch.flatten, "flatten"):
             dims = {**dict(zip(("start_dim", "end_dim"), others, strict=False)), **node.kwargs}
             self._flatten(**{"start_dim": 0, **dims})
@@ -117,8 +122,11 @@ class _Chain:
         elif kind is nn.ReLU:
             self._relu()
         elif isinstance(layer, nn.MaxPool2d) and kind is nn.MaxPool2d:
-            names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
-            self._pool(**{name: getattr(layer, name) for name in names})
+            self._maxima(**{option: getattr(layer, option) for option in MAXIMA})
+        elif isinstance(layer, nn.AvgPool2d) and kind is nn.AvgPool2d:
+            self._means(**{option: getattr(layer, option) for option in MEANS})
+        elif isinstance(layer, nn.AdaptiveAvgPool2d) and kind is nn.AdaptiveAvgPool2d:
+            self._means(output_size=layer.output_size)
         elif isinstance(layer, nn.Flatten) and kind is nn.Flatten:
             self._flatten(layer.start_dim, layer.end_dim)
         elif kind is not nn.Identity:
@@ -142,43 +150,78 @@ class _Chain:
         self.shape = (layer.out_features,)
 
     def _convolution(self, name: str, layer: nn.Conv2d) -> None:
-        plain = layer.stride == layer.dilation == (1, 1) and layer.groups == 1 and layer.padding_mode == "zeros"
+        plain = layer.dilation == (1, 1) and layer.groups == 1 and layer.padding_mode == "zeros"
         if not plain or isinstance(layer.padding, str) or len(self.shape) != 3:
-            raise NotAChainError(f"{name} has strides, dilation, groups or padding of another kind")
-        (rows, columns), (above, left) = layer.kernel_size, layer.padding
+            raise NotAChainError(f"{name} has dilation, groups or padding of another kind")
         made = Convolution(
-            *self.shape, layer.out_channels, rows, columns, (above, left), **self._parameters(name, layer)
+            *self.shape,
+            layer.out_channels,
+            _pair(layer.kernel_size),
+            _pair(layer.stride),
+            _pair(layer.padding),
+            **self._parameters(name, layer),
         )
-        if not self.layers:
-            self.layers.append(Images(*self.shape))
         self.layers.append(made)
-        self.shape = (layer.out_channels, *made.shape)
+        self.shape = made.made
 
     def _relu(self) -> None:
-        last = self.layers[-1] if self.layers else None
-        if not isinstance(last, Dense | Convolution):
+        before = [number for number, layer in enumerate(self.layers) if not isinstance(layer, Flattening)]
+        if not before:
             raise NotAChainError("a ReLU does not follow a layer with weights")
-        self.layers[-1] = replace(last, relu=True)
+        self.layers[before[-1]] = replace(self.layers[before[-1]], relu=True)  # type: ignore[call-arg]  # not flat
 
-    def _pool(self, kernel_size: Any, stride: Any = None, **others: Any) -> None:
+    def _maxima(
+        self,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil_mode: Any = False,
+        return_indices: Any = False,
+    ) -> None:
+        if _pair(dilation) != (1, 1) or ceil_mode or return_indices:
+            raise NotAChainError("a pooling has dilation, a last window that is cut off, or returns places")
+        self._pool("maximum", _pair(kernel_size), kernel_size if stride is None else stride, padding)
+
+    def _means(
+        self,
+        kernel_size: Any = None,
+        stride: Any = None,
+        padding: Any = 0,
+        ceil_mode: Any = False,
+        count_include_pad: Any = True,
+        divisor_override: Any = None,
+        output_size: Any = None,
+    ) -> None:
+        if output_size is not None:
+            if output_size not in (1, (1, 1)) or len(self.shape) != 3:
+                raise NotAChainError("an adaptive pooling makes more than one place")
+            kernel_size = stride = self.shape[1:]
+        if ceil_mode or divisor_override is not None or (not count_include_pad and _pair(padding) != (0, 0)):
+            raise NotAChainError("a pooling divides by another number than its window has")
+        self._pool("mean", _pair(kernel_size), kernel_size if stride is None else stride, padding)
+
+    def _pool(self, kind: Literal["maximum", "mean"], kernel: Pair, stride: Any, padding: Any) -> None:
+        if len(self.shape) != 3:
+            raise NotAChainError("a pooling does not see images")
         last = self.layers[-1] if self.layers else None
-        plain = {"padding": (0, (0, 0)), "dilation": (1, (1, 1)), "ceil_mode": (False,), "return_indices": (False,)}
-        if (
-            kernel_size not in (2, (2, 2))
-            or stride not in (None, 2, (2, 2))
-            or any(value not in plain[name] for name, value in others.items())
-            or not isinstance(last, Convolution)
-            or last.pool
-            or any(side % 2 for side in last.made)
-        ):
-            raise NotAChainError("a pooling is not of 2 x 2 after a convolution with an even result")
-        # max(0, y) and the maximum of four may change places: a gradient only passes a maximum that is positive.
-        self.layers[-1] = made = replace(last, pool=True)
-        self.shape = (last.filters, *made.shape)
+        # max(0, y) and a maximum may change places: a gradient only passes a maximum that is positive.
+        later = kind == "maximum" and isinstance(last, Convolution) and last.relu
+        if later:
+            self.layers[-1] = replace(last, relu=False)
+        made = Pooling(kind, *self.shape, kernel, _pair(stride), _pair(padding), relu=later)
+        self.layers.append(made)
+        self.shape = made.made
 
     def _flatten(self, start_dim: Any, end_dim: Any = -1) -> None:
         if start_dim != 1 or end_dim not in (-1, len(self.shape)):
             raise NotAChainError("a flattening leaves dimensions, or takes the batch with it")
         if self.layers and len(self.shape) == 3:
-            self.layers.append(Flatten(math.prod(self.shape)))
+            self.layers.append(Flattening(*self.shape))
         self.shape = (math.prod(self.shape),)
+
+
+def _pair(size: Any) -> Pair:
+    """Return a size along both sides, which torch takes as one number or two."""
+    down, right = (size, size) if isinstance(size, int) else size
+    return int(down), int(right)
