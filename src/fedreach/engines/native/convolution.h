@@ -3,12 +3,11 @@
 #pragma once
 #include "layers.h"
 
-#if defined(__AVX512F__)
-enum { WINDOWS = 6, PIECES = 5, ACROSS = 4 };
-#elif defined(__AVX__)
-enum { WINDOWS = 3, PIECES = 5, ACROSS = 2 };
+/* Tiles whose sums stay in registers: windows of maxima; rows of pieces and vectors across, of many rows or of few. */
+#if defined(__AVX512F__) || defined(__aarch64__)
+enum { WINDOWS = 6, PIECES = 5, ACROSS = 4, FEW_ROWS = 3, ACROSS_FEW = 7 };
 #else
-enum { WINDOWS = 3, PIECES = 5, ACROSS = 2 };
+enum { WINDOWS = 3, PIECES = 5, ACROSS = 2, FEW_ROWS = 3, ACROSS_FEW = 3 };
 #endif
 
 typedef uint8_t octets __attribute__((vector_size(LANES), aligned(1), may_alias));
@@ -17,7 +16,16 @@ typedef uint8_t octets __attribute__((vector_size(LANES), aligned(1), may_alias)
 #define INTEGER integers
 #define BYTE octets
 #define WIDTH LANES
+#if defined(__AVX512F__) || defined(__aarch64__)
+#define FOR_ROWS(R) PIECE(R, 1) PIECE(R, 2) PIECE(R, 3) PIECE(R, 4)
+#define FOR_FEW(R) FOR_ROWS(R) PIECE(R, 5) PIECE(R, 6) PIECE(R, 7)
+#else
+#define FOR_ROWS(R) PIECE(R, 1) PIECE(R, 2)
+#define FOR_FEW(R) FOR_ROWS(R) PIECE(R, 3)
+#endif
+#define PIECES_KNOWN FOR_FEW(1) FOR_FEW(2) FOR_FEW(3) FOR_ROWS(4) FOR_ROWS(5)
 #include "lanes.h"
+#undef PIECES_KNOWN
 #undef NAME
 #undef LANE
 #undef INTEGER
@@ -33,7 +41,9 @@ typedef uint8_t half_octets __attribute__((vector_size(HALF), aligned(1), may_al
 #define INTEGER half_integers
 #define BYTE half_octets
 #define WIDTH HALF
+#define PIECES_KNOWN PIECE(1, 1) PIECE(2, 1) PIECE(3, 1) PIECE(4, 1) PIECE(5, 1)
 #include "lanes.h"
+#undef PIECES_KNOWN
 #undef NAME
 #undef LANE
 #undef INTEGER
@@ -109,53 +119,59 @@ static void forward_plain(
     }
 }
 
-/* Back through the maxima: only where they lie is anything to be done. dW += and, where `dx.at`, dX +=. */
+static void keep_where_positive(int64_t n, const float *y, float *dy)
+{
+    for (int64_t i = 0; i < n; i++) dy[i] = y[i] <= 0 ? 0 : dy[i];
+}
+
+static void add_where_passed(
+    const Layer *l, int64_t n, const int32_t *at, const float *g, const float *in, int64_t row, float *out, int64_t down)
+{
+    if (HALF && reach(l) <= HALF) half_add_all_pieces(l->rows, reach(l), n, at, g, in, row, out, down);
+    else add_all_pieces(l->rows, reach(l), n, at, g, in, row, out, down);
+}
+
+/* Back through the maxima: only where they lie is anything to be done. dW += and, where `dx.at`, dX +=.
+   `dy` is written over. */
 static void backward_pooled(
     const Layer *l, const float *weights, Image x, Image y, const uint8_t *where, Image dy, Image dx, float *gradient,
     const Space *space)
 {
     int64_t high = out_high(l), width = out_wide(l), places = high * width, filters = l->filters;
-    int64_t size = filter_numbers(l), piece = padded(reach(l)), few = HALF && reach(l) <= HALF;
+    int64_t size = filter_numbers(l), piece = padded(reach(l));
     float *bias = gradient + filters * size;
-    int32_t to[4];
     memset(space->count, 0, sizeof *space->count * filters);
-    for (int64_t i = 0; i < high; i++)
-        for (int64_t j = 0; j < width; j++, where += filters) {
-            const float *out = y.at + i * y.row + j * filters, *g = dy.at + i * dy.row + j * filters;
-            for (int p = 0; p < 4; p++)
-                to[p] = (int32_t)((2 * i + p / 2) * l->down * x.row + (2 * j + p % 2) * l->right * l->channels);
-            for (int64_t c = 0; c < filters; c++) {
-                float passed = l->relu && out[c] <= 0 ? 0 : g[c];
-                int64_t n = c * places + space->count[c];
-                space->at[n] = to[where[c]];
-                space->g[n] = passed;
-                space->count[c] += passed != 0;
-                bias[c] += passed;
-            }
-            if (!dx.at) continue;
-            int32_t own[4][filters];
+    for (int64_t i = 0; i < high; i++) {
+        float *g = dy.at + i * dy.row;
+        if (l->relu) keep_where_positive(width * filters, y.at + i * y.row, g);
+        for (int64_t j = 0; j < width; j++, g += filters, where += filters) {
+            int32_t to[4], own[4][filters];
             float passed[4][filters];
             int64_t counted[4] = {0};
+            for (int p = 0; p < 4; p++)
+                to[p] = (int32_t)((2 * i + p / 2) * l->down * x.row + (2 * j + p % 2) * l->right * l->channels);
+            for (int64_t c = 0; c < filters; c++) bias[c] += g[c];
+            for (int64_t c = 0; c < filters; c++) { /* without a branch, as nobody foresees which pass */
+                int64_t n = c * places + space->count[c];
+                space->at[n] = to[where[c]];
+                space->g[n] = g[c];
+                space->count[c] += g[c] != 0;
+            }
+            if (!dx.at) continue;
             for (int64_t c = 0; c < filters; c++) {
                 int p = where[c];
-                float some = l->relu && out[c] <= 0 ? 0 : g[c];
                 own[p][counted[p]] = (int32_t)(c * size);
-                passed[p][counted[p]] = some;
-                counted[p] += some != 0;
+                passed[p][counted[p]] = g[c];
+                counted[p] += g[c] != 0;
             }
-            for (int p = 0; p < 4; p++) {
-                if (!counted[p]) continue;
-                /* The rows of filters end in zeros: what follows a piece of dX stays as it is. */
-                if (few) half_add_all_pieces(l->rows, reach(l), counted[p], own[p], passed[p], weights, piece, dx.at + to[p], dx.row);
-                else add_all_pieces(l->rows, reach(l), counted[p], own[p], passed[p], weights, piece, dx.at + to[p], dx.row);
-            }
+            for (int p = 0; p < 4; p++) /* the rows of filters end in zeros: what follows a piece of dX stays as it is */
+                if (counted[p])
+                    add_where_passed(l, counted[p], own[p], passed[p], weights, piece, dx.at + to[p], dx.row);
         }
-    for (int64_t c = 0; c < filters; c++) {
-        const int32_t *at = space->at + c * places;
-        const float *g = space->g + c * places;
-        if (few) half_add_all_pieces(l->rows, reach(l), space->count[c], at, g, x.at, x.row, gradient + c * size, piece);
-        else add_all_pieces(l->rows, reach(l), space->count[c], at, g, x.at, x.row, gradient + c * size, piece);
     }
+    for (int64_t c = 0; c < filters; c++)
+        add_where_passed(l, space->count[c], space->at + c * places, space->g + c * places, x.at, x.row,
+            gradient + c * size, piece);
 }
 
 /* Back through filters at all places. `dy` is written over. */
@@ -168,8 +184,7 @@ static void backward_plain(
     for (int64_t i = 0; i < high; i++) {
         float *g = dy.at + i * dy.row;
         const float *out = y.at + i * y.row;
-        if (l->relu)
-            for (int64_t j = 0; j < width * filters; j++) g[j] = out[j] <= 0 ? 0 : g[j];
+        if (l->relu) keep_where_positive(width * filters, out, g);
         for (int64_t j = 0; j < width; j++)
             for (int64_t c = 0; c < filters; c++) bias[c] += g[j * filters + c];
         for (int64_t k = 0; k < l->rows; k++) {

@@ -53,7 +53,7 @@ static inline __attribute__((always_inline)) void NAME(add_pieces)(
     int rows, int vectors, int64_t n, const int32_t *at, const float *g, const float *in, int64_t row, float *out,
     int64_t down)
 {
-    LANE sum[PIECES][ACROSS];
+    LANE sum[PIECES][ACROSS_FEW];
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < vectors; v++) sum[r][v] = *(LANE *)(out + r * down + v * WIDTH);
     for (int64_t i = 0; i < n; i++) {
@@ -70,24 +70,22 @@ static void NAME(add_all_pieces)(
     int64_t rows, int64_t reach, int64_t n, const int32_t *at, const float *g, const float *in, int64_t row, float *out,
     int64_t down)
 {
-    for (int64_t begin = 0; begin < reach; begin += ACROSS * WIDTH)
-        for (int64_t r = 0; r < rows; r += PIECES) {
-            int64_t some = rows - r < PIECES ? rows - r : PIECES, vectors = (reach - begin + WIDTH - 1) / WIDTH;
-            const float *from = in + begin + r * row;
-            float *to = out + begin + r * down;
+    int64_t vectors = (reach + WIDTH - 1) / WIDTH, most = rows > FEW_ROWS ? ACROSS : ACROSS_FEW;
+    int64_t blocks = (vectors + most - 1) / most, pieces = rows > FEW_ROWS ? PIECES : FEW_ROWS;
+    for (int64_t block = 0; block < blocks; block++) {
+        int64_t begin = vectors * block / blocks, wide = vectors * (block + 1) / blocks - begin;
+        for (int64_t r = 0; r < rows; r += pieces) {
+            int64_t some = rows - r < pieces ? rows - r : pieces;
+            const float *from = in + begin * WIDTH + r * row;
+            float *to = out + begin * WIDTH + r * down;
 #define PIECE(R, V) \
-    case 8 * R + V: NAME(add_pieces)(R, V, n, at, g, from, row, to, down); break;
-#if defined(__AVX512F__)
-#define ROWS_OF(R) PIECE(R, 1) PIECE(R, 2) PIECE(R, 3) PIECE(R, 4)
-#else
-#define ROWS_OF(R) PIECE(R, 1) PIECE(R, 2)
-#endif
-            switch (8 * some + (vectors < ACROSS ? vectors : ACROSS)) {
-                ROWS_OF(1) ROWS_OF(2) ROWS_OF(3) ROWS_OF(4) ROWS_OF(5)
+    case 16 * R + V: NAME(add_pieces)(R, V, n, at, g, from, row, to, down); break;
+            switch (16 * some + wide) { /* sums stay in registers where their number is known */
+                PIECES_KNOWN
             }
 #undef PIECE
-#undef ROWS_OF
         }
+    }
 }
 
 /* One row of pooled places, and channels from one on. */
@@ -106,7 +104,7 @@ static void NAME(row_of_windows)(
         break;
         switch (count) {
             COUNT(1) COUNT(2) COUNT(3)
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(__aarch64__)
             COUNT(4) COUNT(5) COUNT(6)
 #endif
         }

@@ -210,11 +210,6 @@ static void keep_positive(int64_t n, float *y)
     for (int64_t i = 0; i < n; i++) y[i] = y[i] < 0 ? 0 : y[i];
 }
 
-static void keep_where_positive(int64_t n, const float *y, float *dy)
-{
-    for (int64_t i = 0; i < n; i++) dy[i] = y[i] <= 0 ? 0 : dy[i];
-}
-
 /* Compute the outputs of the layers from `first` on, for m examples that stand in x[first]. */
 static void forward(const Model *model, int64_t first, const float *weights, int64_t m)
 {
