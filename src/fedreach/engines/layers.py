@@ -1,4 +1,4 @@
-"""What a layer of a chain is: its shapes, and where its numbers stand in the flat vector. Engines say how it is made."""
+"""What a layer of a chain is: its shapes, and where its numbers stand in the flat vector."""
 
 from __future__ import annotations
 
@@ -66,6 +66,28 @@ class Pooling:
 
 
 @dataclass(frozen=True)
+class GroupNormalisation:
+    """Each group of channels of an example to mean 0 and variance 1, factors and sums, and max(0, y) where `relu`."""
+
+    channels: int
+    height: int
+    width: int
+    groups: int
+    raised: float  # what is added to a variance
+    weight: slice | None
+    bias: slice | None
+    relu: bool = False
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """In training, numbers of examples of this shape are 0 with a probability, else divided by its complement."""
+
+    shape: tuple[int, ...]
+    probability: float
+
+
+@dataclass(frozen=True)
 class Flattening:
     """Images to rows, channels first."""
 
@@ -79,7 +101,7 @@ class Flattening:
         return math.prod((self.channels, self.height, self.width))
 
 
-Layer = Dense | Convolution | Pooling | Flattening
+Layer = Dense | Convolution | Pooling | GroupNormalisation | Dropout | Flattening
 
 
 def _places(size: Pair, kernel: Pair, stride: Pair, padding: Pair) -> Pair:
@@ -89,7 +111,5 @@ def _places(size: Pair, kernel: Pair, stride: Pair, padding: Pair) -> Pair:
         >>> _places((28, 28), (5, 5), (1, 1), (2, 2))
         (28, 28)
     """
-    down, right = (
-        (size[side] + 2 * padding[side] - kernel[side]) // stride[side] + 1 for side in (0, 1)
-    )
+    down, right = ((size[side] + 2 * padding[side] - kernel[side]) // stride[side] + 1 for side in (0, 1))
     return down, right

@@ -10,7 +10,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
-from fedreach.engines.layers import Convolution, Dense, Flattening, Layer, Pair, Pooling
+from fedreach.engines.layers import Convolution, Dense, Dropout, Flattening, GroupNormalisation, Layer, Pair, Pooling
 from fedreach.models.flat import Layout
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -27,8 +27,8 @@ class NotAChainError(Exception):
 def chain_of(module: nn.Module, sample: Sequence[int]) -> list[Layer]:
     """Return the layers of a model for samples of this shape.
 
-    Known are linear layers, 2-d convolutions, ReLU, maxima and means of windows and flattening, one after the other, as
-    modules or as functions in `forward`.
+    Known are linear layers, 2-d convolutions, ReLU, maxima and means of windows, group normalisation, dropout and
+    flattening, one after the other, as modules or as functions in `forward`.
 
     Raises:
         NotAChainError: If the model has anything else.
@@ -55,8 +55,8 @@ def chain_of(module: nn.Module, sample: Sequence[int]) -> list[Layer]:
             raise NotAChainError(f"its code cannot be followed ({type(error).__name__})") from error
         finally:
             module.train(was_training)
-        found.append(_Chain(module, tuple(sample), places).of(graph))
-    if found[0] != found[1]:
+        found.append(_Chain(module, tuple(sample), places, training=mode).of(graph))
+    if found[0] != [layer for layer in found[1] if not isinstance(layer, Dropout)]:
         raise NotAChainError("it is another model in training than in evaluation")
     return found[1]
 
@@ -64,8 +64,10 @@ def chain_of(module: nn.Module, sample: Sequence[int]) -> list[Layer]:
 class _Chain:
     """The layers of a graph, as it is walked through."""
 
-    def __init__(self, module: nn.Module, sample: tuple[int, ...], places: Mapping[str, slice]) -> None:
-        self.module, self.shape, self.places = module, sample, dict(places)
+    def __init__(
+        self, module: nn.Module, sample: tuple[int, ...], places: Mapping[str, slice], *, training: bool
+    ) -> None:
+        self.module, self.shape, self.places, self.training = module, sample, dict(places), training
         self.layers: list[Layer] = []
 
     def of(self, graph: fx.Graph) -> list[Layer]:
@@ -102,6 +104,8 @@ class _Chain:
         elif node.target in (F.avg_pool2d, F.adaptive_avg_pool2d):
             names = MEANS if node.target is F.avg_pool2d else ("output_size",)
             self._means(**{**dict(zip(names, others, strict=False)), **node.kwargs})
+        elif node.target is F.dropout:
+            self._dropout(*others, **node.kwargs)
         elif node.target in (torch.flatten, "flatten"):
             dims = {**dict(zip(("start_dim", "end_dim"), others, strict=False)), **node.kwargs}
             self._flatten(**{"start_dim": 0, **dims})
@@ -127,6 +131,10 @@ class _Chain:
             self._means(**{option: getattr(layer, option) for option in MEANS})
         elif isinstance(layer, nn.AdaptiveAvgPool2d) and kind is nn.AdaptiveAvgPool2d:
             self._means(output_size=layer.output_size)
+        elif isinstance(layer, nn.GroupNorm) and kind is nn.GroupNorm:
+            self._group_norm(name, layer)
+        elif isinstance(layer, nn.Dropout) and kind is nn.Dropout:
+            self._dropout(layer.p, self.training)
         elif isinstance(layer, nn.Flatten) and kind is nn.Flatten:
             self._flatten(layer.start_dim, layer.end_dim)
         elif kind is not nn.Identity:
@@ -165,10 +173,25 @@ class _Chain:
         self.shape = made.made
 
     def _relu(self) -> None:
-        before = [number for number, layer in enumerate(self.layers) if not isinstance(layer, Flattening)]
-        if not before:
-            raise NotAChainError("a ReLU does not follow a layer with weights")
-        self.layers[before[-1]] = replace(self.layers[before[-1]], relu=True)  # type: ignore[call-arg]  # not flat
+        # It may change places with a flattening, and with a dropout: what is divided keeps its sign.
+        for number in reversed(range(len(self.layers))):
+            layer = self.layers[number]
+            if not isinstance(layer, Flattening | Dropout):
+                self.layers[number] = replace(layer, relu=True)
+                return
+        raise NotAChainError("a ReLU does not follow a layer with weights")
+
+    def _group_norm(self, name: str, layer: nn.GroupNorm) -> None:
+        if len(self.shape) != 3:
+            raise NotAChainError(f"{name} does not see images")
+        places = {"weight": None, "bias": None} if not layer.affine else self._parameters(name, layer)
+        self.layers.append(GroupNormalisation(*self.shape, layer.num_groups, layer.eps, **places))
+
+    def _dropout(self, p: Any = 0.5, training: Any = True, inplace: Any = False) -> None:
+        if training and not self.training:
+            raise NotAChainError("it drops numbers in evaluation, too")
+        if training:
+            self.layers.append(Dropout(self.shape, float(p)))
 
     def _maxima(
         self,
@@ -204,11 +227,12 @@ class _Chain:
     def _pool(self, kind: Literal["maximum", "mean"], kernel: Pair, stride: Any, padding: Any) -> None:
         if len(self.shape) != 3:
             raise NotAChainError("a pooling does not see images")
-        last = self.layers[-1] if self.layers else None
         # max(0, y) and a maximum may change places: a gradient only passes a maximum that is positive.
+        before = [number for number, layer in enumerate(self.layers) if not isinstance(layer, Dropout)]
+        last = self.layers[before[-1]] if before else None
         later = kind == "maximum" and isinstance(last, Convolution) and last.relu
-        if later:
-            self.layers[-1] = replace(last, relu=False)
+        if later and isinstance(last, Convolution):
+            self.layers[before[-1]] = replace(last, relu=False)
         made = Pooling(kind, *self.shape, kernel, _pair(stride), _pair(padding), relu=later)
         self.layers.append(made)
         self.shape = made.made

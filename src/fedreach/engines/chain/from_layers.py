@@ -7,6 +7,8 @@ from fedreach.engines.chain.convolution import Convolution
 from fedreach.engines.chain.layers import Dense, Flatten, Images, Layer
 from fedreach.engines.recognition import NotAChainError
 
+NO_POOLING = "a pooling is not of 2 x 2 after a convolution with an even result"
+
 
 def written_out(layers: Sequence[described.Layer]) -> list[Layer]:
     """Return them; a convolution and the maxima after it are one.
@@ -19,21 +21,39 @@ def written_out(layers: Sequence[described.Layer]) -> list[Layer]:
     while rest:
         layer = rest.pop(0)
         if isinstance(layer, described.Dense):
-            found.append(Dense(**vars(layer)))
+            found.append(Dense(layer.inputs, layer.outputs, layer.weight, layer.bias, layer.relu))
         elif isinstance(layer, described.Flattening):
             found.append(Flatten(layer.numbers))
         elif isinstance(layer, described.Convolution):
-            if layer.stride != (1, 1):
-                raise NotAChainError("a convolution has strides")
-            pool = rest.pop(0) if rest and isinstance(rest[0], described.Pooling) else None
-            if pool is not None and (not pool.of_pairs or any(side % 2 for side in layer.made[1:])):
-                raise NotAChainError("a pooling is not of 2 x 2 after a convolution with an even result")
-            size = layer.channels, layer.height, layer.width
+            following = rest[0] if rest else None
+            pool = following if isinstance(following, described.Pooling) else None
             if not found:
-                found.append(Images(*size))
-            relu = layer.relu or (pool is not None and pool.relu)
-            filters = layer.filters, *layer.kernel, layer.padding, layer.weight, layer.bias
-            found.append(Convolution(*size, *filters, relu, pool is not None))
+                found.append(Images(layer.channels, layer.height, layer.width))
+            found.append(_convolution(layer, pool))
+            rest = rest[1:] if pool is not None else rest
+        elif isinstance(layer, described.Pooling):
+            raise NotAChainError(NO_POOLING)
         else:
-            raise NotAChainError("a pooling is not of 2 x 2 after a convolution with an even result")
+            raise NotAChainError(f"it has a layer {type(layer).__name__}")
     return found
+
+
+def _convolution(layer: described.Convolution, pool: described.Pooling | None) -> Convolution:
+    if layer.stride != (1, 1):
+        raise NotAChainError("a convolution has strides")
+    if pool is not None and (not pool.of_pairs or any(side % 2 for side in layer.made[1:])):
+        raise NotAChainError(NO_POOLING)
+    rows, columns = layer.kernel
+    return Convolution(
+        layer.channels,
+        layer.height,
+        layer.width,
+        layer.filters,
+        rows,
+        columns,
+        layer.padding,
+        layer.weight,
+        layer.bias,
+        relu=layer.relu or (pool is not None and pool.relu),
+        pool=pool is not None,
+    )

@@ -55,12 +55,6 @@ enum { HALF = 0 };
 #define half_add_all_pieces add_all_pieces
 #endif
 
-/* Where one example of a layer's inputs or outputs stands: its first place, and from a row to the next. */
-typedef struct {
-    float *at;
-    int64_t row;
-} Image;
-
 /* Working memory of the layers of images. */
 typedef struct {
     float *across[MAX_LAYERS];  /* filters as (rows x reach) x filters */
@@ -117,11 +111,6 @@ static void forward_plain(
             for (int64_t j = 0; j < width; j++)
                 memcpy(out + j * l->filters, made + j * wide, sizeof *out * l->filters);
     }
-}
-
-static void keep_where_positive(int64_t n, const float *y, float *dy)
-{
-    for (int64_t i = 0; i < n; i++) dy[i] = y[i] <= 0 ? 0 : dy[i];
 }
 
 static void add_where_passed(

@@ -14,7 +14,7 @@ static Implicit implicit_for(const Model *model, int64_t batch, int64_t most, in
 {
     enum { LARGE = 16384 }; /* weights that are worth being done without */
     const Layer *layer = model->layers;
-    if (!plain || model->images || model->count < 2 || layer->inputs * layer->outputs < LARGE) return (Implicit){0};
+    if (!plain || model->images || model->count < 2 || layer->amount > 0 || layer->inputs * layer->outputs < LARGE) return (Implicit){0};
     Implicit layer0 = {.room = most < layer->outputs ? most : layer->outputs};
     int64_t wide = padded(layer->outputs);
     layer0.x = take(memory, layer0.room * padded(layer->inputs));

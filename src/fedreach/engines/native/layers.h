@@ -5,7 +5,7 @@
 #include <math.h>
 
 enum { MAX_LAYERS = 64 };
-enum { DENSE, CONVOLUTION, MAXIMUM, MEAN };
+enum { DENSE, CONVOLUTION, MAXIMUM, MEAN, NORM, DROPOUT };
 
 /* Images lie as height x width x channels. Filters and windows see `rows` x `columns` places, `down` and `right` apart,
    with `above` and `left` zeros around the image. */
@@ -13,8 +13,15 @@ typedef struct {
     int64_t kind, inputs, outputs; /* numbers of an example, borders not counted */
     int64_t weight, bias;          /* where W and b stand in the flat vector, or -1 */
     int64_t relu, pooled;          /* max(0, y) at the end; maxima of 2 x 2 places before it */
-    int64_t channels, height, width, filters, rows, columns, down, right, above, left;
+    int64_t channels, height, width, filters, rows, columns, down, right, above, left, groups;
+    double amount; /* that a variance is raised by; probability that a number is dropped, also of dense outputs */
 } Layer;
+
+/* Where one example of a layer's inputs or outputs stands: its first place, and from a row to the next. */
+typedef struct {
+    float *at;
+    int64_t row;
+} Image;
 
 static int64_t padded(int64_t numbers) { return (numbers + LANES - 1) / LANES * LANES; }
 
@@ -30,7 +37,13 @@ static int64_t filter_numbers(const Layer *l) { return l->rows * padded(reach(l)
 static int64_t numbers_of(const Layer *l)
 {
     if (l->kind == DENSE) return (l->inputs + 1) * padded(l->outputs);
+    if (l->kind == NORM && l->weight >= 0) return 2 * padded(l->channels);
     return l->kind == CONVOLUTION ? l->filters * filter_numbers(l) + padded(l->filters) : 0;
+}
+
+static void keep_where_positive(int64_t n, const float *y, float *dy)
+{
+    for (int64_t i = 0; i < n; i++) dy[i] = y[i] <= 0 ? 0 : dy[i];
 }
 
 typedef struct {

@@ -152,7 +152,7 @@ def _declared(made: ctypes.CDLL) -> ctypes.CDLL:
     """Say what the functions take: places in memory and whole numbers."""
     place, number = ctypes.c_void_p, ctypes.c_int64
     made.memory_numbers.argtypes, made.memory_numbers.restype = (number, place, place, number, number), number
-    made.train.argtypes = (number, *[place] * 4, number, number, *[place] * 4, number, *[place] * 5)
+    made.train.argtypes = (number, *[place] * 4, *[number] * 4, *[place] * 4, number, *[place] * 5)
     made.memory_for_predicting.argtypes, made.memory_for_predicting.restype = (number, place), number
     made.predict.argtypes = (number, place, place, number, *[place] * 5)
     made.draw_plan.argtypes = (number, place, number, place, number, number, place, place)

@@ -5,6 +5,8 @@
    (inputs x outputs), with the bias as one more row: so all products but one read and write them as they lie. */
 
 #pragma once
+#include "dropout.h"
+#include "norm.h"
 #include "pooling.h"
 
 typedef struct {
@@ -15,6 +17,8 @@ typedef struct {
     int64_t example[MAX_LAYERS], row[MAX_LAYERS], inside[MAX_LAYERS]; /* of images in x: numbers of an example, of a
                                                      row with its borders, and before the first place that is none */
     uint8_t *where[MAX_LAYERS];                      /* which of its places each maximum is */
+    Moments *moments[MAX_LAYERS];                    /* of groups */
+    float *sums;
     Space space;
     float *across[2];                                /* transposes of gradients of dense layers */
 } Model;
@@ -22,7 +26,7 @@ typedef struct {
 /* Lay out the layers of images; the dense layers' inputs are the rows of x[images]. */
 static void lay_out_images(Model *model, int64_t batch, Memory *memory)
 {
-    int64_t list = 0, filters = 0, made = 0, products = 0;
+    int64_t sums = 0, list = 0, filters = 0, made = 0, products = 0;
     for (int64_t i = 0; i < model->images; i++) {
         const Layer *l = model->layers + i;
         int64_t border = l->kind == CONVOLUTION; /* pools look at what lies within */
@@ -37,6 +41,10 @@ static void lay_out_images(Model *model, int64_t batch, Memory *memory)
         model->begin[i + 1] = model->begin[i] + numbers_of(l);
         int64_t places = out_high(l) * out_wide(l);
         if (l->pooled || l->kind == MAXIMUM) model->where[i] = (uint8_t *)take(memory, (batch * l->outputs + LANES + 3) / 4);
+        if (l->kind == NORM) {
+            model->moments[i] = (Moments *)take(memory, 2 * batch * l->groups);
+            if (4 * l->channels > sums) sums = 4 * l->channels;
+        }
         if (l->kind != CONVOLUTION) continue;
         int64_t room_across = l->rows * reach(l) * across_wide(l);
         model->space.across[i] = take(memory, room_across);
@@ -46,6 +54,7 @@ static void lay_out_images(Model *model, int64_t batch, Memory *memory)
         if (!l->pooled && out_wide(l) * padded(l->filters) > made) made = out_wide(l) * padded(l->filters);
         if (!l->pooled && out_wide(l) * padded(reach(l)) > products) products = out_wide(l) * padded(reach(l));
     }
+    model->sums = take(memory, sums);
     model->space.gradient = take(memory, model->begin[model->images]);
     model->space.at = (int32_t *)take(memory, list + 1);
     model->space.g = take(memory, list + 1);
@@ -83,14 +92,25 @@ static Image image_of(const Model *model, int64_t l, float *const *x, int64_t ex
     return (Image){x[l] + example * padded(last->outputs), out_wide(last) * last->filters};
 }
 
-/* Bring filters into the order of this file. */
+/* How the numbers of a layer of images lie in the flat vector: rows that are filled up here, then as many biases. */
+typedef struct {
+    int64_t rows, numbers, biases;
+} Rows;
+
+static Rows rows_of(const Layer *l)
+{
+    if (l->kind == CONVOLUTION) return (Rows){l->filters * l->rows, reach(l), l->filters};
+    return l->kind == NORM && l->weight >= 0 ? (Rows){1, l->channels, l->channels} : (Rows){0, 0, 0};
+}
+
+/* Bring the numbers of a layer of images into the order of this file. */
 static void bring_filters(const Layer *l, const float *flat, float *to)
 {
-    int64_t rows = l->filters * l->rows, piece = padded(reach(l));
-    float *bias = to + rows * piece;
+    Rows r = rows_of(l);
+    int64_t piece = padded(r.numbers);
     memset(to, 0, sizeof *to * numbers_of(l));
-    for (int64_t i = 0; i < rows; i++) memcpy(to + i * piece, flat + l->weight + i * reach(l), sizeof *to * reach(l));
-    if (l->bias >= 0) memcpy(bias, flat + l->bias, sizeof *bias * l->filters);
+    for (int64_t i = 0; i < r.rows; i++) memcpy(to + i * piece, flat + l->weight + i * r.numbers, sizeof *to * r.numbers);
+    if (l->bias >= 0) memcpy(to + r.rows * piece, flat + l->bias, sizeof *to * r.biases);
 }
 
 /* Bring a flat vector into the order of this file. In it filters have their channels last, as here, but what a
@@ -98,7 +118,7 @@ static void bring_filters(const Layer *l, const float *flat, float *to)
 static void bring(const Model *model, const float *flat, float *to)
 {
     for (int64_t l = 0; l < model->images; l++)
-        if (model->layers[l].kind == CONVOLUTION) bring_filters(model->layers + l, flat, to + model->begin[l]);
+        bring_filters(model->layers + l, flat, to + model->begin[l]);
     for (int64_t l = model->images; l < model->count; l++) {
         const Layer *layer = model->layers + l;
         int64_t inputs = layer->inputs, outputs = layer->outputs, wide = padded(outputs), c = layer->channels;
@@ -114,14 +134,15 @@ static void bring(const Model *model, const float *flat, float *to)
 
 static int write_filters(const Layer *l, const float *own, const float *before, float *flat)
 {
-    int64_t rows = l->filters * l->rows, piece = padded(reach(l));
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < reach(l); j++)
-            flat[l->weight + i * reach(l) + j] = own[i * piece + j] - before[i * piece + j];
-    int finite = all_finite(rows * reach(l), flat + l->weight);
+    Rows r = rows_of(l);
+    int64_t piece = padded(r.numbers), bias = r.rows * piece;
+    for (int64_t i = 0; i < r.rows; i++)
+        for (int64_t j = 0; j < r.numbers; j++)
+            flat[l->weight + i * r.numbers + j] = own[i * piece + j] - before[i * piece + j];
+    int finite = r.rows ? all_finite(r.rows * r.numbers, flat + l->weight) : 1;
     if (l->bias < 0) return finite;
-    for (int64_t f = 0; f < l->filters; f++) flat[l->bias + f] = own[rows * piece + f] - before[rows * piece + f];
-    return finite & all_finite(l->filters, flat + l->bias);
+    for (int64_t j = 0; j < r.biases; j++) flat[l->bias + j] = own[bias + j] - before[bias + j];
+    return finite & all_finite(r.biases, flat + l->bias);
 }
 
 /* Write how far the layers from `first` on have moved into a flat vector; return whether all of it is finite. */
@@ -129,8 +150,7 @@ static int write_move(const Model *model, int64_t first, const float *weights, c
 {
     int finite = 1;
     for (int64_t l = first; l < model->images; l++)
-        if (model->layers[l].kind == CONVOLUTION)
-            finite &= write_filters(model->layers + l, weights + model->begin[l], start + model->begin[l], flat);
+        finite &= write_filters(model->layers + l, weights + model->begin[l], start + model->begin[l], flat);
     for (int64_t l = first > model->images ? first : model->images; l < model->count; l++) {
         const Layer *layer = model->layers + l;
         int64_t inputs = layer->inputs, outputs = layer->outputs, wide = padded(outputs), begin = model->begin[l];
@@ -147,8 +167,21 @@ static int write_move(const Model *model, int64_t first, const float *weights, c
     return finite;
 }
 
+static void copy_image(const Layer *l, Image from, Image to)
+{
+    int64_t row = l->width * l->channels;
+    for (int64_t i = 0; i < l->height; i++) memcpy(to.at + i * to.row, from.at + i * from.row, sizeof *to.at * row);
+}
+
+static void drop_of_image(const Layer *l, const Draws *draws, int64_t layer, int64_t example, Image image)
+{
+    int64_t row = l->width * l->channels;
+    for (int64_t i = 0; i < l->height; i++)
+        drop(l, draws, layer + MAX_LAYERS * (i + 1), example, row, image.at + i * image.row);
+}
+
 /* Compute the outputs of the layers of images, for m examples that stand in x[0]. */
-static void forward_images(const Model *model, const float *weights, int64_t m)
+static void forward_images(const Model *model, const float *weights, int64_t m, const Draws *draws)
 {
     for (int64_t l = 0; l < model->images; l++)
         if (model->layers[l].kind == CONVOLUTION)
@@ -158,16 +191,28 @@ static void forward_images(const Model *model, const float *weights, int64_t m)
             const Layer *layer = model->layers + l;
             const float *own = weights + model->begin[l];
             Image x = image_of(model, l, model->x, i), y = image_of(model, l + 1, model->x, i);
-            x.at -= model->inside[l]; /* filters see the border, too */
+            Image whole = {x.at - model->inside[l], x.row}; /* filters see the border, too */
             uint8_t *where = model->where[l] ? model->where[l] + i * layer->outputs : 0;
-            if (layer->kind != CONVOLUTION) forward_windows(layer, x, y, where);
-            else if (layer->pooled) forward_pooled(layer, own, model->space.across[l], x, y, where);
-            else forward_plain(layer, own, model->space.across[l], x, y, &model->space);
+            switch (layer->kind) {
+            case CONVOLUTION:
+                if (layer->pooled) forward_pooled(layer, own, model->space.across[l], whole, y, where);
+                else forward_plain(layer, own, model->space.across[l], whole, y, &model->space);
+                break;
+            case NORM:
+                forward_norm(layer, layer->weight < 0 ? 0 : own, x, y, model->moments[l] + i * layer->groups, model->sums);
+                break;
+            case DROPOUT:
+                copy_image(layer, x, y);
+                if (draws) drop_of_image(layer, draws, l, i, y);
+                break;
+            default: forward_windows(layer, x, y, where);
+            }
         }
 }
 
 /* Go back through the layers of images: W <- W + scale dW where `add`, else the gradients are written to `to`. */
-static void backward_images(const Model *model, const float *weights, float *to, int64_t m, float scale, int add)
+static void backward_images(
+    const Model *model, const float *weights, float *to, int64_t m, float scale, int add, const Draws *draws)
 {
     /* Where weights move at once, their gradients are kept apart until the last example has met the old ones. */
     float *gradients = add ? model->space.gradient : to;
@@ -177,20 +222,32 @@ static void backward_images(const Model *model, const float *weights, float *to,
             const Layer *layer = model->layers + l;
             const float *own = weights + model->begin[l];
             Image x = image_of(model, l, model->x, i), y = image_of(model, l + 1, model->x, i);
-            Image dy = image_of(model, l + 1, model->dx, l + 1 < model->images ? 0 : i), dx = {0};
-            x.at -= model->inside[l];
+            Image dy = image_of(model, l + 1, model->dx, l + 1 < model->images ? 0 : i), dx = {0}, inside = {0};
+            Image whole = {x.at - model->inside[l], x.row};
             if (l) {
                 dx = (Image){model->dx[l], model->row[l]};
+                inside = (Image){dx.at + model->inside[l], dx.row};
                 memset(dx.at, 0, sizeof *dx.at * model->example[l]);
             }
             const uint8_t *where = model->where[l] ? model->where[l] + i * layer->outputs : 0;
             float *gradient = gradients + model->begin[l];
-            if (layer->kind != CONVOLUTION) {
-                if (l) backward_windows(layer, y, where, dy, dx);
-            } else if (layer->pooled)
-                backward_pooled(layer, own, x, y, where, dy, dx, gradient, &model->space);
-            else
-                backward_plain(layer, own, x, y, dy, dx, gradient, &model->space);
+            switch (layer->kind) {
+            case CONVOLUTION:
+                if (layer->pooled) backward_pooled(layer, own, whole, y, where, dy, dx, gradient, &model->space);
+                else backward_plain(layer, own, whole, y, dy, dx, gradient, &model->space);
+                break;
+            case NORM:
+                backward_norm(layer, layer->weight < 0 ? 0 : own, x, y, dy, inside, model->moments[l] + i * layer->groups,
+                    gradient, model->sums);
+                break;
+            case DROPOUT:
+                if (!l) break;
+                copy_image(layer, dy, inside);
+                if (draws) drop_of_image(layer, draws, l, i, inside);
+                break;
+            default:
+                if (l) backward_windows(layer, y, where, dy, inside);
+            }
         }
     for (int64_t l = 0; l < model->images; l++) {
         const Layer *layer = model->layers + l;
@@ -210,11 +267,17 @@ static void keep_positive(int64_t n, float *y)
     for (int64_t i = 0; i < n; i++) y[i] = y[i] < 0 ? 0 : y[i];
 }
 
-/* Compute the outputs of the layers from `first` on, for m examples that stand in x[first]. */
-static void forward(const Model *model, int64_t first, const float *weights, int64_t m)
+static void drop_rows(const Layer *l, const Draws *draws, int64_t layer, int64_t m, float *rows)
+{
+    for (int64_t i = 0; i < m; i++) drop(l, draws, layer, i, l->outputs, rows + i * padded(l->outputs));
+}
+
+/* Compute the outputs of the layers from `first` on, for m examples that stand in x[first]; where `draws` is given,
+   some are dropped. */
+static void forward(const Model *model, int64_t first, const float *weights, int64_t m, const Draws *draws)
 {
     if (first < model->images) {
-        forward_images(model, weights, m);
+        forward_images(model, weights, m, draws);
         first = model->images;
     }
     int64_t before = padded(model->layers[first].inputs);
@@ -226,6 +289,7 @@ static void forward(const Model *model, int64_t first, const float *weights, int
         for (int64_t i = 0; i < m; i++) memcpy(y + i * wide, bias, sizeof *y * wide);
         product(m, wide, layer->inputs, model->x[l], before, 1, own, wide, y, wide, 1.0f, 1);
         if (layer->relu) keep_positive(m * wide, y);
+        if (draws && layer->amount > 0) drop_rows(layer, draws, l, m, y);
         before = wide;
     }
 }
@@ -282,13 +346,15 @@ static double errors(const Model *model, int64_t m, const int64_t *sample, const
 
 /* Go back to layer `first`: W <- W + scale dW where `add`, else the gradients are written to `to`. */
 static void backward(
-    const Model *model, int64_t first, const float *weights, float *to, int64_t m, float scale, int add)
+    const Model *model, int64_t first, const float *weights, float *to, int64_t m, float scale, int add,
+    const Draws *draws)
 {
     for (int64_t l = model->count - 1; l >= first && l >= model->images; l--) {
         const Layer *layer = model->layers + l;
         int64_t inputs = layer->inputs, wide = padded(layer->outputs), before = padded(inputs);
         float *dy = model->dx[l + 1], *own = to + model->begin[l], *bias = own + inputs * wide;
         const float *y = model->x[l + 1];
+        if (draws && layer->amount > 0) drop_rows(layer, draws, l, m, dy);
         if (layer->relu) keep_where_positive(m * wide, y, dy);
         if (l) { /* before W moves: dX' = W' dY', as it is W' that stands here */
             int64_t examples = padded(m);
@@ -305,7 +371,7 @@ static void backward(
         for (int64_t i = 0; i < m; i++)
             for (int64_t j = 0; j < wide; j++) bias[j] += scale * dy[i * wide + j];
     }
-    if (first < model->images) backward_images(model, weights, to, m, scale, add);
+    if (first < model->images) backward_images(model, weights, to, m, scale, add, draws);
 }
 
 typedef struct {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -49,6 +48,7 @@ class Batches(ctypes.Structure):
         ("offsets", ctypes.c_void_p),
         ("count", ctypes.c_int64),
         ("words", ctypes.c_void_p),
+        ("dropout", ctypes.c_int64),
         ("given", ctypes.c_void_p),
     )
 

@@ -6,12 +6,12 @@ from dataclasses import astuple, dataclass
 import numpy as np
 
 from fedreach.arrays import Ints
-from fedreach.engines.layers import Convolution, Dense, Flattening, Layer, Pooling
+from fedreach.engines.layers import Convolution, Dense, Dropout, Flattening, GroupNormalisation, Layer, Pooling
 from fedreach.engines.recognition import NotAChainError
 
 MAX_LAYERS = 64  # as `layers.h` says
 LARGEST_WINDOW = 256  # as `pooling.h` says
-DENSE, CONVOLUTION, MAXIMUM, MEAN = range(4)
+DENSE, CONVOLUTION, MAXIMUM, MEAN, NORM, DROPOUT = range(6)
 
 
 @dataclass
@@ -35,6 +35,13 @@ class _Row:
     right: int = 1
     above: int = 0
     left: int = 0
+    groups: int = 1
+    amount: float = 0.0
+
+    def numbers(self) -> list[int]:
+        """Return it as whole numbers; the last holds the bits of what is none."""
+        *whole, amount = astuple(self)
+        return [*map(int, whole), int(np.float64(amount).view(np.int64))]
 
 
 def layer_table(layers: Sequence[Layer]) -> Ints:
@@ -51,11 +58,15 @@ def layer_table(layers: Sequence[Layer]) -> Ints:
             channels = 1
         elif isinstance(layer, Flattening):
             channels = layer.channels if rows else 1
+        elif isinstance(layer, Dropout):
+            _drop(layer, rows)
         elif rows and rows[-1].kind == DENSE:
             raise NotAChainError("it makes images of flat outputs")
         elif isinstance(layer, Convolution):
             rows.append(_convolution(layer))
-        elif layer.of_pairs and isinstance(layers[number - 1] if number else None, Convolution):
+        elif isinstance(layer, GroupNormalisation):
+            rows.append(_norm(layer))
+        elif layer.of_pairs and number and isinstance(layers[number - 1], Convolution):
             rows[-1].outputs, rows[-1].pooled = int(np.prod(layer.made)), True
             rows[-1].relu |= layer.relu
         else:
@@ -64,14 +75,13 @@ def layer_table(layers: Sequence[Layer]) -> Ints:
         raise NotAChainError("its last layer is not linear")
     if len(rows) > MAX_LAYERS:
         raise NotAChainError(f"it has more than {MAX_LAYERS} layers")
-    return np.array([astuple(row) for row in rows], np.int64)
+    return np.array([row.numbers() for row in rows], np.int64)
 
 
 def products_of(table: Ints) -> int:
     """Return how many products an example costs on its way forward."""
     found = 0
-    for numbers in table.tolist():
-        row = _Row(*numbers)
+    for row in (_Row(*numbers) for numbers in table.tolist()):
         if row.kind == DENSE:
             found += row.inputs * row.outputs
         elif row.kind == CONVOLUTION:
@@ -122,6 +132,43 @@ def _pooling(layer: Pooling) -> _Row:
     )
 
 
-def _places(layer: Dense | Convolution) -> tuple[int, int]:
+def _norm(layer: GroupNormalisation) -> _Row:
+    row = _image(NORM, layer.channels, layer.height, layer.width)
+    row.weight, row.bias = _places(layer)
+    row.relu, row.groups, row.amount = layer.relu, layer.groups, layer.raised
+    return row
+
+
+def _drop(layer: Dropout, rows: list[_Row]) -> None:
+    """Add a dropout: to the linear layer before it, or after one of images."""
+    if not rows or rows[-1].amount:
+        raise NotAChainError("a dropout does not follow a layer with weights")
+    if rows[-1].kind == DENSE:
+        rows[-1].amount = layer.probability
+        return
+    last = rows[-1]
+    high, wide = _made(last)
+    rows.append(_image(DROPOUT, last.filters, high, wide))
+    rows[-1].amount = layer.probability
+
+
+def _image(kind: int, channels: int, height: int, width: int) -> _Row:
+    """Return a layer that leaves the shape of images as it is."""
+    size = channels * height * width
+    row = _Row(kind, size, size, channels=channels, height=height, width=width, filters=channels)
+    row.rows = row.columns = 1
+    return row
+
+
+def _made(row: _Row) -> tuple[int, int]:
+    """Return height and width of a layer's outputs."""
+    places = row.outputs // row.filters
+    high = (row.height + 2 * row.above - row.rows) // row.down + 1
+    high //= 2 if row.pooled else 1
+    return high, places // high
+
+
+def _places(layer: Dense | Convolution | GroupNormalisation) -> tuple[int, int]:
     """Return where weights and biases stand in the flat vector."""
-    return layer.weight.start, -1 if layer.bias is None else layer.bias.start
+    weight, bias = (-1 if part is None else part.start for part in (layer.weight, layer.bias))
+    return weight, bias

@@ -6,6 +6,7 @@ its first step to its last. `sequential` is the plain twin, and tests hold the t
 """
 
 import ctypes
+import zlib
 from itertools import pairwise
 
 import numpy as np
@@ -29,7 +30,7 @@ from fedreach.federation.traits import Traits
 
 PRODUCTS = 40_000_000  # multiplications that are worth handing to another process, and
 PRODUCTS_OF_A_CLIENT = 1_000_000  # how many more a client costs, however little it trains
-MAX_PRODUCTS = 10**11  # of a group, about a second's: Ctrl-C is heard between two groups
+MAX_PRODUCTS = 2 * 10**10  # of a group, or of steps of a large client, half a second's: Ctrl-C is heard between two
 SHARES = 2
 """A process takes its part of what is left to do in so many pieces: large ones first, small ones to end together."""
 NUMBERS = 4_000_000  # corrections of gradients that are handed to C at a time
@@ -142,31 +143,39 @@ class Native(GroupTrainer):
             place_of(offsets),
             len(words),
             place_of(words),
+            zlib.crc32(b"dropout") if self.draws else -1,
             place_of(plan),
         )
         planned = plan_size(largest, local)
         if len(self.room) < largest + planned:
             self.room = np.empty(largest + planned, np.int64)
         loss, taken, finite = np.empty(k), np.empty(k, np.int64), np.empty(k, np.bool_)
-        self.library.train(
-            *self._layers(),
-            ctypes.addressof(self.given["train"]),
-            ctypes.addressof(rule),
-            ctypes.addressof(batches),
-            planned,
-            k,
-            clients.ctypes.data,
-            start.data_ptr(),
-            self._memory_at(self.library.memory_numbers(*self._layers(), ctypes.addressof(rule), batch, planned)),
-            self.room.ctypes.data,
-            update.shape[1],
-            group.ctypes.data,
-            update.data_ptr(),
-            finite.ctypes.data,
-            loss.ctypes.data,
-            taken.ctypes.data,
-        )
-        return loss, taken, finite
+        at_a_time = max(1, MAX_PRODUCTS // (batch * self.products)) if k == 1 else planned
+        memory = self._memory_at(self.library.memory_numbers(*self._layers(), ctypes.addressof(rule), batch, planned))
+        total = np.zeros(k)
+        for begin in range(0, planned // batch, at_a_time):
+            self.library.train(
+                *self._layers(),
+                ctypes.addressof(self.given["train"]),
+                ctypes.addressof(rule),
+                ctypes.addressof(batches),
+                planned,
+                begin,
+                begin + at_a_time,
+                k,
+                clients.ctypes.data,
+                start.data_ptr(),
+                memory,
+                self.room.ctypes.data,
+                update.shape[1],
+                group.ctypes.data,
+                update.data_ptr(),
+                finite.ctypes.data,
+                loss.ctypes.data,
+                taken.ctypes.data,
+            )
+            total += loss
+        return total, taken, finite
 
     def add_up(self, weights: Floats, update: Float32s) -> Floats:
         k, d = update.shape
