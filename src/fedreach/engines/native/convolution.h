@@ -36,6 +36,11 @@ enum { HALF = 8 };
 typedef float half_vector __attribute__((vector_size(4 * HALF), aligned(4), may_alias));
 typedef int32_t half_integers __attribute__((vector_size(4 * HALF), aligned(4), may_alias));
 typedef uint8_t half_octets __attribute__((vector_size(HALF), aligned(1), may_alias));
+static inline half_vector half_fused_all(float a, half_vector b, half_vector c)
+{
+    return (half_vector)_mm256_fmadd_ps(_mm256_set1_ps(a), (__m256)b, (__m256)c);
+}
+
 #define NAME(x) half_##x
 #define LANE half_vector
 #define INTEGER half_integers

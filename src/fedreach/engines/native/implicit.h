@@ -88,6 +88,6 @@ static int write_implicit(const Model *model, const Implicit *layer0, int64_t se
     if (layer->bias < 0) return finite;
     memset(bias, 0, sizeof *flat * outputs);
     for (int64_t i = 0; i < seen; i++)
-        for (int64_t j = 0; j < outputs; j++) bias[j] -= rate * layer0->dy[i * wide + j];
+        for (int64_t j = 0; j < outputs; j++) bias[j] = fused(-rate, layer0->dy[i * wide + j], bias[j]);
     return finite & all_finite(outputs, bias);
 }

@@ -21,10 +21,10 @@ static inline __attribute__((always_inline)) void NAME(windows)(
         for (int64_t t = 0; t < reach; t++, w += wide) {
             LANE right = *(const LANE *)w;
             for (int i = 0; i < count; i++) {
-                sum[i][0] += top[2 * i * step + t] * right;
-                sum[i][1] += top[(2 * i + 1) * step + t] * right;
-                sum[i][2] += under[2 * i * step + t] * right;
-                sum[i][3] += under[(2 * i + 1) * step + t] * right;
+                sum[i][0] = NAME(fused_all)(top[2 * i * step + t], right, sum[i][0]);
+                sum[i][1] = NAME(fused_all)(top[(2 * i + 1) * step + t], right, sum[i][1]);
+                sum[i][2] = NAME(fused_all)(under[2 * i * step + t], right, sum[i][2]);
+                sum[i][3] = NAME(fused_all)(under[(2 * i + 1) * step + t], right, sum[i][3]);
             }
         }
     }
@@ -59,7 +59,8 @@ static inline __attribute__((always_inline)) void NAME(add_pieces)(
     for (int64_t i = 0; i < n; i++) {
         const float *piece = in + at[i];
         for (int r = 0; r < rows; r++)
-            for (int v = 0; v < vectors; v++) sum[r][v] += g[i] * *(const LANE *)(piece + r * row + v * WIDTH);
+            for (int v = 0; v < vectors; v++)
+                sum[r][v] = NAME(fused_all)(g[i], *(const LANE *)(piece + r * row + v * WIDTH), sum[r][v]);
     }
     for (int r = 0; r < rows; r++)
         for (int v = 0; v < vectors; v++) *(LANE *)(out + r * down + v * WIDTH) = sum[r][v];

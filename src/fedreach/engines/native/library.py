@@ -22,7 +22,7 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 SOURCES = sorted(FOLDER.glob("*.c"))
 COMPILERS = ("cc", "gcc", "clang")
-OPTIONS = ("-O3", "-std=gnu11", "-fno-fast-math", "-fno-trapping-math", "-fno-math-errno", "-shared", "-fPIC")
+OPTIONS = ("-O3", "-std=gnu11", "-fno-fast-math", "-ffp-contract=off", "-fno-trapping-math", "-fno-math-errno", "-shared", "-fPIC")
 FOR_THIS_PROCESSOR = (("-march=native",), ("-mcpu=native",), ())
 """Options to try, one after the other: compilers call it differently."""
 SECONDS = 120

@@ -259,7 +259,7 @@ static void backward_images(
         if (layer->bias < 0) memset(bias, 0, sizeof *bias * layer->filters);
     }
     if (!add) return;
-    for (int64_t n = 0; n < model->begin[model->images]; n++) to[n] += scale * gradients[n];
+    for (int64_t n = 0; n < model->begin[model->images]; n++) to[n] = fused(scale, gradients[n], to[n]);
 }
 
 static void keep_positive(int64_t n, float *y)
@@ -297,18 +297,19 @@ static void forward(const Model *model, int64_t first, const float *weights, int
 /* e^x of numbers that are not above 0, to a few units in the last place. */
 static inline vector exponential(vector x)
 {
+    const vector none = {0};
     integers in_range = x > -87.0f; /* below that, as good as 0 */
-    x = (vector)(((integers)x & in_range) | ((integers)((vector){0} - 87.0f) & ~in_range));
-    vector whole = x * 1.44269504088896341f + 12582912.0f; /* 1.5 x 2^23: its last bits hold the rounded number */
+    x = (vector)(((integers)x & in_range) | ((integers)(none - 87.0f) & ~in_range));
+    vector whole = fused_all(1.44269504088896341f, x, none + 12582912.0f); /* 1.5 x 2^23: its last bits hold the rounded number */
     integers exponent = (integers)whole << 23;
     whole -= 12582912.0f;
-    x = x - whole * 0.693359375f + whole * 2.12194440e-4f; /* less a multiple of ln 2, in two parts */
-    vector p = 1.9875691500e-4f * x + 1.3981999507e-3f;
-    p = p * x + 8.3334519073e-3f;
-    p = p * x + 4.1665795894e-2f;
-    p = p * x + 1.6666665459e-1f;
-    p = p * x + 5.0000001201e-1f;
-    return (vector)((integers)(p * x * x + x + 1.0f) + exponent);
+    x = fused_all(2.12194440e-4f, whole, fused_all(-0.693359375f, whole, x)); /* less a multiple of ln 2, in two parts */
+    vector p = fused_all(1.9875691500e-4f, x, none + 1.3981999507e-3f);
+    p = fused_each(p, x, none + 8.3334519073e-3f);
+    p = fused_each(p, x, none + 4.1665795894e-2f);
+    p = fused_each(p, x, none + 1.6666665459e-1f);
+    p = fused_each(p, x, none + 5.0000001201e-1f);
+    return (vector)((integers)(fused_each(p * x, x, x) + 1.0f) + exponent);
 }
 
 /* Write e^(z - top) for one row of logits, zeros behind it; return log(sum of e^z) - z[label], the loss. */
@@ -369,7 +370,7 @@ static void backward(
         if (!add) memset(bias, 0, sizeof *bias * wide);
         if (layer->bias < 0) continue; /* its row stays 0 */
         for (int64_t i = 0; i < m; i++)
-            for (int64_t j = 0; j < wide; j++) bias[j] += scale * dy[i * wide + j];
+            for (int64_t j = 0; j < wide; j++) bias[j] = fused(scale, dy[i * wide + j], bias[j]);
     }
     if (first < model->images) backward_images(model, weights, to, m, scale, add, draws);
 }
@@ -391,9 +392,9 @@ static void gather(const Samples *samples, int64_t m, const int64_t *sample, int
         const float *numbers = (const float *)samples->x + sample[i] * inputs;
         const uint8_t *bytes = (const uint8_t *)samples->x + sample[i] * inputs;
         if (!samples->wide)
-            for (int64_t j = 0; j < inputs; j++) to[j] = bytes[j] * factor[j] + offset[j];
+            for (int64_t j = 0; j < inputs; j++) to[j] = fused(bytes[j], factor[j], offset[j]);
         else if (factor)
-            for (int64_t j = 0; j < inputs; j++) to[j] = numbers[j] * factor[j] + offset[j];
+            for (int64_t j = 0; j < inputs; j++) to[j] = fused(numbers[j], factor[j], offset[j]);
         else
             memcpy(to, numbers, sizeof *to * inputs);
     }
@@ -417,9 +418,9 @@ static void gather_inputs(const Model *model, const Samples *samples, int64_t m,
             for (int64_t a = 0; a < l->height; a++, n += l->width) {
                 float *row = to.at + a * to.row + k;
                 if (!samples->wide)
-                    for (int64_t b = 0; b < l->width; b++) row[b * c] = bytes[n + b] * factor[n + b] + offset[n + b];
+                    for (int64_t b = 0; b < l->width; b++) row[b * c] = fused(bytes[n + b], factor[n + b], offset[n + b]);
                 else if (factor)
-                    for (int64_t b = 0; b < l->width; b++) row[b * c] = numbers[n + b] * factor[n + b] + offset[n + b];
+                    for (int64_t b = 0; b < l->width; b++) row[b * c] = fused(numbers[n + b], factor[n + b], offset[n + b]);
                 else
                     for (int64_t b = 0; b < l->width; b++) row[b * c] = numbers[n + b];
             }

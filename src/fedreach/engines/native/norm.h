@@ -17,10 +17,13 @@ static void forward_norm(const Layer *l, const float *own, Image x, Image y, Mom
         for (int64_t i = 0; i < l->height; i++)
             for (int64_t j = 0; j < l->width; j++) {
                 const float *in = x.at + i * x.row + j * c;
-                for (int64_t g = 0, k = 0; g < l->groups; g++) {
-                    float mean = pass ? moments[g].mean : 0;
-                    for (int64_t end = k + per; k < end; k++) sums[k] += pass ? (in[k] - mean) * (in[k] - mean) : in[k];
-                }
+                if (!pass)
+                    for (int64_t k = 0; k < c; k++) sums[k] += in[k];
+                else
+                    for (int64_t k = 0; k < c; k++) {
+                        float apart = in[k] - moments[k / per].mean;
+                        sums[k] = fused(apart, apart, sums[k]);
+                    }
             }
         for (int64_t g = 0, k = 0; g < l->groups; g++) {
             float sum = 0;
@@ -36,7 +39,7 @@ static void forward_norm(const Layer *l, const float *own, Image x, Image y, Mom
             for (int64_t k = 0; k < c; k++) {
                 const Moments *of = moments + k / per;
                 float z = (in[k] - of->mean) * of->scale;
-                if (own) z = z * own[k] + own[padded(c) + k];
+                if (own) z = fused(z, own[k], own[padded(c) + k]);
                 out[k] = l->relu && z < 0 ? 0 : z;
             }
         }
@@ -58,7 +61,7 @@ static void backward_norm(
             for (int64_t k = 0; k < c; k++) {
                 const Moments *of = moments + k / per;
                 passed[k] += g[k];
-                along[k] += g[k] * ((in[k] - of->mean) * of->scale);
+                along[k] = fused(g[k], (in[k] - of->mean) * of->scale, along[k]);
             }
         }
     }
@@ -72,8 +75,8 @@ static void backward_norm(
     for (int64_t g = 0, k = 0; g < l->groups; g++) {
         float a = 0, b = 0;
         for (int64_t n = k; n < k + per; n++) {
-            a += (own ? own[n] : 1) * passed[n];
-            b += (own ? own[n] : 1) * along[n];
+            a = fused(own ? own[n] : 1, passed[n], a);
+            b = fused(own ? own[n] : 1, along[n], b);
         }
         for (int64_t end = k + per; k < end; k++) {
             mean_passed[k] = a / all;
@@ -87,7 +90,7 @@ static void backward_norm(
             for (int64_t k = 0; k < c; k++) {
                 const Moments *of = moments + k / per;
                 float z = (in[k] - of->mean) * of->scale;
-                to[k] = of->scale * ((own ? own[k] : 1) * g[k] - mean_passed[k] - z * mean_along[k]);
+                to[k] = of->scale * fused(-z, mean_along[k], fused(own ? own[k] : 1, g[k], -mean_passed[k]));
             }
         }
 }

@@ -69,6 +69,6 @@ static void backward_windows(const Layer *l, Image y, const uint8_t *where, Imag
             Part right = part_of(j, l->right, l->left, l->columns, l->width);
             for (int64_t a = down.begin; a < down.end; a++)
                 for (int64_t b = right.begin; b < right.end; b++)
-                    for (int64_t k = 0; k < c; k++) dx.at[a * dx.row + b * c + k] += share * g[k];
+                    for (int64_t k = 0; k < c; k++) dx.at[a * dx.row + b * c + k] = fused(share, g[k], dx.at[a * dx.row + b * c + k]);
         }
 }

@@ -25,16 +25,16 @@ static void follow(
 {
     float rate = (float)rule->rate, momentum = (float)rule->momentum, decay = (float)rule->decay, factor = 1;
     double square = 0;
-    for (int64_t i = 0; i < n; i++) g[i] += pull * (weights[i] - start[i]) + (shift ? shift[i] : 0);
+    for (int64_t i = 0; i < n; i++) g[i] += fused(pull, weights[i] - start[i], shift ? shift[i] : 0);
     if (rule->clip > 0) {
         for (int64_t i = 0; i < n; i++) square += (double)g[i] * g[i];
         double norm = sqrt(square);
         if (!(norm <= rule->clip)) factor = (float)(rule->clip / norm);
     }
     for (int64_t i = 0; i < n; i++) {
-        float move = g[i] * factor + decay * weights[i];
-        if (velocity) velocity[i] = move = momentum * velocity[i] + move;
-        weights[i] -= rate * move;
+        float move = fused(g[i], factor, decay * weights[i]);
+        if (velocity) velocity[i] = move = fused(momentum, velocity[i], move);
+        weights[i] = fused(-rate, move, weights[i]);
     }
 }
 
