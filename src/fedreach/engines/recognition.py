@@ -240,7 +240,7 @@ class _Chain:
     def _flatten(self, start_dim: Any, end_dim: Any = -1) -> None:
         if start_dim != 1 or end_dim not in (-1, len(self.shape)):
             raise NotAChainError("a flattening leaves dimensions, or takes the batch with it")
-        if self.layers and len(self.shape) == 3:
+        if len(self.shape) == 3 and any(not isinstance(layer, Dropout) for layer in self.layers):
             self.layers.append(Flattening(*self.shape))
         self.shape = (math.prod(self.shape),)
 

@@ -31,7 +31,7 @@ typedef uint8_t octets __attribute__((vector_size(LANES), aligned(1), may_alias)
 #undef INTEGER
 #undef BYTE
 #undef WIDTH
-#if defined(__AVX512F__) /* for few filters */
+#if defined(__AVX512F__) && defined(__FMA__) /* for few filters */
 enum { HALF = 8 };
 typedef float half_vector __attribute__((vector_size(4 * HALF), aligned(4), may_alias));
 typedef int32_t half_integers __attribute__((vector_size(4 * HALF), aligned(4), may_alias));
