@@ -47,14 +47,15 @@ def _sluggish(kind):
 def test_every_engine_that_can_train_the_model_is_tried(solver, federated):
     images = federated(SIZES, (1, 16, 16), "image")
     chosen = choose(Task(build("lenet", (1, 16, 16), 3, seed=0), images, solver, LocalSGD(), 0), cohort=2)
-    assert set(chosen.seconds) == TRIED - {"stacked", "native"}  # the first does what the chain does
-    assert list(chosen.refused) == ["native"]
+    assert set(chosen.seconds) == TRIED - {"stacked"}  # it does what the chain does
+    assert not chosen.refused
     chosen = choose(
         Task(build("resnet20", (1, 16, 16), 3, seed=0, options={"width": 2}), images, solver, LocalSGD(), 0)
     )
     assert set(chosen.seconds) == TRIED - {"chain", "native"}
-    assert "GroupNorm" in chosen.refused["chain"]
-    assert "GroupNorm" in str(chosen)
+    for name in ("chain", "native"):
+        assert "it calls add" in chosen.refused[name]  # what skips a block
+    assert "it calls add" in str(chosen)
 
 
 def test_what_auto_builds_trains_with_the_options_that_it_was_given(federated):

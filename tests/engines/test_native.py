@@ -328,7 +328,7 @@ class CubedAndSaysSo(Cubed):
     ("module", "solver", "reason"),
     [
         (nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)), FedAvg(), "for Sequential, it has a layer Tanh"),
-        (nn.Sequential(*(nn.Linear(5, 5) for _ in range(32)), nn.Linear(5, 3)), FedAvg(), "more than 32 layers"),
+        (nn.Sequential(*(nn.Linear(5, 5) for _ in range(64)), nn.Linear(5, 3)), FedAvg(), "more than 64 layers"),
         (nn.Sequential(nn.Linear(5, 3)), Cubed(), "says `affine = True`.*Cubed does not"),
         (nn.Sequential(nn.Linear(5, 3)), CubedAndSaysSo(), "CubedAndSaysSo does not"),
     ],

@@ -6,9 +6,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedreach.engines import Chain, Task, TorchEngine
-from fedreach.engines.chain.convolution import Convolution
-from fedreach.engines.chain.layers import Dense, Flatten, Images
-from fedreach.engines.chain.recognition import NotAChainError, chain_of
+from fedreach.engines.chain.from_layers import written_out
+from fedreach.engines.layers import Convolution, Dense, Dropout, Flattening, Pooling
+from fedreach.engines.recognition import NotAChainError, chain_of
 from fedreach.errors import ConfigError
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg
@@ -40,7 +40,7 @@ class AsFunctions(nn.Module):
 def test_functions_are_seen_as_the_layers_that_they_are(flatten):
     as_modules = nn.Sequential(nn.Conv2d(1, 4, 5), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
     found = chain_of(AsFunctions(flatten), IMAGE)
-    assert [type(layer) for layer in found] == [Images, Convolution, Flatten, Dense]
+    assert [type(layer) for layer in found] == [Convolution, Pooling, Flattening, Dense]
     assert found == chain_of(as_modules, IMAGE)
 
 
@@ -131,23 +131,56 @@ def tied():
         (hooked(), (4,), "hooks"),
         (tied(), (4,), "shares its weights"),
         (nn.Sequential(nn.ReLU(), nn.Linear(4, 3)), (4,), "ReLU does not follow"),
-        (nn.Sequential(nn.Linear(4, 3), nn.Dropout()), (4,), "Dropout"),
+        (nn.Sequential(nn.Linear(4, 3), nn.Dropout2d()), (4,), "Dropout2d"),
         (nn.Sequential(nn.Linear(4, 3)), (5, 4), "flat samples"),
-        (nn.Sequential(nn.Conv2d(1, 2, 3, stride=2)), IMAGE, "strides"),
         (nn.Sequential(nn.Conv2d(1, 2, 3, padding="same")), IMAGE, "padding of another kind"),
         (nn.Sequential(nn.Conv2d(1, 2, 3, padding=1, padding_mode="reflect")), IMAGE, "padding of another kind"),
-        (nn.Sequential(nn.Conv2d(1, 2, 4), nn.MaxPool2d(2)), IMAGE, "pooling"),  # 13 x 13: an odd side
-        (nn.Sequential(nn.Conv2d(1, 2, 5), nn.MaxPool2d(3)), IMAGE, "pooling"),
-        (nn.Sequential(nn.Conv2d(1, 2, 5), nn.MaxPool2d(2, stride=1)), IMAGE, "pooling"),
         (nn.Sequential(nn.Conv2d(1, 2, 5), nn.MaxPool2d(2, ceil_mode=True)), IMAGE, "pooling"),
         (nn.Sequential(nn.Conv2d(1, 2, 5), nn.Flatten(2)), IMAGE, "flattening"),
-        (build("resnet20", IMAGE, 3, seed=0), IMAGE, "GroupNorm"),
+        (build("resnet20", IMAGE, 3, seed=0), IMAGE, "add|does not follow"),
         (build("lstm", (6,), 12, seed=0), (6,), "LSTM|Embedding|cannot be followed"),
     ],
 )
 def test_what_is_no_chain_is_not_taken_for_one(model, sample, reason):
     with pytest.raises(NotAChainError, match=reason):
         chain_of(model, sample)
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (nn.Sequential(nn.Conv2d(1, 2, 3, stride=2)), "strides"),
+        (nn.Sequential(nn.Conv2d(1, 2, 4), nn.MaxPool2d(2)), "pooling"),  # 13 x 13: an odd side
+        (nn.Sequential(nn.Conv2d(1, 2, 5), nn.MaxPool2d(3)), "pooling"),
+        (nn.Sequential(nn.Conv2d(1, 2, 5), nn.MaxPool2d(2, stride=1)), "pooling"),
+        (nn.Sequential(nn.Conv2d(1, 2, 5), nn.AvgPool2d(2)), "pooling"),
+        (nn.Sequential(nn.MaxPool2d(2), nn.Conv2d(1, 2, 5)), "pooling"),
+        (nn.Sequential(nn.Conv2d(1, 2, 5), nn.GroupNorm(1, 2)), "GroupNormalisation"),
+        (nn.Sequential(nn.Conv2d(1, 2, 5), nn.Dropout()), "Dropout"),
+    ],
+)
+def test_what_is_a_chain_but_not_written_out_is_refused_by_that_engine(model, reason):
+    with pytest.raises(NotAChainError, match=reason):
+        written_out(chain_of(model, IMAGE))
+
+
+class Dropping(Twice):
+    def forward(self, x):
+        return F.dropout(self.layer(x), 0.25, training=self.training)
+
+
+class AlwaysDropping(Twice):
+    def forward(self, x):
+        return F.dropout(self.layer(x), 0.25)
+
+
+def test_a_dropout_is_one_that_ends_with_training():
+    module = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.25))
+    functions, found = (chain_of(each.train(), (4,)) for each in (Dropping(), module))
+    assert functions == found
+    assert found[-1] == Dropout((4,), 0.25)
+    with pytest.raises(NotAChainError, match="drops numbers in evaluation"):
+        chain_of(AlwaysDropping(), (4,))
 
 
 def test_the_engine_says_what_it_needs_and_what_the_model_has(federated):

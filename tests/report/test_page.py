@@ -132,7 +132,7 @@ def test_a_report_can_go_without_any_figure(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", rounds=4)
     bare, drawn = (write_report([run], tmp_path / name, formats=f) for name, f in (("bare", None), ("drawn", ())))
     assert bare.figures == ()
-    assert list((tmp_path / "bare" / "report" / "figures").iterdir()) == []
+    assert not (tmp_path / "bare" / "report" / "figures").exists()
     assert "<svg" in drawn.page.read_text()
     assert "<svg" not in bare.page.read_text()
     assert Page(bare.page.read_text()).open == []

@@ -34,6 +34,12 @@ workers = click.option(
 )
 formats = click.option(
     "--formats",
+    default="page",
+    show_default=True,
+    help="page: figures in the page alone; svg,png,pdf or some of them: also as files; none: draw no figures.",
+)
+figure_files = click.option(
+    "--formats",
     default="svg,png,pdf",
     show_default=True,
     help="Figure formats, comma separated; none: draw no figures.",
@@ -69,12 +75,12 @@ def federated(experiment: Experiment, base: Path) -> FederatedData:
 
 
 def figure_formats(text: str) -> tuple[str, ...] | None:
-    """Return the formats of a comma separated list, checked; None where no figures are to be drawn."""
+    """Return the formats of files in a comma separated list, checked; None where no figures are to be drawn at all."""
     from fedreach.report.figures.saving import check_formats
 
     found = tuple(part.strip().lower() for part in text.split(",") if part.strip())
-    if found == ("none",):
-        return None
+    if found in (("none",), ("page",)):
+        return None if found == ("none",) else ()
     check_formats(found)
     return found
 

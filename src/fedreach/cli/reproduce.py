@@ -36,7 +36,7 @@ SECONDS_BETWEEN_LINES = 10.0  # of progress
 )
 @click.option("--out", type=options.path, help="Folder. Default: runs/PAPER-ITEM-SCALE for each item.")
 @options.workers
-@options.formats
+@options.figure_files
 @options.device
 @options.quiet
 @options.as_json

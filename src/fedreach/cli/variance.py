@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 )
 @click.option("--out", type=options.path, help="Folder of the runs. Default: runs/NAME-variance.")
 @options.workers
-@options.formats
+@options.figure_files
 @options.quiet
 @options.as_json
 def variance(

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 from fedreach.report.analysis.analysis import Analysis, analyse
 from fedreach.report.figures import gallery
-from fedreach.report.figures.saving import FORMATS, check_formats, save
+from fedreach.report.figures.saving import check_formats, save
 from fedreach.report.load import no_collection, read
 from fedreach.report.render.formats import to_latex, to_markdown
 from fedreach.report.render.page import render
@@ -28,14 +28,14 @@ class ReportPaths:
 
 
 @no_collection()
-def write_report(folders: Sequence[Path], out: Path, *, formats: Sequence[str] | None = FORMATS) -> ReportPaths:
+def write_report(folders: Sequence[Path], out: Path, *, formats: Sequence[str] | None = ()) -> ReportPaths:
     """Write page, tables and figures into ``out/report``; the same run folders give the same bytes.
 
     Args:
         folders: Comparisons or single run folders, as for `read`.
         out: Folder in which ``report/`` is made.
-        formats: Of the figure files: any of ``"svg"``, ``"png"``, ``"pdf"``; empty for figures in the page alone. None
-            draws no figures, which takes most of the time.
+        formats: Of files beside the page, which has the figures anyway: any of ``"svg"``, ``"png"``, ``"pdf"``. Each
+            takes longer than the page. None draws no figures at all.
 
     Raises:
         ConfigError: If a format is unknown.
@@ -44,7 +44,7 @@ def write_report(folders: Sequence[Path], out: Path, *, formats: Sequence[str] |
     check_formats(formats or ())
     analysis = analyse(read(folders))
     report = Path(out) / "report"
-    (report / "figures").mkdir(parents=True, exist_ok=True)
+    (report / "figures" if formats else report).mkdir(parents=True, exist_ok=True)
     theory = tabulate_theory(analysis)
     pairs = tabulate_contrasts(analysis)
     tables = [tabulate(analysis, "last"), *([pairs] if pairs else []), tabulate(analysis, "best")]

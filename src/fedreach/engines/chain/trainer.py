@@ -14,10 +14,11 @@ from torch import Tensor
 
 from fedreach.arrays import Floats, Ints
 from fedreach.engines.batches import batch_plans
+from fedreach.engines.chain.from_layers import written_out
 from fedreach.engines.chain.implicit import ImplicitFirstLayer
 from fedreach.engines.chain.layers import Dense, Layer, Memory, Stack, TrainingStep
-from fedreach.engines.chain.recognition import NotAChainError, chain_of
 from fedreach.engines.protocols import Task, Terms
+from fedreach.engines.recognition import NotAChainError, chain_of
 from fedreach.engines.trainer import Group, GroupTrainer
 from fedreach.errors import ConfigError
 from fedreach.federation.protocols import LocalSolver
@@ -39,7 +40,7 @@ class Chain(GroupTrainer):
     def __init__(self, task: Task, device: torch.device) -> None:
         d, local = task.data.dataset, task.local
         try:
-            layers = chain_of(task.module, d.train_x.shape[1:])
+            layers = written_out(chain_of(task.module, d.train_x.shape[1:]))
         except NotAChainError as error:
             raise ConfigError(
                 f"engine.name = 'chain' needs a model of linear layers, convolutions, ReLU, 2 x 2 max pooling and "

@@ -27,8 +27,7 @@ static uint32_t mixed(uint32_t x, uint32_t y)
     return result ^ result >> 16;
 }
 
-/* Seed a generator with words: those of the seed, at least four, then purpose, round and client. */
-static Generator seeded(int64_t count, const uint32_t *words)
+void key_of(int64_t count, const uint32_t *words, uint64_t *key)
 {
     const uint32_t factor = 0x931e8875u;
     uint32_t pool[4], constant = 0x43b0d7e5u, half[4];
@@ -40,27 +39,29 @@ static Generator seeded(int64_t count, const uint32_t *words)
         for (int j = 0; j < 4; j++) pool[j] = mixed(pool[j], hashed(words[i], &constant, factor));
     constant = 0x8b51f9ddu;
     for (int i = 0; i < 4; i++) half[i] = hashed(pool[i], &constant, 0x58f38dedu);
-    Generator made = {.next = 4};
-    for (int i = 0; i < 2; i++) made.key[i] = half[2 * i] | (uint64_t)half[2 * i + 1] << 32;
-    return made;
+    for (int i = 0; i < 2; i++) key[i] = half[2 * i] | (uint64_t)half[2 * i + 1] << 32;
+}
+
+void philox(const uint64_t *counter, const uint64_t *key, uint64_t *x)
+{
+    uint64_t k[2] = {key[0], key[1]};
+    memcpy(x, counter, 4 * sizeof *x);
+    for (int round = 0; round < 10; round++) {
+        __uint128_t a = (__uint128_t)0xd2e7470ee14c6c93u * x[0], b = (__uint128_t)0xca5a826395121157u * x[2];
+        uint64_t y[4] = {(uint64_t)(b >> 64) ^ x[1] ^ k[0], (uint64_t)b, (uint64_t)(a >> 64) ^ x[3] ^ k[1], (uint64_t)a};
+        memcpy(x, y, sizeof y);
+        k[0] += 0x9e3779b97f4a7c15u;
+        k[1] += 0xbb67ae8584caa73bu;
+    }
 }
 
 static uint64_t next_64(Generator *generator)
 {
     if (generator->next < 4) return generator->drawn[generator->next++];
-    uint64_t *counter = generator->counter, x[4], key[2] = {generator->key[0], generator->key[1]};
-    for (int i = 0; i < 4 && ++counter[i] == 0; i++) {}
-    memcpy(x, counter, sizeof x);
-    for (int round = 0; round < 10; round++) {
-        __uint128_t a = (__uint128_t)0xd2e7470ee14c6c93u * x[0], b = (__uint128_t)0xca5a826395121157u * x[2];
-        uint64_t y[4] = {(uint64_t)(b >> 64) ^ x[1] ^ key[0], (uint64_t)b, (uint64_t)(a >> 64) ^ x[3] ^ key[1], (uint64_t)a};
-        memcpy(x, y, sizeof x);
-        key[0] += 0x9e3779b97f4a7c15u;
-        key[1] += 0xbb67ae8584caa73bu;
-    }
-    memcpy(generator->drawn, x, sizeof x);
+    for (int i = 0; i < 4 && ++generator->counter[i] == 0; i++) {}
+    philox(generator->counter, generator->key, generator->drawn);
     generator->next = 1;
-    return x[0];
+    return generator->drawn[0];
 }
 
 static uint32_t next_32(Generator *generator)
@@ -92,7 +93,8 @@ void draw_plan(
     int64_t count, const uint32_t *words, int64_t size, const int64_t *own, int64_t batch, int64_t steps, int64_t *spare,
     int64_t *plan)
 {
-    Generator generator = seeded(count, words);
+    Generator generator = {.next = 4};
+    key_of(count, words, generator.key);
     int64_t per_epoch = (size + batch - 1) / batch;
     memset(plan, -1, sizeof *plan * steps * batch);
     for (int64_t begin = 0; begin < steps; begin += per_epoch) {

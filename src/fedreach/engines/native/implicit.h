@@ -14,7 +14,7 @@ static Implicit implicit_for(const Model *model, int64_t batch, int64_t most, in
 {
     enum { LARGE = 16384 }; /* weights that are worth being done without */
     const Layer *layer = model->layers;
-    if (!plain || model->count < 2 || layer->inputs * layer->outputs < LARGE) return (Implicit){0};
+    if (!plain || model->images || model->count < 2 || layer->amount > 0 || layer->inputs * layer->outputs < LARGE) return (Implicit){0};
     Implicit layer0 = {.room = most < layer->outputs ? most : layer->outputs};
     int64_t wide = padded(layer->outputs);
     layer0.x = take(memory, layer0.room * padded(layer->inputs));
@@ -88,6 +88,6 @@ static int write_implicit(const Model *model, const Implicit *layer0, int64_t se
     if (layer->bias < 0) return finite;
     memset(bias, 0, sizeof *flat * outputs);
     for (int64_t i = 0; i < seen; i++)
-        for (int64_t j = 0; j < outputs; j++) bias[j] -= rate * layer0->dy[i * wide + j];
+        for (int64_t j = 0; j < outputs; j++) bias[j] = fused(-rate, layer0->dy[i * wide + j], bias[j]);
     return finite & all_finite(outputs, bias);
 }

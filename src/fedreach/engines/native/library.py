@@ -22,7 +22,8 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 SOURCES = sorted(FOLDER.glob("*.c"))
 COMPILERS = ("cc", "gcc", "clang")
-OPTIONS = ("-O3", "-std=gnu11", "-fno-fast-math", "-fno-trapping-math", "-fno-math-errno", "-shared", "-fPIC")
+ROUNDING = ("-fno-fast-math", "-ffp-contract=off")  # what is rounded once is said in the code: see `products.h`
+OPTIONS = ("-O3", "-std=gnu11", *ROUNDING, "-fno-trapping-math", "-fno-math-errno", "-shared", "-fPIC")
 FOR_THIS_PROCESSOR = (("-march=native",), ("-mcpu=native",), ())
 """Options to try, one after the other: compilers call it differently."""
 SECONDS = 120
@@ -152,7 +153,7 @@ def _declared(made: ctypes.CDLL) -> ctypes.CDLL:
     """Say what the functions take: places in memory and whole numbers."""
     place, number = ctypes.c_void_p, ctypes.c_int64
     made.memory_numbers.argtypes, made.memory_numbers.restype = (number, place, place, number, number), number
-    made.train.argtypes = (number, *[place] * 4, number, number, *[place] * 4, number, *[place] * 5)
+    made.train.argtypes = (number, *[place] * 4, *[number] * 4, *[place] * 4, number, *[place] * 5)
     made.memory_for_predicting.argtypes, made.memory_for_predicting.restype = (number, place), number
     made.predict.argtypes = (number, place, place, number, *[place] * 5)
     made.draw_plan.argtypes = (number, place, number, place, number, number, place, place)

@@ -7,6 +7,8 @@
 #include <string.h>
 #if defined(__SSE2__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #if defined(__AVX512F__)
@@ -26,6 +28,43 @@ enum {
 typedef float vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t integers __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
+/* a b + c in one rounding, where the processor has it. Nothing else is ever contracted (-ffp-contract=off): what a number
+   comes to must not depend on the compiler's mood. */
+static inline float fused(float a, float b, float c)
+{
+#if defined(__FP_FAST_FMAF) || defined(__FMA__) || defined(__aarch64__)
+    return __builtin_fmaf(a, b, c);
+#else
+    return a * b + c;
+#endif
+}
+
+static inline vector fused_all(float a, vector b, vector c)
+{
+#if defined(__AVX512F__)
+    return (vector)_mm512_fmadd_ps(_mm512_set1_ps(a), (__m512)b, (__m512)c);
+#elif defined(__AVX__) && defined(__FMA__)
+    return (vector)_mm256_fmadd_ps(_mm256_set1_ps(a), (__m256)b, (__m256)c);
+#elif defined(__aarch64__)
+    return (vector)vfmaq_n_f32((float32x4_t)c, (float32x4_t)b, a);
+#else
+    return a * b + c;
+#endif
+}
+
+static inline vector fused_each(vector a, vector b, vector c)
+{
+#if defined(__AVX512F__)
+    return (vector)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__AVX__) && defined(__FMA__)
+    return (vector)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__aarch64__)
+    return (vector)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+    return a * b + c;
+#endif
+}
+
 /* A tile of C <- (C +) scale A B, with A[i, k] = a[i * down + k * along]. */
 static inline __attribute__((always_inline)) void tile(
     int rows, int vectors, int64_t depth, const float *a, int64_t down, int64_t along, const float *b, int64_t ldb,
@@ -38,7 +77,7 @@ static inline __attribute__((always_inline)) void tile(
         vector right[VECTORS];
         for (int j = 0; j < vectors; j++) right[j] = *(const vector *)(b + k * ldb + j * LANES);
         for (int i = 0; i < rows; i++)
-            for (int j = 0; j < vectors; j++) sum[i][j] += a[i * down + k * along] * right[j];
+            for (int j = 0; j < vectors; j++) sum[i][j] = fused_all(a[i * down + k * along], right[j], sum[i][j]);
     }
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < vectors; j++) {

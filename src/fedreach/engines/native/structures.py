@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedreach.arrays import Ints
-from fedreach.engines.chain.layers import Dense
 from fedreach.engines.samples import Samples
 
 
@@ -52,6 +48,7 @@ class Batches(ctypes.Structure):
         ("offsets", ctypes.c_void_p),
         ("count", ctypes.c_int64),
         ("words", ctypes.c_void_p),
+        ("dropout", ctypes.c_int64),
         ("given", ctypes.c_void_p),
     )
 
@@ -67,15 +64,6 @@ class UpdateRule(ctypes.Structure):
         ("pull", ctypes.c_void_p),
         ("shift", ctypes.c_void_p),
     )
-
-
-def layer_table(layers: Sequence[Dense]) -> Ints:
-    """Return the layers as C is told of them."""
-    rows = [
-        (layer.inputs, layer.outputs, layer.weight.start, layer.bias.start if layer.bias else -1, layer.relu)
-        for layer in layers
-    ]
-    return np.array(rows, np.int64)
 
 
 def place_of(array: NDArray[Any] | None) -> int | None:

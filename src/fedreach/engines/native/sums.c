@@ -2,14 +2,8 @@
 
 #include <stdint.h>
 
-#if defined(__GNUC__) && !defined(__clang__)
-#define ROUND_BOTH __attribute__((optimize("fp-contract=off"))) /* the product and the sum */
-#else
-#define ROUND_BOTH
-#endif
-
 /* total (d,) <- sum of weights[i] * rows[i, :d] in double precision, one row after the other. */
-ROUND_BOTH void add_up(int64_t count, int64_t d, const double *weights, const float *rows, int64_t stride, double *total)
+void add_up(int64_t count, int64_t d, const double *weights, const float *rows, int64_t stride, double *total)
 {
     enum { BLOCK = 8192, TOGETHER = 4 }; /* sums stay in the cache; rows come from far, several at a time */
     static const float nothing[BLOCK];

@@ -6,31 +6,31 @@ its first step to its last. `sequential` is the plain twin, and tests hold the t
 """
 
 import ctypes
+import zlib
 from itertools import pairwise
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedreach.arrays import Bools, Float32s, Floats, Ints
 from fedreach.data.federated import Ranges
 from fedreach.engines.batches import batch_plans
-from fedreach.engines.chain.layers import Dense
-from fedreach.engines.chain.recognition import NotAChainError, chain_of
 from fedreach.engines.chain.trainer import is_identity
 from fedreach.engines.native.drawing import draws_as_numpy_does, plan_size, words_of
 from fedreach.engines.native.library import NoLibraryError, library
-from fedreach.engines.native.structures import Batches, GivenSamples, UpdateRule, layer_table, place_of
+from fedreach.engines.native.structures import Batches, GivenSamples, UpdateRule, place_of
+from fedreach.engines.native.table import layer_table, products_of
 from fedreach.engines.protocols import Task, Terms
+from fedreach.engines.recognition import NotAChainError, chain_of
 from fedreach.engines.trainer import Group, GroupTrainer
 from fedreach.errors import ConfigError, TrainingError
 from fedreach.evaluation.predictor import Split
 from fedreach.federation.traits import Traits
 
-MAX_LAYERS = 32  # as `model.h` says
 PRODUCTS = 40_000_000  # multiplications that are worth handing to another process, and
 PRODUCTS_OF_A_CLIENT = 1_000_000  # how many more a client costs, however little it trains
-MAX_PRODUCTS = 10**11  # of a group, about a second's: Ctrl-C is heard between two groups
+MAX_PRODUCTS = 2 * 10**10  # of a group, or of steps of a large client, half a second's: Ctrl-C is heard between two
 SHARES = 2
 """A process takes its part of what is left to do in so many pieces: large ones first, small ones to end together."""
 NUMBERS = 4_000_000  # corrections of gradients that are handed to C at a time
@@ -50,11 +50,12 @@ class Native(GroupTrainer):
                 f"{type(task.solver).__name__} does not. Use 'auto'."
             )
         try:
-            layers = _dense_layers(task.module, d.train_x.shape[1:])
+            self.table = layer_table(chain_of(task.module, d.train_x.shape[1:]))
             self.library = library()
         except (NotAChainError, NoLibraryError) as error:
             raise ConfigError(
-                "engine.name = 'native' needs a model of linear layers and ReLU, and a C compiler; for "
+                "engine.name = 'native' needs a model of linear layers, convolutions, pooling and ReLU, and a C "
+                f"compiler; for "
                 f"{type(task.module).__name__}, {error}. Use 'auto'."
             ) from error
         super().__init__(task, device)
@@ -71,13 +72,12 @@ class Native(GroupTrainer):
                     f"{int(low)} to {int(high)}."
                 )
         self.uncorrected = is_identity(task.solver)
-        self.table = layer_table(layers)
         self.given = {split: GivenSamples.of(samples) for split, samples in self.samples.items()}
         ranges = (self.data.train.order, self.data.train.offsets)
         self.ranges = Ranges(*(np.ascontiguousarray(numbers, np.int64) for numbers in ranges))
         self.memory = np.empty(0, np.float32)
         self.room = np.empty(0, np.int64)
-        self.products = 3 * sum(layer.inputs * layer.outputs for layer in layers)  # of an example in a step
+        self.products = 3 * products_of(self.table)  # of an example in a step
 
     def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
         """Return groups of clients that have enough to do, the largest clients first.
@@ -143,31 +143,39 @@ class Native(GroupTrainer):
             place_of(offsets),
             len(words),
             place_of(words),
+            zlib.crc32(b"dropout") if self.draws else -1,
             place_of(plan),
         )
         planned = plan_size(largest, local)
         if len(self.room) < largest + planned:
             self.room = np.empty(largest + planned, np.int64)
         loss, taken, finite = np.empty(k), np.empty(k, np.int64), np.empty(k, np.bool_)
-        self.library.train(
-            *self._layers(),
-            ctypes.addressof(self.given["train"]),
-            ctypes.addressof(rule),
-            ctypes.addressof(batches),
-            planned,
-            k,
-            clients.ctypes.data,
-            start.data_ptr(),
-            self._memory_at(self.library.memory_numbers(*self._layers(), ctypes.addressof(rule), batch, planned)),
-            self.room.ctypes.data,
-            update.shape[1],
-            group.ctypes.data,
-            update.data_ptr(),
-            finite.ctypes.data,
-            loss.ctypes.data,
-            taken.ctypes.data,
-        )
-        return loss, taken, finite
+        at_a_time = max(1, MAX_PRODUCTS // (batch * self.products)) if k == 1 else planned
+        memory = self._memory_at(self.library.memory_numbers(*self._layers(), ctypes.addressof(rule), batch, planned))
+        total = np.zeros(k)
+        for begin in range(0, planned // batch, at_a_time):
+            self.library.train(
+                *self._layers(),
+                ctypes.addressof(self.given["train"]),
+                ctypes.addressof(rule),
+                ctypes.addressof(batches),
+                planned,
+                begin,
+                begin + at_a_time,
+                k,
+                clients.ctypes.data,
+                start.data_ptr(),
+                memory,
+                self.room.ctypes.data,
+                update.shape[1],
+                group.ctypes.data,
+                update.data_ptr(),
+                finite.ctypes.data,
+                loss.ctypes.data,
+                taken.ctypes.data,
+            )
+            total += loss
+        return total, taken, finite
 
     def add_up(self, weights: Floats, update: Float32s) -> Floats:
         k, d = update.shape
@@ -223,13 +231,3 @@ class Native(GroupTrainer):
             return np.ascontiguousarray(numbers.float().expand(k, -1).numpy()) if needed else None
 
         return rows_of(pull), rows_of(shift)
-
-
-def _dense_layers(module: nn.Module, sample: tuple[int, ...]) -> list[Dense]:
-    layers = chain_of(module, sample)
-    dense = [layer for layer in layers if isinstance(layer, Dense)]
-    if len(dense) < len(layers) or not layers:
-        raise NotAChainError("it has other layers")
-    if len(layers) > MAX_LAYERS:
-        raise NotAChainError(f"it has more than {MAX_LAYERS} layers")
-    return dense

@@ -14,6 +14,7 @@ typedef struct {
     const int64_t *order, *offsets; /* client i owns order[offsets[i]] to order[offsets[i + 1]] */
     int64_t count;
     uint32_t *words;      /* (count,) of the generators, of which the last is replaced by the client */
+    int64_t dropout;      /* the word of its purpose, third from the last, for what is dropped; -1: nothing is */
     const int64_t *given; /* the plan of the only client, where C is not to draw it, or 0 */
 } Batches;
 
@@ -24,16 +25,16 @@ static void follow(
 {
     float rate = (float)rule->rate, momentum = (float)rule->momentum, decay = (float)rule->decay, factor = 1;
     double square = 0;
-    for (int64_t i = 0; i < n; i++) g[i] += pull * (weights[i] - start[i]) + (shift ? shift[i] : 0);
+    for (int64_t i = 0; i < n; i++) g[i] += fused(pull, weights[i] - start[i], shift ? shift[i] : 0);
     if (rule->clip > 0) {
         for (int64_t i = 0; i < n; i++) square += (double)g[i] * g[i];
         double norm = sqrt(square);
         if (!(norm <= rule->clip)) factor = (float)(rule->clip / norm);
     }
     for (int64_t i = 0; i < n; i++) {
-        float move = g[i] * factor + decay * weights[i];
-        if (velocity) velocity[i] = move = momentum * velocity[i] + move;
-        weights[i] -= rate * move;
+        float move = fused(g[i], factor, decay * weights[i]);
+        if (velocity) velocity[i] = move = fused(momentum, velocity[i], move);
+        weights[i] = fused(-rate, move, weights[i]);
     }
 }
 
@@ -67,64 +68,81 @@ int64_t memory_numbers(int64_t count, const Layer *layers, const UpdateRule *rul
     return memory.used;
 }
 
-/* Train one client, from `work.start`; return its summed loss. */
+/* Train one client, from `work.start`, or go on from where its step `begin` was left; return its summed loss. Where
+   `end` comes before its last step, its weights wait in `work` for the next call. */
 static double train_one(
-    const Work *work, const Samples *samples, const UpdateRule *rule, float pull, int64_t steps, int64_t batch,
-    const int64_t *plan, float *flat, int8_t *finite)
+    const Work *work, const Samples *samples, const UpdateRule *rule, float pull, Draws *draws, int64_t steps,
+    int64_t begin, int64_t end, int64_t batch, const int64_t *plan, float *flat, int8_t *finite)
 {
     const Model *model = &work->model;
-    int implicit = steps * batch <= work->layer0.room, first = implicit ? 1 : 0;
+    int whole = begin == 0 && end >= steps, implicit = whole && steps * batch <= work->layer0.room;
+    int first = implicit ? 1 : 0;
     int64_t from = model->begin[first], seen = 0;
     float rate = (float)rule->rate, *weights = work->weights;
     double loss = 0;
-    memcpy(weights + from, work->start + from, sizeof *weights * (model->numbers - from));
-    if (work->velocity) memset(work->velocity, 0, sizeof *weights * model->numbers);
+    if (begin == 0) {
+        memcpy(weights + from, work->start + from, sizeof *weights * (model->numbers - from));
+        if (work->velocity) memset(work->velocity, 0, sizeof *weights * model->numbers);
+    }
     if (implicit) begin_implicit(model, &work->layer0, samples, work->start, steps, batch, plan);
-    for (int64_t step = 0; step < steps; step++, plan += batch) {
+    plan += begin * batch;
+    for (int64_t step = begin; step < steps && step < end; step++, plan += batch) {
         int64_t m = batch;
+        if (draws) draws->step = step;
         while (plan[m - 1] < 0) m--;
         if (implicit) forward_implicit(model, &work->layer0, seen, m, rate);
-        else gather(samples, m, plan, model->layers[0].inputs, model->x[0]);
-        forward(model, first, weights, m);
+        else gather_inputs(model, samples, m, plan);
+        forward(model, first, weights, m, draws);
         loss += errors(model, m, plan, samples->labels);
         if (work->gradient) {
-            backward(model, 0, weights, work->gradient, m, 1.0f, 0);
+            backward(model, 0, weights, work->gradient, m, 1.0f, 0, draws);
             follow(rule, pull, model->numbers, weights, work->start, work->shift, work->gradient, work->velocity);
         } else /* the gradient is never stored */
-            backward(model, first, weights, weights, m, -rate, 1);
+            backward(model, first, weights, weights, m, -rate, 1, draws);
         if (implicit) backward_implicit(model, &work->layer0, seen, m);
         seen += m;
     }
+    if (end < steps) return loss;
     *finite = write_move(model, first, weights, work->start, flat);
     if (implicit) *finite &= write_implicit(model, &work->layer0, seen, rate, flat);
     wait_for_copies();
     return loss;
 }
 
-/* Train clients from `start`; write how far each moved into its row of `update` and whether that is finite, its mean
-   loss, and how many steps it took. Room for plans is needed for the largest of them, and its examples once more. */
+/* Train clients from `start`, in their steps from `begin` to before `end`; write how far each moved into its row of
+   `update` and whether that is finite, how many steps it takes, and what these steps add to its mean loss. Room for
+   plans is needed for the largest of them, and its examples once more. A part of the steps can be asked for of one
+   client only, one part after the other in the same memory. */
 void train(
     int64_t count, const Layer *layers, const Samples *samples, const UpdateRule *rule, const Batches *batches,
-    int64_t most, int64_t clients, const int64_t *ids, const float *start, float *memory, int64_t *room, int64_t d,
-    const int64_t *row, float *update, int8_t *finite, double *loss, int64_t *taken)
+    int64_t most, int64_t begin, int64_t end, int64_t clients, const int64_t *ids, const float *start, float *memory,
+    int64_t *room, int64_t d, const int64_t *row, float *update, int8_t *finite, double *loss, int64_t *taken)
 {
     Memory laid_in = {.begin = memory};
     Work work = laid(count, layers, rule, batches->batch, most, &laid_in);
     bring(&work.model, start, work.start);
     for (int64_t client = 0; client < clients; client++) {
-        int64_t begin = batches->offsets[ids[client]], size = batches->offsets[ids[client] + 1] - begin;
+        int64_t own = batches->offsets[ids[client]], size = batches->offsets[ids[client] + 1] - own;
         int64_t batch = size < batches->batch ? size : batches->batch, per_epoch = (size + batch - 1) / batch;
         int64_t steps = batches->steps ? batches->steps : batches->epochs * per_epoch;
         const int64_t *plan = batches->given;
+        uint32_t *words = batches->words, purpose = words[batches->count - 3];
+        Draws draws;
+        words[batches->count - 1] = (uint32_t)ids[client];
+        if (batches->dropout >= 0) {
+            words[batches->count - 3] = (uint32_t)batches->dropout;
+            key_of(batches->count, words, draws.key);
+            words[batches->count - 3] = purpose;
+        }
         if (!plan) {
-            batches->words[batches->count - 1] = (uint32_t)ids[client];
-            draw_plan(batches->count, batches->words, size, batches->order + begin, batch, steps, room, room + size);
+            draw_plan(batches->count, batches->words, size, batches->order + own, batch, steps, room, room + size);
             plan = room + size;
         }
         if (work.shift) bring(&work.model, rule->shift + client * d, work.shift);
         float pull = rule->pull ? rule->pull[client] : 0;
         int64_t row_at = row[client], whole = steps / per_epoch;
-        loss[client] = train_one(&work, samples, rule, pull, steps, batch, plan, update + row_at * d, finite + client);
+        loss[client] = train_one(
+            &work, samples, rule, pull, batches->dropout < 0 ? 0 : &draws, steps, begin, end, batch, plan, update + row_at * d, finite + client);
         loss[client] /= (double)(whole * size + (steps - whole * per_epoch) * batch);
         taken[client] = steps;
     }
@@ -155,8 +173,8 @@ void predict(
     bring(&model, flat, weights);
     for (int64_t begin = 0; begin < m; begin += ABOUT) {
         int64_t some = m - begin < ABOUT ? m - begin : ABOUT;
-        gather(samples, some, sample + begin, layers[0].inputs, model.x[0]);
-        forward(&model, 0, weights, some);
+        gather_inputs(&model, samples, some, sample + begin);
+        forward(&model, 0, weights, some, 0);
         for (int64_t i = 0; i < some; i++) {
             const float *z = model.x[count] + i * wide;
             int64_t label = samples->labels[sample[begin + i]], best = 0;

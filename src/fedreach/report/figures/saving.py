@@ -83,4 +83,4 @@ def _lay_out(figure: Figure) -> None:
     engine = figure.get_layout_engine()
     if isinstance(engine, ConstrainedLayoutEngine):
         engine.execute(figure)
-        figure.set_layout_engine("none")
+        figure.set_layout_engine(None)  # not "none": beside a layout that might change, each save draws twice

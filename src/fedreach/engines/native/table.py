@@ -1,0 +1,174 @@
+"""The layers of a model as C is told of them: a row of whole numbers each, the fields of `Layer` in `layers.h`."""
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+
+import numpy as np
+
+from fedreach.arrays import Ints
+from fedreach.engines.layers import Convolution, Dense, Dropout, Flattening, GroupNormalisation, Layer, Pooling
+from fedreach.engines.recognition import NotAChainError
+
+MAX_LAYERS = 64  # as `layers.h` says
+LARGEST_WINDOW = 256  # as `pooling.h` says
+DENSE, CONVOLUTION, MAXIMUM, MEAN, NORM, DROPOUT = range(6)
+
+
+@dataclass
+class _Row:
+    """A row, in the order of `layers.h`."""
+
+    kind: int
+    inputs: int
+    outputs: int
+    weight: int = -1
+    bias: int = -1
+    relu: bool = False
+    pooled: bool = False
+    channels: int = 1
+    height: int = 1
+    width: int = 1
+    filters: int = 0
+    rows: int = 0
+    columns: int = 0
+    down: int = 1
+    right: int = 1
+    above: int = 0
+    left: int = 0
+    groups: int = 1
+    amount: float = 0.0
+
+    def numbers(self) -> list[int]:
+        """Return it as whole numbers; the last holds the bits of what is none."""
+        *whole, amount = astuple(self)
+        return [*map(int, whole), int(np.float64(amount).view(np.int64))]
+
+
+def layer_table(layers: Sequence[Layer]) -> Ints:
+    """Return a row for each layer; maxima of 2 x 2 are in that of the convolution before them.
+
+    Raises:
+        NotAChainError: If C does not know a layer, or their order.
+    """
+    rows: list[_Row] = []
+    channels = 1  # that the next linear layer finds side by side
+    for number, layer in enumerate(layers):
+        if isinstance(layer, Dense):
+            rows.append(_dense(layer, channels))
+            channels = 1
+        elif isinstance(layer, Flattening):
+            channels = layer.channels if rows else 1
+        elif isinstance(layer, Dropout):
+            _drop(layer, rows)
+        elif rows and rows[-1].kind == DENSE:
+            raise NotAChainError("it makes images of flat outputs")
+        elif isinstance(layer, Convolution):
+            rows.append(_convolution(layer))
+        elif isinstance(layer, GroupNormalisation):
+            rows.append(_norm(layer))
+        elif layer.of_pairs and number and isinstance(layers[number - 1], Convolution):
+            rows[-1].outputs, rows[-1].pooled = int(np.prod(layer.made)), True
+            rows[-1].relu |= layer.relu
+        else:
+            rows.append(_pooling(layer))
+    if not rows or rows[-1].kind != DENSE:
+        raise NotAChainError("its last layer is not linear")
+    if len(rows) > MAX_LAYERS:
+        raise NotAChainError(f"it has more than {MAX_LAYERS} layers")
+    return np.array([row.numbers() for row in rows], np.int64)
+
+
+def products_of(table: Ints) -> int:
+    """Return how many products an example costs on its way forward."""
+    found = 0
+    for row in (_Row(*numbers) for numbers in table.tolist()):
+        if row.kind == DENSE:
+            found += row.inputs * row.outputs
+        elif row.kind == CONVOLUTION:
+            found += row.outputs * (4 if row.pooled else 1) * row.rows * row.columns * row.channels
+    return found
+
+
+def _dense(layer: Dense, channels: int) -> _Row:
+    return _Row(DENSE, layer.inputs, layer.outputs, *_places(layer), layer.relu, channels=channels)
+
+
+def _convolution(layer: Convolution) -> _Row:
+    size = layer.channels, layer.height, layer.width
+    return _Row(
+        CONVOLUTION,
+        int(np.prod(size)),
+        int(np.prod(layer.made)),
+        *_places(layer),
+        layer.relu,
+        False,
+        *size,
+        layer.filters,
+        *layer.kernel,
+        *layer.stride,
+        *layer.padding,
+    )
+
+
+def _pooling(layer: Pooling) -> _Row:
+    if layer.kind == "maximum" and layer.kernel[0] * layer.kernel[1] > LARGEST_WINDOW:
+        raise NotAChainError(f"it takes maxima of more than {LARGEST_WINDOW} places")
+    size = layer.channels, layer.height, layer.width
+    return _Row(
+        MAXIMUM if layer.kind == "maximum" else MEAN,
+        int(np.prod(size)),
+        int(np.prod(layer.made)),
+        relu=layer.relu,
+        channels=layer.channels,
+        height=layer.height,
+        width=layer.width,
+        filters=layer.channels,
+        rows=layer.kernel[0],
+        columns=layer.kernel[1],
+        down=layer.stride[0],
+        right=layer.stride[1],
+        above=layer.padding[0],
+        left=layer.padding[1],
+    )
+
+
+def _norm(layer: GroupNormalisation) -> _Row:
+    row = _image(NORM, layer.channels, layer.height, layer.width)
+    row.weight, row.bias = _places(layer)
+    row.relu, row.groups, row.amount = layer.relu, layer.groups, layer.raised
+    return row
+
+
+def _drop(layer: Dropout, rows: list[_Row]) -> None:
+    """Add a dropout: to the linear layer before it, or after one of images."""
+    if not rows or rows[-1].amount:
+        raise NotAChainError("a dropout does not follow a layer with weights")
+    if rows[-1].kind == DENSE:
+        rows[-1].amount = layer.probability
+        return
+    last = rows[-1]
+    high, wide = _made(last)
+    rows.append(_image(DROPOUT, last.filters, high, wide))
+    rows[-1].amount = layer.probability
+
+
+def _image(kind: int, channels: int, height: int, width: int) -> _Row:
+    """Return a layer that leaves the shape of images as it is."""
+    size = channels * height * width
+    row = _Row(kind, size, size, channels=channels, height=height, width=width, filters=channels)
+    row.rows = row.columns = 1
+    return row
+
+
+def _made(row: _Row) -> tuple[int, int]:
+    """Return height and width of a layer's outputs."""
+    places = row.outputs // row.filters
+    high = (row.height + 2 * row.above - row.rows) // row.down + 1
+    high //= 2 if row.pooled else 1
+    return high, places // high
+
+
+def _places(layer: Dense | Convolution | GroupNormalisation) -> tuple[int, int]:
+    """Return where weights and biases stand in the flat vector."""
+    weight, bias = (-1 if part is None else part.start for part in (layer.weight, layer.bias))
+    return weight, bias

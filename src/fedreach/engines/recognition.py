@@ -1,0 +1,251 @@
+"""Which models are chains of the layers of `fedreach.engines.layers`, whatever their code looks like."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any, Literal
+
+import torch
+from torch import fx, nn
+from torch.nn import functional as F
+
+from fedreach.engines.layers import Convolution, Dense, Dropout, Flattening, GroupNormalisation, Layer, Pair, Pooling
+from fedreach.models.flat import Layout
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+MAXIMA = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
+MEANS = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override")
+
+
+class NotAChainError(Exception):
+    """Says what of a model is not known."""
+
+
+def chain_of(module: nn.Module, sample: Sequence[int]) -> list[Layer]:
+    """Return the layers of a model for samples of this shape.
+
+    Known are linear layers, 2-d convolutions, ReLU, maxima and means of windows, group normalisation, dropout and
+    flattening, one after the other, as modules or as functions in `forward`.
+
+    Raises:
+        NotAChainError: If the model has anything else.
+
+    Example:
+        >>> chain_of(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), (4,))[0].relu
+        True
+    """
+    layout = Layout.of(module)
+    if layout.buffers:
+        raise NotAChainError(f"{layout.buffers[0]} is not trained")
+    if any(getattr(layer, hooks) for layer in module.modules() for hooks in HOOKS):
+        raise NotAChainError("it has hooks")
+    ends = accumulate(shape.numel() for shape in layout.shapes)
+    places = {
+        name: slice(end - shape.numel(), end)
+        for name, shape, end in zip(layout.names, layout.shapes, ends, strict=True)
+    }
+    was_training, found = module.training, []
+    for mode in (False, True):
+        try:
+            graph = fx.symbolic_trace(module.train(mode)).graph
+        except Exception as error:  # whatever the user's code does with what is no tensor
+            raise NotAChainError(f"its code cannot be followed ({type(error).__name__})") from error
+        finally:
+            module.train(was_training)
+        found.append(_Chain(module, tuple(sample), places, training=mode).of(graph))
+    if found[0] != [layer for layer in found[1] if not isinstance(layer, Dropout)]:
+        raise NotAChainError("it is another model in training than in evaluation")
+    return found[1]
+
+
+class _Chain:
+    """The layers of a graph, as it is walked through."""
+
+    def __init__(
+        self, module: nn.Module, sample: tuple[int, ...], places: Mapping[str, slice], *, training: bool
+    ) -> None:
+        self.module, self.shape, self.places, self.training = module, sample, dict(places), training
+        self.layers: list[Layer] = []
+
+    def of(self, graph: fx.Graph) -> list[Layer]:
+        """Return the layers."""
+        last: fx.Node | None = None
+        for node in graph.nodes:
+            if node.op == "placeholder" and last is None:
+                last = node
+            elif node.op == "output":
+                if node.args[0] is not last:
+                    raise NotAChainError("it does not end with its last layer")
+            elif node.op == "call_method" and node.target == "size" and node.args[1:] == (0,):
+                pass  # as x.view(x.size(0), -1) asks for it
+            else:
+                if not node.args or node.args[0] is not last:
+                    raise NotAChainError(f"{node.name} does not follow {last}")
+                self._add(node)
+                last = node
+        if self.places:
+            raise NotAChainError(f"{next(iter(self.places))} is used otherwise than by a layer")
+        return self.layers
+
+    def _add(self, node: fx.Node) -> None:
+        others = node.args[1:]
+        if node.op == "call_module":
+            layer = self.module.get_submodule(str(node.target))
+            if others or node.kwargs:
+                raise NotAChainError(f"{node.target} has further arguments")
+            self._add_module(str(node.target), layer)
+        elif node.target in (F.relu, torch.relu, "relu", "relu_"):
+            self._relu()
+        elif node.target in (F.max_pool2d, torch.max_pool2d):
+            self._maxima(**{**dict(zip(MAXIMA, others, strict=False)), **node.kwargs})
+        elif node.target in (F.avg_pool2d, F.adaptive_avg_pool2d):
+            names = MEANS if node.target is F.avg_pool2d else ("output_size",)
+            self._means(**{**dict(zip(names, others, strict=False)), **node.kwargs})
+        elif node.target is F.dropout:
+            self._dropout(*others, **node.kwargs)
+        elif node.target in (torch.flatten, "flatten"):
+            dims = {**dict(zip(("start_dim", "end_dim"), others, strict=False)), **node.kwargs}
+            self._flatten(**{"start_dim": 0, **dims})
+        elif node.target in ("view", "reshape") and len(others) == 2:
+            first, second = others
+            if second not in (-1, math.prod(self.shape)) or not (first == -1 or isinstance(first, fx.Node)):
+                raise NotAChainError(f"{node.name} is not a flattening")
+            self._flatten(start_dim=1)
+        else:
+            raise NotAChainError(f"it calls {getattr(node.target, '__name__', node.target)}")
+
+    def _add_module(self, name: str, layer: nn.Module) -> None:
+        kind = type(layer)  # a subclass may do anything
+        if isinstance(layer, nn.Linear) and kind is nn.Linear:
+            self._dense(name, layer)
+        elif isinstance(layer, nn.Conv2d) and kind is nn.Conv2d:
+            self._convolution(name, layer)
+        elif kind is nn.ReLU:
+            self._relu()
+        elif isinstance(layer, nn.MaxPool2d) and kind is nn.MaxPool2d:
+            self._maxima(**{option: getattr(layer, option) for option in MAXIMA})
+        elif isinstance(layer, nn.AvgPool2d) and kind is nn.AvgPool2d:
+            self._means(**{option: getattr(layer, option) for option in MEANS})
+        elif isinstance(layer, nn.AdaptiveAvgPool2d) and kind is nn.AdaptiveAvgPool2d:
+            self._means(output_size=layer.output_size)
+        elif isinstance(layer, nn.GroupNorm) and kind is nn.GroupNorm:
+            self._group_norm(name, layer)
+        elif isinstance(layer, nn.Dropout) and kind is nn.Dropout:
+            self._dropout(layer.p, self.training)
+        elif isinstance(layer, nn.Flatten) and kind is nn.Flatten:
+            self._flatten(layer.start_dim, layer.end_dim)
+        elif kind is not nn.Identity:
+            raise NotAChainError(f"it has a layer {kind.__name__}")
+
+    def _parameters(self, name: str, layer: nn.Module) -> dict[str, Any]:
+        """Return where the weights stand, which nobody else uses."""
+        bias = f"{name}.bias" if getattr(layer, "bias", None) is not None else None
+        try:
+            return {
+                "weight": self.places.pop(f"{name}.weight"),
+                "bias": None if bias is None else self.places.pop(bias),
+            }
+        except KeyError as error:
+            raise NotAChainError(f"{name} shares its weights") from error
+
+    def _dense(self, name: str, layer: nn.Linear) -> None:
+        if len(self.shape) != 1:
+            raise NotAChainError(f"{name} does not see flat samples")
+        self.layers.append(Dense(layer.in_features, layer.out_features, **self._parameters(name, layer)))
+        self.shape = (layer.out_features,)
+
+    def _convolution(self, name: str, layer: nn.Conv2d) -> None:
+        plain = layer.dilation == (1, 1) and layer.groups == 1 and layer.padding_mode == "zeros"
+        if not plain or isinstance(layer.padding, str) or len(self.shape) != 3:
+            raise NotAChainError(f"{name} has dilation, groups or padding of another kind")
+        made = Convolution(
+            *self.shape,
+            layer.out_channels,
+            _pair(layer.kernel_size),
+            _pair(layer.stride),
+            _pair(layer.padding),
+            **self._parameters(name, layer),
+        )
+        self.layers.append(made)
+        self.shape = made.made
+
+    def _relu(self) -> None:
+        # It may change places with a flattening, and with a dropout: what is divided keeps its sign.
+        for number in reversed(range(len(self.layers))):
+            layer = self.layers[number]
+            if not isinstance(layer, Flattening | Dropout):
+                self.layers[number] = replace(layer, relu=True)
+                return
+        raise NotAChainError("a ReLU does not follow a layer with weights")
+
+    def _group_norm(self, name: str, layer: nn.GroupNorm) -> None:
+        if len(self.shape) != 3:
+            raise NotAChainError(f"{name} does not see images")
+        places = {"weight": None, "bias": None} if not layer.affine else self._parameters(name, layer)
+        self.layers.append(GroupNormalisation(*self.shape, layer.num_groups, layer.eps, **places))
+
+    def _dropout(self, p: Any = 0.5, training: Any = True, inplace: Any = False) -> None:
+        if training and not self.training:
+            raise NotAChainError("it drops numbers in evaluation, too")
+        if training:
+            self.layers.append(Dropout(self.shape, float(p)))
+
+    def _maxima(
+        self,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil_mode: Any = False,
+        return_indices: Any = False,
+    ) -> None:
+        if _pair(dilation) != (1, 1) or ceil_mode or return_indices:
+            raise NotAChainError("a pooling has dilation, a last window that is cut off, or returns places")
+        self._pool("maximum", _pair(kernel_size), kernel_size if stride is None else stride, padding)
+
+    def _means(
+        self,
+        kernel_size: Any = None,
+        stride: Any = None,
+        padding: Any = 0,
+        ceil_mode: Any = False,
+        count_include_pad: Any = True,
+        divisor_override: Any = None,
+        output_size: Any = None,
+    ) -> None:
+        if output_size is not None:
+            if output_size not in (1, (1, 1)) or len(self.shape) != 3:
+                raise NotAChainError("an adaptive pooling makes more than one place")
+            kernel_size = stride = self.shape[1:]
+        if ceil_mode or divisor_override is not None or (not count_include_pad and _pair(padding) != (0, 0)):
+            raise NotAChainError("a pooling divides by another number than its window has")
+        self._pool("mean", _pair(kernel_size), kernel_size if stride is None else stride, padding)
+
+    def _pool(self, kind: Literal["maximum", "mean"], kernel: Pair, stride: Any, padding: Any) -> None:
+        if len(self.shape) != 3:
+            raise NotAChainError("a pooling does not see images")
+        # max(0, y) and a maximum may change places: a gradient only passes a maximum that is positive.
+        before = [number for number, layer in enumerate(self.layers) if not isinstance(layer, Dropout)]
+        last = self.layers[before[-1]] if before else None
+        later = kind == "maximum" and isinstance(last, Convolution) and last.relu
+        if later and isinstance(last, Convolution):
+            self.layers[before[-1]] = replace(last, relu=False)
+        made = Pooling(kind, *self.shape, kernel, _pair(stride), _pair(padding), relu=later)
+        self.layers.append(made)
+        self.shape = made.made
+
+    def _flatten(self, start_dim: Any, end_dim: Any = -1) -> None:
+        if start_dim != 1 or end_dim not in (-1, len(self.shape)):
+            raise NotAChainError("a flattening leaves dimensions, or takes the batch with it")
+        if len(self.shape) == 3 and any(not isinstance(layer, Dropout) for layer in self.layers):
+            self.layers.append(Flattening(*self.shape))
+        self.shape = (math.prod(self.shape),)
+
+
+def _pair(size: Any) -> Pair:
+    """Return a size along both sides, which torch takes as one number or two."""
+    down, right = (size, size) if isinstance(size, int) else size
+    return int(down), int(right)
