@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import platform
 import shutil
+import subprocess
 import sys
 import zlib
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -274,6 +276,49 @@ def test_the_bits_do_not_depend_on_the_compiler(federated, tmp_path, monkeypatch
     monkeypatch.setenv("CC", f"{sys.executable} -m ziglang cc")
     with compiled(monkeypatch, tmp_path):
         assert fingerprints(federated) == expected
+
+
+EMULATOR = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("here", [True, False], ids=["here", "arm64"])
+def test_arm64_gives_the_same_bits(here, federated, tmp_path):
+    pytest.importorskip("ziglang", reason="ziglang compiles for other processors")
+    if not here and EMULATOR is None:
+        pytest.skip("qemu-aarch64 is not installed")
+    zig, program = [sys.executable, "-m", "ziglang", "cc"], tmp_path / "program"
+    target = ["-march=native"] if here else ["-target", "aarch64-linux-musl", "-static"]
+    files = [Path(__file__).with_name("elsewhere.c"), *library.SOURCES]
+    options = [word for word in library.OPTIONS if word not in ("-shared", "-fPIC")]
+    subprocess.run([*zig, *options, *target, "-o", program, *files, "-lm"], check=True, capture_output=True)
+    for name in MODELS:
+        module, shape = model(name)
+        for how in (PLAIN, CORRECTED):
+            data = federated(SIZES, shape)
+            made = engine(Native, module, data, *how)
+            expected = made.train(made.initial, IDS, 2, 0.05).update
+            given = asked(made.trainer, *how)
+            command = [program] if here else [EMULATOR, program]
+            done = subprocess.run(command, input=given, check=True, capture_output=True)
+            assert done.stdout == expected.tobytes(), name
+
+
+def asked(trainer, local, solver):
+    """Return what `elsewhere.c` reads, for all clients."""
+    table, ranges, samples = trainer.table, trainer.ranges, trainer.samples["train"]
+    sizes = np.diff(ranges.offsets)
+    x = ((samples.x * samples.factor + samples.offset) if samples.factor is not None else samples.x).numpy()
+    words = native.words_of(3, 2)
+    most = native.plan_size(int(sizes.max()), local)
+    batch = min(local.batch_size, int(sizes.max()))
+    heads = [*table.shape, len(x), x[0].size, batch, local.epochs, most, len(sizes), len(trainer.initial), len(words)]
+    order = np.resize(ranges.order, len(x))
+    rates = [0.05, local.momentum, local.weight_decay, local.clip_norm or 0.0]
+    pull = np.full(len(sizes), getattr(solver, "mu", 0.0), np.float32)
+    parts = [np.array(heads, np.int64), table, x.astype(np.float32), samples.y.numpy(), np.array(rates), pull]
+    parts += [order, ranges.offsets, words, trainer.initial]
+    return b"".join(np.ascontiguousarray(part).tobytes() for part in parts)
 
 
 FAULTS = {
