@@ -104,8 +104,9 @@ def answer(cell: Cell, out: Path, *, only_report: bool) -> list[dict[str, Any]]:
 
 
 def signed(points: float) -> str:
-    """Return points with their sign, a true minus."""
-    return f"{points:+.1f}".replace("-", "\N{MINUS SIGN}")
+    """Return points with their sign, a true minus; what is rounded to 0 has none."""
+    text = f"{points:+.1f}"
+    return "0.0" if float(text) == 0 else text.replace("-", "\N{MINUS SIGN}")
 
 
 def line(m: dict[str, Any]) -> list[str]:
