@@ -50,18 +50,24 @@ class Cell(NamedTuple):
         return ["compare", self.experiment, *settings, *seeds, "--out", str(out)]
 
 
-CELLS = {
-    "fashion-class-0.1-40": Cell(WAYS, "Fashion-MNIST, Dirichlet .1 by class, 40 take part"),
-    "fashion-class-0.1-10": Cell(WAYS, "the same, 10 take part", FEW),
-    "fashion-class-0.3-40": Cell(WAYS, "Fashion-MNIST, Dirichlet .3 by class, 40 take part", ("partition.alpha=0.3",)),
-    "fashion-class-1-40": Cell(WAYS, "Fashion-MNIST, Dirichlet 1 by class, 40 take part", ("partition.alpha=1",)),
-    "fashion-iid-40": Cell(WAYS, "Fashion-MNIST, clients alike, 40 take part", IID),
-    "fashion-client-0.1-40": Cell(WAYS, "Fashion-MNIST, Dirichlet .1 by client, 40 take part", by_client("0.1")),
-    "fashion-client-0.3-40": Cell(WAYS, "Fashion-MNIST, Dirichlet .3 by client, 40 take part", by_client("0.3")),
-    "fashion-client-1-40": Cell(WAYS, "Fashion-MNIST, Dirichlet 1 by client, 40 take part", by_client("1")),
-    "mnist-class-0.1-40": Cell(WAYS, "MNIST, Dirichlet .1 by class, 40 take part", MNIST),
-    "mnist-class-0.1-10": Cell(WAYS, "the same, 10 take part", (*MNIST, *FEW)),
-    "mnist-iid-40": Cell(WAYS, "MNIST, clients alike, 40 take part", (*MNIST, *IID)),
+def _ways() -> dict[str, Cell]:
+    """Return the cells of the ways of training: two data sets, seven partitions, 40 or 10 clients that take part."""
+    partitions = {"class-0.1": ("Dirichlet .1 by class", ())}
+    partitions |= {
+        f"class-{a}": (f"Dirichlet {a.lstrip('0')} by class", (f"partition.alpha={a}",)) for a in ("0.3", "1")
+    }
+    partitions |= {"iid": ("clients alike", IID)}
+    partitions |= {f"client-{a}": (f"Dirichlet {a.lstrip('0')} by client", by_client(a)) for a in ("0.1", "0.3", "1")}
+    found = {}
+    for data, data_words, source in (("fashion", "Fashion-MNIST", ()), ("mnist", "MNIST", MNIST)):
+        for name, (words, partition) in partitions.items():
+            for count, few in ((40, ()), (10, FEW)):
+                settings = (*source, *partition, *few)
+                found[f"{data}-{name}-{count}"] = Cell(WAYS, f"{data_words}, {words}, {count} take part", settings)
+    return found
+
+
+CELLS = _ways() | {
     "rules-class-0.1": Cell(RULES, "Fashion-MNIST, Dirichlet .1 by class, uniform choice"),
     "rules-iid": Cell(RULES, "Fashion-MNIST, clients alike, uniform choice", IID),
     "rules-lenet": Cell(RULES, "Fashion-MNIST, Dirichlet .1 by class, LeNet", LENET, 5),
@@ -104,8 +110,9 @@ def answer(cell: Cell, out: Path, *, only_report: bool) -> list[dict[str, Any]]:
 
 
 def signed(points: float) -> str:
-    """Return points with their sign, a true minus."""
-    return f"{points:+.1f}".replace("-", "\N{MINUS SIGN}")
+    """Return points with their sign, a true minus; what is rounded to 0 has none."""
+    text = f"{points:+.1f}"
+    return "0.0" if float(text) == 0 else text.replace("-", "\N{MINUS SIGN}")
 
 
 def line(m: dict[str, Any]) -> list[str]:

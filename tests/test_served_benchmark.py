@@ -49,6 +49,7 @@ def test_a_line_has_each_number_of_a_method_in_its_place(served):
     }
     del method["served_true_prior_accuracy_mean"]
     assert served.line(method | {"served_gain_p_corrected": 0.0009})[4:7:2] == ["-", "< 0.001"]
+    assert [served.signed(points) for points in (0.04, -0.04, -0.06)] == ["0.0", "0.0", "−0.1"]
 
 
 def test_all_cells_are_comparisons_of_experiments_that_are_there(served, capsys):
