@@ -64,12 +64,16 @@ def test_every_layer_trains_as_torch_trains_it(name, kind, how, federated, monke
 @pytest.mark.parametrize("name", MODELS)
 def test_it_judges_images_as_torch_does(name, federated):
     module, shape = model(name)
-    data = federated((150,), shape, "image")  # more than it predicts at a time
-    (right, loss), (as_torch, as_torch_loss) = (
-        e.predict(e.initial, "train", np.arange(150)) for e in (engine(k, module, data) for k in (Native, Sequential))
-    )
-    np.testing.assert_allclose(loss, as_torch_loss, atol=1e-5)
-    np.testing.assert_array_equal(right, as_torch)
+    data, index = federated((150,), shape, "image"), np.arange(150)  # more than it predicts at a time
+    found, as_torch = (engine(kind, module, data) for kind in (Native, Sequential))
+    (right, loss), (expected, expected_loss) = (e.predict(e.initial, "train", index) for e in (found, as_torch))
+    np.testing.assert_allclose(loss, expected_loss, atol=1e-5)
+    np.testing.assert_array_equal(right, expected)
+    logits, of_torch = (e.logits(e.initial, "train", index) for e in (found, as_torch))
+    np.testing.assert_allclose(logits, of_torch, atol=1e-5)
+    (own,), (torchs,) = (e.outputs(e.initial, e.initial[None] / 7, IDS[:1], before=True) for e in (found, as_torch))
+    np.testing.assert_allclose(own.logits, torchs.logits, atol=1e-5)
+    np.testing.assert_allclose(own.before, torchs.before, atol=1e-5)
 
 
 def test_a_client_trains_to_the_same_bits_alone_and_beside_others(federated):

@@ -23,7 +23,7 @@ TILE = 48  # a tile has at least so many numbers where it can, as narrower produ
 
 
 @dataclass(frozen=True)
-class Convolution:
+class BandedConvolution:
     """Filters at every place of an image, then maxima of 2 x 2 where `pool`, then max(0, y) where `relu`."""
 
     channels: int
@@ -73,7 +73,7 @@ class Convolution:
 class PlacedConvolution:
     """A convolution upon a stack. All views are made once: in a small step they would cost as much as the products."""
 
-    def __init__(self, layer: Convolution, stack: Stack, b: int, memory: Memory) -> None:
+    def __init__(self, layer: BandedConvolution, stack: Stack, b: int, memory: Memory) -> None:
         a, c, o, (h, w), j = len(stack.weights), layer.channels, layer.filters, layer.made, layer.tile
         (height, width), rows, window, tiles = layer.padded, layer.rows, layer.columns + j - 1, w // j
         filters, sides, depth = (o, rows, layer.columns * c), 2 if layer.pool else 1, rows * window * c

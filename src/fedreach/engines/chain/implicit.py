@@ -10,7 +10,8 @@ a client sees fewer examples than the layer has outputs.
 import torch
 from torch import Tensor
 
-from fedreach.engines.chain.layers import Dense, Memory
+from fedreach.engines.chain.layers import Memory
+from fedreach.engines.layers import Dense
 
 
 class ImplicitFirstLayer:

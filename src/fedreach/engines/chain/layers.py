@@ -14,6 +14,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fedreach.engines.layers import Dense
+
 
 class Memory:
     """One piece of memory that is handed out anew for each shape of a stack, and grows where it must.
@@ -76,7 +78,7 @@ class PlacedLayer(Protocol):
         """
 
 
-class Layer(Protocol):
+class StackLayer(Protocol):
     """What a layer is, before it is placed upon a stack."""
 
     def on(self, stack: Stack, batch: int, memory: Memory) -> PlacedLayer:
@@ -84,14 +86,8 @@ class Layer(Protocol):
 
 
 @dataclass(frozen=True)
-class Dense:
-    """y = x W^T + b, and max(0, y) where `relu`."""
-
-    inputs: int
-    outputs: int
-    weight: slice  # where W stands in the flat vector
-    bias: slice | None
-    relu: bool = False
+class StackedDense(Dense):
+    """A dense layer of all clients at once."""
 
     def on(self, stack: Stack, batch: int, memory: Memory) -> PlacedDense:
         return PlacedDense(self, stack, batch, memory)
@@ -191,7 +187,13 @@ class TrainingStep:
     """
 
     def __init__(
-        self, layers: Sequence[Layer], stack: Stack, batch: int, sample: Sequence[int], num_classes: int, memory: Memory
+        self,
+        layers: Sequence[StackLayer],
+        stack: Stack,
+        batch: int,
+        sample: Sequence[int],
+        num_classes: int,
+        memory: Memory,
     ) -> None:
         a = len(stack.weights)
         self.inputs = memory.take(a * batch, *sample)

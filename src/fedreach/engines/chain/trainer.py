@@ -16,7 +16,7 @@ from fedreach.arrays import Floats, Ints
 from fedreach.engines.batches import batch_plans
 from fedreach.engines.chain.from_layers import written_out
 from fedreach.engines.chain.implicit import ImplicitFirstLayer
-from fedreach.engines.chain.layers import Dense, Layer, Memory, Stack, TrainingStep
+from fedreach.engines.chain.layers import Memory, Stack, StackedDense, StackLayer, TrainingStep
 from fedreach.engines.protocols import Task, Terms
 from fedreach.engines.recognition import NotAChainError, chain_of
 from fedreach.engines.trainer import Group, GroupTrainer
@@ -51,10 +51,10 @@ class Chain(GroupTrainer):
         self.fused_update = steady and is_identity(task.solver)
         self.minus_one_hot = -torch.eye(d.num_classes, device=self.device)
         self.whole = _Models(layers, d.train_x.shape[1:], d.num_classes, 0, self.layout.size, self.device)
-        self.first: Dense | None = None  # a layer that may do without weights of its own
+        self.first: StackedDense | None = None  # a layer that may do without weights of its own
         self.memory = Memory(self.device)
         first, rest = layers[0], layers[1:]
-        if self.fused_update and isinstance(first, Dense) and rest:
+        if self.fused_update and isinstance(first, StackedDense) and rest:
             begin = max(part.stop for part in (first.weight, first.bias) if part is not None)
             if begin == sum(part.stop - part.start for part in (first.weight, first.bias) if part is not None):
                 self.first = first
@@ -216,7 +216,7 @@ class _Models:
 
     def __init__(
         self,
-        layers: Sequence[Layer],
+        layers: Sequence[StackLayer],
         sample: Sequence[int],
         num_classes: int,
         begin: int,

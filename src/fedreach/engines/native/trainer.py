@@ -191,16 +191,27 @@ class Native(GroupTrainer):
     def predict_part(
         self, part: slice, params: Float32s, split: Split, index: Ints, right: Bools, loss: Float32s
     ) -> None:
-        some = index[part]
+        self._predict(params, split, index[part], right[part], loss[part], None)
+
+    def _logits(self, vector: Tensor, split: Split, index: Ints) -> Float32s:
+        m, index = len(index), np.ascontiguousarray(index, np.int64)
+        logits = np.empty((m, self.data.dataset.num_classes), np.float32)
+        self._predict(vector.contiguous().numpy(), split, index, np.empty(m, np.bool_), np.empty(m, np.float32), logits)
+        return logits
+
+    def _predict(
+        self, params: Float32s, split: Split, index: Ints, right: Bools, loss: Float32s, logits: Float32s | None
+    ) -> None:
         self.library.predict(
             *self._layers(),
             ctypes.addressof(self.given[split]),
-            len(some),
-            some.ctypes.data,
+            len(index),
+            index.ctypes.data,
             params.ctypes.data,
             self._memory_at(self.library.memory_for_predicting(*self._layers())),
-            right[part].ctypes.data,
-            loss[part].ctypes.data,
+            right.ctypes.data,
+            loss.ctypes.data,
+            place_of(logits),
         )
 
     def _layers(self) -> tuple[int, int]:

@@ -161,10 +161,10 @@ int64_t memory_for_predicting(int64_t count, const Layer *layers)
     return memory.used;
 }
 
-/* Write for each of m samples whether a model, a flat vector, is right, and its loss. */
+/* Write for each of m samples whether a model, a flat vector, is right, and its loss; and its logits, where `logits`. */
 void predict(
     int64_t count, const Layer *layers, const Samples *samples, int64_t m, const int64_t *sample, const float *flat,
-    float *given, int8_t *right, float *loss)
+    float *given, int8_t *right, float *loss, float *logits)
 {
     Memory memory = {.begin = given};
     Model model = laid_out(count, layers, ABOUT, &memory);
@@ -178,6 +178,7 @@ void predict(
         for (int64_t i = 0; i < some; i++) {
             const float *z = model.x[count] + i * wide;
             int64_t label = samples->labels[sample[begin + i]], best = 0;
+            if (logits) memcpy(logits + (begin + i) * classes, z, sizeof *z * classes);
             for (int64_t j = 1; j < classes; j++) /* as torch does, what is no number counts as the largest */
                 if (z[j] > z[best] || (z[j] != z[j] && z[best] == z[best])) best = j;
             right[begin + i] = best == label;
