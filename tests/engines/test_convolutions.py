@@ -217,6 +217,7 @@ def test_no_probability_no_dropout(federated):
     [
         (nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten()), "its last layer is not linear"),
         (nn.Sequential(nn.Dropout(), nn.Flatten(), nn.Linear(256, 3)), "a dropout does not follow"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.Dropout(1.0), nn.Flatten(), nn.Linear(392, 3)), "leaves nothing"),
         (nn.Sequential(nn.Conv2d(1, 2, 3), nn.MaxPool2d(2, ceil_mode=True)), "a last window that is cut off"),
         (nn.Sequential(nn.Conv2d(1, 2, 3, dilation=2)), "dilation"),
         (nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)), "is not trained"),

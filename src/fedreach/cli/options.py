@@ -79,8 +79,10 @@ def figure_formats(text: str) -> tuple[str, ...] | None:
     from fedreach.report.figures.saving import check_formats
 
     found = tuple(part.strip().lower() for part in text.split(",") if part.strip())
-    if found in (("none",), ("page",)):
-        return None if found == ("none",) else ()
+    if found == ("none",):
+        return None
+    if found == ("page",):
+        return ()
     check_formats(found)
     return found
 

@@ -140,9 +140,9 @@ class _Chain:
         elif kind is not nn.Identity:
             raise NotAChainError(f"it has a layer {kind.__name__}")
 
-    def _parameters(self, name: str, layer: nn.Module) -> dict[str, Any]:
+    def _parameters(self, name: str, layer: nn.Linear | nn.Conv2d | nn.GroupNorm) -> dict[str, Any]:
         """Return where the weights stand, which nobody else uses."""
-        bias = f"{name}.bias" if getattr(layer, "bias", None) is not None else None
+        bias = f"{name}.bias" if layer.bias is not None else None
         try:
             return {
                 "weight": self.places.pop(f"{name}.weight"),

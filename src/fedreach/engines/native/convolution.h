@@ -25,12 +25,6 @@ typedef uint8_t octets __attribute__((vector_size(LANES), aligned(1), may_alias)
 #endif
 #define PIECES_KNOWN FOR_FEW(1) FOR_FEW(2) FOR_FEW(3) FOR_ROWS(4) FOR_ROWS(5)
 #include "lanes.h"
-#undef PIECES_KNOWN
-#undef NAME
-#undef LANE
-#undef INTEGER
-#undef BYTE
-#undef WIDTH
 #if defined(__AVX512F__) && defined(__FMA__) /* for few filters */
 enum { HALF = 8 };
 typedef float half_vector __attribute__((vector_size(4 * HALF), aligned(4), may_alias));
@@ -48,12 +42,6 @@ static inline half_vector half_fused_all(float a, half_vector b, half_vector c)
 #define WIDTH HALF
 #define PIECES_KNOWN PIECE(1, 1) PIECE(2, 1) PIECE(3, 1) PIECE(4, 1) PIECE(5, 1)
 #include "lanes.h"
-#undef PIECES_KNOWN
-#undef NAME
-#undef LANE
-#undef INTEGER
-#undef BYTE
-#undef WIDTH
 #else
 enum { HALF = 0 };
 #define half_row_of_windows row_of_windows

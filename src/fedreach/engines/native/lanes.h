@@ -1,5 +1,6 @@
 /* The kernels of a convolution with maxima of 2 x 2, for one width of vectors. Included once for each width, with
-   NAME(x), the type LANE of a vector, INTEGER of as many whole numbers, BYTE of as many bytes, and their number WIDTH.
+   NAME(x), the type LANE of a vector, INTEGER of as many whole numbers, BYTE of as many bytes, their number WIDTH, and
+   PIECES_KNOWN, the sizes of pieces; none of these is defined afterwards.
 
    Every number is one chain of fused multiplications and additions in a fixed order, whatever the width: the bits of a
    run depend neither on the compiler nor on the processor. */
@@ -112,3 +113,10 @@ static void NAME(row_of_windows)(
 #undef COUNT
     }
 }
+
+#undef PIECES_KNOWN
+#undef NAME
+#undef LANE
+#undef INTEGER
+#undef BYTE
+#undef WIDTH

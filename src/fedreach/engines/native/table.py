@@ -143,6 +143,8 @@ def _drop(layer: Dropout, rows: list[_Row]) -> None:
     """Add a dropout: to the linear layer before it, or after one of images."""
     if not rows or rows[-1].amount:
         raise NotAChainError("a dropout does not follow a layer with weights")
+    if layer.probability >= 1:
+        raise NotAChainError("a dropout leaves nothing")
     if rows[-1].kind == DENSE:
         rows[-1].amount = layer.probability
         return
