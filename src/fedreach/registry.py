@@ -111,6 +111,7 @@ KINDS: Mapping[str, Kind] = {
     "loss": Kind(
         "fedreach.federation.losses:LOSSES",
         f"{PROTOCOLS}:Loss",
+        also={"shift": f"{PROTOCOLS}:ShiftsOutputs"},
         known_by=("per_example",),
         function="fedreach.federation.losses:FunctionLoss",
         handed=("outputs", "targets"),

@@ -17,6 +17,7 @@ typedef struct {
 typedef struct {
     double rate, momentum, decay, clip;
     const float *pull, *shift;
+    const float *added;
 } UpdateRule;
 
 typedef struct {

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fedreach.models import build
 
@@ -117,6 +118,31 @@ def many_channels() -> nn.Module:
     )
 
 
+def wide_borders() -> nn.Module:
+    """More zeros around an image than a filter needs to see its border."""
+    return _ends(nn.Conv2d(2, 5, 2), nn.ReLU(), nn.Conv2d(5, 4, 2, padding=(2, 1)), nn.ReLU(), numbers=4 * 10 * 8)
+
+
+class Shortcuts(nn.Module):
+    """What is added was made before: the inputs, the same twice, some of the places, more channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 6, 3, padding=1)
+        self.norm = nn.GroupNorm(2, 6)
+        self.second = nn.Conv2d(6, 6, 3, padding=1, bias=False)
+        self.third = nn.Conv2d(6, 20, 3, stride=2, padding=1)
+        self.fourth = nn.Conv2d(20, 20, 3, padding=1)
+        self.end = nn.Linear(20 * 2 * 2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.relu(self.norm(self.first(x)) + F.pad(x, (0, 0, 0, 0, 1, 2)))
+        z = y + F.relu(self.second(y))
+        u = F.pad(y[..., ::2, ::2], (0, 0, 0, 0, 7, 7)) + F.dropout(self.third(z), 0.0, self.training)
+        v = F.relu(self.fourth(u) + u)
+        return self.end(F.max_pool2d(v, 2).flatten(1))
+
+
 def norms() -> nn.Module:
     """Groups of channels, with and without factors, pooled and not."""
     return _ends(
@@ -144,6 +170,9 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, int, int]]] = {
     "lenet": (lambda: build("lenet", (1, 28, 28), 3, seed=0), (1, 28, 28)),
     "few_filters": (few_filters, (1, 16, 16)),
     "borders": (borders, (2, 12, 12)),
+    "wide_borders": (wide_borders, (2, 8, 8)),
+    "shortcuts": (Shortcuts, (3, 8, 8)),
+    "resnet20": (lambda: build("resnet20", (3, 8, 8), 3, seed=0, options={"width": 4}), (3, 8, 8)),
     "without_pooling": (without_pooling, (3, 8, 8)),
     "strides": (strides, (3, 12, 12)),
     "pooled_strides": (pooled_strides, (1, 24, 24)),

@@ -347,8 +347,27 @@ FAULTS = {
     ),
     "strides are forgotten on the way back": (
         "convolution.h",
-        "int64_t down = i * l->down + k;",
-        "int64_t down = i + k;",
+        "dx.at + (i * l->down + k) * dx.row;",
+        "dx.at + (i + k) * dx.row;",
+    ),
+    "filters are not turned round": ("convolution.h", "(l->rows - 1 - k) * piece", "k * piece"),
+    "the zeros around gradients are of the wrong side": (
+        "convolution.h",
+        "(l->columns - 1 - l->left) * filters",
+        "l->left * filters",
+    ),
+    "a shortcut takes every place": (
+        "shortcut.h",
+        "i * l->source_down * source.row;\n        float *out",
+        "i * source.row;\n        float *out",
+    ),
+    "a shortcut meets the first channels": ("shortcut.h", "out[j * c + before + k]", "out[j * c + k]"),
+    "nothing passes back through a shortcut": ("shortcut.h", "+= g[j * c + k];", "+= 0;"),
+    "gradients pass through a shortcut where max(0, y) is 0": ("shortcut.h", "if (l->relu) keep", "if (0) keep"),
+    "of a norm only the first vector of channels is summed": (
+        "norm.h",
+        "*(vector *)(sums + k) = sum;",
+        "*(vector *)(sums + k) = k ? (vector){0} : sum;",
     ),
     "biases of filters do not move": (
         "convolution.h",
@@ -371,7 +390,7 @@ FAULTS = {
         "where[k] / l->columns + (l->above > 0 && i > 0);",
     ),
     "variances lack what is added": ("norm.h", "sum / all + (float)l->amount", "sum / all + 0.1f"),
-    "a norm passes gradients as if it had no mean": ("norm.h", "-mean_passed[k]", "0 * mean_passed[k]"),
+    "a norm passes gradients as if it had no mean": ("norm.h", "less = -at(mean_passed + k)", "less = {0}"),
     "the factors of a norm do not move": ("norm.h", "gradient[k] += along[k];", "gradient[k] += 0;"),
     "channels come backwards to the dense layer": (
         "model.h",

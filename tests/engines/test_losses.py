@@ -6,16 +6,19 @@ import numpy as np
 import pytest
 import torch
 
-from fedreach.engines import Chain, Native, Sequential, Stacked, Task, TorchEngine, choose
+from fedreach.data.server_data import ServerData
+from fedreach.engines import ENGINES, Chain, Compiled, Native, Sequential, Stacked, Task, TorchEngine, choose
+from fedreach.engines.chain import trainer as chain_trainer
 from fedreach.errors import ConfigError, PartError, TrainingError
 from fedreach.federation.local_sgd import LocalSGD
-from fedreach.federation.losses import CrossEntropy, FunctionLoss
+from fedreach.federation.losses import CrossEntropy, FunctionLoss, LogitAdjusted
 from fedreach.federation.solvers import FedAvg
 from fedreach.models import build
 from fedreach.simulation.simulation import Simulation
 from fedreach.testing.problems import tiny_simulation
 
 IDS = np.arange(4)
+SGD = LocalSGD(batch_size=4)
 
 
 def hinge(outputs, targets):
@@ -33,9 +36,9 @@ class Again(CrossEntropy):
 
 @pytest.fixture
 def engine(federated):
-    def made(kind, loss):
+    def made(kind, loss, how=SGD):
         module, data = build("mlp", (5,), 3, seed=1, options={"hidden": [4]}), federated((13, 2, 8, 6), (5,))
-        return TorchEngine(kind, Task(module, data, FedAvg(), LocalSGD(batch_size=4), 3, loss))
+        return TorchEngine(kind, Task(module, data, FedAvg(), how, 3, loss))
 
     return made
 
@@ -94,3 +97,91 @@ def test_the_mean_over_a_batch_is_refused(engine, kind):
     made = engine(kind, FunctionLoss(lambda outputs, targets: hinge(outputs, targets).mean()))
     with pytest.raises((PartError, TrainingError), match=r"must return one loss for each example, of shape \(\d+,\)"):
         made.train(made.initial, IDS, 1, 0.1)
+
+
+@dataclass(frozen=True)
+class Shifted(CrossEntropy):
+    """Cross-entropy of outputs to which a client adds what this says."""
+
+    said: object = None
+
+    def shift(self, counts):
+        return self.said(counts)
+
+
+@pytest.mark.parametrize("how", [LocalSGD(batch_size=4, epochs=2), LocalSGD(batch_size=5, momentum=0.5, clip_norm=1.0)])
+@pytest.mark.parametrize("loss", [LogitAdjusted(), Shifted(lambda counts: 0.5 * counts - 1)])
+@pytest.mark.parametrize("kind", [Stacked, Chain, Native])
+def test_all_engines_shift_outputs_by_what_each_client_has(engine, kind, loss, how):
+    one, other, plain = (engine(*pair, how) for pair in ((Sequential, loss), (kind, loss), (kind, CrossEntropy())))
+    a, b, without = (e.train(e.initial, IDS, 1, 0.1) for e in (one, other, plain))
+    np.testing.assert_allclose(b.update, a.update, atol=2e-6)
+    np.testing.assert_allclose(b.loss, a.loss, rtol=1e-5)
+    assert (abs(b.update - without.update).max(axis=1)[[0, 2, 3]] > 1e-3).all()  # client 1 has one example
+    turned = other.train(other.initial, IDS[::-1], 1, 0.1)
+    np.testing.assert_allclose(turned.update[::-1], b.update, atol=1e-6)  # each its own, wherever it stands
+
+
+def test_a_first_layer_without_weights_of_its_own_is_shifted_as_well(engine, monkeypatch):
+    monkeypatch.setattr(chain_trainer, "LARGE", 1)
+    how = LocalSGD(batch_size=2, steps=2)
+    one, other = (engine(kind, LogitAdjusted(), how) for kind in (Sequential, Chain))
+    assert other.trainer._implicit(4)
+    a, b = (e.train(e.initial, IDS, 1, 0.1) for e in (one, other))
+    np.testing.assert_allclose(b.update, a.update, atol=2e-6)
+
+
+@pytest.mark.parametrize("kind", ENGINES.values(), ids=ENGINES)
+def test_strength_0_is_cross_entropy_to_the_last_bit(engine, kind):
+    if kind is Compiled:
+        pytest.skip("compiling takes a minute; it shares the code of Stacked")
+    one, other = (engine(kind, loss) for loss in (CrossEntropy(), LogitAdjusted(strength=0.0)))
+    a, b = (e.train(e.initial, IDS, 1, 0.1) for e in (one, other))
+    assert np.array_equal(a.update, b.update)
+    assert np.array_equal(a.loss, b.loss)
+
+
+def test_one_step_follows_softmax_of_the_shifted_outputs(engine):
+    made = engine(Sequential, LogitAdjusted(), LocalSGD(batch_size=99))
+    data, c = made.task.data, 3
+    index = data.train[0]
+    y = data.labels[index]
+    n = np.bincount(y, minlength=c)
+    z = made.logits(made.initial, "train", index).astype(float) + np.log(c * (n + 1) / (n.sum() + c))
+    p = np.exp(z) / np.exp(z).sum(axis=1, keepdims=True)
+    bias = (p - np.eye(c)[y]).mean(axis=0)  # the gradient of the last bias
+    moved = made.train(made.initial, IDS[:1], 1, 0.1).update[0, -c:]
+    np.testing.assert_allclose(moved, -0.1 * bias, atol=1e-6)
+
+
+def test_a_probe_tells_the_loss_of_shifted_outputs_and_evaluation_does_not(engine):
+    shifted, plain = (engine(Native, loss) for loss in (LogitAdjusted(), CrossEntropy()))
+    told = shifted.training_loss(shifted.initial, IDS)
+    for client in IDS:
+        index = shifted.task.data.train[int(client)]
+        outputs = torch.from_numpy(shifted.logits(shifted.initial, "train", index)) + shifted.trainer.shifts[client]
+        expected = CrossEntropy().per_example(outputs, torch.from_numpy(shifted.task.data.labels[index])).mean()
+        assert told[client] == pytest.approx(float(expected), abs=1e-6)
+    assert abs(told - plain.training_loss(plain.initial, IDS)).max() > 1e-3
+    some = np.arange(9)
+    for a, b in zip(*(e.predict(e.initial, "train", some) for e in (shifted, plain)), strict=True):
+        assert np.array_equal(a, b)
+
+
+def test_the_server_shifts_by_its_own_labels(federated):
+    data = federated((13, 2, 8, 6), (5,))
+    data = replace(data, server=ServerData(data.dataset.train_x[:7], np.array([0, 0, 0, 0, 1, 1, 2])))
+    module, index = build("mlp", (5,), 3, seed=1, options={"hidden": [4]}), np.arange(7)
+    engines = [
+        TorchEngine(Sequential, Task(module, data, FedAvg(), LocalSGD(), 3, loss))
+        for loss in (CrossEntropy(), LogitAdjusted())
+    ]
+    np.testing.assert_allclose(engines[1].trainer.server_shift, np.log(np.array([1.5, 0.9, 0.6])), rtol=1e-6)
+    one, other = (e.server_step(e.initial, index, 1, 0.1) for e in engines)
+    assert abs(one - other).max() > 1e-4
+
+
+@pytest.mark.parametrize("said", [lambda counts: counts[:, :2], lambda counts: counts * np.nan, lambda counts: 1.0])
+def test_a_shift_that_is_not_one_number_a_class_is_refused(engine, said):
+    with pytest.raises(PartError, match=r"Shifted.shift must return \(4, 3\) finite numbers"):
+        engine(Sequential, Shifted(said))

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from fedreach.engines import Chain, Task, TorchEngine
 from fedreach.engines.chain.from_layers import written_out
-from fedreach.engines.layers import Convolution, Dense, Dropout, Flattening, Pooling
+from fedreach.engines.layers import Addition, Convolution, Dense, Dropout, Flattening, Pooling
 from fedreach.engines.recognition import NotAChainError, chain_of
 from fedreach.errors import ConfigError
 from fedreach.federation.local_sgd import LocalSGD
@@ -98,6 +98,37 @@ class Unused(Twice):
         return self.layer(x)
 
 
+class Shortcut(nn.Module):
+    def __init__(self, join):
+        super().__init__()
+        self.layer, self.end, self.join = nn.Conv2d(1, 1, 3, padding=1), nn.Linear(256, 3), join
+
+    def forward(self, x):
+        return self.end(self.join(x, self.layer(x)).flatten(1))
+
+
+def test_a_shortcut_is_what_stood_there():
+    for join in (lambda x, y: y + x, lambda x, y: x.add(y), lambda x, y: torch.add(x[:, :, ::1, ::1], y)):
+        _, added, *_ = chain_of(Shortcut(join), IMAGE)
+        assert added == Addition(*IMAGE, source=0, every=(1, 1), before=0)
+
+
+class DroppedShortcut(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two, self.end = nn.Conv2d(1, 1, 1), nn.Conv2d(1, 1, 1), nn.Linear(256, 3)
+        self.drop = nn.Dropout(0.2)
+
+    def forward(self, x):
+        y = self.drop(self.one(x))
+        return self.end((self.drop(self.two(y)) + y).flatten(1))
+
+
+def test_a_shortcut_begins_at_the_same_layer_with_and_without_dropout():
+    one, *_, added, _, _ = chain_of(DroppedShortcut(), IMAGE)
+    assert (type(one), added) == (Convolution, Addition(*IMAGE, source=1, every=(1, 1), before=0))
+
+
 def frozen():
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
     model[0].weight.requires_grad_(False)
@@ -137,7 +168,15 @@ def tied():
         (nn.Sequential(nn.Conv2d(1, 2, 3, padding=1, padding_mode="reflect")), IMAGE, "padding of another kind"),
         (nn.Sequential(nn.Conv2d(1, 2, 5), nn.MaxPool2d(2, ceil_mode=True)), IMAGE, "pooling"),
         (nn.Sequential(nn.Conv2d(1, 2, 5), nn.Flatten(2)), IMAGE, "flattening"),
-        (build("resnet20", IMAGE, 3, seed=0), IMAGE, "add|does not follow"),
+        (build("resnet20", IMAGE, 3, seed=0, options={"norm": "batch"}), IMAGE, "is not trained"),
+        (Shortcut(lambda x, y: y + y), IMAGE, "something else than an image of before"),
+        (Shortcut(lambda x, y: y + x.mean(1, keepdim=True)), IMAGE, "does not follow"),
+        (Shortcut(lambda x, y: y + 1), IMAGE, "something else than an image of before"),
+        (Shortcut(lambda x, y: torch.add(y, x, alpha=2)), IMAGE, "something else than an image of before"),
+        (Shortcut(lambda x, y: y + F.relu(y)), IMAGE, "what stood before a ReLU"),
+        (Shortcut(lambda x, y: y + F.pad(x, (1, 1, 1, 1))[..., 1:-1, 1:-1]), IMAGE, "more than channels"),
+        (Shortcut(lambda x, y: y + F.pad(x, (0, 0, 0, 0, 0, 0), value=1.0)), IMAGE, "no part of an image"),
+        (Shortcut(lambda x, y: y[..., ::2, ::2] + x[..., 1::2, ::2]), IMAGE, "every so many places"),
         (build("lstm", (6,), 12, seed=0), (6,), "LSTM|Embedding|cannot be followed"),
     ],
 )

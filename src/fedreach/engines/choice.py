@@ -85,9 +85,11 @@ def choose(
     trial = replace(task, local=replace(local, steps=min(local.steps or STEPS, STEPS)), seed=0)
     seconds: dict[str, float] = {}
     refused: dict[str, str] = {}
+    # They do the same products with more around them, whatever the model; and vmap takes a second to load.
+    slower_than = {"chain": {"native"}, "stacked": {"native", "chain"}}
     for name, kind in ENGINES.items():
-        if name in NOT_TRIED or (name == "stacked" and "chain" in seconds):
-            continue  # a chain does the same products with less around them, and vmap takes a second to load
+        if name in NOT_TRIED or slower_than.get(name, set()) & seconds.keys():
+            continue
         try:
             engine = TorchEngine(kind, trial, device, threads, precision)
         except ConfigError as error:

@@ -140,10 +140,13 @@ class TorchEngine(Engine):
     def training_loss(self, params: Float32s, ids: Ints, parts: Sequence[Ints] | None = None) -> Floats:
         parts = [self.task.data.train[int(client)] for client in ids] if parts is None else parts
         index = np.concatenate(parts)
-        if Traits.of(self.task.loss).cross_entropy:
+        shifts = self.trainer.shifts_of(ids)
+        if Traits.of(self.task.loss).cross_entropy and shifts is None:
             return means(self.predict(params, "train", index)[1], parts)
         logits, labels = torch.from_numpy(self.logits(params, "train", index)), self.task.data.labels[index]
-        return means(self.task.loss.per_example(logits, torch.from_numpy(labels.astype(np.int64))).numpy(), parts)
+        if shifts is not None:
+            shifts = shifts.cpu().repeat_interleave(torch.tensor([len(part) for part in parts]), 0)
+        return means(self.trainer.losses(logits, torch.from_numpy(labels.astype(np.int64)), shifts).numpy(), parts)
 
 
 def means(loss: Float32s, parts: Sequence[Ints]) -> Floats:

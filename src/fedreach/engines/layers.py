@@ -80,6 +80,23 @@ class GroupNormalisation:
 
 
 @dataclass(frozen=True)
+class Addition:
+    """A shortcut: an image of before is added, and max(0, y) where `relu`.
+
+    What is added are the outputs of the first `source` layers, dropout not counted: every so many places of them, with
+    channels of zeros before and after theirs.
+    """
+
+    channels: int
+    height: int
+    width: int
+    source: int
+    every: Pair
+    before: int  # channels of zeros
+    relu: bool = False
+
+
+@dataclass(frozen=True)
 class Dropout:
     """In training, numbers of examples of this shape are 0 with a probability, else divided by its complement."""
 
@@ -101,7 +118,7 @@ class Flattening:
         return math.prod((self.channels, self.height, self.width))
 
 
-Layer = Dense | Convolution | Pooling | GroupNormalisation | Dropout | Flattening
+Layer = Dense | Convolution | Pooling | GroupNormalisation | Addition | Dropout | Flattening
 
 
 def _places(size: Pair, kernel: Pair, stride: Pair, padding: Pair) -> Pair:

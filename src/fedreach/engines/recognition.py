@@ -1,8 +1,9 @@
 """Which models are chains of the layers of `fedreach.engines.layers`, whatever their code looks like."""
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Literal
 
@@ -10,13 +11,24 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
-from fedreach.engines.layers import Convolution, Dense, Dropout, Flattening, GroupNormalisation, Layer, Pair, Pooling
+from fedreach.engines.layers import (
+    Addition,
+    Convolution,
+    Dense,
+    Dropout,
+    Flattening,
+    GroupNormalisation,
+    Layer,
+    Pair,
+    Pooling,
+)
 from fedreach.models.flat import Layout
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 MAXIMA = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
+SUMS = (operator.add, operator.iadd, torch.add, "add", "add_")
 MEANS = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override")
 
 
@@ -28,7 +40,8 @@ def chain_of(module: nn.Module, sample: Sequence[int]) -> list[Layer]:
     """Return the layers of a model for samples of this shape.
 
     Known are linear layers, 2-d convolutions, ReLU, maxima and means of windows, group normalisation, dropout and
-    flattening, one after the other, as modules or as functions in `forward`.
+    flattening, one after the other, as modules or as functions in `forward`; and shortcuts without weights, as
+    `fedreach.models.resnet20` has them.
 
     Raises:
         NotAChainError: If the model has anything else.
@@ -61,6 +74,16 @@ def chain_of(module: nn.Module, sample: Sequence[int]) -> list[Layer]:
     return found[1]
 
 
+@dataclass(frozen=True)
+class _Value:
+    """What a node stands for: the outputs of layers, or for a shortcut a part of them with zeros around it."""
+
+    layers: tuple[Layer, ...]
+    shape: tuple[int, ...]
+    every: Pair = (1, 1)
+    before: int = 0
+
+
 class _Chain:
     """The layers of a graph, as it is walked through."""
 
@@ -69,6 +92,7 @@ class _Chain:
     ) -> None:
         self.module, self.shape, self.places, self.training = module, sample, dict(places), training
         self.layers: list[Layer] = []
+        self.values: dict[fx.Node, _Value] = {}
 
     def of(self, graph: fx.Graph) -> list[Layer]:
         """Return the layers."""
@@ -76,19 +100,67 @@ class _Chain:
         for node in graph.nodes:
             if node.op == "placeholder" and last is None:
                 last = node
+                self.values[node] = self._made()
             elif node.op == "output":
                 if node.args[0] is not last:
                     raise NotAChainError("it does not end with its last layer")
             elif node.op == "call_method" and node.target == "size" and node.args[1:] == (0,):
                 pass  # as x.view(x.size(0), -1) asks for it
+            elif node.target in (operator.getitem, F.pad):
+                self.values[node] = self._part(node)
+            elif node.target in SUMS:
+                self._add_shortcut(node, last)
+                last = node
+                self.values[node] = self._made()
             else:
                 if not node.args or node.args[0] is not last:
                     raise NotAChainError(f"{node.name} does not follow {last}")
                 self._add(node)
                 last = node
+                self.values[node] = self._made()
         if self.places:
             raise NotAChainError(f"{next(iter(self.places))} is used otherwise than by a layer")
         return self.layers
+
+    def _made(self) -> _Value:
+        return _Value(tuple(layer for layer in self.layers if not isinstance(layer, Dropout)), self.shape)
+
+    def _value_of(self, argument: Any) -> _Value | None:
+        return self.values.get(argument) if isinstance(argument, fx.Node) else None
+
+    def _part(self, node: fx.Node) -> _Value:
+        """Return what every so many places of an image are, or an image with more channels."""
+        value, how = self._value_of(node.args[0]), node.args[-1]
+        options = {"mode": "constant", "value": None, **node.kwargs}
+        zeros = options["mode"] == "constant" and options["value"] in (None, 0) and len(options) == 2
+        known = value is not None and len(value.shape) == 3 and len(node.args) == 2 and zeros
+        if value is None or not known or not isinstance(how, tuple | list):
+            raise NotAChainError(f"{node.name} is no part of an image")
+        channels, height, width = value.shape
+        sides: list[Any] = list(how)
+        if node.target is F.pad:
+            if len(sides) != 6 or any(sides[:4]) or min(sides[4:]) < 0:
+                raise NotAChainError(f"{node.name} pads more than channels")
+            before, after = sides[4:]
+            return replace(value, shape=(channels + before + after, height, width), before=value.before + before)
+        *others, down, right = sides
+        steps = [
+            part.step or 1 for part in (down, right) if isinstance(part, slice) and part.start is part.stop is None
+        ]
+        if others not in ([...], [slice(None), slice(None)]) or len(steps) != 2:
+            raise NotAChainError(f"{node.name} is no part of an image at every so many places")
+        shape = (channels, -(-height // steps[0]), -(-width // steps[1]))
+        return replace(value, shape=shape, every=(value.every[0] * steps[0], value.every[1] * steps[1]))
+
+    def _add_shortcut(self, node: fx.Node, last: fx.Node | None) -> None:
+        others = [one for one in node.args if one is not last]
+        value = self._value_of(others[0]) if len(node.args) == 2 and len(others) == 1 else None
+        own = self._made().layers
+        if value is None or node.kwargs or value.shape != self.shape or len(self.shape) != 3:
+            raise NotAChainError(f"{node.name} adds something else than an image of before")
+        if own[: len(value.layers)] != value.layers:
+            raise NotAChainError(f"{node.name} adds what stood before a ReLU or a maximum")
+        self.layers.append(Addition(*self.shape, len(value.layers), value.every, value.before))
 
     def _add(self, node: fx.Node) -> None:
         others = node.args[1:]

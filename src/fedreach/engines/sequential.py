@@ -30,13 +30,14 @@ class Sequential(GroupTrainer):
     ) -> Group:
         losses: list[float] = []
         steps: list[int] = []
+        shifts = self.shifts_of(ids)
         for row, plan in zip(group, self.plans(ids[group], round_), strict=True):
             client = int(ids[row])
             seed = torch_seed(self.seed, "dropout", round_, client) if self.draws else 0
             try:
                 with seeded(seed, self.device) if self.draws else nullcontext():
                     own = {name: rows[row].to(self.device) for name, rows in terms.items()}
-                    vector, loss = self._train_one(start, plan, rate, own)
+                    vector, loss = self._train_one(start, plan, rate, own, None if shifts is None else shifts[row])
             except Exception as error:
                 raise TrainingError(f"Client {client} failed in round {round_}: {error}") from error
             update[row].copy_(vector.sub_(start))
@@ -53,7 +54,9 @@ class Sequential(GroupTrainer):
             plans.append(np.where(positions >= 0, samples[positions], -1))
         return plans
 
-    def _train_one(self, start: Tensor, plan: Ints, rate: float, terms: Terms) -> tuple[Tensor, float]:
+    def _train_one(
+        self, start: Tensor, plan: Ints, rate: float, terms: Terms, shift: Tensor | None
+    ) -> tuple[Tensor, float]:
         local, p = self.local, self.layout.num_trainable
         vector, gradient = start.clone(), torch.zeros(p, device=self.device)
         weights, broadcast = vector[:p], start[:p]
@@ -65,7 +68,7 @@ class Sequential(GroupTrainer):
             index = torch.from_numpy(batch[batch >= 0]).to(self.device)
             x, y = self.samples["train"].batch(index)
             gradient.zero_()
-            loss = self.losses(self.module(x), y).mean()
+            loss = self.losses(self.module(x), y, shift).mean()
             loss.backward()
 
             g = self.solver.correct(gradient, weights, broadcast, **terms)

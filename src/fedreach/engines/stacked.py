@@ -60,6 +60,7 @@ class Stacked(GroupTrainer):
         velocity = torch.zeros(len(rows), self.layout.num_trainable if self.local.momentum else 0, device=self.device)
         total = torch.zeros(len(rows), device=self.device)
         terms = {name: vectors[torch.from_numpy(rows)].to(self.device) for name, vectors in terms.items()}
+        shifts = self.shifts_of(ids[rows])
         self.module.train()
         seed = torch_seed(self.seed, "dropout", round_, int(ids[group].min())) if self.draws else 0
         with seeded(seed, self.device) if self.draws else nullcontext(), _recurrence(self.module):
@@ -68,7 +69,8 @@ class Stacked(GroupTrainer):
                 for alike, count in self._alike(counts[:active, step]):
                     batch = batches[alike, step, : count.max()]
                     try:
-                        total[alike] += self._step(stack, velocity, start, terms, alike, batch, count, rate)
+                        own = None if shifts is None else shifts[alike]
+                        total[alike] += self._step(stack, velocity, start, terms, alike, batch, count, rate, own)
                     except Exception as error:
                         raise TrainingError(
                             f"One of the clients {sorted(map(int, ids[group]))} failed in round {round_}: {error}. "
@@ -105,6 +107,7 @@ class Stacked(GroupTrainer):
         batch: Tensor,
         count: Ints,
         rate: float,
+        shift: Tensor | None,
     ) -> Tensor:
         """Take one step for these rows of the stack; return each one's loss summed over its samples."""
         local, views, p = self.local, self.layout.parameter_views, self.layout.num_trainable
@@ -115,7 +118,7 @@ class Stacked(GroupTrainer):
         vectors = stack[rows]  # a view where `rows` is a slice, else a copy that is written back
         weights, broadcast = views(vectors[:, :p]), views(start[:p])
         buffers = self.layout.buffer_views(vectors[:, p:])
-        gradient, (loss, statistics) = self._gradients(weights, buffers, x, y, weight)
+        gradient, (loss, statistics) = self._gradients(weights, buffers, x, y, weight, shift)
 
         own = self._terms_of(terms, rows, weights)
         g = {name: self.solver.correct(gradient[name], weights[name], broadcast[name], **own[name]) for name in weights}
@@ -150,25 +153,25 @@ class Stacked(GroupTrainer):
         return own
 
     def _gradients(
-        self, weights: Tensors, buffers: Tensors, x: Tensor, y: Tensor, weight: Tensor | None
+        self, weights: Tensors, buffers: Tensors, x: Tensor, y: Tensor, weight: Tensor | None, shift: Tensor | None
     ) -> tuple[Tensors, tuple[Tensor, Tensors]]:
         """Return the gradients of each row's mean loss, the (a,) losses and the new buffers."""
 
         def loss_of(
-            parameters: Tensors, statistics: Tensors, x: Tensor, y: Tensor, weight: Tensor | None
+            parameters: Tensors, statistics: Tensors, x: Tensor, y: Tensor, weight: Tensor | None, shift: Tensor | None
         ) -> tuple[Tensor, Tensors]:
             counters = {n: t.clone() for n, t in self.module.named_buffers() if not t.is_floating_point()}
             # vmap has no rule for some operations on filters with their channels last.
             parameters = {name: tensor.contiguous() for name, tensor in parameters.items()}
             logits = functional_call(self.module, {**parameters, **statistics, **counters}, (x,))
-            losses = self.losses(logits, y)
+            losses = self.losses(logits, y, shift)
             return losses.mean() if weight is None else (losses * weight).sum() / weight.sum(), statistics
 
         # BatchNorm writes its running statistics in place, under vmap only where they lie on their own.
         statistics = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in buffers.items()}
-        in_dims = (0, 0, 0, 0, None if weight is None else 0)
+        in_dims = (0, 0, 0, 0, None if weight is None else 0, None if shift is None else 0)
         gradient_of = vmap(grad_and_value(loss_of, has_aux=True), in_dims=in_dims, randomness="different")
-        return gradient_of(weights, statistics, x, y, weight)
+        return gradient_of(weights, statistics, x, y, weight, shift)
 
 
 class _recurrence:  # noqa: N801 (a context manager, used like a function)
@@ -207,9 +210,9 @@ class Compiled(Stacked):
         self._step_gradients = torch.compile(super()._gradients, mode=replayed, dynamic=False)
 
     def _gradients(
-        self, weights: Tensors, buffers: Tensors, x: Tensor, y: Tensor, weight: Tensor | None
+        self, weights: Tensors, buffers: Tensors, x: Tensor, y: Tensor, weight: Tensor | None, shift: Tensor | None
     ) -> tuple[Tensors, tuple[Tensor, Tensors]]:
         if self.device.type == "cuda":
             # What the last step returned is used up.
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]  # torch's has no types
-        return self._step_gradients(weights, buffers, x, y, weight)
+        return self._step_gradients(weights, buffers, x, y, weight, shift)

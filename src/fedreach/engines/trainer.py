@@ -25,6 +25,7 @@ from fedreach.engines.statistics import BatchNormStatistics, refreshable_layers
 from fedreach.errors import ConfigError, PartError
 from fedreach.evaluation.predictor import Split
 from fedreach.federation.aggregation.mean import weighted_sum
+from fedreach.federation.protocols import ShiftsOutputs
 from fedreach.federation.traits import Traits, name_of
 from fedreach.federation.values import LocalOutputs, Outputs
 from fedreach.models.flat import Layout, bind, flatten
@@ -71,18 +72,39 @@ class GroupTrainer(ABC):
         }
         if server is not None:
             self.samples["server"] = Samples(server.x, server.y, d.kind, d.mean, d.std, device)
+        self.shifts: Tensor | None = None  # (N, c), what is added to outputs in training,
+        self.server_shift: Tensor | None = None  # and where the server trains, (c,)
+        if isinstance(self.loss, ShiftsOutputs):
+            self.shifts = self._shifts_for(self.loss, self.data.label_counts())
+            if server is not None:
+                counts = np.bincount(server.y, minlength=d.num_classes)
+                (self.server_shift,) = self._shifts_for(self.loss, counts[None])
         self.initial: Float32s = flatten(self.module).cpu().numpy()
         self.draws = _draws(self.module, train, d.num_classes)
 
-    def losses(self, outputs: Tensor, targets: Tensor) -> Any:
+    def losses(self, outputs: Tensor, targets: Tensor, shift: Tensor | None) -> Any:
         """Return each example's loss; a mean over the batch would count examples that only fill it up."""
-        found = self.loss.per_example(outputs, targets)
+        found = self.loss.per_example(outputs if shift is None else outputs + shift, targets)
         if found.shape != targets.shape:
             raise PartError(
                 f"{name_of(self.loss)} must return one loss for each example, of shape {tuple(targets.shape)}; got "
                 f"{tuple(found.shape)}. Leave out the mean."
             )
         return found
+
+    def shifts_of(self, ids: Ints) -> Tensor | None:
+        """Return what the loss adds to the outputs of these clients, (k, c)."""
+        return None if self.shifts is None else self.shifts[torch.from_numpy(ids).to(self.device)]
+
+    def _shifts_for(self, loss: ShiftsOutputs, counts: Ints) -> Tensor:
+        """Return what the loss adds to outputs where labels are as many as these, (n, c)."""
+        found = np.asarray(loss.shift(counts), np.float64)
+        if found.shape != counts.shape or not np.isfinite(found).all():
+            raise PartError(
+                f"{name_of(loss)}.shift must return {counts.shape} finite numbers, as its argument has; got "
+                f"{found.shape}{'' if np.isfinite(found).all() else ', some of them not finite'}."
+            )
+        return torch.from_numpy(found.astype(np.float32)).to(self.device)
 
     @abstractmethod
     def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
@@ -137,7 +159,7 @@ class GroupTrainer(ABC):
             bind(self.module, vector, gradient, layout=self.layout)
             self.module.train()
             x, y = self.samples["server"].batch(torch.from_numpy(index).to(self.device))
-            self.losses(self.module(x), y).mean().backward()
+            self.losses(self.module(x), y, self.server_shift).mean().backward()
         vector[:p].sub_(gradient, alpha=rate)
         return (vector - start).cpu().numpy()
 

@@ -159,7 +159,8 @@ class Loss(Protocol):
     """What a client's model is trained to make small.
 
     Class variable ``cross_entropy = True`` says that it is the cross-entropy of the outputs as they are, whose gradient
-    some engines have written out; others are trained by `sequential` and `stacked`.
+    some engines have written out; others are trained by `sequential` and `stacked`. With a method `shift` it is that of
+    shifted outputs, see `ShiftsOutputs`, which all engines follow.
     """
 
     def per_example(self, outputs: Any, targets: Any) -> Any:
@@ -168,6 +169,19 @@ class Loss(Protocol):
         Args:
             outputs: (b, c) tensor, what the model says.
             targets: (b,) tensor of classes.
+        """
+
+
+@runtime_checkable
+class ShiftsOutputs(Protocol):
+    """A loss of outputs that are shifted by what labels a client has. Only training sees them so, no evaluation."""
+
+    def shift(self, counts: Ints) -> Floats:
+        """Return (n, c) finite numbers, which are added to the outputs before `per_example` is given them.
+
+        Args:
+            counts: (n, c) labels of clients' training examples, or of the server's where it trains on its own. Each row
+                by itself says what is added for this client.
         """
 
 

@@ -84,6 +84,7 @@ class Traits:
     knows_prior: bool = False
     serves_many: bool = False
     serves_online: bool = False
+    shifts_outputs: bool = False
 
     @classmethod
     def of(cls, part: object) -> Traits:
@@ -129,6 +130,7 @@ METHODS: Mapping[str, str] = {
     "knows_prior": "with_prior",
     "serves_many": "update_many",
     "serves_online": "predict_online",
+    "shifts_outputs": "shift",
 }
 """Trait -> the optional method that a part with it has."""
 

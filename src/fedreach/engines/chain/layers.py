@@ -202,7 +202,9 @@ class TrainingStep:
         self.first = 1 if isinstance(self.layers[0], PlacedImages) else 0  # that has weights
         self.dlogits = memory.take(a, batch, num_classes)
 
-    def step(self, target: Tensor, log_p: Tensor, rate: float | None, *, further: bool = False) -> Tensor:
+    def step(
+        self, target: Tensor, log_p: Tensor, rate: float | None, shift: Tensor | None, *, further: bool = False
+    ) -> Tensor:
         """Write the gradients, or with a rate follow them, for the examples that stand in `inputs`.
 
         Returns the gradient of the inputs where `further`.
@@ -211,11 +213,14 @@ class TrainingStep:
             target: (a, b, c) gradient of the loss by the log-probabilities: -w_i / sum(w) at each label, else 0.
             log_p: (a, b, c) the log-probabilities are written here.
             rate: Step size; None only writes the gradients.
+            shift: (a, c) what the loss adds to the outputs of each client.
             further: Whether the inputs are the outputs of a layer before.
         """
         x = self.x
         for layer in self.layers:
             x = layer.forward(x)
+        if shift is not None:
+            x = x + shift[:, None]
         aten = torch.ops.aten
         aten._log_softmax.out(x, 2, False, out=log_p)
         dy: Tensor = aten._log_softmax_backward_data.out(target, log_p, 2, torch.float32, out=self.dlogits)

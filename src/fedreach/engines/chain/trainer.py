@@ -86,8 +86,9 @@ class Chain(GroupTrainer):
         out = update[rows[0] : rows[-1] + 1] if together else torch.empty(len(rows), len(start), device=self.device)
 
         terms = {name: vectors[torch.from_numpy(rows)].to(self.device) for name, vectors in terms.items()}
+        shifts = self.shifts_of(ids[rows])
         if self._implicit(len(index) * index.shape[2]):
-            total = self._train_implicit(index, counts, start, rate, out)
+            total = self._train_implicit(index, counts, shifts, start, rate, out)
         else:
             weights, gradients = self.whole.rows(len(rows))
             weights.copy_(start)
@@ -96,7 +97,7 @@ class Chain(GroupTrainer):
             chunk = max(1, NUMBERS // (index[0].size * len(self.minus_one_hot)))
             for begin in range(0, len(index), chunk):
                 part = slice(begin, begin + chunk)
-                total += self._train_steps(index[part], counts[part], start, rate, terms, velocity)
+                total += self._train_steps(index[part], counts[part], shifts, start, rate, terms, velocity)
             torch.sub(weights, start, out=out)
         if not together:
             update[torch.from_numpy(rows)] = out.cpu()
@@ -109,10 +110,12 @@ class Chain(GroupTrainer):
         first = self.first
         return first is not None and examples <= first.outputs and first.inputs * first.outputs >= LARGE
 
-    def _train_implicit(self, index: Ints, counts: Ints, start: Tensor, rate: float, out: Tensor) -> Floats:
+    def _train_implicit(
+        self, index: Ints, counts: Ints, shifts: Tensor | None, start: Tensor, rate: float, out: Tensor
+    ) -> Floats:
         """Train a stack (s, k, b), write how far it moved and return each client's loss, summed over its examples."""
         assert self.first is not None  # or it is not asked for
-        batches = _Batches(self, index, counts)
+        batches = _Batches(self, index, counts, shifts)
         s, k, b = index.shape
         self.memory.begin_again()
         x = self.memory.take(k * s * b, *self.whole.sample)
@@ -124,7 +127,7 @@ class Chain(GroupTrainer):
             ready = self.rest.step_of(a, m)
             implicit.forward(a, step * b, ready.x)
             target, log_p = batches.of(step, a, m)
-            dy = ready.step(target, log_p, rate, further=True)
+            dy = ready.step(target, log_p, rate, batches.shift_of(a), further=True)
             implicit.backward(a, step * b, ready.x, dy)
             batches.take_in(step, log_p)
         implicit.moves(out)
@@ -132,16 +135,23 @@ class Chain(GroupTrainer):
         return batches.losses()
 
     def _train_steps(
-        self, index: Ints, counts: Ints, start: Tensor, rate: float, terms: Terms, velocity: Tensor | None
+        self,
+        index: Ints,
+        counts: Ints,
+        shifts: Tensor | None,
+        start: Tensor,
+        rate: float,
+        terms: Terms,
+        velocity: Tensor | None,
     ) -> Floats:
         """Take some steps (s, k, b) of the stack; return each client's loss, summed over its examples."""
-        batches = _Batches(self, index, counts)
+        batches = _Batches(self, index, counts, shifts)
         once = rate if self.fused_update else None
         for step, (a, m) in enumerate(batches.shapes):
             ready = self.whole.step_of(a, m)
             self.samples["train"].batch_into(batches.samples[step, :a, :m].reshape(-1), ready.inputs)
             target, log_p = batches.of(step, a, m)
-            ready.step(target, log_p, once)
+            ready.step(target, log_p, once, batches.shift_of(a))
             batches.take_in(step, log_p)
             if once is None:
                 self._move(a, start, rate, terms, velocity)
@@ -166,8 +176,9 @@ class _Batches:
     A batch that is not full is filled up with the client's own first sample, with weight 0.
     """
 
-    def __init__(self, trainer: Chain, index: Ints, counts: Ints) -> None:
+    def __init__(self, trainer: Chain, index: Ints, counts: Ints, shifts: Tensor | None) -> None:
         s, k, b = self.shape = index.shape
+        self.shifts = shifts  # (k, c), of the outputs
         device, self.classes = trainer.device, len(trainer.minus_one_hot)
         self.full = bool((counts == b).all())
         self.shapes = [(k, b)] * s
@@ -192,6 +203,10 @@ class _Batches:
         """Return the gradient of the loss by the log-probabilities, (a, m, c), and where to write these."""
         target, log_p = self.target[step, :a, :m], self.log_p[step, :a, :m]
         return (target, log_p) if m == self.shape[2] else (target.contiguous(), torch.empty_like(log_p).contiguous())
+
+    def shift_of(self, a: int) -> Tensor | None:
+        """Return what is added to the outputs of the first `a` clients, (a, c)."""
+        return None if self.shifts is None else self.shifts[:a]
 
     def take_in(self, step: int, log_p: Tensor) -> None:
         """Note the log-probabilities that were written."""

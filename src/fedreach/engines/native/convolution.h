@@ -56,7 +56,20 @@ typedef struct {
     float *g;                   /* and the gradient */
     int64_t *count;             /* of these, for each filter */
     float *made, *products;     /* a row of places */
+    float *turned[MAX_LAYERS];  /* filters turned round, as (rows x columns x filters) x channels, or 0 */
+    float *bordered;            /* gradients of outputs, with zeros around them */
 } Space;
+
+/* Whether the gradient of the inputs is one of filters turned round, at all places of the outputs' gradient. */
+static int turns(const Layer *l)
+{
+    return l->down == 1 && l->right == 1 && l->above < l->rows && l->left < l->columns;
+}
+
+/* Numbers of a row of outputs with its borders, and of all of them. */
+static int64_t bordered_row(const Layer *l) { return (l->width + l->columns - 1) * l->filters; }
+static int64_t bordered_numbers(const Layer *l) { return (l->height + l->rows - 1) * bordered_row(l); }
+static int64_t turned_numbers(const Layer *l) { return l->rows * l->columns * l->filters * padded(l->channels); }
 
 static int64_t across_wide(const Layer *l) { return l->pooled && l->filters <= HALF ? HALF : padded(l->filters); }
 
@@ -94,10 +107,10 @@ static void forward_plain(
     const float *bias = weights + l->filters * filter_numbers(l);
     for (int64_t i = 0; i < high; i++) {
         float *made = wide == l->filters ? y.at + i * y.row : space->made, *out = y.at + i * y.row;
-        for (int64_t j = 0; j < width; j++) memcpy(made + j * wide, bias, sizeof *bias * wide);
-        for (int64_t k = 0; k < l->rows; k++)
-            product(width, wide, reach(l), x.at + (i * l->down + k) * x.row, step, 1, across + k * reach(l) * wide, wide,
-                made, wide, 1.0f, 1);
+        for (int64_t j = 0; j < width * wide; j += wide)
+            for (int64_t k = 0; k < wide; k += LANES) *(vector *)(made + j + k) = *(const vector *)(bias + k);
+        Factor in = {x.at + i * l->down * x.row, step, 1, x.row}, filters = {across, wide, 1, reach(l) * wide};
+        sum_of_products(width, wide, l->rows, reach(l), &in, &filters, made, wide, 1.0f, 1);
         if (l->relu)
             for (int64_t j = 0; j < width * wide; j++) made[j] = made[j] < 0 ? 0 : made[j];
         if (made != out)
@@ -156,27 +169,70 @@ static void backward_pooled(
             gradient + c * size, piece);
 }
 
-/* Back through filters at all places. `dy` is written over. */
+/* Let the filters stand as `backward_inputs` reads them. */
+static void turn(const Layer *l, const float *weights, float *turned)
+{
+    int64_t c = l->channels, wide = padded(c), size = filter_numbers(l), piece = padded(reach(l));
+    for (int64_t k = 0; k < l->rows; k++)
+        for (int64_t t = 0; t < l->columns; t++)
+            for (int64_t f = 0; f < l->filters; f++, turned += wide) {
+                const float *own = weights + f * size + (l->rows - 1 - k) * piece + (l->columns - 1 - t) * c;
+                memcpy(turned, own, sizeof *own * c);
+                memset(turned + c, 0, sizeof *own * (wide - c));
+            }
+}
+
+/* dX of filters that are one place apart: each place sums up what the places that saw it pass back. */
+static void backward_inputs(const Layer *l, Image dy, Image dx, const float *turned, const Space *space)
+{
+    int64_t row = bordered_row(l), filters = l->filters, c = l->channels, wide = padded(c);
+    int64_t above = l->rows - 1 - l->above, left = (l->columns - 1 - l->left) * filters, own = made_wide(l) * filters;
+    memset(space->bordered, 0, sizeof *space->bordered * bordered_numbers(l));
+    for (int64_t i = 0; i < made_high(l); i++)
+        memcpy(space->bordered + (i + above) * row + left, dy.at + i * dy.row, sizeof *dy.at * own);
+    for (int64_t i = 0; i < l->height; i++) {
+        float *to = dx.at + i * dx.row, *made = wide == c ? to : space->products;
+        Factor g = {space->bordered + i * row, filters, 1, row}, back = {turned, wide, 1, l->columns * filters * wide};
+        sum_of_products(l->width, wide, l->rows, l->columns * filters, &g, &back, made, wide, 1.0f, 0);
+        if (made != to)
+            for (int64_t j = 0; j < l->width; j++) memcpy(to + j * c, made + j * wide, sizeof *to * c);
+    }
+}
+
+/* dX of filters that are further apart: each place passes back to all that it saw; dX += . */
+static void scatter_inputs(const Layer *l, const float *weights, Image dy, Image dx, const Space *space)
+{
+    int64_t width = made_wide(l), step = l->right * l->channels, piece = padded(reach(l)), size = filter_numbers(l);
+    for (int64_t i = 0; i < made_high(l); i++)
+        for (int64_t k = 0; k < l->rows; k++) {
+            float *to = dx.at + (i * l->down + k) * dx.row;
+            product(width, piece, l->filters, dy.at + i * dy.row, l->filters, 1, weights + k * piece, size, space->products,
+                piece, 1.0f, 0);
+            for (int64_t j = 0; j < width; j++)
+                for (int64_t t = 0; t < reach(l); t++) to[j * step + t] += space->products[j * piece + t];
+        }
+}
+
+/* Back through filters at all places: dW +=; where `dx.at`, dX, borders and all, of which `inside` leaves the borders
+   out. `dy` is written over. */
 static void backward_plain(
-    const Layer *l, const float *weights, Image x, Image y, Image dy, Image dx, float *gradient, const Space *space)
+    const Layer *l, const float *weights, const float *turned, Image x, Image y, Image dy, Image dx, Image inside,
+    float *gradient, const Space *space)
 {
     int64_t high = made_high(l), width = made_wide(l), filters = l->filters, step = l->right * l->channels;
     int64_t size = filter_numbers(l), piece = padded(reach(l));
     float *bias = gradient + filters * size;
     for (int64_t i = 0; i < high; i++) {
         float *g = dy.at + i * dy.row;
-        const float *out = y.at + i * y.row;
-        if (l->relu) keep_where_positive(width * filters, out, g);
+        if (l->relu) keep_where_positive(width * filters, y.at + i * y.row, g);
         for (int64_t j = 0; j < width; j++)
             for (int64_t c = 0; c < filters; c++) bias[c] += g[j * filters + c];
-        for (int64_t k = 0; k < l->rows; k++) {
-            int64_t down = i * l->down + k;
-            product(filters, piece, width, g, 1, filters, x.at + down * x.row, step, gradient + k * piece, size, 1.0f, 1);
-            if (!dx.at) continue;
-            product(width, piece, filters, g, filters, 1, weights + k * piece, size, space->products, piece, 1.0f, 0);
-            float *to = dx.at + down * dx.row;
-            for (int64_t j = 0; j < width; j++)
-                for (int64_t t = 0; t < reach(l); t++) to[j * step + t] += space->products[j * piece + t];
-        }
     }
+    for (int64_t k = 0; k < l->rows; k++) {
+        Factor g = {dy.at, 1, filters, dy.row}, in = {x.at + k * x.row, step, 1, l->down * x.row};
+        sum_of_products(filters, piece, high, width, &g, &in, gradient + k * piece, size, 1.0f, 1);
+    }
+    if (!dx.at) return;
+    if (turned) backward_inputs(l, dy, inside, turned, space);
+    else scatter_inputs(l, weights, dy, dx, space);
 }

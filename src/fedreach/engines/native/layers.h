@@ -5,7 +5,7 @@
 #include <math.h>
 
 enum { MAX_LAYERS = 64 };
-enum { DENSE, CONVOLUTION, MAXIMUM, MEAN, NORM, DROPOUT };
+enum { DENSE, CONVOLUTION, MAXIMUM, MEAN, NORM, DROPOUT, ADDITION };
 
 /* Images lie as height x width x channels. Filters and windows see `rows` x `columns` places, `down` and `right` apart,
    with `above` and `left` zeros around the image. */
@@ -14,6 +14,8 @@ typedef struct {
     int64_t weight, bias;          /* where W and b stand in the flat vector, or -1 */
     int64_t relu, pooled;          /* max(0, y) at the end; maxima of 2 x 2 places before it */
     int64_t channels, height, width, filters, rows, columns, down, right, above, left, groups;
+    int64_t source, source_down, source_right, before; /* layer whose inputs are added: places that are apart, and zeros
+                                                          before their channels */
     double amount; /* that a variance is raised by; probability that a number is dropped, also of dense outputs */
 } Layer;
 

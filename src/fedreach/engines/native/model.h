@@ -8,6 +8,7 @@
 #include "dropout.h"
 #include "norm.h"
 #include "pooling.h"
+#include "shortcut.h"
 
 typedef struct {
     int64_t count, images, classes, numbers; /* layers, those of images; numbers of all, as they stand here */
@@ -26,7 +27,7 @@ typedef struct {
 /* Lay out the layers of images; the dense layers' inputs are the rows of x[images]. */
 static void lay_out_images(Model *model, int64_t batch, Memory *memory)
 {
-    int64_t sums = 0, list = 0, filters = 0, made = 0, products = 0;
+    int64_t sums = 0, list = 0, filters = 0, made = 0, products = 0, bordered = 0;
     for (int64_t i = 0; i < model->images; i++) {
         const Layer *l = model->layers + i;
         int64_t border = l->kind == CONVOLUTION; /* pools look at what lies within */
@@ -43,7 +44,7 @@ static void lay_out_images(Model *model, int64_t batch, Memory *memory)
         if (l->pooled || l->kind == MAXIMUM) model->where[i] = (uint8_t *)take(memory, (batch * l->outputs + LANES + 3) / 4);
         if (l->kind == NORM) {
             model->moments[i] = (Moments *)take(memory, 2 * batch * l->groups);
-            if (4 * l->channels > sums) sums = 4 * l->channels;
+            if (ROWS_OF_SUMS * padded(l->channels) > sums) sums = ROWS_OF_SUMS * padded(l->channels);
         }
         if (l->kind != CONVOLUTION) continue;
         int64_t room_across = l->rows * reach(l) * across_wide(l);
@@ -52,7 +53,11 @@ static void lay_out_images(Model *model, int64_t batch, Memory *memory)
         if (l->filters > filters) filters = l->filters;
         if (l->pooled && l->filters * places > list) list = l->filters * places;
         if (!l->pooled && out_wide(l) * padded(l->filters) > made) made = out_wide(l) * padded(l->filters);
-        if (!l->pooled && out_wide(l) * padded(reach(l)) > products) products = out_wide(l) * padded(reach(l));
+        int64_t back = turns(l) ? l->width * padded(l->channels) : out_wide(l) * padded(reach(l));
+        if (!l->pooled && back > products) products = back;
+        if (l->pooled || !i || !turns(l)) continue;
+        model->space.turned[i] = take(memory, turned_numbers(l));
+        if (bordered_numbers(l) > bordered) bordered = bordered_numbers(l);
     }
     model->sums = take(memory, sums);
     model->space.gradient = take(memory, model->begin[model->images]);
@@ -61,6 +66,7 @@ static void lay_out_images(Model *model, int64_t batch, Memory *memory)
     model->space.count = (int64_t *)take(memory, 2 * filters);
     model->space.made = take(memory, made);
     model->space.products = take(memory, products);
+    model->space.bordered = take(memory, bordered);
 }
 
 static Model laid_out(int64_t count, const Layer *layers, int64_t batch, Memory *memory)
@@ -90,6 +96,12 @@ static Image image_of(const Model *model, int64_t l, float *const *x, int64_t ex
     if (l < model->images) return (Image){x[l] + example * model->example[l] + model->inside[l], model->row[l]};
     const Layer *last = model->layers + l - 1;
     return (Image){x[l] + example * padded(last->outputs), out_wide(last) * last->filters};
+}
+
+/* Return where the gradient of these inputs stands: of one example at a time, but for what dense layers see. */
+static Image gradient_of(const Model *model, int64_t l, int64_t example)
+{
+    return image_of(model, l, model->dx, l < model->images ? 0 : example);
 }
 
 /* How the numbers of a layer of images lie in the flat vector: rows that are filled up here, then as many biases. */
@@ -205,6 +217,10 @@ static void forward_images(const Model *model, const float *weights, int64_t m, 
                 copy_image(layer, x, y);
                 if (draws) drop_of_image(layer, draws, l, i, y);
                 break;
+            case ADDITION:
+                forward_addition(layer, x, image_of(model, layer->source, model->x, i),
+                    model->layers[layer->source].channels, y);
+                break;
             default: forward_windows(layer, x, y, where);
             }
         }
@@ -217,12 +233,14 @@ static void backward_images(
     /* Where weights move at once, their gradients are kept apart until the last example has met the old ones. */
     float *gradients = add ? model->space.gradient : to;
     memset(gradients, 0, sizeof *to * model->begin[model->images]);
+    for (int64_t l = 0; l < model->images; l++)
+        if (model->space.turned[l]) turn(model->layers + l, weights + model->begin[l], model->space.turned[l]);
     for (int64_t i = 0; i < m; i++)
         for (int64_t l = model->images - 1; l >= 0; l--) {
             const Layer *layer = model->layers + l;
             const float *own = weights + model->begin[l];
             Image x = image_of(model, l, model->x, i), y = image_of(model, l + 1, model->x, i);
-            Image dy = image_of(model, l + 1, model->dx, l + 1 < model->images ? 0 : i), dx = {0}, inside = {0};
+            Image dy = gradient_of(model, l + 1, i), dx = {0}, inside = {0};
             Image whole = {x.at - model->inside[l], x.row};
             if (l) {
                 dx = (Image){model->dx[l], model->row[l]};
@@ -234,7 +252,7 @@ static void backward_images(
             switch (layer->kind) {
             case CONVOLUTION:
                 if (layer->pooled) backward_pooled(layer, own, whole, y, where, dy, dx, gradient, &model->space);
-                else backward_plain(layer, own, whole, y, dy, dx, gradient, &model->space);
+                else backward_plain(layer, own, model->space.turned[l], whole, y, dy, dx, inside, gradient, &model->space);
                 break;
             case NORM:
                 backward_norm(layer, layer->weight < 0 ? 0 : own, x, y, dy, inside, model->moments[l] + i * layer->groups,
@@ -245,9 +263,15 @@ static void backward_images(
                 copy_image(layer, dy, inside);
                 if (draws) drop_of_image(layer, draws, l, i, inside);
                 break;
+            case ADDITION:
+                if (l) backward_addition(layer, y, dy, inside);
+                break;
             default:
                 if (l) backward_windows(layer, y, where, dy, inside);
             }
+            for (int64_t k = l + 1; k < model->images && l; k++)
+                if (model->layers[k].kind == ADDITION && model->layers[k].source == l)
+                    add_to_source(model->layers + k, gradient_of(model, k + 1, i), inside, layer->channels);
         }
     for (int64_t l = 0; l < model->images; l++) {
         const Layer *layer = model->layers + l;
@@ -328,8 +352,9 @@ static float loss_of(int64_t classes, const float *z, int64_t label, float *powe
     return logf(*sum) - (z[label] - top);
 }
 
-/* Write the gradient of the mean cross-entropy by the logits; return the sum of the losses. */
-static double errors(const Model *model, int64_t m, const int64_t *sample, const int64_t *labels)
+/* Write the gradient of the mean cross-entropy of the logits, and of what is `added` to them; return the sum of the
+   losses. */
+static double errors(const Model *model, int64_t m, const int64_t *sample, const int64_t *labels, const float *added)
 {
     int64_t classes = model->classes, wide = padded(classes);
     double loss = 0;
@@ -337,6 +362,8 @@ static double errors(const Model *model, int64_t m, const int64_t *sample, const
         float *z = model->x[model->count] + i * wide, *g = model->dx[model->count] + i * wide;
         int64_t label = labels[sample[i]];
         float sum;
+        if (added)
+            for (int64_t j = 0; j < classes; j++) z[j] += added[j];
         loss += loss_of(classes, z, label, g, &sum);
         float share = 1 / (sum * m);
         for (int64_t j = 0; j < classes; j++) g[j] *= share;

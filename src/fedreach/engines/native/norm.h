@@ -7,71 +7,101 @@ typedef struct {
     float mean, scale; /* scale: 1 / sqrt(variance + l->amount) */
 } Moments;
 
-/* sums: room for as many numbers as there are channels. own: factors, and padded(channels) later what is added; or 0. */
+enum { ROWS_OF_SUMS = 6 }; /* of as many numbers as there are channels, filled up, that `backward_norm` needs */
+
+/* Write each channel's mean and scale, those of its group. */
+static void spread_moments(const Layer *l, const Moments *moments, float *mean, float *scale)
+{
+    int64_t per = l->channels / l->groups;
+    for (int64_t k = 0; k < l->channels; k++) {
+        mean[k] = moments[k / per].mean;
+        scale[k] = moments[k / per].scale;
+    }
+}
+
+/* Write the first numbers of a vector, and nothing behind them. */
+static inline void store(int64_t count, float *to, vector numbers)
+{
+    if (count >= LANES) *(vector *)to = numbers;
+    else memcpy(to, &numbers, sizeof *to * count);
+}
+
+static inline vector at(const float *from) { return *(const vector *)from; }
+
+/* sums: room for `ROWS_OF_SUMS`. own: factors, and padded(channels) later what is added; or 0. Vectors are of channels:
+   what they read too far is never used. */
 static void forward_norm(const Layer *l, const float *own, Image x, Image y, Moments *moments, float *sums)
 {
-    int64_t c = l->channels, per = c / l->groups;
-    float all = (float)(l->height * l->width * per);
+    int64_t c = l->channels, wide = padded(c), per = c / l->groups, high = l->height, width = l->width, relu = l->relu;
+    float all = (float)(high * width * per), *mean = sums + wide, *scale = sums + 2 * wide;
     for (int pass = 0; pass < 2; pass++) { /* means, then variances */
-        memset(sums, 0, sizeof *sums * c);
-        for (int64_t i = 0; i < l->height; i++)
-            for (int64_t j = 0; j < l->width; j++) {
-                const float *in = x.at + i * x.row + j * c;
-                if (!pass)
-                    for (int64_t k = 0; k < c; k++) sums[k] += in[k];
-                else
-                    for (int64_t k = 0; k < c; k++) {
-                        float apart = in[k] - moments[k / per].mean;
-                        sums[k] = fused(apart, apart, sums[k]);
+        for (int64_t k = 0; k < c; k += LANES) {
+            vector sum = {0}, middle = at(mean + k);
+            for (int64_t i = 0; i < high; i++) {
+                const float *in = x.at + i * x.row + k;
+                for (int64_t j = 0; j < width; j++, in += c)
+                    if (!pass) sum += at(in);
+                    else {
+                        vector apart = at(in) - middle;
+                        sum = fused_each(apart, apart, sum);
                     }
             }
+            *(vector *)(sums + k) = sum;
+        }
         for (int64_t g = 0, k = 0; g < l->groups; g++) {
             float sum = 0;
             for (int64_t end = k + per; k < end; k++) sum += sums[k];
             if (pass) moments[g].scale = 1 / sqrtf(sum / all + (float)l->amount);
             else moments[g].mean = sum / all;
         }
+        spread_moments(l, moments, mean, scale);
     }
-    for (int64_t i = 0; i < l->height; i++)
-        for (int64_t j = 0; j < l->width; j++) {
-            const float *in = x.at + i * x.row + j * c;
-            float *out = y.at + i * y.row + j * c;
-            for (int64_t k = 0; k < c; k++) {
-                const Moments *of = moments + k / per;
-                float z = (in[k] - of->mean) * of->scale;
-                if (own) z = fused(z, own[k], own[padded(c) + k]);
-                out[k] = l->relu && z < 0 ? 0 : z;
+    for (int64_t k = 0; k < c; k += LANES) {
+        vector middle = at(mean + k), factor = at(scale + k), own_factor = {0}, added = {0};
+        if (own) own_factor = at(own + k), added = at(own + wide + k);
+        for (int64_t i = 0; i < high; i++) {
+            const float *in = x.at + i * x.row + k;
+            float *out = y.at + i * y.row + k;
+            for (int64_t j = 0; j < width; j++, in += c, out += c) {
+                vector z = (at(in) - middle) * factor;
+                if (own) z = fused_each(z, own_factor, added);
+                if (relu) z = (vector)((integers)z & ~(z < 0));
+                store(c - k, out, z);
             }
         }
+    }
 }
 
-/* gradient: that of `own`, which is added to. sums: room for four times as many numbers as there are channels. */
+/* gradient: that of `own`, which is added to. `dy` is written over. */
 static void backward_norm(
     const Layer *l, const float *own, Image x, Image y, Image dy, Image dx, const Moments *moments, float *gradient,
     float *sums)
 {
-    int64_t c = l->channels, per = c / l->groups;
-    float all = (float)(l->height * l->width * per), *passed = sums, *along = sums + c; /* sums of dy, and of dy times z */
-    memset(sums, 0, sizeof *sums * 2 * c);
-    for (int64_t i = 0; i < l->height; i++) {
-        float *g = dy.at + i * dy.row;
-        if (l->relu) keep_where_positive(l->width * c, y.at + i * y.row, g);
-        for (int64_t j = 0; j < l->width; j++, g += c) {
-            const float *in = x.at + i * x.row + j * c;
-            for (int64_t k = 0; k < c; k++) {
-                const Moments *of = moments + k / per;
-                passed[k] += g[k];
-                along[k] = fused(g[k], (in[k] - of->mean) * of->scale, along[k]);
+    int64_t c = l->channels, wide = padded(c), per = c / l->groups, high = l->height, width = l->width, relu = l->relu;
+    float all = (float)(high * width * per), *passed = sums, *along = sums + wide; /* sums of dy, and of dy times z */
+    float *mean_passed = sums + 2 * wide, *mean_along = sums + 3 * wide; /* over the group, times the factors */
+    float *mean = sums + 4 * wide, *scale = sums + 5 * wide;
+    spread_moments(l, moments, mean, scale);
+    if (relu)
+        for (int64_t i = 0; i < high; i++) keep_where_positive(width * c, y.at + i * y.row, dy.at + i * dy.row);
+    for (int64_t k = 0; k < c; k += LANES) {
+        vector middle = at(mean + k), factor = at(scale + k), sum = {0}, product = {0};
+        for (int64_t i = 0; i < high; i++) {
+            const float *in = x.at + i * x.row + k, *g = dy.at + i * dy.row + k;
+            for (int64_t j = 0; j < width; j++, in += c, g += c) {
+                sum += at(g);
+                product = fused_each(at(g), (at(in) - middle) * factor, product);
             }
         }
+        *(vector *)(passed + k) = sum;
+        *(vector *)(along + k) = product;
     }
     if (own)
         for (int64_t k = 0; k < c; k++) {
             gradient[k] += along[k];
-            gradient[padded(c) + k] += passed[k];
+            gradient[wide + k] += passed[k];
         }
     if (!dx.at) return;
-    float *mean_passed = sums + 2 * c, *mean_along = sums + 3 * c; /* over the group, times the factors */
     for (int64_t g = 0, k = 0; g < l->groups; g++) {
         float a = 0, b = 0;
         for (int64_t n = k; n < k + per; n++) {
@@ -83,14 +113,17 @@ static void backward_norm(
             mean_along[k] = b / all;
         }
     }
-    for (int64_t i = 0; i < l->height; i++)
-        for (int64_t j = 0; j < l->width; j++) {
-            const float *in = x.at + i * x.row + j * c, *g = dy.at + i * dy.row + j * c;
-            float *to = dx.at + i * dx.row + j * c;
-            for (int64_t k = 0; k < c; k++) {
-                const Moments *of = moments + k / per;
-                float z = (in[k] - of->mean) * of->scale;
-                to[k] = of->scale * fused(-z, mean_along[k], fused(own ? own[k] : 1, g[k], -mean_passed[k]));
+    for (int64_t k = 0; k < c; k += LANES) {
+        vector middle = at(mean + k), factor = at(scale + k), less = -at(mean_passed + k), slope = at(mean_along + k);
+        vector own_factor = (vector){0} + 1.0f;
+        if (own) own_factor = at(own + k);
+        for (int64_t i = 0; i < high; i++) {
+            const float *in = x.at + i * x.row + k, *g = dy.at + i * dy.row + k;
+            float *to = dx.at + i * dx.row + k;
+            for (int64_t j = 0; j < width; j++, in += c, g += c, to += c) {
+                vector z = (at(in) - middle) * factor;
+                store(c - k, to, factor * fused_each(-z, slope, fused_each(own_factor, at(g), less)));
             }
         }
+    }
 }

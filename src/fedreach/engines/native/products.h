@@ -65,20 +65,28 @@ static inline vector fused_each(vector a, vector b, vector c)
 #endif
 }
 
-/* A tile of C <- (C +) scale A B, with A[i, k] = a[i * down + k * along]. */
+/* Factors of a sum of products A_r B_r: A_r[i, k] = a[r * next + i * down + k * along], B_r[k, j] = b[r * next + k * down
+   + j]. Either `down` or `along` of the left one is 1. */
+typedef struct {
+    const float *at;
+    int64_t down, along, next;
+} Factor;
+
+/* A tile of C <- (C +) scale sum of A_r B_r. */
 static inline __attribute__((always_inline)) void tile(
-    int rows, int vectors, int64_t depth, const float *a, int64_t down, int64_t along, const float *b, int64_t ldb,
-    float *c, int64_t ldc, float scale, int add)
+    int rows, int vectors, int64_t count, int64_t depth, const float *a, int64_t down, int64_t along, int64_t next,
+    const float *b, int64_t ldb, int64_t next_b, float *c, int64_t ldc, float scale, int add)
 {
     vector sum[ROWS][VECTORS];
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < vectors; j++) sum[i][j] = (vector){0};
-    for (int64_t k = 0; k < depth; k++) {
-        vector right[VECTORS];
-        for (int j = 0; j < vectors; j++) right[j] = *(const vector *)(b + k * ldb + j * LANES);
-        for (int i = 0; i < rows; i++)
-            for (int j = 0; j < vectors; j++) sum[i][j] = fused_all(a[i * down + k * along], right[j], sum[i][j]);
-    }
+    for (int64_t r = 0; r < count; r++, a += next, b += next_b)
+        for (int64_t k = 0; k < depth; k++) {
+            vector right[VECTORS];
+            for (int j = 0; j < vectors; j++) right[j] = *(const vector *)(b + k * ldb + j * LANES);
+            for (int i = 0; i < rows; i++)
+                for (int j = 0; j < vectors; j++) sum[i][j] = fused_all(a[i * down + k * along], right[j], sum[i][j]);
+        }
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < vectors; j++) {
             vector *out = (vector *)(c + i * ldc + j * LANES);
@@ -86,31 +94,49 @@ static inline __attribute__((always_inline)) void tile(
         }
 }
 
-/* C (m x n) <- (C +) scale A B; n is a whole number of vectors. */
+static inline __attribute__((always_inline)) void tiles(
+    int64_t m, int64_t n, int64_t count, int64_t depth, const float *a, int64_t down, int64_t along, int64_t next,
+    const float *b, int64_t ldb, int64_t next_b, float *c, int64_t ldc, float scale, int add)
+{
+    int64_t blocks = (m + ROWS - 1) / ROWS;
+    for (int64_t j = 0; j < n; j += VECTORS * LANES)
+        for (int64_t block = 0; block < blocks; block++) {
+            int64_t i = m * block / blocks, rows = m * (block + 1) / blocks - i;
+            const float *left = a + i * down, *right = b + j;
+            float *out = c + i * ldc + j;
+#define TILE(R)                                                                                                       \
+    case R:                                                                                                           \
+        if (n - j > LANES) tile(R, 2, count, depth, left, down, along, next, right, ldb, next_b, out, ldc, scale, add); \
+        else tile(R, 1, count, depth, left, down, along, next, right, ldb, next_b, out, ldc, scale, add);             \
+        break;
+            switch (rows) { /* sums stay in registers where their number is known */
+                TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6)
+#if defined(__AVX512F__) || defined(__aarch64__)
+                TILE(7) TILE(8) TILE(9) TILE(10) TILE(11) TILE(12)
+#endif
+            }
+        }
+}
+
+/* C (m x n) <- (C +) scale sum of `count` products A_r B_r of this depth; n is a whole number of vectors. */
+static __attribute__((noinline)) void sum_of_products(
+    int64_t m, int64_t n, int64_t count, int64_t depth, const Factor *a, const Factor *b, float *c, int64_t ldc, float scale,
+    int add)
+{
+    if (a->along == 1)
+        tiles(m, n, count, depth, a->at, a->down, 1, a->next, b->at, b->down, b->next, c, ldc, scale, add);
+    else tiles(m, n, count, depth, a->at, 1, a->along, a->next, b->at, b->down, b->next, c, ldc, scale, add);
+}
+
+/* C (m x n) <- (C +) scale A B, with A[i, k] = a[i * down + k * along]; n is a whole number of vectors. */
 static void product(
     int64_t m, int64_t n, int64_t depth, const float *a, int64_t down, int64_t along, const float *b, int64_t ldb,
     float *c, int64_t ldc, float scale, int add)
 {
-    int64_t blocks = (m + ROWS - 1) / ROWS;
     for (int64_t k = 0; k < depth; k += DEPTH) {
         int64_t deep = depth - k < DEPTH ? depth - k : DEPTH;
-        for (int64_t j = 0; j < n; j += VECTORS * LANES)
-            for (int64_t block = 0; block < blocks; block++) {
-                int64_t i = m * block / blocks, rows = m * (block + 1) / blocks - i;
-                const float *left = a + i * down + k * along, *right = b + k * ldb + j;
-                float *out = c + i * ldc + j;
-#define TILE(R)                                                                                          \
-    case R:                                                                                              \
-        if (n - j > LANES) tile(R, 2, deep, left, down, along, right, ldb, out, ldc, scale, add || k);   \
-        else tile(R, 1, deep, left, down, along, right, ldb, out, ldc, scale, add || k);                 \
-        break;
-                switch (rows) { /* sums stay in registers where their number is known */
-                    TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6)
-#if defined(__AVX512F__) || defined(__aarch64__)
-                    TILE(7) TILE(8) TILE(9) TILE(10) TILE(11) TILE(12)
-#endif
-                }
-            }
+        Factor left = {a + k * along, down, along, 0}, right = {b + k * ldb, ldb, 1, 0};
+        sum_of_products(m, n, 1, deep, &left, &right, c, ldc, scale, add || k);
     }
 }
 

@@ -63,6 +63,7 @@ class UpdateRule(ctypes.Structure):
         ("clip", ctypes.c_double),
         ("pull", ctypes.c_void_p),
         ("shift", ctypes.c_void_p),
+        ("added", ctypes.c_void_p),
     )
 
 

@@ -6,12 +6,21 @@ from dataclasses import astuple, dataclass
 import numpy as np
 
 from fedreach.arrays import Ints
-from fedreach.engines.layers import Convolution, Dense, Dropout, Flattening, GroupNormalisation, Layer, Pooling
+from fedreach.engines.layers import (
+    Addition,
+    Convolution,
+    Dense,
+    Dropout,
+    Flattening,
+    GroupNormalisation,
+    Layer,
+    Pooling,
+)
 from fedreach.engines.recognition import NotAChainError
 
 MAX_LAYERS = 64  # as `layers.h` says
 LARGEST_WINDOW = 256  # as `pooling.h` says
-DENSE, CONVOLUTION, MAXIMUM, MEAN, NORM, DROPOUT = range(6)
+DENSE, CONVOLUTION, MAXIMUM, MEAN, NORM, DROPOUT, ADDITION = range(7)
 
 
 @dataclass
@@ -36,6 +45,10 @@ class _Row:
     above: int = 0
     left: int = 0
     groups: int = 1
+    source: int = 0
+    source_down: int = 1
+    source_right: int = 1
+    before: int = 0
     amount: float = 0.0
 
     def numbers(self) -> list[int]:
@@ -52,6 +65,8 @@ def layer_table(layers: Sequence[Layer]) -> Ints:
     """
     rows: list[_Row] = []
     channels = 1  # that the next linear layer finds side by side
+    sources = {layer.source for layer in layers if isinstance(layer, Addition)}
+    stand = [0]  # after how many rows the outputs of so many layers stand, dropout not counted
     for number, layer in enumerate(layers):
         if isinstance(layer, Dense):
             rows.append(_dense(layer, channels))
@@ -66,11 +81,20 @@ def layer_table(layers: Sequence[Layer]) -> Ints:
             rows.append(_convolution(layer))
         elif isinstance(layer, GroupNormalisation):
             rows.append(_norm(layer))
-        elif layer.of_pairs and number and isinstance(layers[number - 1], Convolution):
+        elif isinstance(layer, Addition):
+            rows.append(_addition(layer, stand[layer.source]))
+        elif (
+            layer.of_pairs
+            and number
+            and isinstance(layers[number - 1], Convolution)
+            and len(stand) - 1 not in sources  # or what the convolution makes is needed once more
+        ):
             rows[-1].outputs, rows[-1].pooled = int(np.prod(layer.made)), True
             rows[-1].relu |= layer.relu
         else:
             rows.append(_pooling(layer))
+        if not isinstance(layer, Dropout):
+            stand.append(len(rows))
     if not rows or rows[-1].kind != DENSE:
         raise NotAChainError("its last layer is not linear")
     if len(rows) > MAX_LAYERS:
@@ -139,9 +163,16 @@ def _norm(layer: GroupNormalisation) -> _Row:
     return row
 
 
+def _addition(layer: Addition, source: int) -> _Row:
+    row = _image(ADDITION, layer.channels, layer.height, layer.width)
+    row.relu, row.source, row.before = layer.relu, source, layer.before
+    row.source_down, row.source_right = layer.every
+    return row
+
+
 def _drop(layer: Dropout, rows: list[_Row]) -> None:
     """Add a dropout: to the linear layer before it, or after one of images."""
-    if not rows or rows[-1].amount:
+    if not rows or (rows[-1].kind in (DENSE, DROPOUT) and rows[-1].amount):
         raise NotAChainError("a dropout does not follow a layer with weights")
     if layer.probability >= 1:
         raise NotAChainError("a dropout leaves nothing")

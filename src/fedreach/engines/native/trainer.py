@@ -129,8 +129,11 @@ class Native(GroupTrainer):
         """Train clients, in batches that C draws or one client by this plan."""
         k, local = len(clients), self.local
         pull, shift = (None, None) if self.uncorrected else self._correction(k, start, terms, group)
+        shifts = self.shifts_of(clients)
+        added = None if shifts is None else shifts.numpy()  # to the logits
+        clip = local.clip_norm or 0.0
         rule = UpdateRule(
-            rate, local.momentum, local.weight_decay, local.clip_norm or 0.0, place_of(pull), place_of(shift)
+            rate, local.momentum, local.weight_decay, clip, place_of(pull), place_of(shift), place_of(added)
         )
         order, offsets, words = self.ranges.order, self.ranges.offsets, words_of(self.seed, round_)
         largest = int((offsets[clients + 1] - offsets[clients]).max())

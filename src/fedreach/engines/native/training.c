@@ -7,6 +7,7 @@ typedef struct {
     double rate, momentum, decay, clip; /* clip: of the norm of a gradient, not positive where it is not clipped */
     const float *pull;                  /* (clients,) or 0 */
     const float *shift;                 /* (clients x numbers of the flat vector) or 0 */
+    const float *added;                 /* (clients x classes) to the logits, or 0 */
 } UpdateRule;
 
 typedef struct {
@@ -71,7 +72,7 @@ int64_t memory_numbers(int64_t count, const Layer *layers, const UpdateRule *rul
 /* Train one client, from `work.start`, or go on from where its step `begin` was left; return its summed loss. Where
    `end` comes before its last step, its weights wait in `work` for the next call. */
 static double train_one(
-    const Work *work, const Samples *samples, const UpdateRule *rule, float pull, Draws *draws, int64_t steps,
+    const Work *work, const Samples *samples, const UpdateRule *rule, float pull, const float *added, Draws *draws, int64_t steps,
     int64_t begin, int64_t end, int64_t batch, const int64_t *plan, float *flat, int8_t *finite)
 {
     const Model *model = &work->model;
@@ -93,7 +94,7 @@ static double train_one(
         if (implicit) forward_implicit(model, &work->layer0, seen, m, rate);
         else gather_inputs(model, samples, m, plan);
         forward(model, first, weights, m, draws);
-        loss += errors(model, m, plan, samples->labels);
+        loss += errors(model, m, plan, samples->labels, added);
         if (work->gradient) {
             backward(model, 0, weights, work->gradient, m, 1.0f, 0, draws);
             follow(rule, pull, model->numbers, weights, work->start, work->shift, work->gradient, work->velocity);
@@ -140,9 +141,11 @@ void train(
         }
         if (work.shift) bring(&work.model, rule->shift + client * d, work.shift);
         float pull = rule->pull ? rule->pull[client] : 0;
+        const float *added = rule->added ? rule->added + client * work.model.classes : 0;
         int64_t row_at = row[client], whole = steps / per_epoch;
         loss[client] = train_one(
-            &work, samples, rule, pull, batches->dropout < 0 ? 0 : &draws, steps, begin, end, batch, plan, update + row_at * d, finite + client);
+            &work, samples, rule, pull, added, batches->dropout < 0 ? 0 : &draws, steps, begin, end, batch, plan,
+            update + row_at * d, finite + client);
         loss[client] /= (double)(whole * size + (steps - whole * per_epoch) * batch);
         taken[client] = steps;
     }

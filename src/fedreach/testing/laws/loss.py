@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedreach.arrays import Float32s, Floats, Ints
+from fedreach.federation.protocols import ShiftsOutputs
 from fedreach.streams import generator
 from fedreach.testing.law import Law, Subject, broken, law, must_be_close, shown
 from fedreach.testing.laws.any_part import Given, options_are_all_it_is
@@ -58,7 +59,33 @@ def downhill(subject: Subject, given: Batch) -> None:
         broken(f"the losses {shown(loss)} became {shown(after)}")
 
 
-LAWS = (one_number_an_example, each_example_by_itself, downhill, options_are_all_it_is)
+@dataclass(frozen=True, eq=False)
+class Labels(Given):
+    """What labels some clients have."""
+
+    counts: Ints  # (n, c)
+
+
+def labels() -> Iterator[Labels]:
+    """Yield clients with all classes, with one, with as many of each, and with none at all."""
+    counts = np.array([[5, 0, 2], [7, 0, 0], [4, 4, 4], [0, 1, 600], [0, 0, 0]])
+    yield Labels("clients with labels of three classes", counts)
+    yield Labels("one client with labels of ten classes", np.arange(10)[None])
+
+
+@law(labels)
+def shifts_by_what_each_has(subject: Subject, given: Labels) -> None:
+    """What a loss adds to outputs is one finite number a class, by what labels a client itself has."""
+    if not isinstance(subject.part, ShiftsOutputs):
+        return
+    found = np.asarray(subject.part.shift(given.counts))
+    if found.shape != given.counts.shape or not np.isfinite(found).all():
+        broken(f"the shifts should be finite numbers of shape {given.counts.shape}; got {shown(found)}")
+    alone = np.concatenate([subject.part.shift(row[None]) for row in given.counts])
+    must_be_close("the shifts of each client asked alone", alone, found, str(given))
+
+
+LAWS = (one_number_an_example, each_example_by_itself, downhill, shifts_by_what_each_has, options_are_all_it_is)
 
 
 @law(batches)
@@ -74,7 +101,24 @@ def nats_of_the_right_class(subject: Subject, given: Batch) -> None:
     must_be_close("the gradients", gradient, softmax, str(given), 1e-5)
 
 
-METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {"cross_entropy": (nats_of_the_right_class,)}
+@law(labels)
+def log_class_shares(subject: Subject, given: Labels) -> None:
+    """The shifts are strength log(C p), p the smoothed class shares: e^shift has mean 1 with strength 1."""
+    part = subject.part
+    found = part.shift(given.counts)
+    if part.strength:
+        shares = np.exp(np.asarray(found) / part.strength) / given.counts.shape[1]
+        n = given.counts.sum(axis=1, keepdims=True)
+        expected = (given.counts + part.smoothing) / (n + given.counts.shape[1] * part.smoothing)
+        must_be_close("the class shares that the shifts stand for", shares, expected, str(given))
+    else:
+        must_be_close("the shifts with strength 0", found, np.zeros(given.counts.shape), str(given))
+
+
+METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {
+    "cross_entropy": (nats_of_the_right_class,),
+    "logit_adjusted": (nats_of_the_right_class, log_class_shares),
+}
 
 
 def _asked(part: Any, outputs: Float32s, targets: Ints) -> tuple[Floats, Float32s]:
