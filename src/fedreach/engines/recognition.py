@@ -1,6 +1,7 @@
 """Which models are chains of the layers of `fedreach.engines.layers`, whatever their code looks like."""
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -10,7 +11,19 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
-from fedreach.engines.layers import Convolution, Dense, Dropout, Flattening, GroupNormalisation, Layer, Pair, Pooling
+from fedreach.engines import recurrence
+from fedreach.engines.layers import (
+    Convolution,
+    Dense,
+    Dropout,
+    Embedding,
+    Flattening,
+    GroupNormalisation,
+    Layer,
+    Pair,
+    Pooling,
+    Recurrent,
+)
 from fedreach.models.flat import Layout
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -28,7 +41,8 @@ def chain_of(module: nn.Module, sample: Sequence[int]) -> list[Layer]:
     """Return the layers of a model for samples of this shape.
 
     Known are linear layers, 2-d convolutions, ReLU, maxima and means of windows, group normalisation, dropout and
-    flattening, one after the other, as modules or as functions in `forward`.
+    flattening, one after the other, as modules or as functions in `forward`; and an embedding with an LSTM, of which the
+    last output goes on.
 
     Raises:
         NotAChainError: If the model has anything else.
@@ -69,6 +83,7 @@ class _Chain:
     ) -> None:
         self.module, self.shape, self.places, self.training = module, sample, dict(places), training
         self.layers: list[Layer] = []
+        self.items: tuple[Any, ...] | None = None  # that were asked of an LSTM's result, until it is the last output
 
     def of(self, graph: fx.Graph) -> list[Layer]:
         """Return the layers."""
@@ -77,8 +92,10 @@ class _Chain:
             if node.op == "placeholder" and last is None:
                 last = node
             elif node.op == "output":
-                if node.args[0] is not last:
+                if node.args[0] is not last or self.items is not None:
                     raise NotAChainError("it does not end with its last layer")
+            elif node.target is operator.getitem and not node.users:
+                pass  # as outputs, _ = lstm(x) asks for both
             elif node.op == "call_method" and node.target == "size" and node.args[1:] == (0,):
                 pass  # as x.view(x.size(0), -1) asks for it
             else:
@@ -92,11 +109,15 @@ class _Chain:
 
     def _add(self, node: fx.Node) -> None:
         others = node.args[1:]
-        if node.op == "call_module":
+        if node.target is operator.getitem:
+            self._item(others[0])
+        elif node.op == "call_module":
             layer = self.module.get_submodule(str(node.target))
             if others or node.kwargs:
                 raise NotAChainError(f"{node.target} has further arguments")
             self._add_module(str(node.target), layer)
+        elif self.items is not None:
+            raise NotAChainError(f"{node.name} sees more than the last output of an LSTM")
         elif node.target in (F.relu, torch.relu, "relu", "relu_"):
             self._relu()
         elif node.target in (F.max_pool2d, torch.max_pool2d):
@@ -119,7 +140,13 @@ class _Chain:
 
     def _add_module(self, name: str, layer: nn.Module) -> None:
         kind = type(layer)  # a subclass may do anything
-        if isinstance(layer, nn.Linear) and kind is nn.Linear:
+        if isinstance(layer, nn.LSTM) and kind is nn.LSTM:
+            self._recurrent(name, layer)
+        elif self.items is not None:
+            raise NotAChainError(f"{name} sees more than the last output of an LSTM")
+        elif isinstance(layer, nn.Embedding) and kind is nn.Embedding:
+            self._embedding(name, layer)
+        elif isinstance(layer, nn.Linear) and kind is nn.Linear:
             self._dense(name, layer)
         elif isinstance(layer, nn.Conv2d) and kind is nn.Conv2d:
             self._convolution(name, layer)
@@ -172,10 +199,45 @@ class _Chain:
         self.layers.append(made)
         self.shape = made.made
 
+    def _embedding(self, name: str, layer: nn.Embedding) -> None:
+        if self.layers or len(self.shape) != 1:
+            raise NotAChainError(f"{name} does not see tokens")
+        try:
+            found = recurrence.embedding(name, layer, self.shape[0], self.places)
+        except KeyError as error:
+            raise NotAChainError(f"{name} shares its weights") from error
+        if found is None:
+            raise NotAChainError(f"{name} does more than look up")
+        self.layers.append(found)
+        self.shape = (found.times, found.outputs)
+
+    def _recurrent(self, name: str, layer: nn.LSTM) -> None:
+        last = self.layers[-1] if self.layers else None
+        whole = self.items is None if isinstance(last, Embedding) else self.items == recurrence.OUTPUTS
+        if not isinstance(last, Embedding | Recurrent) or not whole:
+            raise NotAChainError(f"{name} does not see all outputs of an embedding or an LSTM")
+        found = recurrence.recurrent(name, layer, last.times, self.places)
+        if found is None:
+            raise NotAChainError(f"{name} drops, projects, looks back or has batches inside")
+        try:
+            self.layers.extend(found)
+        except KeyError as error:
+            raise NotAChainError(f"{name} shares its weights") from error
+        self.shape, self.items = (layer.hidden_size,), ()
+
+    def _item(self, item: Any) -> None:
+        """Follow what is asked of the result of an LSTM."""
+        asked = (*self.items, item) if self.items is not None else None
+        if asked is None or not any(asked == known[: len(asked)] for known in recurrence.LAST_OUTPUT):
+            raise NotAChainError("something else is asked for than the last output of an LSTM")
+        self.items = None if asked in recurrence.LAST_OUTPUT else asked
+
     def _relu(self) -> None:
         # It may change places with a flattening, and with a dropout: what is divided keeps its sign.
         for number in reversed(range(len(self.layers))):
             layer = self.layers[number]
+            if isinstance(layer, Embedding | Recurrent):
+                break
             if not isinstance(layer, Flattening | Dropout):
                 self.layers[number] = replace(layer, relu=True)
                 return
@@ -238,7 +300,8 @@ class _Chain:
         self.shape = made.made
 
     def _flatten(self, start_dim: Any, end_dim: Any = -1) -> None:
-        if start_dim != 1 or end_dim not in (-1, len(self.shape)):
+        inside = any(isinstance(layer, Embedding | Recurrent) for layer in self.layers) and len(self.shape) > 1
+        if inside or start_dim != 1 or end_dim not in (-1, len(self.shape)):
             raise NotAChainError("a flattening leaves dimensions, or takes the batch with it")
         if len(self.shape) == 3 and any(not isinstance(layer, Dropout) for layer in self.layers):
             self.layers.append(Flattening(*self.shape))

@@ -1,6 +1,7 @@
 /* A chain of layers: where its numbers stand, its outputs, its loss and its gradients.
 
-   Layers of images come first, one example after the other; then dense layers, all examples of a batch at once. Rows of
+   Layers of images come first, one example after the other, or recurrent ones; then dense layers, all examples of a
+   batch at once. Rows of
    weights, outputs and errors are filled up with zeros to whole vectors. Weights of dense layers stand transposed,
    (inputs x outputs), with the bias as one more row: so all products but one read and write them as they lie. */
 
@@ -8,6 +9,7 @@
 #include "dropout.h"
 #include "norm.h"
 #include "pooling.h"
+#include "recurrent.h"
 
 typedef struct {
     int64_t count, images, classes, numbers; /* layers, those of images; numbers of all, as they stand here */
@@ -20,6 +22,7 @@ typedef struct {
     Moments *moments[MAX_LAYERS];                    /* of groups */
     float *sums;
     Space space;
+    Recurrence recurrence; /* where the first layer sees tokens: in place of images */
     float *across[2];                                /* transposes of gradients of dense layers */
 } Model;
 
@@ -68,7 +71,11 @@ static Model laid_out(int64_t count, const Layer *layers, int64_t batch, Memory 
     Model model = {.count = count, .classes = layers[count - 1].outputs, .layers = layers};
     while (layers[model.images].kind != DENSE) model.images++;
     int64_t widest = model.images ? padded(layers[model.images].inputs) : 0;
-    lay_out_images(&model, batch, memory);
+    if (layers->kind == EMBEDDING) {
+        lay_out_recurrence(&model.recurrence, model.images, layers, batch, memory);
+        for (int64_t l = 0; l < model.images; l++) model.begin[l + 1] = model.begin[l] + numbers_of(layers + l);
+    } else
+        lay_out_images(&model, batch, memory);
     model.x[model.images] = take(memory, batch * padded(layers[model.images].inputs) + LANES);
     if (model.images) model.dx[model.images] = take(memory, batch * padded(layers[model.images].inputs));
     for (int64_t l = model.images; l < count; l++) {
@@ -118,7 +125,8 @@ static void bring_filters(const Layer *l, const float *flat, float *to)
 static void bring(const Model *model, const float *flat, float *to)
 {
     for (int64_t l = 0; l < model->images; l++)
-        bring_filters(model->layers + l, flat, to + model->begin[l]);
+        if (model->layers->kind == EMBEDDING) bring_recurrent(model->layers + l, flat, to + model->begin[l]);
+        else bring_filters(model->layers + l, flat, to + model->begin[l]);
     for (int64_t l = model->images; l < model->count; l++) {
         const Layer *layer = model->layers + l;
         int64_t inputs = layer->inputs, outputs = layer->outputs, wide = padded(outputs), c = layer->channels;
@@ -150,7 +158,8 @@ static int write_move(const Model *model, int64_t first, const float *weights, c
 {
     int finite = 1;
     for (int64_t l = first; l < model->images; l++)
-        finite &= write_filters(model->layers + l, weights + model->begin[l], start + model->begin[l], flat);
+        finite &= (model->layers->kind == EMBEDDING ? write_recurrent : write_filters)(
+            model->layers + l, weights + model->begin[l], start + model->begin[l], flat);
     for (int64_t l = first > model->images ? first : model->images; l < model->count; l++) {
         const Layer *layer = model->layers + l;
         int64_t inputs = layer->inputs, outputs = layer->outputs, wide = padded(outputs), begin = model->begin[l];
@@ -277,8 +286,13 @@ static void drop_rows(const Layer *l, const Draws *draws, int64_t layer, int64_t
 static void forward(const Model *model, int64_t first, const float *weights, int64_t m, const Draws *draws)
 {
     if (first < model->images) {
-        forward_images(model, weights, m, draws);
         first = model->images;
+        const Layer *last = model->layers + first - 1;
+        if (model->layers->kind == EMBEDDING) {
+            forward_recurrence(&model->recurrence, first, model->layers, weights, m, model->x[first]);
+            if (draws && last->amount > 0) drop_rows(last, draws, first - 1, m, model->x[first]);
+        } else
+            forward_images(model, weights, m, draws);
     }
     int64_t before = padded(model->layers[first].inputs);
     for (int64_t l = first; l < model->count; l++) {
@@ -372,11 +386,19 @@ static void backward(
         for (int64_t i = 0; i < m; i++)
             for (int64_t j = 0; j < wide; j++) bias[j] = fused(scale, dy[i * wide + j], bias[j]);
     }
-    if (first < model->images) backward_images(model, weights, to, m, scale, add, draws);
+    if (first >= model->images) return;
+    if (model->layers->kind != EMBEDDING) {
+        backward_images(model, weights, to, m, scale, add, draws);
+        return;
+    }
+    const Layer *last = model->layers + model->images - 1;
+    float *dlast = model->dx[model->images];
+    if (draws && last->amount > 0) drop_rows(last, draws, model->images - 1, m, dlast);
+    backward_recurrence(&model->recurrence, model->images, model->layers, weights, dlast, to, m, scale, add);
 }
 
 typedef struct {
-    const void *x; /* rows of bytes, or of float32 where `wide` */
+    const void *x; /* rows of bytes, or where `wide` of float32, and tokens of int64 */
     int64_t wide;
     const float *factor, *offset; /* (inputs,) of x factor + offset, or 0 */
     const int64_t *labels;
@@ -400,10 +422,34 @@ static void gather(const Samples *samples, int64_t m, const int64_t *sample, int
     }
 }
 
+/* Number the different tokens of m examples, in the order of their first times. */
+static void gather_tokens(const Model *model, const Samples *samples, int64_t m, const int64_t *sample)
+{
+    const Recurrence *r = &model->recurrence;
+    int64_t times = model->layers->inputs;
+    int32_t count = 0;
+    for (int64_t t = 0; t < times; t++)
+        for (int64_t i = 0; i < m; i++) {
+            int64_t at = sample[i] * times + t;
+            int32_t token = samples->wide ? (int32_t)((const int64_t *)samples->x)[at] : ((const uint8_t *)samples->x)[at];
+            if (r->place[token] < 0) {
+                r->place[token] = count;
+                r->different[count++] = token;
+            }
+            r->tokens[t * m + i] = r->place[token];
+        }
+    for (int32_t k = 0; k < count; k++) r->place[r->different[k]] = -1;
+    *r->count = count;
+}
+
 /* Let m examples stand where the first layer looks for them. */
 static void gather_inputs(const Model *model, const Samples *samples, int64_t m, const int64_t *sample)
 {
     const Layer *l = model->layers;
+    if (l->kind == EMBEDDING) {
+        gather_tokens(model, samples, m, sample);
+        return;
+    }
     if (!model->images) {
         gather(samples, m, sample, l->inputs, model->x[0]);
         return;

@@ -113,6 +113,7 @@ static void product(
             }
     }
 }
+#undef TILE
 
 typedef float four __attribute__((vector_size(16), aligned(4), may_alias));
 #if defined(__clang__)

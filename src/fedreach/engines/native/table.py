@@ -6,12 +6,22 @@ from dataclasses import astuple, dataclass
 import numpy as np
 
 from fedreach.arrays import Ints
-from fedreach.engines.layers import Convolution, Dense, Dropout, Flattening, GroupNormalisation, Layer, Pooling
+from fedreach.engines.layers import (
+    Convolution,
+    Dense,
+    Dropout,
+    Embedding,
+    Flattening,
+    GroupNormalisation,
+    Layer,
+    Pooling,
+    Recurrent,
+)
 from fedreach.engines.recognition import NotAChainError
 
 MAX_LAYERS = 64  # as `layers.h` says
 LARGEST_WINDOW = 256  # as `pooling.h` says
-DENSE, CONVOLUTION, MAXIMUM, MEAN, NORM, DROPOUT = range(6)
+DENSE, CONVOLUTION, MAXIMUM, MEAN, NORM, DROPOUT, EMBEDDING, RECURRENT = range(8)
 
 
 @dataclass
@@ -62,6 +72,10 @@ def layer_table(layers: Sequence[Layer]) -> Ints:
             _drop(layer, rows)
         elif rows and rows[-1].kind == DENSE:
             raise NotAChainError("it makes images of flat outputs")
+        elif isinstance(layer, Embedding):
+            rows.append(_Row(EMBEDDING, layer.times, layer.outputs, layer.weight.start, channels=layer.vocabulary))
+        elif isinstance(layer, Recurrent):
+            rows.append(_Row(RECURRENT, layer.inputs, layer.outputs, *_places(layer), width=layer.times))
         elif isinstance(layer, Convolution):
             rows.append(_convolution(layer))
         elif isinstance(layer, GroupNormalisation):
@@ -86,6 +100,8 @@ def products_of(table: Ints) -> int:
             found += row.inputs * row.outputs
         elif row.kind == CONVOLUTION:
             found += row.outputs * (4 if row.pooled else 1) * row.rows * row.columns * row.channels
+        elif row.kind == RECURRENT:
+            found += row.width * 4 * row.outputs * (row.inputs + row.outputs)
     return found
 
 
@@ -141,11 +157,11 @@ def _norm(layer: GroupNormalisation) -> _Row:
 
 def _drop(layer: Dropout, rows: list[_Row]) -> None:
     """Add a dropout: to the linear layer before it, or after one of images."""
-    if not rows or rows[-1].amount:
+    if not rows or rows[-1].amount or rows[-1].kind == EMBEDDING:
         raise NotAChainError("a dropout does not follow a layer with weights")
     if layer.probability >= 1:
         raise NotAChainError("a dropout leaves nothing")
-    if rows[-1].kind == DENSE:
+    if rows[-1].kind in (DENSE, RECURRENT):
         rows[-1].amount = layer.probability
         return
     last = rows[-1]
@@ -170,7 +186,7 @@ def _made(row: _Row) -> tuple[int, int]:
     return high, places // high
 
 
-def _places(layer: Dense | Convolution | GroupNormalisation) -> tuple[int, int]:
+def _places(layer: Dense | Convolution | GroupNormalisation | Recurrent) -> tuple[int, int]:
     """Return where weights and biases stand in the flat vector."""
     weight, bias = (-1 if part is None else part.start for part in (layer.weight, layer.bias))
     return weight, bias

@@ -60,7 +60,8 @@ class Native(GroupTrainer):
             ) from error
         super().__init__(task, device)
         for samples in self.samples.values():
-            if device.type != "cpu" or samples.x.dtype not in (torch.uint8, torch.float32):
+            known = (torch.uint8, torch.int64 if samples.kind == "tokens" else torch.float32)
+            if device.type != "cpu" or samples.x.dtype not in known:
                 raise ConfigError(
                     "engine.name = 'native' needs examples of bytes or float32 in main memory; got "
                     f"{samples.x.dtype} on {device}. Use 'auto'."
