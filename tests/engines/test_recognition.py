@@ -138,7 +138,6 @@ def tied():
         (nn.Sequential(nn.Conv2d(1, 2, 5), nn.MaxPool2d(2, ceil_mode=True)), IMAGE, "pooling"),
         (nn.Sequential(nn.Conv2d(1, 2, 5), nn.Flatten(2)), IMAGE, "flattening"),
         (build("resnet20", IMAGE, 3, seed=0), IMAGE, "add|does not follow"),
-        (build("lstm", (6,), 12, seed=0), (6,), "LSTM|Embedding|cannot be followed"),
     ],
 )
 def test_what_is_no_chain_is_not_taken_for_one(model, sample, reason):

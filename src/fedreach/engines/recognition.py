@@ -41,8 +41,8 @@ def chain_of(module: nn.Module, sample: Sequence[int]) -> list[Layer]:
     """Return the layers of a model for samples of this shape.
 
     Known are linear layers, 2-d convolutions, ReLU, maxima and means of windows, group normalisation, dropout and
-    flattening, one after the other, as modules or as functions in `forward`; and an embedding with an LSTM, of which the
-    last output goes on.
+    flattening, one after the other, as modules or as functions in `forward`; and an embedding with an LSTM, of which
+    the last output goes on.
 
     Raises:
         NotAChainError: If the model has anything else.
@@ -88,13 +88,17 @@ class _Chain:
     def of(self, graph: fx.Graph) -> list[Layer]:
         """Return the layers."""
         last: fx.Node | None = None
+        unused: set[fx.Node] = set()
+        for node in reversed(graph.nodes):
+            if node.target is operator.getitem and unused.issuperset(node.users):
+                unused.add(node)
         for node in graph.nodes:
             if node.op == "placeholder" and last is None:
                 last = node
             elif node.op == "output":
                 if node.args[0] is not last or self.items is not None:
                     raise NotAChainError("it does not end with its last layer")
-            elif node.target is operator.getitem and not node.users:
+            elif node in unused:
                 pass  # as outputs, _ = lstm(x) asks for both
             elif node.op == "call_method" and node.target == "size" and node.args[1:] == (0,):
                 pass  # as x.view(x.size(0), -1) asks for it

@@ -1,4 +1,4 @@
-"""Which parts of an LSTM the engine in C knows: a table of tokens, plain layers, and the last output of the last one."""
+"""Which parts of an LSTM are known: a table of tokens, plain layers, and the last output of the last one."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ def embedding(name: str, layer: nn.Embedding, times: int, places: MutableMapping
     return Embedding(times, layer.num_embeddings, layer.embedding_dim, places.pop(f"{name}.weight"))
 
 
-def recurrent(
-    name: str, layer: nn.LSTM, times: int, places: MutableMapping[str, slice]
-) -> Iterator[Recurrent] | None:
+def recurrent(name: str, layer: nn.LSTM, times: int, places: MutableMapping[str, slice]) -> Iterator[Recurrent] | None:
     """Return one layer after the other; None if they drop, project, look back or have the batch inside."""
     plain = layer.batch_first and not layer.bidirectional and not layer.proj_size
     if not plain or (layer.dropout and layer.num_layers > 1):

@@ -1,4 +1,4 @@
-/* Sigmoids and hyperbolic tangents, to two units in the last place, with the same bits everywhere. */
+/* Sigmoids and hyperbolic tangents, to three units in the last place, with the same bits everywhere. */
 
 #pragma once
 #include "products.h"

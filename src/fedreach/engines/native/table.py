@@ -92,6 +92,12 @@ def layer_table(layers: Sequence[Layer]) -> Ints:
     return np.array([row.numbers() for row in rows], np.int64)
 
 
+def vocabulary_of(table: Ints) -> int | None:
+    """Return how many tokens the first layer knows; None if it does not see tokens."""
+    first = _Row(*table[0].tolist())
+    return first.channels if first.kind == EMBEDDING else None
+
+
 def products_of(table: Ints) -> int:
     """Return how many products an example costs on its way forward."""
     found = 0
