@@ -22,6 +22,7 @@ enum { LANES = 4, ROWS = 6 };
 #endif
 enum {
     VECTORS = 2,  /* next to each other in a tile: ROWS x VECTORS sums stay in registers */
+    SOON = 64,    /* rows while whose products what they are added to may come from far */
     DEPTH = 256,  /* rows of the right factor at a time: as many as stay in the nearest cache */
 };
 
@@ -99,6 +100,10 @@ static void product(
                 int64_t i = m * block / blocks, rows = m * (block + 1) / blocks - i;
                 const float *left = a + i * down + k * along, *right = b + k * ldb + j;
                 float *out = c + i * ldc + j;
+                for (int64_t r = rows; add && deep >= SOON && r < 2 * rows; r++) { /* the next tile's */
+                    __builtin_prefetch(out + r * ldc, 1);
+                    __builtin_prefetch(out + r * ldc + LANES, 1);
+                }
 #define TILE(R)                                                                                          \
     case R:                                                                                              \
         if (n - j > LANES) tile(R, 2, deep, left, down, along, right, ldb, out, ldc, scale, add || k);   \

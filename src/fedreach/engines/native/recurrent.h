@@ -236,7 +236,7 @@ static void forward_recurrence(
 }
 
 /* Go back through a layer of recurrent ones, of which `last` is the gradient of the last outputs, or 0 where those of
-   all outputs were passed on; add the gradients of its numbers to `to`. */
+   all outputs were passed on; write the gradients of its numbers to `to`. */
 static void backward_recurrent(
     const Recurrence *r, const Layer *layers, int64_t l, const float *own, const float *last, int64_t m, float *to)
 {
@@ -262,11 +262,11 @@ static void backward_recurrent(
                 r->dh, r->dc, dz);
         }
         memcpy(later, r->z, sizeof *to * m * gates);
-        int64_t rows = (end - begin) * m, at = begin * m;
-        product(units, wide, rows, r->outputs[l] + at * states, 1, states, r->z, gates, to + inputs * wide, wide, 1.0f, 1);
+        int64_t rows = (end - begin) * m, at = begin * m, more = end < times;
+        product(units, wide, rows, r->outputs[l] + at * states, 1, states, r->z, gates, to + inputs * wide, wide, 1.0f, more);
         if (l > 1) {
             const float *x = r->outputs[l - 1] + (at + m) * below;
-            product(inputs, wide, rows, x, 1, below, r->z, gates, to, wide, 1.0f, 1);
+            product(inputs, wide, rows, x, 1, below, r->z, gates, to, wide, 1.0f, more);
             panel_product(rows, padded(inputs), deep, r->z, gates, r->below, 0, 0, r->passed + at * below, below);
         }
         for (int64_t i = 0; i < rows; i++) {
@@ -275,13 +275,12 @@ static void backward_recurrent(
         }
     }
     if (l == 1) {
-        product(inputs, wide, some, r->vectors, 1, below, r->table, gates, to, wide, 1.0f, 1);
+        product(inputs, wide, some, r->vectors, 1, below, r->table, gates, to, wide, 1.0f, 0);
         panel_product(some, padded(inputs), deep, r->table, gates, r->below, 0, 0, r->moves, below);
         for (int64_t k = 0; k < some; k++)
             for (int64_t j = 0; j < wide; j++) r->bias[j] += r->table[k * gates + j];
     }
-    for (int64_t part = 0; layer->bias >= 0 && part < 2; part++)
-        for (int64_t j = 0; j < wide; j++) bias[part * wide + j] += r->bias[j];
+    for (int64_t j = 0; j < 2 * wide; j++) bias[j] = layer->bias < 0 ? 0 : r->bias[j % wide];
 }
 
 /* Go back from the gradients of the last outputs: W <- W + scale dW where `add`, else the gradients are written. */
@@ -295,7 +294,6 @@ static void backward_recurrence(
         int64_t numbers = numbers_of(layers + l);
         begin -= numbers;
         float *gradient = add ? r->gradient : to + begin;
-        memset(gradient, 0, sizeof *to * numbers);
         backward_recurrent(r, layers, l, weights + begin, l == count - 1 ? last : 0, m, gradient);
         for (int64_t n = 0; add && n < numbers; n++) to[begin + n] = fused(scale, gradient[n], to[begin + n]);
     }

@@ -1,4 +1,4 @@
-/* Local SGD of chains of dense layers, one client after the other, and evaluation; `engine.py` calls it. */
+/* Local SGD of chains of layers, one client after the other, and evaluation; `engine.py` calls it. */
 
 #include "batches.h"
 #include "implicit.h"
