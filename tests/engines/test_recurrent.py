@@ -291,8 +291,8 @@ FAULTS = {
         "layer->bias < 0 ? 0 : r->bias",
         "layer->bias < 0 || j >= wide ? 0 : r->bias",
     ),
-    "panels of what is across are not filled up": ("recurrent.h", "if (some < PANEL) memset(", "if (0) memset("),
-    "a tile forgets where it began": ("recurrent.h", "sum[i][j] = d ? ", "sum[i][j] = 0 ? "),
+    "panels of what is across are not filled up": ("panels.h", "if (some < PANEL) memset(", "if (0) memset("),
+    "a tile forgets where it began": ("panels.h", "sum[i][j] = d ? ", "sum[i][j] = 0 ? "),
     "the gates are in another order": (
         "recurrent.h",
         "hyperbolic(*(const vector *)(in + 2 * units))",
