@@ -314,14 +314,25 @@ def asked(trainer, local, solver):
     table, ranges, samples = trainer.table, trainer.ranges, trainer.samples["train"]
     sizes = np.diff(ranges.offsets)
     x = ((samples.x * samples.factor + samples.offset) if samples.factor is not None else samples.x).numpy()
+    x = x.astype(np.int64 if samples.kind == "tokens" else np.float32)
     words = native.words_of(3, 2)
     most = native.plan_size(int(sizes.max()), local)
     batch = min(local.batch_size, int(sizes.max()))
-    heads = [*table.shape, len(x), x[0].size, batch, local.epochs, most, len(sizes), len(trainer.initial), len(words)]
+    heads = [
+        *table.shape,
+        len(x),
+        x[0].nbytes // 4,
+        batch,
+        local.epochs,
+        most,
+        len(sizes),
+        len(trainer.initial),
+        len(words),
+    ]
     order = np.resize(ranges.order, len(x))
     rates = [0.05, local.momentum, local.weight_decay, local.clip_norm or 0.0]
     pull = np.full(len(sizes), getattr(solver, "mu", 0.0), np.float32)
-    parts = [np.array(heads, np.int64), table, x.astype(np.float32), samples.y.numpy(), np.array(rates), pull]
+    parts = [np.array(heads, np.int64), table, x, samples.y.numpy(), np.array(rates), pull]
     parts += [order, ranges.offsets, words, trainer.initial]
     return b"".join(np.ascontiguousarray(part).tobytes() for part in parts)
 
@@ -398,7 +409,7 @@ FAULTS = {
         "weights + (c - 1 - k) * wide, c * wide);",
     ),
     "gradients of the last batch are kept": (
-        "model.h",
+        "passes.h",
         "memset(gradients, 0, sizeof *to * model->begin[model->images]);",
         "",
     ),

@@ -40,7 +40,7 @@ CHAINS = ("linear", "mlp", "wide", "lenet", "cnn", "padded")  # models that the 
 EVERY = [(Sequential, name) for name in ("mlp", "lenet", "resnet20 batch", "lstm")]
 EVERY += [(Stacked, name) for name in ("mlp", "lenet", "resnet20 batch", "lstm")]
 EVERY += [(Chain, name) for name in ("mlp", "wide", "lenet")]
-EVERY += [(Native, name) for name in ("linear", "mlp", "wide")]
+EVERY += [(Native, name) for name in ("linear", "mlp", "wide", "lstm")]
 
 
 def padded(num_classes):
@@ -80,7 +80,7 @@ FEW_STEPS = {"batch_size": 8, "epochs": 1, "steps": None}
         (Stacked, "mlp", "steps"),
         *((Chain, name, loop) for name in CHAINS for loop in ("epochs", "everything", "one epoch")),
         *((Chain, name, "steps") for name in ("mlp", "lenet")),
-        *((Native, name, loop) for name in ("linear", "mlp", "wide") for loop in LOOPS),
+        *((Native, name, loop) for name in ("linear", "mlp", "wide", "lstm") for loop in LOOPS),
     ],
 )
 def test_the_fast_engines_train_every_model_as_the_sequential_one(kind, name, loop, federated):
@@ -103,7 +103,7 @@ def test_the_fast_engines_train_every_model_as_the_sequential_one(kind, name, lo
     [
         *((Stacked, name) for name in ("linear", "lenet", "resnet20 batch", "lstm")),
         *((Chain, name) for name in ("linear", "wide", "lenet")),
-        *((Native, name) for name in ("linear", "wide")),
+        *((Native, name) for name in ("linear", "wide", "lstm")),
     ],
 )
 @pytest.mark.parametrize("solver", [Scaffold(), FedDyn(alpha=0.3)])

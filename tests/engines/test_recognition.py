@@ -174,10 +174,9 @@ def tied():
         (Shortcut(lambda x, y: y + 1), IMAGE, "something else than an image of before"),
         (Shortcut(lambda x, y: torch.add(y, x, alpha=2)), IMAGE, "something else than an image of before"),
         (Shortcut(lambda x, y: y + F.relu(y)), IMAGE, "what stood before a ReLU"),
-        (Shortcut(lambda x, y: y + F.pad(x, (1, 1, 1, 1))[..., 1:-1, 1:-1]), IMAGE, "more than channels"),
-        (Shortcut(lambda x, y: y + F.pad(x, (0, 0, 0, 0, 0, 0), value=1.0)), IMAGE, "no part of an image"),
-        (Shortcut(lambda x, y: y[..., ::2, ::2] + x[..., 1::2, ::2]), IMAGE, "every so many places"),
-        (build("lstm", (6,), 12, seed=0), (6,), "LSTM|Embedding|cannot be followed"),
+        (Shortcut(lambda x, y: y + F.pad(x, (1, 1, 1, 1))[..., 1:-1, 1:-1]), IMAGE, "no image at every so many places"),
+        (Shortcut(lambda x, y: y + F.pad(x, (0, 0, 0, 0, 0, 0), value=1.0)), IMAGE, "no image at every so many places"),
+        (Shortcut(lambda x, y: y[..., ::2, ::2] + x[..., 1::2, ::2]), IMAGE, "no image at every so many places"),
     ],
 )
 def test_what_is_no_chain_is_not_taken_for_one(model, sample, reason):

@@ -105,6 +105,27 @@ class Dropout:
 
 
 @dataclass(frozen=True)
+class Embedding:
+    """A row of a table for each token of a window."""
+
+    times: int
+    vocabulary: int
+    outputs: int
+    weight: slice
+
+
+@dataclass(frozen=True)
+class Recurrent:
+    """An LSTM layer over a window of inputs; of the last layer only the last output goes on."""
+
+    times: int
+    inputs: int
+    outputs: int
+    weight: slice  # where W_ih and W_hh stand in the flat vector, one after the other
+    bias: slice | None  # and both biases
+
+
+@dataclass(frozen=True)
 class Flattening:
     """Images to rows, channels first."""
 
@@ -118,7 +139,7 @@ class Flattening:
         return math.prod((self.channels, self.height, self.width))
 
 
-Layer = Dense | Convolution | Pooling | GroupNormalisation | Addition | Dropout | Flattening
+Layer = Dense | Convolution | Pooling | GroupNormalisation | Addition | Dropout | Flattening | Embedding | Recurrent
 
 
 def _places(size: Pair, kernel: Pair, stride: Pair, padding: Pair) -> Pair:

@@ -3,7 +3,7 @@
 import math
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any, Literal
 
@@ -11,24 +11,27 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
+from fedreach.engines import recurrence
 from fedreach.engines.layers import (
     Addition,
     Convolution,
     Dense,
     Dropout,
+    Embedding,
     Flattening,
     GroupNormalisation,
     Layer,
     Pair,
     Pooling,
+    Recurrent,
 )
+from fedreach.engines.shortcuts import SUMS, Value, part_of
 from fedreach.models.flat import Layout
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 MAXIMA = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
-SUMS = (operator.add, operator.iadd, torch.add, "add", "add_")
 MEANS = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override")
 
 
@@ -40,8 +43,8 @@ def chain_of(module: nn.Module, sample: Sequence[int]) -> list[Layer]:
     """Return the layers of a model for samples of this shape.
 
     Known are linear layers, 2-d convolutions, ReLU, maxima and means of windows, group normalisation, dropout and
-    flattening, one after the other, as modules or as functions in `forward`; and shortcuts without weights, as
-    `fedreach.models.resnet20` has them.
+    flattening, one after the other, as modules or as functions in `forward`; shortcuts without weights, as
+    `fedreach.models.resnet20` has them; and an embedding with an LSTM, of which the last output goes on.
 
     Raises:
         NotAChainError: If the model has anything else.
@@ -74,16 +77,6 @@ def chain_of(module: nn.Module, sample: Sequence[int]) -> list[Layer]:
     return found[1]
 
 
-@dataclass(frozen=True)
-class _Value:
-    """What a node stands for: the outputs of layers, or for a shortcut a part of them with zeros around it."""
-
-    layers: tuple[Layer, ...]
-    shape: tuple[int, ...]
-    every: Pair = (1, 1)
-    before: int = 0
-
-
 class _Chain:
     """The layers of a graph, as it is walked through."""
 
@@ -92,21 +85,28 @@ class _Chain:
     ) -> None:
         self.module, self.shape, self.places, self.training = module, sample, dict(places), training
         self.layers: list[Layer] = []
-        self.values: dict[fx.Node, _Value] = {}
+        self.values: dict[fx.Node, Value] = {}
+        self.items: tuple[Any, ...] | None = None  # that were asked of an LSTM's result, until it is the last output
 
     def of(self, graph: fx.Graph) -> list[Layer]:
         """Return the layers."""
         last: fx.Node | None = None
+        unused: set[fx.Node] = set()
+        for node in reversed(graph.nodes):
+            if node.target is operator.getitem and unused.issuperset(node.users):
+                unused.add(node)
         for node in graph.nodes:
             if node.op == "placeholder" and last is None:
                 last = node
                 self.values[node] = self._made()
             elif node.op == "output":
-                if node.args[0] is not last:
+                if node.args[0] is not last or self.items is not None:
                     raise NotAChainError("it does not end with its last layer")
+            elif node in unused:
+                pass  # as outputs, _ = lstm(x) asks for both
             elif node.op == "call_method" and node.target == "size" and node.args[1:] == (0,):
                 pass  # as x.view(x.size(0), -1) asks for it
-            elif node.target in (operator.getitem, F.pad):
+            elif node.target in (operator.getitem, F.pad) and self.items is None:
                 self.values[node] = self._part(node)
             elif node.target in SUMS:
                 self._add_shortcut(node, last)
@@ -122,35 +122,18 @@ class _Chain:
             raise NotAChainError(f"{next(iter(self.places))} is used otherwise than by a layer")
         return self.layers
 
-    def _made(self) -> _Value:
-        return _Value(tuple(layer for layer in self.layers if not isinstance(layer, Dropout)), self.shape)
+    def _made(self) -> Value:
+        return Value(tuple(layer for layer in self.layers if not isinstance(layer, Dropout)), self.shape)
 
-    def _value_of(self, argument: Any) -> _Value | None:
+    def _value_of(self, argument: Any) -> Value | None:
         return self.values.get(argument) if isinstance(argument, fx.Node) else None
 
-    def _part(self, node: fx.Node) -> _Value:
-        """Return what every so many places of an image are, or an image with more channels."""
-        value, how = self._value_of(node.args[0]), node.args[-1]
-        options = {"mode": "constant", "value": None, **node.kwargs}
-        zeros = options["mode"] == "constant" and options["value"] in (None, 0) and len(options) == 2
-        known = value is not None and len(value.shape) == 3 and len(node.args) == 2 and zeros
-        if value is None or not known or not isinstance(how, tuple | list):
-            raise NotAChainError(f"{node.name} is no part of an image")
-        channels, height, width = value.shape
-        sides: list[Any] = list(how)
-        if node.target is F.pad:
-            if len(sides) != 6 or any(sides[:4]) or min(sides[4:]) < 0:
-                raise NotAChainError(f"{node.name} pads more than channels")
-            before, after = sides[4:]
-            return replace(value, shape=(channels + before + after, height, width), before=value.before + before)
-        *others, down, right = sides
-        steps = [
-            part.step or 1 for part in (down, right) if isinstance(part, slice) and part.start is part.stop is None
-        ]
-        if others not in ([...], [slice(None), slice(None)]) or len(steps) != 2:
-            raise NotAChainError(f"{node.name} is no part of an image at every so many places")
-        shape = (channels, -(-height // steps[0]), -(-width // steps[1]))
-        return replace(value, shape=shape, every=(value.every[0] * steps[0], value.every[1] * steps[1]))
+    def _part(self, node: fx.Node) -> Value:
+        value = self._value_of(node.args[0])
+        found = None if value is None else part_of(node, value)
+        if found is None:
+            raise NotAChainError(f"{node.name} is no image at every so many places, with channels of zeros")
+        return found
 
     def _add_shortcut(self, node: fx.Node, last: fx.Node | None) -> None:
         others = [one for one in node.args if one is not last]
@@ -164,11 +147,15 @@ class _Chain:
 
     def _add(self, node: fx.Node) -> None:
         others = node.args[1:]
-        if node.op == "call_module":
+        if node.target is operator.getitem:
+            self._item(others[0])
+        elif node.op == "call_module":
             layer = self.module.get_submodule(str(node.target))
             if others or node.kwargs:
                 raise NotAChainError(f"{node.target} has further arguments")
             self._add_module(str(node.target), layer)
+        elif self.items is not None:
+            raise NotAChainError(f"{node.name} sees more than the last output of an LSTM")
         elif node.target in (F.relu, torch.relu, "relu", "relu_"):
             self._relu()
         elif node.target in (F.max_pool2d, torch.max_pool2d):
@@ -191,7 +178,13 @@ class _Chain:
 
     def _add_module(self, name: str, layer: nn.Module) -> None:
         kind = type(layer)  # a subclass may do anything
-        if isinstance(layer, nn.Linear) and kind is nn.Linear:
+        if isinstance(layer, nn.LSTM) and kind is nn.LSTM:
+            self._recurrent(name, layer)
+        elif self.items is not None:
+            raise NotAChainError(f"{name} sees more than the last output of an LSTM")
+        elif isinstance(layer, nn.Embedding) and kind is nn.Embedding:
+            self._embedding(name, layer)
+        elif isinstance(layer, nn.Linear) and kind is nn.Linear:
             self._dense(name, layer)
         elif isinstance(layer, nn.Conv2d) and kind is nn.Conv2d:
             self._convolution(name, layer)
@@ -244,10 +237,45 @@ class _Chain:
         self.layers.append(made)
         self.shape = made.made
 
+    def _embedding(self, name: str, layer: nn.Embedding) -> None:
+        if self.layers or len(self.shape) != 1:
+            raise NotAChainError(f"{name} does not see tokens")
+        try:
+            found = recurrence.embedding(name, layer, self.shape[0], self.places)
+        except KeyError as error:
+            raise NotAChainError(f"{name} shares its weights") from error
+        if found is None:
+            raise NotAChainError(f"{name} does more than look up")
+        self.layers.append(found)
+        self.shape = (found.times, found.outputs)
+
+    def _recurrent(self, name: str, layer: nn.LSTM) -> None:
+        last = self.layers[-1] if self.layers else None
+        whole = self.items is None if isinstance(last, Embedding) else self.items == recurrence.OUTPUTS
+        if not isinstance(last, Embedding | Recurrent) or not whole:
+            raise NotAChainError(f"{name} does not see all outputs of an embedding or an LSTM")
+        found = recurrence.recurrent(name, layer, last.times, self.places)
+        if found is None:
+            raise NotAChainError(f"{name} drops, projects, looks back or has batches inside")
+        try:
+            self.layers.extend(found)
+        except KeyError as error:
+            raise NotAChainError(f"{name} shares its weights") from error
+        self.shape, self.items = (layer.hidden_size,), ()
+
+    def _item(self, item: Any) -> None:
+        """Follow what is asked of the result of an LSTM."""
+        asked = (*self.items, item) if self.items is not None else None
+        if asked is None or not any(asked == known[: len(asked)] for known in recurrence.LAST_OUTPUT):
+            raise NotAChainError("something else is asked for than the last output of an LSTM")
+        self.items = None if asked in recurrence.LAST_OUTPUT else asked
+
     def _relu(self) -> None:
         # It may change places with a flattening, and with a dropout: what is divided keeps its sign.
         for number in reversed(range(len(self.layers))):
             layer = self.layers[number]
+            if isinstance(layer, Embedding | Recurrent):
+                break
             if not isinstance(layer, Flattening | Dropout):
                 self.layers[number] = replace(layer, relu=True)
                 return
@@ -310,7 +338,8 @@ class _Chain:
         self.shape = made.made
 
     def _flatten(self, start_dim: Any, end_dim: Any = -1) -> None:
-        if start_dim != 1 or end_dim not in (-1, len(self.shape)):
+        inside = any(isinstance(layer, Embedding | Recurrent) for layer in self.layers) and len(self.shape) > 1
+        if inside or start_dim != 1 or end_dim not in (-1, len(self.shape)):
             raise NotAChainError("a flattening leaves dimensions, or takes the batch with it")
         if len(self.shape) == 3 and any(not isinstance(layer, Dropout) for layer in self.layers):
             self.layers.append(Flattening(*self.shape))

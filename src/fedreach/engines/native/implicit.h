@@ -1,7 +1,8 @@
 /* A first layer whose weights are not formed until training is over, see `fedreach.engines.chain.implicit`. */
 
 #pragma once
-#include "model.h"
+#include "passes.h"
+#include "samples.h"
 
 enum { ABREAST = 4 * ROWS }; /* rows of a move that are made at a time */
 

@@ -5,10 +5,11 @@
 #include <math.h>
 
 enum { MAX_LAYERS = 64 };
-enum { DENSE, CONVOLUTION, MAXIMUM, MEAN, NORM, DROPOUT, ADDITION };
+enum { DENSE, CONVOLUTION, MAXIMUM, MEAN, NORM, DROPOUT, ADDITION, EMBEDDING, RECURRENT };
 
 /* Images lie as height x width x channels. Filters and windows see `rows` x `columns` places, `down` and `right` apart,
-   with `above` and `left` zeros around the image. */
+   with `above` and `left` zeros around the image. An embedding sees `inputs` tokens below `channels`, of which each becomes
+   `outputs` numbers; a recurrent layer sees so many in turn, and its `outputs` are those after the last. */
 typedef struct {
     int64_t kind, inputs, outputs; /* numbers of an example, borders not counted */
     int64_t weight, bias;          /* where W and b stand in the flat vector, or -1 */
@@ -40,6 +41,8 @@ static int64_t numbers_of(const Layer *l)
 {
     if (l->kind == DENSE) return (l->inputs + 1) * padded(l->outputs);
     if (l->kind == NORM && l->weight >= 0) return 2 * padded(l->channels);
+    if (l->kind == EMBEDDING) return l->channels * padded(l->outputs);
+    if (l->kind == RECURRENT) return (l->inputs + l->outputs + 2) * padded(4 * l->outputs);
     return l->kind == CONVOLUTION ? l->filters * filter_numbers(l) + padded(l->filters) : 0;
 }
 

@@ -1,13 +1,15 @@
-/* A chain of layers: where its numbers stand, its outputs, its loss and its gradients.
+/* A chain of layers, and where its numbers stand: here, and in the flat vector.
 
-   Layers of images come first, one example after the other; then dense layers, all examples of a batch at once. Rows of
-   weights, outputs and errors are filled up with zeros to whole vectors. Weights of dense layers stand transposed,
-   (inputs x outputs), with the bias as one more row: so all products but one read and write them as they lie. */
+   Layers of images come first, one example after the other, or recurrent ones; then dense layers, all examples of a
+   batch at once. Rows of weights, outputs and errors are filled up with zeros to whole vectors. Weights of dense layers
+   stand transposed, (inputs x outputs), with the bias as one more row: so all products but one read and write them as
+   they lie. */
 
 #pragma once
 #include "dropout.h"
 #include "norm.h"
 #include "pooling.h"
+#include "recurrent.h"
 #include "shortcut.h"
 
 typedef struct {
@@ -21,6 +23,7 @@ typedef struct {
     Moments *moments[MAX_LAYERS];                    /* of groups */
     float *sums;
     Space space;
+    Recurrence recurrence; /* where the first layer sees tokens: in place of images */
     float *across[2];                                /* transposes of gradients of dense layers */
 } Model;
 
@@ -74,7 +77,11 @@ static Model laid_out(int64_t count, const Layer *layers, int64_t batch, Memory 
     Model model = {.count = count, .classes = layers[count - 1].outputs, .layers = layers};
     while (layers[model.images].kind != DENSE) model.images++;
     int64_t widest = model.images ? padded(layers[model.images].inputs) : 0;
-    lay_out_images(&model, batch, memory);
+    if (layers->kind == EMBEDDING) {
+        lay_out_recurrence(&model.recurrence, model.images, layers, batch, memory);
+        for (int64_t l = 0; l < model.images; l++) model.begin[l + 1] = model.begin[l] + numbers_of(layers + l);
+    } else
+        lay_out_images(&model, batch, memory);
     model.x[model.images] = take(memory, batch * padded(layers[model.images].inputs) + LANES);
     if (model.images) model.dx[model.images] = take(memory, batch * padded(layers[model.images].inputs));
     for (int64_t l = model.images; l < count; l++) {
@@ -130,7 +137,8 @@ static void bring_filters(const Layer *l, const float *flat, float *to)
 static void bring(const Model *model, const float *flat, float *to)
 {
     for (int64_t l = 0; l < model->images; l++)
-        bring_filters(model->layers + l, flat, to + model->begin[l]);
+        if (model->layers->kind == EMBEDDING) bring_recurrent(model->layers + l, flat, to + model->begin[l]);
+        else bring_filters(model->layers + l, flat, to + model->begin[l]);
     for (int64_t l = model->images; l < model->count; l++) {
         const Layer *layer = model->layers + l;
         int64_t inputs = layer->inputs, outputs = layer->outputs, wide = padded(outputs), c = layer->channels;
@@ -162,7 +170,8 @@ static int write_move(const Model *model, int64_t first, const float *weights, c
 {
     int finite = 1;
     for (int64_t l = first; l < model->images; l++)
-        finite &= write_filters(model->layers + l, weights + model->begin[l], start + model->begin[l], flat);
+        finite &= (model->layers->kind == EMBEDDING ? write_recurrent : write_filters)(
+            model->layers + l, weights + model->begin[l], start + model->begin[l], flat);
     for (int64_t l = first > model->images ? first : model->images; l < model->count; l++) {
         const Layer *layer = model->layers + l;
         int64_t inputs = layer->inputs, outputs = layer->outputs, wide = padded(outputs), begin = model->begin[l];
@@ -177,279 +186,4 @@ static int write_move(const Model *model, int64_t first, const float *weights, c
         finite &= all_finite(outputs, flat + layer->bias);
     }
     return finite;
-}
-
-static void copy_image(const Layer *l, Image from, Image to)
-{
-    int64_t row = l->width * l->channels;
-    for (int64_t i = 0; i < l->height; i++) memcpy(to.at + i * to.row, from.at + i * from.row, sizeof *to.at * row);
-}
-
-static void drop_of_image(const Layer *l, const Draws *draws, int64_t layer, int64_t example, Image image)
-{
-    int64_t row = l->width * l->channels;
-    for (int64_t i = 0; i < l->height; i++)
-        drop(l, draws, layer + MAX_LAYERS * (i + 1), example, row, image.at + i * image.row);
-}
-
-/* Compute the outputs of the layers of images, for m examples that stand in x[0]. */
-static void forward_images(const Model *model, const float *weights, int64_t m, const Draws *draws)
-{
-    for (int64_t l = 0; l < model->images; l++)
-        if (model->layers[l].kind == CONVOLUTION)
-            spread(model->layers + l, weights + model->begin[l], model->space.across[l]);
-    for (int64_t i = 0; i < m; i++)
-        for (int64_t l = 0; l < model->images; l++) {
-            const Layer *layer = model->layers + l;
-            const float *own = weights + model->begin[l];
-            Image x = image_of(model, l, model->x, i), y = image_of(model, l + 1, model->x, i);
-            Image whole = {x.at - model->inside[l], x.row}; /* filters see the border, too */
-            uint8_t *where = model->where[l] ? model->where[l] + i * layer->outputs : 0;
-            switch (layer->kind) {
-            case CONVOLUTION:
-                if (layer->pooled) forward_pooled(layer, own, model->space.across[l], whole, y, where);
-                else forward_plain(layer, own, model->space.across[l], whole, y, &model->space);
-                break;
-            case NORM:
-                forward_norm(layer, layer->weight < 0 ? 0 : own, x, y, model->moments[l] + i * layer->groups, model->sums);
-                break;
-            case DROPOUT:
-                copy_image(layer, x, y);
-                if (draws) drop_of_image(layer, draws, l, i, y);
-                break;
-            case ADDITION:
-                forward_addition(layer, x, image_of(model, layer->source, model->x, i),
-                    model->layers[layer->source].channels, y);
-                break;
-            default: forward_windows(layer, x, y, where);
-            }
-        }
-}
-
-/* Go back through the layers of images: W <- W + scale dW where `add`, else the gradients are written to `to`. */
-static void backward_images(
-    const Model *model, const float *weights, float *to, int64_t m, float scale, int add, const Draws *draws)
-{
-    /* Where weights move at once, their gradients are kept apart until the last example has met the old ones. */
-    float *gradients = add ? model->space.gradient : to;
-    memset(gradients, 0, sizeof *to * model->begin[model->images]);
-    for (int64_t l = 0; l < model->images; l++)
-        if (model->space.turned[l]) turn(model->layers + l, weights + model->begin[l], model->space.turned[l]);
-    for (int64_t i = 0; i < m; i++)
-        for (int64_t l = model->images - 1; l >= 0; l--) {
-            const Layer *layer = model->layers + l;
-            const float *own = weights + model->begin[l];
-            Image x = image_of(model, l, model->x, i), y = image_of(model, l + 1, model->x, i);
-            Image dy = gradient_of(model, l + 1, i), dx = {0}, inside = {0};
-            Image whole = {x.at - model->inside[l], x.row};
-            if (l) {
-                dx = (Image){model->dx[l], model->row[l]};
-                inside = (Image){dx.at + model->inside[l], dx.row};
-                memset(dx.at, 0, sizeof *dx.at * model->example[l]);
-            }
-            const uint8_t *where = model->where[l] ? model->where[l] + i * layer->outputs : 0;
-            float *gradient = gradients + model->begin[l];
-            switch (layer->kind) {
-            case CONVOLUTION:
-                if (layer->pooled) backward_pooled(layer, own, whole, y, where, dy, dx, gradient, &model->space);
-                else backward_plain(layer, own, model->space.turned[l], whole, y, dy, dx, inside, gradient, &model->space);
-                break;
-            case NORM:
-                backward_norm(layer, layer->weight < 0 ? 0 : own, x, y, dy, inside, model->moments[l] + i * layer->groups,
-                    gradient, model->sums);
-                break;
-            case DROPOUT:
-                if (!l) break;
-                copy_image(layer, dy, inside);
-                if (draws) drop_of_image(layer, draws, l, i, inside);
-                break;
-            case ADDITION:
-                if (l) backward_addition(layer, y, dy, inside);
-                break;
-            default:
-                if (l) backward_windows(layer, y, where, dy, inside);
-            }
-            for (int64_t k = l + 1; k < model->images && l; k++)
-                if (model->layers[k].kind == ADDITION && model->layers[k].source == l)
-                    add_to_source(model->layers + k, gradient_of(model, k + 1, i), inside, layer->channels);
-        }
-    for (int64_t l = 0; l < model->images; l++) {
-        const Layer *layer = model->layers + l;
-        if (layer->kind != CONVOLUTION) continue;
-        int64_t piece = padded(reach(layer)), rows = layer->filters * layer->rows;
-        float *gradient = gradients + model->begin[l], *bias = gradient + rows * piece;
-        for (int64_t row = 0; row < rows; row++) /* vectors have reached too far */
-            for (int64_t t = reach(layer); t < piece; t++) gradient[row * piece + t] = 0;
-        if (layer->bias < 0) memset(bias, 0, sizeof *bias * layer->filters);
-    }
-    if (!add) return;
-    for (int64_t n = 0; n < model->begin[model->images]; n++) to[n] = fused(scale, gradients[n], to[n]);
-}
-
-static void keep_positive(int64_t n, float *y)
-{
-    for (int64_t i = 0; i < n; i++) y[i] = y[i] < 0 ? 0 : y[i];
-}
-
-static void drop_rows(const Layer *l, const Draws *draws, int64_t layer, int64_t m, float *rows)
-{
-    for (int64_t i = 0; i < m; i++) drop(l, draws, layer, i, l->outputs, rows + i * padded(l->outputs));
-}
-
-/* Compute the outputs of the layers from `first` on, for m examples that stand in x[first]; where `draws` is given,
-   some are dropped. */
-static void forward(const Model *model, int64_t first, const float *weights, int64_t m, const Draws *draws)
-{
-    if (first < model->images) {
-        forward_images(model, weights, m, draws);
-        first = model->images;
-    }
-    int64_t before = padded(model->layers[first].inputs);
-    for (int64_t l = first; l < model->count; l++) {
-        const Layer *layer = model->layers + l;
-        int64_t wide = padded(layer->outputs);
-        const float *own = weights + model->begin[l], *bias = own + layer->inputs * wide;
-        float *y = model->x[l + 1];
-        for (int64_t i = 0; i < m; i++) memcpy(y + i * wide, bias, sizeof *y * wide);
-        product(m, wide, layer->inputs, model->x[l], before, 1, own, wide, y, wide, 1.0f, 1);
-        if (layer->relu) keep_positive(m * wide, y);
-        if (draws && layer->amount > 0) drop_rows(layer, draws, l, m, y);
-        before = wide;
-    }
-}
-
-/* e^x of numbers that are not above 0, to a few units in the last place. */
-static inline vector exponential(vector x)
-{
-    const vector none = {0};
-    integers in_range = x > -87.0f; /* below that, as good as 0 */
-    x = (vector)(((integers)x & in_range) | ((integers)(none - 87.0f) & ~in_range));
-    vector whole = fused_all(1.44269504088896341f, x, none + 12582912.0f); /* 1.5 x 2^23: its last bits hold the rounded number */
-    integers exponent = (integers)whole << 23;
-    whole -= 12582912.0f;
-    x = fused_all(2.12194440e-4f, whole, fused_all(-0.693359375f, whole, x)); /* less a multiple of ln 2, in two parts */
-    vector p = fused_all(1.9875691500e-4f, x, none + 1.3981999507e-3f);
-    p = fused_each(p, x, none + 8.3334519073e-3f);
-    p = fused_each(p, x, none + 4.1665795894e-2f);
-    p = fused_each(p, x, none + 1.6666665459e-1f);
-    p = fused_each(p, x, none + 5.0000001201e-1f);
-    return (vector)((integers)(fused_each(p * x, x, x) + 1.0f) + exponent);
-}
-
-/* Write e^(z - top) for one row of logits, zeros behind it; return log(sum of e^z) - z[label], the loss. */
-static float loss_of(int64_t classes, const float *z, int64_t label, float *powers, float *sum)
-{
-    int64_t wide = padded(classes);
-    float top = z[0], sound = 0;
-    for (int64_t j = 0; j < classes; j++) {
-        top = z[j] > top ? z[j] : top;
-        sound += z[j] * 0; /* not a number if one logit is none, or infinite */
-    }
-    for (int64_t j = 0; j < wide; j += LANES) *(vector *)(powers + j) = exponential(*(const vector *)(z + j) - top);
-    for (int64_t j = classes; j < wide; j++) powers[j] = 0;
-    *sum = sound;
-    for (int64_t j = 0; j < classes; j++) *sum += powers[j];
-    return logf(*sum) - (z[label] - top);
-}
-
-/* Write the gradient of the mean cross-entropy of the logits, and of what is `added` to them; return the sum of the
-   losses. */
-static double errors(const Model *model, int64_t m, const int64_t *sample, const int64_t *labels, const float *added)
-{
-    int64_t classes = model->classes, wide = padded(classes);
-    double loss = 0;
-    for (int64_t i = 0; i < m; i++) {
-        float *z = model->x[model->count] + i * wide, *g = model->dx[model->count] + i * wide;
-        int64_t label = labels[sample[i]];
-        float sum;
-        if (added)
-            for (int64_t j = 0; j < classes; j++) z[j] += added[j];
-        loss += loss_of(classes, z, label, g, &sum);
-        float share = 1 / (sum * m);
-        for (int64_t j = 0; j < classes; j++) g[j] *= share;
-        g[label] -= 1.0f / m;
-    }
-    return loss;
-}
-
-/* Go back to layer `first`: W <- W + scale dW where `add`, else the gradients are written to `to`. */
-static void backward(
-    const Model *model, int64_t first, const float *weights, float *to, int64_t m, float scale, int add,
-    const Draws *draws)
-{
-    for (int64_t l = model->count - 1; l >= first && l >= model->images; l--) {
-        const Layer *layer = model->layers + l;
-        int64_t inputs = layer->inputs, wide = padded(layer->outputs), before = padded(inputs);
-        float *dy = model->dx[l + 1], *own = to + model->begin[l], *bias = own + inputs * wide;
-        const float *y = model->x[l + 1];
-        if (draws && layer->amount > 0) drop_rows(layer, draws, l, m, dy);
-        if (layer->relu) keep_where_positive(m * wide, y, dy);
-        if (l) { /* before W moves: dX' = W' dY', as it is W' that stands here */
-            int64_t examples = padded(m);
-            float *dy_across = model->across[0], *dx_across = model->across[1];
-            if (examples > m) memset(dy_across, 0, sizeof *dy * layer->outputs * examples);
-            transposed(m, layer->outputs, dy, 0, wide, dy_across, examples);
-            product(inputs, examples, layer->outputs, weights + model->begin[l], wide, 1, dy_across, examples, dx_across,
-                    examples, 1.0f, 0);
-            transposed(inputs, m, dx_across, 0, examples, model->dx[l], before);
-        }
-        product(inputs, wide, m, model->x[l], 1, before, dy, wide, own, wide, scale, add);
-        if (!add) memset(bias, 0, sizeof *bias * wide);
-        if (layer->bias < 0) continue; /* its row stays 0 */
-        for (int64_t i = 0; i < m; i++)
-            for (int64_t j = 0; j < wide; j++) bias[j] = fused(scale, dy[i * wide + j], bias[j]);
-    }
-    if (first < model->images) backward_images(model, weights, to, m, scale, add, draws);
-}
-
-typedef struct {
-    const void *x; /* rows of bytes, or of float32 where `wide` */
-    int64_t wide;
-    const float *factor, *offset; /* (inputs,) of x factor + offset, or 0 */
-    const int64_t *labels;
-} Samples;
-
-/* Let m examples stand in rows of numbers. */
-static void gather(const Samples *samples, int64_t m, const int64_t *sample, int64_t inputs, float *to)
-{
-    const float *factor = samples->factor, *offset = samples->offset;
-    int64_t wide = padded(inputs);
-    for (int64_t i = 0; i < m; i++, to += wide) {
-        for (int64_t j = inputs; j < wide; j++) to[j] = 0;
-        const float *numbers = (const float *)samples->x + sample[i] * inputs;
-        const uint8_t *bytes = (const uint8_t *)samples->x + sample[i] * inputs;
-        if (!samples->wide)
-            for (int64_t j = 0; j < inputs; j++) to[j] = fused(bytes[j], factor[j], offset[j]);
-        else if (factor)
-            for (int64_t j = 0; j < inputs; j++) to[j] = fused(numbers[j], factor[j], offset[j]);
-        else
-            memcpy(to, numbers, sizeof *to * inputs);
-    }
-}
-
-/* Let m examples stand where the first layer looks for them. */
-static void gather_inputs(const Model *model, const Samples *samples, int64_t m, const int64_t *sample)
-{
-    const Layer *l = model->layers;
-    if (!model->images) {
-        gather(samples, m, sample, l->inputs, model->x[0]);
-        return;
-    }
-    const float *factor = samples->factor, *offset = samples->offset;
-    int64_t c = l->channels;
-    for (int64_t i = 0; i < m; i++) {
-        Image to = image_of(model, 0, model->x, i);
-        const float *numbers = (const float *)samples->x + sample[i] * l->inputs;
-        const uint8_t *bytes = (const uint8_t *)samples->x + sample[i] * l->inputs;
-        for (int64_t k = 0, n = 0; k < c; k++) /* channels come first there */
-            for (int64_t a = 0; a < l->height; a++, n += l->width) {
-                float *row = to.at + a * to.row + k;
-                if (!samples->wide)
-                    for (int64_t b = 0; b < l->width; b++) row[b * c] = fused(bytes[n + b], factor[n + b], offset[n + b]);
-                else if (factor)
-                    for (int64_t b = 0; b < l->width; b++) row[b * c] = fused(numbers[n + b], factor[n + b], offset[n + b]);
-                else
-                    for (int64_t b = 0; b < l->width; b++) row[b * c] = numbers[n + b];
-            }
-    }
 }

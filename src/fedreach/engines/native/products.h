@@ -22,6 +22,7 @@ enum { LANES = 4, ROWS = 6 };
 #endif
 enum {
     VECTORS = 2,  /* next to each other in a tile: ROWS x VECTORS sums stay in registers */
+    SOON = 64,    /* rows while whose products what they are added to may come from far */
     DEPTH = 256,  /* rows of the right factor at a time: as many as stay in the nearest cache */
 };
 
@@ -104,6 +105,10 @@ static inline __attribute__((always_inline)) void tiles(
             int64_t i = m * block / blocks, rows = m * (block + 1) / blocks - i;
             const float *left = a + i * down, *right = b + j;
             float *out = c + i * ldc + j;
+            for (int64_t r = rows; add && count * depth >= SOON && r < 2 * rows; r++) { /* the next tile's */
+                __builtin_prefetch(out + r * ldc, 1);
+                __builtin_prefetch(out + r * ldc + LANES, 1);
+            }
 #define TILE(R)                                                                                                       \
     case R:                                                                                                           \
         if (n - j > LANES) tile(R, 2, count, depth, left, down, along, next, right, ldb, next_b, out, ldc, scale, add); \
@@ -139,6 +144,7 @@ static void product(
         sum_of_products(m, n, 1, deep, &left, &right, c, ldc, scale, add || k);
     }
 }
+#undef TILE
 
 typedef float four __attribute__((vector_size(16), aligned(4), may_alias));
 #if defined(__clang__)

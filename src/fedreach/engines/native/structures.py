@@ -1,4 +1,4 @@
-"""What C is handed beside numbers: the structures of `training.c` and `model.h`, field by field."""
+"""What C is handed beside numbers: the structures of `training.c` and `samples.h`, field by field."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class GivenSamples(ctypes.Structure):
             for numbers in (samples.factor, samples.offset)
         )
         places = (None if tensor is None else tensor.data_ptr() for tensor in (factor, offset))
-        made = cls(samples.x.data_ptr(), samples.x.dtype == torch.float32, *places, samples.y.data_ptr())
+        made = cls(samples.x.data_ptr(), samples.x.dtype != torch.uint8, *places, samples.y.data_ptr())
         made.kept = [tensor for tensor in (samples.x, factor, offset, samples.y) if tensor is not None]
         return made
 

@@ -11,16 +11,18 @@ from fedreach.engines.layers import (
     Convolution,
     Dense,
     Dropout,
+    Embedding,
     Flattening,
     GroupNormalisation,
     Layer,
     Pooling,
+    Recurrent,
 )
 from fedreach.engines.recognition import NotAChainError
 
 MAX_LAYERS = 64  # as `layers.h` says
 LARGEST_WINDOW = 256  # as `pooling.h` says
-DENSE, CONVOLUTION, MAXIMUM, MEAN, NORM, DROPOUT, ADDITION = range(7)
+DENSE, CONVOLUTION, MAXIMUM, MEAN, NORM, DROPOUT, ADDITION, EMBEDDING, RECURRENT = range(9)
 
 
 @dataclass
@@ -77,6 +79,10 @@ def layer_table(layers: Sequence[Layer]) -> Ints:
             _drop(layer, rows)
         elif rows and rows[-1].kind == DENSE:
             raise NotAChainError("it makes images of flat outputs")
+        elif isinstance(layer, Embedding):
+            rows.append(_Row(EMBEDDING, layer.times, layer.outputs, layer.weight.start, channels=layer.vocabulary))
+        elif isinstance(layer, Recurrent):
+            rows.append(_Row(RECURRENT, layer.inputs, layer.outputs, *_places(layer), width=layer.times))
         elif isinstance(layer, Convolution):
             rows.append(_convolution(layer))
         elif isinstance(layer, GroupNormalisation):
@@ -102,6 +108,12 @@ def layer_table(layers: Sequence[Layer]) -> Ints:
     return np.array([row.numbers() for row in rows], np.int64)
 
 
+def vocabulary_of(table: Ints) -> int | None:
+    """Return how many tokens the first layer knows; None if it does not see tokens."""
+    first = _Row(*table[0].tolist())
+    return first.channels if first.kind == EMBEDDING else None
+
+
 def products_of(table: Ints) -> int:
     """Return how many products an example costs on its way forward."""
     found = 0
@@ -110,6 +122,8 @@ def products_of(table: Ints) -> int:
             found += row.inputs * row.outputs
         elif row.kind == CONVOLUTION:
             found += row.outputs * (4 if row.pooled else 1) * row.rows * row.columns * row.channels
+        elif row.kind == RECURRENT:
+            found += row.width * 4 * row.outputs * (row.inputs + row.outputs)
     return found
 
 
@@ -172,11 +186,11 @@ def _addition(layer: Addition, source: int) -> _Row:
 
 def _drop(layer: Dropout, rows: list[_Row]) -> None:
     """Add a dropout: to the linear layer before it, or after one of images."""
-    if not rows or (rows[-1].kind in (DENSE, DROPOUT) and rows[-1].amount):
+    if not rows or rows[-1].kind == EMBEDDING or (rows[-1].kind in (DENSE, DROPOUT, RECURRENT) and rows[-1].amount):
         raise NotAChainError("a dropout does not follow a layer with weights")
     if layer.probability >= 1:
         raise NotAChainError("a dropout leaves nothing")
-    if rows[-1].kind == DENSE:
+    if rows[-1].kind in (DENSE, RECURRENT):
         rows[-1].amount = layer.probability
         return
     last = rows[-1]
@@ -201,7 +215,7 @@ def _made(row: _Row) -> tuple[int, int]:
     return high, places // high
 
 
-def _places(layer: Dense | Convolution | GroupNormalisation) -> tuple[int, int]:
+def _places(layer: Dense | Convolution | GroupNormalisation | Recurrent) -> tuple[int, int]:
     """Return where weights and biases stand in the flat vector."""
     weight, bias = (-1 if part is None else part.start for part in (layer.weight, layer.bias))
     return weight, bias

@@ -1,4 +1,4 @@
-"""The engine for models of dense layers: a client's whole training is one call of C.
+"""The engine for models whose layers C knows: a client's whole training is one call of C.
 
 The smaller a step, the more of its time goes into calling the dozen kernels that it consists of. Here nothing is
 called: products, losses and moves of one client follow each other in the processor's cache, where its weights stay from
@@ -20,7 +20,7 @@ from fedreach.engines.chain.trainer import is_identity
 from fedreach.engines.native.drawing import draws_as_numpy_does, plan_size, words_of
 from fedreach.engines.native.library import NoLibraryError, library
 from fedreach.engines.native.structures import Batches, GivenSamples, UpdateRule, place_of
-from fedreach.engines.native.table import layer_table, products_of
+from fedreach.engines.native.table import layer_table, products_of, vocabulary_of
 from fedreach.engines.protocols import Task, Terms
 from fedreach.engines.recognition import NotAChainError, chain_of
 from fedreach.engines.trainer import Group, GroupTrainer
@@ -54,17 +54,21 @@ class Native(GroupTrainer):
             self.library = library()
         except (NotAChainError, NoLibraryError) as error:
             raise ConfigError(
-                "engine.name = 'native' needs a model of linear layers, convolutions, pooling and ReLU, and a C "
-                f"compiler; for "
-                f"{type(task.module).__name__}, {error}. Use 'auto'."
+                "engine.name = 'native' needs a model of linear layers, convolutions, pooling and ReLU, or of an "
+                f"embedding and LSTM layers, and a C compiler; for {type(task.module).__name__}, {error}. Use 'auto'."
             ) from error
         super().__init__(task, device)
+        vocabulary = vocabulary_of(self.table)
         for samples in self.samples.values():
-            if device.type != "cpu" or samples.x.dtype not in (torch.uint8, torch.float32):
+            known = (torch.uint8, torch.int64 if samples.kind == "tokens" else torch.float32)
+            if device.type != "cpu" or samples.x.dtype not in known:
                 raise ConfigError(
                     "engine.name = 'native' needs examples of bytes or float32 in main memory; got "
                     f"{samples.x.dtype} on {device}. Use 'auto'."
                 )
+            largest = int(samples.x.max()) if vocabulary is not None and len(samples) else 0
+            if vocabulary is not None and largest >= vocabulary:
+                raise ConfigError(f"Tokens must be below {vocabulary}, as the model knows so many; got {largest}.")
             low, high = samples.y.aminmax() if len(samples) else (0, 0)
             if low < 0 or high >= d.num_classes:
                 raise ConfigError(
@@ -205,17 +209,21 @@ class Native(GroupTrainer):
     def _predict(
         self, params: Float32s, split: Split, index: Ints, right: Bools, loss: Float32s, logits: Float32s | None
     ) -> None:
-        self.library.predict(
-            *self._layers(),
-            ctypes.addressof(self.given[split]),
-            len(index),
-            index.ctypes.data,
-            params.ctypes.data,
-            self._memory_at(self.library.memory_for_predicting(*self._layers())),
-            right.ctypes.data,
-            loss.ctypes.data,
-            place_of(logits),
-        )
+        memory = self._memory_at(self.library.memory_for_predicting(*self._layers()))
+        at_a_time = max(1, MAX_PRODUCTS // (self.products // 3))
+        for begin in range(0, len(index), at_a_time):
+            part = slice(begin, begin + at_a_time)
+            self.library.predict(
+                *self._layers(),
+                ctypes.addressof(self.given[split]),
+                len(index[part]),
+                index[part].ctypes.data,
+                params.ctypes.data,
+                memory,
+                right[part].ctypes.data,
+                loss[part].ctypes.data,
+                place_of(None if logits is None else logits[part]),
+            )
 
     def _layers(self) -> tuple[int, int]:
         """Return how many layers there are, and where they are described."""

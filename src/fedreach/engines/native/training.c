@@ -1,7 +1,8 @@
-/* Local SGD of chains of dense layers, one client after the other, and evaluation; `engine.py` calls it. */
+/* Local SGD of chains of layers, one client after the other, and evaluation; `engine.py` calls it. */
 
 #include "batches.h"
 #include "implicit.h"
+#include "loss.h"
 
 typedef struct {
     double rate, momentum, decay, clip; /* clip: of the norm of a gradient, not positive where it is not clipped */
@@ -153,13 +154,15 @@ void train(
 
 /* ------------------------------------------------------------------------------------------------- evaluation */
 
-enum { ABOUT = 64 }; /* examples at a time */
+enum { ABOUT = 64, ABOUT_OF_TOKENS = 24 }; /* examples at a time: recurrent layers keep all times of each */
+
+static int64_t about(const Layer *layers) { return layers->kind == EMBEDDING ? ABOUT_OF_TOKENS : ABOUT; }
 
 /* Numbers of working memory that `predict` needs. */
 int64_t memory_for_predicting(int64_t count, const Layer *layers)
 {
     Memory memory = {0};
-    Model model = laid_out(count, layers, ABOUT, &memory);
+    Model model = laid_out(count, layers, about(layers), &memory);
     take(&memory, model.numbers);
     return memory.used;
 }
@@ -170,12 +173,12 @@ void predict(
     float *given, int8_t *right, float *loss, float *logits)
 {
     Memory memory = {.begin = given};
-    Model model = laid_out(count, layers, ABOUT, &memory);
+    Model model = laid_out(count, layers, about(layers), &memory);
     float *weights = take(&memory, model.numbers), sum;
     int64_t classes = model.classes, wide = padded(classes);
     bring(&model, flat, weights);
-    for (int64_t begin = 0; begin < m; begin += ABOUT) {
-        int64_t some = m - begin < ABOUT ? m - begin : ABOUT;
+    for (int64_t begin = 0; begin < m; begin += about(layers)) {
+        int64_t some = m - begin < about(layers) ? m - begin : about(layers);
         gather_inputs(&model, samples, some, sample + begin);
         forward(&model, 0, weights, some, 0);
         for (int64_t i = 0; i < some; i++) {
