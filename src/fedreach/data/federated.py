@@ -34,6 +34,10 @@ class Ranges:
         """Number of samples of each client, (N,)."""
         return np.diff(self.offsets)
 
+    def sizes_of(self, clients: Ints) -> Ints:
+        """Number of samples of each of these clients; nobody else is looked at."""
+        return self.offsets[clients + 1] - self.offsets[clients]
+
     def owner(self) -> Ints:
         """Client of each sample in `order`, (samples,)."""
         return np.repeat(np.arange(len(self.offsets) - 1), self.sizes)

@@ -118,8 +118,10 @@ class Reports:
 
     def only(self, chosen: Bools) -> Reports:
         """Return the reports of the clients whose (r,) flags are set; these very reports where all are."""
-        if chosen.all():
-            return self
+        return self if chosen.all() else self.at(chosen)
+
+    def at(self, chosen: Bools | Ints) -> Reports:
+        """Return the reports of some of the clients, by flags or positions."""
         rows = ("ids", "update", "label_counts", "steps", "note")
         given = {name: values for name in rows if (values := getattr(self, name)) is not None}
         metrics = {name: values[chosen] for name, values in self.metrics.items()}

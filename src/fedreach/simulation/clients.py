@@ -18,7 +18,6 @@ from fedreach.federation.steps import (
     AskLosses,
     AskServer,
     AskUpdates,
-    by_model,
     lost_replies,
     measured,
     probe_batch,
@@ -57,7 +56,7 @@ class Clients:
                 for client, samples in zip(clients, parts, strict=True)
             ]
         loss = np.empty(len(clients))
-        for model, mine in by_model(state, view.rows(probe.ids)):
+        for model, mine in state.by_model(view.rows(probe.ids)):
             loss[mine] = self.engine.training_loss(state.models[model], probe.ids[mine], [parts[i] for i in mine])
         return dict(zip(clients, loss.tolist(), strict=True))
 
@@ -110,7 +109,7 @@ class Clients:
             return LocalUpdates(np.empty((0, state.models.shape[1]), np.float32), np.empty(0), np.empty(0, np.int64))
         rate = self.federation.local.rate_at(view.round, self.rounds)
         done, order = [], []
-        for model, mine in by_model(state, rows):
+        for model, mine in state.by_model(rows):
             terms: Mapping[str, Float32s] = {}
             if solver is not None:
                 assert state.memory is not None  # see `Simulation.start`
@@ -131,7 +130,7 @@ class Clients:
             return {}
         values = {measurement.name: np.empty(len(ids)) for measurement in wanted}
         before = any(measurement.wants_before for measurement in wanted)
-        for model, mine in by_model(state, view.rows(ids)):
+        for model, mine in state.by_model(view.rows(ids)):
             outputs = self.engine.outputs(state.models[model], reports.update[mine], ids[mine], before=before)
             for row, output in zip(mine, outputs, strict=True):
                 own = measured(wanted, output, self.federation.seed, view.round, int(ids[row]))

@@ -6,7 +6,7 @@ import json
 import os
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -85,9 +85,9 @@ class Folder:
 
     # ------------------------------------------------------------------------------------------------------- lines
 
-    def append_line(self, name: str, line: str) -> None:
-        """Append a line to a file, which is made if it is not there."""
-        left = line.encode() + b"\n"
+    def append_lines(self, name: str, lines: Iterable[str]) -> None:
+        """Append lines to a file, which is made if it is not there."""
+        left = "".join(f"{line}\n" for line in lines).encode()
         try:
             if name not in self._files:
                 self._files[name] = (self.path / name).open("ab", buffering=0)
