@@ -55,6 +55,11 @@ class ClientView:
             probed=np.zeros(n, np.bool_),
         )
 
+    @property
+    def available_ids(self) -> Ints:
+        """Ids of the clients that can be reached; mostly those of all, which are then not copied."""
+        return self.ids if self.available.all() else self.ids[self.available]
+
     def rows(self, ids: Ints) -> Ints:
         """Return where these ids stand in the arrays of this view."""
         return self.ids.searchsorted(ids).astype(np.int64, copy=False)

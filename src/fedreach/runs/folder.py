@@ -51,7 +51,7 @@ class RunFolder(Folder):
     def append(self, *records: Record) -> None:
         """Append records to the rows of their kinds, file by file."""
         for name in dict.fromkeys(record.FILE for record in records):
-            self.append_json(name, *(record.to_json() for record in records if record.FILE == name))
+            self.append_json(name, *(record.to_json() for record in records if name == record.FILE))
 
     def records(self, shape: type[R]) -> Iterator[R]:
         """Yield the rows of this shape one by one, for those who need not see them all."""

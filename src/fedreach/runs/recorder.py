@@ -82,13 +82,10 @@ class Recorder:
     def after(self, snapshot: Snapshot, state: FederationState, result: RoundResult) -> tuple[Snapshot, RoundRow]:
         """Return the run after a round and the round's row, which is not written yet."""
         total, cost = snapshot.bytes_total + result.bytes_down + result.bytes_up, result.cost
-        snapshot = replace(
-            snapshot,
-            state=state,
-            bytes_total=total,
-            seconds_total=snapshot.seconds_total + (0.0 if cost is None else cost.seconds),
-            joules_total=snapshot.joules_total + (0.0 if cost is None else cost.joules),
-        )
+        snapshot = replace(snapshot, state=state, bytes_total=total)
+        if cost is not None:
+            seconds, joules = snapshot.seconds_total + cost.seconds, snapshot.joules_total + cost.joules
+            snapshot = replace(snapshot, seconds_total=seconds, joules_total=joules)
         row = RoundRow(
             round=state.round,
             cohort=result.cohort,

@@ -49,15 +49,14 @@ class Clients:
     def losses(self, request: AskLosses) -> Mapping[int, float]:
         state, view, probe = request.state, request.view, request.probe
         clients, seed = probe.ids.tolist(), self.federation.seed
-        parts = [self.data.train[client] for client in clients]
+        parts = None
         if probe.asks == "batch_loss":
-            parts = [
-                probe_batch(samples, probe.batch_size, seed, view.round, client)
-                for client, samples in zip(clients, parts, strict=True)
-            ]
+            size = probe.batch_size
+            parts = [probe_batch(self.data.train[client], size, seed, view.round, client) for client in clients]
         loss = np.empty(len(clients))
         for model, mine in state.by_model(view.rows(probe.ids)):
-            loss[mine] = self.engine.training_loss(state.models[model], probe.ids[mine], [parts[i] for i in mine])
+            own = None if parts is None else [parts[i] for i in mine]
+            loss[mine] = self.engine.training_loss(state.models[model], probe.ids[mine], own)
         return dict(zip(clients, loss.tolist(), strict=True))
 
     def updates(self, request: AskUpdates) -> Reports:
