@@ -46,8 +46,7 @@ class Ranges:
             (array([7, 5, 4]), array([2, 1]))
         """
         sizes = self.sizes_of(clients)
-        ends = np.cumsum(sizes)
-        places = np.repeat(self.offsets[clients] - (ends - sizes), sizes)
+        places = np.repeat(self.offsets[clients] + sizes - np.cumsum(sizes), sizes)
         return self.order[places + np.arange(len(places))], sizes
 
     def owner(self) -> Ints:
