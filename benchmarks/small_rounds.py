@@ -4,7 +4,7 @@
     python benchmarks/small_rounds.py --write    # also puts them into docs/benchmarks.md
 
 The digits over 50 clients, 10 of them a round, MLP 64-32-10, one epoch, batch 16: rows and checkpoints are written as
-in any run. The second table is of long runs that are seldom evaluated, and says how much of them is not training.
+in any run. The second table is of long runs that are seldom evaluated, and says what of a round is training.
 """
 
 from __future__ import annotations
@@ -79,17 +79,18 @@ def measure(repeats: int) -> dict[str, list[float]]:
 
 
 class Begun(Callback):
-    """Notes when the first round begins."""
+    """Notes when the first round begins, and forgets what was spent before: an engine's trial trains, too."""
 
-    def __init__(self, times: list[float]) -> None:
-        self.times = times
+    def __init__(self, times: list[float], spent: dict[str, float]) -> None:
+        self.times, self.spent = times, spent
 
     def begin(self, run: RunRecord, data: FederatedData, engine: str) -> None:
+        self.spent.clear()
         self.times.append(time.perf_counter())
 
 
 def shares(rounds: int, options: dict[str, Any]) -> dict[str, float]:
-    """Return how long a round of a long run takes, and which shares of the run are not training.
+    """Return the microseconds of a round of a long run, what of them goes where, and the share of training.
 
     The run is all from the first round to ``result.json``, training is `TorchEngine.train`, batch order included. What
     evaluations take, single clients' local models included, is told apart from everything else.
@@ -118,13 +119,13 @@ def shares(rounds: int, options: dict[str, Any]) -> dict[str, float]:
             seed=0,
             folder=Path(folder),
             base=Path.cwd(),
-            callbacks=[Begun(began)],
+            callbacks=[Begun(began, spent)],
         )
         whole = time.perf_counter() - began[0]
     rest = whole - spent["training"] - spent["evaluation"]
-    return {"ms a round": 1e3 * whole / rounds} | {
-        name: 100 * part / whole for name, part in (("evaluation, %", spent["evaluation"]), ("all else, %", rest))
-    }
+    parts = {"a round, us": whole, "training": spent["training"], "evaluation": spent["evaluation"], "all else": rest}
+    found = {name: 1e6 * part / rounds for name, part in parts.items()}
+    return found | {"in training, %": 100 * spent["training"] / whole}
 
 
 def long_runs(rounds: int, repeats: int) -> str:
@@ -135,7 +136,7 @@ def long_runs(rounds: int, repeats: int) -> str:
         columns = {key: [one[key] for one in found] for key in found[0]}
         if not lines:
             lines = [f"| {rounds} rounds | {' | '.join(columns)} |", "| --- |" + " ---: |" * len(columns)]
-        cells = (f"{statistics.median(v):.1f} ({min(v):.1f} to {max(v):.1f})" for v in columns.values())
+        cells = (f"{statistics.median(v):.0f} ({min(v):.0f} to {max(v):.0f})" for v in columns.values())
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -160,8 +161,8 @@ def main() -> None:
             f"benchmarks/small_rounds.py --write`: medians of {arguments.repeats} runs, rows and checkpoints included."
         )
         about_long = (
-            "Long runs on all cores, evaluated every 100 rounds on at most 10 samples a client: milliseconds a round,\n"
-            "and which share of the run went to evaluating, and to all that is neither that nor training."
+            "Long runs on all cores, evaluated every 100 rounds on at most 10 samples a client: microseconds a round,\n"
+            "those of training, of evaluating and of all else, and which share of the run was training."
         )
         parts = [before.rstrip(), HEADING, about, table, about_long, longer]
         PAGE.write_text("\n".join(["\n\n".join(parts) + "\n", *after]), encoding="utf-8")

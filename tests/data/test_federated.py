@@ -133,3 +133,15 @@ def test_ranges_know_owners_and_sizes():
     assert ranges.owner().tolist() == [0, 0, 2]
     assert ranges[1].tolist() == []
     assert ranges[2].tolist() == [9]
+
+
+def test_samples_of_some_clients_are_their_ranges_one_after_the_other():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        sizes = rng.integers(0, 4, size=9)  # some are empty
+        ranges = Ranges(rng.permutation(sizes.sum()), np.concatenate([[0], np.cumsum(sizes)]))
+        clients = rng.permutation(9)[: rng.integers(0, 10)]
+        index, counts = ranges.of(clients)
+        plain = [ranges[int(client)] for client in clients]
+        assert counts.tolist() == ranges.sizes_of(clients).tolist() == [len(part) for part in plain]
+        assert index.tolist() == [sample for part in plain for sample in part]

@@ -161,3 +161,9 @@ def test_a_function_is_a_policy():
     assert policy.select({}, view, 2, generator(0, "select")).ids.tolist() == [22, 19]
     assert (policy.name, Traits.of(policy).needs) == ("lowest_loss", ("label_counts",))
     assert policy.probe({}, view, 2, generator(0, "probe")) is None
+
+
+def test_who_can_be_reached_is_not_copied_where_all_can():
+    everybody, some = make_view(), make_view(available=np.arange(N) % 3 == 1)
+    assert everybody.available_ids is everybody.ids
+    assert some.available_ids.tolist() == [4, 13, 22]

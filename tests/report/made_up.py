@@ -129,6 +129,7 @@ def write_run(
         due = r % every == 0 or r == rounds
         evaluated = _evaluation(r, rng, own, level + luck, gap, held, test) if due else None
         snapshot, _ = recorder.close(snapshot, row, timing, evaluated)
+    snapshot = recorder.written(snapshot)
     if finished:
         recorder.finish(snapshot)
     return path

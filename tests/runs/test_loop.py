@@ -13,6 +13,7 @@ from fedreach.data.federated import FederatedData
 from fedreach.errors import RunFolderError
 from fedreach.evaluation import Evaluator
 from fedreach.report import read_run
+from fedreach.runs import loop
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.loop import run_rounds
@@ -81,6 +82,43 @@ def test_what_a_callback_raises_ends_the_run_which_goes_on_from_there(tmp_path: 
     go_on(tmp_path / "whole")
     for name in ("rounds.jsonl", "clients.jsonl", "last.safetensors", "checkpoint.safetensors", "result.json"):
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["rounds.jsonl", "clients.jsonl", "timing.jsonl"])
+@pytest.mark.parametrize("seconds", [0.0, 60.0])  # each round's rows at once, or all in the end
+def test_rows_whose_writing_is_interrupted_are_written_once(
+    name: str, seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on(tmp_path / "whole")
+    whole, stopped = RunFolder.append_json, []
+
+    def append(self: RunFolder, file: str, *found: Mapping[str, Any]) -> None:
+        whole(self, file, *found)
+        if file == name and found[-1]["round"] >= 2 and not stopped:
+            stopped.append(file)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "ROWS_SECONDS", seconds)
+    monkeypatch.setattr(RunFolder, "append_json", append)
+    with pytest.raises(KeyboardInterrupt):
+        go_on(tmp_path / "run")
+    assert stopped == [name]
+    go_on(tmp_path / "run")
+    for file in ("rounds.jsonl", "clients.jsonl", "last.safetensors", "checkpoint.safetensors", "result.json"):
+        assert (tmp_path / "run" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
+    assert [row["round"] for row in RunFolder(tmp_path / "run").rows("timing.jsonl")] == [0, 1, 2, 3, 4]
+
+
+def test_a_checkpoint_holds_the_rows_of_its_round_and_of_no_later_one(tmp_path: Path) -> None:
+    """Also where rows still wait: a run that stops between two rounds leaves no row without its round."""
+    with pytest.raises(RuntimeError):
+        go_on(tmp_path / "run", Diary("round 3"))
+    folder = RunFolder(tmp_path / "run")
+    found = folder.read_tensors("checkpoint.safetensors")
+    assert found is not None
+    assert found[1]["round"] == 3
+    assert found[1]["lengths"] == folder.lengths()
+    assert [row["round"] for row in folder.rows("rounds.jsonl")] == [0, 1, 2, 3]
 
 
 def test_a_run_that_had_finished_is_not_made_to_have_failed(tmp_path: Path) -> None:

@@ -34,6 +34,21 @@ class Ranges:
         """Number of samples of each client, (N,)."""
         return np.diff(self.offsets)
 
+    def sizes_of(self, clients: Ints) -> Ints:
+        """Number of samples of each of these clients; nobody else is looked at."""
+        return self.offsets[clients + 1] - self.offsets[clients]
+
+    def of(self, clients: Ints) -> tuple[Ints, Ints]:
+        """Return the samples of these clients, one after the other, and how many each has.
+
+        Example:
+            >>> Ranges(np.array([4, 7, 5]), np.array([0, 1, 1, 3])).of(np.array([2, 0]))
+            (array([7, 5, 4]), array([2, 1]))
+        """
+        sizes = self.sizes_of(clients)
+        places = np.repeat(self.offsets[clients] + sizes - np.cumsum(sizes), sizes)
+        return self.order[places + np.arange(len(places))], sizes
+
     def owner(self) -> Ints:
         """Client of each sample in `order`, (samples,)."""
         return np.repeat(np.arange(len(self.offsets) - 1), self.sizes)

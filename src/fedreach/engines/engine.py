@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from fedreach.arrays import AnyArray, Bools, Float32s, Floats, Ints
+from fedreach.data.federated import Ranges
 from fedreach.engines.parallel.processes import Workers, max_processes
 from fedreach.engines.protocols import NO_TERMS, Engine, Precision, Task
 from fedreach.engines.samples import checked_device
@@ -138,26 +139,29 @@ class TorchEngine(Engine):
             self.workers.map(work, parts, vector, split, rows, *results)
 
     def training_loss(self, params: Float32s, ids: Ints, parts: Sequence[Ints] | None = None) -> Floats:
-        parts = [self.task.data.train[int(client)] for client in ids] if parts is None else parts
-        index = np.concatenate(parts)
+        index, sizes = samples_of(self.task.data.train, ids, parts)
         shifts = self.trainer.shifts_of(ids)
         if Traits.of(self.task.loss).cross_entropy and shifts is None:
-            return means(self.predict(params, "train", index)[1], parts)
+            return means(self.predict(params, "train", index)[1], sizes)
         logits, labels = torch.from_numpy(self.logits(params, "train", index)), self.task.data.labels[index]
         if shifts is not None:
-            shifts = shifts.cpu().repeat_interleave(torch.tensor([len(part) for part in parts]), 0)
-        return means(self.trainer.losses(logits, torch.from_numpy(labels.astype(np.int64)), shifts).numpy(), parts)
+            shifts = shifts.cpu().repeat_interleave(torch.from_numpy(sizes), 0)
+        return means(self.trainer.losses(logits, torch.from_numpy(labels.astype(np.int64)), shifts).numpy(), sizes)
 
 
-def means(loss: Float32s, parts: Sequence[Ints]) -> Floats:
+def samples_of(train: Ranges, ids: Ints, parts: Sequence[Ints] | None) -> tuple[Ints, Ints]:
+    """Return the samples that a probe of these clients is about, and how many each has; see `Trainer.training_loss`."""
+    return train.of(ids) if parts is None else (np.concatenate(parts), np.array([len(part) for part in parts]))
+
+
+def means(loss: Float32s, sizes: Ints) -> Floats:
     """Return the mean over each part, of losses that stand one part after the other.
 
     Example:
-        >>> means(np.array([1.0, 3.0, 5.0], np.float32), [np.array([7, 8]), np.array([2])])
+        >>> means(np.array([1.0, 3.0, 5.0], np.float32), np.array([2, 1]))
         array([2., 5.])
     """
-    starts = np.cumsum([0, *map(len, parts[:-1])])
-    return np.add.reduceat(loss.astype(np.float64), starts) / [len(part) for part in parts]
+    return np.add.reduceat(loss.astype(np.float64), np.cumsum(sizes) - sizes) / sizes
 
 
 def _train_part(

@@ -23,7 +23,7 @@ class Sequential(GroupTrainer):
 
     def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
         """Return every client by itself, the largest first."""
-        return list(np.argsort(-self.data.train.sizes[ids], kind="stable")[:, None])
+        return list(np.argsort(-self.data.train.sizes_of(ids), kind="stable")[:, None])
 
     def train_group(
         self, start: Tensor, ids: Ints, round_: int, rate: float, update: Tensor, group: Ints, terms: Terms

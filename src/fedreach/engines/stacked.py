@@ -37,7 +37,7 @@ class Stacked(GroupTrainer):
 
     def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
         """Return stacks of clients with about equally many steps."""
-        order = np.argsort(-self.data.train.sizes[ids], kind="stable")
+        order = np.argsort(-self.data.train.sizes_of(ids), kind="stable")
         if self.device.type != "cpu":
             return [order]
         return np.array_split(order, -(-len(order) // max(1, STACK_BYTES // (4 * self.layout.size))))

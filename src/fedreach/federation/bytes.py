@@ -37,7 +37,7 @@ def count_bytes(
     sent = view.sent_update
     asked = int(np.count_nonzero(view.probed))
     probe_down, probe_up = asked * model, asked if sent is None else int(sent.sum()) * report
-    holds = int(np.count_nonzero(view.probed[view.rows(selection.ids)]))
+    holds = int(np.count_nonzero(view.probed[view.rows(selection.ids)])) if asked else 0
     done = 0 if sent is None else int(sent[view.rows(reports.ids)].sum())
     down = (len(selection.ids) - holds) * model + probe_down
     up = (len(reports.ids) - done) * report + len(reports.ids) * note + probe_up

@@ -112,6 +112,10 @@ class Federation:
         Raises:
             PartError: If two of them give one name to different measurements.
         """
+        return self._measurements
+
+    @cached_property  # as with traits
+    def _measurements(self) -> tuple[Measurement, ...]:
         found: dict[str, Measurement] = {}
         for traits in self.traits.values():
             for measurement in traits.measures:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedreach.arrays import Bools, Float32s, Floats
+from fedreach.arrays import Float32s, Floats, Ints
 from fedreach.errors import PartError
 from fedreach.federation.answers import (
     check_type,
@@ -116,23 +116,22 @@ def conclude_round(
     rows = view.rows(reports.ids)
     weights, weighed = _weights(federation, state, reports)
     loss[rows] = reports.metrics["loss"]
-    models, own = state.models.copy(), state.clusters[rows]
+    models = state.models.copy()
     kept = list(zip(state.server, state.solver, state.aggregation, strict=True))
-    for model in range(len(models)):
-        mine = own == model
-        if mine.any():
-            models[model], kept[model] = _updated(federation, state, model, weights, reports, seen, mine, summed)
+    for model, mine in state.by_model(rows):
+        models[model], kept[model] = _updated(federation, state, model, weights, reports, seen, mine, summed)
     server, solver, aggregation = zip(*kept, strict=True)
-    state = replace(
-        state,
+    state = FederationState(
         round=state.round + 1,
         models=models,
+        clusters=state.clusters,
         loss=loss,
         selection=observed,
         weighting=weighed,
         server=server,
         solver=solver,
         aggregation=aggregation,
+        memory=state.memory,
     )
     report = RoundResult(
         cohort=tuple(reports.ids.tolist()),
@@ -182,14 +181,14 @@ def _updated(
     weights: Floats,
     reports: Reports,
     seen: Reports,
-    mine: Bools,
+    mine: Ints,
     summed: Callable[[Floats, Float32s], Floats] | None,
 ) -> tuple[Float32s, tuple[State, State, State]]:
     """Return one model, and what server, solver and aggregation keep, after the reports of those that train it."""
     solver, p, params = federation.memory_solver, reports.trainable, state.models[model]
     server_state, solver_state, aggregated = state.server[model], state.solver[model], state.aggregation[model]
-    if not mine.all():
-        reports, weights = reports.only(mine), weights[mine]
+    if len(mine) < len(reports.ids):
+        reports, weights = reports.at(mine), weights[mine]
         if weights.sum() == 0:
             return params, (server_state, solver_state, aggregated)
         weights, seen = weights / weights.sum(), visible_reports(federation, reports)

@@ -1,5 +1,6 @@
 """The state of a federation: everything that changes from round to round."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -36,6 +37,16 @@ class FederationState:
         if len(self.models) > 1:
             raise PartError(f"There are {len(self.models)} models, one a cluster; use `state.models`.")
         return np.asarray(self.models[0])
+
+    def by_model(self, rows: Ints) -> Iterator[tuple[int, Ints]]:
+        """Yield each model and where the participants that train it stand among these rows; no model without any."""
+        if len(self.models) == 1:
+            if len(rows):
+                yield 0, np.arange(len(rows))
+            return
+        own = self.clusters[rows]
+        for model in np.unique(own):
+            yield int(model), np.flatnonzero(own == model)
 
     def served(self, federation: Federation) -> Float32s:
         """Return the (m, d) models that are evaluated and handed out; most solvers serve what they broadcast."""

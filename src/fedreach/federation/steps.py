@@ -12,7 +12,7 @@ world; a recipe of decisions stops once the cohort is chosen. A generator can be
 within a round, and what outlives the round stands in `Done`.
 """
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -244,7 +244,7 @@ def remembered(
     old = memory.read(rows)
     new = np.empty_like(old)
     together = max(1, NUMBERS // max(1, old.shape[1]))  # arithmetic on a whole cohort would hold it several times
-    for model, mine in by_model(state, rows):
+    for model, mine in state.by_model(rows):
         for some in np.split(mine, range(together, len(mine), together)):
             update = reports.update[some, : reports.trainable]
             kept = solver.remember(old[some], state.solver[model], update, steps[some], rate)
@@ -252,17 +252,6 @@ def remembered(
     change = np.subtract(new, old, out=old)
     state = replace(state, memory=memory.written(rows, new))
     return state, replace(reports, note=change) if solver.sends_note else reports
-
-
-def by_model(state: FederationState, rows: Ints) -> Iterator[tuple[int, Ints]]:
-    """Yield each model and where the participants that train it stand among these rows."""
-    if len(state.models) == 1:
-        if len(rows):
-            yield 0, np.arange(len(rows))
-        return
-    own = state.clusters[rows]
-    for model in np.unique(own):
-        yield int(model), np.flatnonzero(own == model)
 
 
 # ------------------------------------------------------------------------- what is drawn for the work of a round

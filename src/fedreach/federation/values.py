@@ -55,6 +55,11 @@ class ClientView:
             probed=np.zeros(n, np.bool_),
         )
 
+    @property
+    def available_ids(self) -> Ints:
+        """Ids of the clients that can be reached; mostly those of all, which are then not copied."""
+        return self.ids if self.available.all() else self.ids[self.available]
+
     def rows(self, ids: Ints) -> Ints:
         """Return where these ids stand in the arrays of this view."""
         return self.ids.searchsorted(ids).astype(np.int64, copy=False)
@@ -118,8 +123,10 @@ class Reports:
 
     def only(self, chosen: Bools) -> Reports:
         """Return the reports of the clients whose (r,) flags are set; these very reports where all are."""
-        if chosen.all():
-            return self
+        return self if chosen.all() else self.at(chosen)
+
+    def at(self, chosen: Bools | Ints) -> Reports:
+        """Return the reports of some of the clients, by flags or positions."""
         rows = ("ids", "update", "label_counts", "steps", "note")
         given = {name: values for name in rows if (values := getattr(self, name)) is not None}
         metrics = {name: values[chosen] for name, values in self.metrics.items()}

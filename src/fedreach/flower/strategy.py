@@ -342,5 +342,5 @@ class FedReachStrategy(Strategy):
             scores = answered(replies, self._tasks)
             evaluated = evaluation(self.federation, self._now.state, self._participants, scores, self.engine)
         self._snapshot, _ = self.recorder.close(self._now, row, timing, evaluated)
-        self.recorder.save(self._now)
+        self._snapshot = self.recorder.save(self._now)
         return {} if evaluated is None else evaluated[0]

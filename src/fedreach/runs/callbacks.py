@@ -19,7 +19,10 @@ class Callback:
         """Before the first round that is to be run; `engine` says which one trains, and why."""
 
     def round(self, row: RoundRow, timing: Timing, lost: Mapping[int, str]) -> None:
-        """After a round, when its rows are written; `lost` says of each client why its reply does not count."""
+        """After a round; `lost` says of each client why its reply does not count.
+
+        Rows of rounds that take milliseconds may still wait to be written.
+        """
 
     def end(self, result: Result) -> None:
         """After the last round, when all is written; not where the run failed."""

@@ -14,6 +14,7 @@ from fedreach.arrays import AnyArray
 from fedreach.federation.state import FederationState
 from fedreach.federation.values import State
 from fedreach.runs.folder import RunFolder
+from fedreach.runs.schema import ClientLine, RoundRow, Timing
 from fedreach.storage.table import RowTable
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -30,16 +31,17 @@ class Snapshot:
     best_round: int
     best_loss: float
     evaluations_since_best: int
-    lengths: Mapping[str, int]
+    lengths: Mapping[str, int]  # of the files of rows, as far as they are written
     seconds_total: float = 0.0  # simulated, as are the joules: of a federation with a radio
     joules_total: float = 0.0
+    rows: tuple[RoundRow | ClientLine | Timing, ...] = ()  # that are still to be written, which a checkpoint waits for
 
 
-NUMBERS = [field.name for field in fields(Snapshot) if field.name != "state"]
+NUMBERS = [field.name for field in fields(Snapshot) if field.name not in ("state", "rows")]
 
 
 def save(folder: RunFolder, snapshot: Snapshot) -> None:
-    """Write the checkpoint of a run."""
+    """Write the checkpoint of a run whose rows are written."""
     state = snapshot.state
     tensors: dict[str, AnyArray] = {"models": state.models, "clusters": state.clusters, "loss": state.loss}
     parts = {"selection": state.selection, "weighting": state.weighting}

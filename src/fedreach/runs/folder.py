@@ -48,9 +48,10 @@ class RunFolder(Folder):
         """Write a record, whole or not at all."""
         self.write_json(record.FILE, record.to_json())
 
-    def append(self, record: Record) -> None:
-        """Append a record to the rows of its kind."""
-        self.append_json(record.FILE, record.to_json())
+    def append(self, *records: Record) -> None:
+        """Append records to the rows of their kinds, file by file."""
+        for name in dict.fromkeys(record.FILE for record in records):
+            self.append_json(name, *(record.to_json() for record in records if name == record.FILE))
 
     def records(self, shape: type[R]) -> Iterator[R]:
         """Yield the rows of this shape one by one, for those who need not see them all."""
@@ -85,13 +86,9 @@ class RunFolder(Folder):
         self.write_once(name, _text(content))
         return self.read_json(name) or dict(content)
 
-    def append_json(self, name: str, row: Mapping[str, Any]) -> None:
-        """Append one row; a number that is not finite becomes null, as JSON has no other word for it."""
-        try:
-            line = JSON_LINE.encode(row)
-        except (TypeError, ValueError):  # seldom: going through every value takes as long as writing the row
-            line = JSON_LINE.encode(_finite(row))
-        self.append_line(name, line)
+    def append_json(self, name: str, *rows: Mapping[str, Any]) -> None:
+        """Append rows; a number that is not finite becomes null, as JSON has no other word for it."""
+        self.append_lines(name, map(_line, rows))
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """Return the rows of a file; none where there is no file. A last row that was cut off is left out."""
@@ -164,6 +161,13 @@ class RunFolder(Folder):
 
 def _text(content: Mapping[str, Any]) -> str:
     return json.dumps({"format": FORMAT, **content}, indent=1, allow_nan=False) + "\n"
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    try:
+        return JSON_LINE.encode(row)
+    except (TypeError, ValueError):  # seldom: going through every value takes as long as writing the row
+        return JSON_LINE.encode(_finite(row))
 
 
 def _check_format(path: Path, version: Any) -> None:

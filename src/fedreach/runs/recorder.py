@@ -63,7 +63,7 @@ class Recorder:
                 "away to start this run anew."
             )
         self.folder.rewind(dict.fromkeys(self.folder.lengths(), 0), -1)
-        snapshot = Snapshot(state, 0, 0, np.inf, 0, {})
+        snapshot = Snapshot(state, 0, 0, np.inf, 0, self.folder.lengths())
         nothing = None if self.federation.radio is None else RoundCost(0.0, 0.0, 0.0, 0.0, None)
         row = RoundRow(
             round=0,
@@ -82,13 +82,10 @@ class Recorder:
     def after(self, snapshot: Snapshot, state: FederationState, result: RoundResult) -> tuple[Snapshot, RoundRow]:
         """Return the run after a round and the round's row, which is not written yet."""
         total, cost = snapshot.bytes_total + result.bytes_down + result.bytes_up, result.cost
-        snapshot = replace(
-            snapshot,
-            state=state,
-            bytes_total=total,
-            seconds_total=snapshot.seconds_total + (0.0 if cost is None else cost.seconds),
-            joules_total=snapshot.joules_total + (0.0 if cost is None else cost.joules),
-        )
+        snapshot = replace(snapshot, state=state, bytes_total=total)
+        if cost is not None:
+            seconds, joules = snapshot.seconds_total + cost.seconds, snapshot.joules_total + cost.joules
+            snapshot = replace(snapshot, seconds_total=seconds, joules_total=joules)
         row = RoundRow(
             round=state.round,
             cohort=result.cohort,
@@ -111,24 +108,36 @@ class Recorder:
     def close(
         self, snapshot: Snapshot, row: RoundRow, timing: Timing, evaluated: Evaluated | None = None
     ) -> tuple[Snapshot, RoundRow]:
-        """Append the rows of a round, with what was evaluated in it; return the run after them and the whole row.
+        """Return the run with the rows of a round, which `written` writes, and the round's row with its evaluation.
 
         The model with the lowest loss on the participants' held-out data is kept; the test set is never looked at.
         """
+        lines: Sequence[Mapping[str, Any]] = ()
         if evaluated is not None:
             columns, lines = evaluated
             self._refuse_if_diverged(row.round, columns)
             snapshot = self._judge(snapshot, columns.get("id_loss", np.inf))
             row = replace(row, evaluated=columns)
-        self.folder.append(row)
-        for line in lines if evaluated is not None else ():
-            self.folder.append(ClientLine(**line))
-        self.folder.append(timing)
-        return replace(snapshot, lengths=self.folder.lengths()), row
+        rows = *snapshot.rows, row, *(ClientLine(**line) for line in lines), timing
+        return replace(snapshot, rows=rows), row
 
-    def save(self, snapshot: Snapshot) -> None:
-        """Write a checkpoint."""
+    def written(self, snapshot: Snapshot) -> Snapshot:
+        """Append the rows that wait to their files; return the run in which none do.
+
+        Whatever interrupts this, it can be repeated: what was appended without the run's knowledge is cut off first.
+        """
+        if not snapshot.rows:
+            return snapshot
+        if self.folder.lengths() != snapshot.lengths:
+            self.folder.rewind(snapshot.lengths, snapshot.rows[0].round - 1)
+        self.folder.append(*snapshot.rows)
+        return replace(snapshot, rows=(), lengths=self.folder.lengths())
+
+    def save(self, snapshot: Snapshot) -> Snapshot:
+        """Write a checkpoint, and before it the rows that wait; return the run in which none do."""
+        snapshot = self.written(snapshot)
         save(self.folder, snapshot)
+        return snapshot
 
     def finish(self, snapshot: Snapshot, then: Callable[[], None] = lambda: None) -> Result:
         """Write the last model, the last checkpoint, what comes `then` and, last of all, how the run ended.
@@ -136,6 +145,7 @@ class Recorder:
         Raises:
             TrainingError: If no client's update counted in any round, though some were asked.
         """
+        snapshot = self.written(snapshot)
         self._refuse_if_nobody_counted()
         self.folder.write_tensors("last.safetensors", self._models(snapshot.state), {"round": snapshot.state.round})
         finish(self.folder, snapshot)

@@ -18,7 +18,6 @@ from fedreach.federation.steps import (
     AskLosses,
     AskServer,
     AskUpdates,
-    by_model,
     lost_replies,
     measured,
     probe_batch,
@@ -50,15 +49,14 @@ class Clients:
     def losses(self, request: AskLosses) -> Mapping[int, float]:
         state, view, probe = request.state, request.view, request.probe
         clients, seed = probe.ids.tolist(), self.federation.seed
-        parts = [self.data.train[client] for client in clients]
+        parts = None
         if probe.asks == "batch_loss":
-            parts = [
-                probe_batch(samples, probe.batch_size, seed, view.round, client)
-                for client, samples in zip(clients, parts, strict=True)
-            ]
+            size = probe.batch_size
+            parts = [probe_batch(self.data.train[client], size, seed, view.round, client) for client in clients]
         loss = np.empty(len(clients))
-        for model, mine in by_model(state, view.rows(probe.ids)):
-            loss[mine] = self.engine.training_loss(state.models[model], probe.ids[mine], [parts[i] for i in mine])
+        for model, mine in state.by_model(view.rows(probe.ids)):
+            own = None if parts is None else [parts[i] for i in mine]
+            loss[mine] = self.engine.training_loss(state.models[model], probe.ids[mine], own)
         return dict(zip(clients, loss.tolist(), strict=True))
 
     def updates(self, request: AskUpdates) -> Reports:
@@ -110,7 +108,7 @@ class Clients:
             return LocalUpdates(np.empty((0, state.models.shape[1]), np.float32), np.empty(0), np.empty(0, np.int64))
         rate = self.federation.local.rate_at(view.round, self.rounds)
         done, order = [], []
-        for model, mine in by_model(state, rows):
+        for model, mine in state.by_model(rows):
             terms: Mapping[str, Float32s] = {}
             if solver is not None:
                 assert state.memory is not None  # see `Simulation.start`
@@ -131,7 +129,7 @@ class Clients:
             return {}
         values = {measurement.name: np.empty(len(ids)) for measurement in wanted}
         before = any(measurement.wants_before for measurement in wanted)
-        for model, mine in by_model(state, view.rows(ids)):
+        for model, mine in state.by_model(view.rows(ids)):
             outputs = self.engine.outputs(state.models[model], reports.update[mine], ids[mine], before=before)
             for row, output in zip(mine, outputs, strict=True):
                 own = measured(wanted, output, self.federation.seed, view.round, int(ids[row]))

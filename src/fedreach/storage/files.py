@@ -1,16 +1,18 @@
 """A folder whose files are written whole or not at all, or grow line by line; and digests of what is in them."""
 
+from __future__ import annotations
+
 import errno
 import hashlib
 import json
 import os
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +25,19 @@ except ImportError:  # Windows has no such lock; two processes on one folder are
     fcntl = None  # type: ignore[assignment]
 
 LOCK_SECONDS = 5.0  # a worker whose comparison was killed ends within a round
+
+
+class _Disk(NamedTuple):
+    """Says what to do where a file cannot be written, see `Folder.disk`."""
+
+    folder: Folder
+    name: str
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, OSError):
+            raise self.folder.cannot_write(self.name, error) from error
 
 
 class Folder:
@@ -85,16 +100,16 @@ class Folder:
 
     # ------------------------------------------------------------------------------------------------------- lines
 
-    def append_line(self, name: str, line: str) -> None:
-        """Append a line to a file, which is made if it is not there."""
-        left = line.encode() + b"\n"
+    def append_lines(self, name: str, lines: Iterable[str]) -> None:
+        """Append lines to a file, which is made if it is not there."""
+        left = "".join(f"{line}\n" for line in lines).encode()
         try:
             if name not in self._files:
                 self._files[name] = (self.path / name).open("ab", buffering=0)
             while left:  # a disk that fills up takes some of it before it says so
                 left = left[self._files[name].write(left) :]
         except OSError as error:
-            raise self._cannot_write(name, error) from error
+            raise self.cannot_write(name, error) from error
 
     def lines(self, name: str) -> Iterator[str]:
         """Yield the lines of a file; none where there is no file. A last line that was cut off is left out."""
@@ -112,15 +127,11 @@ class Folder:
         except FileNotFoundError:
             return 0
 
-    @contextmanager
-    def disk(self, name: str) -> Iterator[None]:
-        """Say what to do where a file cannot be written."""
-        try:
-            yield
-        except OSError as error:
-            raise self._cannot_write(name, error) from error
+    def disk(self, name: str) -> _Disk:
+        """Return in which context it is said what to do where a file cannot be written."""
+        return _Disk(self, name)
 
-    def _cannot_write(self, name: str, error: OSError) -> RunFolderError:
+    def cannot_write(self, name: str, error: OSError) -> RunFolderError:
         what, repeat = error.strerror, " and repeat the command: it goes on from the last checkpoint."
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             remedy = "Free some space" + repeat

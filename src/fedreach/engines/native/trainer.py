@@ -89,7 +89,7 @@ class Native(GroupTrainer):
         They depend on how many are trained at the same time, unlike those of others: what a client's training gives
         does not depend on its group.
         """
-        sizes, local = self.data.train.sizes[ids], self.local
+        sizes, local = self.ranges.sizes_of(ids), self.local
         order = np.argsort(-sizes, kind="stable")
         examples = sizes * local.epochs if local.steps is None else np.minimum(sizes, local.batch_size) * local.steps
         done = np.cumsum((examples * self.products + PRODUCTS_OF_A_CLIENT)[order])
@@ -106,7 +106,7 @@ class Native(GroupTrainer):
         self, start: Tensor, ids: Ints, round_: int, rate: float, update: Tensor, group: Ints, terms: Terms
     ) -> Group:
         clients, group = (np.ascontiguousarray(numbers, np.int64) for numbers in (ids[group], group))
-        sizes = self.ranges.offsets[clients + 1] - self.ranges.offsets[clients]
+        sizes = self.ranges.sizes_of(clients)
         if not sizes.all():
             raise TrainingError(f"Client {clients[sizes == 0][0]} has no examples to train on.")
         if draws_as_numpy_does():
@@ -140,7 +140,7 @@ class Native(GroupTrainer):
             rate, local.momentum, local.weight_decay, clip, place_of(pull), place_of(shift), place_of(added)
         )
         order, offsets, words = self.ranges.order, self.ranges.offsets, words_of(self.seed, round_)
-        largest = int((offsets[clients + 1] - offsets[clients]).max())
+        largest = int(self.ranges.sizes_of(clients).max())
         batch = min(local.batch_size, largest)
         batches = Batches(
             batch,

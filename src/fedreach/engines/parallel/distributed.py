@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedreach.arrays import Bools, Float32s, Floats, Ints
-from fedreach.engines.engine import TorchEngine, means
+from fedreach.engines.engine import TorchEngine, means, samples_of
 from fedreach.engines.parallel.ranks import Ranks
 from fedreach.engines.protocols import NO_TERMS, Engine
 from fedreach.engines.trainer import EVALUATION_BATCH
@@ -43,7 +43,10 @@ class DistributedEngine(Engine):
         self, broadcast: Float32s, ids: Ints, round_: int, rate: float, terms: Mapping[str, Float32s] = NO_TERMS
     ) -> LocalUpdates:
         inner = self.inner
-        groups, examples = inner.groups(ids, self.ranks.size), examples_of(self.task.data.train.sizes[ids], self.local)
+        groups, examples = (
+            inner.groups(ids, self.ranks.size),
+            examples_of(self.task.data.train.sizes_of(ids), self.local),
+        )
         given = shared_out([examples[group].sum() for group in groups], self._speed())
         if not any(given[1:]):
             return inner.train_groups(broadcast, ids, groups, round_, rate, terms)
@@ -84,11 +87,11 @@ class DistributedEngine(Engine):
         return self.inner.answers(params, split, index, inputs=inputs)
 
     def training_loss(self, params: Float32s, ids: Ints, parts: Sequence[Ints] | None = None) -> Floats:
-        parts = [self.task.data.train[int(client)] for client in ids] if parts is None else parts
-        return means(self.predict(params, "train", np.concatenate(parts))[1], parts)
+        index, sizes = samples_of(self.task.data.train, ids, parts)
+        return means(self.predict(params, "train", index)[1], sizes)
 
     def outputs(self, broadcast: Float32s, update: Float32s, ids: Ints, *, before: bool) -> list[LocalOutputs]:
-        rows = [np.array(mine, np.int64) for mine in shared_out(self.task.data.train.sizes[ids], self._speed())]
+        rows = [np.array(mine, np.int64) for mine in shared_out(self.task.data.train.sizes_of(ids), self._speed())]
         if not any(len(mine) for mine in rows[1:]):
             return self.inner.outputs(broadcast, update, ids, before=before)
         answers = self._together(_outputs_share, broadcast, [(update[mine], ids[mine], before) for mine in rows])

@@ -17,6 +17,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -44,6 +45,10 @@ class _Place(NamedTuple):
     segment: int
     shape: tuple[int, ...]
     dtype: str
+
+
+_Owners = dict[int, tuple[int, weakref.ref[AnyArray]]]
+"""Id of an array that is in use -> its segment, and who tells when it no longer is."""
 
 
 class _Child(NamedTuple):
@@ -74,7 +79,7 @@ class Workers:
         self.owner, self.count = owner, count
         self._segments: list[mmap.mmap] = []
         self._free: list[int] = []
-        self._owners: dict[int, int] = {}  # id of an array -> its segment
+        self._owners: _Owners = {}
         self._children: list[_Child] = []
         self._queue: tuple[int, int] | None = None
         self._known_segments = 0  # to the children
@@ -94,8 +99,8 @@ class Workers:
             segment = len(self._segments) - 2
             self._free.append(segment + 1)
         owner = np.frombuffer(self._segments[segment], dtype, math.prod(shape))
-        self._owners[id(owner)] = segment
-        weakref.finalize(owner, _release, self._owners, self._free, id(owner), segment).atexit = False
+        gone = weakref.ref(owner, partial(_release, self._owners, self._free, id(owner)))
+        self._owners[id(owner)] = segment, gone
         return owner.reshape(shape)
 
     def copy(self, values: AnyArray) -> AnyArray:
@@ -189,16 +194,15 @@ class Workers:
             return {key: self._sent(inner) for key, inner in value.items()}
         if isinstance(value, np.ndarray):
             owner = value.base
-            segment = self._owners.get(id(owner))
+            found = self._owners.get(id(owner))
             # All of it in its order, not a piece or a reversed view.
-            if segment is not None and owner is not None and value.nbytes == owner.nbytes and value.flags.c_contiguous:
-                return _Place(segment, value.shape, value.dtype.str)
+            if found is not None and owner is not None and value.nbytes == owner.nbytes and value.flags.c_contiguous:
+                return _Place(found[0], value.shape, value.dtype.str)
         return value
 
 
-def _release(owners: dict[int, int], free: list[int], key: int, segment: int) -> None:
-    del owners[key]
-    free.append(segment)
+def _release(owners: _Owners, free: list[int], key: int, _: weakref.ref[AnyArray]) -> None:
+    free.append(owners.pop(key)[0])
 
 
 def _ended(child: _Child) -> bool:

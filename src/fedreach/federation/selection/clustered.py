@@ -95,7 +95,7 @@ class Clustered(Policy):
         return Probe(ids, asks="update") if ids.size else None
 
     def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
-        return Selection(rng.choice(view.ids[view.available], size=k, replace=False))
+        return Selection(rng.choice(view.available_ids, size=k, replace=False))
 
     def observe(self, state: State, reports: Reports) -> State:
         """Return the state with the new updates and, after a round, the clusters that they split."""

@@ -19,4 +19,4 @@ class Uniform(Policy):
     """
 
     def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
-        return Selection(rng.choice(view.ids[view.available], size=k, replace=False))
+        return Selection(rng.choice(view.available_ids, size=k, replace=False))
