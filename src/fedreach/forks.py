@@ -38,6 +38,14 @@ def fork() -> int:
         return os.fork()  # not multiprocessing's: in the child that closes an input that a thread may wait for
 
 
+def free_processes() -> int:
+    """Return how many processes may share a piece of work: one a core, at most `MOST`.
+
+    Only this one where other threads run: one may hold a lock that a child would wait for.
+    """
+    return min(cores(), MOST) if can_fork() and threading.active_count() == 1 else 1
+
+
 def map_forked(function: Callable[[T], R], items: Sequence[T], processes: int | None = None) -> list[R]:
     """Return `function` of each item, in their order; whichever process is free takes the next one.
 
@@ -47,16 +55,14 @@ def map_forked(function: Callable[[T], R], items: Sequence[T], processes: int | 
     Args:
         function: Leaves nothing in memory that anybody needs.
         items: What it is called with, one by one.
-        processes: At work, this one included; changes no result. None: one a core, at most `MOST`, and only this one
-            where other threads run, as one may hold a lock that a child would wait for.
+        processes: At work, this one included; changes no result. None: `free_processes`.
 
     Example:
         >>> map_forked(len, ["a", "bcd", ""], processes=2)
         [1, 3, 0]
     """
-    if processes is None:
-        processes = min(cores(), MOST) if can_fork() and threading.active_count() == 1 else 1
-    if min(processes, len(items)) <= 1:
+    processes = min(processes or free_processes(), len(items))
+    if processes <= 1:
         return [function(item) for item in items]
     with contextlib.ExitStack() as stack:
         # Forked processes share a file's position, so that each number is read by one of them.
@@ -65,16 +71,17 @@ def map_forked(function: Callable[[T], R], items: Sequence[T], processes: int | 
         queue.seek(0)
         children: dict[int, IO[bytes]] = {}
         try:
-            for _ in range(min(processes, len(items)) - 1):
-                file = stack.enter_context(tempfile.TemporaryFile())
+            for _ in range(processes - 1):
+                file: IO[bytes] = stack.enter_context(tempfile.TemporaryFile())
                 pid = fork()
                 if pid == 0:
                     _work(function, items, queue, file)
                 children[pid] = file
             done = dict(_taken(function, items, queue))
-            while children:
-                pid, file = children.popitem()
-                if _ended_well(pid):
+            for pid, file in list(children.items()):
+                well = _ended_well(pid)
+                del children[pid]
+                if well:
                     file.seek(0)
                     done.update(pickle.load(file))
         finally:

@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import weakref
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection

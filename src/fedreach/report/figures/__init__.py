@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fedreach.forks import map_forked
 from fedreach.report.analysis.analysis import Analysis
@@ -35,6 +35,16 @@ class Picture:
     files: tuple[Path, ...]
 
 
+class Asked(NamedTuple):
+    """A picture to be: its words, and what draws it, None where there is nothing to draw."""
+
+    name: str
+    title: str
+    caption: str
+    description: str
+    draw: Callable[[], Figure | None]
+
+
 def gallery(
     analysis: Analysis, folder: Path | None = None, formats: Sequence[str] = (), processes: int | None = None
 ) -> list[Picture]:
@@ -49,20 +59,19 @@ def gallery(
     import matplotlib.backends.backend_svg
     import matplotlib.figure  # noqa: F401  # here, so that forked processes have it
 
-    def drawn(place: int) -> Picture | None:
-        name, title, caption, description, draw = asked[place]
+    def drawn(picture: Asked) -> Picture | None:
+        name, title, caption, description, draw = picture
         if (figure := draw()) is None:
             return None
         svg = inline_svg(figure, name, title, description)
         files = save(figure, folder / name, formats) if folder is not None else ()
         return Picture(name, title, caption, description, svg, files)
 
-    asked = _asked(analysis)
-    return [picture for picture in map_forked(drawn, range(len(asked)), processes) if picture is not None]
+    return [picture for picture in map_forked(drawn, asked(analysis), processes) if picture is not None]
 
 
-def _asked(analysis: Analysis) -> list[tuple[str, str, str, str, Callable[[], Figure | None]]]:
-    """Return the fields of each picture, its words, and what draws it, if there is something to draw."""
+def asked(analysis: Analysis) -> list[Asked]:
+    """Return every picture that might be drawn, in the order a reader wants them."""
     comparison = analysis.comparison
     if not comparison.all_counted:
         return []
@@ -75,7 +84,7 @@ def _asked(analysis: Analysis) -> list[tuple[str, str, str, str, Callable[[], Fi
     first = comparison.all_counted[0].partition
     final = _final(analysis)
     return [
-        (
+        Asked(
             "differences",
             f"Who is better than {comparison.baseline}?",
             f"Difference on {where}, seed by seed. Bars: intervals over seeds by the same correction as the table's p; "
@@ -83,7 +92,7 @@ def _asked(analysis: Analysis) -> list[tuple[str, str, str, str, Callable[[], Fi
             "Each method's difference to the baseline, as in the table's column `difference`.",
             lambda: effects.differences(analysis),
         ),
-        (
+        Asked(
             "serving",
             "How many inputs does serving need?",
             "What clients gain in accuracy over the model as it is; 0 is no gain. Each estimates its class shares from "
@@ -92,21 +101,21 @@ def _asked(analysis: Analysis) -> list[tuple[str, str, str, str, Callable[[], Fi
             "Gain of serving against the number of inputs without labels, as in the table of how clients are served.",
             lambda: serving.inputs(analysis),
         ),
-        (
+        Asked(
             "accuracy",
             "Accuracy over the rounds",
             f"Mean over clients. {band} The first fifth of the rounds may lie below the frame.",
             final,
             lambda: curves.accuracy(comparison),
         ),
-        (
+        Asked(
             "gap",
             "The participation gap",
             f"Participants' held-out accuracy minus that of unseen clients, of the same model. {band}",
             "One line per method over the rounds. At the end: " + _gaps(analysis),
             lambda: curves.gap(comparison),
         ),
-        (
+        Asked(
             "distribution",
             "Client by client",
             "Each dot stands for an equal share of the clients, all seeds together. The spread here is over "
@@ -115,35 +124,35 @@ def _asked(analysis: Analysis) -> list[tuple[str, str, str, str, Callable[[], Fi
             "the middle 80 per cent.",
             lambda: clients.distribution(comparison),
         ),
-        (
+        Asked(
             "cost",
             "What the accuracy costs",
             f"{band} {ring}",
             "Accuracy against megabytes sent, one line per method. " + final,
             lambda: curves.cost(comparison),
         ),
-        (
+        Asked(
             "accuracy_seconds",
             "Accuracy in the time it takes",
             f"{means} The radio and the processors are simulated. {ring}",
             "Accuracy against simulated seconds, one line per method. " + final,
             lambda: accuracy_against(comparison, "seconds"),
         ),
-        (
+        Asked(
             "accuracy_joules",
             "Accuracy for the energy it takes",
             f"{means} The energy is that of sending and computing. {ring}",
             "Accuracy against simulated joules, one line per method. " + final,
             lambda: accuracy_against(comparison, "joules"),
         ),
-        (
+        Asked(
             "spending",
             "Time and energy over the rounds",
             f"Simulated, of all rounds so far, probes included.{over_seeds}",
             "One line per method over the rounds, for time and for energy. In total: " + _totals(analysis),
             lambda: spending(comparison),
         ),
-        (
+        Asked(
             "round_time",
             "Where a round's time goes",
             "Means over chosen clients, rounds and seeds: a client computes, sends, and waits for the slowest. "
@@ -151,21 +160,21 @@ def _asked(analysis: Analysis) -> list[tuple[str, str, str, str, Callable[[], Fi
             "One bar per method, split by the parts of a round.",
             lambda: round_times(comparison),
         ),
-        (
+        Asked(
             "chosen",
             "Who was chosen",
             "Share of the rounds in which each participant was in the cohort, all seeds together. Dashed: the mean.",
             "One strip of bars per method, participants by id.",
             lambda: clients.chosen(comparison),
         ),
-        (
+        Asked(
             "weights",
             "Whose report counted",
             "Mean weight of each participant's report in stretches of rounds; a round without its report counts 0.",
             "One heat map per method, rounds from left to right, participants by id.",
             lambda: clients.weights(comparison),
         ),
-        (
+        Asked(
             "theory",
             "What the bounds look at",
             f"Means over stretches of rounds.{over_seeds} Dashed: all "
@@ -174,7 +183,7 @@ def _asked(analysis: Analysis) -> list[tuple[str, str, str, str, Callable[[], Fi
             "of that name.",
             lambda: theory(analysis),
         ),
-        (
+        Asked(
             "partition",
             "Who holds what",
             f"Classes of each client's examples, seed {comparison.all_counted[0].seed}.",
