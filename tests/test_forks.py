@@ -82,7 +82,7 @@ def test_an_interrupt_leaves_no_child_behind(tmp_path: Path) -> None:
         if os.getpid() != here:
             child.with_suffix(".new").write_text(str(os.getpid()))
             child.with_suffix(".new").rename(child)
-            time.sleep(600)
+            time.sleep(60)
         while not child.exists():
             time.sleep(0.001)
         raise KeyboardInterrupt
