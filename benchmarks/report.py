@@ -1,62 +1,82 @@
-"""What a report costs: seconds and peak memory of `write_report`, all formats, for made-up runs.
+"""What `fedreach report` costs: seconds of the whole command, processor seconds and memory, for made-up runs.
 
-    python benchmarks/report.py --rounds 10000 --runs 20
-    python benchmarks/report.py --radio              # with simulated time and energy
+    python benchmarks/report.py                                  # one small run; 20 runs of 10 000 rounds
+    python benchmarks/report.py --rounds 1000 --runs 4 --radio   # others, with simulated time and energy
+    python benchmarks/report.py --formats svg,png,pdf            # with files of the figures
 
-The runs are those of the tests: 50 clients, 10 of them a round, two seeds a method, evaluated every 50 rounds.
+The runs are those of the tests: 50 clients, 10 of them a round, at most two seeds a method. The small one is evaluated
+every second of its 60 rounds, the long ones every 50 rounds. The least of a few times is told.
 """
 
 from __future__ import annotations
 
 import argparse
-import resource
+import multiprocessing
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
+UNIT = 1 if sys.platform == "darwin" else 1024  # bytes, of `ru_maxrss`
 
 
-def write(folder: Path, rounds: int, runs: int, radio: bool) -> None:
+class Cost(NamedTuple):
+    """What a command took."""
+
+    seconds: float
+    processor_seconds: float  # of all its processes
+    megabytes: float  # of the largest of them, at its peak
+
+
+def write(folder: Path, rounds: int, runs: int, every: int, radio: bool) -> None:
     """Write the run folders."""
     sys.path.insert(0, str(ROOT))
     from tests.report.made_up import write_comparison
 
     methods = [f"method_{j}" for j in range((runs + 1) // 2)]
     radios = ("best", "equal") if radio else (None,)
-    write_comparison(folder, methods, range(min(runs, 2)), rounds=rounds, every=50, measured=True, radios=radios)
+    write_comparison(folder, methods, range(min(runs, 2)), rounds=rounds, every=every, measured=True, radios=radios)
 
 
-def report(folder: Path) -> None:
-    """Write the report and print what it took."""
+def cost(folder: Path, formats: str) -> Cost:
+    """Report once, by a command of its own."""
     began = time.perf_counter()
-    from fedreach.report import read, write_report
-
-    read([folder])
-    read_after = time.perf_counter() - began
-    began = time.perf_counter()
-    write_report([folder], folder)
-    whole = time.perf_counter() - began
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
-    print(f"reading {read_after:.1f} s, report {whole:.1f} s (reading included), peak memory {peak:.0f} MB")
+    command: Any = [sys.executable, "-m", "fedreach", "report", str(folder), "--formats", formats]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - began
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return Cost(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * UNIT / 1e6)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=10_000, help="default: %(default)s")
+    parser.add_argument("--rounds", type=int, default=10_000, help="of the long runs; default: %(default)s")
     parser.add_argument("--runs", type=int, default=20, help="even; default: %(default)s")
     parser.add_argument("--radio", action="store_true", help="rounds cost simulated seconds and joules")
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--formats", default="page", help="as of fedreach report; default: %(default)s")
+    parser.add_argument("--times", type=int, default=3, help="default: %(default)s")
     arguments = parser.parse_args()
-    if arguments.folder:
-        report(arguments.folder)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        write(Path(folder), arguments.rounds, arguments.runs, arguments.radio)
-        # In a process of its own, so that the memory is that of the report alone.
-        subprocess.run([sys.executable, __file__, "--folder", folder], check=True)
+    for rounds, runs, every in ((60, 1, 2), (arguments.rounds, arguments.runs, 50)):
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            # In a process of its own: a command is said to need what was in memory here when it began.
+            writing = multiprocessing.Process(target=write, args=(folder, rounds, runs, every, arguments.radio))
+            writing.start()
+            writing.join()
+            if writing.exitcode:
+                sys.exit("The run folders could not be written.")
+            best = Cost(*map(min, zip(*(cost(folder, arguments.formats) for _ in range(arguments.times)), strict=True)))
+        print(
+            f"{runs} x {rounds} rounds: {best.seconds:.2f} s, {best.processor_seconds:.2f} s of processors, "
+            f"{best.megabytes:.0f} MB"
+        )
 
 
 if __name__ == "__main__":

@@ -205,9 +205,21 @@ def test_decisions_and_checks_of_an_experiment_need_no_torch() -> None:
 
 def test_scipy_is_loaded_only_where_something_is_worked_out() -> None:
     """Its distributions take half a second, which neither help nor a worker shall wait for; nor need a report."""
-    assert loaded("import fedreach.report.write") & HEAVY == {"scipy"}
-    assert not modules("import fedreach.report.write") & {"scipy.stats", "scipy.optimize"}
+    assert not loaded("import fedreach.report.write") & HEAVY
     assert not loaded("import fedreach.experiments.executors.worker, fedreach.serving") & {"scipy", "sklearn"}
+
+
+def test_a_comparison_draws_nothing_until_its_last_run_is_done_and_a_report_needs_no_torch(tmp_path: Path) -> None:
+    experiment = tmp_path / "two.toml"
+    experiment.write_text("rounds = 2\nseeds = [0, 1]\n[evaluation]\nevery = 1\n[methods.a]\n[methods.b]\n", "utf-8")
+    statement = "from fedreach.cli import compare, main\ncompare.write = lambda *_: None\n"
+    arguments = ["compare", str(experiment), "--quiet", "--out", str(tmp_path / "out")]
+    during = modules(f"{statement}main({arguments!r}, standalone_mode=False)")
+    assert not {name.partition(".")[0] for name in during} & {"matplotlib", "PIL", "scipy"}
+    arguments = ["report", str(tmp_path / "out")]
+    after = modules(f"from fedreach.cli import main\nmain({arguments!r}, standalone_mode=False)")
+    assert {"matplotlib.figure", "scipy.special"} <= after  # figures were drawn, and seeds judged
+    assert not after & {"torch", "pydantic", "sklearn", "matplotlib.pyplot", "scipy.stats", "scipy.optimize"}
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["compare", "--help"], ["--version"], ["init", "x"], ["comparee"]])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from xml.etree import ElementTree
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedreach.errors import ConfigError
 from fedreach.report.analysis.analysis import analyse
-from fedreach.report.figures import curves, gallery
+from fedreach.report.figures import asked, curves, gallery
 from fedreach.report.figures.clients import chosen_shares, client_accuracies, mean_weights, participants_of
 from fedreach.report.figures.effects import differences
 from fedreach.report.figures.partition import ordered, partition_heatmap
@@ -99,12 +100,25 @@ def test_the_callers_matplotlib_settings_are_left_alone(comparison: Comparison) 
     assert dict(matplotlib.rcParams) == before
 
 
+def test_figures_are_the_same_however_many_processes_draw_them(comparison: Comparison, tmp_path: Path) -> None:
+    drawn = {}
+    for processes in (1, 3):
+        (folder := tmp_path / str(processes)).mkdir()
+        pictures = gallery(analyse(comparison), folder, ("svg", "png", "pdf"), processes)
+        files = {path.name: path.read_bytes() for picture in pictures for path in picture.files}
+        assert files.keys() == {path.name for path in folder.iterdir()}
+        drawn[processes] = [replace(picture, files=()) for picture in pictures], files
+    assert drawn[1] == drawn[3]
+    assert len(drawn[1][1]) == 3 * len(drawn[1][0]) > 0
+
+
 @pytest.fixture(scope="module")
 def inlined(comparison: Comparison) -> dict[str, str]:
     """Every figure as the page has it, by name."""
     return {
-        picture.name: inline_svg(picture.figure, picture.name, "A title & more", "What <it> shows")
-        for picture in gallery(analyse(comparison))
+        picture.name: inline_svg(figure, picture.name, "A title & more", "What <it> shows")
+        for picture in asked(analyse(comparison))
+        if (figure := picture.draw())
     }
 
 

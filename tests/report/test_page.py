@@ -100,6 +100,16 @@ def test_the_same_runs_give_the_same_bytes_wherever_they_lie(
         assert path.read_bytes() == other.read_bytes(), path.name
 
 
+@pytest.mark.parametrize("processes", [1, 3])
+def test_the_bytes_do_not_hang_on_how_many_processes_read_and_draw(
+    folder: Path, written: ReportPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int
+) -> None:
+    monkeypatch.setattr("fedreach.forks.free_processes", lambda: processes)
+    again = write_report([folder], tmp_path, formats=FORMATS)
+    for path in (written.page, *written.tables, *written.figures):
+        assert (again.page.parent / path.relative_to(written.page.parent)).read_bytes() == path.read_bytes(), path.name
+
+
 def test_no_place_of_this_machine_is_written(folder: Path, written: ReportPaths) -> None:
     for path in (written.page, *written.tables):
         assert str(folder.parent) not in path.read_text()

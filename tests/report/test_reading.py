@@ -13,7 +13,7 @@ from fedreach.report.load import read, read_run
 from fedreach.report.values import Comparison
 from fedreach.runs.schema import FORMAT
 
-from .made_up import edit, fail, federation, row, write_comparison, write_curve, write_rows, write_run
+from .made_up import edit, edit_rows, fail, federation, row, write_comparison, write_curve, write_rows, write_run
 
 
 @pytest.fixture
@@ -108,6 +108,18 @@ def test_another_format_is_refused(run: Path) -> None:
     edit(run / "run.json", format=FORMAT + 1)
     with pytest.raises(RunFolderError, match=rf"must be of format {FORMAT}; got format {FORMAT + 1}\. Report it with"):
         read_run(run)
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_the_first_damaged_run_is_told_however_many_processes_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int
+) -> None:
+    out = write_comparison(tmp_path, ["a", "b", "c"], [0, 1], rounds=2)
+    edit_rows(out / "runs/b/seed-1", lambda rows: rows[1].update(cohort=7))
+    (out / "runs/c/seed-0/rounds.jsonl").write_text("no\n")
+    monkeypatch.setattr("fedreach.forks.free_processes", lambda: processes)
+    with pytest.raises(RunFolderError, match=r"b/seed-1/rounds.jsonl, line 2: 'cohort' must be list; got int"):
+        read([out])
 
 
 def test_a_missing_key_is_named(run: Path) -> None:

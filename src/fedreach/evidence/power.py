@@ -6,7 +6,6 @@ import math
 from functools import cache
 
 import numpy as np
-from scipy import special
 
 from fedreach.evidence.spread import t_quantile
 
@@ -26,14 +25,18 @@ def shift_found(critical: float, freedom: int) -> float:
         >>> round(shift_found(2.0, 1000), 2)  # for many degrees of freedom, critical + 0.84
         2.84
     """
-    from scipy import optimize  # as quick as it is slow to load
+    from scipy import special
 
     u = np.sqrt(2 * special.gammaincinv(freedom / 2, (np.arange(NODES) + 0.5) / NODES) / freedom)
 
-    def missing(shift: float) -> float:
-        return POWER - float((special.ndtr(shift - critical * u) + special.ndtr(-shift - critical * u)).mean())
+    def chance(shift: float) -> float:
+        return float((special.ndtr(shift - critical * u) + special.ndtr(-shift - critical * u)).mean())
 
-    return float(optimize.brentq(missing, 0.0, 10 * critical + 10, xtol=1e-6))
+    low, high = 0.0, 10 * critical + 10
+    for _ in range(60):  # halved, as scipy.optimize takes longer to load than a report's numbers to compute
+        middle = (low + high) / 2
+        low, high = (middle, high) if chance(middle) < POWER else (low, middle)
+    return high
 
 
 def seeds_to_find(difference: float, sd: float, level: float, pilot_freedom: int | None = None) -> int | None:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import special
 
 CONFIDENCE = 0.95
 
@@ -57,6 +56,8 @@ def t_quantile(probability: float, freedom: int) -> float:
         >>> round(t_quantile(0.975, 4), 6)
         2.776445
     """
+    from scipy import special
+
     return float(special.stdtrit(freedom, probability))
 
 
@@ -67,4 +68,6 @@ def t_tail(t: float, freedom: int) -> float:
         >>> round(t_tail(2.776445, 4), 6)
         0.025
     """
+    from scipy import special
+
     return float(special.stdtr(freedom, -t))

@@ -20,9 +20,10 @@ from fedreach.experiments.build import Builder
 from fedreach.experiments.ranks import announce, distributed, placed, serve_run
 from fedreach.federation.aggregation.secure_sum import exact_sum
 from fedreach.federation.serving import Plain
+from fedreach.forks import cores
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.checkpoint import MEMORY
-from fedreach.runs.describe import cores, environment, git_revision
+from fedreach.runs.describe import environment, git_revision
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import finished
 from fedreach.runs.loop import run_rounds

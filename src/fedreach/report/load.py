@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from fedreach.arrays import AnyArray, Floats
+from fedreach.arrays import AnyArray, Floats, Ints
 from fedreach.errors import ConfigError, RunFolderError
 from fedreach.evidence.plan import AnalysisPlan
+from fedreach.forks import map_forked
 from fedreach.report.analysis.airtime import airtime
 from fedreach.report.analysis.theory import terms
 from fedreach.report.values import ClientScores, Comparison, RoundsTable, Run
@@ -96,13 +97,10 @@ def _read_comparison(folder: Path) -> Comparison:
     methods, path = list(stored.methods), folder / ComparisonRecord.FILE
     if stored.baseline not in methods:
         raise RunFolderError(f"{path}: 'baseline' must be one of 'methods' {methods}; got {stored.baseline!r}.")
-    runs, absent = [], []
-    for method, places in stored.runs.items():
-        for seed, place in places.items():
-            if (folder / place).exists():
-                runs.append(read_run(folder / place, str(place)))
-            else:
-                absent.append((method, int(seed)))
+    places = [(method, seed, place) for method, seeds in stored.runs.items() for seed, place in seeds.items()]
+    there = [place for _, _, place in places if (folder / place).exists()]
+    absent = [(method, int(seed)) for method, seed, place in places if not (folder / place).exists()]
+    runs = map_forked(lambda place: read_run(folder / place, place), there)
     for run in runs:
         if run.method not in methods:
             raise RunFolderError(
@@ -277,45 +275,40 @@ def columns(rows: Sequence[Mapping[str, Any]], shape: type[Record], path: Path) 
 
 def rounds_table(rows: Sequence[Mapping[str, Any]], numbers: Floats, path: Path) -> RoundsTable:
     """Return who was chosen, and the one weight and number of each measurement of each report, by rounds `numbers`."""
-    cohorts: list[list[int]] = [row["cohort"] for row in rows]
-    weights: list[list[float]] = [row["weights"] for row in rows]
-    replied = []
-    for number, (row, cohort, weight) in enumerate(zip(rows, cohorts, weights, strict=True), 1):
-        lost = row["lost"]
-        # Weights may stand for the whole cohort (0 for the lost) or, as reports do, for those that replied.
-        ids = cohort if len(weight) == len(cohort) else [i for i in cohort if i not in lost]
-        if len(ids) != len(weight):
+    cohorts: list[list[int]] = list(map(itemgetter("cohort"), rows))
+    weights: list[list[float]] = list(map(itemgetter("weights"), rows))
+    # Weights may stand for the whole cohort (0 for the lost) or, as reports do, for those that replied.
+    chosen, counts = _lengths(cohorts), _lengths(weights)
+    shorter = np.flatnonzero(counts != chosen).tolist()
+    replied = list(cohorts)
+    for place in shorter:
+        lost = rows[place]["lost"]
+        replied[place] = [i for i in cohorts[place] if i not in lost]
+        if len(replied[place]) != counts[place]:
             raise RunFolderError(
-                f"{path}, line {number}: there must be one weight per report; "
-                f"got {len(weight)} weights for {len(ids)} reports. Run the same command again."
+                f"{path}, line {place + 1}: there must be one weight per report; "
+                f"got {counts[place]} weights for {len(replied[place])} reports. Run the same command again."
             )
-        replied.append(ids)
     rounds = numbers.astype(np.int64)
-    return RoundsTable(
-        chosen_round=np.repeat(rounds, [len(ids) for ids in cohorts]),
-        chosen=_flat(cohorts, np.int64),
-        weight_round=np.repeat(rounds, [len(ids) for ids in replied]),
-        weight_client=_flat(replied, np.int64),
-        weight=_flat(weights, np.float64),
-        metrics=_metrics(rows, [len(ids) for ids in replied], path),
-    )
+    of_chosen = np.repeat(rounds, chosen), _flat(cohorts, np.int64)
+    of_replied = (np.repeat(rounds, counts), _flat(replied, np.int64)) if shorter else of_chosen
+    return RoundsTable(*of_chosen, *of_replied, _flat(weights, np.float64), _metrics(rows, counts, path))
 
 
-def _metrics(rows: Sequence[Mapping[str, Any]], counts: Sequence[int], path: Path) -> dict[str, Floats]:
+def _metrics(rows: Sequence[Mapping[str, Any]], counts: Ints, path: Path) -> dict[str, Floats]:
     """Return what the replies of all rounds measured, laid end to end; `counts` are the replies of each round."""
     held: list[Mapping[str, list[float]]] = [row.get("metrics", {}) for row in rows]
     found = {}
     for name in dict.fromkeys(chain.from_iterable(held)):
         lists = [values.get(name) or [] for values in held]
-        for number, (values, count) in enumerate(zip(lists, counts, strict=True), 1):
-            if values and len(values) != count:
-                raise RunFolderError(
-                    f"{path}, line {number}: there must be one {name} per report; got {len(values)} for {count} "
-                    "reports. Run the same command again."
-                )
-        measured = np.repeat([bool(values) for values in lists], counts)
-        found[name] = np.full(len(measured), np.nan)
-        found[name][measured] = _flat(lists, np.float64)  # None is nan
+        lengths = _lengths(lists)
+        for place in np.flatnonzero((lengths > 0) & (lengths != counts)):
+            raise RunFolderError(
+                f"{path}, line {place + 1}: there must be one {name} per report; got {lengths[place]} for "
+                f"{counts[place]} reports. Run the same command again."
+            )
+        found[name] = np.full(counts.sum(), np.nan)
+        found[name][np.repeat(lengths > 0, counts)] = _flat(lists, np.float64)  # None is nan
     return found
 
 
@@ -338,5 +331,12 @@ def last_scores(path: Path, whole: bool, has_unseen: bool) -> dict[str, ClientSc
     return scores
 
 
+def _lengths(lists: Sequence[Sequence[Any]]) -> Ints:
+    return np.fromiter(map(len, lists), np.int64, len(lists))
+
+
 def _flat(lists: Iterable[Sequence[Any]], kind: type) -> AnyArray:
-    return np.array(list(chain.from_iterable(lists)), dtype=kind)
+    try:
+        return np.fromiter(chain.from_iterable(lists), kind)
+    except TypeError:  # a null, which is nan
+        return np.array(list(chain.from_iterable(lists)), dtype=kind)

@@ -3,11 +3,11 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from fedreach.report.analysis.analysis import Analysis, analyse
 from fedreach.report.figures import gallery
-from fedreach.report.figures.saving import check_formats, save
+from fedreach.report.figures.saving import check_formats
 from fedreach.report.load import no_collection, read
 from fedreach.report.render.formats import to_latex, to_markdown
 from fedreach.report.render.page import render
@@ -57,12 +57,10 @@ def write_report(folders: Sequence[Path], out: Path, *, formats: Sequence[str] |
     }
     for name, text in texts.items():
         _write(report / name, text)
-    pictures = [] if formats is None else gallery(analysis)
-    stems = ((picture.figure, report / "figures" / picture.name) for picture in pictures)
-    figures = tuple(path for figure, stem in stems for path in save(figure, stem, formats or ()))
-    files = [PurePosixPath(name) for name in texts] + [PurePosixPath("figures", path.name) for path in figures]
+    pictures = [] if formats is None else gallery(analysis, report / "figures", formats)
+    figures = tuple(path for picture in pictures for path in picture.files)
     page = report / "index.html"
-    _write(page, render(analysis, pictures, files))
+    _write(page, render(analysis, pictures, list(texts)))
     return ReportPaths(page, tuple(report / name for name in texts), figures, analysis)
 
 

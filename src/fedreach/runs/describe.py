@@ -83,8 +83,3 @@ def _server_data(data: FederatedData) -> dict[str, Any] | None:
         return None
     counts = np.bincount(data.server.y, minlength=data.dataset.num_classes)
     return {"examples": len(data.server.y), "label_counts": counts.tolist(), "taken": data.taken_by_server().tolist()}
-
-
-def cores() -> int:
-    """Return the number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

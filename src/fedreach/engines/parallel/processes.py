@@ -14,7 +14,6 @@ import os
 import pickle
 import signal
 import sys
-import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -28,6 +27,7 @@ from numpy.typing import DTypeLike
 
 from fedreach.arrays import AnyArray
 from fedreach.errors import TrainingError
+from fedreach.forks import can_fork, fork
 
 T = TypeVar("T")
 QUEUE = 8192  # parts that are handed out at a time; a pipe holds twice as many of 4 bytes
@@ -35,8 +35,7 @@ QUEUE = 8192  # parts that are handed out at a time; a pipe holds twice as many 
 
 def max_processes() -> int | None:
     """Return how many processes may work on one thing: as many as one likes (None), or only this one."""
-    forks = sys.platform == "linux" and not multiprocessing.current_process().daemon
-    return None if forks else 1
+    return None if can_fork() else 1
 
 
 class _Place(NamedTuple):
@@ -166,9 +165,7 @@ class Workers:
         self._known_segments = len(self._segments)
         for _ in range(self.count - 1):
             ours, theirs = multiprocessing.Pipe()
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
-                pid = os.fork()  # not multiprocessing's: in the child that closes an input that a thread may wait for
+            pid = fork()
             if pid == 0:
                 try:
                     _serve(self.owner, theirs, self._queue[0], self._segments)

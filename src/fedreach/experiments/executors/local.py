@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fedreach.config.sections import EngineSection
 from fedreach.experiments.executors.base import LOG, Message
-from fedreach.runs.describe import cores
+from fedreach.forks import cores
 from fedreach.threads import ONE_THREAD
 
 

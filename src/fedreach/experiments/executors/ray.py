@@ -22,7 +22,7 @@ from fedreach.config.sections import EngineSection
 from fedreach.errors import ConfigError
 from fedreach.experiments.executors.base import LOG, Message
 from fedreach.experiments.executors.local import Process, tidy_log
-from fedreach.runs.describe import cores
+from fedreach.forks import cores
 
 TOKEN = ".shared"  # lies in the folder of the comparison while it runs
 CONNECT_SECONDS = 5.0

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
+from fedreach.forks import map_forked
 from fedreach.report.analysis.analysis import Analysis
 from fedreach.report.analysis.quantities import POPULATION
 from fedreach.report.analysis.summary import primary_of
 from fedreach.report.figures import clients, curves, effects, serving
 from fedreach.report.figures.partition import partition_heatmap
 from fedreach.report.figures.round_time import round_times
+from fedreach.report.figures.saving import inline_svg, save
 from fedreach.report.figures.spending import accuracy_against, spending
 from fedreach.report.figures.theory import theory
 from fedreach.report.numbers import percent, points, with_unit
@@ -27,11 +31,47 @@ class Picture:
     title: str
     caption: str  # what is drawn and what the band or bar is over
     description: str  # for those who cannot see it
-    figure: Figure
+    svg: str  # an element for a page
+    files: tuple[Path, ...]
 
 
-def gallery(analysis: Analysis) -> list[Picture]:
-    """Draw every figure that the comparison has data for, in the order a reader wants them."""
+class Asked(NamedTuple):
+    """A picture to be: its words, and what draws it, None where there is nothing to draw."""
+
+    name: str
+    title: str
+    caption: str
+    description: str
+    draw: Callable[[], Figure | None]
+
+
+def gallery(
+    analysis: Analysis, folder: Path | None = None, formats: Sequence[str] = (), processes: int | None = None
+) -> list[Picture]:
+    """Draw every figure that the comparison has data for, in the order a reader wants them.
+
+    Args:
+        analysis: What is drawn.
+        folder: Where each figure is also written as a file of each of the `formats`.
+        formats: See `save`.
+        processes: That draw; None: see `map_forked`.
+    """
+    import matplotlib.backends.backend_svg
+    import matplotlib.figure  # noqa: F401  # here, so that forked processes have it
+
+    def drawn(picture: Asked) -> Picture | None:
+        name, title, caption, description, draw = picture
+        if (figure := draw()) is None:
+            return None
+        svg = inline_svg(figure, name, title, description)
+        files = save(figure, folder / name, formats) if folder is not None else ()
+        return Picture(name, title, caption, description, svg, files)
+
+    return [picture for picture in map_forked(drawn, asked(analysis), processes) if picture is not None]
+
+
+def asked(analysis: Analysis) -> list[Asked]:
+    """Return every picture that might be drawn, in the order a reader wants them."""
     comparison = analysis.comparison
     if not comparison.all_counted:
         return []
@@ -43,118 +83,119 @@ def gallery(analysis: Analysis) -> list[Picture]:
     over_seeds = " Bands: ± sd over seeds." if several else ""
     first = comparison.all_counted[0].partition
     final = _final(analysis)
-    drawn = [
-        (
+    return [
+        Asked(
             "differences",
             f"Who is better than {comparison.baseline}?",
             f"Difference on {where}, seed by seed. Bars: intervals over seeds by the same correction as the table's p; "
             "a bar across 0 shows no clear difference. Shaded: the margin within which methods are as good as equal.",
             "Each method's difference to the baseline, as in the table's column `difference`.",
-            effects.differences(analysis),
+            lambda: effects.differences(analysis),
         ),
-        (
+        Asked(
             "serving",
             "How many inputs does serving need?",
             "What clients gain in accuracy over the model as it is; 0 is no gain. Each estimates its class shares from "
             "so many of its inputs and is scored on the others, right of the dotted line on these very inputs. Bars: "
             "intervals over seeds, corrected for the number of methods.",
             "Gain of serving against the number of inputs without labels, as in the table of how clients are served.",
-            serving.inputs(analysis),
+            lambda: serving.inputs(analysis),
         ),
-        (
+        Asked(
             "accuracy",
             "Accuracy over the rounds",
             f"Mean over clients. {band} The first fifth of the rounds may lie below the frame.",
             final,
-            curves.accuracy(comparison),
+            lambda: curves.accuracy(comparison),
         ),
-        (
+        Asked(
             "gap",
             "The participation gap",
             f"Participants' held-out accuracy minus that of unseen clients, of the same model. {band}",
             "One line per method over the rounds. At the end: " + _gaps(analysis),
-            curves.gap(comparison),
+            lambda: curves.gap(comparison),
         ),
-        (
+        Asked(
             "distribution",
             "Client by client",
             "Each dot stands for an equal share of the clients, all seeds together. The spread here is over "
             "clients, not over seeds.",
             "For each method the accuracies of single clients, participants above unseen clients, with median and "
             "the middle 80 per cent.",
-            clients.distribution(comparison),
+            lambda: clients.distribution(comparison),
         ),
-        (
+        Asked(
             "cost",
             "What the accuracy costs",
             f"{band} {ring}",
             "Accuracy against megabytes sent, one line per method. " + final,
-            curves.cost(comparison),
+            lambda: curves.cost(comparison),
         ),
-        (
+        Asked(
             "accuracy_seconds",
             "Accuracy in the time it takes",
             f"{means} The radio and the processors are simulated. {ring}",
             "Accuracy against simulated seconds, one line per method. " + final,
-            accuracy_against(comparison, "seconds"),
+            lambda: accuracy_against(comparison, "seconds"),
         ),
-        (
+        Asked(
             "accuracy_joules",
             "Accuracy for the energy it takes",
             f"{means} The energy is that of sending and computing. {ring}",
             "Accuracy against simulated joules, one line per method. " + final,
-            accuracy_against(comparison, "joules"),
+            lambda: accuracy_against(comparison, "joules"),
         ),
-        (
+        Asked(
             "spending",
             "Time and energy over the rounds",
             f"Simulated, of all rounds so far, probes included.{over_seeds}",
             "One line per method over the rounds, for time and for energy. In total: " + _totals(analysis),
-            spending(comparison),
+            lambda: spending(comparison),
         ),
-        (
+        Asked(
             "round_time",
             "Where a round's time goes",
             "Means over chosen clients, rounds and seeds: a client computes, sends, and waits for the slowest. "
             "To the right: the mean round's simulated time and energy.",
             "One bar per method, split by the parts of a round.",
-            round_times(comparison),
+            lambda: round_times(comparison),
         ),
-        (
+        Asked(
             "chosen",
             "Who was chosen",
             "Share of the rounds in which each participant was in the cohort, all seeds together. Dashed: the mean.",
             "One strip of bars per method, participants by id.",
-            clients.chosen(comparison),
+            lambda: clients.chosen(comparison),
         ),
-        (
+        Asked(
             "weights",
             "Whose report counted",
             "Mean weight of each participant's report in stretches of rounds; a round without its report counts 0.",
             "One heat map per method, rounds from left to right, participants by id.",
-            clients.weights(comparison),
+            lambda: clients.weights(comparison),
         ),
-        (
+        Asked(
             "theory",
             "What the bounds look at",
             f"Means over stretches of rounds.{over_seeds} Dashed: all "
             "participants, each counting the same (entropy) or by examples (gap). What each term means is told below.",
             "One panel per term of the papers' bounds, one line per method over the rounds; the means are in the table "
             "of that name.",
-            theory(analysis),
+            lambda: theory(analysis),
         ),
-        (
+        Asked(
             "partition",
             "Who holds what",
             f"Classes of each client's examples, seed {comparison.all_counted[0].seed}.",
             f"{len(first.participants)} participants and {len(first.unseen)} unseen clients, "
             f"{int(first.sizes.sum())} examples of {first.label_counts.shape[1]} classes.",
-            partition_heatmap(first.label_counts, first.participants, first.unseen)
-            if first.label_counts.shape[1]
-            else None,
+            lambda: (
+                partition_heatmap(first.label_counts, first.participants, first.unseen)
+                if first.label_counts.shape[1]
+                else None
+            ),
         ),
     ]
-    return [Picture(name, title, caption, words, figure) for name, title, caption, words, figure in drawn if figure]
 
 
 def _totals(analysis: Analysis) -> str:

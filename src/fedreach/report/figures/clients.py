@@ -39,7 +39,7 @@ def chosen_shares(comparison: Comparison, method: str) -> Floats:
     ids = participants_of(comparison)
     chosen, offered = np.zeros(len(ids)), np.zeros(len(ids))
     for run in comparison.counted(method):
-        np.add.at(chosen, np.searchsorted(ids, run.replies.chosen), 1)
+        chosen += np.bincount(np.searchsorted(ids, run.replies.chosen), minlength=len(ids))
         offered[np.searchsorted(ids, run.partition.participants)] += max(run.last_round, 0)
     return np.asarray(np.divide(chosen, offered, out=np.full(len(ids), np.nan), where=offered > 0))
 

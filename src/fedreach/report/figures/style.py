@@ -34,6 +34,7 @@ RC: Any = {
     "axes.titlesize": 9,
     "axes.titlelocation": "left",
     "axes.titlepad": 4,
+    "axes.titley": 1.0,  # said, it is not searched for: no ticks stand above axes that have a title
     "axes.titlecolor": INK,
     "axes.labelsize": 9,
     "axes.labelcolor": MUTED,

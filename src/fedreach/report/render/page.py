@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 from importlib import resources
-from pathlib import PurePosixPath
 
 import jinja2
 from markupsafe import Markup, escape
@@ -13,15 +12,14 @@ from fedreach.report.analysis.facts import gather
 from fedreach.report.analysis.findings import best_of, find
 from fedreach.report.analysis.rows import When
 from fedreach.report.figures import Picture
-from fedreach.report.figures.saving import inline_svg
 from fedreach.report.figures.style import METHOD, METHOD_ON_DARK
 from fedreach.report.render.serving import tabulate_serving
 from fedreach.report.render.tables import tabulate, tabulate_contrasts
 from fedreach.report.render.theory import explain, tabulate_theory
 
 
-def render(analysis: Analysis, pictures: Sequence[Picture], files: Sequence[PurePosixPath]) -> str:
-    """Return the page, with the pictures of `gallery` and links to the files that were written beside it."""
+def render(analysis: Analysis, pictures: Sequence[Picture], tables: Sequence[str]) -> str:
+    """Return the page, with the pictures of `gallery`, and links to their files and to those of tables beside it."""
     folder = resources.files("fedreach.report.render")
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
@@ -37,8 +35,8 @@ def render(analysis: Analysis, pictures: Sequence[Picture], files: Sequence[Pure
         serving=tabulate_serving(analysis),
         theory=tabulate_theory(analysis),
         explained=explain(analysis),
-        figures=[_figure(picture, files) for picture in pictures],
-        files=[path for path in files if path.parent.name != "figures"],
+        figures=pictures,
+        files=tables,
         palette=list(zip(METHOD, METHOD_ON_DARK, strict=True)),
         css=Markup((folder / "page.css").read_text(encoding="utf-8")),
     )
@@ -63,15 +61,3 @@ def _tied(text: str) -> str:
 def _breakable(name: str) -> Markup:
     # Names of parts are long words; they may break behind these signs.
     return Markup(re.sub(r"([_.:])", r"\1<wbr>", str(escape(name))))
-
-
-def _figure(picture: Picture, files: Sequence[PurePosixPath]) -> dict[str, object]:
-    svg = inline_svg(picture.figure, picture.name, picture.title, picture.description)
-    links = [path for path in files if path.parent.name == "figures" and path.stem == picture.name]
-    return {
-        "name": picture.name,
-        "title": picture.title,
-        "caption": picture.caption,
-        "svg": Markup(svg),
-        "links": links,
-    }

@@ -13,6 +13,7 @@ import numpy as np
 from fedreach.arrays import Floats
 from fedreach.errors import RunFolderError
 from fedreach.evidence.components import of_sample
+from fedreach.forks import map_forked
 from fedreach.report.load import no_collection, read_run
 from fedreach.report.values import Run
 from fedreach.runs.schema import DesignRecord
@@ -62,10 +63,9 @@ def read_study(folder: Path, design: DesignRecord) -> Study:
             by all runs of a draw and by no others, and both methods must have the same clients.
     """
     draws, methods = tuple(design.draws), (design.methods[0], design.methods[1])
-    runs: dict[tuple[str, Place], Run] = {}
-    for method, place in product(methods, product(*map(range, draws))):
-        path = folder / design.runs[method]["-".join(map(str, place))]
-        runs[method, place] = read_run(path, path.relative_to(folder).as_posix())
+    keys = list(product(methods, product(*map(range, draws))))
+    paths = [design.runs[method]["-".join(map(str, place))] for method, place in keys]
+    runs = dict(zip(keys, map_forked(lambda path: read_run(folder / path, Path(path).as_posix()), paths), strict=True))
     _check(runs)
     column = next((name for name in COLUMNS if all(np.isfinite(run.column(name)).any() for run in runs.values())), None)
     if column is None:
