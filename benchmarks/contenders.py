@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from measure import CORES
+from measure import CANNOT, CORES
 
 from fedreach.engines import ENGINES
 from tables import Row, Setting
@@ -37,21 +37,27 @@ class Contender(NamedTuple):
     script: str
     arguments: tuple[str, ...] = ()
     needs: str = ""  # a module
-    settings: tuple[Setting, ...] = different((1, 1), (1, CORES))
+    settings: tuple[Setting, ...] = ((1, CORES),)
     torchrun: bool = False
+    images: bool = False  # whether it is for images only
 
 
 def fedreach(engine: str) -> Contender:
-    """Return an engine as a contender."""
+    """Return an engine as a contender, on all cores, as it runs if nothing is said."""
     return Contender(f"fedreach {engine}", "fedreach_run.py", ("--engine", engine))
 
 
-PLAIN = Contender("plain torch", "plain_torch.py", ("--shuffle",))
+PLAIN = Contender(
+    "plain torch", "plain_torch.py", ("--shuffle",), settings=different((1, 1), (CORES, 1)), torchrun=True
+)
+PLAIN_LAST = PLAIN._replace(
+    name="plain torch, channels last", arguments=("--shuffle", "--channels-last"), images=True
+)
 PFL_ONE: Setting = (1, CORES)
 PFL = Contender("pfl", "pfl_run.py", needs="pfl", settings=different((1, 1), PFL_ONE, (CORES, 1)), torchrun=True)
-FLOWER = Contender("flower", "flower_run.py", needs="flwr", settings=different((CORES, 1), (1, CORES)))
+FLOWER = Contender("flower", "flower_run.py", needs="flwr", settings=((CORES, 1),))
 LIMIT = Contender("limit", "limit.py", settings=((CORES, 1),))
-CONTENDERS = (*map(fedreach, ENGINE_NAMES), PLAIN, PFL, LIMIT, FLOWER)
+CONTENDERS = (*map(fedreach, ENGINE_NAMES), PLAIN, PLAIN_LAST, PFL, LIMIT, FLOWER)
 
 
 def present(contenders: Iterable[Contender]) -> list[Contender]:
@@ -103,12 +109,17 @@ def run_script(contender: Contender, case: str, setting: Setting, options: list[
     return out, err, process.returncode == 0
 
 
+def why_not(err: str) -> str:
+    """Return why a contender cannot train a case, where it says so on stderr."""
+    return next((line for line in err.splitlines() if line.startswith(CANNOT)), "")
+
+
 def measure(contender: Contender, case: str, setting: Setting, options: list[str]) -> Row | None:
     """Return the row of one measurement; None, and a line on stderr, where it failed."""
     out, err, well = run_script(contender, case, setting, options)
     lines = [line for line in out.splitlines() if line.startswith("{")]
     if not well or not lines:
-        print(f"  {contender.name} {setting} on {case}: {err.strip()[-300:]}", file=sys.stderr)
+        print(f"  {contender.name} {setting} on {case}: {why_not(err) or err.strip()[-300:]}", file=sys.stderr)
         return None
     row: Row = json.loads(lines[-1])
     return row

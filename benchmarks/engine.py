@@ -34,6 +34,9 @@ from turns import ROUNDS, check, run_case
 
 USUAL = [name for name in ENGINE_NAMES if name not in NOT_TRIED]
 PROFILED = ("mlp", "lenet", "logistic_device")
+LARGE = ("femnist", "feddyn_cnn", "cifar")
+HOPELESS = {"stacked": ("lenet", "lenet_device", *LARGE), "chain": LARGE}
+"""Engines that are nowhere near the fastest on a case, and slow: they are timed if they are asked for."""
 
 
 def phases(cases: Sequence[str], engines: Sequence[str], quick: bool) -> list[Row]:

@@ -7,7 +7,9 @@ import sys
 import time
 from collections.abc import Sequence
 
-from contenders import FLOWER, LIMIT, PFL, PFL_ONE, Contender, Row, Setting, measure, run_script
+from cases import CASES
+
+from contenders import FLOWER, LIMIT, PFL, PFL_ONE, Contender, Row, Setting, measure, run_script, why_not
 from tables import Rows
 
 ROUNDS = {
@@ -16,7 +18,11 @@ ROUNDS = {
     "lenet": 1,
     "logistic_device": 20,
     "mlp_device": 5,
+    "lenet_device": 2,
     "digits": 50,
+    "femnist": 1,
+    "feddyn_cnn": 1,
+    "lstm": 1,
     "cifar": 1,
     "cifar_plain": 1,
 }
@@ -25,6 +31,11 @@ FLOWER_ROUNDS = 2  # each takes at least 0.1 s
 FLOWER_PASSES = 2  # it takes a quarter of a minute to start
 LATER = 0.7  # of the time of the first pass: a later one, with fewer settings
 NEAR = 0.9  # of the best rate: settings that are tried again
+
+
+def suits(contender: Contender, case: str) -> bool:
+    """Return whether a contender is for such examples."""
+    return CASES[case].convolutional or not contender.images
 
 
 def options_of(contender: Contender, case: str, repeats: int, quick: bool) -> list[str]:
@@ -49,6 +60,7 @@ def run_case(
 ) -> Rows:
     """Return contender -> setting -> pass -> row; no pass but the first begins that would go on after `until`."""
     rows: Rows = {}
+    contenders = [contender for contender in contenders if suits(contender, case)]
     wanted = {contender.name: list(contender.settings) for contender in contenders}
     for number in range(passes):
         began = time.monotonic()
@@ -71,14 +83,15 @@ def run_case(
 
 
 def check(cases: Sequence[str], contenders: Sequence[Contender]) -> bool:
-    """Print what each contender's check says; return whether all hold."""
+    """Print what each contender's check says; return whether all hold, those left out that cannot train a case."""
     well = True
     for case in cases:
         for contender in contenders:
-            if contender is not LIMIT:
+            if contender is not LIMIT and suits(contender, case):
                 _, err, holds = run_script(contender, case, contender.settings[-1], ["--check"])
                 said = [line for line in err.splitlines() if line.startswith(("ok:", "FAILED:"))]
-                for line in said if holds else said or [f"FAILED: {err.strip()[-300:]}"]:
+                reason = why_not(err)
+                for line in said if holds else said or [reason or f"FAILED: {err.strip()[-300:]}"]:
                     print(f"{case}, {contender.name}: {line}")
-                well &= holds
+                well &= holds or bool(reason)
     return well

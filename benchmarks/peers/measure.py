@@ -19,6 +19,7 @@ import torch
 from cases import CASES, Case
 from torch import nn
 
+CANNOT = "cannot: "
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -151,10 +152,19 @@ def versions(*packages: str) -> dict[str, str]:
     return {"python": platform.python_version(), **{p: version(p) for p in ("torch", "numpy", *packages)}}
 
 
+def in_float64(numbers: torch.Tensor) -> torch.Tensor:
+    """Return examples in float64, and tokens as they are."""
+    return numbers.double() if numbers.is_floating_point() else numbers
+
+
 @torch.no_grad()
 def mean_loss(net: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
-    """Return the mean cross-entropy in nats over all clients' examples, x (N, m, ...) and y (N, m)."""
-    return float(nn.functional.cross_entropy(net(x.flatten(0, 1)), y.flatten()))
+    """Return the mean cross-entropy in nats over the examples of the first clients, x (N, m, ...) and y (N, m).
+
+    They train first, and twenty do: all clients of a large model would take minutes.
+    """
+    losses = [nn.functional.cross_entropy(net(own), labels) for own, labels in zip(x[:20], y[:20], strict=True)]
+    return float(torch.stack(losses).mean())
 
 
 def largest_difference(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
@@ -162,6 +172,11 @@ def largest_difference(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -
     if a.keys() != b.keys():
         raise ValueError(f"state dicts must have the same names; got {sorted(a)} and {sorted(b)}")
     return max(float((a[name] - b[name]).abs().max()) for name in a)
+
+
+def cannot(reason: object) -> SystemExit:
+    """Return what ends the program where its engine cannot train the model of the case."""
+    return SystemExit(f"{CANNOT}{reason}")
 
 
 def require(holds: bool, rule: str) -> None:
