@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -40,6 +40,11 @@ class Contender(NamedTuple):
     settings: tuple[Setting, ...] = ((1, CORES),)
     torchrun: bool = False
     images: bool = False  # whether it is for images only
+
+    @property
+    def engine(self) -> str:
+        """Which of FedReach's engines it is, if it is one."""
+        return self.name.removeprefix("fedreach ")
 
 
 def fedreach(engine: str) -> Contender:
@@ -87,6 +92,17 @@ def run_script(contender: Contender, case: str, setting: Setting, options: list[
         launcher += ["-m", "torch.distributed.run", "--standalone", "--nnodes=1", f"--nproc_per_node={workers}"]
     command = [*launcher, str(PEERS / contender.script), "--case", case, *contender.arguments]
     command += ["--threads", str(threads), *options]
+    with started(command, threads) as process:
+        try:
+            out, err = process.communicate(timeout=LIMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            return "", f"took more than {LIMIT_SECONDS:g} s", False
+    return out, err, process.returncode == 0
+
+
+@contextlib.contextmanager
+def started(command: Sequence[str], threads: int) -> Iterator[subprocess.Popen[str]]:
+    """Start a command in the folder of peers; end all that it started in the end, and remove temporary files."""
     folder = tempfile.mkdtemp(prefix="b", dir="/tmp")  # of its own; short, as the path of a socket has to be
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "TMPDIR": folder}
     with subprocess.Popen(
@@ -99,14 +115,11 @@ def run_script(contender: Contender, case: str, setting: Setting, options: list[
         start_new_session=True,
     ) as process:
         try:
-            out, err = process.communicate(timeout=LIMIT_SECONDS)
-        except subprocess.TimeoutExpired:
-            return "", f"took more than {LIMIT_SECONDS:g} s", False
+            yield process
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             shutil.rmtree(folder, ignore_errors=True)
-    return out, err, process.returncode == 0
 
 
 def why_not(err: str) -> str:

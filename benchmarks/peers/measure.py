@@ -104,8 +104,11 @@ def peak_rss_mb(process: int | str = "self") -> float:
     return (kib["VmHWM"] - shared) * 1024 / 1e6
 
 
-def family_peak_rss_mb() -> float:
-    """Return the sum of `peak_rss_mb` over this process and all that descend from it, as far as the system tells."""
+def family_peak_rss_mb(of: int | None = None) -> float:
+    """Return the sum of `peak_rss_mb` over this process, or another, and all that descend from it.
+
+    Where the system does not tell who descends from whom, it is that process alone.
+    """
     children: dict[int, list[int]] = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -113,7 +116,7 @@ def family_peak_rss_mb() -> float:
         except OSError:  # it has ended
             continue
         children.setdefault(parent, []).append(int(status.parent.name))
-    family = [os.getpid()]
+    family = [of or os.getpid()]
     for process in family:  # grows while we go
         family += children.get(process, [])
     return sum(map(peak_rss_mb, family))
