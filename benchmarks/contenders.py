@@ -52,14 +52,10 @@ def fedreach(engine: str) -> Contender:
     return Contender(f"fedreach {engine}", "fedreach_run.py", ("--engine", engine))
 
 
-PLAIN = Contender(
-    "plain torch", "plain_torch.py", ("--shuffle",), settings=different((1, 1), (CORES, 1)), torchrun=True
-)
-PLAIN_LAST = PLAIN._replace(
-    name="plain torch, channels last", arguments=("--shuffle", "--channels-last"), images=True
-)
+PLAIN = Contender("plain torch", "plain_torch.py", ("--shuffle",), settings=((CORES, 1),), torchrun=True)
+PLAIN_LAST = PLAIN._replace(name="plain torch, channels last", arguments=("--shuffle", "--channels-last"), images=True)
 PFL_ONE: Setting = (1, CORES)
-PFL = Contender("pfl", "pfl_run.py", needs="pfl", settings=different((1, 1), PFL_ONE, (CORES, 1)), torchrun=True)
+PFL = Contender("pfl", "pfl_run.py", needs="pfl", settings=different(PFL_ONE, (CORES, 1)), torchrun=True)
 FLOWER = Contender("flower", "flower_run.py", needs="flwr", settings=((CORES, 1),))
 LIMIT = Contender("limit", "limit.py", settings=((CORES, 1),))
 CONTENDERS = (*map(fedreach, ENGINE_NAMES), PLAIN, PLAIN_LAST, PFL, LIMIT, FLOWER)

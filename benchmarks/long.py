@@ -21,22 +21,21 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent / "peers")]
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
 import numpy as np
 from cases import CASES
 from measure import CORES, family_peak_rss_mb, versions
 
-import long_data
 from contenders import FLOWER, PEERS, PFL, end_cleanly, present, started
+from long_workloads import FLUTE, WORKLOADS, Workload
 from page import PAGE, processor, put
 from tables import table
 
-FLUTE = "https://github.com/microsoft/msrflute"
 LOOK = 0.5  # seconds between two looks at the memory
 FLOWER_ROUNDS = 3
 EXPERIMENT = """\
@@ -60,91 +59,6 @@ cohort = {case.cohort}
 every = {every}
 local = false
 """
-
-
-class Published(NamedTuple):
-    """What somebody published."""
-
-    who: str
-    clock: str  # hours, minutes and seconds
-    accuracy: str
-
-
-@dataclass(frozen=True)
-class Workload:
-    """A federation, named as its case in `cases.py`, which has its model, cohort, batch and learning rate.
-
-    Args:
-        data: Makes its data.
-        model: FedReach's name of the model, or the function of `cases.py` that makes it.
-        rounds: Of the whole.
-        every: Rounds from one evaluation on the test set to the next.
-        peer_rounds: Rounds that pfl runs.
-        flower: Whether Flower runs a few.
-        published: What others took for it.
-        words: What it is, for the page.
-    """
-
-    data: Callable[[np.random.Generator], long_data.Arrays]
-    model: str
-    rounds: int
-    every: int
-    peer_rounds: int
-    flower: bool
-    published: tuple[Published, ...]
-    words: str
-
-
-WORKLOADS = {
-    "flute_lr": Workload(
-        long_data.two_digits_a_client,
-        "linear",
-        100,
-        20,
-        100,
-        True,
-        (
-            Published("FLUTE, CPU", "00:03:20", "~80"),
-            Published("FLUTE, GPU", "00:01:35", "~81"),
-            Published("FedML 0.7.303, GPU", "00:03:09", "~81"),
-            Published("Flower 1.0.0, CPU", "00:30:14", "~80"),
-        ),
-        "logistic regression, 1000 clients, 10 a round, batch 10, rate 0.03. Theirs puts outputs through a sigmoid "
-        "before the cross-entropy; here they are logits, as usual.",
-    ),
-    "flute_cnn": Workload(
-        long_data.writers,
-        "make_flute_cnn",
-        1500,
-        50,
-        100,
-        True,
-        (Published("FLUTE, GPU", "00:08:22", "~83"), Published("FedML 0.7.303, GPU", "05:49:52", "~83")),
-        "CNN of 1.2 million parameters, 3400 clients, 10 a round, batch 20, rate 0.1. Accuracies are of other images.",
-    ),
-    "cifar": Workload(
-        long_data.fifty_each,
-        "make_cifar_cnn",
-        1500,
-        10,
-        100,
-        True,
-        (),
-        "pfl-research's own benchmark: CNN of 1.6 million parameters, 1000 clients of 50, 50 a round, batch 10, "
-        "rate 0.1.",
-    ),
-    "many_clients": Workload(
-        long_data.many_clients,
-        "linear",
-        1000,
-        100,
-        1000,
-        False,
-        (),
-        "logistic regression, 100,000 clients of 10, 100 a round, batch 10, rate 0.03. Flower's simulation is left "
-        "out: it has a node for each client.",
-    ),
-}
 
 
 class Run(NamedTuple):
@@ -210,7 +124,9 @@ def run_fedreach(name: str, folder: Path, rounds: int) -> Run:
     rows = read_lines(out / "rounds.jsonl")
     times = read_lines(out / "timing.jsonl")
     trained = [row["train_seconds"] for row in times if row["round"]]
-    total, exact = whole(seconds, trained, [row["evaluate_seconds"] for row in times if "evaluate_seconds" in row], work)
+    total, exact = whole(
+        seconds, trained, [row["evaluate_seconds"] for row in times if "evaluate_seconds" in row], work
+    )
     engine = json.loads((out / "engine.json").read_text())["name"]
     accuracy = [row["test_accuracy"] for row in rows if row.get("test_accuracy") is not None][-1]
     return Run(f"FedReach, `{engine}`", total, exact, statistics.mean(trained[2:] or trained), accuracy, peak)
@@ -303,7 +219,9 @@ def results(found: Mapping[str, list[Run]]) -> str:
             if not run.exact and run.accuracy is not None:
                 accuracy = "-"  # of other rounds than the whole has
             took = ("" if run.exact else "~") + clock(run.seconds)
-            lines.append([name, run.who, took, ratio, f"{1e3 * run.round_seconds:.3g}", accuracy, f"{run.peak_mb:,.0f}"])
+            lines.append(
+                [name, run.who, took, ratio, f"{1e3 * run.round_seconds:.3g}", accuracy, f"{run.peak_mb:,.0f}"]
+            )
         for other in WORKLOADS[name].published:
             h, m, s = map(int, other.clock.split(":"))
             ratio = f"{(3600 * h + 60 * m + s) / ours:.1f}" if ours else "-"
@@ -325,7 +243,9 @@ def page_of(found: Mapping[str, list[Run]], words: Mapping[str, str], seconds: f
     for name in found:
         work = WORKLOADS[name]
         many = f"{work.rounds:,} rounds, evaluated every {work.every}"
-        items.append(textwrap.fill(f"- `{name}`: {work.words} {many}. Data: {words[name]}.", 120, subsequent_indent="  "))
+        items.append(
+            textwrap.fill(f"- `{name}`: {work.words} {many}. Data: {words[name]}.", 120, subsequent_indent="  ")
+        )
     return "\n\n".join(["## Long workloads", textwrap.fill(made, 120), "\n".join(items), results(found)])
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from cases import CASES
 
@@ -41,7 +42,7 @@ def suits(contender: Contender, case: str) -> bool:
 def options_of(contender: Contender, case: str, repeats: int, quick: bool) -> list[str]:
     """Return how many rounds a contender runs, as options of its script."""
     rounds = 1 if quick else min(ROUNDS[case], FLOWER_ROUNDS) if contender is FLOWER else ROUNDS[case]
-    warmup = 1 if contender is FLOWER else 2
+    warmup = 1 if contender is FLOWER or rounds == 1 else 2
     options = ["--rounds", str(rounds), "--repeats", str(repeats), "--warmup", str(warmup)]
     return [*options, "--quick"] if quick else options
 
@@ -55,31 +56,56 @@ def again(contender: Contender, first: dict[Setting, Row | None]) -> list[Settin
     ]
 
 
-def run_case(
-    case: str, contenders: Sequence[Contender], passes: int, repeats: int, quick: bool, until: float = math.inf
-) -> Rows:
-    """Return contender -> setting -> pass -> row; no pass but the first begins that would go on after `until`."""
-    rows: Rows = {}
-    contenders = [contender for contender in contenders if suits(contender, case)]
-    wanted = {contender.name: list(contender.settings) for contender in contenders}
-    for number in range(passes):
+@dataclass(eq=False)
+class Turns:
+    """The contenders of a case, pass after pass."""
+
+    case: str
+    contenders: Sequence[Contender]
+    repeats: int
+    quick: bool
+    rows: Rows = field(default_factory=dict)
+    wanted: dict[str, list[Setting]] = field(default_factory=dict)  # settings of each contender that are tried again
+    seconds: float = 0.0  # of the first pass
+
+    def take(self, number: int) -> None:
+        """Let each contender run in the settings that it is tried in, and keep the rows."""
         began = time.monotonic()
-        for contender in contenders:
-            options = options_of(contender, case, repeats, quick)
-            found = {setting: measure(contender, case, setting, options) for setting in wanted[contender.name]}
+        for contender in self.contenders:
+            options = options_of(contender, self.case, self.repeats, self.quick)
+            settings = self.wanted.get(contender.name, contender.settings)
+            found = {setting: measure(contender, self.case, setting, options) for setting in settings}
             for setting, row in found.items():
                 if row is not None:
-                    rows.setdefault(contender.name, {}).setdefault(setting, {})[number] = row
+                    self.rows.setdefault(contender.name, {}).setdefault(setting, {})[number] = row
                     rate = row["samples_per_second"]
-                    print(f"{case} pass {number + 1} {contender.name} {setting}: {rate:,.0f}/s", file=sys.stderr)
+                    print(f"{self.case} pass {number + 1} {contender.name} {setting}: {rate:,.0f}/s", file=sys.stderr)
             if number == 0:
-                wanted[contender.name] = again(contender, found)
+                self.wanted[contender.name] = again(contender, found)
             elif contender is FLOWER and number + 1 == FLOWER_PASSES:
-                wanted[contender.name] = []
-        now = time.monotonic()
-        if now + LATER * (now - began) > until:
-            break
-    return rows
+                self.wanted[contender.name] = []
+        if number == 0:
+            self.seconds = time.monotonic() - began
+
+
+def run_cases(
+    cases: Mapping[str, Sequence[Contender]], passes: int, repeats: int, quick: bool, seconds: float = math.inf
+) -> dict[str, Rows]:
+    """Return case -> contender -> setting -> pass -> row.
+
+    All cases have their first pass, then their second, and so on; none but a first begins that would end after so many
+    seconds.
+    """
+    began = time.monotonic()
+    turns = {
+        case: Turns(case, [one for one in contenders if suits(one, case)], repeats, quick)
+        for case, contenders in cases.items()
+    }
+    for number in range(passes):
+        for turn in turns.values():
+            if number == 0 or time.monotonic() - began + LATER * turn.seconds <= seconds:
+                turn.take(number)
+    return {case: turn.rows for case, turn in turns.items()}
 
 
 def check(cases: Sequence[str], contenders: Sequence[Contender]) -> bool:

@@ -149,7 +149,9 @@ def check(case: Case, start: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Non
         moved = largest_difference(start.state_dict(), server)
         error = largest_difference(theirs.state_dict(), server)
         rounding = 1e-7 * max(1.0, *(float(value.abs().max()) for value in server.values()))
-        require(error < rounding < moved / 1000, f"pfl is plain torch in {setting}: off by {error:.1e}, moved {moved:.1e}")
+        require(
+            error < rounding < moved / 1000, f"pfl is plain torch in {setting}: off by {error:.1e}, moved {moved:.1e}"
+        )
     before, after = mean_loss(start, x, y), mean_loss(theirs, x, y)
     require(after < before, f"3 rounds lower the loss: {before:.4f} to {after:.4f} nats")
 
