@@ -236,8 +236,9 @@ def page_of(found: Mapping[str, list[Run]], words: Mapping[str, str], seconds: f
     made = (
         f"Made by `python benchmarks/long.py --write` in {seconds / 60:.0f} minutes on {CORES} cores of {processor()}: "
         f"{about}. Whole runs of `fedreach run` from start to end, with rows, checkpoints and evaluations on the test "
-        f"set; ~ is worked out from steady rounds. Published times are of other machines, with as many processes or "
-        f"GPUs as they had ([FLUTE's README]({FLUTE})); neither FLUTE nor FedML is run here."
+        f"set; ~ is worked out from steady rounds, and of Flower without evaluation. Published times are those of "
+        f"[FLUTE's README]({FLUTE}), on other machines; neither FLUTE nor FedML is run here. "
+        f"[How it is run](../benchmarks/README.md#long-workloads)."
     )
     items = []
     for name in found:

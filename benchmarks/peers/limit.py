@@ -14,7 +14,8 @@ time.
 `memory`: samples a second if examples and labels are only read, once, at the rate of summing an array that is as long.
 `multiply`: samples a second if all multiplications ran at the rate of 1024 x 1024 matrices: a harder limit, which
 small products cannot reach.
-The limit is the smaller of the first two.
+The limit is the smaller of the first two. It is that of torch's kernels, and of all products: who leaves out those that
+a maximum multiplies by zero, on the way back, can pass it.
 """
 
 from __future__ import annotations
