@@ -137,17 +137,17 @@ def page_of(found: dict[str, Rows], where: list[Row], arguments: argparse.Namesp
         f"another machine, or on a busy one."
     )
     what = (
-        "`logistic`, `mlp` (784-200-100-10) and `lenet`: 40 clients of 600 samples, all of them in a round, batch 50. "
-        "`..._device`: 1000 clients of 50 samples, 50 a round, batch 10. `digits`: 50 clients of 28 samples, 10 a "
-        "round, batch 16, 64-32-10. `femnist`: the CNN of FedAvg's paper, 62 classes, 1000 clients of 60, 10 a round, "
-        "batch 20. `feddyn_cnn`: that of FedDyn's, 100 clients of 100, 10 a round, batch 50. `cifar`: pfl's own "
-        "benchmark of CIFAR-10, sizes as `..._device`. `lstm`: two layers of 100 on windows of 80 characters, 100 "
-        "clients of 100, 10 a round, batch 20. One local epoch of SGD, random data; FedReach's figures are whole "
-        "rounds with selection, shuffled batches, weighing and the server step. Each contender is shown at its best "
-        "number of workers and threads; pfl in one process has all cores as threads. Torch by hand has one process a core and, "
-        "for images, the better of two layouts. The limit is what products and memory alone allow. Engines that take "
-        "several times as long as the fastest are left out where layers are large, as is Flower on some cases. [How "
-        "the peers are run, and how the limit is made](../benchmarks/README.md)."
+        "`logistic`, `mlp` (784-200-100-10) and `lenet`: 40 clients of 600 samples, all of them in a round, batch "
+        "50. `..._device`: 1000 clients of 50 samples, 50 a round, batch 10. `digits`: 50 clients of 28 samples, 10"
+        " a round, batch 16, 64-32-10. `femnist`: the CNN of FedAvg's paper, 62 classes, 1000 clients of 60, 10 a "
+        "round, batch 20. `feddyn_cnn`: that of FedDyn's, 100 clients of 100, 10 a round, batch 50. `cifar`: pfl's "
+        "own benchmark of CIFAR-10, sizes as `..._device`. `lstm`: two layers of 100 on windows of 80 characters, "
+        "100 clients of 100, 10 a round, batch 20. One local epoch of SGD, random data; FedReach's figures are "
+        "whole rounds with selection, shuffled batches, weighing and the server step. Each contender is shown at "
+        "its best number of workers and threads; pfl in one process has all cores as threads. Torch by hand has one"
+        " process a core and, for images, the better of two layouts. The limit is what products and memory alone "
+        "allow. Engines that take several times as long as the fastest are left out where layers are large, as is "
+        "Flower on some cases. [How the peers are run, and how the limit is made](../benchmarks/README.md)."
     )
     parts = [textwrap.fill(made, 120), textwrap.fill(what, 120), main_table(found), limit_table(found)]
     if where:
