@@ -58,6 +58,7 @@ cohort = {case.cohort}
 [evaluation]
 every = {every}
 local = false
+samples_per_client = 1  # of its held-out and training examples; the test set is whole
 """
 
 

@@ -44,9 +44,11 @@ def made_up(
 ) -> Arrays:
     """Return grey levels 128 + strength pattern of the class + 20 style of the client + 40 noise, all standard normal.
 
-    A client has few of the classes: shares are drawn from a symmetric Dirichlet distribution with parameter 0.5.
+    A pattern is of squares of 4 x 4 pixels, as filters find shapes and no single pixels. A client has few of the classes: shares are drawn from a symmetric Dirichlet distribution with parameter 0.5.
     """
-    patterns = rng.standard_normal((num_classes, *shape), dtype=np.float32)
+    channels, height, width = shape
+    squares = rng.standard_normal((num_classes, channels, height // 4, width // 4), dtype=np.float32)
+    patterns = squares.repeat(4, axis=2).repeat(4, axis=3)
 
     def images(y: NDArray[np.int64], style: NDArray[np.float32] | float) -> NDArray[np.uint8]:
         noise = rng.standard_normal((len(y), *shape), dtype=np.float32)
@@ -91,14 +93,14 @@ def two_digits_a_client(rng: np.random.Generator, num_clients: int = 1000) -> Ar
 def writers(rng: np.random.Generator, num_clients: int = 3400) -> Arrays:
     """Images in the numbers of Federated EMNIST: 3400 writers of 198 in the mean, 62 classes, 77,483 to test."""
     sizes = 1 + np.clip(rng.normal(198, 80, num_clients), 20, 500).astype(np.int64)
-    return made_up(rng, sizes, 62, 77_483, (1, 28, 28), strength=10)
+    return made_up(rng, sizes, 62, 77_483, (1, 28, 28), strength=40)
 
 
 def fifty_each(rng: np.random.Generator, num_clients: int = 1000) -> Arrays:
     """CIFAR-10, whose 50,000 images are dealt out to clients of 50 at random: they train on 49 of them."""
     cifar = known("cifar10")
     if cifar is None:
-        return made_up(rng, np.full(num_clients, 50), 10, 10_000, (3, 32, 32), strength=5)
+        return made_up(rng, np.full(num_clients, 50), 10, 10_000, (3, 32, 32), strength=30)
     order = rng.permutation(len(cifar.train_y))
     owner = np.repeat(np.arange(num_clients), len(order) // num_clients)
     order = order[: len(owner)]
