@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from measure import CANNOT, CORES
+from measure import CANNOT, CORES, family
 
 from fedreach.engines import ENGINES
 from tables import Row, Setting
@@ -113,6 +113,9 @@ def started(command: Sequence[str], threads: int) -> Iterator[subprocess.Popen[s
         try:
             yield process
         finally:
+            for one in family(process.pid) if process.poll() is None else ():  # torchrun's workers have sessions of their own
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(one, signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             shutil.rmtree(folder, ignore_errors=True)

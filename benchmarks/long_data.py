@@ -44,7 +44,8 @@ def made_up(
 ) -> Arrays:
     """Return grey levels 128 + strength pattern of the class + 20 style of the client + 40 noise, all standard normal.
 
-    A pattern is of squares of 4 x 4 pixels, as filters find shapes and no single pixels. A client has few of the classes: shares are drawn from a symmetric Dirichlet distribution with parameter 0.5.
+    A pattern is of squares of 4 x 4 pixels, as filters find shapes and no single pixels. A client has few of the
+    classes: shares are drawn from a symmetric Dirichlet distribution with parameter 0.5.
     """
     channels, height, width = shape
     squares = rng.standard_normal((num_classes, channels, height // 4, width // 4), dtype=np.float32)

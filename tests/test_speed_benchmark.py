@@ -213,7 +213,8 @@ def test_what_a_measurement_started_ends_with_it_and_leaves_no_files(bench, tmp_
     script = tmp_path / "hangs.py"
     script.write_text(
         "import json, os, pathlib, subprocess, sys, tempfile, time\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "sleep = [sys.executable, '-c', 'import time; time.sleep(600)']\n"
+        "child = subprocess.Popen(sleep, start_new_session=True)\n"  # as torchrun starts its workers
         f"pathlib.Path({str(tmp_path / 'told')!r}).write_text(json.dumps([child.pid, tempfile.mkdtemp()]))\n"
         "time.sleep(600)\n"
     )

@@ -104,11 +104,8 @@ def peak_rss_mb(process: int | str = "self") -> float:
     return (kib["VmHWM"] - shared) * 1024 / 1e6
 
 
-def family_peak_rss_mb(of: int | None = None) -> float:
-    """Return the sum of `peak_rss_mb` over this process, or another, and all that descend from it.
-
-    Where the system does not tell who descends from whom, it is that process alone.
-    """
+def family(of: int | None = None) -> list[int]:
+    """Return this process, or another, and all that descend from it; where the system does not tell, it alone."""
     children: dict[int, list[int]] = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -116,10 +113,15 @@ def family_peak_rss_mb(of: int | None = None) -> float:
         except OSError:  # it has ended
             continue
         children.setdefault(parent, []).append(int(status.parent.name))
-    family = [of or os.getpid()]
-    for process in family:  # grows while we go
-        family += children.get(process, [])
-    return sum(map(peak_rss_mb, family))
+    found = [of or os.getpid()]
+    for process in found:  # grows while we go
+        found += children.get(process, [])
+    return found
+
+
+def family_peak_rss_mb(of: int | None = None) -> float:
+    """Return the sum of `peak_rss_mb` over this process, or another, and all that descend from it."""
+    return sum(map(peak_rss_mb, family(of)))
 
 
 def make_row(
