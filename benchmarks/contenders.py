@@ -52,8 +52,15 @@ def fedreach(engine: str) -> Contender:
     return Contender(f"fedreach {engine}", "fedreach_run.py", ("--engine", engine))
 
 
-PLAIN = Contender("plain torch", "plain_torch.py", ("--shuffle",), settings=((CORES, 1),), torchrun=True)
-PLAIN_LAST = PLAIN._replace(name="plain torch, channels last", arguments=("--shuffle", "--channels-last"), images=True)
+PLAIN = Contender(
+    "plain torch", "plain_torch.py", ("--shuffle",), settings=different((1, 1), (CORES, 1)), torchrun=True
+)
+PLAIN_LAST = PLAIN._replace(
+    name="plain torch, channels last",
+    arguments=("--shuffle", "--channels-last"),
+    settings=((CORES, 1),),
+    images=True,
+)
 PFL_ONE: Setting = (1, CORES)
 PFL = Contender("pfl", "pfl_run.py", needs="pfl", settings=different(PFL_ONE, (CORES, 1)), torchrun=True)
 FLOWER = Contender("flower", "flower_run.py", needs="flwr", settings=((CORES, 1),))
@@ -113,7 +120,8 @@ def started(command: Sequence[str], threads: int) -> Iterator[subprocess.Popen[s
         try:
             yield process
         finally:
-            for one in family(process.pid) if process.poll() is None else ():  # torchrun's workers have sessions of their own
+            # One by one, as torchrun's workers have sessions of their own.
+            for one in family(process.pid) if process.poll() is None else ():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(one, signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError):

@@ -7,7 +7,7 @@
 
 Each measurement is a process of its own. All contenders of a case run in turn, pass after pass, so that a machine whose
 speed drifts slows them alike; ratios are taken within a pass, and the table shows their median. FedReach runs on all
-cores, plain torch and Flower with one process a core, pfl so and in one process with all cores as threads. Of the two
+cores, plain torch and Flower with one process a core (torch also with one in all), pfl so and in one process with all cores as threads. Of the two
 pfl is represented by the one with the highest median rate; in later passes the other runs for its ratio only. All cases
 have one pass; as many have a second and a third as `--minutes` allow.
 """
@@ -144,8 +144,8 @@ def page_of(found: dict[str, Rows], where: list[Row], arguments: argparse.Namesp
         "own benchmark of CIFAR-10, sizes as `..._device`. `lstm`: two layers of 100 on windows of 80 characters, "
         "100 clients of 100, 10 a round, batch 20. One local epoch of SGD, random data; FedReach's figures are "
         "whole rounds with selection, shuffled batches, weighing and the server step. Each contender is shown at "
-        "its best number of workers and threads; pfl in one process has all cores as threads. Torch by hand has one"
-        " process a core and, for images, the better of two layouts. The limit is what products and memory alone "
+        "its best number of workers and threads; pfl in one process has all cores as threads. Torch by hand is"
+        " plain torch, of images in the better of two layouts. The limit is what products and memory alone "
         "allow. Engines that take several times as long as the fastest are left out where layers are large, as is "
         "Flower on some cases. [How the peers are run, and how the limit is made](../benchmarks/README.md)."
     )

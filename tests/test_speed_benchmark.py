@@ -275,7 +275,7 @@ def test_every_case_has_a_first_pass_and_later_ones_while_there_is_time(bench, m
 
     monkeypatch.setattr(bench.turns, "measure", measured)
     monkeypatch.setattr(bench.turns, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    plain = bench.contenders.PLAIN
+    plain = bench.contenders.PLAIN._replace(settings=((1, 1),))
     found = bench.turns.run_cases({"mlp": [plain], "lenet": [plain]}, passes=3, repeats=1, quick=True, seconds=70)
     assert taken == [("mlp", "plain torch"), ("lenet", "plain torch"), ("mlp", "plain torch"), ("mlp", "plain torch")]
     assert [len(found[case]["plain torch"][plain.settings[0]]) for case in ("mlp", "lenet")] == [3, 1]
