@@ -7,9 +7,9 @@
 
 Each measurement is a process of its own. All contenders of a case run in turn, pass after pass, so that a machine whose
 speed drifts slows them alike; ratios are taken within a pass, and the table shows their median. FedReach runs on all
-cores, plain torch and Flower with one process a core (torch also with one in all), pfl so and in one process with all cores as threads. Of the two
-pfl is represented by the one with the highest median rate; in later passes the other runs for its ratio only. All cases
-have one pass; as many have a second and a third as `--minutes` allow.
+cores, plain torch and Flower with one process a core (torch also with one in all), pfl so and in one process with all
+cores as threads. Each is represented by the setting with the highest median rate; in later passes pfl's one process
+runs for its ratio only. All cases have one pass; as many have a second and a third as `--minutes` allow.
 """
 
 from __future__ import annotations
