@@ -6,7 +6,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 # One thread a test process: pytest-xdist fills the cores.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: demo test test-all check format bench bench-gpu docs clean
+.PHONY: demo test test-all check format bench bench-long bench-gpu docs clean
 
 demo: $(VENV)/.installed-base
 	$(BIN)/fedreach compare --set method.serving=label_shift --out runs/digits
@@ -26,13 +26,17 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Half an hour on two cores; what takes longer is `make bench-long`, under two hours.
 bench: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/engine.py --write
 	$(BIN)/python benchmarks/small_rounds.py --write
-	$(BIN)/python benchmarks/allocation.py --write
-	$(BIN)/python benchmarks/decisions.py --write
 	$(BIN)/python benchmarks/serving.py --write
 	$(BIN)/python benchmarks/flower.py --write
+
+bench-long: $(VENV)/.installed-bench $(VENV)/.installed-oracles
+	$(BIN)/python benchmarks/long.py --write
+	$(BIN)/python benchmarks/allocation.py --write
+	$(BIN)/python benchmarks/decisions.py --clients 100 1000 10000 --limit 15 --write
 
 # torch as it is installed: it has to be a build for CUDA.
 bench-gpu: $(VENV)/.installed-bench

@@ -10,12 +10,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from measure import CORES
+from measure import CANNOT, CORES, family
 
 from fedreach.engines import ENGINES
 from tables import Row, Setting
@@ -37,21 +37,35 @@ class Contender(NamedTuple):
     script: str
     arguments: tuple[str, ...] = ()
     needs: str = ""  # a module
-    settings: tuple[Setting, ...] = different((1, 1), (1, CORES))
+    settings: tuple[Setting, ...] = ((1, CORES),)
     torchrun: bool = False
+    images: bool = False  # whether it is for images only
+
+    @property
+    def engine(self) -> str:
+        """Which of FedReach's engines it is, if it is one."""
+        return self.name.removeprefix("fedreach ")
 
 
 def fedreach(engine: str) -> Contender:
-    """Return an engine as a contender."""
+    """Return an engine as a contender, on all cores, as it runs if nothing is said."""
     return Contender(f"fedreach {engine}", "fedreach_run.py", ("--engine", engine))
 
 
-PLAIN = Contender("plain torch", "plain_torch.py", ("--shuffle",))
+PLAIN = Contender(
+    "plain torch", "plain_torch.py", ("--shuffle",), settings=different((1, 1), (CORES, 1)), torchrun=True
+)
+PLAIN_LAST = PLAIN._replace(
+    name="plain torch, channels last",
+    arguments=("--shuffle", "--channels-last"),
+    settings=((CORES, 1),),
+    images=True,
+)
 PFL_ONE: Setting = (1, CORES)
-PFL = Contender("pfl", "pfl_run.py", needs="pfl", settings=different((1, 1), PFL_ONE, (CORES, 1)), torchrun=True)
-FLOWER = Contender("flower", "flower_run.py", needs="flwr", settings=different((CORES, 1), (1, CORES)))
+PFL = Contender("pfl", "pfl_run.py", needs="pfl", settings=different(PFL_ONE, (CORES, 1)), torchrun=True)
+FLOWER = Contender("flower", "flower_run.py", needs="flwr", settings=((CORES, 1),))
 LIMIT = Contender("limit", "limit.py", settings=((CORES, 1),))
-CONTENDERS = (*map(fedreach, ENGINE_NAMES), PLAIN, PFL, LIMIT, FLOWER)
+CONTENDERS = (*map(fedreach, ENGINE_NAMES), PLAIN, PLAIN_LAST, PFL, LIMIT, FLOWER)
 
 
 def present(contenders: Iterable[Contender]) -> list[Contender]:
@@ -81,6 +95,17 @@ def run_script(contender: Contender, case: str, setting: Setting, options: list[
         launcher += ["-m", "torch.distributed.run", "--standalone", "--nnodes=1", f"--nproc_per_node={workers}"]
     command = [*launcher, str(PEERS / contender.script), "--case", case, *contender.arguments]
     command += ["--threads", str(threads), *options]
+    with started(command, threads) as process:
+        try:
+            out, err = process.communicate(timeout=LIMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            return "", f"took more than {LIMIT_SECONDS:g} s", False
+    return out, err, process.returncode == 0
+
+
+@contextlib.contextmanager
+def started(command: Sequence[str], threads: int) -> Iterator[subprocess.Popen[str]]:
+    """Start a command in the folder of peers; end all that it started in the end, and remove temporary files."""
     folder = tempfile.mkdtemp(prefix="b", dir="/tmp")  # of its own; short, as the path of a socket has to be
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "TMPDIR": folder}
     with subprocess.Popen(
@@ -93,14 +118,20 @@ def run_script(contender: Contender, case: str, setting: Setting, options: list[
         start_new_session=True,
     ) as process:
         try:
-            out, err = process.communicate(timeout=LIMIT_SECONDS)
-        except subprocess.TimeoutExpired:
-            return "", f"took more than {LIMIT_SECONDS:g} s", False
+            yield process
         finally:
+            # One by one, as torchrun's workers have sessions of their own.
+            for one in family(process.pid) if process.poll() is None else ():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(one, signal.SIGKILL)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             shutil.rmtree(folder, ignore_errors=True)
-    return out, err, process.returncode == 0
+
+
+def why_not(err: str) -> str:
+    """Return why a contender cannot train a case, where it says so on stderr."""
+    return next((line for line in err.splitlines() if line.startswith(CANNOT)), "")
 
 
 def measure(contender: Contender, case: str, setting: Setting, options: list[str]) -> Row | None:
@@ -108,7 +139,7 @@ def measure(contender: Contender, case: str, setting: Setting, options: list[str
     out, err, well = run_script(contender, case, setting, options)
     lines = [line for line in out.splitlines() if line.startswith("{")]
     if not well or not lines:
-        print(f"  {contender.name} {setting} on {case}: {err.strip()[-300:]}", file=sys.stderr)
+        print(f"  {contender.name} {setting} on {case}: {why_not(err) or err.strip()[-300:]}", file=sys.stderr)
         return None
     row: Row = json.loads(lines[-1])
     return row

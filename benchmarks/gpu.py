@@ -27,7 +27,7 @@ import torch
 from contenders import ENGINE_NAMES, PFL, PLAIN, Contender, Row, end_cleanly, fedreach, measure, present
 from page import PAGE, processor, put
 from tables import Rows, best, rates, ratios, spread, table
-from turns import check, run_case
+from turns import check, run_cases
 
 GPU_CASES = ("mlp", "lenet", "mlp_device", "cifar", "cifar_plain")
 PRECISIONS = {"fp32": (), "tf32": ("--tf32",)}
@@ -95,14 +95,14 @@ def main() -> None:
     if arguments.check:
         sys.exit(0 if check(arguments.cases, wanted) else 1)
 
-    found: dict[str, Rows] = {}
     chips: dict[str, Row] = {}
     for case in arguments.cases:
         chip = measure(CHIP._replace(arguments=("--device", arguments.device)), case, (1, 1), [])
         if chip is None:
             sys.exit(1)
         chips[case] = chip
-        found[case] = run_case(case, wanted, arguments.passes, arguments.repeats, arguments.quick)
+    cases = dict.fromkeys(arguments.cases, wanted)
+    found = run_cases(cases, arguments.passes, arguments.repeats, arguments.quick)
     chip = chips[arguments.cases[0]]
     speeds = ", ".join(f"{kind} {rate / 1e12:.3g}" for kind, rate in chip["flops"].items())
     versions = ", ".join(f"{name} {version}" for name, version in sorted(chip["versions"].items()))

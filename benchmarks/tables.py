@@ -11,6 +11,7 @@ Setting = tuple[int, int]  # workers, threads of each
 Settings = dict[Setting, dict[int, Row]]  # setting -> pass -> row
 Rows = dict[str, Settings]  # contender ->
 ONE_PROCESS = "pfl, one process"
+BY_HAND = "torch by hand"  # plain torch in whichever layout is faster
 
 
 def best(settings: Settings) -> tuple[Setting, dict[int, Row]]:
@@ -65,18 +66,24 @@ def shown(rows: Rows) -> dict[str, tuple[Setting, dict[int, Row]]]:
     return chosen
 
 
+def by_hand(speeds: dict[str, dict[int, float]]) -> dict[int, float]:
+    """Return the rates of plain torch in the layout that has the highest median."""
+    layouts = [passes for name, passes in speeds.items() if name.startswith("plain torch")]
+    return max(layouts, key=lambda passes: statistics.median(passes.values()), default={})
+
+
 def main_table(found: dict[str, Rows]) -> str:
     """Return each contender of each case, with its ratios to the others."""
     lines = []
     for case, rows in found.items():
         chosen = shown(rows)
         speeds = {name: rates(passes) for name, (_, passes) in chosen.items()}
+        references = speeds | {BY_HAND: by_hand(speeds)}
         for name, ((workers, threads), passes) in chosen.items():
             if name == "limit" or (name == ONE_PROCESS and chosen["pfl"][0] == (workers, threads)):
                 continue  # the same line twice
-            to = {
-                other: ratios(speeds[name], speeds.get(other, {})) for other in (ONE_PROCESS, "pfl", "flower", "limit")
-            }
+            others = (ONE_PROCESS, "pfl", "flower", BY_HAND, "limit")
+            to = {other: ratios(speeds[name], references.get(other, {})) for other in others}
             middle = {
                 key: statistics.median(row[key] for row in passes.values())
                 for key in ("samples_per_second", "rounds_per_second", "peak_rss_mb")
@@ -90,13 +97,15 @@ def main_table(found: dict[str, Rows]) -> str:
                     spread(to[ONE_PROCESS]),
                     spread(to["pfl"]),
                     spread(to["flower"], "{:.3g}"),
+                    spread(to[BY_HAND]),
                     f"{100 * statistics.median(to['limit']):.3g}%" if to["limit"] else "-",
                     f"{middle['peak_rss_mb']:,.0f}",
                     f"{workers} x {threads}",
                 ]
             )
     head = "case, engine, samples/s, rounds/s, ratio to pfl in one process, ratio to pfl at its best, ratio to Flower"
-    return table([*head.split(", "), "of the limit", "peak MB", "workers x threads"], lines, left=2)
+    more = "ratio to torch by hand, of the limit, peak MB, workers x threads"
+    return table([*head.split(", "), *more.split(", ")], lines, left=2)
 
 
 def limit_table(found: dict[str, Rows]) -> str:

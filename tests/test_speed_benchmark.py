@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -17,7 +18,7 @@ from fedreach.engines import ENGINES
 
 from .benchmarked import benchmarks
 
-NAMES = ("cases", "chip", "contenders", "engine", "gpu", "limit", "page", "phases", "tables", "turns")
+NAMES = ("cases", "chip", "contenders", "engine", "fedreach_run", "gpu", "limit", "page", "phases", "tables", "turns")
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +35,43 @@ def row(rate, **more):
 # ------------------------------------------------------------------------------------------------------------ the limit
 
 
-@pytest.mark.parametrize("name", ["logistic", "mlp", "lenet", "digits", "cifar_plain"])
+@pytest.mark.parametrize("name", ["logistic", "mlp", "lenet", "digits", "cifar_plain", "femnist", "feddyn_cnn"])
 def test_the_limit_counts_all_multiplications_of_a_training_step_and_no_other(bench, name):
     case = bench.cases.CASES[name]
     model, x = case.make_model(), torch.randn(2, *case.example_shape)
     with FlopCounterMode(display=False) as counter:
         model(x).square().mean().backward()
     assert counter.get_total_flops() == 2 * 2 * bench.limit.multiplications(case)
+
+
+def test_the_limit_of_an_lstm_is_the_products_of_its_cells(bench):
+    # Per example and layer: 4 x 100 gates times width (8 of the embedding, then 100) for each of 80 inputs, and times
+    # 100 for each of the 79 states that are not zero; forward, for weights, and for what comes in. Then 100 x 80.
+    cells = 80 * 400 * 8 + 80 * 400 * 100 + 2 * 79 * 400 * 100
+    assert bench.limit.multiplications(bench.cases.CASES["lstm"]) == 3 * (cells + 100 * 80)
+
+
+def test_an_lstm_s_cells_are_computed_by_these_products(bench):
+    layer = torch.nn.LSTM(3, 5, 2, batch_first=True)
+    shapes = {op.name: op.ways[0][0]().shape for op in bench.limit.recurrences(layer, batch=2, steps=7)}
+    assert shapes["inputs"] == (14, 20)  # all gates, of all examples and steps
+    assert shapes["state"] == (2, 20)
+    assert shapes["state weights' gradient"] == layer.weight_hh_l1.shape
+    assert shapes["input weights' gradient"] == layer.weight_ih_l1.shape
+    assert shapes["state's gradient"] == (2, 5)
+
+
+@pytest.mark.parametrize("name", ["femnist", "feddyn_cnn", "lenet", "lstm"])
+def test_a_case_is_the_model_that_has_its_name(bench, name):
+    from fedreach.models import build
+
+    ours = {"femnist": None, "feddyn_cnn": "cnn"}.get(name, name)
+    case = bench.cases.CASES[name]
+    found = [tuple(p.shape) for p in case.make_model().parameters()]
+    if ours is None:  # McMahan et al. 2017, section 3: 1,663,370 parameters for ten classes
+        assert sum(math.prod(shape) for shape in found) == 1_663_370 + 52 * 513
+    else:
+        assert found == [tuple(p.shape) for p in build(ours, case.example_shape, case.num_classes, seed=0).parameters()]
 
 
 @pytest.mark.parametrize("how", ["nn", "nt", "tn"])
@@ -74,12 +105,14 @@ def test_ratios_are_taken_within_a_pass(bench):
         "fedreach auto": {(1, 1): {0: row(190.0), 1: row(95.0)}},
         "pfl": {(1, 2): {0: row(50.0), 1: row(25.0), 2: row(99.0)}, (2, 1): {0: row(80.0), 1: row(40.0), 2: row(80.0)}},
         "flower": {(2, 1): {0: row(2.0), 1: row(1.0)}},
+        "plain torch": {(1, 1): {0: row(40.0), 1: row(20.0)}},
+        "plain torch, channels last": {(1, 1): {0: row(50.0), 1: row(25.0)}},
         "limit": {(2, 1): {0: row(400.0), 1: row(200.0)}},
     }
     lines = bench.tables.main_table({"mlp": rows}).splitlines()
-    cells = {line.split(" | ")[1]: line.strip("| ").split(" | ")[4:8] for line in lines}
-    assert cells["fedreach one"] == ["4.00", "2.50", "100", "50%"]
-    assert cells["pfl, one process"] == ["1.00", "0.62 (0.62 to 1.24)", "25", "12.5%"]
+    cells = {line.split(" | ")[1]: line.strip("| ").split(" | ")[4:9] for line in lines}
+    assert cells["fedreach one"] == ["4.00", "2.50", "100", "4.00", "50%"]  # to the better layout of torch
+    assert cells["pfl, one process"] == ["1.00", "0.62 (0.62 to 1.24)", "25", "1.00", "12.5%"]
     assert not any("limit |" in line for line in lines[2:])
 
 
@@ -180,7 +213,8 @@ def test_what_a_measurement_started_ends_with_it_and_leaves_no_files(bench, tmp_
     script = tmp_path / "hangs.py"
     script.write_text(
         "import json, os, pathlib, subprocess, sys, tempfile, time\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "sleep = [sys.executable, '-c', 'import time; time.sleep(600)']\n"
+        "child = subprocess.Popen(sleep, start_new_session=True)\n"  # as torchrun starts its workers
         f"pathlib.Path({str(tmp_path / 'told')!r}).write_text(json.dumps([child.pid, tempfile.mkdtemp()]))\n"
         "time.sleep(600)\n"
     )
@@ -212,6 +246,45 @@ def test_a_machine_without_a_gpu_is_told_so(bench, monkeypatch, capsys):
         bench.gpu.main()
     assert end.value.code == 3
     assert "needs a GPU with CUDA" in capsys.readouterr().err
+
+
+def test_who_cannot_train_a_case_is_left_out_with_a_word(bench, tmp_path, capsys):
+    script = tmp_path / "cannot.py"
+    script.write_text("raise SystemExit('cannot: no such layer')")
+    contender = bench.contenders.Contender("fedreach other", str(script))
+    assert bench.contenders.measure(contender, "lstm", (1, 1), []) is None
+    assert capsys.readouterr().err == "  fedreach other (1, 1) on lstm: cannot: no such layer\n"
+    assert bench.turns.check(["lstm"], [contender])  # that is no wrong result,
+    script.write_text("raise SystemExit('broken')")
+    assert not bench.turns.check(["lstm"], [contender])  # as this is
+    assert capsys.readouterr().out.splitlines()[-1] == "lstm, fedreach other: FAILED: broken"
+
+
+def test_an_engine_says_that_it_cannot_train_a_model(bench):
+    with pytest.raises(SystemExit, match=r"cannot: engine.name = 'chain' needs"):
+        bench.fedreach_run.make_simulation(bench.cases.CASES["lstm"], "chain", seed=0, threads=1)
+
+
+def test_every_case_has_a_first_pass_and_later_ones_while_there_is_time(bench, monkeypatch):
+    now, taken = [0.0], []
+
+    def measured(contender, case, setting, options):
+        taken.append((case, contender.name))
+        now[0] += 10.0 if case == "mlp" else 40.0
+        return row(1.0)
+
+    monkeypatch.setattr(bench.turns, "measure", measured)
+    monkeypatch.setattr(bench.turns, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    plain = bench.contenders.PLAIN._replace(settings=((1, 1),))
+    found = bench.turns.run_cases({"mlp": [plain], "lenet": [plain]}, passes=3, repeats=1, quick=True, seconds=70)
+    assert taken == [("mlp", "plain torch"), ("lenet", "plain torch"), ("mlp", "plain torch"), ("mlp", "plain torch")]
+    assert [len(found[case]["plain torch"][plain.settings[0]]) for case in ("mlp", "lenet")] == [3, 1]
+
+
+def test_layouts_are_for_images(bench):
+    assert bench.turns.suits(bench.contenders.PLAIN_LAST, "lenet")
+    assert not bench.turns.suits(bench.contenders.PLAIN_LAST, "mlp")
+    assert bench.turns.suits(bench.contenders.PLAIN, "mlp")
 
 
 @pytest.mark.slow

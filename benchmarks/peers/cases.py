@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 NUM_CLASSES = 10
+VOCABULARY = 80
 
 
 def make_logistic() -> nn.Sequential:
@@ -41,16 +43,59 @@ def make_small_mlp() -> nn.Sequential:
     return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, NUM_CLASSES))
 
 
-def make_cifar_cnn(dropout: bool = True) -> nn.Sequential:
-    """The CNN of pfl-research's CIFAR-10 benchmark: 1,626,442 parameters, with or without its dropout."""
+def make_dropout_cnn(channels: int, flat: int, num_classes: int, dropout: bool = True) -> nn.Sequential:
+    """Two unpadded 3x3 convolutions of 32 and 64 filters, max-pooling and a layer of 128, with or without dropout."""
     layers = [
-        nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.25),
-        nn.Flatten(), nn.Linear(12544, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, NUM_CLASSES),
+        nn.Conv2d(channels, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.25),
+        nn.Flatten(), nn.Linear(flat, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, num_classes),
     ]  # fmt: skip
     return nn.Sequential(*(layer for layer in layers if dropout or not isinstance(layer, nn.Dropout)))
 
 
-make_plain_cifar_cnn = partial(make_cifar_cnn, dropout=False)
+def make_cifar_cnn() -> nn.Sequential:
+    """The CNN of pfl-research's CIFAR-10 benchmark: 1,626,442 parameters."""
+    return make_dropout_cnn(3, 12544, NUM_CLASSES)
+
+
+make_plain_cifar_cnn = partial(make_dropout_cnn, 3, 12544, NUM_CLASSES, dropout=False)
+
+
+def make_flute_cnn() -> nn.Sequential:
+    """The CNN of FLUTE's and FedML's benchmark of FEMNIST (Reddi et al. 2021): 1,206,590 parameters."""
+    return make_dropout_cnn(1, 9216, 62)
+
+
+def make_femnist_cnn() -> nn.Sequential:
+    """The CNN of FedAvg's paper (McMahan et al. 2017) for 62 classes: padded 5x5 convolutions; 1,690,046 parameters."""
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(3136, 512), nn.ReLU(), nn.Linear(512, 62),
+    )  # fmt: skip
+
+
+def make_feddyn_cnn() -> nn.Sequential:
+    """The CNN of FedDyn's experiments (Acar et al. 2021) on CIFAR-10: 797,962 parameters."""
+    return nn.Sequential(
+        nn.Conv2d(3, 64, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(64, 64, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(1600, 384), nn.ReLU(), nn.Linear(384, 192), nn.ReLU(), nn.Linear(192, NUM_CLASSES),
+    )  # fmt: skip
+
+
+class NextToken(nn.Module):
+    """Embedding, two layers of LSTM, and a linear layer on the last output: 133,520 parameters, as FedDyn has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, 8)
+        self.lstm = nn.LSTM(8, 100, 2, batch_first=True)
+        self.output = nn.Linear(100, VOCABULARY)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        outputs, _ = self.lstm(self.embed(tokens))
+        logits: Tensor = self.output(outputs[:, -1])
+        return logits
 
 
 @dataclass(frozen=True)
@@ -66,21 +111,30 @@ class Case:
         cohort: k, the clients of one round.
         batch_size: Examples in one local step; a client's last batch may be smaller.
         learning_rate: Step size of local SGD.
+        num_classes: Outputs of the model.
+        tokens: Whether examples are tokens, 0 to 79, rather than numbers.
     """
 
     name: str
-    make_model: Callable[[], nn.Sequential]
+    make_model: Callable[[], nn.Module]
     example_shape: tuple[int, ...]
     num_clients: int
     samples: int
     cohort: int
     batch_size: int
     learning_rate: float = 0.1
+    num_classes: int = NUM_CLASSES
+    tokens: bool = False
 
     @property
     def samples_per_round(self) -> int:
         """Examples that one round trains on, k * m."""
         return self.cohort * self.samples
+
+    @property
+    def convolutional(self) -> bool:
+        """Whether examples are images."""
+        return len(self.example_shape) == 3
 
     def with_fewer_clients(self) -> Case:
         """Return the same work for a fifth of the clients and of the cohort: enough to check results."""
@@ -90,14 +144,14 @@ class Case:
         """Return the case with a model that draws no random numbers in training."""
         return replace(self, make_model=make_plain_cifar_cnn) if self.make_model is make_cifar_cnn else self
 
-    def make_data(self, seed: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    def make_data(self, seed: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Return standard normal examples x and the labels y of a random linear teacher.
 
-        With A a standard normal (size of x, 10) matrix, y = argmax(x A): labels that can be learnt, so that a peer
-        which does not train is noticed.
+        With A a standard normal (size of x, c) matrix, y = argmax(x A): labels that can be learnt, so that a peer
+        which does not train is noticed. Tokens are uniform, but for the last, which is small; the label is the next.
 
         Returns:
-            x of shape (N, m, *example_shape) in float32 and y of shape (N, m) in int64.
+            x of shape (N, m, *example_shape) in float32, of tokens in int64, and y of shape (N, m) in int64.
 
         Example:
             >>> x, y = CASES["mlp_device"].make_data(seed=0)
@@ -106,8 +160,12 @@ class Case:
         """
         rng = np.random.default_rng(seed)
         size = int(np.prod(self.example_shape))
+        if self.tokens:
+            tokens = rng.integers(VOCABULARY, size=(self.num_clients, self.samples, size))
+            tokens[..., -1] %= 4
+            return tokens, tokens[..., -1] + 1
         x = rng.standard_normal((self.num_clients, self.samples, size), dtype=np.float32)
-        y = np.argmax(x @ rng.standard_normal((size, NUM_CLASSES), dtype=np.float32), axis=-1)
+        y = np.argmax(x @ rng.standard_normal((size, self.num_classes), dtype=np.float32), axis=-1)
         return x.reshape(self.num_clients, self.samples, *self.example_shape), y.astype(np.int64)
 
     def cohort_of(self, round_: int) -> list[int]:
@@ -124,6 +182,9 @@ class Case:
 _SILO = {"num_clients": 40, "samples": 600, "cohort": 40, "batch_size": 50}
 _DEVICE = {"num_clients": 1000, "samples": 50, "cohort": 50, "batch_size": 10}
 _DIGITS = {"num_clients": 50, "samples": 28, "cohort": 10, "batch_size": 16}
+_FEMNIST = {"num_clients": 1000, "samples": 60, "cohort": 10, "batch_size": 20}
+_FEDDYN = {"num_clients": 100, "samples": 100, "cohort": 10, "batch_size": 50}
+_SHAKESPEARE = {"num_clients": 100, "samples": 100, "cohort": 10, "batch_size": 20}
 
 CASES = {
     case.name: case
@@ -133,9 +194,17 @@ CASES = {
         Case("lenet", make_lenet, (1, 28, 28), **_SILO),
         Case("logistic_device", make_logistic, (784,), **_DEVICE),
         Case("mlp_device", make_mlp, (784,), **_DEVICE),
+        Case("lenet_device", make_lenet, (1, 28, 28), **_DEVICE),
         Case("digits", make_small_mlp, (64,), **_DIGITS),
+        Case("femnist", make_femnist_cnn, (1, 28, 28), **_FEMNIST, num_classes=62),
+        Case("feddyn_cnn", make_feddyn_cnn, (3, 32, 32), **_FEDDYN),
         Case("cifar", make_cifar_cnn, (3, 32, 32), **_DEVICE),
         Case("cifar_plain", make_plain_cifar_cnn, (3, 32, 32), **_DEVICE),
+        Case("lstm", NextToken, (80,), **_SHAKESPEARE, num_classes=VOCABULARY, tokens=True),
+        # Of the long workloads, whose data are others: a peer of which a few rounds are timed makes these.
+        Case("flute_lr", make_logistic, (784,), 1000, 60, cohort=10, batch_size=10, learning_rate=0.03),
+        Case("flute_cnn", make_flute_cnn, (1, 28, 28), 1000, 198, cohort=10, batch_size=20, num_classes=62),
+        Case("many_clients", make_logistic, (784,), 100_000, 10, cohort=100, batch_size=10, learning_rate=0.03),
     )
 }
-ON_A_CPU = tuple(name for name in CASES if not name.startswith("cifar"))
+ON_A_CPU = tuple(name for name in CASES if name not in ("cifar_plain", "flute_lr", "flute_cnn", "many_clients"))

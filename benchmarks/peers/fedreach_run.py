@@ -14,13 +14,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from cases import Case
-from measure import Clock, case_of, family_peak_rss_mb, largest_difference, make_row, parse_arguments, require
+from measure import Clock, cannot, case_of, family_peak_rss_mb, largest_difference, make_row, parse_arguments, require
 from plain_torch import run_round
 
+from fedreach.data.checks import Kind
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData, Population, Ranges
 from fedreach.data.partition import Partition
 from fedreach.engines import ENGINES, Task, build_engine
+from fedreach.errors import ConfigError
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.selection import Policy
@@ -52,7 +54,8 @@ def make_simulation(case: Case, engine: str, seed: int, threads: int, device: st
     """Return the case as a simulation; everybody takes part, nothing is held out."""
     x, y = case.make_data(seed)
     n, m = y.shape
-    dataset = from_arrays(x.reshape(n * m, *x.shape[2:]), y.ravel(), kind="features", num_classes=10)
+    kind: Kind = "tokens" if case.tokens else "features"
+    dataset = from_arrays(x.reshape(n * m, *x.shape[2:]), y.ravel(), kind=kind, num_classes=case.num_classes)
     order, offsets = np.arange(n * m), np.arange(0, n * m + 1, m)
     data = FederatedData(
         dataset,
@@ -65,7 +68,10 @@ def make_simulation(case: Case, engine: str, seed: int, threads: int, device: st
     )
     local = LocalSGD(rate=case.learning_rate, batch_size=case.batch_size)
     federation = Federation(InTurns(case), ByExamples(), FedAvg(), local, Average(), case.cohort, seed)
-    built = build_engine(engine, Task(case.make_model(), data, federation.solver, local, seed), device, threads)
+    try:
+        built = build_engine(engine, Task(case.make_model(), data, federation.solver, local, seed), device, threads)
+    except ConfigError as error:
+        raise cannot(error) from error
     return Simulation(federation, data, built, rounds=1_000_000)
 
 
@@ -78,8 +84,7 @@ def main() -> None:
         check(case, arguments.engine, arguments.seed, arguments.threads, arguments.device)
         return
     simulation = make_simulation(case, arguments.engine, arguments.seed, arguments.threads, arguments.device)
-    clock = Clock()
-    state = simulation.start()
+    state, clock = simulation.start(), Clock()
     for _ in range(arguments.warmup + arguments.rounds * arguments.repeats):
         state = simulation.step(state).state
         clock.lap()

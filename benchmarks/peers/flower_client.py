@@ -11,9 +11,10 @@ import torch
 from cases import CASES
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from measure import in_float64
 from torch import nn
 
-Work = tuple[nn.Sequential, torch.Tensor, torch.Tensor]
+Work = tuple[nn.Module, torch.Tensor, torch.Tensor]
 app = ClientApp()
 
 
@@ -23,7 +24,7 @@ def work(name: str, fewer: bool, exact: bool, seed: int, threads: int) -> Work:
     torch.set_num_threads(threads)
     case = CASES[name].with_fewer_clients() if fewer else CASES[name]
     model, (x, y) = case.make_model(), (torch.from_numpy(array) for array in case.make_data(seed))
-    return (model.double(), x.double(), y) if exact else (model, x, y)
+    return (model.double(), in_float64(x), y) if exact else (model, x, y)
 
 
 @app.query()

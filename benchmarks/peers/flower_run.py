@@ -37,6 +37,7 @@ from measure import (
     Clock,
     case_of,
     family_peak_rss_mb,
+    in_float64,
     largest_difference,
     make_row,
     mean_loss,
@@ -138,7 +139,7 @@ def main() -> None:
 def check(case: Case, model: torch.nn.Module, config: ConfigRecord, seed: int) -> None:
     """Require that three rounds end with plain torch's model, and that it has learnt something; in float64."""
     x, y = (torch.from_numpy(array) for array in case.make_data(seed))
-    x, server = x.double(), deepcopy(model.state_dict())
+    x, server = in_float64(x), deepcopy(model.state_dict())
     start, before = deepcopy(server), mean_loss(model, x, y)
     found, _ = train(start, case, 3, config, Clock())
     for round_ in range(3):

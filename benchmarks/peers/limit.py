@@ -6,13 +6,16 @@ No training step can do without the products and convolutions of its forward pas
 gradients (the first layer needs none). They are timed by themselves: no autograd, no loss, nothing gathered, and the
 same buffers again and again, so that they stay in the cache. Each product is timed for one client, `torch.mm(out=)`,
 and for a stack of clients, `torch.bmm(out=)`; each convolution with channels first and last. The faster form counts.
-One process a core, of one thread, all at the same time.
+An LSTM is the products of its cells: those with its inputs and for its weight gradients over all steps at once, those
+with its state step by step, but for the first, whose state is zero. One process a core, of one thread, all at the same
+time.
 
 `products`: samples a second by the sum of these times, over all cores.
 `memory`: samples a second if examples and labels are only read, once, at the rate of summing an array that is as long.
 `multiply`: samples a second if all multiplications ran at the rate of 1024 x 1024 matrices: a harder limit, which
 small products cannot reach.
-The limit is the smaller of the first two.
+The limit is the smaller of the first two. It is that of torch's kernels, and of all products: who leaves out those that
+a maximum multiplies by zero, on the way back, can pass it.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.synchronize import Barrier
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -42,22 +45,28 @@ class Operation(NamedTuple):
     """A product or a convolution of one step, in all the forms that it can be computed in."""
 
     name: str
-    multiplications: int
+    multiplications: int  # of all its calls
     ways: list[tuple[Way, int]]  # what to call, and how many clients' products that is
+    calls: int = 1  # in a step
 
 
-def layers(model: nn.Sequential, x: Tensor) -> Iterator[tuple[nn.Module, Tensor, Tensor]]:
-    """Yield each layer with weights, its input and its output."""
+def layers(model: nn.Module, x: Tensor) -> list[tuple[nn.Module, Tensor, Tensor]]:
+    """Return each layer that multiplies, with its input and its output."""
+    found: list[tuple[nn.Module, Tensor, Tensor]] = []
+
+    def note(layer: nn.Module, inputs: tuple[Tensor, ...], output: Any) -> None:
+        found.append((layer, inputs[0], output[0] if isinstance(output, tuple) else output))
+
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear | nn.Conv2d | nn.LSTM):
+            layer.register_forward_hook(note)
     with torch.no_grad():
-        for layer in model:
-            y = layer(x)
-            if isinstance(layer, nn.Linear | nn.Conv2d):
-                yield layer, x, y
-            x = y
+        model(x)
+    return found
 
 
-def product(name: str, rows: int, inner: int, columns: int, how: str) -> Operation:
-    """Return a product of (rows, inner) and (inner, columns); a 't' in `how` says which factor is transposed."""
+def product(name: str, rows: int, inner: int, columns: int, how: str, calls: int = 1) -> Operation:
+    """Return products of (rows, inner) and (inner, columns); a 't' in `how` says which factor is transposed."""
 
     def factor(clients: int, height: int, width: int, transposed: bool) -> Tensor:
         shape = (clients, width, height) if transposed else (clients, height, width)
@@ -72,7 +81,7 @@ def product(name: str, rows: int, inner: int, columns: int, how: str) -> Operati
             ways.append((lambda a=a[0], b=b[0], out=out[0]: torch.mm(a, b, out=out), 1))
         else:
             ways.append((lambda a=a, b=b, out=out: torch.bmm(a, b, out=out), clients))
-    return Operation(name, rows * inner * columns, ways)
+    return Operation(name, calls * rows * inner * columns, ways, calls)
 
 
 def convolutions(layer: nn.Conv2d, x: Tensor, y: Tensor, first: bool) -> Iterator[Operation]:
@@ -98,13 +107,29 @@ def convolutions(layer: nn.Conv2d, x: Tensor, y: Tensor, first: bool) -> Iterato
     yield Operation("convolution, gradients", multiplications * (1 if first else 2), backward)
 
 
+def recurrences(layer: nn.LSTM, batch: int, steps: int) -> Iterator[Operation]:
+    """Yield the products of an LSTM over so many steps; its input is an embedding, which is trained, too."""
+    hidden, gates, with_state = layer.hidden_size, 4 * layer.hidden_size, steps - 1
+    for width in [layer.input_size] + [hidden] * (layer.num_layers - 1):
+        yield product("inputs", batch * steps, width, gates, "nt")
+        yield product("state", batch, hidden, gates, "nt", with_state)
+        yield product("input weights' gradient", gates, batch * steps, width, "tn")
+        yield product("state weights' gradient", gates, batch * with_state, hidden, "tn")
+        yield product("inputs' gradient", batch * steps, gates, width, "nn")
+        yield product("state's gradient", batch, gates, hidden, "nn", with_state)
+
+
 def operations(case: Case, batch_size: int) -> list[Operation]:
     """Return the products and convolutions of one step of one client."""
     found: list[Operation] = []
-    for layer, x, y in layers(case.make_model().eval(), torch.randn(batch_size, *case.example_shape)):
+    some = torch.zeros(batch_size, *case.example_shape, dtype=torch.int64)
+    for layer, x, y in layers(case.make_model().eval(), some if case.tokens else torch.randn(some.shape)):
         first = not found
         if isinstance(layer, nn.Conv2d):
             found += convolutions(layer, x, y, first)
+            continue
+        if isinstance(layer, nn.LSTM):
+            found += recurrences(layer, *x.shape[:2])
             continue
         b, i, o = batch_size, x.shape[1], y.shape[1]
         found += [product("forward", b, i, o, "nt"), product("weight gradient", o, b, i, "tn")]
@@ -157,7 +182,7 @@ def worker(case: Case, cores: int, barrier: Barrier, results: multiprocessing.Qu
         for size, times in batches(case).items():
             for operation in operations(case, size):
                 fastest = min(seconds_of(way, barrier) / clients for way, clients in operation.ways)
-                epoch += times * fastest
+                epoch += times * operation.calls * fastest
         a, out = torch.randn(1024, 1024), torch.empty(1024, 1024)
         multiply = 1024**3 / seconds_of(lambda: torch.mm(a, a, out=out), barrier)
         share = torch.ones(case.num_clients * case.samples * int(np.prod(case.example_shape)) // cores)
@@ -178,7 +203,7 @@ def limits(case: Case, cores: int) -> dict[str, float]:
     for process in processes:
         process.join()
     total = {name: sum(rate[name] for rate in rates) for name in rates[0]}
-    example_bytes = 4 * int(np.prod(case.example_shape)) + 8
+    example_bytes = (8 if case.tokens else 4) * int(np.prod(case.example_shape)) + 8
     return {
         "products": total["products"],
         "memory": total["memory"] / example_bytes,

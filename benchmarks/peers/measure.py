@@ -19,6 +19,7 @@ import torch
 from cases import CASES, Case
 from torch import nn
 
+CANNOT = "cannot: "
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -103,8 +104,8 @@ def peak_rss_mb(process: int | str = "self") -> float:
     return (kib["VmHWM"] - shared) * 1024 / 1e6
 
 
-def family_peak_rss_mb() -> float:
-    """Return the sum of `peak_rss_mb` over this process and all that descend from it, as far as the system tells."""
+def family(of: int | None = None) -> list[int]:
+    """Return this process, or another, and all that descend from it; where the system does not tell, it alone."""
     children: dict[int, list[int]] = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -112,10 +113,15 @@ def family_peak_rss_mb() -> float:
         except OSError:  # it has ended
             continue
         children.setdefault(parent, []).append(int(status.parent.name))
-    family = [os.getpid()]
-    for process in family:  # grows while we go
-        family += children.get(process, [])
-    return sum(map(peak_rss_mb, family))
+    found = [of or os.getpid()]
+    for process in found:  # grows while we go
+        found += children.get(process, [])
+    return found
+
+
+def family_peak_rss_mb(of: int | None = None) -> float:
+    """Return the sum of `peak_rss_mb` over this process, or another, and all that descend from it."""
+    return sum(map(peak_rss_mb, family(of)))
 
 
 def make_row(
@@ -151,10 +157,19 @@ def versions(*packages: str) -> dict[str, str]:
     return {"python": platform.python_version(), **{p: version(p) for p in ("torch", "numpy", *packages)}}
 
 
+def in_float64(numbers: torch.Tensor) -> torch.Tensor:
+    """Return examples in float64, and tokens as they are."""
+    return numbers.double() if numbers.is_floating_point() else numbers
+
+
 @torch.no_grad()
 def mean_loss(net: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
-    """Return the mean cross-entropy in nats over all clients' examples, x (N, m, ...) and y (N, m)."""
-    return float(nn.functional.cross_entropy(net(x.flatten(0, 1)), y.flatten()))
+    """Return the mean cross-entropy in nats over the examples of the first clients, x (N, m, ...) and y (N, m).
+
+    They train first, and twenty do: all clients of a large model would take minutes.
+    """
+    losses = [nn.functional.cross_entropy(net(own), labels) for own, labels in zip(x[:20], y[:20], strict=True)]
+    return float(torch.stack(losses).mean())
 
 
 def largest_difference(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
@@ -162,6 +177,11 @@ def largest_difference(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -
     if a.keys() != b.keys():
         raise ValueError(f"state dicts must have the same names; got {sorted(a)} and {sorted(b)}")
     return max(float((a[name] - b[name]).abs().max()) for name in a)
+
+
+def cannot(reason: object) -> SystemExit:
+    """Return what ends the program where its engine cannot train the model of the case."""
+    return SystemExit(f"{CANNOT}{reason}")
 
 
 def require(holds: bool, rule: str) -> None:

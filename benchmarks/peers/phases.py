@@ -5,9 +5,9 @@
 Functions are replaced by ones that note the time and call them; a part within another counts as itself only.
 `selection` is the choice of a cohort, with what the server knows of the clients; `batches` draws the order of examples
 and gathers them; `weighing` is the weights and the weighted mean; `server step` the server's optimiser. Of local
-training, `products` is the share that torch's profiler finds in matrix products and convolutions, `other training` the
-rest: activations, loss, SGD, autograd and Python. The profiler slows down small operations and so overstates the rest.
-It does not see into C: of the engine `native`, `other training` is all of it, batches included.
+training, `products` is the share that torch's profiler finds in matrix products, convolutions and layers of an LSTM,
+`other training` the rest: activations, loss, SGD, autograd and Python. The profiler slows down small operations and so
+overstates the rest. It does not see into C: of the engine `native`, `other training` is all of it, batches included.
 """
 
 from __future__ import annotations
@@ -102,11 +102,13 @@ def places(simulation: Simulation) -> list[tuple[object, str, str]]:
 
 
 def product_seconds(step: Callable[[], None]) -> float:
-    """Return the seconds that a round spends in products and convolutions: the profiler slows all but these."""
+    """Return the seconds that a round spends in products of any kind: the profiler slows all but these."""
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         step()
     return 1e-6 * sum(
-        event.self_cpu_time_total for event in profiler.key_averages() if event.key in PRODUCTS or "conv" in event.key
+        event.self_cpu_time_total
+        for event in profiler.key_averages()
+        if event.key in PRODUCTS or "conv" in event.key or "rnn_layer" in event.key
     )
 
 

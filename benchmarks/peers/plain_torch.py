@@ -2,22 +2,25 @@
 
     python plain_torch.py --case mlp            # prints one line of JSON
     python plain_torch.py --case mlp --check    # tests the result instead
+    torchrun --standalone --nnodes=1 --nproc_per_node=2 plain_torch.py --case mlp    # shares the cohort out
 
-Clients take their examples in stored order, as pfl does; `--shuffle` draws a new order each time.
+Clients take their examples in stored order, as pfl does; `--shuffle` draws a new order each time. `--channels-last`
+lays images and filters out with their channels last.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Sequence
 from copy import deepcopy
 
 import numpy as np
 import torch
 from cases import Case
-from measure import Clock, case_of, largest_difference, make_row, mean_loss, parse_arguments, require
-from torch import nn
+from measure import Clock, case_of, largest_difference, make_row, mean_loss, parse_arguments, peak_rss_mb, require
+from torch import distributed, nn
 
 State = dict[str, torch.Tensor]
 
@@ -35,7 +38,8 @@ def run_round(
 ) -> State:
     """Train every client of the cohort for one epoch from `server` and return the mean of their models.
 
-    All clients hold the same number of examples m, so FedAvg's weights m_i / sum(m) are 1 / k.
+    All clients hold the same number of examples m, so FedAvg's weights m_i / sum(m) are 1 / k. Under torchrun each
+    process trains every so-many-th client, and all of them add up.
 
     Args:
         server: State dict of the model that is broadcast.
@@ -49,7 +53,8 @@ def run_round(
     """
     mean = {name: torch.zeros_like(value) for name, value in server.items()}
     optimizer = torch.optim.SGD(net.parameters(), lr=learning_rate)
-    for client in cohort:
+    rank, workers = (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else (0, 1)
+    for client in cohort[rank::workers]:
         net.load_state_dict(server)
         examples, labels = x[client], y[client]
         if rng is not None:
@@ -61,35 +66,50 @@ def run_round(
             optimizer.step()
         for name, value in net.state_dict().items():
             mean[name].add_(value, alpha=1 / len(cohort))
+    if workers > 1:
+        for value in mean.values():
+            distributed.all_reduce(value)
     return mean
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shuffle", action="store_true", help="shuffle each client's examples every round")
+    parser.add_argument("--channels-last", action="store_true", help="lay images and filters out so")
     arguments = parse_arguments(parser)
     case = case_of(arguments)
+    if "WORLD_SIZE" in os.environ:
+        distributed.init_process_group("gloo")
     x, y = (torch.from_numpy(array).to(arguments.device) for array in case.make_data(arguments.seed))
     model = case.make_model().to(arguments.device)
+    if arguments.channels_last:
+        x = x.flatten(0, 1).to(memory_format=torch.channels_last).unflatten(0, x.shape[:2])
+        model = model.to(memory_format=torch.channels_last)
     if arguments.check:
         check(case, model, x, y)
-        return
+    else:
+        time(case, model, x, y, arguments)
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+def time(case: Case, model: nn.Module, x: torch.Tensor, y: torch.Tensor, arguments: argparse.Namespace) -> None:
+    """Train for the rounds that are asked for, and print what they took."""
     rng = np.random.default_rng(arguments.seed) if arguments.shuffle else None
     server, net, clock = deepcopy(model.state_dict()), deepcopy(model), Clock()
     for round_ in range(arguments.warmup + arguments.rounds * arguments.repeats):
+        cohort = case.cohort_of(round_)
         server = run_round(
-            server,
-            net,
-            x,
-            y,
-            case.cohort_of(round_),
-            batch_size=case.batch_size,
-            learning_rate=case.learning_rate,
-            rng=rng,
+            server, net, x, y, cohort, batch_size=case.batch_size, learning_rate=case.learning_rate, rng=rng
         )
         clock.lap()
-    peer = "plain_torch_shuffled" if arguments.shuffle else "plain_torch"
-    print(json.dumps(make_row(peer, case, arguments, clock)))
+    peak, rank, workers = torch.tensor(peak_rss_mb()), 0, 1
+    if distributed.is_initialized():
+        rank, workers = distributed.get_rank(), distributed.get_world_size()
+        distributed.all_reduce(peak)
+    if rank == 0:
+        peer = "plain_torch_shuffled" if arguments.shuffle else "plain_torch"
+        print(json.dumps(make_row(peer, case, arguments, clock, peak_mb=float(peak), workers=workers)))
 
 
 def check(case: Case, model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:

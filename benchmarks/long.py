@@ -1,0 +1,275 @@
+"""Long workloads, as others publish them: FedReach's command, its peers in the same run, and what others published.
+
+    make bench-long                                     # all, in full; writes its section of docs/benchmarks.md
+    python benchmarks/long.py --only flute_lr           # one of them, printed only
+    python benchmarks/long.py --only cifar --rounds 30  # a part; the whole is worked out from steady rounds
+
+FedReach runs by `fedreach run`: rows, checkpoints and evaluations are written as in any run, and the start of the
+program, reading the data and the choice of an engine count. pfl runs with one process a core, its fastest way on
+`engine.py`'s cases, and writes nothing; where it would take long, a part of its rounds is run. Of Flower's simulation a
+few rounds are timed, on clients of equal sizes. Whatever is worked out from a part is marked with a tilde.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent / "peers"))
+
+import numpy as np
+from cases import CASES
+from measure import CORES, family_peak_rss_mb, versions
+
+from contenders import FLOWER, PEERS, PFL, end_cleanly, present, started
+from long_workloads import FLUTE, WORKLOADS, Workload
+from page import PAGE, processor, put
+from tables import table
+
+LOOK = 0.5  # seconds between two looks at the memory
+FLOWER_ROUNDS = 3
+EXPERIMENT = """\
+name = "{name}"
+rounds = {rounds}
+data = "x.npy"
+partition = "natural"
+model = "{model}"
+
+[population]
+held_out = 1e-6  # the least there is: one example of each client
+
+[local]
+rate = {case.learning_rate}
+batch_size = {case.batch_size}
+
+[method]
+cohort = {case.cohort}
+
+[evaluation]
+every = {every}
+local = false
+samples_per_client = 1  # of its held-out and training examples; the test set is whole
+"""
+
+
+class Run(NamedTuple):
+    """What a run took, by one of the contenders."""
+
+    who: str
+    seconds: float  # of all rounds, the start included
+    exact: bool  # whether all of them were run
+    round_seconds: float  # a steady round without evaluation
+    accuracy: float | None  # on the test set, after the last round that was run
+    peak_mb: float
+
+
+def whole(seconds: float, rounds: Sequence[float], evaluations: Sequence[float], work: Workload) -> tuple[float, bool]:
+    """Return what all rounds take, and whether they were run: rounds and evaluations that were not are as the steady.
+
+    Args:
+        seconds: From start to end of the program that ran these.
+        rounds: Of each round; the first two warm up.
+        evaluations: Of each evaluation.
+        work: How many there would be.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> work = replace(WORKLOADS["flute_lr"], rounds=10, every=5)
+        >>> whole(20.0, [3.0, 2.0, 1.0, 1.0], [2.0], work)  # six more rounds and two more evaluations
+        (30.0, False)
+    """
+    missing = work.rounds - len(rounds)
+    if missing <= 0:
+        return seconds, True
+    due = max(0, work.rounds // work.every + 1 - len(evaluations))
+    steady = statistics.mean(rounds[2:] or rounds)
+    return seconds + missing * steady + due * (statistics.median(evaluations) if evaluations else 0.0), False
+
+
+def timed(command: Sequence[str], threads: int = 1) -> tuple[float, float, str]:
+    """Return the seconds that a command takes, the most megabytes that its processes held, and what it prints."""
+    began, peak = time.perf_counter(), 0.0
+    with started(command, threads) as process:
+        while True:
+            peak = max(peak, family_peak_rss_mb(process.pid))
+            try:
+                out, err = process.communicate(timeout=LOOK)
+                break
+            except subprocess.TimeoutExpired:
+                continue
+        seconds = time.perf_counter() - began
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}: {err[-500:]}")
+    return seconds, peak, out
+
+
+def run_fedreach(name: str, folder: Path, rounds: int) -> Run:
+    """Run `fedreach run` on the workload."""
+    work, case = WORKLOADS[name], CASES[name]
+    model = work.model if work.model == "linear" else f"{PEERS / 'cases.py'}:{work.model}"
+    text = EXPERIMENT.format(name=name, rounds=rounds, every=work.every, model=model, case=case)
+    (folder / "experiment.toml").write_text(text, encoding="utf-8")
+    out = folder / "run"
+    command = [sys.executable, "-m", "fedreach", "run", str(folder / "experiment.toml"), "--quiet", "--out", str(out)]
+    seconds, peak, _ = timed(command, CORES)
+    rows = read_lines(out / "rounds.jsonl")
+    times = read_lines(out / "timing.jsonl")
+    trained = [row["train_seconds"] for row in times if row["round"]]
+    total, exact = whole(
+        seconds, trained, [row["evaluate_seconds"] for row in times if "evaluate_seconds" in row], work
+    )
+    engine = json.loads((out / "engine.json").read_text())["name"]
+    accuracy = [row["test_accuracy"] for row in rows if row.get("test_accuracy") is not None][-1]
+    return Run(f"FedReach, `{engine}`", total, exact, statistics.mean(trained[2:] or trained), accuracy, peak)
+
+
+def run_pfl(name: str, folder: Path, rounds: int) -> Run:
+    """Run pfl with one process a core."""
+    work = WORKLOADS[name]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nnodes=1", f"--nproc_per_node={CORES}"]
+    command = [sys.executable, *(launcher if CORES > 1 else []), str(PEERS / "pfl_long.py"), "--folder", str(folder)]
+    command += ["--case", name, "--rounds", str(rounds), "--every", str(work.every)]
+    seconds, peak, out = timed(command)
+    row = last_row(out)
+    total, exact = whole(seconds, row["rounds"], row["evaluations"], work)
+    steady = statistics.mean(row["rounds"][2:] or row["rounds"])
+    return Run(f"pfl {row['versions']['pfl']}", total, exact, steady, row["accuracy"], peak)
+
+
+def run_flower(name: str) -> Run:
+    """Run a few rounds of Flower's simulation; nothing is evaluated."""
+    work = WORKLOADS[name]
+    command = [sys.executable, str(PEERS / FLOWER.script), "--case", name, "--warmup", "1", "--rounds", "1"]
+    seconds, peak, out = timed([*command, "--repeats", str(FLOWER_ROUNDS), "--threads", "1"])
+    row = last_row(out)
+    steady = statistics.mean(row["seconds_per_round"])
+    total = seconds + (work.rounds - 1 - FLOWER_ROUNDS) * steady
+    return Run(f"Flower {row['versions']['flwr']}", total, False, steady, None, max(peak, row["peak_rss_mb"]))
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file with one JSON value a line."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def last_row(out: str) -> dict[str, Any]:
+    """Return the row that a peer printed."""
+    row: dict[str, Any] = json.loads([line for line in out.splitlines() if line.startswith("{")][-1])
+    return row
+
+
+def run_workload(name: str, rounds: int | None, peers: Sequence[str]) -> tuple[str, list[Run]]:
+    """Return what the data of a workload are, and what everybody takes."""
+    work = WORKLOADS[name]
+    ours = min(rounds or work.rounds, work.rounds)
+    theirs = min(rounds or work.peer_rounds, work.peer_rounds)
+    with tempfile.TemporaryDirectory(prefix="long") as path:
+        folder = Path(path)
+        arrays = work.data(np.random.default_rng(0))
+        for key in ("x", "y", "client", "x_test", "y_test"):
+            np.save(folder / f"{key}.npy", getattr(arrays, key))
+        words = arrays.words
+        del arrays
+        turns: list[tuple[str, Callable[[], Run]]] = [("fedreach", lambda: run_fedreach(name, folder, ours))]
+        if "pfl" in peers:
+            turns.append(("pfl", lambda: run_pfl(name, folder, theirs)))
+        if "flower" in peers and work.flower:
+            turns.append(("flower", lambda: run_flower(name)))
+        found = []
+        for who, turn in turns:
+            try:
+                found.append(turn())
+            except RuntimeError as error:
+                print(f"{name}, {who}: {error}", file=sys.stderr)
+                continue
+            print(f"{name}: {found[-1]}", file=sys.stderr)
+    return words, found
+
+
+def clock(seconds: float) -> str:
+    """Return hours, minutes and seconds.
+
+    Example:
+        >>> clock(3725.2), clock(4.26)
+        ('01:02:05', '00:00:04.3')
+    """
+    if seconds < 60:
+        return f"00:00:{seconds:04.1f}"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60:02}:{minutes % 60:02}:{rest:02}"
+
+
+def results(found: Mapping[str, list[Run]]) -> str:
+    """Return the table of all runs, with what others published."""
+    lines: list[list[str]] = []
+    for name, runs in found.items():
+        ours = next((run.seconds for run in runs if run.who.startswith("FedReach")), None)
+        for run in runs:
+            ratio = f"{run.seconds / ours:.1f}" if ours else "-"
+            accuracy = "-" if run.accuracy is None else f"{100 * run.accuracy:.1f}"
+            if not run.exact and run.accuracy is not None:
+                accuracy = "-"  # of other rounds than the whole has
+            took = ("" if run.exact else "~") + clock(run.seconds)
+            lines.append(
+                [name, run.who, took, ratio, f"{1e3 * run.round_seconds:.3g}", accuracy, f"{run.peak_mb:,.0f}"]
+            )
+        for other in WORKLOADS[name].published:
+            h, m, s = map(int, other.clock.split(":"))
+            ratio = f"{(3600 * h + 60 * m + s) / ours:.1f}" if ours else "-"
+            lines.append([name, f"{other.who} (published)", other.clock, ratio, "-", other.accuracy, "-"])
+    head = "workload, who, h:m:s, as many times FedReach's, ms a round, test accuracy %, peak MB"
+    return table(head.split(", "), lines, left=2)
+
+
+def page_of(found: Mapping[str, list[Run]], words: Mapping[str, str], seconds: float) -> str:
+    """Return the section of the page."""
+    about = ", ".join(f"{name} {version}" for name, version in sorted(versions().items()))
+    made = (
+        f"Made by `python benchmarks/long.py --write` in {seconds / 60:.0f} minutes on {CORES} cores of {processor()}: "
+        f"{about}. Whole runs of `fedreach run` from start to end, with rows, checkpoints and evaluations on the test "
+        f"set; ~ is worked out from steady rounds, and of Flower without evaluation. Published times are those of "
+        f"[FLUTE's README]({FLUTE}), on other machines; neither FLUTE nor FedML is run here. "
+        f"[How it is run](../benchmarks/README.md#long-workloads)."
+    )
+    items = []
+    for name in found:
+        work = WORKLOADS[name]
+        many = f"{work.rounds:,} rounds, evaluated every {work.every}"
+        items.append(
+            textwrap.fill(f"- `{name}`: {work.words} {many}. Data: {words[name]}.", 120, subsequent_indent="  ")
+        )
+    return "\n\n".join(["## Long workloads", textwrap.fill(made, 120), "\n".join(items), results(found)])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", default=list(WORKLOADS), choices=list(WORKLOADS), metavar="NAME")
+    parser.add_argument("--rounds", type=int, help="of each, at most, peers' too; default: all of FedReach's")
+    parser.add_argument("--peers", nargs="*", default=["pfl", "flower"], choices=["pfl", "flower"])
+    parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
+    arguments = parser.parse_args()
+    end_cleanly()
+    wanted = [peer for peer in (PFL, FLOWER) if peer.name in arguments.peers]
+    peers = [peer.name for peer in present(wanted)]
+    began, words, found = time.monotonic(), {}, {}
+    for name in arguments.only:
+        words[name], found[name] = run_workload(name, arguments.rounds, peers)
+    page = page_of(found, words, time.monotonic() - began)
+    print(page)
+    if arguments.write:
+        put("long", page)
+        print(f"\nWrote {PAGE}")
+
+
+if __name__ == "__main__":
+    main()
