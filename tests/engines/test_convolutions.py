@@ -353,8 +353,13 @@ FAULTS = {
     ),
     "a pooled gradient goes to the other column": (
         "convolution.h",
-        "(2 * j + p % 2) * l->right",
-        "(2 * j + 1 - p % 2) * l->right",
+        "{0, right / 2, down / 2, down / 2 + right / 2}",
+        "{right / 2, 0, down / 2, down / 2 + right / 2}",
+    ),
+    "pooled gradients pass where max(0, y) is 0": (
+        "convolution.h",
+        "if (l->relu)\n        for (int64_t i = 0; i < high; i++) keep_where_positive",
+        "if (0)\n        for (int64_t i = 0; i < high; i++) keep_where_positive",
     ),
     "strides are forgotten on the way back": (
         "convolution.h",

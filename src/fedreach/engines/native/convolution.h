@@ -135,24 +135,33 @@ static void backward_pooled(
     int64_t high = out_high(l), width = out_wide(l), places = high * width, filters = l->filters;
     int64_t size = filter_numbers(l), piece = padded(reach(l));
     float *bias = gradient + filters * size;
-    memset(space->count, 0, sizeof *space->count * filters);
-    for (int64_t i = 0; i < high; i++) {
-        float *g = dy.at + i * dy.row;
-        if (l->relu) keep_where_positive(width * filters, y.at + i * y.row, g);
+    int32_t down = (int32_t)(2 * l->down * x.row), right = (int32_t)(2 * l->right * l->channels);
+    const int32_t place[4] = {0, right / 2, down / 2, down / 2 + right / 2}; /* of a window */
+    if (l->relu)
+        for (int64_t i = 0; i < high; i++) keep_where_positive(width * filters, y.at + i * y.row, dy.at + i * dy.row);
+    for (int64_t c = 0; c < filters; c++) {
+        int32_t *at = space->at + c * places;
+        float *passed = space->g + c * places, sum = bias[c];
+        int64_t n = 0;
+        for (int64_t i = 0; i < high; i++) { /* without a branch, as nobody foresees which pass */
+            const float *g = dy.at + i * dy.row + c;
+            const uint8_t *of = where + i * width * filters + c;
+            for (int64_t j = 0; j < width; j++, g += filters, of += filters) {
+                at[n] = (int32_t)i * down + (int32_t)j * right + place[*of];
+                passed[n] = *g;
+                n += *g != 0;
+                sum += *g;
+            }
+        }
+        bias[c] = sum;
+        space->count[c] = n;
+    }
+    for (int64_t i = 0; i < high && dx.at; i++) {
+        const float *g = dy.at + i * dy.row;
         for (int64_t j = 0; j < width; j++, g += filters, where += filters) {
-            int32_t to[4], own[4][filters];
+            int32_t own[4][filters];
             float passed[4][filters];
             int64_t counted[4] = {0};
-            for (int p = 0; p < 4; p++)
-                to[p] = (int32_t)((2 * i + p / 2) * l->down * x.row + (2 * j + p % 2) * l->right * l->channels);
-            for (int64_t c = 0; c < filters; c++) bias[c] += g[c];
-            for (int64_t c = 0; c < filters; c++) { /* without a branch, as nobody foresees which pass */
-                int64_t n = c * places + space->count[c];
-                space->at[n] = to[where[c]];
-                space->g[n] = g[c];
-                space->count[c] += g[c] != 0;
-            }
-            if (!dx.at) continue;
             for (int64_t c = 0; c < filters; c++) {
                 int p = where[c];
                 own[p][counted[p]] = (int32_t)(c * size);
@@ -161,7 +170,8 @@ static void backward_pooled(
             }
             for (int p = 0; p < 4; p++) /* the rows of filters end in zeros: what follows a piece of dX stays as it is */
                 if (counted[p])
-                    add_where_passed(l, counted[p], own[p], passed[p], weights, piece, dx.at + to[p], dx.row);
+                    add_where_passed(l, counted[p], own[p], passed[p], weights, piece, dx.at + i * down + j * right + place[p],
+                        dx.row);
         }
     }
     for (int64_t c = 0; c < filters; c++)
