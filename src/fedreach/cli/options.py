@@ -57,11 +57,11 @@ class InterruptError(FedReachError):
 
 def load(config: Path | None, overrides: Sequence[str], device: str | None = None) -> tuple[Experiment, Path]:
     """Return the experiment and the folder that its files are relative to."""
-    from fedreach.config.load import load
+    from fedreach.config.load import folder_of, load
 
     if device is not None:
         overrides = [*overrides, f"engine.device={device}"]
-    return load(config, overrides), (config.resolve().parent if config is not None else Path.cwd())
+    return load(config, overrides), folder_of(config)
 
 
 def federated(experiment: Experiment, base: Path) -> FederatedData:

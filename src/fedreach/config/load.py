@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,13 @@ from fedreach.federation.traits import Traits, name_of
 from fedreach.registry import KINDS
 
 DEFAULT = Path(__file__).parent / "templates" / "digits.toml"
+PATHS: tuple[Path_, ...] = (("data", "folder"), ("partition", "file"), ("server_data", "file"))
+"""Options that are paths, beside files of code, ``FILE.py:NAME`` anywhere, and of data, ``.npz`` or ``.npy``."""
+
+
+def folder_of(source: Path | None) -> Path:
+    """Return the folder that paths are relative to: that of the TOML file, or the current one without such a file."""
+    return Path.cwd() if source is None or source.suffix == ".json" else source.resolve().parent
 
 
 def load(source: Path | None, overrides: Sequence[str] = ()) -> Experiment:
@@ -27,7 +35,8 @@ def load(source: Path | None, overrides: Sequence[str] = ()) -> Experiment:
 
     Args:
         source: A TOML file, or the ``run.json`` of a run folder; None is the embedded default.
-        overrides: ``"a.b=c"``, with c written as in TOML; a bare word is taken as a string.
+        overrides: ``"a.b=c"``, with c written as in TOML; a bare word is taken as a string. A path is relative to the
+            current folder here, and to `folder_of` the source in the experiment.
 
     Raises:
         ConfigError: With all mistakes at once.
@@ -36,10 +45,10 @@ def load(source: Path | None, overrides: Sequence[str] = ()) -> Experiment:
         >>> load(None, ["local.rate=0.5", "method.selection=full"]).local.rate
         0.5
     """
-    base = Path.cwd() if source is None else source.parent
+    base = folder_of(source)
     source = DEFAULT if source is None else source
     text, raw = _read(source)
-    overridden = [_override(raw, override) for override in overrides]
+    overridden = [_override(raw, override, base) for override in overrides]
     experiment, problems = check(raw, base)
     if problems or experiment is None:
         raise ConfigError(listed(problems, source, text, overridden))
@@ -253,7 +262,7 @@ def _read(source: Path) -> tuple[str, dict[str, Any]]:
         raise ConfigError(f"{source} is not valid {what}: {error}. `fedreach init` writes a valid one.") from error
 
 
-def _override(raw: dict[str, Any], override: str) -> Path_:
+def _override(raw: dict[str, Any], override: str, base: Path) -> Path_:
     """Set one option and return its path; a step into a list is a number, ``parts[1]`` or ``parts.1``."""
     key, equals, value = override.partition("=")
     path: list[str | int] = [step.strip() for step in re.sub(r"\[(\d+)\]", r".\1", key).split(".")]
@@ -264,7 +273,7 @@ def _override(raw: dict[str, Any], override: str) -> Path_:
         if isinstance(table, list):
             step = path[i] = _index(step, table, override)
         if i == len(path) - 1:
-            table[step] = toml_value(value)
+            table[step] = _seen_from(base, tuple(path), toml_value(value))
             break
         inner = table.get(step) if isinstance(table, dict) else table[step]
         if isinstance(inner, str):  # selection = "uniform" becomes a table when an option is set
@@ -272,6 +281,24 @@ def _override(raw: dict[str, Any], override: str) -> Path_:
         table[step] = inner if isinstance(inner, dict | list) else {}
         table = table[step]
     return tuple(path)
+
+
+def _seen_from(base: Path, path: Path_, value: Any) -> Any:
+    """Return a value with its paths, which are relative to the current folder, relative to `base`."""
+    if isinstance(value, dict):
+        return {key: _seen_from(base, (*path, key), inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_seen_from(base, (*path, i), inner) for i, inner in enumerate(value)]
+    if not isinstance(value, str) or base == Path.cwd():
+        return value
+    file, colon, name = value.rpartition(":")
+    if not file.endswith(".py"):
+        file, colon, name = value, "", ""
+        data = path in (("data",), ("data", "name")) and value.endswith((".npz", ".npy"))
+        if not data and path not in PATHS:
+            return value
+    there = file if Path(file).is_absolute() else Path(os.path.relpath(file, base)).as_posix()
+    return f"{there}{colon}{name}"
 
 
 def toml_value(text: str) -> Any:

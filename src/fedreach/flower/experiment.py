@@ -49,7 +49,7 @@ class FlowerExperiment:
         seed: int | None = None,
     ) -> None:
         path = None if file is None else Path(file)
-        self.base = Path.cwd() if path is None else path.resolve().parent
+        self.base = load.folder_of(path)
         self.method = method
         self.experiment: Experiment = load.load(path, overrides).resolved(method)
         refused = {
