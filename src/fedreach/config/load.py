@@ -48,6 +48,8 @@ def load(source: Path | None, overrides: Sequence[str] = ()) -> Experiment:
     base = folder_of(source)
     source = DEFAULT if source is None else source
     text, raw = _read(source)
+    if source.suffix != ".json":
+        raw.setdefault("name", source.stem)
     overridden = [_override(raw, override, base) for override in overrides]
     experiment, problems = check(raw, base)
     if problems or experiment is None:
