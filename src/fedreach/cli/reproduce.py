@@ -124,13 +124,16 @@ def _rounds_progress(name: str, *, quiet: bool) -> Progress:
     from fedreach.cli.terminal import clock
 
     began = said = time.monotonic()
+    before: int | None = None
 
     def say(done: int, rounds: int) -> None:
-        nonlocal said
+        nonlocal said, before
         now = time.monotonic()
-        if not quiet and (now - said > SECONDS_BETWEEN_LINES or done == rounds):
+        if before is None:
+            before = done  # decided by earlier commands, which says nothing about speed
+        elif not quiet and (now - said > SECONDS_BETWEEN_LINES or done == rounds):
             said = now
-            left = (now - began) * (rounds - done) / done
+            left = (now - began) * (rounds - done) / (done - before)
             print(f"{name}: {done}/{rounds} rounds, {clock(left)} left", file=sys.stderr, flush=True)
 
     return say
