@@ -93,13 +93,6 @@ def sentence(row: Mapping[str, Any], result: Result) -> str:
     )
 
 
-class Explanation(Callback):
-    """Says which engine trains, and why."""
-
-    def begin(self, run: RunRecord, data: FederatedData, engine: str) -> None:
-        print(f"  {engine}", file=sys.stderr, flush=True)
-
-
 class RunProgress(Callback):
     """Shows what is run, and a bar on a terminal, else one line per evaluation; on standard error."""
 
@@ -137,14 +130,13 @@ class RunProgress(Callback):
 
 
 @contextmanager
-def run_progress(experiment: Experiment, folder: Path, *, explain: bool, quiet: bool) -> Iterator[list[Callback]]:
-    """Hand out what shows a run, with the engine if it is to be explained."""
-    explanation: list[Callback] = [Explanation()] if explain else []
+def run_progress(experiment: Experiment, folder: Path, *, quiet: bool) -> Iterator[list[Callback]]:
+    """Hand out what shows a run."""
     if quiet:
-        yield explanation
+        yield []
         return
     with _bar() as bar:
-        yield [*explanation, RunProgress(experiment, folder, bar)]
+        yield [RunProgress(experiment, folder, bar)]
 
 
 class ComparisonProgress(ComparisonCallback):
