@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,7 +49,7 @@ def write(folders: Sequence[Path], out: Path, formats: tuple[str, ...] | None, a
     analysis = written.analysis
     if as_json:
         files = [str(path) for path in (written.page, *written.tables, *written.figures)]
-        click.echo(json.dumps({**as_document(analysis), "page": str(written.page), "files": files}))
+        options.answer({**as_document(analysis), "page": str(written.page), "files": files})
         return written
     from rich.console import Console
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import sys
 import time
 from collections.abc import Mapping
@@ -58,7 +57,10 @@ def reproduce(
     from fedreach.reproduce import recipe as recipes
 
     if name is None:
-        click.echo(json.dumps(recipes.names()) if as_json else _listing())
+        if as_json:
+            options.answer(recipes.names())
+        else:
+            click.echo(_listing())
         return
     from fedreach.cli import terminal
     from fedreach.report import save as save_figure
@@ -85,7 +87,7 @@ def reproduce(
             click.echo(_text(record, options.width()))
             click.echo(f"\nWrote {folder}: {', '.join(sorted(path.name for path in folder.glob('[!.]*')))}\n")
     if as_json:
-        click.echo(json.dumps(records, allow_nan=False))
+        options.answer(records)
 
 
 def _text(record: Mapping[str, Any], width: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -80,7 +79,7 @@ def run(
         return
     last = terminal.last_evaluation(folder)
     if as_json:
-        click.echo(json.dumps({"folder": str(folder), **result.to_json(), "last": last}))
+        options.answer({"folder": str(folder), **result.to_json(), "last": last})
         return
     click.echo(terminal.sentence(last, result))
     click.echo(f"Wrote {folder}" + "".join(f"\n      {path}" for path in sorted(folder.glob("[!.]*"))))
@@ -92,7 +91,7 @@ def _explain(experiment: Experiment, base: Path, seed: int, folder: Path, as_jso
 
     data, name, why = explain(experiment, seed=seed, folder=folder, base=base)
     if as_json:
-        click.echo(json.dumps({"engine": name, "why": why}))
+        options.answer({"engine": name, "why": why})
     else:
         click.echo(terminal.summary(experiment.model_copy(update={"seeds": [seed]}), data))
         click.echo(f"  {why}")
