@@ -83,7 +83,8 @@ def say_json(context: click.Context, error: str | None = None) -> None:
 
 def load(config: Path | None, overrides: Sequence[str], device: str | None = None) -> tuple[Experiment, Path]:
     """Return the experiment and the folder that its files are relative to."""
-    from fedreach.config.load import folder_of, load
+    from fedreach.config.load import load
+    from fedreach.config.paths import folder_of
 
     if device is not None:
         overrides = [*overrides, f"engine.device={device}"]

@@ -78,10 +78,13 @@ def run(
     if result is None:  # this process served another
         return
     last = terminal.last_evaluation(folder)
+    told = terminal.advice_for(folder, last)
     if as_json:
-        options.answer({"folder": str(folder), **result.to_json(), "last": last})
+        options.answer({"folder": str(folder), **result.to_json(), "last": last, "advice": told or None})
         return
     click.echo(terminal.sentence(last, result))
+    if told:
+        click.echo(told)
     click.echo(f"Wrote {folder}" + "".join(f"\n      {path}" for path in sorted(folder.glob("[!.]*"))))
 
 

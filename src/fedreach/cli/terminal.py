@@ -15,8 +15,9 @@ from fedreach.data.federated import FederatedData
 from fedreach.data.partition import statistics
 from fedreach.experiments.jobs import ComparisonCallback, ComparisonStatus, Job
 from fedreach.runs.callbacks import Callback
+from fedreach.runs.chance import advice, chance
 from fedreach.runs.folder import RunFolder
-from fedreach.runs.schema import Result, RoundRow, RunRecord, Timing
+from fedreach.runs.schema import FederationRecord, Result, RoundRow, RunRecord, Timing
 
 
 def clock(seconds: float | None) -> str:
@@ -80,6 +81,13 @@ def last_evaluation(folder: Path) -> dict[str, Any]:
     rows = RunFolder(folder).rows(RoundRow.FILE)
     evaluated = [row for row in rows if "train_accuracy" in row]
     return (evaluated or rows)[-1]
+
+
+def advice_for(folder: Path, row: Mapping[str, Any]) -> str:
+    """Return what to say of a run that ends near chance; empty where it does not."""
+    record = RunFolder(folder).read(FederationRecord)
+    same = None if record is None else chance(record)
+    return "" if same is None or row.get("id_accuracy") is None else advice({"": (row["id_accuracy"], same)})
 
 
 def sentence(row: Mapping[str, Any], result: Result) -> str:

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -14,20 +13,15 @@ import pydantic
 from fedreach.config import parts
 from fedreach.config.messages import Path_, Problem, explained, listed
 from fedreach.config.options import check_choice
+from fedreach.config.paths import folder_of, seen_from
 from fedreach.config.sections import PARTS, Choice, Experiment, LocalSection
+from fedreach.data.federated import share_of
 from fedreach.errors import ConfigError, FedReachError, nearest
 from fedreach.evidence.plan import LEAST_PILOT
 from fedreach.federation.traits import Traits, name_of
 from fedreach.registry import KINDS
 
 DEFAULT = Path(__file__).parent / "templates" / "digits.toml"
-PATHS: tuple[Path_, ...] = (("data", "folder"), ("partition", "file"), ("server_data", "file"))
-"""Options that are paths, beside files of code, ``FILE.py:NAME`` anywhere, and of data, ``.npz`` or ``.npy``."""
-
-
-def folder_of(source: Path | None) -> Path:
-    """Return the folder that paths are relative to: that of the TOML file, or the current one without such a file."""
-    return Path.cwd() if source is None or source.suffix == ".json" else source.resolve().parent
 
 
 def load(source: Path | None, overrides: Sequence[str] = ()) -> Experiment:
@@ -118,16 +112,21 @@ def _contradictions(e: Experiment, base: Path) -> list[Problem]:
     if own is not None and (own.examples is None) == (own.file is None):
         got = "neither" if own.file is None else "both"
         problems.append(Problem(("server_data",), f"give either `examples` or `file`; got {got}."))
-    participants = e.population.participants
+    participants, clients = e.population.participants, e.partition.clients
     drawn = e.partition.file is None and e.partition.name != "natural"  # else the file or the data say how many
-    if drawn and isinstance(participants, int) and participants > e.partition.clients:
-        rule = f"must be at most the {e.partition.clients} clients of the partition; got {participants}."
+    if drawn and isinstance(participants, int) and participants > clients:
+        rule = f"must be at most the {clients} clients of the partition; got {participants}."
         problems.append(Problem(("population", "participants"), f"{rule} Lower it or raise partition.clients."))
-    limit = participants if isinstance(participants, int) else len(participants) if participants else None
-    limit = e.partition.clients if limit is None and drawn else limit
+    limit, share = clients if drawn else None, ""
+    if isinstance(participants, float) and drawn:
+        limit, share = share_of(participants, clients), f" ({participants:g} of {clients} clients)"
+    elif isinstance(participants, int):
+        limit = participants
+    elif isinstance(participants, list) and participants:
+        limit = len(participants)
     for path, cohort, selection in _cohorts(e):
         if limit is not None and cohort > limit and not _ignores_cohort(selection, base):
-            rule = f"must be at most the {limit} participants; got {cohort}."
+            rule = f"must be at most the {limit} participants{share}; got {cohort}."
             problems.append(Problem(path, f"{rule} Lower it or let more take part."))
     return problems
 
@@ -275,7 +274,7 @@ def _override(raw: dict[str, Any], override: str, base: Path) -> Path_:
         if isinstance(table, list):
             step = path[i] = _index(step, table, override)
         if i == len(path) - 1:
-            table[step] = _seen_from(base, tuple(path), toml_value(value))
+            table[step] = seen_from(base, tuple(path), toml_value(value))
             break
         inner = table.get(step) if isinstance(table, dict) else table[step]
         if isinstance(inner, str):  # selection = "uniform" becomes a table when an option is set
@@ -283,24 +282,6 @@ def _override(raw: dict[str, Any], override: str, base: Path) -> Path_:
         table[step] = inner if isinstance(inner, dict | list) else {}
         table = table[step]
     return tuple(path)
-
-
-def _seen_from(base: Path, path: Path_, value: Any) -> Any:
-    """Return a value with its paths, which are relative to the current folder, relative to `base`."""
-    if isinstance(value, dict):
-        return {key: _seen_from(base, (*path, key), inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_seen_from(base, (*path, i), inner) for i, inner in enumerate(value)]
-    if not isinstance(value, str) or base == Path.cwd():
-        return value
-    file, colon, name = value.rpartition(":")
-    if not file.endswith(".py"):
-        file, colon, name = value, "", ""
-        data = path in (("data",), ("data", "name")) and value.endswith((".npz", ".npy"))
-        if not data and path not in PATHS:
-            return value
-    there = file if Path(file).is_absolute() else Path(os.path.relpath(file, base)).as_posix()
-    return f"{there}{colon}{name}"
 
 
 def toml_value(text: str) -> Any:
