@@ -78,8 +78,8 @@ def test_a_run_in_which_nobody_counts_any_more_has_failed(refused: Refused, home
 
 
 def test_a_model_that_diverges_although_no_client_does_is_told(refused: Refused, home: Path) -> None:
-    """Updates stay finite, and the server's rate of 1e39 takes the parameters beyond float32: nobody can go on."""
-    options = ["--set", "method.server={name='average',rate=1e39}", "--set", "evaluation.every=1"]
+    """Updates stay finite, and the server's rate of 1e45 takes the parameters beyond float32: nobody can go on."""
+    options = ["--set", "method.server={name='average',rate=1e45}", "--set", "evaluation.every=1"]
     for out, failing in (("x", "stop"), ("y", "drop")):
         said = refused(1, "run", "tiny.toml", *options, "--set", f"run.on_failure={failing}", "--out", out)
         assert re.match(r"The model diverged: \w+ is not finite after round 1\. Lower local\.rate or set", said)

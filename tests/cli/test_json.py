@@ -64,7 +64,11 @@ def test_a_part_that_breaks_a_law_is_told_whole(fedreach: Command, home: Path) -
 
 @pytest.mark.parametrize(
     ("raised", "code", "said"),
-    [(KeyboardInterrupt(), 130, "Interrupted."), (MemoryError(), 1, "Out of memory."), (KeyError("x"), 1, "KeyError: 'x'")],
+    [
+        (KeyboardInterrupt(), 130, "Interrupted."),
+        (MemoryError(), 1, "Out of memory."),
+        (KeyError("x"), 1, "KeyError: 'x'"),
+    ],
 )
 def test_what_nobody_foresaw_is_a_document_too(
     fedreach: Command, monkeypatch: pytest.MonkeyPatch, raised: BaseException, code: int, said: str

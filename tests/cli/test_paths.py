@@ -31,7 +31,9 @@ def apart(home: Path) -> Path:
 
 
 @pytest.mark.parametrize("config", [[], ["tiny.toml"], ["study/tiny.toml"]])
-def test_code_named_by_set_is_looked_for_where_the_user_stands(fedreach: Command, apart: Path, config: list[str]) -> None:
+def test_code_named_by_set_is_looked_for_where_the_user_stands(
+    fedreach: Command, apart: Path, config: list[str]
+) -> None:
     done = fedreach("run", *config, "--set", PART, *SHORT, "--out", "x")
     assert done.exit_code == 0, done.output
     assert [Path(name).name for name in json.loads(Path("x/run.json").read_text())["code"]] == ["own.py:first"]

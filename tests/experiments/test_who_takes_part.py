@@ -33,7 +33,13 @@ def told(fedreach: Command, *arguments: object) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("said", "take_part"),
-    [("", 20), ('participants = "all"', 50), ("participants = 0.1", 5), ("participants = 7", 7), ("participants = [3]", 1)],
+    [
+        ("", 20),
+        ('participants = "all"', 50),
+        ("participants = 0.1", 5),
+        ("participants = 7", 7),
+        ("participants = [3]", 1),
+    ],
 )
 def test_two_fifths_take_part_unless_an_experiment_says_otherwise(
     fedreach: Command, home: Path, said: str, take_part: int
@@ -100,7 +106,14 @@ def test_chance_is_the_mean_over_participants_of_the_best_single_answer() -> Non
 
 @pytest.mark.parametrize(
     ("accuracy", "same", "hardly"),
-    [(0.24, 0.1, True), (0.26, 0.1, False), (0.74, 0.5, True), (0.76, 0.5, False), (0.02, 0.01, True), (0.04, 0.01, False)],
+    [
+        (0.24, 0.1, True),
+        (0.26, 0.1, False),
+        (0.74, 0.5, True),
+        (0.76, 0.5, False),
+        (0.02, 0.01, True),
+        (0.04, 0.01, False),
+    ],
 )
 def test_near_chance_means_less_than_three_times_its_odds(accuracy: float, same: float, hardly: bool) -> None:
     assert hardly_learned(accuracy, same) is hardly
@@ -109,7 +122,9 @@ def test_near_chance_means_less_than_three_times_its_odds(accuracy: float, same:
 def test_nothing_is_told_of_what_has_learned() -> None:
     assert advice({"good": (0.8, 0.1)}) == ""
     both = advice({"good": (0.8, 0.1), "bad": (0.15, 0.1), "worse": (0.1, 0.1)})
-    assert both.startswith("Near chance: bad 15.0 %, worse 10.0 % on participants' held-out data, where always naming one")
+    assert both.startswith(
+        "Near chance: bad 15.0 %, worse 10.0 % on participants' held-out data, where always naming one"
+    )
 
 
 def test_a_run_near_chance_is_told_with_what_to_try(fedreach: Command, home: Path) -> None:

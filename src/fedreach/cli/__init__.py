@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 import click
 
 import fedreach
-from fedreach.cli import allocate, compare, export, listing, options, partition, report, reproduce, run, variance, verify
-from fedreach.cli.options import InterruptError
+from fedreach.cli import allocate, compare, export, listing, partition, report, reproduce, run, variance, verify
+from fedreach.cli.options import InterruptError, promise_json, say_json
 from fedreach.errors import DataError, FedReachError, nearest
 from fedreach.threads import ONE_THREAD
 
@@ -29,7 +29,7 @@ class _Commands(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--json" in args and not ctx.resilient_parsing:
-            options.promise_json(ctx)
+            promise_json(ctx)
         with _said_as_json(ctx):
             return super().parse_args(ctx, args)
 
@@ -39,7 +39,7 @@ class _Commands(click.Group):
         try:
             with _said_as_json(ctx):
                 result = super().invoke(ctx)
-                options.say_json(ctx)
+                say_json(ctx)
                 return result
         except FedReachError as error:
             _end(ctx, str(error), error.exit_code)
@@ -62,19 +62,19 @@ def _said_as_json(ctx: click.Context) -> Iterator[None]:
     try:
         yield
     except click.ClickException as error:
-        options.say_json(ctx, error.format_message())
+        say_json(ctx, error.format_message())
         raise
     except (FedReachError, MemoryError, OSError, click.exceptions.Exit, click.Abort):  # said elsewhere, or no mistake
         raise
     except Exception as error:
-        options.say_json(ctx, f"{type(error).__name__}: {error}")
+        say_json(ctx, f"{type(error).__name__}: {error}")
         raise
 
 
 def _end(ctx: click.Context, message: str, code: int) -> NoReturn:
     click.secho("error: ", fg="red", bold=True, err=True, nl=False)
     click.echo(message, err=True)
-    options.say_json(ctx, message)
+    say_json(ctx, message)
     sys.exit(code)
 
 

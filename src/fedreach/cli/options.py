@@ -48,7 +48,9 @@ figure_files = click.option(
 )
 device = click.option("--device", help="Where to train: cpu, cuda, cuda:1. Short for --set engine.device=...")
 quiet = click.option("-q", "--quiet", is_flag=True, help="No progress.")
-as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document, errors included, and no progress.")
+as_json = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document, errors included, and no progress."
+)
 
 
 class InterruptError(FedReachError):

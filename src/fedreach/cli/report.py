@@ -80,7 +80,7 @@ def _advice(comparison: Comparison) -> str:
 
     from fedreach.runs.chance import advice, chance
 
-    found = {}
+    found: dict[str, tuple[float, float]] = {}
     for method in comparison.methods:
         runs = comparison.counted(method)
         chances = [one for run in runs if (one := chance(run.partition)) is not None]

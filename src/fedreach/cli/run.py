@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 @click.option("--out", type=options.path, help="Run folder. Default: runs/NAME-METHOD-seed-N.")
 @click.option("--resume", is_flag=True, help="Insist on going on: fail where there is no checkpoint.")
 @options.device
-@click.option("--explain", is_flag=True, help="Say which engine would train, and what the others would take; run nothing.")
+@click.option(
+    "--explain", is_flag=True, help="Say which engine would train, and what the others would take; run nothing."
+)
 @options.quiet
 @options.as_json
 def run(

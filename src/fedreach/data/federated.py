@@ -254,8 +254,8 @@ def draw_population(
     Args:
         label_counts: (N, c) examples per client and class.
         rng: Draws the participants where only their number is given.
-        participants: How many take part, or which share in (0, 1) of those that are not excluded, drawn at random; or the
-            ids of those that do; or None for all that are not excluded.
+        participants: How many take part, or which share in (0, 1) of those that are not excluded, drawn at random; or
+            the ids of those that do; or None for all that are not excluded.
         exclude_clients: Ids of clients that never train.
         exclude_labels: Clients with an example of one of these classes never train.
 

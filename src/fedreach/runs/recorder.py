@@ -144,8 +144,8 @@ class Recorder:
         """Write the last model, the last checkpoint, what comes `then` and, last of all, how the run ended.
 
         Raises:
-            TrainingError: If no client's update counted, or none in more than half of the rounds, up to the last, though
-                some were asked.
+            TrainingError: If no client's update counted, or none in more than half of the rounds, up to the last,
+                though some were asked.
         """
         snapshot = self.written(snapshot)
         self._refuse_if_nobody_counted()
@@ -165,16 +165,14 @@ class Recorder:
     def _refuse_if_nobody_counted(self) -> None:
         """Refuse a run without a client that counted, or that lost all whom it asked ever since its first half."""
         lines = list(self.folder.lines(RoundRow.FILE))[1:]
-        lost, silent, since = 0, 0, 0
-        for since, line in enumerate(reversed(lines)):  # mostly somebody counted in the last round: no more is read
+        lost, silent, last = 0, 0, 0  # clients; rounds that lost all; rounds at the end in which nobody counted
+        for line in reversed(lines):  # mostly somebody counted in the last round: no more is read
             row = json.loads(line)
             if row["cohort"]:
                 break
-            lost, silent = lost + len(row["lost"]), silent + bool(row["lost"])
-        else:
-            since = len(lines)
-        if lost and (since == len(lines) or 2 * silent > len(lines)):
-            which = f"any of the {since}" if since == len(lines) else f"the last {since} of {len(lines)}"
+            lost, silent, last = lost + len(row["lost"]), silent + bool(row["lost"]), last + 1
+        if lost and (last == len(lines) or 2 * silent > len(lines)):
+            which = f"any of the {last}" if last == len(lines) else f"the last {last} of {len(lines)}"
             raise TrainingError(
                 f"No client's update counted in {which} rounds: all {lost} were lost or not finite. "
                 "Lower local.rate or set local.clip_norm, and choose another folder with --out."
