@@ -46,6 +46,7 @@ partition = "natural"
 model = "{model}"
 
 [population]
+participants = "all"
 held_out = 1e-6  # the least there is: one example of each client
 
 [local]

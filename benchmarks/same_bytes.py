@@ -306,7 +306,7 @@ partition same.toml --json --set partition={{name='iid',clients=14}}
 {ALLOCATE} --min-examples 900 --max-divergence 0.3 --json
 {ALLOCATE} --min-examples 3000 --max-divergence 0.06 -> 2
 init mine
-run mine/experiment.toml --explain --set engine.name=native --set rounds=1 --out e
+run mine/experiment.toml --set engine.name=native --set rounds=1 --out e
 """),
     "refused": Experiment("""
 run same.toml --set method.wieghting=equal --set local.rate=fast -> 2

@@ -55,7 +55,10 @@ def test_a_misspelt_key_is_answered_with_file_line_and_the_nearest_name(
         ("local=3", "local: must be a table; got 3 (int)."),
         ("model=3", "model: must be a name, or a table with a `name`; got 3 (int)."),
         ("methods.uniform=3", "methods.uniform: must be a table; got 3 (int)."),
-        ("population.participants=all", "population.participants: must be an integer or a list; got 'all' (str)."),
+        (
+            "population.participants=some",
+            "population.participants: must be an integer or a number or a list or 'all'; got 'some' (str).",
+        ),
         ("population.participants=13", "must be at most the 12 clients of the partition; got 13."),
         ("method.cohort=7", "method.cohort: must be at most the 6 participants; got 7. Lower it or let more take"),
         ("methods.entropy.cohort=7", "methods.entropy.cohort: must be at most the 6 participants; got 7."),

@@ -67,16 +67,16 @@ def test_a_run_that_fails_does_not_stop_the_others(fedreach: Command, home: Path
     assert "uniform" in result.stdout
 
 
-def test_a_model_that_diverges_although_no_client_does_is_told(refused: Refused, fedreach: Command, home: Path) -> None:
-    """Updates stay finite, and the server's rate of 1e38 takes the parameters beyond float32."""
-    options = ["--set", "method.server={name='average',rate=1e39}", "--set", "evaluation.every=1", "--out", "x"]
-    said = refused(1, "run", "tiny.toml", *options)
+def test_a_model_that_diverges_although_no_client_does_is_told(refused: Refused, home: Path) -> None:
+    """Updates stay finite, and the server's rate of 1e39 takes the outputs beyond float32: nobody counts any more."""
+    options = ["--set", "method.server={name='average',rate=1e39}", "--set", "evaluation.every=1"]
+    said = refused(1, "run", "tiny.toml", *options, "--out", "x")
     assert re.match(r"The model diverged: \w+ is not finite after round 1\. Lower local\.rate or set", said)
-    options[-1] = "y"
-    result = fedreach("run", "tiny.toml", *options, "--set", "run.on_failure=drop")
-    assert result.exit_code == 0
+    assert "or go on all the same by run.on_failure = 'drop'" in said
+    said = refused(1, "run", "tiny.toml", *options, "--set", "run.on_failure=drop", "--out", "y")
+    assert "No client's update counted in the last 3 of 4 rounds: all 9 were lost or not finite." in said
+    assert json.loads((home / "y" / "result.json").read_text())["status"] == "failed"
     table = rows(home / "y")
+    assert [len(row["cohort"]) for row in table] == [0, 3, 0, 0, 0]
     assert table[0]["test_loss"] is not None
     assert table[1]["test_loss"] is None  # not finite has no other word in JSON
-    assert len(table[1]["cohort"]) == 3
-    assert all(len(row["lost"]) == 3 for row in table[2:])

@@ -36,6 +36,7 @@ class Kind:
     users_own: bool = True  # may be "FILE.py:NAME"
 
 
+RELATIVE = "A path is relative to the TOML file that it stands in, and elsewhere to the current folder."
 PROTOCOLS, LAWS, METHOD = "fedreach.federation.protocols", "fedreach.testing.laws", ("method",)
 
 KINDS: Mapping[str, Kind] = {
@@ -275,7 +276,7 @@ def load_users(name: str, base: Path) -> Any:
         raise ConfigError(f"{name!r} must be 'FILE.py:NAME' or 'module:NAME'.")
     path = (base / where).resolve()
     if where.endswith(".py") and not path.is_file():
-        raise ConfigError(f"{name!r}: there is no file {path}. Paths are relative to the experiment file.")
+        raise ConfigError(f"{name!r}: there is no file {path}. {RELATIVE}")
     try:
         module = _from_file(path) if where.endswith(".py") else importlib.import_module(where)
     except (Exception, SystemExit) as error:

@@ -69,3 +69,11 @@ def test_a_list_of_ids_is_taken_as_it_is():
 def test_what_cannot_be_is_refused_with_the_rule(options, rule):
     with pytest.raises(ConfigError, match=rule):
         draw_population(COUNTS, generator(0, "population"), **options)
+
+
+def test_a_share_is_of_those_that_are_not_excluded_and_at_least_one() -> None:
+    for share, clients, many in ((0.5, [3], 2), (0.01, [], 1), (0.99, [], 5)):
+        drawn = draw_population(COUNTS, generator(0, "population"), participants=share, exclude_clients=clients)
+        assert len(drawn.participants) == many
+        same = draw_population(COUNTS, generator(0, "population"), participants=many, exclude_clients=clients)
+        assert drawn.participants.tolist() == same.participants.tolist()

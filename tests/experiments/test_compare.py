@@ -6,14 +6,17 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from fedreach.cli.terminal import clock
 from fedreach.config.load import load
-from fedreach.errors import ConfigError
+from fedreach.errors import ConfigError, TrainingError
 from fedreach.experiments.compare import plan
+from fedreach.experiments.executors.base import Message
+from fedreach.experiments.executors.scheduler import Scheduler
 from fedreach.experiments.jobs import ComparisonStatus
 
 
@@ -38,6 +41,34 @@ def test_the_time_left_follows_from_the_rounds_run_so_far() -> None:
     status.failed[jobs[2]] = "cause"
     assert status.rounds_left == 15
     assert clock(status.seconds_left) == "0:30"
+
+
+def test_the_time_left_counts_what_an_interrupted_run_has_behind_it(tmp_path: Path) -> None:
+    jobs = plan(load(None, ["rounds=10", "seeds=[0]"]), tmp_path)[:2]
+    jobs[1].folder.mkdir(parents=True)
+    (jobs[1].folder / "rounds.jsonl").write_text('{"round": 0}\n' * 7)  # rounds 0 to 6
+    status = ComparisonStatus(jobs)
+    assert status.rounds_left == 10 + 4
+    status.running[jobs[1]], status.fresh_rounds, status.began = 8, 2, time.monotonic() - 6.0
+    assert status.seconds_left == pytest.approx(6.0 * (10 + 2) / 2, rel=0.01)
+
+
+def test_a_stage_is_timed_by_its_own_rounds(tmp_path: Path) -> None:
+    """What a pilot took before says nothing about seconds that are counted anew."""
+    jobs = plan(load(None, ["rounds=10", "seeds=[0]"]), tmp_path)[:1]
+    status = ComparisonStatus(jobs, fresh_rounds=90)
+
+    class Dying:
+        def start(self, on_message: Callable[[Message], None]) -> None:
+            on_message({"died": "at once"})
+
+        def send(self, job: Message) -> None: ...
+        def end(self) -> None: ...
+        def wait(self) -> None: ...
+
+    with pytest.raises(TrainingError, match="No worker is left"):
+        Scheduler([Dying()], 1, jobs, status, tmp_path, tmp_path).work([])
+    assert status.seconds_left is None
 
 
 NOISY = """\

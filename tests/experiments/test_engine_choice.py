@@ -24,26 +24,42 @@ def noted(folder: Path) -> str:
     return name
 
 
-def test_a_run_notes_the_engine_that_it_takes_and_says_why(fedreach: Command, home: Path) -> None:
-    done = fedreach("run", "tiny.toml", "--out", "x", "--explain")
+def explained(fedreach: Command, *more: str) -> str:
+    done = fedreach("run", "tiny.toml", "--out", "x", "--explain", *more)
     assert done.exit_code == 0, done.output
-    name = noted(home / "x")
-    assert f"engine {name}: {name} " in done.stderr
-    assert "s a round" in done.stderr
-    assert "sequential" in done.stderr  # what the others would take
-    assert "engine" not in fedreach("run", "tiny.toml", "--out", "y").stderr
+    said: str = done.stdout
+    return said
+
+
+def test_a_run_is_explained_and_nothing_is_trained_or_written(fedreach: Command, home: Path) -> None:
+    lines = explained(fedreach).splitlines()
+    assert lines[0] == "tiny: digits, 1437 samples, 10 classes"
+    assert "6 take part, 6 never train" in lines[2]
+    assert "s a round" in lines[-1]
+    assert "sequential" in lines[-1]  # what the others would take
+    told = json.loads(explained(fedreach, "--json"))
+    assert told["why"].startswith(f"engine {told['engine']}: {told['engine']} ")
+    assert sorted(path.name for path in home.iterdir()) == ["tiny.toml"]
+
+
+def test_a_run_notes_the_engine_that_it_takes(fedreach: Command, home: Path) -> None:
+    done = fedreach("run", "tiny.toml", "--out", "x")
+    assert done.exit_code == 0, done.output
+    assert "engine" not in done.stderr
+    assert f"engine {noted(home / 'x')}: noted in x/engine.json" in explained(fedreach)
 
 
 def test_an_engine_that_the_experiment_names_is_not_noted(fedreach: Command, home: Path) -> None:
-    done = fedreach("run", "tiny.toml", "--out", "x", "--explain", "--set", "engine.name=sequential")
-    assert "engine sequential: the experiment says so" in done.stderr
+    named = ["--set", "engine.name=sequential"]
+    assert "engine sequential: the experiment says so" in explained(fedreach, *named)
+    assert fedreach("run", "tiny.toml", "--out", "x", *named).exit_code == 0
     assert not (home / "x" / "engine.json").exists()
 
 
 def test_a_run_goes_on_with_the_engine_that_was_noted(fedreach: Command, home: Path) -> None:
     note(home / "x", "sequential")
-    done = fedreach("run", "tiny.toml", "--out", "x", "--explain")
-    assert "engine sequential: noted in x/engine.json" in done.stderr
+    assert "engine sequential: noted in x/engine.json" in explained(fedreach)
+    fedreach("run", "tiny.toml", "--out", "x")
     fedreach("run", "tiny.toml", "--out", "y", "--set", "engine.name=sequential")
     for name in ("rounds.jsonl", "last.safetensors"):
         assert (home / "x" / name).read_bytes() == (home / "y" / name).read_bytes()

@@ -218,7 +218,10 @@ def test_decisions_go_on_where_they_were_interrupted(home: Path) -> None:
     path = home / "cut" / ROWS
     path.write_text(path.read_text() + '{"value": 1e6, "meth', encoding="utf-8")  # killed as it wrote
     before = len(store.rows(ROWS))
-    again = decide(digits(home), store)
+    told: list[tuple[int, int]] = []
+    again = decide(digits(home), store, lambda done, rounds: told.append((done, rounds)))
+    assert told[0] == (before, 3 * 6 * 2 * 3)  # what was decided before is told first
+    assert told[-1] == (3 * 6 * 2 * 3, 3 * 6 * 2 * 3)
     assert 0 < before < len(store.rows(ROWS)) == 3 * 6 * 2 * 3
     for quantity in whole.numbers:
         assert (whole.numbers[quantity] == again.numbers[quantity]).all()

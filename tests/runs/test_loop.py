@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedreach.data.federated import FederatedData
-from fedreach.errors import RunFolderError
+from fedreach.errors import RunFolderError, TrainingError
 from fedreach.evaluation import Evaluator
 from fedreach.report import read_run
 from fedreach.runs import loop
@@ -143,3 +144,30 @@ def test_a_run_is_not_gone_on_with_on_another_federation(tmp_path: Path) -> None
 
 def test_patience_ends_a_run(tmp_path: Path) -> None:
     assert go_on(tmp_path / "run", rounds=40, every=1, patience=1).rounds < 40  # type: ignore[operator]
+
+
+def test_a_model_that_is_not_finite_ends_a_run_that_goes_on_without_failing_clients(tmp_path: Path) -> None:
+    simulation = tiny_simulation()
+    recorder = Recorder(RunFolder(tmp_path), simulation.federation, simulation.engine.layout, stop_if_diverged=False)
+    snapshot, row = recorder.begin(simulation.start())
+    timing, evaluated = Timing(round=0), ({"id_loss": 1.0, "test_loss": np.inf}, [])
+    recorder.close(snapshot, row, timing, evaluated)  # the model is finite: others may train it
+    models = snapshot.state.models.copy()
+    models[0, -1] = np.nan
+    with pytest.raises(TrainingError, match=r"The model diverged: test_loss is not finite .* local\.clip_norm\.$"):
+        recorder.close(replace(snapshot, state=replace(snapshot.state, models=models)), row, timing, evaluated)
+
+
+def test_rounds_without_clients_are_no_lost_ones(tmp_path: Path) -> None:
+    """Of a server that trains itself, or where nobody could be reached; one client was lost among them."""
+    simulation = tiny_simulation()
+    recorder = Recorder(RunFolder(tmp_path), simulation.federation, simulation.engine.layout)
+    snapshot, row = recorder.begin(simulation.start())
+    cohorts, losses = [(), (0, 1), (), (), (), ()], [(), (), (), (4,), (), ()]
+    rows = [replace(row, round=i, cohort=c, lost=x) for i, (c, x) in enumerate(zip(cohorts, losses, strict=True))]
+    assert recorder.finish(replace(snapshot, rows=tuple(rows))).status == "finished"
+    rows[2] = replace(rows[2], lost=(1, 4))
+    rows[5] = replace(rows[5], lost=(2,))
+    (tmp_path / RoundRow.FILE).unlink()
+    with pytest.raises(TrainingError, match=r"in the last 4 of 5 rounds: all 4 were lost or not finite"):
+        recorder.finish(replace(snapshot, rows=tuple(rows)))

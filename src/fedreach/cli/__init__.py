@@ -5,19 +5,21 @@ A file of a command imports nothing heavy at its top, so that help and completio
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import click
 
 import fedreach
 from fedreach.cli import allocate, compare, export, listing, partition, report, reproduce, run, variance, verify
-from fedreach.cli.options import InterruptError
+from fedreach.cli.options import InterruptError, promise_json, say_json
 from fedreach.errors import DataError, FedReachError, nearest
 from fedreach.threads import ONE_THREAD
 
 
 class _Commands(click.Group):
-    """Commands whose mistakes end in one message, never in a traceback."""
+    """Commands whose mistakes end in one message, never in a traceback, and with --json in one JSON document."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         command = super().get_command(ctx, cmd_name)
@@ -25,29 +27,54 @@ class _Commands(click.Group):
             ctx.fail(f"There is no command {cmd_name!r}.{nearest(cmd_name, self.commands)}")
         return command
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--json" in args and not ctx.resilient_parsing:
+            promise_json(ctx)
+        with _said_as_json(ctx):
+            return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         if "numpy" not in sys.modules:  # or it is somebody else's process
             os.environ.update(ONE_THREAD)
         try:
-            return super().invoke(ctx)
+            with _said_as_json(ctx):
+                result = super().invoke(ctx)
+                say_json(ctx)
+                return result
         except FedReachError as error:
-            _end(str(error), error.exit_code)
+            _end(ctx, str(error), error.exit_code)
         except KeyboardInterrupt:
             again = "Interrupted. Nothing is lost: the same command goes on where this one stopped."
-            _end(again, InterruptError.exit_code)
+            _end(ctx, again, InterruptError.exit_code)
         except BrokenPipeError:
             # The reader of our output went away, as in `fedreach list | head -1`.
             sys.stdout = None
             sys.exit(0)
         except MemoryError:
-            _end("Out of memory. Lower --workers, or use smaller models or data.", 1)
+            _end(ctx, "Out of memory. Lower --workers, or use smaller models or data.", 1)
         except OSError as error:
-            _end(f"{error.filename or 'A file'}: {error.strerror or error}.", DataError.exit_code)
+            _end(ctx, f"{error.filename or 'A file'}: {error.strerror or error}.", DataError.exit_code)
 
 
-def _end(message: str, code: int) -> NoReturn:
+@contextmanager
+def _said_as_json(ctx: click.Context) -> Iterator[None]:
+    """Say as JSON, too, what click says of a wrong call, and what a mistake of ours leads to."""
+    try:
+        yield
+    except click.ClickException as error:
+        say_json(ctx, error.format_message())
+        raise
+    except (FedReachError, MemoryError, OSError, click.exceptions.Exit, click.Abort):  # said elsewhere, or no mistake
+        raise
+    except Exception as error:
+        say_json(ctx, f"{type(error).__name__}: {error}")
+        raise
+
+
+def _end(ctx: click.Context, message: str, code: int) -> NoReturn:
     click.secho("error: ", fg="red", bold=True, err=True, nl=False)
     click.echo(message, err=True)
+    say_json(ctx, message)
     sys.exit(code)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from io import StringIO
@@ -84,7 +83,7 @@ def allocate(clients: Path, figure: Path | None, out: Path | None, quiet: bool, 
         raise InterruptError("Interrupted before there was an answer.") from None
     record = records.record(answer)
     if as_json:
-        click.echo(json.dumps(record, allow_nan=False))
+        options.answer(record)
     else:
         click.echo(text(answer, record, options.width()))
     if out is not None:

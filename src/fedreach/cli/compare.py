@@ -99,6 +99,9 @@ def compare(
         write([out], out, figure_formats, as_json)
     for job, cause in status.failed.items():
         click.secho(f"failed: {job.label}: {cause}", fg="red", err=True)
+    if status.failed and as_json:
+        failed_runs = [{"method": job.method, "seed": job.seed, "error": cause} for job, cause in status.failed.items()]
+        options.answer({"failed": failed_runs})
     if status.failed:
         failed = f"{len(status.failed)} of {len(status.jobs)} runs failed."
         raise FedReachError(f"{failed} The others are kept; the same command tries again.")

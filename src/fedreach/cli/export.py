@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Literal
 
@@ -44,7 +43,7 @@ def export(
     saved = write(run, out, which, cluster=cluster, base=base)
     if as_json:
         said = {"method": saved.run.method, "seed": saved.run.seed, "round": saved.round, "rule": repr(saved.rule)}
-        click.echo(json.dumps({"file": str(out), **said}))
+        options.answer({"file": str(out), **said})
         return
     click.echo(f"Wrote {out}: {saved.rule} of {saved.run.method}, seed {saved.run.seed}, round {saved.round}.")
     click.echo(f"It needs numpy alone: import {out.stem}; adapter = {out.stem}.new_adapter()")

@@ -1,7 +1,6 @@
 """``fedreach list``, ``init`` and ``completion``: what there is, read from names and docstrings; templates; shells."""
 
 import inspect
-import json
 import re
 from collections.abc import Sequence
 from itertools import groupby
@@ -30,7 +29,10 @@ def list_(kind: str | None, as_json: bool) -> None:
     if kind is not None and kind not in registry.KINDS:
         raise ConfigError(f"There is no kind {kind!r}.{nearest(kind, registry.KINDS)}")
     found = entries([kind] if kind else list(registry.KINDS))
-    click.echo(json.dumps(found) if as_json else text(found))
+    if as_json:
+        options.answer(found)
+    else:
+        click.echo(text(found))
 
 
 @click.command(
@@ -44,7 +46,7 @@ def init(folder: Path, as_json: bool) -> None:
 
     written = write_templates(folder)
     if as_json:
-        click.echo(json.dumps({"written": [str(path) for path in written]}))
+        options.answer({"written": [str(path) for path in written]})
         return
     click.echo("\n".join(f"Wrote {path}" for path in written))
     click.echo(f"\nNext: fedreach compare {written[0]}")
@@ -63,7 +65,10 @@ def completion(shell: str, as_json: bool) -> None:
     found = get_completion_class(shell)
     assert found is not None  # because of the choice above
     script = found(click.get_current_context().find_root().command, {}, "fedreach", "_FEDREACH_COMPLETE").source()
-    click.echo(json.dumps({"shell": shell, "script": script}) if as_json else script)
+    if as_json:
+        options.answer({"shell": shell, "script": script})
+    else:
+        click.echo(script)
 
 
 def entries(kinds: Sequence[str]) -> list[dict[str, Any]]:

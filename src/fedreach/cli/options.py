@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from fedreach.data.federated import FederatedData
 
 LOG_WIDTH = 220  # of tables that go to a file or a pipe
+JSON = "fedreach.json"  # where the document of a call that is to print one is kept
 
 path = click.Path(path_type=Path)
 config = click.argument("config", required=False, type=path)
@@ -46,7 +48,9 @@ figure_files = click.option(
 )
 device = click.option("--device", help="Where to train: cpu, cuda, cuda:1. Short for --set engine.device=...")
 quiet = click.option("-q", "--quiet", is_flag=True, help="No progress.")
-as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document for machines, and no progress.")
+as_json = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document, errors included, and no progress."
+)
 
 
 class InterruptError(FedReachError):
@@ -55,13 +59,38 @@ class InterruptError(FedReachError):
     exit_code = 130
 
 
+def promise_json(context: click.Context) -> None:
+    """Note that this call prints one JSON document, however it ends."""
+    context.meta[JSON] = None
+
+
+def answer(document: Any) -> None:
+    """Give the JSON document of a command, or further keys of it, which is printed as the command ends."""
+    meta = click.get_current_context().meta
+    before = meta.get(JSON)
+    meta[JSON] = document if before is None else {**before, **document}
+
+
+def say_json(context: click.Context, error: str | None = None) -> None:
+    """Print the JSON document that was promised, once; in it, how the command failed, if it did."""
+    if JSON not in context.meta:
+        return
+    document = context.meta.pop(JSON)
+    if error is not None:
+        document = {**(document if isinstance(document, dict) else {}), "error": error}
+    if document is not None:  # as where a process only served another one's run
+        finite = json.loads(json.dumps(document), parse_constant=lambda name: None)  # JSON has no nan and no infinity
+        click.echo(json.dumps(finite))
+
+
 def load(config: Path | None, overrides: Sequence[str], device: str | None = None) -> tuple[Experiment, Path]:
     """Return the experiment and the folder that its files are relative to."""
     from fedreach.config.load import load
+    from fedreach.config.paths import folder_of
 
     if device is not None:
         overrides = [*overrides, f"engine.device={device}"]
-    return load(config, overrides), (config.resolve().parent if config is not None else Path.cwd())
+    return load(config, overrides), folder_of(config)
 
 
 def federated(experiment: Experiment, base: Path) -> FederatedData:

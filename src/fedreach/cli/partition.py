@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,7 +43,10 @@ def partition(
     options.check_figure(plot)
     data = options.federated(experiment, base)
     record = federation_record(data)
-    click.echo(json.dumps(record.to_json()) if as_json else _text(experiment, data))
+    if as_json:
+        options.answer(record.to_json())
+    else:
+        click.echo(_text(experiment, data))
     if save is not None:
         data.partition.save(save)
         click.echo(f"Saved {save}", err=as_json)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from fedreach.cli import options
 
 if TYPE_CHECKING:
     from fedreach.report import ReportPaths
+    from fedreach.report.values import Comparison
 
 
 @click.command(
@@ -48,9 +48,10 @@ def write(folders: Sequence[Path], out: Path, formats: tuple[str, ...] | None, a
 
     written = write_report(folders, out, formats=formats)
     analysis = written.analysis
+    told = _advice(analysis.comparison)
     if as_json:
         files = [str(path) for path in (written.page, *written.tables, *written.figures)]
-        click.echo(json.dumps({**as_document(analysis), "page": str(written.page), "files": files}))
+        options.answer({**as_document(analysis), "page": str(written.page), "files": files, "advice": told or None})
         return written
     from rich.console import Console
 
@@ -62,8 +63,28 @@ def write(folders: Sequence[Path], out: Path, formats: tuple[str, ...] | None, a
         console.print(table)
     if (theory := terminal_theory(analysis, width=console.width)) is not None:
         console.print(theory)
+    if told:
+        click.echo(f"\n{told}")
     click.echo(f"\nPage: {written.page}")
     for kind, paths in (("Tables", written.tables), ("Figures", written.figures)):
         if paths:
             click.echo(f"{kind}: {paths[0].parent}/: {', '.join(path.name for path in paths)}")
     return written
+
+
+def _advice(comparison: Comparison) -> str:
+    """Return what to say of methods that end near chance, in the mean over seeds."""
+    from statistics import fmean
+
+    from numpy import isnan
+
+    from fedreach.runs.chance import advice, chance
+
+    found: dict[str, tuple[float, float]] = {}
+    for method in comparison.methods:
+        runs = comparison.counted(method)
+        chances = [one for run in runs if (one := chance(run.partition)) is not None]
+        if chances:
+            last = [run.column("id_accuracy") for run in runs]
+            found[method] = fmean(column[~isnan(column)][-1] for column in last), fmean(chances)
+    return advice(found)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import sys
 import time
 from collections.abc import Mapping
@@ -58,7 +57,10 @@ def reproduce(
     from fedreach.reproduce import recipe as recipes
 
     if name is None:
-        click.echo(json.dumps(recipes.names()) if as_json else _listing())
+        if as_json:
+            options.answer(recipes.names())
+        else:
+            click.echo(_listing())
         return
     from fedreach.cli import terminal
     from fedreach.report import save as save_figure
@@ -85,7 +87,7 @@ def reproduce(
             click.echo(_text(record, options.width()))
             click.echo(f"\nWrote {folder}: {', '.join(sorted(path.name for path in folder.glob('[!.]*')))}\n")
     if as_json:
-        click.echo(json.dumps(records, allow_nan=False))
+        options.answer(records)
 
 
 def _text(record: Mapping[str, Any], width: int) -> str:
@@ -124,13 +126,16 @@ def _rounds_progress(name: str, *, quiet: bool) -> Progress:
     from fedreach.cli.terminal import clock
 
     began = said = time.monotonic()
+    before: int | None = None
 
     def say(done: int, rounds: int) -> None:
-        nonlocal said
+        nonlocal said, before
         now = time.monotonic()
-        if not quiet and (now - said > SECONDS_BETWEEN_LINES or done == rounds):
+        if before is None:
+            before = done  # decided by earlier commands, which says nothing about speed
+        elif not quiet and (now - said > SECONDS_BETWEEN_LINES or done == rounds):
             said = now
-            left = (now - began) * (rounds - done) / done
+            left = (now - began) * (rounds - done) / (done - before)
             print(f"{name}: {done}/{rounds} rounds, {clock(left)} left", file=sys.stderr, flush=True)
 
     return say

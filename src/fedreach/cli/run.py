@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -14,6 +13,7 @@ from fedreach.cli import options
 from fedreach.errors import ConfigError
 
 if TYPE_CHECKING:
+    from fedreach.config.sections import Experiment
     from fedreach.engines.parallel.ranks import Ranks
 
 
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 @click.option("--out", type=options.path, help="Run folder. Default: runs/NAME-METHOD-seed-N.")
 @click.option("--resume", is_flag=True, help="Insist on going on: fail where there is no checkpoint.")
 @options.device
-@click.option("--explain", is_flag=True, help="Say which engine trains, and what the others would take.")
+@click.option(
+    "--explain", is_flag=True, help="Say which engine would train, and what the others would take; run nothing."
+)
 @options.quiet
 @options.as_json
 def run(
@@ -52,7 +54,7 @@ def run(
     from fedreach.experiments.run import run as run_one
     from fedreach.runs.checkpoint import CHECKPOINT
 
-    with _ranks() as ranks:
+    with _ranks(alone=explain) as ranks:
         experiment, base = options.load(config, overrides, device)
         seed = experiment.seeds[0] if seed is None else seed
         folder = out or Path("runs") / f"{experiment.name}-{method or 'run'}-seed-{seed}"
@@ -60,8 +62,12 @@ def run(
         if resume and not serves and not (folder / CHECKPOINT).exists():
             raise ConfigError(f"--resume: there is no checkpoint in {folder}. Without --resume the run starts anew.")
         resolved = experiment.resolved(method)
+        if explain:
+            if os.environ.get("RANK", "0") == "0":  # one of them says it for all
+                _explain(resolved, base, seed, folder, as_json)
+            return
         silent = quiet or as_json or serves
-        with terminal.run_progress(resolved, folder, explain=explain and not serves, quiet=silent) as callbacks:
+        with terminal.run_progress(resolved, folder, quiet=silent) as callbacks:
             result = run_one(
                 resolved,
                 seed=seed,
@@ -74,16 +80,31 @@ def run(
     if result is None:  # this process served another
         return
     last = terminal.last_evaluation(folder)
+    told = terminal.advice_for(folder, last)
     if as_json:
-        click.echo(json.dumps({"folder": str(folder), **result.to_json(), "last": last}))
+        options.answer({"folder": str(folder), **result.to_json(), "last": last, "advice": told or None})
         return
     click.echo(terminal.sentence(last, result))
+    if told:
+        click.echo(told)
     click.echo(f"Wrote {folder}" + "".join(f"\n      {path}" for path in sorted(folder.glob("[!.]*"))))
 
 
-def _ranks() -> AbstractContextManager[Ranks | None]:
-    """Join the processes that torchrun started for this run; None where this one is alone."""
-    if "RANK" not in os.environ or os.environ.get("WORLD_SIZE", "1") == "1":
+def _explain(experiment: Experiment, base: Path, seed: int, folder: Path, as_json: bool) -> None:
+    from fedreach.cli import terminal
+    from fedreach.experiments.run import explain
+
+    data, name, why = explain(experiment, seed=seed, folder=folder, base=base)
+    if as_json:
+        options.answer({"engine": name, "why": why})
+    else:
+        click.echo(terminal.summary(experiment.model_copy(update={"seeds": [seed]}), data))
+        click.echo(f"  {why}")
+
+
+def _ranks(*, alone: bool) -> AbstractContextManager[Ranks | None]:
+    """Join the processes that torchrun started for this run; None where this one is alone, or is to be."""
+    if alone or "RANK" not in os.environ or os.environ.get("WORLD_SIZE", "1") == "1":
         return nullcontext()
     from fedreach.engines.parallel.launch import join
 

@@ -15,8 +15,9 @@ from fedreach.data.federated import FederatedData
 from fedreach.data.partition import statistics
 from fedreach.experiments.jobs import ComparisonCallback, ComparisonStatus, Job
 from fedreach.runs.callbacks import Callback
+from fedreach.runs.chance import advice, chance
 from fedreach.runs.folder import RunFolder
-from fedreach.runs.schema import Result, RoundRow, RunRecord, Timing
+from fedreach.runs.schema import FederationRecord, Result, RoundRow, RunRecord, Timing
 
 
 def clock(seconds: float | None) -> str:
@@ -82,6 +83,13 @@ def last_evaluation(folder: Path) -> dict[str, Any]:
     return (evaluated or rows)[-1]
 
 
+def advice_for(folder: Path, row: Mapping[str, Any]) -> str:
+    """Return what to say of a run that ends near chance; empty where it does not."""
+    record = RunFolder(folder).read(FederationRecord)
+    same = None if record is None else chance(record)
+    return "" if same is None or row.get("id_accuracy") is None else advice({"": (row["id_accuracy"], same)})
+
+
 def sentence(row: Mapping[str, Any], result: Result) -> str:
     """Return the outcome of a run in one sentence."""
     gap = row.get("participation_gap")
@@ -91,13 +99,6 @@ def sentence(row: Mapping[str, Any], result: Result) -> str:
         f"{percent(row, 'unseen_accuracy')}, gap {points}, test set {percent(row, 'test_accuracy')}, "
         f"{row['bytes_total'] / 1e6:.1f} MB. Best held-out loss in round {result.best_round}."
     )
-
-
-class Explanation(Callback):
-    """Says which engine trains, and why."""
-
-    def begin(self, run: RunRecord, data: FederatedData, engine: str) -> None:
-        print(f"  {engine}", file=sys.stderr, flush=True)
 
 
 class RunProgress(Callback):
@@ -137,14 +138,13 @@ class RunProgress(Callback):
 
 
 @contextmanager
-def run_progress(experiment: Experiment, folder: Path, *, explain: bool, quiet: bool) -> Iterator[list[Callback]]:
-    """Hand out what shows a run, with the engine if it is to be explained."""
-    explanation: list[Callback] = [Explanation()] if explain else []
+def run_progress(experiment: Experiment, folder: Path, *, quiet: bool) -> Iterator[list[Callback]]:
+    """Hand out what shows a run."""
     if quiet:
-        yield explanation
+        yield []
         return
     with _bar() as bar:
-        yield [*explanation, RunProgress(experiment, folder, bar)]
+        yield [RunProgress(experiment, folder, bar)]
 
 
 class ComparisonProgress(ComparisonCallback):

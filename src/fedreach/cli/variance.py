@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,6 +82,9 @@ def variance(
         status = run_design(experiment, design, pair, out=out, base=base, workers=workers, callbacks=callbacks)
     for job, cause in status.failed.items():
         click.secho(f"failed: {job.folder.name}, {job.label}: {cause}", fg="red", err=True)
+    if status.failed and as_json:
+        failed_runs = [{"method": job.method, "seed": job.seed, "error": cause} for job, cause in status.failed.items()]
+        options.answer({"failed": failed_runs})
     if status.failed:
         failed = f"{len(status.failed)} of {len(status.jobs)} runs failed, and all are needed."
         raise FedReachError(f"{failed} The others are kept; the same command tries again.")
@@ -95,7 +97,7 @@ def _show(written: VariancePaths, as_json: bool) -> None:
 
     if as_json:
         files = [str(path) for path in (*written.tables, *written.figures)]
-        click.echo(json.dumps({**as_record(written.found), "files": files}))
+        options.answer({**as_record(written.found), "files": files})
         return
     _print(written.found)
     for kind, paths in (("Tables", written.tables), ("Figure", written.figures)):

@@ -1,6 +1,5 @@
 """``fedreach verify``: parts, and the laws that they must keep."""
 
-import json
 import os
 import sys
 import time
@@ -49,7 +48,10 @@ def verify(
 
     if only_list:
         laws = verdicts.listed()
-        click.echo(json.dumps(laws) if as_json else verdicts.list_text(laws))
+        if as_json:
+            options.answer(laws)
+        else:
+            click.echo(verdicts.list_text(laws))
         return
     began, found = time.perf_counter(), []
     for verdict in verdicts.verdicts(parts, Path.cwd(), kind=kind, as_=as_, options=given, without=without):
@@ -59,7 +61,7 @@ def verify(
     seconds = time.perf_counter() - began
     broken, skipped = [v for v in found if not v.keeps_all], [v for v in found if v.skipped]
     if as_json:
-        click.echo(json.dumps({"parts": [verdicts.record(v) for v in found], "seconds": seconds, "kept": not broken}))
+        options.answer({"parts": [verdicts.record(v) for v in found], "seconds": seconds, "kept": not broken})
     if parts and skipped:
         raise ConfigError(skipped[0].skipped)
     tried = len(found) - len(skipped)

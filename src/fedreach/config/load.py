@@ -13,7 +13,9 @@ import pydantic
 from fedreach.config import parts
 from fedreach.config.messages import Path_, Problem, explained, listed
 from fedreach.config.options import check_choice
+from fedreach.config.paths import folder_of, seen_from
 from fedreach.config.sections import PARTS, Choice, Experiment, LocalSection
+from fedreach.data.federated import share_of
 from fedreach.errors import ConfigError, FedReachError, nearest
 from fedreach.evidence.plan import LEAST_PILOT
 from fedreach.federation.traits import Traits, name_of
@@ -27,7 +29,8 @@ def load(source: Path | None, overrides: Sequence[str] = ()) -> Experiment:
 
     Args:
         source: A TOML file, or the ``run.json`` of a run folder; None is the embedded default.
-        overrides: ``"a.b=c"``, with c written as in TOML; a bare word is taken as a string.
+        overrides: ``"a.b=c"``, with c written as in TOML; a bare word is taken as a string. A path is relative to the
+            current folder here, and to `folder_of` the source in the experiment.
 
     Raises:
         ConfigError: With all mistakes at once.
@@ -36,10 +39,12 @@ def load(source: Path | None, overrides: Sequence[str] = ()) -> Experiment:
         >>> load(None, ["local.rate=0.5", "method.selection=full"]).local.rate
         0.5
     """
-    base = Path.cwd() if source is None else source.parent
+    base = folder_of(source)
     source = DEFAULT if source is None else source
     text, raw = _read(source)
-    overridden = [_override(raw, override) for override in overrides]
+    if source.suffix != ".json":
+        raw.setdefault("name", source.stem)
+    overridden = [_override(raw, override, base) for override in overrides]
     experiment, problems = check(raw, base)
     if problems or experiment is None:
         raise ConfigError(listed(problems, source, text, overridden))
@@ -107,16 +112,21 @@ def _contradictions(e: Experiment, base: Path) -> list[Problem]:
     if own is not None and (own.examples is None) == (own.file is None):
         got = "neither" if own.file is None else "both"
         problems.append(Problem(("server_data",), f"give either `examples` or `file`; got {got}."))
-    participants = e.population.participants
+    participants, clients = e.population.participants, e.partition.clients
     drawn = e.partition.file is None and e.partition.name != "natural"  # else the file or the data say how many
-    if drawn and isinstance(participants, int) and participants > e.partition.clients:
-        rule = f"must be at most the {e.partition.clients} clients of the partition; got {participants}."
+    if drawn and isinstance(participants, int) and participants > clients:
+        rule = f"must be at most the {clients} clients of the partition; got {participants}."
         problems.append(Problem(("population", "participants"), f"{rule} Lower it or raise partition.clients."))
-    limit = participants if isinstance(participants, int) else len(participants) if participants else None
-    limit = e.partition.clients if limit is None and drawn else limit
+    limit, share = clients if drawn else None, ""
+    if isinstance(participants, float) and drawn:
+        limit, share = share_of(participants, clients), f" ({participants:g} of {clients} clients)"
+    elif isinstance(participants, int):
+        limit = participants
+    elif isinstance(participants, list) and participants:
+        limit = len(participants)
     for path, cohort, selection in _cohorts(e):
         if limit is not None and cohort > limit and not _ignores_cohort(selection, base):
-            rule = f"must be at most the {limit} participants; got {cohort}."
+            rule = f"must be at most the {limit} participants{share}; got {cohort}."
             problems.append(Problem(path, f"{rule} Lower it or let more take part."))
     return problems
 
@@ -253,7 +263,7 @@ def _read(source: Path) -> tuple[str, dict[str, Any]]:
         raise ConfigError(f"{source} is not valid {what}: {error}. `fedreach init` writes a valid one.") from error
 
 
-def _override(raw: dict[str, Any], override: str) -> Path_:
+def _override(raw: dict[str, Any], override: str, base: Path) -> Path_:
     """Set one option and return its path; a step into a list is a number, ``parts[1]`` or ``parts.1``."""
     key, equals, value = override.partition("=")
     path: list[str | int] = [step.strip() for step in re.sub(r"\[(\d+)\]", r".\1", key).split(".")]
@@ -264,7 +274,7 @@ def _override(raw: dict[str, Any], override: str) -> Path_:
         if isinstance(table, list):
             step = path[i] = _index(step, table, override)
         if i == len(path) - 1:
-            table[step] = toml_value(value)
+            table[step] = seen_from(base, tuple(path), toml_value(value))
             break
         inner = table.get(step) if isinstance(table, dict) else table[step]
         if isinstance(inner, str):  # selection = "uniform" becomes a table when an option is set

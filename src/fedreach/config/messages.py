@@ -78,7 +78,9 @@ def _rule(message: str) -> str:
 
 def _is_tag(step: str | int) -> bool:
     """Say whether a step of pydantic's path names a member of a union, such as ``list[int]``, and no key."""
-    return isinstance(step, str) and (step in ("int", "float", "str", "bool", "none", "constrained-int") or "[" in step)
+    return isinstance(step, str) and (
+        step in ("int", "float", "str", "bool", "none", "constrained-int", "constrained-float") or "[" in step
+    )
 
 
 def _keys_at(section: type[BaseModel], path: Sequence[str | int]) -> list[str]:

@@ -13,6 +13,7 @@ from fedreach.registry import KINDS, METHOD
 
 Positive = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
+Share = Annotated[float, Field(gt=0, lt=1)]
 
 PARTS = {kind: row.default for kind, row in KINDS.items() if row.path == METHOD}
 """Keys of a method that name a part of its federation, and what stands there by default."""
@@ -68,10 +69,10 @@ class ShiftSection(Choice):
 class PopulationSection(Section):
     """Who takes part, and when."""
 
-    participants: Positive | list[int] | None = None
+    participants: Positive | Share | list[int] | Literal["all"] = 0.4  # how many, a share of those not excluded, or ids
     exclude_clients: list[int] = []
     exclude_labels: list[int] = []
-    held_out: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    held_out: Share = 0.2
     participation: Choice = Choice(name="always")
     seed: Seed | None = None  # of who takes part and the shift, and of a partition without one; default: the run's
 

@@ -129,7 +129,7 @@ def federate(
     *,
     seed: int = 0,
     population_seed: int | None = None,
-    participants: int | Sequence[int] | None = None,
+    participants: float | Sequence[int] | None = None,
     exclude_clients: Sequence[int] = (),
     exclude_labels: Sequence[int] = (),
     held_out: float = 0.2,
@@ -245,7 +245,7 @@ def draw_population(
     label_counts: Ints,
     rng: np.random.Generator,
     *,
-    participants: int | Sequence[int] | None = None,
+    participants: float | Sequence[int] | None = None,
     exclude_clients: Sequence[int] = (),
     exclude_labels: Sequence[int] = (),
 ) -> Population:
@@ -254,8 +254,8 @@ def draw_population(
     Args:
         label_counts: (N, c) examples per client and class.
         rng: Draws the participants where only their number is given.
-        participants: How many take part, drawn at random; or the ids of those that do; or None for all that are
-            not excluded.
+        participants: How many take part, or which share in (0, 1) of those that are not excluded, drawn at random; or
+            the ids of those that do; or None for all that are not excluded.
         exclude_clients: Ids of clients that never train.
         exclude_labels: Clients with an example of one of these classes never train.
 
@@ -273,6 +273,10 @@ def draw_population(
     barred[list(exclude_clients)] = True
     barred |= label_counts[:, list(exclude_labels)].any(axis=1)
     eligible = np.flatnonzero(~barred)
+    if isinstance(participants, float):
+        if not 0 < participants < 1:
+            raise ConfigError(f"population.participants as a share must be in (0, 1); got {participants}.")
+        participants = share_of(participants, len(eligible)) if len(eligible) else None
 
     if participants is None:
         chosen = eligible
@@ -292,6 +296,16 @@ def draw_population(
     if len(chosen) == 0:
         raise ConfigError("population: no client is left to take part. Exclude fewer clients or labels.")
     return Population(chosen, np.delete(np.arange(num_clients), chosen))
+
+
+def share_of(share: float, clients: int) -> int:
+    """Return how many of so many clients a share is, at least one.
+
+    Example:
+        >>> share_of(0.4, 50), share_of(0.1, 3)
+        (20, 1)
+    """
+    return max(1, round(share * clients))
 
 
 def _check_range(name: str, values: Sequence[int], limit: int, what: str) -> None:

@@ -59,7 +59,7 @@ class Builder:
             self._without_empty(self._partition(dataset, held)),
             seed=held,
             population_seed=seed,
-            participants=p.participants,
+            participants=None if p.participants == "all" else p.participants,
             exclude_clients=p.exclude_clients,
             exclude_labels=p.exclude_labels,
             held_out=p.held_out,

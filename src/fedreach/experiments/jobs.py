@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 from fedreach.config.sections import Experiment
+from fedreach.runs.schema import RoundRow
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +24,12 @@ class Job:
         """What is trained: the same for runs that differ in `method.serving` alone, of which one trains for all."""
         method = self.experiment.method.model_copy(update={"serving": None})
         return f"{self.seed} {self.experiment.model_copy(update={'method': method}).model_dump_json()}"
+
+    @cached_property
+    def begun(self) -> int:
+        """Round from which it goes on, as an earlier command was interrupted there; 0 where there was none."""
+        rows = self.folder / RoundRow.FILE
+        return max(0, rows.read_bytes().count(b"\n") - 1) if rows.exists() else 0  # less that of round 0
 
     @property
     def label(self) -> str:
@@ -47,14 +54,14 @@ class ComparisonStatus:
     failed: dict[Job, str] = field(default_factory=dict)
     ended: Job | None = None  # the job that this message ended
     began: float = field(default_factory=time.monotonic)
-    fresh_rounds: int = 0  # rounds run by this command
+    fresh_rounds: int = 0  # rounds run since then
 
     @property
     def rounds_left(self) -> int:
         """Rounds that are not run yet."""
         over, trained = {*self.finished, *self.failed}, {job.training for job in self.finished}
         left = {job.training: job for job in reversed(self.jobs) if job not in over and job.training not in trained}
-        return sum(job.rounds - self.running.get(job, 0) for job in left.values())
+        return sum(job.rounds - self.running.get(job, job.begun) for job in left.values())
 
     def twin(self, job: Job) -> Job | None:
         """Return a finished run whose training a job can take."""
@@ -62,7 +69,7 @@ class ComparisonStatus:
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimate from the rounds of this command; None before the first."""
+        """Estimate from the rounds that were run since `began`; None before the first."""
         if not self.fresh_rounds:
             return None
         return (time.monotonic() - self.began) * self.rounds_left / self.fresh_rounds

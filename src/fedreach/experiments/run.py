@@ -118,6 +118,19 @@ def run(
             raise
 
 
+@one_thread()
+def explain(experiment: Experiment, *, seed: int, folder: Path, base: Path) -> tuple[FederatedData, str, str]:
+    """Return the data of a run, the engine that would train it, and why; nothing is trained but by trial, or written.
+
+    Arguments are those of `run`.
+    """
+    with locate_user_errors(experiment, base):
+        builder = Builder(experiment, base)
+        data = builder.federated(builder.dataset(), seed)
+        threads = experiment.engine.threads or cores()
+        return data, *_engine(builder, data, seed, threads, RunFolder(folder))
+
+
 def _serving(experiment: Experiment, simulation: Simulation, seed: int) -> ServingEvaluator | None:
     """Return who serves clients in the end; None where they are served as the model is."""
     federation, e = simulation.federation, experiment.evaluation
@@ -130,24 +143,31 @@ def _serving(experiment: Experiment, simulation: Simulation, seed: int) -> Servi
     )
 
 
-def _with_engine(
-    builder: Builder, data: FederatedData, seed: int, threads: int, agreed: RunFolder
-) -> tuple[Builder, str]:
-    """Return the builder with the engine that trains, and why: it is named, or recorded, or was tried now."""
+def _engine(builder: Builder, data: FederatedData, seed: int, threads: int, agreed: RunFolder) -> tuple[str, str]:
+    """Return the name of the engine that trains, and why: it is named, or recorded, or was tried now."""
     section = builder.experiment.engine
     if section.name != "auto":
-        return builder, f"engine {section.name}: the experiment says so"
+        return section.name, f"engine {section.name}: the experiment says so"
     record = agreed.read_json(ENGINE)
     if record is None:
         choice = builder.choice(data, seed, threads)
-        why, record = str(choice), agreed.agree_on(ENGINE, {"name": choice.name})
-    elif record.get("name") in ENGINES:
-        why = f"engine {record['name']}: noted in {agreed.path / ENGINE}"
-    else:
+        return choice.name, str(choice)
+    if record.get("name") not in ENGINES:
         raise RunFolderError(
             f"{agreed.path / ENGINE} must name an engine; got {record.get('name')!r}. Remove it to have one tried anew."
         )
-    engine = section.model_copy(update={"name": record["name"]})
+    return record["name"], f"engine {record['name']}: noted in {agreed.path / ENGINE}"
+
+
+def _with_engine(
+    builder: Builder, data: FederatedData, seed: int, threads: int, agreed: RunFolder
+) -> tuple[Builder, str]:
+    """Return the builder with the engine that trains, which is noted where the experiment leaves it open, and why."""
+    name, why = _engine(builder, data, seed, threads, agreed)
+    section = builder.experiment.engine
+    if section.name == "auto":
+        name = (agreed.read_json(ENGINE) or agreed.agree_on(ENGINE, {"name": name}))["name"]
+    engine = section.model_copy(update={"name": name})
     return replace(builder, experiment=builder.experiment.model_copy(update={"engine": engine})), why
 
 

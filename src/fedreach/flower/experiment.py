@@ -10,7 +10,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import Result
 
-from fedreach.config import load, parts
+from fedreach.config import load, parts, paths
 from fedreach.config.sections import Experiment
 from fedreach.config.user_code import identity
 from fedreach.data.federated import FederatedData
@@ -49,7 +49,7 @@ class FlowerExperiment:
         seed: int | None = None,
     ) -> None:
         path = None if file is None else Path(file)
-        self.base = Path.cwd() if path is None else path.resolve().parent
+        self.base = paths.folder_of(path)
         self.method = method
         self.experiment: Experiment = load.load(path, overrides).resolved(method)
         refused = {

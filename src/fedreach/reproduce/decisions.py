@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,8 @@ ROWS = "decisions.jsonl"
 QUANTITIES = ("seconds", "joules", "cost")
 Key = tuple[float | None, str, int]  # value of the sweep, method, seed
 Progress = Callable[[int, int], None]
-"""Is called with how many rounds are decided, and of how many, all values, methods and seeds together."""
+"""Is called with how many rounds are decided, and of how many, all values, methods and seeds together: before the first
+one that is decided now, and as more are."""
 
 
 @one_thread()
@@ -48,21 +50,22 @@ def decide(recipe: Recipe, folder: RunFolder, progress: Progress = lambda done, 
     with folder.locked():
         _check_same(folder, recipe, experiments)
         costs = _kept(folder)
-        rounds, wanted = range(1, first.rounds + 1), len(experiments) * len(first.methods) * len(first.seeds)
-        maker = _Maker(recipe)
-        done = 0
-        for seed in first.seeds:
-            for value, experiment in experiments.items():
-                for method in experiment.methods:
-                    known = costs.setdefault((value, method, seed), {})
-                    missing = [number for number in rounds if number not in known]
-                    if missing:
-                        simulation = maker.simulation(experiment.resolved(method), seed)
-                        for row in _rows(simulation, missing):
-                            folder.append_json(ROWS, {"value": value, "method": method, "seed": seed, **row})
-                            known[row["round"]] = _numbers(row)
-                    done += len(rounds)
-                    progress(done, wanted * len(rounds))
+        rounds, keys = range(1, first.rounds + 1), product(first.seeds, experiments, first.methods)
+        missing = {
+            (value, method, seed): [n for n in rounds if n not in costs.setdefault((value, method, seed), {})]
+            for seed, value, method in keys
+        }
+        left, wanted, maker = sum(map(len, missing.values())), len(missing) * len(rounds), _Maker(recipe)
+        progress(wanted - left, wanted)
+        for key, numbers in missing.items():
+            if numbers:
+                value, method, seed = key
+                simulation = maker.simulation(experiments[value].resolved(method), seed)
+                for row in _rows(simulation, numbers):
+                    folder.append_json(ROWS, {"value": value, "method": method, "seed": seed, **row})
+                    costs[key][row["round"]] = _numbers(row)
+                left -= len(numbers)
+                progress(wanted - left, wanted)
     return _measured(recipe, first, costs)
 
 

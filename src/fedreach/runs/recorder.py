@@ -5,6 +5,7 @@ The simulator and Flower keep the same books, so that runs of both are gone on w
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -34,7 +35,7 @@ class Recorder:
         folder: The folder.
         federation: Whose parts say which models are served.
         layout: Of the model.
-        stop_if_diverged: Whether an evaluation that is not finite ends the run.
+        stop_if_diverged: Whether an evaluation that is not finite ends the run; where the model itself is not, it does.
     """
 
     folder: RunFolder
@@ -115,7 +116,7 @@ class Recorder:
         lines: Sequence[Mapping[str, Any]] = ()
         if evaluated is not None:
             columns, lines = evaluated
-            self._refuse_if_diverged(row.round, columns)
+            self._refuse_if_diverged(snapshot.state, columns)
             snapshot = self._judge(snapshot, columns.get("id_loss", np.inf))
             row = replace(row, evaluated=columns)
         rows = *snapshot.rows, row, *(ClientLine(**line) for line in lines), timing
@@ -143,7 +144,8 @@ class Recorder:
         """Write the last model, the last checkpoint, what comes `then` and, last of all, how the run ended.
 
         Raises:
-            TrainingError: If no client's update counted in any round, though some were asked.
+            TrainingError: If no client's update counted, or none in more than half of the rounds, up to the last,
+                though some were asked.
         """
         snapshot = self.written(snapshot)
         self._refuse_if_nobody_counted()
@@ -161,22 +163,31 @@ class Recorder:
         return result
 
     def _refuse_if_nobody_counted(self) -> None:
-        if any(row.cohort for row in self.folder.records(RoundRow)):  # mostly that of round 1: no more is read
-            return
-        rows = list(self.folder.records(RoundRow))[1:]
-        lost = sum(len(row.lost) for row in rows)
-        if lost:
+        """Refuse a run without a client that counted, or that lost all whom it asked ever since its first half."""
+        lines = list(self.folder.lines(RoundRow.FILE))[1:]
+        lost, silent, last = 0, 0, 0  # clients; rounds that lost all; rounds at the end in which nobody counted
+        for line in reversed(lines):  # mostly somebody counted in the last round: no more is read
+            row = json.loads(line)
+            if row["cohort"]:
+                break
+            lost, silent, last = lost + len(row["lost"]), silent + bool(row["lost"]), last + 1
+        if lost and (last == len(lines) or 2 * silent > len(lines)):
+            which = f"any of the {last}" if last == len(lines) else f"the last {last} of {len(lines)}"
             raise TrainingError(
-                f"No client's update counted in any of the {len(rows)} rounds: all {lost} were lost or not finite. "
+                f"No client's update counted in {which} rounds: all {lost} were lost or not finite. "
                 "Lower local.rate or set local.clip_norm, and choose another folder with --out."
             )
 
-    def _refuse_if_diverged(self, number: int, columns: Mapping[str, float]) -> None:
+    def _refuse_if_diverged(self, state: FederationState, columns: Mapping[str, float]) -> None:
         diverged = [name for name, value in columns.items() if not np.isfinite(value)]
-        if diverged and self.stop_if_diverged:
+        if not diverged:
+            return
+        lasting = not np.isfinite(state.models).all(axis=1).any()  # nobody can train such a model, nor be served by it
+        if lasting or self.stop_if_diverged:
+            else_ = "." if lasting else "; or go on all the same by run.on_failure = 'drop'."
             raise TrainingError(
-                f"The model diverged: {diverged[0]} is not finite after round {number}. Lower local.rate or set "
-                "local.clip_norm; or go on all the same by run.on_failure = 'drop'."
+                f"The model diverged: {diverged[0]} is not finite after round {state.round}. Lower local.rate or set "
+                f"local.clip_norm{else_}"
             )
 
     def _judge(self, snapshot: Snapshot, loss: float) -> Snapshot:

@@ -61,7 +61,7 @@ class Scheduler:
 
     def work(self, callbacks: Sequence[ComparisonCallback]) -> None:
         """Run all jobs; where that is interrupted, those that run write their checkpoints."""
-        self.status.began = time.monotonic()
+        self.status.began, self.status.fresh_rounds = time.monotonic(), 0  # those of a pilot took other seconds
         started: list[Worker] = []
         try:
             for worker in self.alive:
@@ -95,7 +95,7 @@ class Scheduler:
     def _hand_out(self, worker: Worker, job: Job) -> None:
         self.waiting.remove(job)
         self.busy[worker] = job
-        self.status.running[job] = 0
+        self.status.running[job] = job.begun
         twin = self.status.twin(job)
         worker.send(
             {
