@@ -21,7 +21,7 @@ from fedreach import __version__
 from fedreach.cli import main
 from fedreach.registry import KINDS, table
 
-from ..conftest import TINY, Command, rows  # noqa: TID252 (tests are no package that has a name)
+from ..conftest import TINY, Command, Refused, rows  # noqa: TID252 (tests are no package that has a name)
 
 # ------------------------------------------------------------------------------------------ the examples of --help
 
@@ -400,6 +400,18 @@ def test_bash_itself_completes_names(home: Path, words: str, offered: list[str])
         ["bash", "-c", script], env={**os.environ, "PATH": path}, capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines() == offered, done.stderr
+
+
+# --------------------------------------------------------------------------------------- that it is about classes
+
+
+def test_that_models_classify_is_said_where_a_user_looks(fedreach: Command, refused: Refused, home: Path) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    first_screen = "\n".join(readme.splitlines()[:12])
+    np.savez("mine.npz", x=np.eye(40, dtype=np.float32), y=np.linspace(0, 1, 40))
+    for said in (first_screen, fedreach("--help").stdout, refused(3, "run", "tiny.toml", "--set", "data=mine.npz")):
+        assert re.search(r"FedReach\s+classifies", said)
+        assert re.search(r"(?i)regression\s+is\s+not\s+there\s+yet", said)
 
 
 # -------------------------------------------------------------------------------------------------- the user's code
