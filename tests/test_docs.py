@@ -1,4 +1,7 @@
-"""Every command and every program on a page is run, with few rounds; long prose cannot drift from what works."""
+"""Every command and every program on a page is run, with few rounds; long prose cannot drift from what works.
+
+They see what the documented installation brings, and the extras that are named beside them, and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,16 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from fedreach.config.load import load
+from fedreach.errors import ConfigError
+from fedreach.reproduce import recipe as recipes
+
+from .installed import EXTRAS, environment, extras_named
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "benchmarks").glob("*.md"))]
@@ -23,13 +33,22 @@ EXAMPLES = [path for path in sorted((ROOT / "examples").rglob("*.toml")) if path
 DATA = os.environ.get("FEDREACH_DATA") or str(ROOT.parent / "shared" / "data")
 
 
-def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+def sections(page: Path) -> list[tuple[str, set[str]]]:
+    """Return the sections of a page, and the extras that are named in each, or in the first for the whole page."""
+    first, *others = re.split(r"^(?=## )", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    shared = extras_named(first)
+    return [(first, shared), *((section, shared | extras_named(section)) for section in others)]
 
 
-def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "FEDREACH_DATA": DATA}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+def blocks(page: Path, language: str) -> list[tuple[str, set[str]]]:
+    """Return the blocks of a language, and the extras that are named beside each."""
+    found = rf"^```{language}\n(.*?)^```"
+    return [(b, extras) for text, extras in sections(page) for b in re.findall(found, text, re.DOTALL | re.MULTILINE)]
+
+
+def run(command: list[str], folder: Path, extras: set[str]) -> subprocess.CompletedProcess[str]:
+    seen = {**environment(extras), "FEDREACH_DATA": DATA}
+    done = subprocess.run(command, cwd=folder, env=seen, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}\n{done.stderr}"
     return done
 
@@ -60,17 +79,44 @@ def is_example(line: str) -> bool:
 def test_what_a_page_shows_runs(page: Path, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     for language in ("python", "toml"):
-        for block in blocks(page, language):
+        for block, _ in blocks(page, language):
             named = re.match(r"# (\S+\.(?:py|toml))\n", block)
             if named:
                 (tmp_path / named[1]).write_text(block, encoding="utf-8")
-    for block in blocks(page, "sh"):
+    for block, extras in blocks(page, "sh"):
         for line in block.splitlines():
             if line.strip() and not line.startswith("#") and not is_example(line):
-                run(quick(line), tmp_path)
-    for block in blocks(page, "python"):
+                run(quick(line), tmp_path, extras)
+    for block, extras in blocks(page, "python"):
         if not block.startswith("# "):
-            run([sys.executable, "-c", block], tmp_path)
+            run([sys.executable, "-c", block], tmp_path, extras)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_where_a_command_needs_an_extra_its_section_names_it(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "clarabel", None)  # as if it were not installed
+    for text, extras in sections(page):
+        assert extras <= EXTRAS.keys()
+        for named in set(re.findall(r"fedreach (?:run|compare|partition) (examples/[\w/]+\.toml)", text)):
+            assert refused(lambda named=named: load(ROOT / named)) <= extras
+        for named in re.findall(r"fedreach reproduce (\w+/\w+)", text):
+            for name in recipes.find(named):
+                assert refused(lambda name=name: recipes.load(name, "smoke").at()) <= extras
+
+
+def test_a_missing_extra_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "clarabel", None)
+    assert refused(lambda: recipes.load("csra/fig5", "smoke").at()) == {"reproduce"}
+    assert refused(lambda: recipes.load("csra/fig2a", "smoke").at()) == set()
+
+
+def refused(made: Callable[[], object]) -> set[str]:
+    """Return the extras that this is refused for."""
+    try:
+        made()
+    except ConfigError as error:
+        return extras_named(str(error))
+    return set()
 
 
 def test_the_readme_names_every_experiment_of_the_examples() -> None:
@@ -82,12 +128,14 @@ def test_the_readme_names_every_experiment_of_the_examples() -> None:
 
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
 def test_an_example_program_runs_and_says_something(example: Path, tmp_path: Path) -> None:
-    assert run([sys.executable, str(example)], tmp_path).stdout.count("\n") >= 2
+    extras = extras_named(example.read_text(encoding="utf-8"))
+    assert run([sys.executable, str(example)], tmp_path, extras).stdout.count("\n") >= 2
 
 
 @pytest.mark.parametrize("example", sorted((ROOT / "examples" / "papers").glob("*.py")), ids=lambda path: path.name)
 def test_a_papers_example_says_what_is_claimed_and_what_was_measured(example: Path, tmp_path: Path) -> None:
-    said = run([sys.executable, str(example), "--quick"], tmp_path).stdout.lower()
+    extras = extras_named(example.read_text(encoding="utf-8"))
+    said = run([sys.executable, str(example), "--quick"], tmp_path, extras).stdout.lower()
     if not Path(DATA, "MNIST").exists():
         pytest.skip("the data files are not here; set FEDREACH_DATA to the folder that holds them")
     assert "claim" in said
@@ -104,14 +152,15 @@ EXPERIMENTS = [pytest.param(path, marks=pytest.mark.slow) if path.name in LONG e
 def test_an_example_experiment_runs(example: Path, tmp_path: Path) -> None:
     need_data(example)
     out = tmp_path / "out"
-    run(quick(f"fedreach compare {example} --out {out} --quiet"), tmp_path)
+    run(quick(f"fedreach compare {example} --out {out} --quiet"), tmp_path, extras_named(example.read_text("utf-8")))
     assert (out / "report" / "index.html").stat().st_size > 10_000
 
 
 @pytest.mark.parametrize("name", sorted(LONG))
 def test_a_long_example_is_at_least_right_in_all_its_parts(name: str, tmp_path: Path) -> None:
     need_data(ROOT / "examples" / name)
-    run(quick(f"fedreach partition {ROOT / 'examples' / name}"), tmp_path)
+    example = ROOT / "examples" / name
+    run(quick(f"fedreach partition {example}"), tmp_path, extras_named(example.read_text("utf-8")))
 
 
 def need_data(example: Path) -> None:

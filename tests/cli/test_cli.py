@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -13,13 +14,14 @@ from pathlib import Path
 import click
 import numpy as np
 import pytest
+from click.shell_completion import ShellComplete
 from safetensors.numpy import load_file
 
 from fedreach import __version__
 from fedreach.cli import main
-from fedreach.registry import KINDS
+from fedreach.registry import KINDS, table
 
-from ..conftest import TINY, Command, rows  # noqa: TID252 (tests are no package that has a name)
+from ..conftest import TINY, Command, Refused, rows  # noqa: TID252 (tests are no package that has a name)
 
 # ------------------------------------------------------------------------------------------ the examples of --help
 
@@ -326,19 +328,90 @@ def test_completion_scripts_are_valid(fedreach: Command, home: Path, shell: str)
     assert json.loads(fedreach("completion", shell, "--json").stdout)["script"] == result.stdout[:-1]
 
 
-def test_kinds_and_commands_are_completed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from click.shell_completion import BashComplete
-
+def test_kinds_and_commands_are_completed() -> None:
     def complete(words: str, last: str) -> list[str]:
-        monkeypatch.setenv("COMP_WORDS", f"fedreach {words}")
-        monkeypatch.setenv("COMP_CWORD", str(len(words.split())))
-        found = BashComplete(main, {}, "fedreach", "_FEDREACH_COMPLETE")
+        found = ShellComplete(main, {}, "fedreach", "_FEDREACH_COMPLETE")
         return [item.value for item in found.get_completions(words.split()[:-1], last)]
 
     assert complete("com", "com") == ["compare", "completion"]
     assert complete("var", "var") == ["variance"]
     assert complete("list sel", "sel") == ["selection"]
     assert complete("run --me", "--me") == ["--method"]
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("run --set method.selection=uni", ["method.selection=uniform"]),
+        ("run --set=method.solver=fedd", ["method.solver=feddyn"]),
+        ("compare --set methods.mine.weighting.name=ent", ["methods.mine.weighting.name=entropy"]),
+        ("run --set population.participation=alw", ["population.participation=always"]),
+        ("run --set shift=bri", ["shift=brightness"]),
+        ("run --set method.solver", [f"method.solver={name}" for name in table("solver")]),  # the only such key
+        ("run --set method.s", ["method.selection", "method.solver", "method.server", "method.serving"]),
+        ("run --set local.rate=0", []),
+        ("run --set method.selektion=uni", []),
+        ("verify mini", ["minimax"]),
+        ("verify en", ["entropy_topk", "entropy"]),
+        ("verify --kind weighting en", ["entropy"]),
+        ("verify --as scaf", ["scaffold"]),
+        ("verify --kind sel", ["selection"]),
+        ("list weig", ["weighting"]),
+    ],
+)
+def test_names_of_parts_are_completed(words: str, offered: list[str]) -> None:
+    *before, last = words.split()
+    found = ShellComplete(main, {}, "fedreach", "_FEDREACH_COMPLETE").get_completions(before, last)
+    assert [item.value for item in found] == offered
+
+
+def test_what_is_no_part_may_be_a_file() -> None:
+    found = ShellComplete(main, {}, "fedreach", "_FEDREACH_COMPLETE").get_completions(["verify"], "my_pol")
+    assert [(item.value, item.type) for item in found] == [("my_pol", "file")]
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("run --set method.selection = uni", ["uniform"]),  # bash parts words at =, and completes what follows
+        ("run --set method.solver =", list(table("solver"))),
+        ("run --set = method.solver = fedd", ["feddyn"]),
+        ("run --set method.solver=fedd", ["method.solver=feddyn"]),  # unless COMP_WORDBREAKS says otherwise
+        ("run --set rounds = 5 --set method.selection = uni", ["uniform"]),
+        ("verify --kind = weig", ["weighting"]),
+        ("run --set rounds = 5 --quie", ["--quiet"]),
+        ("list sel", ["selection"]),
+    ],
+)
+def test_bash_itself_completes_names(home: Path, words: str, offered: list[str]) -> None:
+    (home / "bin").mkdir()
+    program = home / "bin" / "fedreach"
+    program.write_text(f"#!{sys.executable}\nfrom fedreach.cli import main\nmain()\n", encoding="utf-8")
+    program.chmod(0o755)
+    script = f"""
+        eval "$(fedreach completion bash)"
+        COMP_WORDS=(fedreach {words}); COMP_CWORD=$(({len(words.split())}))
+        _fedreach_completion fedreach
+        printf '%s\n' "${{COMPREPLY[@]}}"
+    """
+    path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", script], env={**os.environ, "PATH": path}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == offered, done.stderr
+
+
+# --------------------------------------------------------------------------------------- that it is about classes
+
+
+def test_that_models_classify_is_said_where_a_user_looks(fedreach: Command, refused: Refused, home: Path) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    first_screen = "\n".join(readme.splitlines()[:12])
+    np.savez("mine.npz", x=np.eye(40, dtype=np.float32), y=np.linspace(0, 1, 40))
+    for said in (first_screen, fedreach("--help").stdout, refused(3, "run", "tiny.toml", "--set", "data=mine.npz")):
+        assert re.search(r"FedReach\s+classifies", said)
+        assert re.search(r"(?i)regression\s+is\s+not\s+there\s+yet", said)
 
 
 # -------------------------------------------------------------------------------------------------- the user's code

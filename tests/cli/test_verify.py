@@ -213,7 +213,7 @@ def test_a_part_that_was_asked_for_and_cannot_be_tried_is_an_error(
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "clarabel", None)
     said = refused(2, "verify", "csra", "--set", "search=paper")
-    assert "pip install 'fedreach[oracles]'" in said
+    assert "pip install 'fedreach[reproduce]'" in said
 
 
 def test_every_example_of_the_help_runs(fedreach: Command, home: Path) -> None:

@@ -21,7 +21,7 @@ typedef struct {
 } UpdateRule;
 
 typedef struct {
-    int64_t batch, epochs, steps;
+    int64_t batch, epochs, steps, drop_last;
     const int64_t *order, *offsets;
     int64_t count;
     uint32_t *words;

@@ -1,5 +1,7 @@
 """Which examples a client sees in which step."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -44,6 +46,40 @@ def test_a_longer_plan_begins_as_the_shorter_one(n, batch, epochs):
     np.testing.assert_array_equal(batch_plan(0, 1, 0, n, LocalSGD(batch_size=batch, steps=len(short))), short)
 
 
+@laws
+@given(n=sizes, batch=sizes, epochs=st.integers(1, 3))
+def test_dropping_leaves_the_full_batches_as_they_are_and_nothing_else(n, batch, epochs):
+    whole, dropped = (
+        batch_plan(0, 1, 0, n, LocalSGD(batch_size=batch, epochs=epochs, drop_last=drop)) for drop in (False, True)
+    )
+    np.testing.assert_array_equal(dropped, whole[(whole >= 0).all(axis=1)])
+
+
+@laws
+@given(batch=sizes, batches=st.integers(1, 5), epochs=st.integers(1, 3), steps=st.none() | st.integers(1, 20))
+def test_dropping_changes_nothing_where_all_batches_are_full(batch, batches, epochs, steps):
+    local = LocalSGD(batch_size=batch, epochs=epochs, steps=steps)
+    plans = [batch_plan(0, 1, 0, batch * batches, replace(local, drop_last=drop)) for drop in (False, True)]
+    np.testing.assert_array_equal(*plans)
+
+
+@laws
+@given(n=sizes, batch=sizes, steps=st.integers(1, 50))
+def test_steps_are_exact_and_full_where_the_rest_is_dropped(n, batch, steps):
+    plan = batch_plan(0, 1, 0, n, LocalSGD(batch_size=batch, steps=steps, drop_last=True))
+    assert plan.shape == (steps, min(batch, n))  # who has less than a batch keeps that
+    assert (plan >= 0).all()
+
+
+@laws
+@given(n=sizes, batch=sizes, drop=st.booleans())
+def test_what_a_plan_holds_is_known_beforehand(n, batch, drop):
+    local = LocalSGD(batch_size=batch, drop_last=drop)
+    plan = batch_plan(0, 1, 0, n, local)
+    assert len(plan) == local.steps_per_epoch(np.array([n]))[0]
+    assert (plan >= 0).sum() == local.examples_per_epoch(np.array([n]))[0]
+
+
 def test_a_plan_depends_on_seed_round_and_client_and_not_on_the_optimiser():
     local = LocalSGD(batch_size=8, epochs=2)
     plans = {
@@ -75,6 +111,9 @@ def test_the_first_place_of_an_epoch_is_uniform_over_the_examples():
         LocalSGD(batch_size=4, epochs=3),
         LocalSGD(batch_size=4, steps=5),
         LocalSGD(batch_size=50, epochs=2),
+        LocalSGD(batch_size=4, drop_last=True),
+        LocalSGD(batch_size=4, epochs=3, drop_last=True),
+        LocalSGD(batch_size=4, steps=5, drop_last=True),
     ],
 )
 @pytest.mark.parametrize("sizes", [(12, 12, 12), (13, 1, 8, 4)])

@@ -34,6 +34,8 @@ LOOPS = {
     "one epoch": (FedAvg(), LocalSGD(batch_size=5)),
     "everything": (FedProx(mu=0.3), LocalSGD(batch_size=4, epochs=2, momentum=0.9, weight_decay=0.01, clip_norm=0.5)),
     "steps": (FedProx(mu=0.3), LocalSGD(batch_size=4, steps=5, momentum=0.5)),
+    "full batches": (FedAvg(), LocalSGD(batch_size=4, epochs=2, drop_last=True)),
+    "steps of full batches": (FedProx(mu=0.3), LocalSGD(batch_size=4, steps=5, drop_last=True)),
 }
 RATE = 0.05
 CHAINS = ("linear", "mlp", "wide", "lenet", "cnn", "padded")  # models that the engine `chain` knows
@@ -77,9 +79,11 @@ FEW_STEPS = {"batch_size": 8, "epochs": 1, "steps": None}
     ("kind", "name", "loop"),
     [
         *((Stacked, name, loop) for name in MODELS for loop in ("epochs", "everything")),
-        (Stacked, "mlp", "steps"),
+        *((Stacked, "mlp", loop) for loop in LOOPS if loop.startswith(("steps", "full"))),
+        (Stacked, "resnet20 batch", "full batches"),
         *((Chain, name, loop) for name in CHAINS for loop in ("epochs", "everything", "one epoch")),
-        *((Chain, name, "steps") for name in ("mlp", "lenet")),
+        *((Chain, name, loop) for name in ("mlp", "lenet") for loop in LOOPS if loop.startswith("steps")),
+        *((Chain, name, "full batches") for name in ("mlp", "wide", "lenet")),
         *((Native, name, loop) for name in ("linear", "mlp", "wide", "lstm") for loop in LOOPS),
     ],
 )
@@ -95,7 +99,22 @@ def test_the_fast_engines_train_every_model_as_the_sequential_one(kind, name, lo
     tolerance = TOLERANCE.get(name, 1e-5)
     np.testing.assert_allclose(other.update, one.update, rtol=0, atol=tolerance * max(1.0, scale))
     np.testing.assert_allclose(other.loss, one.loss, rtol=tolerance)
+    np.testing.assert_array_equal(other.steps, one.steps)
     assert one.trainable == other.trainable
+
+
+@pytest.mark.parametrize(("kind", "name"), EVERY)
+@pytest.mark.parametrize("loop", [{"epochs": 2, "momentum": 0.9}, {"steps": 7}])
+def test_dropping_changes_no_bit_where_all_batches_are_full(kind, name, loop, federated):
+    shape, of, _ = MODELS[name]
+    data = federated((13, 5, 9, 3), shape, of, num_classes=12 if of == "tokens" else 3)  # 12, 4, 8 and 2 are trained on
+    module = make(name, federated)[0]
+    dropped, kept = (
+        TorchEngine(kind, Task(module, data, FedAvg(), LocalSGD(batch_size=4, drop_last=drop, **loop), seed=3))
+        for drop in (True, False)
+    )
+    one, other = (engine.train(engine.initial, IDS, 1, RATE) for engine in (dropped, kept))
+    assert all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in zip(one[:3], other[:3], strict=True))
 
 
 @pytest.mark.parametrize(

@@ -183,6 +183,7 @@ def test_batches_are_drawn_as_numpy_draws_them():
     train = Ranges(rng.permutation(sizes.sum()), np.concatenate([[0], np.cumsum(sizes)]))
     locals_ = [LocalSGD(batch_size=b, epochs=e) for b in (1, 7, 64, 1000) for e in (1, 3)]
     locals_ += [LocalSGD(batch_size=b, steps=s) for b in (1, 7, 64) for s in (1, 5, 200)]
+    locals_ += [replace(local, drop_last=True) for local in locals_]
     for number, local in enumerate(locals_):
         for seed in (number, 2**31 + number, 2**64 + 1, 2**150 + 3):
             for client in rng.permutation(len(sizes))[:5]:

@@ -150,3 +150,46 @@ def test_a_client_that_a_layer_refuses_is_named_with_round_and_cause(kind, who, 
     engine = TorchEngine(kind, Task(normalised(), federated((9, 2)), FedAvg(), LocalSGD(batch_size=8), seed=3))
     with pytest.raises(TrainingError, match=rf"{who}.*Expected more than 1 value per channel"):
         engine.train(engine.initial, np.arange(2), 7, 0.1)
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_batchnorm_meets_no_last_batch_of_one_where_it_is_dropped(kind, federated):
+    # Client 0 trains on nine examples: two batches of four, and one more.
+    data, local = federated((10, 9)), LocalSGD(batch_size=4)
+    with pytest.raises(TrainingError, match=r"set local\.drop_last = true, which leaves out a last batch"):
+        trained(kind, data, local)
+    done = trained(kind, data, replace(local, drop_last=True))
+    assert done.steps.tolist() == [2, 2]
+    assert np.isfinite(done.update).all()
+
+
+@pytest.mark.parametrize(
+    ("local", "words"),
+    [
+        (LocalSGD(batch_size=4, drop_last=True), "local.drop_last is on, and a client with a single training example"),
+        (LocalSGD(batch_size=1), "raise local.batch_size, which is 1"),
+    ],
+)
+@pytest.mark.parametrize("kind", ENGINES)
+def test_where_dropping_would_not_help_batchnorms_failure_says_what_would(kind, local, words, federated):
+    with pytest.raises(TrainingError) as failed:
+        trained(kind, federated((9, 2)), local)
+    assert "BatchNorm cannot normalise a batch of one example: " + words in str(failed.value)
+
+
+def test_another_failure_in_a_batch_of_one_is_told_as_it_is(federated):
+    class Lonely(nn.Module):
+        def forward(self, x):
+            if len(x) == 1:
+                raise ValueError("one is too few")
+            return x
+
+    module = nn.Sequential(Lonely(), *normalised())
+    engine = TorchEngine(Sequential, Task(module, federated((9, 2)), FedAvg(), LocalSGD(), seed=3))
+    with pytest.raises(TrainingError, match=r"^Client 1 failed in round 7: one is too few$"):
+        engine.train(engine.initial, np.arange(2), 7, 0.1)
+
+
+def trained(kind, data, local):
+    engine = TorchEngine(kind, Task(normalised(), data, FedAvg(), local, seed=3))
+    return engine.train(engine.initial, np.arange(2), 7, 0.1)

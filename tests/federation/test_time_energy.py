@@ -118,6 +118,9 @@ def test_steps_measurements_and_second_messages_are_work_too():
     assert passes.tolist() == [5, 5, 5]
     # 4 steps of a batch of 32: of 10 examples a batch is all there are; of 640 it is a twentieth.
     assert training_passes(federation(local=LocalSGD(steps=4)), examples).tolist() == [4, 2, 0.2]
+    # Of 75 examples, 64 are in full batches of 32.
+    full = LocalSGD(epochs=2, drop_last=True)
+    assert training_passes(federation(local=full), np.array([10.0, 64.0, 75.0])).tolist() == [2, 2, 2 * 64 / 75]
     looks = 1 + ByDisagreement().measures[0].wants_before
     measured = training_passes(federation(weighting=ByDisagreement()), examples)
     assert measured.tolist() == pytest.approx([1 + looks / 3] * 3)

@@ -22,7 +22,7 @@ from fedreach.reproduce.recipe import SCALES, Recipe, find, load, names
 from fedreach.reproduce.reproduce import reproduce
 from fedreach.runs.folder import RunFolder
 
-pytest.importorskip("clarabel", reason="the recipes have parts of the extra `oracles`")
+pytest.importorskip("clarabel", reason="the recipes have parts of the extra `reproduce`")
 
 DIGITS = """
 rounds = 3

@@ -230,7 +230,7 @@ def test_a_part_whose_library_is_missing_is_skipped(monkeypatch):
     monkeypatch.setitem(sys.modules, "clarabel", None)
     monkeypatch.setattr(trial, "variants", lambda kind, name: ({"search": "paper"},))
     found = trial.verdict_of_built_in("selection", "csra")
-    assert "pip install 'fedreach[oracles]'" in found.skipped
+    assert "pip install 'fedreach[reproduce]'" in found.skipped
     assert found.keeps_all
 
 

@@ -85,7 +85,10 @@ def _end(ctx: click.Context, message: str, code: int) -> NoReturn:
 )
 @click.version_option(fedreach.__version__, prog_name="fedreach")
 def main() -> None:
-    """Federated learning for the clients who train and for those who never do."""
+    """Federated learning for the clients who train and for those who never do.
+
+    FedReach classifies: labels are numbers of classes. Regression is not there yet.
+    """
 
 
 for _command in (

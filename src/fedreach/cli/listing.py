@@ -11,18 +11,14 @@ from typing import Any
 import click
 
 from fedreach import registry
-from fedreach.cli import options
+from fedreach.cli import completing, options
 from fedreach.errors import ConfigError, nearest
-
-
-def _complete_kinds(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    return [kind for kind in registry.KINDS if kind.startswith(incomplete)]
 
 
 @click.command(
     "list", epilog="Examples:\n\n\b\n  fedreach list\n  fedreach list selection\n  fedreach list data --json"
 )
-@click.argument("kind", required=False, shell_complete=_complete_kinds)
+@click.argument("kind", required=False, shell_complete=completing.kinds)
 @options.as_json
 def list_(kind: str | None, as_json: bool) -> None:
     """Show what there is, with one line, the options and a reference each."""
@@ -53,13 +49,13 @@ def init(folder: Path, as_json: bool) -> None:
 
 
 @click.command(
-    epilog="Examples:\n\n\b\n  fedreach completion bash >> ~/.bashrc\n"
+    epilog="Examples:\n\n\b\n  fedreach completion bash >> ~/.bashrc\n  fedreach completion zsh >> ~/.zshrc\n"
     "  fedreach completion fish > ~/.config/fish/completions/fedreach.fish"
 )
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @options.as_json
 def completion(shell: str, as_json: bool) -> None:
-    """Print the script that completes commands and options in a shell."""
+    """Print the script that completes commands, options, kinds and names of parts in a shell."""
     from click.shell_completion import get_completion_class
 
     found = get_completion_class(shell)

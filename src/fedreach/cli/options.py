@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fedreach.cli import completing
 from fedreach.errors import FedReachError
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ overrides = click.option(
     "overrides",
     multiple=True,
     metavar="A.B=C",
+    shell_complete=completing.settings,
     help="Override an option, such as local.rate=0.05. Repeatable.",
 )
 seed = click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Default: the first of `seeds`.")

@@ -52,7 +52,8 @@ def reproduce(
     """Run the figures of a paper, and say which of its statements hold here.
 
     PAPER/ITEM is a recipe, such as csra/fig5; csra/fig2 stands for fig2a and fig2b, csra for all. The same command
-    again goes on where it was interrupted. That a statement does not hold is a result, and no failure.
+    again goes on where it was interrupted. That a statement does not hold is a result, and no failure. Figures 5 to 9
+    of csra run the paper's own algorithm, too, which needs the extra `reproduce`: pip install 'fedreach[reproduce]'.
     """
     from fedreach.reproduce import recipe as recipes
 

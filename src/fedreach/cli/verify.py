@@ -7,22 +7,28 @@ from pathlib import Path
 
 import click
 
-from fedreach.cli import options
+from fedreach.cli import completing, options
 from fedreach.errors import ConfigError, FedReachError
-from fedreach.registry import VERIFIED
 
 
 @click.command(
     epilog="Examples:\n\n\b\n  fedreach verify\n  fedreach verify minimax scaffold\n"
     "  fedreach verify my_policy.py:rarely_heard\n  fedreach verify my_solvers.py:MyDyn --as feddyn --set alpha=0.5"
 )
-@click.argument("parts", nargs=-1)
+@click.argument("parts", nargs=-1, shell_complete=completing.parts)
 @click.option(
     "--kind",
-    shell_complete=lambda context, parameter, incomplete: [kind for kind in VERIFIED if kind.startswith(incomplete)],
+    shell_complete=completing.verified_kinds,
     help="What the part is, such as selection; needed where its methods do not tell.",
 )
-@click.option("--as", "as_", multiple=True, metavar="NAME", help="Try it by the laws of this built-in part, too.")
+@click.option(
+    "--as",
+    "as_",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=completing.parts,
+    help="Try it by the laws of this built-in part, too.",
+)
 @click.option("--set", "given", multiple=True, metavar="NAME=VALUE", help="An option of the part. Repeatable.")
 @click.option("--without", multiple=True, metavar="LAW", help="Leave out a law. Repeatable.")
 @click.option("--list", "only_list", is_flag=True, help="Show all laws in words, and try nothing.")

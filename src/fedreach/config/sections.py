@@ -104,6 +104,7 @@ class LocalSection(Section):
     batch_size: Positive = 32
     epochs: Positive = 1
     steps: Positive | None = None
+    drop_last: bool = False  # what an epoch has left after its full batches
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     clip_norm: Annotated[float, Field(gt=0)] | None = None

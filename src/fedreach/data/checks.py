@@ -88,7 +88,10 @@ class Check:
         if y.shape != (n,):
             raise self.error(f"{argument} must have one label per sample, shape ({n},); got shape {y.shape}")
         if n and y.dtype.kind not in "ui":
-            raise self.error(f"{argument} must be integers; got dtype {y.dtype}. Convert with y.astype(np.int64)")
+            raise self.error(
+                f"{argument} must be integers; got dtype {y.dtype}. FedReach classifies, and regression is not there "
+                "yet. Convert numbers of classes with y.astype(np.int64)"
+            )
         y = own(y, np.int64)
         low, high = y.min(initial=0), y.max(initial=0)
         if low < 0 or (num_classes is not None and high >= num_classes):

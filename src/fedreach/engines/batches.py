@@ -12,8 +12,9 @@ from fedreach.streams import generator
 def batch_plan(seed: int, round_: int, client: int, num_examples: int, local: LocalSGD) -> Ints:
     """Return a (steps, batch) table of positions 0 .. num_examples - 1, filled up with -1.
 
-    Every epoch is a fresh permutation cut into batches; its last batch holds what is left. With ``local.steps``
-    the table stops after that many steps, beginning new epochs as needed.
+    Every epoch is a fresh permutation cut into batches; its last batch holds what is left, or with
+    ``local.drop_last`` there is none of that. With ``local.steps`` the table stops after that many steps, beginning
+    new epochs as needed.
 
     Example:
         >>> plan = batch_plan(0, 1, 7, 5, LocalSGD(batch_size=2, epochs=2))
@@ -21,12 +22,13 @@ def batch_plan(seed: int, round_: int, client: int, num_examples: int, local: Lo
         ((6, 2), [-1, 0, 1, 2, 3, 4])
     """
     batch = min(local.batch_size, num_examples)
-    steps_per_epoch = -(-num_examples // batch)
+    kept = num_examples - num_examples % batch if local.drop_last else num_examples
+    steps_per_epoch = -(-kept // batch)
     epochs = local.epochs if local.steps is None else -(-local.steps // steps_per_epoch)
     rng = generator(seed, "batches", round_, client)
     positions = np.broadcast_to(np.arange(num_examples), (epochs, num_examples))
     table = np.full((epochs, steps_per_epoch * batch), -1, np.int64)
-    table[:, :num_examples] = rng.permuted(positions, axis=1)
+    table[:, :kept] = rng.permuted(positions, axis=1)[:, :kept]
     return table.reshape(-1, batch)[: local.steps]
 
 
@@ -39,21 +41,21 @@ def batch_plans(seed: int, round_: int, clients: Ints, parts: Sequence[Ints], lo
         >>> batch_plans(0, 1, np.array([7]), [np.array([30, 31, 32])], LocalSGD(batch_size=2)).shape
         (1, 2, 2)
     """
-    sizes = [len(part) for part in parts]
-    batches = [min(local.batch_size, size) for size in sizes]
-    per_epoch = [-(-size // batch) for size, batch in zip(sizes, batches, strict=True)]
+    sizes = np.array([len(part) for part in parts])
+    batches = np.minimum(local.batch_size, sizes).tolist()
+    kept, per_epoch = local.examples_per_epoch(sizes).tolist(), local.steps_per_epoch(sizes).tolist()
     epochs = [local.epochs if local.steps is None else -(-local.steps // steps) for steps in per_epoch]
     steps = [local.steps or number * count for number, count in zip(epochs, per_epoch, strict=True)]
     table = np.full((len(parts), max(steps), max(batches)), -1, np.int64)
-    for row, part, size, batch, count, number, all_steps, client in zip(
-        table, parts, sizes, batches, per_epoch, epochs, steps, clients, strict=True
+    for row, part, seen, batch, count, number, all_steps, client in zip(
+        table, parts, kept, batches, per_epoch, epochs, steps, clients, strict=True
     ):
         rng = generator(seed, "batches", round_, int(client))
-        if number == 1 and count * batch == size and all_steps == count and batch == table.shape[2]:
-            row[:count] = rng.permutation(part).reshape(count, batch)
+        if number == 1 and count * batch == seen and all_steps == count and batch == table.shape[2]:
+            row[:count] = rng.permutation(part)[:seen].reshape(count, batch)
             continue
         own = np.full((number, count * batch), -1, np.int64)
         for epoch in own:
-            epoch[:size] = rng.permutation(part)
+            epoch[:seen] = rng.permutation(part)[:seen]
         row[:all_steps, :batch] = own.reshape(-1, batch)[:all_steps]
     return table

@@ -133,5 +133,4 @@ def _round_seconds(engine: TorchEngine, cohort: Ints, local: LocalSGD) -> float:
 
 def _steps(sizes: Ints, local: LocalSGD) -> Ints:
     """Return the local steps of clients with so many examples."""
-    per_epoch = -(-sizes // np.minimum(local.batch_size, sizes))
-    return per_epoch * local.epochs if local.steps is None else np.full(len(sizes), local.steps)
+    return local.steps_per_epoch(sizes) * local.epochs if local.steps is None else np.full(len(sizes), local.steps)

@@ -10,7 +10,7 @@ from fedreach.arrays import Ints
 from fedreach.engines.batches import batch_plan
 from fedreach.engines.protocols import Terms
 from fedreach.engines.samples import seeded
-from fedreach.engines.trainer import Group, GroupTrainer
+from fedreach.engines.trainer import Group, GroupTrainer, cause_of
 from fedreach.errors import TrainingError
 from fedreach.models.flat import bind
 from fedreach.streams import torch_seed
@@ -39,7 +39,8 @@ class Sequential(GroupTrainer):
                     own = {name: rows[row].to(self.device) for name, rows in terms.items()}
                     vector, loss = self._train_one(start, plan, rate, own, None if shifts is None else shifts[row])
             except Exception as error:
-                raise TrainingError(f"Client {client} failed in round {round_}: {error}") from error
+                cause = cause_of(error, self.local)
+                raise TrainingError(f"Client {client} failed in round {round_}: {cause}") from error
             update[row].copy_(vector.sub_(start))
             losses.append(loss)
             steps.append(len(plan))

@@ -19,7 +19,7 @@ from fedreach.arrays import Ints
 from fedreach.engines.batches import batch_plans
 from fedreach.engines.protocols import Task, Terms
 from fedreach.engines.samples import seeded
-from fedreach.engines.trainer import Group, GroupTrainer
+from fedreach.engines.trainer import Group, GroupTrainer, cause_of
 from fedreach.errors import TrainingError
 from fedreach.streams import torch_seed
 
@@ -73,8 +73,8 @@ class Stacked(GroupTrainer):
                         total[alike] += self._step(stack, velocity, start, terms, alike, batch, count, rate, own)
                     except Exception as error:
                         raise TrainingError(
-                            f"One of the clients {sorted(map(int, ids[group]))} failed in round {round_}: {error}. "
-                            "engine.name = 'sequential' says which."
+                            f"One of the clients {sorted(map(int, ids[group]))} failed in round {round_}: "
+                            f"{cause_of(error, self.local)}. engine.name = 'sequential' says which."
                         ) from error
 
         stack.sub_(start)

@@ -25,6 +25,7 @@ from fedreach.engines.statistics import BatchNormStatistics, refreshable_layers
 from fedreach.errors import ConfigError, PartError
 from fedreach.evaluation.predictor import Split
 from fedreach.federation.aggregation.mean import weighted_sum
+from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.protocols import ShiftsOutputs
 from fedreach.federation.traits import Traits, name_of
 from fedreach.federation.values import LocalOutputs, Outputs
@@ -220,6 +221,21 @@ def answers(module: nn.Module, layout: Layout, vector: Tensor, x: Tensor, *, inp
         again,
         statistics if refreshable_layers(module) else None,
     )
+
+
+def cause_of(error: Exception, local: LocalSGD) -> str:
+    """Return what an error in a step says, and where BatchNorm met a batch of one example, what to do about it."""
+    said = str(error)
+    if "more than 1 value per channel" not in said:  # torch's words
+        return said
+    another = "a client with a single training example needs another layer, such as GroupNorm"
+    if local.batch_size == 1:
+        advice = "raise local.batch_size, which is 1"
+    elif local.drop_last:
+        advice = f"local.drop_last is on, and {another}"
+    else:
+        advice = f"set local.drop_last = true, which leaves out a last batch that is not full; {another}"
+    return f"{said.rstrip('.')}. BatchNorm cannot normalise a batch of one example: {advice}"
 
 
 def _draws(module: nn.Module, samples: Samples, num_classes: int) -> bool:

@@ -25,9 +25,12 @@ class LocalSGD:
 
     Args:
         rate: Step size of round 1, positive.
-        batch_size: Examples a step; the last batch of an epoch holds what is left.
+        batch_size: B, examples a step; of a client with fewer, all m of them.
         epochs: Passes over the client's training examples; used where `steps` is None.
         steps: Exact number of steps for every client, whatever its size, or None.
+        drop_last: Whether an epoch leaves out m mod B examples, those left after its full batches; others each time. If
+            not, they are a last, smaller batch. A client with fewer than B examples keeps its one batch. A weight
+            counts all of a client's examples.
         momentum: In [0, 1).
         weight_decay: L2 penalty, not negative.
         clip_norm: Largest Euclidean norm of the corrected gradient, or None.
@@ -47,6 +50,7 @@ class LocalSGD:
     batch_size: int = 32
     epochs: int = 1
     steps: int | None = None
+    drop_last: bool = False
     momentum: float = 0.0
     weight_decay: float = 0.0
     clip_norm: float | None = None
@@ -71,6 +75,28 @@ class LocalSGD:
                 f"LocalSGD.decay must be below 1 for the schedule {self.schedule!r}; got 1, which changes no rate. "
                 "Set it, such as 0.99 for 'exponential' or 0.01 for 'cosine'."
             )
+
+    def examples_per_epoch(self, sizes: Ints) -> Ints:
+        """Return how many of so many examples a client goes through in an epoch.
+
+        Example:
+            >>> LocalSGD(batch_size=4, drop_last=True).examples_per_epoch(np.array([3, 8, 11]))
+            array([3, 8, 8])
+        """
+        return sizes - sizes % self._batches(sizes) if self.drop_last else sizes
+
+    def steps_per_epoch(self, sizes: Ints) -> Ints:
+        """Return how many batches these are.
+
+        Example:
+            >>> LocalSGD(batch_size=4).steps_per_epoch(np.array([3, 8, 11]))
+            array([1, 2, 3])
+        """
+        return -(-self.examples_per_epoch(sizes) // self._batches(sizes))
+
+    def _batches(self, sizes: Ints) -> Ints:
+        """Return how large they are; 1 where there is no example."""
+        return np.minimum(self.batch_size, np.maximum(sizes, 1))
 
     def rate_at(self, round_: int, rounds: int) -> float:
         """Return the step size of a round (1, 2, ..., rounds)."""

@@ -50,7 +50,8 @@ def training_passes(federation: Federation, num_examples: Floats) -> Floats:
     local, measured = federation.local, federation.measurements()
     looks = bool(measured) + any(measurement.wants_before for measurement in measured)
     if local.steps is None:
-        trained = np.full(len(num_examples), float(local.epochs))
+        seen = local.examples_per_epoch(np.maximum(num_examples, 1).astype(np.int64))
+        trained = local.epochs * seen / np.maximum(num_examples, 1)
     else:
         trained = local.steps * np.minimum(local.batch_size, num_examples) / np.maximum(num_examples, 1)
     return trained + looks * FORWARD_PASS

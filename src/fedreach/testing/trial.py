@@ -9,7 +9,7 @@ from typing import Any
 from fedreach import registry
 from fedreach.errors import ConfigError, nearest
 from fedreach.federation.traits import kinds_of
-from fedreach.testing.law import BrokenLaw, Law, Subject, Verdict, judge
+from fedreach.testing.law import NEEDS_LIBRARY, BrokenLaw, Law, Subject, Verdict, judge
 from fedreach.testing.laws.variants import variants
 
 
@@ -103,6 +103,10 @@ def verdict_of_built_in(kind: str, name: str) -> Verdict:
             subject = Subject.of(kind, cls(**options), options, f"{name}({shown})" if shown else name)
         except TypeError as error:
             raise ConfigError(f"{name} cannot be made: {error}. fedreach.testing.laws.variants says how.") from error
+        except ConfigError as error:
+            if NEEDS_LIBRARY not in str(error):
+                raise
+            return Verdict(kind, name, skipped=str(error))
         one = judge(subject, laws_of(kind, () if i else like(kind, subject.part)))
         if one.skipped:
             return Verdict(kind, name, skipped=one.skipped)

@@ -65,9 +65,9 @@ class Chain(GroupTrainer):
         order = np.argsort(-self.data.train.sizes[ids], kind="stable")
         if self.device.type != "cpu":
             return [order]
-        b, largest = self.local.batch_size, int(self.data.train.sizes[ids].max(initial=1))
-        steps = self.local.steps or -(-largest // b) * self.local.epochs
-        numbers = self.whole.numbers(min(b, largest))
+        b, largest = self.local.batch_size, self.data.train.sizes[ids].max(initial=1)
+        steps = self.local.steps or int(self.local.steps_per_epoch(largest)) * self.local.epochs
+        numbers = self.whole.numbers(min(b, int(largest)))
         if self._implicit(steps * b):
             assert self.first is not None  # or it is not asked for
             numbers = self.rest.numbers(b) + steps * b * (self.first.inputs + 2 * self.first.outputs + steps * b)

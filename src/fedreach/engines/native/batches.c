@@ -87,15 +87,15 @@ static uint32_t up_to(Generator *generator, uint32_t most)
 
 /* Fill a client's plan (steps x batch) with its samples; -1 where a batch is not full.
 
-   words: (count,) of its generator; own: its `size` samples; each epoch is a fresh permutation, cut into batches of
-   `batch`; spare: room for `size` numbers. */
+   words: (count,) of its generator; own: its `size` samples; each epoch is a fresh permutation, cut into `per_epoch`
+   batches of `batch`, which may leave some out; spare: room for `size` numbers. */
 void draw_plan(
-    int64_t count, const uint32_t *words, int64_t size, const int64_t *own, int64_t batch, int64_t steps, int64_t *spare,
-    int64_t *plan)
+    int64_t count, const uint32_t *words, int64_t size, const int64_t *own, int64_t batch, int64_t per_epoch,
+    int64_t steps, int64_t *spare, int64_t *plan)
 {
     Generator generator = {.next = 4};
     key_of(count, words, generator.key);
-    int64_t per_epoch = (size + batch - 1) / batch;
+    int64_t kept = size < per_epoch * batch ? size : per_epoch * batch;
     memset(plan, -1, sizeof *plan * steps * batch);
     for (int64_t begin = 0; begin < steps; begin += per_epoch) {
         memcpy(spare, own, sizeof *own * size);
@@ -106,6 +106,6 @@ void draw_plan(
             spare[j] = sample;
         }
         int64_t room = (steps - begin) * batch;
-        memcpy(plan + begin * batch, spare, sizeof *spare * (size < room ? size : room));
+        memcpy(plan + begin * batch, spare, sizeof *spare * (kept < room ? kept : room));
     }
 }

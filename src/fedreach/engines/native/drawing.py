@@ -19,9 +19,9 @@ def batch_plan_in_c(seed: int, round_: int, client: int, train: Ranges, local: L
     size, words = len(own), words_of(seed, round_)
     words[-1] = client
     batch = min(local.batch_size, size)
-    steps = plan_size(size, local) // batch
+    per_epoch, steps = int(local.steps_per_epoch(np.array(size))), plan_size(size, local) // batch
     spare, plan = np.empty(size, np.int64), np.empty((steps, batch), np.int64)
-    places = own.ctypes.data, batch, steps, spare.ctypes.data, plan.ctypes.data
+    places = own.ctypes.data, batch, per_epoch, steps, spare.ctypes.data, plan.ctypes.data
     library().draw_plan(len(words), words.ctypes.data, size, *places)
     return plan
 
@@ -36,7 +36,7 @@ def words_of(seed: int, round_: int) -> NDArray[np.uint32]:
 def plan_size(largest: int, local: LocalSGD) -> int:
     """Return how many numbers the plan of a client with so many examples has."""
     batch = min(local.batch_size, largest)
-    return batch * (local.steps or local.epochs * -(-largest // batch))
+    return batch * (local.steps or local.epochs * int(local.steps_per_epoch(np.array(largest))))
 
 
 @cache

@@ -156,7 +156,7 @@ def _declared(made: ctypes.CDLL) -> ctypes.CDLL:
     made.train.argtypes = (number, *[place] * 4, *[number] * 4, *[place] * 4, number, *[place] * 5)
     made.memory_for_predicting.argtypes, made.memory_for_predicting.restype = (number, place), number
     made.predict.argtypes = (number, place, place, number, *[place] * 6)
-    made.draw_plan.argtypes = (number, place, number, place, number, number, place, place)
+    made.draw_plan.argtypes = (number, place, number, place, number, number, number, place, place)
     made.add_up.argtypes = (number, number, place, place, number, place)
     for function in (made.train, made.predict, made.draw_plan, made.add_up):
         function.restype = None

@@ -44,6 +44,7 @@ class Batches(ctypes.Structure):
         ("batch", ctypes.c_int64),
         ("epochs", ctypes.c_int64),
         ("steps", ctypes.c_int64),
+        ("drop_last", ctypes.c_int64),
         ("order", ctypes.c_void_p),
         ("offsets", ctypes.c_void_p),
         ("count", ctypes.c_int64),

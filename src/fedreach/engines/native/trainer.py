@@ -91,7 +91,8 @@ class Native(GroupTrainer):
         """
         sizes, local = self.ranges.sizes_of(ids), self.local
         order = np.argsort(-sizes, kind="stable")
-        examples = sizes * local.epochs if local.steps is None else np.minimum(sizes, local.batch_size) * local.steps
+        once = local.examples_per_epoch(sizes)
+        examples = once * local.epochs if local.steps is None else np.minimum(sizes, local.batch_size) * local.steps
         done = np.cumsum((examples * self.products + PRODUCTS_OF_A_CLIENT)[order])
         clients = len(ids) if self.uncorrected else max(1, NUMBERS // self.layout.size)
         ends = [0]
@@ -146,6 +147,7 @@ class Native(GroupTrainer):
             batch,
             local.epochs,
             local.steps or 0,
+            local.drop_last,
             place_of(order),
             place_of(offsets),
             len(words),

@@ -13,6 +13,7 @@ typedef struct {
 
 typedef struct {
     int64_t batch, epochs, steps;   /* steps: of each client, 0 where epochs count */
+    int64_t drop_last;              /* whether an epoch leaves out a last batch that is not full */
     const int64_t *order, *offsets; /* client i owns order[offsets[i]] to order[offsets[i + 1]] */
     int64_t count;
     uint32_t *words;      /* (count,) of the generators, of which the last is replaced by the client */
@@ -125,7 +126,8 @@ void train(
     bring(&work.model, start, work.start);
     for (int64_t client = 0; client < clients; client++) {
         int64_t own = batches->offsets[ids[client]], size = batches->offsets[ids[client] + 1] - own;
-        int64_t batch = size < batches->batch ? size : batches->batch, per_epoch = (size + batch - 1) / batch;
+        int64_t batch = size < batches->batch ? size : batches->batch;
+        int64_t kept = batches->drop_last ? size - size % batch : size, per_epoch = (kept + batch - 1) / batch;
         int64_t steps = batches->steps ? batches->steps : batches->epochs * per_epoch;
         const int64_t *plan = batches->given;
         uint32_t *words = batches->words, purpose = words[batches->count - 3];
@@ -137,7 +139,8 @@ void train(
             words[batches->count - 3] = purpose;
         }
         if (!plan) {
-            draw_plan(batches->count, batches->words, size, batches->order + own, batch, steps, room, room + size);
+            draw_plan(
+                batches->count, batches->words, size, batches->order + own, batch, per_epoch, steps, room, room + size);
             plan = room + size;
         }
         if (work.shift) bring(&work.model, rule->shift + client * d, work.shift);
@@ -147,7 +150,7 @@ void train(
         loss[client] = train_one(
             &work, samples, rule, pull, added, batches->dropout < 0 ? 0 : &draws, steps, begin, end, batch, plan,
             update + row_at * d, finite + client);
-        loss[client] /= (double)(whole * size + (steps - whole * per_epoch) * batch);
+        loss[client] /= (double)(whole * kept + (steps - whole * per_epoch) * batch);
         taken[client] = steps;
     }
 }

@@ -171,13 +171,14 @@ def examples_of(sizes: Ints, local: LocalSGD) -> Floats:
     Example:
         >>> examples_of(np.array([10, 100]), LocalSGD(batch_size=20, epochs=2))
         array([ 20., 200.])
+        >>> examples_of(np.array([10, 110]), LocalSGD(batch_size=20, drop_last=True))
+        array([ 10., 100.])
         >>> examples_of(np.array([10, 100]), LocalSGD(batch_size=20, steps=3))
         array([30., 60.])
     """
-    once = sizes.astype(np.float64)
     if local.steps is None:
-        return local.epochs * once
-    return local.steps * np.minimum(local.batch_size, once)
+        return local.epochs * local.examples_per_epoch(sizes).astype(np.float64)
+    return local.steps * np.minimum(local.batch_size, sizes).astype(np.float64)
 
 
 def shared_out(work: Sequence[float] | Ints, speed: Floats) -> list[list[int]]:

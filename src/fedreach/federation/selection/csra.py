@@ -8,7 +8,7 @@ import numpy as np
 from fedreach.errors import require
 from fedreach.federation.selection.shared.admission import Admission
 from fedreach.federation.values import ClientView, Selection, State
-from fedreach.wireless.allocation.baselines import DC, genetic_selection, sqrt_sort
+from fedreach.wireless.allocation.baselines import DC, check_solver, genetic_selection, sqrt_sort
 from fedreach.wireless.allocation.exact import allocate
 from fedreach.wireless.allocation.problem import Allocation, AllocationProblem
 from fedreach.wireless.allocation.search.solve import solve
@@ -42,14 +42,14 @@ class CSRA(Admission):
             the row of the round (everybody, where all available hold too few); ``"error"`` ends the run.
         search: ``"certified"`` proves that no set is cheaper, up to `tolerance`; ``"sorted"`` takes clients in
             increasing sqrt(P tau) / d; ``"genetic"`` is the paper's baseline; ``"paper"`` its own algorithm with its
-            own allocation, see `DC` (needs the extra `oracles`). Sets found by ``"sorted"`` and ``"genetic"`` are
+            own allocation, see `DC` (needs the extra `reproduce`). Sets found by ``"sorted"`` and ``"genetic"`` are
             given their exact allocation.
         tolerance: Largest gap, relative to the cost, of ``"certified"``.
         max_nodes: Where the proof ends at the latest; the row of the round then says how large the gap is. A limit in
             seconds would make the choice depend on the machine.
 
     Raises:
-        ConfigError: If an option is out of its range, or there is no radio.
+        ConfigError: If an option is out of its range, there is no radio, or ``"paper"`` lacks its library.
         PartError: From `select`, if nobody can be chosen and `infeasible` is ``"error"``.
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", eq. 37 and
@@ -76,6 +76,8 @@ class CSRA(Admission):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, search=get_args(Search), tolerance="(0, 1)", max_nodes="[1, inf)")
+        if self.search == "paper":
+            check_solver()
 
     def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
         """Return the cohort with its allocation; the remark says what could not be kept."""

@@ -1,6 +1,7 @@
 """The convex problem that the DC algorithm solves again and again, in the form of an interior-point solver."""
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import numpy as np
@@ -50,7 +51,8 @@ class RelaxedProblem:
         smallest_share: float,
         unit: float,
     ) -> None:
-        self._clarabel, self._sparse = _libraries()
+        check_solver()
+        self._clarabel, self._sparse = import_module("clarabel"), import_module("scipy.sparse")
         K = self._K = len(problem)
         # Variables stand as a, u, b, K each, then Y, then z, K, if any.
         self._width = 3 * K + 1 + (K if relaxation == "rlt" else 0)
@@ -120,8 +122,7 @@ class RelaxedProblem:
         return self._sparse.vstack(three, format="csr")[order], np.tile([0.0, fixed, 0.0], K)
 
 
-def _libraries() -> tuple[Any, Any]:
-    try:
-        return import_module("clarabel"), import_module("scipy.sparse")
-    except ImportError:
-        raise ConfigError("the DC algorithm needs clarabel. Install it by `pip install 'fedreach[oracles]'`.") from None
+def check_solver() -> None:
+    """Raise ConfigError if clarabel is not installed."""
+    if find_spec("clarabel") is None:
+        raise ConfigError("the DC algorithm needs clarabel. Install it by `pip install 'fedreach[reproduce]'`.")
