@@ -19,7 +19,8 @@ from plain_torch import run_round
 
 from fedreach.data.checks import Kind
 from fedreach.data.datasets import from_arrays
-from fedreach.data.federated import FederatedData, Population, Ranges
+from fedreach.data.federated import FederatedData
+from fedreach.data.population import Population, Ranges
 from fedreach.data.partition import Partition
 from fedreach.engines import ENGINES, Task, build_engine
 from fedreach.errors import ConfigError
