@@ -193,18 +193,20 @@ def read_file(path: Path | str) -> Any:
         with path.open(encoding="utf-8-sig", newline="") as file:
             first = file.readline()
             file.seek(0)
-            lines = [line for line in csv.reader(file, delimiter=max(",;\t", key=first.count)) if line]
+            reader = csv.reader(file, delimiter=max(",;\t", key=first.count))
+            lines = [(reader.line_num, cells) for cells in reader if cells]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: must be a table in UTF-8 text; got: {error}.") from error
     if len(lines) < 2:
         raise DataError(f"{path}: a line of names and at least one row must stand in it; got {len(lines)} lines.")
-    names, rows = [name.strip() for name in lines[0]], lines[1:]
-    for number, row in enumerate(rows, 2):
+    names, rows = [name.strip() for name in lines[0][1]], lines[1:]
+    for number, row in rows:
         if len(row) != len(names):
             raise DataError(f"{path}, line {number}: {len(names)} cells are needed; got {len(row)}.")
     if len(set(names)) < len(names) or "" in names:
         raise DataError(f"{path}: each column needs a name of its own; got {names}.")
-    return {name: _parsed(cells) for name, cells in zip(names, zip(*rows, strict=True), strict=True)}
+    columns = zip(*(row for _, row in rows), strict=True)
+    return {name: _parsed(cells) for name, cells in zip(names, columns, strict=True)}
 
 
 def _parsed(cells: Sequence[str]) -> AnyArray:
