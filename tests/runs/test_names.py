@@ -24,6 +24,8 @@ name = "{file}"
 name = "natural"
 [population]
 participants = 4
+[engine]
+name = "sequential"
 [model]
 name = "linear"
 [evaluation]
@@ -78,7 +80,7 @@ def test_names_stand_on_the_terminal_and_in_figures(fedreach: Command, digits: P
     assert "ward" not in fedreach("partition", "plain.toml").output
     result = fedreach("compare", "words.toml", "--out", "page")
     assert result.exit_code == 0, result.output
-    page = (Path("page") / "report.html").read_text(encoding="utf-8")
+    page = next(Path("page").rglob("index.html")).read_text(encoding="utf-8")
     for word in ("participants by name", "ward a", "seven"):
         assert word in page
     comparison = read([Path("page")])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -252,7 +252,7 @@ class FederatedData:
 
 
 def federate(
-    dataset: Dataset,
+    dataset: Dataset | own.OwnData,
     partition: Partition,
     *,
     seed: int = 0,
@@ -268,7 +268,7 @@ def federate(
     """Choose who takes part, hold data out, give the server its share and add label noise.
 
     Args:
-        dataset: What is divided.
+        dataset: What is divided; one's own that is not yet on a scale is put on that of the participants' training part.
         partition: How, over N clients.
         seed: Of the four choices; each has a stream of its own, so that one does not change the others.
         population_seed: Of who takes part alone, so that with one `seed` others take part and all hold the same; None:
@@ -308,6 +308,9 @@ def federate(
         exclude_clients=exclude_clients,
         exclude_labels=exclude_labels,
     )
+    names = names_of(dataset, partition)
+    if isinstance(dataset, own.OwnData):
+        dataset = dataset.prepared([train[client] for client in population.participants.tolist()])
     server = None
     if server_examples is not None and server_data is not None:
         raise ConfigError("server_data: give server_examples or server_data, not both.")
@@ -319,51 +322,34 @@ def federate(
         server = given_to_server(dataset, server_data)
     labels, record = dataset.train_y, None
     if noise is not None:
-        own = Partition(np.arange(len(train.order)), train.offsets, kind=partition.kind)
+        divided = Partition(np.arange(len(train.order)), train.offsets, kind=partition.kind)
         made = corrupt(
-            labels[train.order], generator(seed, "noise"), num_classes=dataset.num_classes, partition=own, **noise
+            labels[train.order], generator(seed, "noise"), num_classes=dataset.num_classes, partition=divided, **noise
         )
         labels = labels.copy()
         labels[train.order] = made.labels
         record = made.record
-    names = names_of(dataset, partition)
     return FederatedData(dataset, labels, partition, population, train, held, record, server, client_names=names)
 
 
 def _drawn(
     data: own.OwnData, participants: Participants, held_out: float, seed: int, population_seed: int
 ) -> FederatedData:
-    """Return one's own data as `federate` would: with the same streams, but inputs on the scale of who takes part."""
-    asked = ids_of(participants, data.names)
-    partition = Partition.from_owner(data.owners, len(data.names), "natural")
-    train, held = split_held_out(partition, held_out, generator(seed, "held-out"))
-    population = draw_population(
-        partition.label_counts(data.labels, data.num_classes),
-        generator(population_seed, "population"),
-        participants=asked,
+    """Return one's own data by their own clients, those of them that are asked for or drawn."""
+    asked = ids_of(participants, data.owner_names)
+    partition = Partition.from_owner(data.owners, len(data.owner_names), "natural")
+    made = federate(
+        data, partition, seed=seed, population_seed=population_seed, participants=asked, held_out=held_out
     )
-    dataset = data.dataset([train[client] for client in population.participants.tolist()])
-    drawn = isinstance(asked, int)
-    share = ", 40 % of them" if participants is None else ""
-    return FederatedData(
-        dataset,
-        dataset.train_y,
-        partition,
-        population,
-        train,
-        held,
-        None,
-        client_names=named(data.names),
-        note=f"drawn by seed {population_seed}{share}" if drawn else "",
-        draw=partial(_drawn, data, participants, held_out, seed) if drawn else None,
-    )
+    if not isinstance(asked, int):
+        return made
+    note = f"drawn by seed {population_seed}{', 40 % of them' * (participants is None)}"
+    return replace(made, note=note, draw=partial(_drawn, data, participants, held_out, seed))
 
 
-def names_of(dataset: Dataset, partition: Partition) -> tuple[str, ...] | None:
+def names_of(dataset: Dataset | own.OwnData, partition: Partition) -> tuple[str, ...] | None:
     """Return the names of the clients of a natural partition; those of merged ones are joined. None: they have none."""
     if dataset.owners is None or partition.kind != "natural" or named(dataset.owner_names) is None:
-        return None
-    if len(partition.order) != len(dataset.owners):
         return None
     found = [np.unique(dataset.owners[partition[client]]).tolist() for client in range(partition.num_clients)]
     if partition.num_clients == len(dataset.owner_names):  # clients without samples are called what they are called

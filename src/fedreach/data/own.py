@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,22 +17,23 @@ from fedreach.data.checks import Check, Kind, normalisation
 from fedreach.data.datasets import Dataset, from_arrays
 from fedreach.data.preparation import Preparation
 from fedreach.data.tabular import Values
-from fedreach.errors import ConfigError, DataError
+from fedreach.errors import ConfigError, DataError, nearest
 
 
 @dataclass(frozen=True, eq=False)
 class OwnData:
-    """Examples and whose they are, before it is said who takes part.
+    """Examples and whose they are, before it is said who takes part: a `Dataset` to be.
 
-    What depends on who does, such as the scale of the inputs, is measured when `dataset` is called with the training
+    What depends on who does, such as the scale of the inputs, is measured when `prepared` is called with the training
     rows of each participant: of nobody else any number is read.
     """
 
+    name: str
     owners: Ints  # (n,)
-    names: tuple[str, ...]  # of the N clients
-    labels: Ints  # (n,)
+    owner_names: tuple[str, ...]  # of the N clients
+    train_y: Ints  # (n,)
     num_classes: int
-    dataset: Callable[[Sequence[Ints]], Dataset]
+    prepared: Callable[[Sequence[Ints]], Dataset]
 
 
 def of_frame(table: Any, client: str, label: str, name: str) -> OwnData:
@@ -46,7 +48,26 @@ def of_frame(table: Any, client: str, label: str, name: str) -> OwnData:
     columns = tabular.read(table, without=(client, label))
     order = tabular.row_order(owners, labels, columns)
     owners, labels, columns = owners[order], labels[order], tabular.rows_of(columns, order)
-    return OwnData(owners, names, labels, len(classes), partial(_prepared, columns, labels, classes, name))
+    return OwnData(name, owners, names, labels, len(classes), partial(_prepared, columns, labels, classes, name))
+
+
+FILES = (".csv", ".tsv", ".parquet")  # of tables
+
+
+def of_file(path: Path, **options: Any) -> OwnData:
+    """Return the rows of a file, by client; the options are ``client`` and ``label``, columns of the table.
+
+    Raises:
+        ConfigError: If an option is missing or unknown.
+        DataError: As `fedreach.data.tabular.read_file`.
+    """
+    for option in options:
+        if option not in ("client", "label"):
+            raise ConfigError(f"data {path.name!r} has no option {option!r}.{nearest(option, ('client', 'label'))}")
+    for option in ("client", "label"):
+        if option not in options:
+            raise ConfigError(f"data {path.name!r} needs the option {option!r}: the name of a column of the table.")
+    return of_frame(tabular.read_file(path), options["client"], options["label"], path.stem)
 
 
 def _prepared(
@@ -71,7 +92,7 @@ def of_samples(
 ) -> OwnData:
     """Return samples as they are, by client; only images are put on one scale, that of the participants' pixels."""
     plain = from_arrays(x, y, kind=kind, num_classes=num_classes, class_names=class_names, name=name)
-    return OwnData(owners, names, plain.train_y, plain.num_classes, partial(_scaled, plain))
+    return OwnData(name, owners, names, plain.train_y, plain.num_classes, partial(_scaled, plain))
 
 
 def _scaled(plain: Dataset, clients: Sequence[Ints]) -> Dataset:
