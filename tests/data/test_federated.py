@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData, federate
-from fedreach.data.population import Population, Ranges, split_held_out
 from fedreach.data.partition import Partition
+from fedreach.data.population import Population, Ranges, split_held_out
 from fedreach.errors import ConfigError, DataError
 from fedreach.streams import generator
 

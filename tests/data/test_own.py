@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from tests.data.hospitals import HOSPITALS, reordered, table
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from fedreach.data import own
@@ -16,7 +17,6 @@ from fedreach.data.partition import Partition
 from fedreach.data.preparation import Preparation
 from fedreach.errors import ConfigError, DataError
 from fedreach.streams import generator
-from tests.data.hospitals import HOSPITALS, reordered, table
 
 NORTH = {"client": "hospital", "label": "readmitted", "participants": ["north", "south", "east"]}
 
@@ -50,9 +50,9 @@ def test_what_was_found_is_told():
 
 
 def test_unknown_names_are_refused_with_the_nearest():
-    with pytest.raises(ConfigError, match="there is no client 'nroth'. Did you mean 'north'"):
+    with pytest.raises(ConfigError, match=r"there is no client 'nroth'. Did you mean 'north'"):
         made(participants=["nroth"])
-    with pytest.raises(ConfigError, match="there is no column 'hospitl'. Did you mean 'hospital'"):
+    with pytest.raises(ConfigError, match=r"there is no column 'hospitl'. Did you mean 'hospital'"):
         made(client="hospitl")
     with pytest.raises(ConfigError, match="at least one client"):
         made(participants=[])
@@ -147,7 +147,7 @@ def test_numbers_are_names_unless_they_are_ids():
     assert data.client_names == ("9", "10", "30")
     assert data.population.participants.tolist() == [0, 2]
     columns["site"] = [1, 0, 1, 0, 2, 2]
-    data = FederatedData.from_frame(columns, client="site", label="y", participants=[2])
+    data = FederatedData.from_frame(columns, client="site", label="y", participants=[2, 1])
     assert data.client_names is None
     assert data.class_names is None
     assert data.name_of(2) == "2"
@@ -237,7 +237,7 @@ def test_tensors_and_pairs_do_as_well(make):
 
 @pytest.mark.parametrize("dataset", [Endless(), EndlessWithALength(), iter([(X[0], 0)]), {1: 2}.items()])
 def test_what_may_be_endless_is_refused(dataset):
-    with pytest.raises(ConfigError, match="must be a Dataset with a length and samples by number.*islice"):
+    with pytest.raises(ConfigError, match=r"must be a Dataset with a length and samples by number.*islice"):
         FederatedData.from_torch(dataset, clients=OWNERS)
 
 
@@ -249,7 +249,7 @@ def test_arrays_are_not_made_of_a_dataset(dataset):
 
 
 def test_images_are_on_the_scale_of_those_who_take_part():
-    x = generator(0, "images").integers(0, 256, (12, 2, 4, 4), dtype=np.uint8)
+    x = generator(0, "images").integers(0, 256, (12, 3, 4, 4), dtype=np.uint8)
     base = FederatedData.from_torch(list(zip(x, Y, strict=True)), clients=OWNERS, participants=["a", "c"])
     index = np.concatenate([base.train[0], base.train[2]])
     np.testing.assert_allclose(base.dataset.mean, (x[index] / 255).mean(axis=(0, 2, 3)), rtol=1e-12)
@@ -371,7 +371,7 @@ def test_images_of_hugging_face_by_writer():
     assert data.class_names == ("cat", "dog", "owl")
     assert data.client_names == ("a", "b", "c")
     more = Table({**ds.held, "session": [0] * 12}, features)
-    with pytest.raises(ConfigError, match="name the column of inputs.*such as inputs='image'"):
+    with pytest.raises(ConfigError, match=r"name the column of inputs.*such as inputs='image'"):
         FederatedData.from_huggingface(more, client="writer")
     again = FederatedData.from_huggingface(more, client="writer", inputs="image", participants=["a"])
     assert again.digest() == data.digest()

@@ -19,7 +19,11 @@ ROWS = 90
 def table():
     rng = generator(0, "table")
     number = np.where(rng.random(ROWS) < 0.2, np.nan, rng.normal(2020, 3, ROWS))
-    return {"year": number, "dose": rng.exponential(size=ROWS), "ward": [list("abc")[i] for i in rng.integers(3, size=ROWS)]}
+    return {
+        "year": number,
+        "dose": rng.exponential(size=ROWS),
+        "ward": [list("abc")[i] for i in rng.integers(3, size=ROWS)],
+    }
 
 
 CLIENTS = [np.arange(0, 30), np.arange(30, 37), np.arange(40, 70)]  # the others take no part
@@ -28,8 +32,10 @@ CLIENTS = [np.arange(0, 30), np.arange(30, 37), np.arange(40, 70)]  # the others
 def test_it_is_what_scikit_learn_makes_of_the_participants_rows(table):
     made, mine = Preparation.of(read(table), CLIENTS), np.concatenate(CLIENTS)
     numbers = np.column_stack([table["year"], table["dose"]])
-    scaled = SimpleImputer(strategy="constant", fill_value=0.0).fit(np.zeros((1, 2))).transform(
-        StandardScaler().fit(numbers[mine]).transform(numbers)
+    scaled = (
+        SimpleImputer(strategy="constant", fill_value=0.0)
+        .fit(np.zeros((1, 2)))
+        .transform(StandardScaler().fit(numbers[mine]).transform(numbers))
     )
     words = np.array(table["ward"])[:, None]
     hot = OneHotEncoder(handle_unknown="ignore", sparse_output=False).fit(words[mine]).transform(words)
@@ -96,7 +102,7 @@ def test_it_is_stored_as_json_and_back(table):
 
 def test_other_columns_than_those_it_was_made_for_are_refused(table):
     made = Preparation.of(read(table), CLIENTS)
-    with pytest.raises(ConfigError, match="there is no column 'ward'. Did you mean 'wards'"):
+    with pytest.raises(ConfigError, match=r"there is no column 'ward'. Did you mean 'wards'"):
         made.inputs({"year": [1.0], "dose": [1.0], "wards": ["a"]})
     with pytest.raises(DataError, match="column 'ward' must hold words"):
         made.inputs({"year": [1.0], "dose": [1.0], "ward": [1]})

@@ -55,7 +55,7 @@ def test_numbers_among_words_are_words():
 
 
 def test_what_is_no_table_is_refused():
-    with pytest.raises(ConfigError, match="table must have named columns.*got ndarray"):
+    with pytest.raises(ConfigError, match=r"table must have named columns.*got ndarray"):
         read(np.zeros((3, 2)))
 
 

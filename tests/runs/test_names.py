@@ -1,4 +1,4 @@
-"""Names of clients and classes in run folders, on the terminal and in figures; and nothing of them where there are none."""
+"""Names of clients and classes in run folders, on the terminal and in figures; nothing of them where there are none."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.conftest import EXACT, Command, rows
 
 from fedreach.data.sets.catalogue import load
 from fedreach.report.figures.clients import names_of
 from fedreach.report.load import read
-from tests.conftest import EXACT, Command, rows
 
 NAMES = [f"ward {letter}" for letter in "hgfedcba"]  # by the alphabet the other way round than by number
 CLASSES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]

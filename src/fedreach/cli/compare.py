@@ -77,7 +77,9 @@ def compare(
     asked = {"seeds": None if seeds is None else list(range(seeds)), "detect_points": detect, "most_seeds": most}
     given = {key if key == "seeds" else f"statistics.{key}": value for key, value in asked.items() if value is not None}
     own = table.overrides(config, data, client, label, participants, quiet=quiet or as_json)
-    experiment, base = options.load(config, [*own, *overrides, *(f"{key}={value}" for key, value in given.items())], device)
+    experiment, base = options.load(
+        config, [*own, *overrides, *(f"{key}={value}" for key, value in given.items())], device
+    )
     if most is not None and experiment.plan.detect_points is None:
         raise click.UsageError("--most is for --detect, whose rule may ask for many seeds.")
     out = out or Path("runs") / experiment.name
@@ -90,7 +92,9 @@ def compare(
 
             if executor == "local":  # the machine that starts a comparison on a cluster may have no GPU
                 checked_device(experiment.engine.device)
-            federated = options.federated(experiment, base)  # here too, so that data that cannot be used ends it at once
+            federated = options.federated(
+                experiment, base
+            )  # here too, so that data that cannot be used ends it at once
             if not silent:
                 click.echo(terminal.summary(experiment, federated), err=True)
                 if federated.dataset.preparation is not None:

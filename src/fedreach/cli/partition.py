@@ -85,11 +85,15 @@ def _text(experiment: Experiment, data: FederatedData) -> str:
     if data.num_clients <= 60 and d.num_classes <= 20:
         counts = data.partition.label_counts(d.train_y, d.num_classes)
         unseen = set(data.population.unseen.tolist())
-        held = Table("client", "role", *map(escape, d.class_names or map(str, range(d.num_classes))), "samples", "entropy")
+        held = Table(
+            "client", "role", *map(escape, d.class_names or map(str, range(d.num_classes))), "samples", "entropy"
+        )
         for client, row in enumerate(counts):
             role = "unseen" if client in unseen else "trains"
             cells = [str(n) if n else "." for n in row]
-            held.add_row(escape(data.name_of(client)), role, *cells, str(row.sum()), f"{stats.entropy_nats[client]:.2f}")
+            held.add_row(
+                escape(data.name_of(client)), role, *cells, str(row.sum()), f"{stats.entropy_nats[client]:.2f}"
+            )
         console.print(held)
     console.print(f"federation {data.digest()}", highlight=False)
     return out.getvalue().rstrip()

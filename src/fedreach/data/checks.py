@@ -101,9 +101,7 @@ class Check:
             raise self.error(f"{argument} must be {rule}; got {low if low < 0 else high}")
         return y
 
-    def words(
-        self, train_y: Any, test_y: Any, names: Sequence[str] | None
-    ) -> tuple[Any, Any, tuple[str, ...] | None]:
+    def words(self, train_y: Any, test_y: Any, names: Sequence[str] | None) -> tuple[Any, Any, tuple[str, ...] | None]:
         """Return labels as numbers where they are words, and what the classes are called; None where nobody says."""
         given = {"train_y": train_y, "test_y": test_y}
         arrays = {name: self.array(name, labels) for name, labels in given.items() if labels is not None}

@@ -74,10 +74,10 @@ class FederatedData:
     ) -> FederatedData:
         """Return the rows of a table, by the client that a column names.
 
-        Columns of numbers become inputs of mean 0 and deviation 1, columns of words one input for each category, and what
-        is missing an input of its own; all of it measured on the participants' training rows, so that nothing of the
-        others is known: see `fedreach.data.preparation.Preparation`, which is kept in ``dataset.preparation``. Columns
-        that say nothing are left out, and that is told there. The order of the rows does not matter.
+        Columns of numbers become inputs of mean 0 and deviation 1, columns of words one input for each category, and
+        what is missing an input of its own; all of it measured on the participants' training rows, so that nothing of
+        the others is known: see `fedreach.data.preparation.Preparation`, which is kept in ``dataset.preparation``.
+        Columns that say nothing are left out, and that is told there. The order of the rows does not matter.
 
         Args:
             table: Of pandas, polars or pyarrow, or a dictionary of a list for each column.
@@ -93,8 +93,8 @@ class FederatedData:
             DataError: If a client or a label is missing, a number is infinite, or no column says anything.
 
         Example:
-            >>> table = {"hospital": ["north", "south", "east"] * 4, "age": range(20, 32), "readmitted": ["no", "yes"] * 6}
-            >>> data = FederatedData.from_frame(table, client="hospital", label="readmitted", participants=["north"])
+            >>> table = {"hospital": ["north", "south", "east"] * 4, "age": range(20, 32), "ill": ["no", "yes"] * 6}
+            >>> data = FederatedData.from_frame(table, client="hospital", label="ill", participants=["north"])
             >>> data
             FederatedData(table: 3 clients; 1 takes part (north), 2 never train)
             >>> data.client_names, data.class_names
@@ -119,8 +119,8 @@ class FederatedData:
     ) -> FederatedData:
         """Return the examples of a map-style torch Dataset, by their clients; each is read once.
 
-        What the Dataset draws at random, such as a turned image, is therefore drawn once. uint8 images are put on the scale
-        of the participants' pixels, all else stays as it is.
+        What the Dataset draws at random, such as a turned image, is therefore drawn once. uint8 images are put on the
+        scale of the participants' pixels, all else stays as it is.
 
         Args:
             dataset: Whatever has a length and, by number, pairs of input and label; tensors, arrays, images and lists.
@@ -153,8 +153,8 @@ class FederatedData:
     ) -> FederatedData:
         """Return the data of clients by name: a pair of arrays, or a Dataset, for each.
 
-        Clients are numbered by their names, so that the order of the dictionary does not matter. The arguments are as in
-        `from_torch`.
+        Clients are numbered by their names, so that the order of the dictionary does not matter. The arguments are as
+        in `from_torch`.
 
         Example:
             >>> north, south = np.ones((4, 2)), [([0.0, 0.5], 1), ([0.5, 0.0], 0)]
@@ -268,7 +268,7 @@ def federate(
     """Choose who takes part, hold data out, give the server its share and add label noise.
 
     Args:
-        dataset: What is divided; one's own that is not yet on a scale is put on that of the participants' training part.
+        dataset: What is divided; one's own that is on no scale yet is put on that of the participants' training part.
         partition: How, over N clients.
         seed: Of the four choices; each has a stream of its own, so that one does not change the others.
         population_seed: Of who takes part alone, so that with one `seed` others take part and all hold the same; None:
@@ -338,9 +338,7 @@ def _drawn(
     """Return one's own data by their own clients, those of them that are asked for or drawn."""
     asked = ids_of(participants, data.owner_names)
     partition = Partition.from_owner(data.owners, len(data.owner_names), "natural")
-    made = federate(
-        data, partition, seed=seed, population_seed=population_seed, participants=asked, held_out=held_out
-    )
+    made = federate(data, partition, seed=seed, population_seed=population_seed, participants=asked, held_out=held_out)
     if not isinstance(asked, int):
         return made
     note = f"drawn by seed {population_seed}{', 40 % of them' * (participants is None)}"

@@ -42,8 +42,8 @@ def of_frame(table: Any, client: str, label: str, name: str) -> OwnData:
     labels, classes = tabular.numbered(f"table: column {label!r}", tabular.column(table, label))
     if len(labels) > 20 and len(classes) > len(labels) / 2:
         raise DataError(
-            f"table: column {label!r} has {len(classes)} different values in {len(labels)} rows; a label must be a class. "
-            "Make classes of it."
+            f"table: column {label!r} has {len(classes)} different values in {len(labels)} rows; a label must be a "
+            "class. Make classes of it."
         )
     columns = tabular.read(table, without=(client, label))
     order = tabular.row_order(owners, labels, columns)
@@ -175,7 +175,9 @@ def of_huggingface(
             own_column += "_"
         return of_frame(table | {own_column: [names[owner] for owner in owners.tolist()]}, own_column, label, name)
     if inputs is None and len(columns) > 1:
-        raise ConfigError(f"from_huggingface: name the column of inputs, one of {columns}, such as inputs={nested[0]!r}.")
+        raise ConfigError(
+            f"from_huggingface: name the column of inputs, one of {columns}, such as inputs={nested[0]!r}."
+        )
     chosen = columns[0] if inputs is None else inputs
     tabular.column(parts[0], chosen)
     rows = ((row[chosen], row[label]) for part in parts for row in (part[i] for i in range(len(part))))
@@ -226,8 +228,8 @@ def size(dataset: Any, name: str) -> int:
         except (TypeError, NotImplementedError):
             pass
     raise ConfigError(
-        f"{name} must be a Dataset with a length and samples by number (`__len__` and `__getitem__`), which is read once; "
-        f"got {type(dataset).__name__}. Take a finite part of it: list(itertools.islice(dataset, 10_000))."
+        f"{name} must be a Dataset with a length and samples by number (`__len__` and `__getitem__`), which is read "
+        f"once; got {type(dataset).__name__}. Take a finite part of it: list(itertools.islice(dataset, 10_000))."
     )
 
 
@@ -256,8 +258,8 @@ def samples(rows: Iterable[tuple[Any, Any]], length: int, name: str) -> tuple[An
             x = np.empty((length, *array.shape), array.dtype)
         if (array.shape, array.dtype) != (x.shape[1:], x.dtype):
             raise DataError(
-                f"{name}: all inputs must have one shape and type, {x.shape[1:]} {x.dtype} as the first; sample {number} "
-                f"has {array.shape} {array.dtype}."
+                f"{name}: all inputs must have one shape and type, {x.shape[1:]} {x.dtype} as the first; sample "
+                f"{number} has {array.shape} {array.dtype}."
             )
         x[number] = array
         labels.append(label if isinstance(label, str) else _plain(label).item())

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from fedreach.arrays import Float32s, Floats, Ints
-from fedreach.data.tabular import Values, Words, column, read, values_of
+from fedreach.data.tabular import Values, Words, column, values_of
 from fedreach.errors import DataError
 
 MOST_CATEGORIES = 100  # what has more of them names a row rather than says something about it

@@ -76,7 +76,7 @@ def values_of(name: str, column: Any) -> Values:
     Raises:
         DataError: If a number is infinite.
     """
-    array = column.to_numpy() if hasattr(column, "to_numpy") else column
+    array: Any = column.to_numpy() if hasattr(column, "to_numpy") else column
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "uifb":
         if isinstance(array, np.ndarray) and array.dtype.kind in "Mm":
             return None
@@ -91,7 +91,7 @@ def values_of(name: str, column: Any) -> Values:
             return None
     if array.ndim != 1:
         return None
-    numbers = array.astype(np.float64) + 0.0  # so that there is one zero
+    numbers: Floats = array.astype(np.float64) + 0.0  # so that there is one zero
     infinite = np.flatnonzero(np.isinf(numbers))
     if len(infinite):
         raise DataError(
@@ -142,11 +142,15 @@ def numbered(what: str, values: Any) -> tuple[Ints, tuple[str, ...]]:
     gone = [row for row, value in enumerate(plain) if value is None]
     if gone:
         raise DataError(f"{what} is missing in {len(gone)} rows, the first is row {gone[0]}. Leave those rows out.")
-    if all(isinstance(value, Number) and not isinstance(value, bool) and value == int(value) for value in plain):  # type: ignore[call-overload]
+    if all(map(_is_whole, plain)):
         distinct, index = np.unique(np.array([int(value) for value in plain]), return_inverse=True)
     else:
         distinct, index = np.unique(np.array([_text(value) for value in plain]), return_inverse=True)
     return index.astype(np.int64), tuple(map(str, distinct.tolist()))
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool) and float(value).is_integer()
 
 
 def _text(value: Any) -> str:

@@ -12,8 +12,8 @@ from fedreach.arrays import AnyArray, Float32s, Floats, Ints
 from fedreach.data.checks import Kind
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData
-from fedreach.data.population import Population, Ranges
 from fedreach.data.partition import Partition
+from fedreach.data.population import Population, Ranges
 from fedreach.data.server_data import ServerData
 from fedreach.engines.choice import build_engine
 from fedreach.engines.protocols import Engine, Task
