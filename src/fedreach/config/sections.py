@@ -68,7 +68,7 @@ class ShiftSection(Choice):
 class PopulationSection(Section):
     """Who takes part, and when."""
 
-    participants: Positive | list[int] | list[str] | None = None  # how many, or who: ids or names
+    participants: Positive | list[int | str] | None = None  # how many, or who: ids or names
     exclude_clients: list[int] = []
     exclude_labels: list[int] = []
     held_out: Annotated[float, Field(gt=0, lt=1)] = 0.2

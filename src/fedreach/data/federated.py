@@ -159,7 +159,7 @@ class FederatedData:
         Example:
             >>> north, south = np.ones((4, 2)), [([0.0, 0.5], 1), ([0.5, 0.0], 0)]
             >>> FederatedData.from_clients({"north": (north, [0, 1, 0, 1]), "south": south})
-            FederatedData(clients: 2 clients; 1 takes part (north), 1 never trains; drawn by seed 0, 40 % of them)
+            FederatedData(clients: 2 clients; 1 takes part (south), 1 never trains; drawn by seed 0, 40 % of them)
         """
         return _drawn(own.of_clients(data, kind, num_classes, name), participants, held_out, seed, seed)
 

@@ -78,6 +78,7 @@ class Preparation:
     sums only can find them.
 
     Example:
+        >>> from fedreach.data.tabular import read
         >>> ages = {"age": [30, 50, None, 90], "ward": ["a", "b", "a", "c"]}
         >>> made = Preparation.of(read(ages), [np.array([0, 1]), np.array([2])])     # nobody reads the last row
         >>> print(made)
