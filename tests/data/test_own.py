@@ -385,6 +385,9 @@ def test_partitions_of_flower_are_clients():
     np.testing.assert_array_equal(data.dataset.train_x[data.partition[1]], X[1::3])
     named = FederatedData.from_huggingface(Federated(parts, ["zoe", "ann", "bob"]), participants=["zoe"])
     np.testing.assert_array_equal(named.dataset.train_x[named.partition[2]], X[0::3])
+    written = [Table({**p.held, "writer": [name] * 4}) for p, name in zip(parts, ["zoe", "ann", "bob"], strict=True)]
+    again = FederatedData.from_huggingface(Federated(written, ["zoe", "ann", "bob"]), participants=["zoe"])
+    assert again.digest() == named.digest()  # the writer is no input
     with pytest.raises(ConfigError, match="leave `client` out"):
         FederatedData.from_huggingface(Federated(parts), client="x")
     with pytest.raises(ConfigError, match="say which column names the client"):

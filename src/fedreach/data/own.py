@@ -157,15 +157,20 @@ def of_huggingface(
         size(part, name)
         tabular.column(part, label)
     if of_part is None:
-        said = parts[0][client]
-        owners, names = tabular.numbered(f"column {client!r}", list(said))
-        names = _class_label(parts[0], str(client), names)
+        owners, names = tabular.numbered(f"column {client!r}", list(parts[0][client]))
+        words = _words(parts[0], str(client))
+        names = names if words is None else tuple(words[int(name)] for name in names)
     else:
+        # What names the client is none of its inputs.
+        said = [column for column in columns if [str(part[0][column]) for part in parts if len(part)] == of_part]
+        columns = [column for column in columns if column not in said]
         numbers, names = tabular.numbered("clients", of_part)
         owners = np.repeat(numbers, [len(part) for part in parts])
-    first = next(iter(part for part in parts if len(part)))[0]
+    if not len(owners):
+        raise DataError(f"{name} must hold at least one sample; got none.")
+    first = next(part for part in parts if len(part))[0]
     nested = [column for column in columns if not _is_scalar(first[column])]
-    classes = getattr(getattr(parts[0], "features", {}).get(label), "names", None)
+    classes = _words(parts[0], label)
     if inputs is None and not nested:
         table = {c: list(chain.from_iterable(part[c] for part in parts)) for c in [*columns, label]}
         if classes is not None:
@@ -202,10 +207,9 @@ def _parts(ds: Any, client: str | None, split: str) -> tuple[list[Any], list[str
     return parts, [str(natural.get(number, number)) for number in range(count)]
 
 
-def _class_label(ds: Any, column: str, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the words for numbers that a column of classes stands for."""
-    words = getattr(getattr(ds, "features", {}).get(column), "names", None)
-    return names if words is None else tuple(str(words[int(name)]) for name in names)
+def _words(ds: Any, column: str) -> list[str] | None:
+    """Return the words that the numbers of a column stand for, as a column of classes knows them."""
+    return getattr((getattr(ds, "features", None) or {}).get(column), "names", None)
 
 
 def _is_scalar(value: Any) -> bool:
