@@ -19,8 +19,9 @@ from plain_torch import run_round
 
 from fedreach.data.checks import Kind
 from fedreach.data.datasets import from_arrays
-from fedreach.data.federated import FederatedData, Population, Ranges
+from fedreach.data.federated import FederatedData
 from fedreach.data.partition import Partition
+from fedreach.data.population import Population, Ranges
 from fedreach.engines import ENGINES, Task, build_engine
 from fedreach.errors import ConfigError
 from fedreach.federation.federation import Federation

@@ -41,6 +41,8 @@ def furnished(home: Path, monkeypatch: pytest.MonkeyPatch, fedreach: Command) ->
         (formats,) = [p for p in main.commands[command].params if p.name == "formats"]
         monkeypatch.setattr(formats, "default", "none")
     (home / "my.toml").write_text(small, encoding="utf-8")
+    lines = [f"{name},{40 + row},{row % 2}" for row, name in enumerate(["north", "south", "east"] * 8)]
+    (home / "patients.csv").write_text("\n".join(["hospital,age,readmitted", *lines]), encoding="utf-8")
     (home / "examples").mkdir()
     (home / "examples" / "fashion_mnist.toml").write_text(small, encoding="utf-8")
     return home

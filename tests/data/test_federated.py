@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedreach.data.datasets import from_arrays
-from fedreach.data.federated import FederatedData, Population, Ranges, federate, split_held_out
+from fedreach.data.federated import FederatedData, federate
 from fedreach.data.partition import Partition
+from fedreach.data.population import Population, Ranges, split_held_out
 from fedreach.errors import ConfigError, DataError
 from fedreach.streams import generator
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedreach.data.federated import draw_population
+from fedreach.data.population import draw_population
 from fedreach.errors import ConfigError
 from fedreach.streams import generator
 

@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from fedreach.data.datasets import from_arrays
-from fedreach.data.federated import FederatedData, Population, split_held_out
+from fedreach.data.federated import FederatedData
 from fedreach.data.partition import Partition
+from fedreach.data.population import Population, split_held_out
 from fedreach.streams import generator
 
 

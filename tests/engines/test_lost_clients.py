@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from fedreach.data.federated import Population, Ranges
+from fedreach.data.population import Population, Ranges
 from fedreach.engines import Sequential, Task, TorchEngine
 from fedreach.errors import DataError, TrainingError
 from fedreach.federation.local_sgd import LocalSGD

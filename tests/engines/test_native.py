@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedreach.data.federated import Ranges
+from fedreach.data.population import Ranges
 from fedreach.engines import Native, Sequential, Task, TorchEngine
 from fedreach.engines.batches import batch_plans
 from fedreach.engines.native import drawing, library

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from fedreach.data.datasets import from_arrays
-from fedreach.data.federated import FederatedData, Population, Ranges
+from fedreach.data.federated import FederatedData
 from fedreach.data.partition import Partition
+from fedreach.data.population import Population, Ranges
 from fedreach.engines import Sequential, Stacked, Task, TorchEngine
 from fedreach.evaluation import Evaluator, Group
 from fedreach.evaluation.evaluator import worst_decile

@@ -22,7 +22,7 @@ from flwr.app import Array, Error, Message, MetricRecord
 from flwr.clientapp import ClientApp
 from safetensors.numpy import load_file
 
-from fedreach.data.federated import Population
+from fedreach.data.population import Population
 from fedreach.federation.state import FederationState
 from fedreach.flower import FlowerExperiment
 from fedreach.simulation.simulation import Simulation

@@ -15,7 +15,7 @@ pytest.importorskip("flwr")
 
 from flwr.app import Message
 
-from fedreach.data.federated import Population
+from fedreach.data.population import Population
 from fedreach.errors import TrainingError
 from fedreach.flower import FedReachStrategy, FlowerExperiment
 from fedreach.simulation.simulation import Simulation

@@ -19,7 +19,8 @@ pytest.importorskip("flwr")
 
 from flwr.app import Array, ArrayRecord, Error, Message
 
-from fedreach.data.federated import FederatedData, Ranges
+from fedreach.data.federated import FederatedData
+from fedreach.data.population import Ranges
 from fedreach.errors import TrainingError
 from fedreach.evaluation.rungs import rung_names
 from fedreach.evaluation.serving import ServingEvaluator

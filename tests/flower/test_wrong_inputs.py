@@ -15,7 +15,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
-from fedreach.data.federated import Population
+from fedreach.data.population import Population
 from fedreach.errors import ConfigError, DataError, TrainingError
 from fedreach.federation.server import Safari
 from fedreach.flower import ClientData, FedReachStrategy, client_app, share_labels

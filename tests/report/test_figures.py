@@ -222,3 +222,12 @@ def test_a_short_name_keeps_both_ends() -> None:
 def test_an_unknown_format_is_answered_with_the_nearest(comparison: Comparison, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"got 'pgn'.*Did you mean 'png'"):
         save(partition_heatmap([[1]], [0], []), tmp_path / "x", ("pgn",))
+
+
+def test_clients_and_classes_are_called_by_their_names():
+    names, classes = ["north", "south", "a very long name of a hospital"], ["no", "yes"]
+    figure = partition_heatmap([[5, 0], [1, 3], [0, 2]], [0, 1], [2], names, classes)
+    drawn = [[label.get_text() for label in axes.get_xticklabels()] for axes in figure.axes]
+    assert ["north", "south"] in drawn
+    assert any(len(labels) == 1 and labels[0].startswith("a very") and len(labels[0]) == 12 for labels in drawn)
+    assert ["no", "yes"] in [[label.get_text() for label in axes.get_yticklabels()] for axes in figure.axes]

@@ -170,4 +170,4 @@ def test_the_recorder_can_write_nothing_that_stands_in_no_schema() -> None:
     with pytest.raises(TypeError, match="cohorts"):
         RoundRow(round=1, cohorts=[], evaluated={})  # type: ignore[call-arg]
     unshifted = federation().to_json().keys()
-    assert unshifted | {"shift"} == FederationRecord.known_keys().keys()
+    assert unshifted | {"shift", "client_names", "class_names", "preparation"} == FederationRecord.known_keys().keys()

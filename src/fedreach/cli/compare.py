@@ -1,10 +1,11 @@
 """``fedreach compare``: methods on the same federation."""
 
+import textwrap
 from pathlib import Path
 
 import click
 
-from fedreach.cli import options
+from fedreach.cli import options, table
 from fedreach.cli.report import write
 from fedreach.errors import FedReachError
 
@@ -13,9 +14,14 @@ from fedreach.errors import FedReachError
     epilog="Examples:\n\n\b\n  fedreach compare\n  fedreach compare examples/fashion_mnist.toml\n"
     "  fedreach compare my.toml --seeds 5 --workers 2 --set local.epochs=5 --out runs/longer\n"
     "  fedreach compare --detect 2.0 --most 100 --out runs/decided"
+    "\n  fedreach compare --data patients.csv --client hospital --label readmitted --participants north,south"
 )
 @options.config
 @options.overrides
+@click.option("--data", type=options.path, help="Your own table, .csv or .parquet: a row an example.")
+@click.option("--client", metavar="COLUMN", help="With --data: who holds each row.")
+@click.option("--label", metavar="COLUMN", help="With --data: the class of each row.")
+@click.option("--participants", help="With --data: how many train, or who: north,south. Default: 40 % of the clients.")
 @click.option("--seeds", type=click.IntRange(1, 10_000), help="Use the seeds 0, 1, ..., N-1.")
 @click.option(
     "--detect",
@@ -36,6 +42,10 @@ from fedreach.errors import FedReachError
 def compare(
     config: Path | None,
     overrides: tuple[str, ...],
+    data: Path | None,
+    client: str | None,
+    label: str | None,
+    participants: str | None,
     seeds: int | None,
     detect: float | None,
     most: int | None,
@@ -66,7 +76,10 @@ def compare(
     machines = chosen(executor, address)
     asked = {"seeds": None if seeds is None else list(range(seeds)), "detect_points": detect, "most_seeds": most}
     given = {key if key == "seeds" else f"statistics.{key}": value for key, value in asked.items() if value is not None}
-    experiment, base = options.load(config, [*overrides, *(f"{key}={value}" for key, value in given.items())], device)
+    own = table.overrides(config, data, client, label, participants, quiet=quiet or as_json)
+    experiment, base = options.load(
+        config, [*own, *overrides, *(f"{key}={value}" for key, value in given.items())], device
+    )
     if most is not None and experiment.plan.detect_points is None:
         raise click.UsageError("--most is for --detect, whose rule may ask for many seeds.")
     out = out or Path("runs") / experiment.name
@@ -79,9 +92,13 @@ def compare(
 
             if executor == "local":  # the machine that starts a comparison on a cluster may have no GPU
                 checked_device(experiment.engine.device)
-            data = options.federated(experiment, base)  # here too, so that data that cannot be used ends it at once
+            federated = options.federated(
+                experiment, base
+            )  # here too, so that data that cannot be used ends it at once
             if not silent:
-                click.echo(terminal.summary(experiment, data), err=True)
+                click.echo(terminal.summary(experiment, federated), err=True)
+                if federated.dataset.preparation is not None:
+                    click.echo(textwrap.indent(str(federated.dataset.preparation), "  "), err=True)
 
     with terminal.compare_progress(quiet=silent) as progress:
         callbacks = [Beginning(), *progress]

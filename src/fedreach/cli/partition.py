@@ -53,13 +53,16 @@ def partition(
     if plot is not None:
         from fedreach.report import partition_heatmap
 
-        figure = partition_heatmap(record.label_counts, record.participants, record.unseen)
+        figure = partition_heatmap(
+            record.label_counts, record.participants, record.unseen, record.client_names, record.class_names
+        )
         options.save_figure(figure, plot, as_json=as_json)
 
 
 def _text(experiment: Experiment, data: FederatedData) -> str:
     """Return the statistics of a partition and, for up to 60 clients, who holds what."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from fedreach.cli import terminal
@@ -84,11 +87,15 @@ def _text(experiment: Experiment, data: FederatedData) -> str:
     if data.num_clients <= 60 and d.num_classes <= 20:
         counts = data.partition.label_counts(d.train_y, d.num_classes)
         unseen = set(data.population.unseen.tolist())
-        held = Table("client", "role", *map(str, range(d.num_classes)), "samples", "entropy")
+        held = Table(
+            "client", "role", *map(escape, d.class_names or map(str, range(d.num_classes))), "samples", "entropy"
+        )
         for client, row in enumerate(counts):
             role = "unseen" if client in unseen else "trains"
             cells = [str(n) if n else "." for n in row]
-            held.add_row(str(client), role, *cells, str(row.sum()), f"{stats.entropy_nats[client]:.2f}")
+            held.add_row(
+                escape(data.name_of(client)), role, *cells, str(row.sum()), f"{stats.entropy_nats[client]:.2f}"
+            )
         console.print(held)
     console.print(f"federation {data.digest()}", highlight=False)
     return out.getvalue().rstrip()

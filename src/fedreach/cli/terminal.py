@@ -112,6 +112,7 @@ class RunProgress(Callback):
         self.evaluating: list[float] = []
 
     def begin(self, run: RunRecord, data: FederatedData, engine: str) -> None:
+        self.name_of = data.name_of
         print(summary(self.experiment.model_copy(update={"seeds": [run.seed]}), data), file=sys.stderr)
         print(f"  {self.experiment.rounds} rounds into {self.folder}", file=sys.stderr, flush=True)
         self.began = time.monotonic()
@@ -133,7 +134,7 @@ class RunProgress(Callback):
             _line(self.bar, line)
         for client, cause in lost.items():
             if client not in self.lost:
-                _line(self.bar, f"round {row.round}: client {client} does not count: {cause}")
+                _line(self.bar, f"round {row.round}: client {self.name_of(client)} does not count: {cause}")
         self.lost.update(lost)
 
 

@@ -15,7 +15,7 @@ from fedreach.config.messages import Path_, Problem, explained, listed
 from fedreach.config.options import check_choice
 from fedreach.config.paths import folder_of, seen_from
 from fedreach.config.sections import PARTS, Choice, Experiment, LocalSection
-from fedreach.data.federated import share_of
+from fedreach.data.population import share_of
 from fedreach.errors import ConfigError, FedReachError, nearest
 from fedreach.evidence.plan import LEAST_PILOT
 from fedreach.federation.traits import Traits, name_of

@@ -69,7 +69,8 @@ class ShiftSection(Choice):
 class PopulationSection(Section):
     """Who takes part, and when."""
 
-    participants: Positive | Share | list[int] | Literal["all"] = 0.4  # how many, a share of those not excluded, or ids
+    # how many, a share of those not excluded, or who: ids or names
+    participants: Positive | Share | list[int | str] | Literal["all"] = 0.4
     exclude_clients: list[int] = []
     exclude_labels: list[int] = []
     held_out: Share = 0.2

@@ -25,6 +25,11 @@ class Check:
 
     def array(self, argument: str, value: Any) -> AnyArray:
         """Return the value as one array of numbers or strings."""
+        if hasattr(value, "__getitem__") and not _is_array(value):  # numpy would ask some of these for ever
+            raise self.error(
+                f"{argument} must be an array; got {type(value).__name__}. "
+                "Read a torch Dataset by FederatedData.from_torch, and a Dataset of datasets by from_huggingface"
+            )
         try:
             array = value if isinstance(value, np.memmap) else np.asarray(value)
         except ValueError as error:  # lists of unequal length
@@ -99,6 +104,23 @@ class Check:
             raise self.error(f"{argument} must be {rule}; got {low if low < 0 else high}")
         return y
 
+    def words(self, train_y: Any, test_y: Any, names: Sequence[str] | None) -> tuple[Any, Any, tuple[str, ...] | None]:
+        """Return labels as numbers where they are words, and what the classes are called; None where nobody says."""
+        given = {"train_y": train_y, "test_y": test_y}
+        arrays = {name: self.array(name, labels) for name, labels in given.items() if labels is not None}
+        if all(labels.dtype.kind not in "US" for labels in arrays.values()):
+            return train_y, test_y, None if names is None else tuple(map(str, names))
+        texts = {name: labels.astype(str) for name, labels in arrays.items()}
+        met = np.unique(np.concatenate([text.ravel() for text in texts.values()]))
+        classes = met if names is None else np.array(list(names))
+        order = np.argsort(classes)
+        for name, text in texts.items():
+            strange = text[~np.isin(text, classes)]
+            if strange.size:
+                raise self.error(f"{name} must be one of the class names {classes.tolist()}; got {str(strange[0])!r}")
+            texts[name] = order[np.searchsorted(classes, text, sorter=order)]
+        return texts["train_y"], texts.get("test_y"), tuple(classes.tolist())
+
     def owners(self, value: Any, names: Sequence[str] | None, n: int) -> tuple[Ints | None, tuple[str, ...]]:
         """Return (n,) indices into the names of the clients, and the names."""
         if value is None:
@@ -125,6 +147,17 @@ def own(array: AnyArray, dtype: Any) -> AnyArray:
     What is mapped from a file stays so and read-only: mapped writable, it might take no more than main memory has.
     """
     return np.require(array, dtype, ["C"] if isinstance(array, np.memmap) else ["C", "W"])
+
+
+def _is_array(value: Any) -> bool:
+    """Whether numpy makes an array of it at once, instead of asking for one sample after the other."""
+    if isinstance(value, list | tuple | range | str | bytes) or hasattr(value, "__array__"):
+        return True
+    try:
+        memoryview(value).release()
+    except TypeError:
+        return hasattr(value, "__array_interface__")
+    return True
 
 
 def _not_finite(samples: AnyArray) -> Ints:

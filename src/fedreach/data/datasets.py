@@ -12,6 +12,7 @@ import numpy as np
 
 from fedreach.arrays import AnyArray, Ints
 from fedreach.data.checks import Check, Kind, normalisation
+from fedreach.data.preparation import Preparation
 from fedreach.errors import DataError, nearest
 
 ARRAYS = {"x": "train_x", "y": "train_y", "client": "owners", "x_test": "test_x", "y_test": "test_y"}
@@ -42,6 +43,8 @@ class Dataset:
     licence: str
     sha256: str
     notes: str = ""  # what a reader of results must know, such as "a subset"
+    class_names: tuple[str, ...] | None = None  # where labels are words
+    preparation: Preparation | None = None  # where the samples are rows of a table
 
     def __repr__(self) -> str:
         shape = "x".join(str(size) for size in self.train_x.shape[1:])
@@ -79,6 +82,7 @@ def from_arrays(
     owners: Any = None,
     owner_names: Sequence[str] | None = None,
     num_classes: int | None = None,
+    class_names: Sequence[str] | None = None,
     kind: Kind | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
@@ -93,12 +97,13 @@ def from_arrays(
     Args:
         train_x: (n, C, H, W) or (n, H, W) uint8 images; (n, ...) floats, kept as float32; or (n, T) integers, for
             which `kind` must be given, because they could be tokens or features.
-        train_y: (n,) integer labels, 0 to `num_classes` - 1.
+        train_y: (n,) integer labels, 0 to `num_classes` - 1; or words, which are numbered by the alphabet.
         test_x: Standard test set, each sample like a training sample; or None.
         test_y: Its labels, together with `test_x`.
         owners: (n,) client of each training sample, integers or strings; or None.
         owner_names: Names of the clients; `owners` are then indices into it. Default: the sorted distinct owners.
-        num_classes: Default: largest label + 1.
+        num_classes: Default: one for each class name, or else largest label + 1.
+        class_names: What the classes are called, from 0 on. Default: the words, where labels are words.
         kind: ``"image"``, ``"features"`` or ``"tokens"``. Default: from type and shape.
         mean: (C,) mean of each channel after scaling to [0, 1]; default: of the training images. Images only.
         std: (C,) standard deviation likewise; a constant channel gets 1.
@@ -120,6 +125,9 @@ def from_arrays(
     if (test_x is None) != (test_y is None):
         raise check.error("test_x and test_y go together; got only one of them. Give both or neither")
     x, kind = check.samples("train_x", train_x, kind, known=known)
+    train_y, test_y, words = check.words(train_y, test_y, class_names)
+    if words is not None and num_classes is None:
+        num_classes = len(words)
     y = check.labels("train_y", train_y, len(x), num_classes)
     if not len(y):
         raise check.error("train_x must hold at least one sample; got none")
@@ -150,6 +158,7 @@ def from_arrays(
         licence=licence,
         sha256=sha256 or content_hash(x, y, x_test, y_test, *([] if owner is None else [owner])),
         notes=notes,
+        class_names=words,
     )
 
 

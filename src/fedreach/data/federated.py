@@ -3,66 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedreach.arrays import AnyArray, Bools, Ints
+from fedreach.arrays import Ints
+from fedreach.data import own
+from fedreach.data.checks import Kind
 from fedreach.data.datasets import Dataset, content_hash
 from fedreach.data.noise import corrupt
 from fedreach.data.partition import Partition
+from fedreach.data.population import Population, Ranges, draw_population, ids_of, split_held_out
 from fedreach.data.server_data import ServerData, drawn_for_server, given_to_server
+from fedreach.data.tabular import named
 from fedreach.errors import ConfigError, DataError
 from fedreach.streams import generator
 
-
-@dataclass(frozen=True, eq=False)
-class Ranges:
-    """Sample indices grouped by client: client i owns ``order[offsets[i] : offsets[i + 1]]``."""
-
-    order: Ints  # (samples,)
-    offsets: Ints  # (N + 1,)
-
-    def __getitem__(self, client: int) -> Ints:
-        return self.order[self.offsets[client] : self.offsets[client + 1]]
-
-    @property
-    def sizes(self) -> Ints:
-        """Number of samples of each client, (N,)."""
-        return np.diff(self.offsets)
-
-    def sizes_of(self, clients: Ints) -> Ints:
-        """Number of samples of each of these clients; nobody else is looked at."""
-        return self.offsets[clients + 1] - self.offsets[clients]
-
-    def of(self, clients: Ints) -> tuple[Ints, Ints]:
-        """Return the samples of these clients, one after the other, and how many each has.
-
-        Example:
-            >>> Ranges(np.array([4, 7, 5]), np.array([0, 1, 1, 3])).of(np.array([2, 0]))
-            (array([7, 5, 4]), array([2, 1]))
-        """
-        sizes = self.sizes_of(clients)
-        places = np.repeat(self.offsets[clients] + sizes - np.cumsum(sizes), sizes)
-        return self.order[places + np.arange(len(places))], sizes
-
-    def owner(self) -> Ints:
-        """Client of each sample in `order`, (samples,)."""
-        return np.repeat(np.arange(len(self.offsets) - 1), self.sizes)
-
-    def without(self, gone: Bools) -> Ranges:
-        """Return the ranges without the samples of `order` that are flagged, (samples,)."""
-        left = np.bincount(self.owner()[~gone], minlength=len(self.offsets) - 1)
-        return _ranges(self.order[~gone], left)
-
-    def label_counts(self, labels: Ints, num_classes: int) -> Ints:
-        """Return the (N, c) number of samples per client and class."""
-        n = len(self.offsets) - 1
-        cells = self.owner() * num_classes + labels[self.order]
-        return np.bincount(cells, minlength=n * num_classes).reshape(n, num_classes)
+Participants = int | str | Sequence[object] | None
+"""How many take part, drawn by the seed; or the names of those that do; or None: 40 % of them, drawn likewise."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +56,172 @@ class FederatedData:
     noise: Mapping[str, Any] | None
     server: ServerData | None = None
     shift: Shifted | None = None
+    client_names: tuple[str, ...] | None = None  # (N,) where clients have names other than their ids
+    note: str = ""  # how it was said who takes part, where that was drawn
+    draw: Callable[[int], FederatedData] | None = None  # see `redrawn`
+
+    @classmethod
+    def from_frame(
+        cls,
+        table: Any,
+        *,
+        client: str,
+        label: str,
+        participants: Participants = None,
+        held_out: float = 0.2,
+        seed: int = 0,
+        name: str = "table",
+    ) -> FederatedData:
+        """Return the rows of a table, by the client that a column names.
+
+        Columns of numbers become inputs of mean 0 and deviation 1, columns of words one input for each category, and
+        what is missing an input of its own; all of it measured on the participants' training rows, so that nothing of
+        the others is known: see `fedreach.data.preparation.Preparation`, which is kept in ``dataset.preparation``.
+        Columns that say nothing are left out, and that is told there. The order of the rows does not matter.
+
+        Args:
+            table: Of pandas, polars or pyarrow, or a dictionary of a list for each column.
+            client: The column that names each row's client.
+            label: The column of classes, numbers or words.
+            participants: How many of the clients take part, or the names of those that do. Default: 40 % at random.
+            held_out: Share of each client's rows that is held out, see `fedreach.data.population.split_held_out`.
+            seed: Of what is held out, and of who takes part where that is drawn.
+            name: Of the data set, in tables and messages.
+
+        Raises:
+            ConfigError: If a column, or a client of `participants`, is not there; the nearest is told.
+            DataError: If a client or a label is missing, a number is infinite, or no column says anything.
+
+        Example:
+            >>> table = {"hospital": ["north", "south", "east"] * 4, "age": range(20, 32), "ill": ["no", "yes"] * 6}
+            >>> data = FederatedData.from_frame(table, client="hospital", label="ill", participants=["north"])
+            >>> data
+            FederatedData(table: 3 clients; 1 takes part (north), 2 never train)
+            >>> data.client_names, data.class_names
+            (('east', 'north', 'south'), ('no', 'yes'))
+            >>> print(data.dataset.preparation)
+            age: number, 23 ± 2.449
+        """
+        return _drawn(own.of_frame(table, client, label, name), participants, held_out, seed, seed)
+
+    @classmethod
+    def from_torch(
+        cls,
+        dataset: Any,
+        *,
+        clients: Any,
+        participants: Participants = None,
+        held_out: float = 0.2,
+        seed: int = 0,
+        kind: Kind | None = None,
+        num_classes: int | None = None,
+        name: str = "dataset",
+    ) -> FederatedData:
+        """Return the examples of a map-style torch Dataset, by their clients; each is read once.
+
+        What the Dataset draws at random, such as a turned image, is therefore drawn once. uint8 images are put on the
+        scale of the participants' pixels, all else stays as it is.
+
+        Args:
+            dataset: Whatever has a length and, by number, pairs of input and label; tensors, arrays, images and lists.
+            clients: The client of each example, names or numbers.
+            participants: As in `from_frame`; also `held_out`, `seed` and `name`.
+            kind: As in `fedreach.data.datasets.from_arrays`; also `num_classes`.
+
+        Raises:
+            ConfigError: If the Dataset has no length or no numbers, as one that may be endless.
+            DataError: If its inputs are not of one shape and type, or there is not one client for each.
+
+        Example:
+            >>> pairs = [([1.0, 2.0], 0), ([3.0, 4.0], 1), ([5.0, 6.0], 0), ([7.0, 8.0], 1)]
+            >>> FederatedData.from_torch(pairs, clients=["ann", "bob", "bob", "ann"], participants=["bob"])
+            FederatedData(dataset: 2 clients; 1 takes part (bob), 1 never trains)
+        """
+        return _drawn(own.of_torch(dataset, clients, kind, num_classes, name), participants, held_out, seed, seed)
+
+    @classmethod
+    def from_clients(
+        cls,
+        data: Mapping[Any, Any],
+        *,
+        participants: Participants = None,
+        held_out: float = 0.2,
+        seed: int = 0,
+        kind: Kind | None = None,
+        num_classes: int | None = None,
+        name: str = "clients",
+    ) -> FederatedData:
+        """Return the data of clients by name: a pair of arrays, or a Dataset, for each.
+
+        Clients are numbered by their names, so that the order of the dictionary does not matter. The arguments are as
+        in `from_torch`.
+
+        Example:
+            >>> north, south = np.ones((4, 2)), [([0.0, 0.5], 1), ([0.5, 0.0], 0)]
+            >>> FederatedData.from_clients({"north": (north, [0, 1, 0, 1]), "south": south})
+            FederatedData(clients: 2 clients; 1 takes part (south), 1 never trains; drawn by seed 0, 40 % of them)
+        """
+        return _drawn(own.of_clients(data, kind, num_classes, name), participants, held_out, seed, seed)
+
+    @classmethod
+    def from_huggingface(
+        cls,
+        ds: Any,
+        *,
+        client: str | None = None,
+        label: str = "label",
+        inputs: str | None = None,
+        split: str = "train",
+        participants: Participants = None,
+        held_out: float = 0.2,
+        seed: int = 0,
+        kind: Kind | None = None,
+        name: str = "huggingface",
+    ) -> FederatedData:
+        """Return a Dataset of Hugging Face, or a FederatedDataset of flwr-datasets, by client.
+
+        Where all columns but client and label hold single numbers or words, they are a table, as in `from_frame`.
+
+        Args:
+            ds: A Dataset with a length; or a FederatedDataset, whose partitions are the clients.
+            client: The column that names the client; None for a FederatedDataset.
+            label: The column of classes.
+            inputs: The column of images or arrays; needed where there are further columns.
+            split: Of a FederatedDataset.
+            participants: As in `from_frame`; also `held_out`, `seed` and `name`.
+            kind: As in `fedreach.data.datasets.from_arrays`.
+
+        Raises:
+            ConfigError: If a column is not there, or it must be said which one is meant.
+            DataError: As in `from_frame` and `from_torch`.
+        """
+        of_clients = own.of_huggingface(ds, client, label, inputs, split, kind, name)
+        return _drawn(of_clients, participants, held_out, seed, seed)
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """What the classes are called, where labels are words."""
+        return self.dataset.class_names
+
+    def name_of(self, client: int) -> str:
+        """Return what a client is called: its name, or else its id."""
+        return str(client) if self.client_names is None else self.client_names[client]
+
+    def redrawn(self, seed: int) -> FederatedData:
+        """Return the same clients with the same held-out data, where others take part: those that this seed draws.
+
+        Where participants are named, or nothing is to be drawn, it is the same data.
+        """
+        return self if self.draw is None else self.draw(seed)
+
+    def __repr__(self) -> str:
+        chosen, unseen = self.population.participants.tolist(), len(self.population.unseen)
+        who = ", ".join(map(self.name_of, chosen[:6])) + (", ..." if len(chosen) > 6 else "")
+        takes, trains = "takes" if len(chosen) == 1 else "take", "trains" if unseen == 1 else "train"
+        return (
+            f"FederatedData({self.dataset.name}: {self.num_clients} clients; {len(chosen)} {takes} part ({who}), "
+            f"{unseen} never {trains}{'; ' * bool(self.note)}{self.note})"
+        )
 
     @property
     def num_clients(self) -> int:
@@ -124,7 +252,7 @@ class FederatedData:
 
 
 def federate(
-    dataset: Dataset,
+    dataset: Dataset | own.OwnData,
     partition: Partition,
     *,
     seed: int = 0,
@@ -140,12 +268,12 @@ def federate(
     """Choose who takes part, hold data out, give the server its share and add label noise.
 
     Args:
-        dataset: What is divided.
+        dataset: What is divided; one's own that is on no scale yet is put on that of the participants' training part.
         partition: How, over N clients.
         seed: Of the four choices; each has a stream of its own, so that one does not change the others.
         population_seed: Of who takes part alone, so that with one `seed` others take part and all hold the same; None:
             `seed`.
-        participants: See `fedreach.data.federated.draw_population`, also for the two exclusions.
+        participants: See `fedreach.data.population.draw_population`, also for the two exclusions.
         held_out: Share of each client's samples that is held out, see `split_held_out`.
         noise: Arguments of `fedreach.data.noise.corrupt`, such as ``{"kind": "symmetric", "rate": 0.2}``. Only
             training labels are corrupted: what is held out must measure the truth.
@@ -180,6 +308,9 @@ def federate(
         exclude_clients=exclude_clients,
         exclude_labels=exclude_labels,
     )
+    names = names_of(dataset, partition)
+    if isinstance(dataset, own.OwnData):
+        dataset = dataset.prepared([train[client] for client in population.participants.tolist()])
     server = None
     if server_examples is not None and server_data is not None:
         raise ConfigError("server_data: give server_examples or server_data, not both.")
@@ -191,124 +322,34 @@ def federate(
         server = given_to_server(dataset, server_data)
     labels, record = dataset.train_y, None
     if noise is not None:
-        own = Partition(np.arange(len(train.order)), train.offsets, kind=partition.kind)
+        divided = Partition(np.arange(len(train.order)), train.offsets, kind=partition.kind)
         made = corrupt(
-            labels[train.order], generator(seed, "noise"), num_classes=dataset.num_classes, partition=own, **noise
+            labels[train.order], generator(seed, "noise"), num_classes=dataset.num_classes, partition=divided, **noise
         )
         labels = labels.copy()
         labels[train.order] = made.labels
         record = made.record
-    return FederatedData(dataset, labels, partition, population, train, held, record, server)
+    return FederatedData(dataset, labels, partition, population, train, held, record, server, client_names=names)
 
 
-def split_held_out(partition: Partition, share: float, rng: np.random.Generator) -> tuple[Ranges, Ranges]:
-    """Split each client's samples at random into a training and a held-out part.
-
-    A client with m samples holds out round(share * m) of them, at least one where m is 2 or more and never all.
-
-    Raises:
-        ConfigError: If `share` is not in (0, 1).
-
-    Example:
-        >>> from fedreach.streams import generator
-        >>> partition = Partition(np.arange(10), np.array([0, 4, 10]), kind="iid", parameters={})
-        >>> train, held_out = split_held_out(partition, 0.25, generator(0, "split"))
-        >>> train.sizes, held_out.sizes
-        (array([3, 4]), array([1, 2]))
-    """
-    if not 0 < share < 1:
-        raise ConfigError(f"population.held_out must be a share in (0, 1); got {share}.")
-    sizes = partition.sizes
-    held = np.clip(np.rint(share * sizes).astype(np.int64), np.minimum(1, sizes - 1), np.maximum(sizes - 1, 0))
-    held = np.maximum(held, 0)
-    owner = np.repeat(np.arange(len(sizes)), sizes)
-    # Sorting by (owner, random key) shuffles inside every client at once.
-    shuffled = partition.order[np.lexsort((rng.random(len(owner)), owner))]
-    rank = np.arange(len(owner)) - np.repeat(partition.offsets[:-1], sizes)
-    is_held: Bools = rank < held[owner]
-    return _ranges(shuffled[~is_held], sizes - held), _ranges(shuffled[is_held], held)
+def _drawn(
+    data: own.OwnData, participants: Participants, held_out: float, seed: int, population_seed: int
+) -> FederatedData:
+    """Return one's own data by their own clients, those of them that are asked for or drawn."""
+    asked = ids_of(participants, data.owner_names)
+    partition = Partition.from_owner(data.owners, len(data.owner_names), "natural")
+    made = federate(data, partition, seed=seed, population_seed=population_seed, participants=asked, held_out=held_out)
+    if not isinstance(asked, int):
+        return made
+    note = f"drawn by seed {population_seed}{', 40 % of them' * (participants is None)}"
+    return replace(made, note=note, draw=partial(_drawn, data, participants, held_out, seed))
 
 
-def _ranges(order: AnyArray, sizes: Ints) -> Ranges:
-    return Ranges(np.ascontiguousarray(order), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
-
-
-@dataclass(frozen=True, eq=False)
-class Population:
-    """The clients that may train and those that never train; ids increasing, together all clients."""
-
-    participants: Ints  # (n,)
-    unseen: Ints  # (N - n,)
-
-
-def draw_population(
-    label_counts: Ints,
-    rng: np.random.Generator,
-    *,
-    participants: float | Sequence[int] | None = None,
-    exclude_clients: Sequence[int] = (),
-    exclude_labels: Sequence[int] = (),
-) -> Population:
-    """Divide N clients into participants and unseen clients.
-
-    Args:
-        label_counts: (N, c) examples per client and class.
-        rng: Draws the participants where only their number is given.
-        participants: How many take part, or which share in (0, 1) of those that are not excluded, drawn at random; or
-            the ids of those that do; or None for all that are not excluded.
-        exclude_clients: Ids of clients that never train.
-        exclude_labels: Clients with an example of one of these classes never train.
-
-    Raises:
-        ConfigError: If an id or label does not exist, or fewer clients are left than shall take part.
-
-    Example:
-        >>> draw_population(np.array([[5, 0], [0, 5], [5, 0]]), None, exclude_labels=[1]).unseen
-        array([1])
-    """
-    num_clients, num_classes = label_counts.shape
-    _check_range("population.exclude_clients", exclude_clients, num_clients, "clients")
-    _check_range("population.exclude_labels", exclude_labels, num_classes, "classes")
-    barred = np.zeros(num_clients, np.bool_)
-    barred[list(exclude_clients)] = True
-    barred |= label_counts[:, list(exclude_labels)].any(axis=1)
-    eligible = np.flatnonzero(~barred)
-    if isinstance(participants, float):
-        if not 0 < participants < 1:
-            raise ConfigError(f"population.participants as a share must be in (0, 1); got {participants}.")
-        participants = share_of(participants, len(eligible)) if len(eligible) else None
-
-    if participants is None:
-        chosen = eligible
-    elif isinstance(participants, int | np.integer):
-        if not 1 <= participants <= len(eligible):
-            raise ConfigError(
-                f"population.participants must be between 1 and the {len(eligible)} clients that are not excluded "
-                f"(of {num_clients}); got {participants}."
-            )
-        chosen = np.sort(rng.choice(eligible, size=participants, replace=False))
-    else:
-        _check_range("population.participants", participants, num_clients, "clients")
-        chosen = np.unique(np.asarray(participants, dtype=np.int64))
-        clash = chosen[barred[chosen]]
-        if clash.size:
-            raise ConfigError(f"population.participants lists client {clash[0]}, which is excluded. Take it off one.")
-    if len(chosen) == 0:
-        raise ConfigError("population: no client is left to take part. Exclude fewer clients or labels.")
-    return Population(chosen, np.delete(np.arange(num_clients), chosen))
-
-
-def share_of(share: float, clients: int) -> int:
-    """Return how many of so many clients a share is, at least one.
-
-    Example:
-        >>> share_of(0.4, 50), share_of(0.1, 3)
-        (20, 1)
-    """
-    return max(1, round(share * clients))
-
-
-def _check_range(name: str, values: Sequence[int], limit: int, what: str) -> None:
-    for value in values:
-        if not 0 <= value < limit:
-            raise ConfigError(f"{name} must name {what} from 0 to {limit - 1}; got {value}.")
+def names_of(dataset: Dataset | own.OwnData, partition: Partition) -> tuple[str, ...] | None:
+    """Return the names of the clients of a natural partition; those of merged ones are joined. None: they have none."""
+    if dataset.owners is None or partition.kind != "natural" or named(dataset.owner_names) is None:
+        return None
+    found = [np.unique(dataset.owners[partition[client]]).tolist() for client in range(partition.num_clients)]
+    if partition.num_clients == len(dataset.owner_names):  # clients without samples are called what they are called
+        found = [owners or [client] for client, owners in enumerate(found)]
+    return tuple(" + ".join(dataset.owner_names[owner] for owner in owners) for owners in found)

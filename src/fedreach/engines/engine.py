@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fedreach.arrays import AnyArray, Bools, Float32s, Floats, Ints
-from fedreach.data.federated import Ranges
+from fedreach.data.population import Ranges
 from fedreach.engines.parallel.processes import Workers, max_processes
 from fedreach.engines.protocols import NO_TERMS, Engine, Precision, Task
 from fedreach.engines.samples import checked_device

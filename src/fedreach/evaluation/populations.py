@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedreach.arrays import Bools, Float32s, Floats, Ints
-from fedreach.data.federated import Ranges
+from fedreach.data.population import Ranges
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,10 @@ from fedreach import registry
 from fedreach.config import parts
 from fedreach.config.sections import Experiment
 from fedreach.data.datasets import Dataset
-from fedreach.data.federated import FederatedData, federate
+from fedreach.data.federated import FederatedData, federate, names_of
+from fedreach.data.own import FILES, OwnData, of_file
 from fedreach.data.partition import Partition, handle_empty
+from fedreach.data.population import ids_of
 from fedreach.data.sets.catalogue import load
 from fedreach.data.shifts import shift_unseen
 from fedreach.engines.choice import EngineChoice, choose
@@ -31,7 +33,7 @@ class Builder:
     experiment: Experiment
     base: Path
 
-    def dataset(self, *, progress: bool = False) -> Dataset:
+    def dataset(self, *, progress: bool = False) -> Dataset | OwnData:
         """Read the data set, downloading it where the experiment allows."""
         data = self.experiment.data
         folder = None if data.folder is None else self.base / data.folder
@@ -40,10 +42,12 @@ class Builder:
             if not isinstance(made, Dataset):
                 raise ConfigError(f"data.name: {data.name!r} must return a Dataset; got {type(made).__name__}.")
             return made
+        if data.name.endswith(FILES):
+            return of_file(self.base / data.name, **data.options)
         name = str(self.base / data.name) if data.name.endswith((".npz", ".npy")) else data.name
         return load(name, folder, download=data.download, progress=progress, **data.options)
 
-    def federated(self, dataset: Dataset, seed: int) -> FederatedData:
+    def federated(self, dataset: Dataset | OwnData, seed: int) -> FederatedData:
         """Partition the data set, choose who takes part, hold data out, give the server its share, add noise and shift.
 
         All of it depends on ``population.seed``, or on `seed` where that is not set, and on nothing else, so that
@@ -54,12 +58,13 @@ class Builder:
         p, own = e.population, e.server_data
         seed = seed if p.seed is None else p.seed
         held = seed if e.partition.seed is None else e.partition.seed
+        partition = self._without_empty(self._partition(dataset, held))
         data = federate(
             dataset,
-            self._without_empty(self._partition(dataset, held)),
+            partition,
             seed=held,
             population_seed=seed,
-            participants=None if p.participants == "all" else p.participants,
+            participants=self._participants(dataset, partition),
             exclude_clients=p.exclude_clients,
             exclude_labels=p.exclude_labels,
             held_out=p.held_out,
@@ -71,6 +76,15 @@ class Builder:
             return data
         return shift_unseen(data, parts.make("shift", e.shift, self.base), share=e.shift.share, seed=seed)
 
+    def _participants(self, dataset: Dataset | OwnData, partition: Partition) -> float | list[int] | None:
+        """Return how many or which share take part, or who: of clients with names the ids; None: all."""
+        asked = self.experiment.population.participants
+        if isinstance(asked, list):
+            names = names_of(dataset, partition) or [str(client) for client in range(partition.num_clients)]
+            named = any(isinstance(one, str) for one in asked)
+            return ids_of(asked, names) if named else [int(one) for one in asked]
+        return None if isinstance(asked, str) else asked
+
     def _without_empty(self, partition: Partition) -> Partition:
         policy = self.experiment.partition.empty
         try:
@@ -78,7 +92,7 @@ class Builder:
         except DataError as error:
             raise DataError(f"partition.empty = {policy!r}: {error}") from error
 
-    def _partition(self, dataset: Dataset, seed: int) -> Partition:
+    def _partition(self, dataset: Dataset | OwnData, seed: int) -> Partition:
         section = self.experiment.partition
         if section.file is not None:
             return Partition.load(self.base / section.file)

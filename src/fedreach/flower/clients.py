@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedreach.arrays import Floats
-from fedreach.data.federated import Population
+from fedreach.data.population import Population
 from fedreach.errors import ConfigError, TrainingError
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import Exact

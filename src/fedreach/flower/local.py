@@ -11,8 +11,9 @@ from torch.utils.data import Dataset as TorchDataset
 from fedreach.arrays import AnyArray, Float32s, Floats, Ints
 from fedreach.data.checks import Kind
 from fedreach.data.datasets import from_arrays
-from fedreach.data.federated import FederatedData, Population, Ranges
+from fedreach.data.federated import FederatedData
 from fedreach.data.partition import Partition
+from fedreach.data.population import Population, Ranges
 from fedreach.data.server_data import ServerData
 from fedreach.engines.choice import build_engine
 from fedreach.engines.protocols import Engine, Task

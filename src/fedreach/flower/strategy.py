@@ -21,7 +21,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from torch import nn
 
 from fedreach.arrays import Float32s
-from fedreach.data.federated import Population
+from fedreach.data.population import Population
 from fedreach.engines.protocols import Engine
 from fedreach.errors import ConfigError, RunFolderError, TrainingError
 from fedreach.federation.federation import Federation

@@ -12,6 +12,7 @@ from fedreach.arrays import Floats
 from fedreach.config.sections import DefaultMethod, Experiment
 from fedreach.config.user_code import locate_user_errors
 from fedreach.data.datasets import Dataset
+from fedreach.data.own import OwnData
 from fedreach.errors import ConfigError, RunFolderError
 from fedreach.experiments.build import Builder
 from fedreach.federation.steps import AskUpdates, advance, play
@@ -74,7 +75,7 @@ class _Maker:
 
     def __init__(self, recipe: Recipe) -> None:
         self.base = recipe.source.parent
-        self.datasets: dict[str, Dataset] = {}
+        self.datasets: dict[str, Dataset | OwnData] = {}
         self.made: dict[str, Simulation] = {}
 
     def simulation(self, experiment: Experiment, seed: int) -> Simulation:

@@ -75,6 +75,9 @@ def federation_record(data: FederatedData) -> FederationRecord:
         noise=None if data.noise is None else dict(data.noise),
         server_data=_server_data(data),
         shift=None if data.shift is None else dict(data.shift.record),
+        client_names=None if data.client_names is None else list(data.client_names),
+        class_names=None if d.class_names is None else list(d.class_names),
+        preparation=None if d.preparation is None else d.preparation.to_json(),
     )
 
 

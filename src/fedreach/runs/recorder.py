@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -119,8 +120,18 @@ class Recorder:
             self._refuse_if_diverged(snapshot.state, columns)
             snapshot = self._judge(snapshot, columns.get("id_loss", np.inf))
             row = replace(row, evaluated=columns)
-        rows = *snapshot.rows, row, *(ClientLine(**line) for line in lines), timing
+        said = (ClientLine(**line, names=self.names_of(line["ids"])) for line in lines)
+        rows = *snapshot.rows, row, *said, timing
         return replace(snapshot, rows=rows), row
+
+    @cached_property
+    def _names(self) -> Sequence[str] | None:
+        record = self.folder.read(FederationRecord)
+        return None if record is None else record.client_names
+
+    def names_of(self, ids: Sequence[int]) -> list[str] | None:
+        """Return what clients are called; None where they have no names."""
+        return None if self._names is None else [self._names[client] for client in ids]
 
     def written(self, snapshot: Snapshot) -> Snapshot:
         """Append the rows that wait to their files; return the run in which none do.

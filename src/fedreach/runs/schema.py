@@ -201,6 +201,7 @@ class ClientLine(Record):
     round: int
     population: str  # "participants", "unseen" or "local": each of the cohort by its own model
     ids: Sequence[int]
+    names: Sequence[str] | None = None  # of these clients, where they have any
     examples: Sequence[int]  # that a client was evaluated on
     accuracy: Sequence[float | None]
     loss: Sequence[float | None]
@@ -228,6 +229,7 @@ class ServedLine(Record):
     population: str  # "participants" or "unseen"
     rung: str
     ids: Sequence[int]
+    names: Sequence[str] | None = None  # of these clients, where they have any
     accuracy: Sequence[float]
     loss: Sequence[float]
     calibration_error: Sequence[float]
@@ -270,6 +272,9 @@ class FederationRecord(Record):
     noise: Mapping[str, Any] | None
     server_data: Mapping[str, Any] | None
     shift: Mapping[str, Any] | None = None  # of unseen clients
+    client_names: Sequence[str] | None = None  # (n,) where clients have names other than their ids
+    class_names: Sequence[str] | None = None  # (c,) where labels are words
+    preparation: Sequence[Mapping[str, Any]] | None = None  # how columns of a table became inputs
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

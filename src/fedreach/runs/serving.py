@@ -52,6 +52,8 @@ def serve_models(folder: RunFolder, layout: Layout, evaluator: ServesModels) -> 
     """
     for name in (ServingRecord.FILE, ServedLine.FILE, SERVING):
         (folder.path / name).unlink(missing_ok=True)
+    federation = folder.read(FederationRecord)
+    names = None if federation is None else federation.client_names
     columns: dict[str, Mapping[str, float]] = {}
     rounds: dict[str, int] = {}
     tensors: dict[str, AnyArray] = {}
@@ -65,7 +67,8 @@ def serve_models(folder: RunFolder, layout: Layout, evaluator: ServesModels) -> 
         # By the best model, clients are served with all their inputs only.
         columns[name], lines, fitted = evaluator.evaluate(vectors, clusters, rounds[name], whole=name == "last")
         for line in lines:
-            folder.append(ServedLine(model=name, round=rounds[name], **line))
+            called = None if names is None else [names[client] for client in line["ids"]]
+            folder.append(ServedLine(model=name, round=rounds[name], **line, names=called))
         for number, one in enumerate(fitted):
             head = f"{name}/{number}" if len(fitted) > 1 else name
             tensors |= {f"{head}/{key}": np.asarray(value) for key, value in one.state.items()}

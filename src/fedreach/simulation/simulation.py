@@ -66,8 +66,8 @@ class Simulation:
         empty = ids[self.data.train.sizes[ids] == 0]
         if empty.size:
             raise DataError(
-                f"A participant must have at least one training example; client {empty[0]} has none. "
-                "Leave it out of the population, or drop or merge empty clients (`handle_empty`)."
+                f"A participant must have at least one training example; client {self.data.name_of(empty[0])} has "
+                "none. Leave it out of the population, or drop or merge empty clients (`handle_empty`)."
             )
         view = ClientView.of(ids, self.data.train.sizes[ids])
         if not needs:

@@ -10,8 +10,9 @@ from torch import nn
 
 from fedreach.arrays import Float32s, Floats, Ints
 from fedreach.data.datasets import from_arrays
-from fedreach.data.federated import FederatedData, Population, Ranges, split_held_out
+from fedreach.data.federated import FederatedData
 from fedreach.data.partition import Partition, iid
+from fedreach.data.population import Population, Ranges, split_held_out
 from fedreach.data.server_data import ServerData
 from fedreach.engines.engine import TorchEngine
 from fedreach.engines.protocols import Engine, Task

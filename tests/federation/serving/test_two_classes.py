@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedreach.arrays import Floats, Ints
-from fedreach.data.federated import split_held_out
 from fedreach.data.partition import dirichlet_by_class
+from fedreach.data.population import split_held_out
 from fedreach.data.sets.catalogue import load
 from fedreach.federation.protocols import KnowsPrior, Serving
 from fedreach.federation.serving.bbse import BBSE, RLLS

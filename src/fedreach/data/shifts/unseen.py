@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -83,10 +84,15 @@ def shift_unseen(data: FederatedData, shift: Shift, *, share: float = 1.0, seed:
         train=data.train.without(gone[data.train.order]),
         held_out=data.held_out.without(gone[data.held_out.order]),
         shift=Shifted(clients, dropped, content_hash(x[changed], y[changed]), record),
+        draw=None if data.draw is None else partial(_redrawn, data, shift, share),
     )
 
 
 NOBODYS = np.empty(0, np.int64)
+
+
+def _redrawn(data: FederatedData, shift: Shift, share: float, seed: int) -> FederatedData:
+    return shift_unseen(data.redrawn(seed), shift, share=share, seed=seed)
 
 
 def _copied(x: AnyArray) -> AnyArray:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedreach.arrays import Ints
-from fedreach.data.federated import Ranges
+from fedreach.data.population import Ranges
 from fedreach.engines.batches import batch_plans
 from fedreach.engines.native.library import library
 from fedreach.federation.local_sgd import LocalSGD

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedreach.arrays import Bools, Float32s, Floats, Ints
-from fedreach.data.federated import Ranges
+from fedreach.data.population import Ranges
 from fedreach.engines.batches import batch_plans
 from fedreach.engines.chain.trainer import is_identity
 from fedreach.engines.native.drawing import draws_as_numpy_does, plan_size, words_of

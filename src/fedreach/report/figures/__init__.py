@@ -82,6 +82,7 @@ def asked(analysis: Analysis) -> list[Asked]:
     ring = "A ring: all seeds have reached the target, here on average."
     over_seeds = " Bands: ± sd over seeds." if several else ""
     first = comparison.all_counted[0].partition
+    called = "id" if clients.names_of(comparison) is None else "name"
     final = _final(analysis)
     return [
         Asked(
@@ -164,14 +165,14 @@ def asked(analysis: Analysis) -> list[Asked]:
             "chosen",
             "Who was chosen",
             "Share of the rounds in which each participant was in the cohort, all seeds together. Dashed: the mean.",
-            "One strip of bars per method, participants by id.",
+            f"One strip of bars per method, participants by {called}.",
             lambda: clients.chosen(comparison),
         ),
         Asked(
             "weights",
             "Whose report counted",
             "Mean weight of each participant's report in stretches of rounds; a round without its report counts 0.",
-            "One heat map per method, rounds from left to right, participants by id.",
+            f"One heat map per method, rounds from left to right, participants by {called}.",
             lambda: clients.weights(comparison),
         ),
         Asked(
@@ -190,7 +191,9 @@ def asked(analysis: Analysis) -> list[Asked]:
             f"{len(first.participants)} participants and {len(first.unseen)} unseen clients, "
             f"{int(first.sizes.sum())} examples of {first.label_counts.shape[1]} classes.",
             lambda: (
-                partition_heatmap(first.label_counts, first.participants, first.unseen)
+                partition_heatmap(
+                    first.label_counts, first.participants, first.unseen, first.client_names, first.class_names
+                )
                 if first.label_counts.shape[1]
                 else None
             ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 BINS = 30  # columns of the weight heat map
 DOTS = 60  # quantiles drawn per strip
+ALL_NAMED = 8  # up to so many participants each has its name at the axis
 
 
 def participants_of(comparison: Comparison) -> Ints:
@@ -83,8 +85,9 @@ def chosen(comparison: Comparison) -> Figure | None:
     panels[0].set_xlim(-0.5, len(ids) - 0.5)
     panels[0].set_ylim(bottom=0)
     panels[0].locator_params(axis="y", nbins=2)
-    _id_ticks(panels[-1], ids, "x")
-    panels[-1].set_xlabel("participant's id")
+    names = names_of(comparison)
+    _id_ticks(panels[-1], ids, "x", names)
+    panels[-1].set_xlabel("participant's id" if names is None else "participant")
     figure.supylabel("chosen in % of the rounds", fontsize=9, color=MUTED)
     return figure
 
@@ -120,9 +123,10 @@ def weights(comparison: Comparison) -> Figure | None:
         axes.set_title(short(comparison.methods[j], 40))
         axes.grid(visible=False)
         tag(image, j, "heat")
-    _id_ticks(panels[-1], ids, "y", 3)
+    names = names_of(comparison)
+    _id_ticks(panels[-1], ids, "y", names, 3)
     panels[-1].set_xlabel("round")
-    figure.supylabel("participant's id", fontsize=9, color=MUTED)
+    figure.supylabel("participant's id" if names is None else "participant", fontsize=9, color=MUTED)
     bar = figure.colorbar(image, ax=list(panels), location="top", shrink=0.6, aspect=30, pad=0.01, extend="max")
     bar.set_label("mean weight of the client's report, %", fontsize=8.5)
     in_percent(bar.ax, "x")
@@ -189,6 +193,14 @@ def _trained(comparison: Comparison) -> list[int]:
     ]
 
 
-def _id_ticks(axes: Axes, ids: Ints, axis: str, count: int = 6) -> None:
-    places = np.unique(np.linspace(0, len(ids) - 1, min(count, len(ids))).round().astype(int))
-    (axes.set_xticks if axis == "x" else axes.set_yticks)(places, [str(ids[place]) for place in places])
+def names_of(comparison: Comparison) -> Sequence[str] | None:
+    """Return what the clients are called, where they have names and all counted runs call them alike."""
+    met = {tuple(run.partition.client_names or ()) for run in comparison.all_counted}
+    return met.pop() or None if len(met) == 1 else None
+
+
+def _id_ticks(axes: Axes, ids: Ints, axis: str, names: Sequence[str] | None, count: int = 6) -> None:
+    count = len(ids) if names is not None and len(ids) <= ALL_NAMED else min(count, len(ids))
+    places = np.unique(np.linspace(0, len(ids) - 1, count).round().astype(int))
+    called = [str(ids[place]) if names is None else short(names[ids[place]], 14) for place in places]
+    (axes.set_xticks if axis == "x" else axes.set_yticks)(places, called)

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedreach.arrays import Ints
-from fedreach.report.figures.style import MUTED, heat_colours, in_percent, new_figure, styled
+from fedreach.report.figures.style import MUTED, heat_colours, in_percent, new_figure, short, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LABELLED = 30  # up to this many clients each column bears its id
 NARROWEST = 0.24  # share of the width that a small group gets, so that its heading fits
+WIDTH = 60  # letters of names that stand side by side
 
 
 @styled
-def partition_heatmap(label_counts: ArrayLike, participants: ArrayLike, unseen: ArrayLike) -> Figure:
+def partition_heatmap(
+    label_counts: ArrayLike,
+    participants: ArrayLike,
+    unseen: ArrayLike,
+    client_names: Sequence[str] | None = None,
+    class_names: Sequence[str] | None = None,
+) -> Figure:
     """Draw each client's mix of classes, with its number of examples above.
 
     Clients stand in two groups, participants and unseen clients, each ordered by most frequent class, so that
@@ -28,6 +36,8 @@ def partition_heatmap(label_counts: ArrayLike, participants: ArrayLike, unseen: 
         label_counts: Examples per client and class, shape (n, c).
         participants: Ids of the clients that train.
         unseen: Ids of those that never do; may be empty.
+        client_names: What the n clients are called; None: by their ids.
+        class_names: What the c classes are called; None: by their numbers.
 
     Example:
         >>> figure = partition_heatmap([[5, 0], [1, 3], [0, 2]], participants=[0, 1], unseen=[2])
@@ -61,8 +71,13 @@ def partition_heatmap(label_counts: ArrayLike, participants: ArrayLike, unseen: 
         heat.grid(visible=False)
         heat.set_xticks(range(len(ids)) if total <= LABELLED else [])
         if total <= LABELLED:
-            heat.set_xticklabels([str(i) for i in ids], rotation=90 if total > 14 else 0, fontsize=8)
-        heat.locator_params(axis="y", nbins=min(counts.shape[1], 10), integer=True)
+            called = [str(i) if client_names is None else short(client_names[i], 12) for i in ids]
+            upright = total > 14 or (client_names is not None and sum(map(len, called)) > WIDTH)
+            heat.set_xticklabels(called, rotation=90 if upright else 0, fontsize=8)
+        if class_names is not None and len(class_names) <= LABELLED:
+            heat.set_yticks(range(len(class_names)), [short(name, 16) for name in class_names])
+        else:
+            heat.locator_params(axis="y", nbins=min(counts.shape[1], 10), integer=True)
     panels[0, 0].set_ylabel("examples")
     panels[1, 0].set_ylabel("class")
     figure.supxlabel("clients, ordered by their most frequent class", fontsize=9, color=MUTED)

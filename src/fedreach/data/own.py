@@ -1,0 +1,286 @@
+"""Data of one's own, by client: tables, torch Datasets, arrays, and data sets of Hugging Face and Flower."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedreach.arrays import AnyArray, Ints
+from fedreach.data import tabular
+from fedreach.data.checks import Check, Kind, normalisation
+from fedreach.data.datasets import Dataset, from_arrays
+from fedreach.data.preparation import Preparation
+from fedreach.data.tabular import Values
+from fedreach.errors import ConfigError, DataError, nearest
+
+
+@dataclass(frozen=True, eq=False)
+class OwnData:
+    """Examples and whose they are, before it is said who takes part: a `Dataset` to be.
+
+    What depends on who does, such as the scale of the inputs, is measured when `prepared` is called with the training
+    rows of each participant: of nobody else any number is read.
+    """
+
+    name: str
+    owners: Ints  # (n,)
+    owner_names: tuple[str, ...]  # of the N clients
+    train_y: Ints  # (n,)
+    num_classes: int
+    prepared: Callable[[Sequence[Ints]], Dataset]
+
+
+def of_frame(table: Any, client: str, label: str, name: str) -> OwnData:
+    """Return the rows of a table, by client; see `fedreach.data.federated.FederatedData.from_frame`."""
+    owners, names = tabular.numbered(f"table: column {client!r}", tabular.column(table, client))
+    labels, classes = tabular.numbered(f"table: column {label!r}", tabular.column(table, label))
+    if len(labels) > 20 and len(classes) > len(labels) / 2:
+        raise DataError(
+            f"table: column {label!r} has {len(classes)} different values in {len(labels)} rows; a label must be a "
+            "class. Make classes of it."
+        )
+    columns = tabular.read(table, without=(client, label))
+    order = tabular.row_order(owners, labels, columns)
+    owners, labels, columns = owners[order], labels[order], tabular.rows_of(columns, order)
+    return OwnData(name, owners, names, labels, len(classes), partial(_prepared, columns, labels, classes, name))
+
+
+FILES = (".csv", ".tsv", ".parquet")  # of tables
+
+
+def of_file(path: Path, **options: Any) -> OwnData:
+    """Return the rows of a file, by client; the options are ``client`` and ``label``, columns of the table.
+
+    Raises:
+        ConfigError: If an option is missing or unknown.
+        DataError: As `fedreach.data.tabular.read_file`.
+    """
+    for option in options:
+        if option not in ("client", "label"):
+            raise ConfigError(f"data {path.name!r} has no option {option!r}.{nearest(option, ('client', 'label'))}")
+    for option in ("client", "label"):
+        if option not in options:
+            raise ConfigError(f"data {path.name!r} needs the option {option!r}: the name of a column of the table.")
+    return of_frame(tabular.read_file(path), options["client"], options["label"], path.stem)
+
+
+def _prepared(
+    columns: Mapping[str, Values], labels: Ints, classes: tuple[str, ...], name: str, clients: Sequence[Ints]
+) -> Dataset:
+    made = Preparation.of(columns, clients)
+    x, class_names = made.written(columns), tabular.named(classes)
+    plain = from_arrays(x, labels, num_classes=len(classes), class_names=class_names, kind="features", name=name)
+    return replace(plain, preparation=made)
+
+
+def of_samples(
+    x: AnyArray,
+    y: AnyArray,
+    owners: Ints,
+    names: tuple[str, ...],
+    *,
+    kind: Kind | None,
+    num_classes: int | None,
+    class_names: Sequence[str] | None,
+    name: str,
+) -> OwnData:
+    """Return samples as they are, by client; only images are put on one scale, that of the participants' pixels."""
+    plain = from_arrays(x, y, kind=kind, num_classes=num_classes, class_names=class_names, name=name)
+    return OwnData(name, owners, names, plain.train_y, plain.num_classes, partial(_scaled, plain))
+
+
+def _scaled(plain: Dataset, clients: Sequence[Ints]) -> Dataset:
+    if plain.kind != "image":
+        return plain
+    mean, std = normalisation(Check(plain.name), plain.train_x[np.concatenate(clients)], plain.kind, None, None)
+    return replace(plain, mean=mean, std=std)
+
+
+def of_torch(dataset: Any, clients: Any, kind: Kind | None, num_classes: int | None, name: str) -> OwnData:
+    """Return a torch Dataset, by client; see `fedreach.data.federated.FederatedData.from_torch`."""
+    length = size(dataset, name)
+    owners, names = tabular.numbered("clients", clients)
+    if len(owners) != length:
+        raise DataError(f"clients must say one client for each of the {length} examples; got {len(owners)}.")
+    x, y = samples(pairs(dataset, name), length, name)
+    classes = class_names_of(dataset)
+    return of_samples(x, y, owners, names, kind=kind, num_classes=num_classes, class_names=classes, name=name)
+
+
+def of_clients(data: Mapping[Any, Any], kind: Kind | None, num_classes: int | None, name: str) -> OwnData:
+    """Return arrays or Datasets by name; see `fedreach.data.federated.FederatedData.from_clients`."""
+    if not isinstance(data, Mapping) or not data:
+        raise ConfigError('from_clients: give {"north": (x, y), "south": dataset}; got ' + f"{type(data).__name__}.")
+    numbers, names = tabular.numbered("from_clients: a name", list(data))
+    if len(names) < len(data):
+        raise ConfigError(f"from_clients: two clients have the same name; got {list(data)}.")
+    held: dict[int, tuple[AnyArray, AnyArray]] = {}
+    for number, (client, own) in zip(numbers.tolist(), data.items(), strict=True):
+        check = Check(f"data of {client}")
+        if isinstance(own, tuple) and len(own) == 2:
+            held[number] = check.array("x", own[0]), check.array("y", own[1])
+            if len(held[number][0]) != len(held[number][1]):
+                raise check.error(f"x and y must be as long; got {len(own[0])} and {len(own[1])}")
+        else:
+            length = size(own, check.name)
+            held[number] = samples(pairs(own, check.name), length, check.name)
+    parts = [held[number] for number in range(len(names))]
+    shapes = {x.shape[1:] for x, _ in parts}
+    if len(shapes) > 1 or len({_sort(x) for x, _ in parts}) > 1:
+        said = "; ".join(f"{names[n]}: {x.shape[1:]} {x.dtype}" for n, (x, _) in enumerate(parts[:5]))
+        raise DataError(f"from_clients: samples of all clients must have one shape and type; got {said}.")
+    x, y = np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
+    owners = np.repeat(np.arange(len(parts)), [len(y) for _, y in parts])
+    known = [found for own in data.values() if (found := class_names_of(own)) is not None]
+    classes = known[0] if known and all(each == known[0] for each in known) else None
+    return of_samples(x, y, owners, names, kind=kind, num_classes=num_classes, class_names=classes, name=name)
+
+
+def _sort(array: AnyArray) -> str:
+    """Return what sort of numbers it holds: floats of any width are one."""
+    return "f" if array.dtype.kind == "f" else array.dtype.str if array.dtype == np.uint8 else array.dtype.kind
+
+
+def of_huggingface(
+    ds: Any, client: str | None, label: str, inputs: str | None, split: str, kind: Kind | None, name: str
+) -> OwnData:
+    """Return a Dataset of Hugging Face, by client; see `fedreach.data.federated.FederatedData.from_huggingface`."""
+    parts, of_part = _parts(ds, client, split)
+    columns = [column for column in tabular.column_names(parts[0]) if column not in (client, label)]
+    for part in parts:
+        size(part, name)
+        tabular.column(part, label)
+    if of_part is None:
+        owners, names = tabular.numbered(f"column {client!r}", list(parts[0][client]))
+        words = _words(parts[0], str(client))
+        names = names if words is None else tuple(words[int(name)] for name in names)
+    else:
+        # What names the client is none of its inputs.
+        said = [column for column in columns if [str(part[0][column]) for part in parts if len(part)] == of_part]
+        columns = [column for column in columns if column not in said]
+        numbers, names = tabular.numbered("clients", of_part)
+        owners = np.repeat(numbers, [len(part) for part in parts])
+    if not len(owners):
+        raise DataError(f"{name} must hold at least one sample; got none.")
+    first = next(part for part in parts if len(part))[0]
+    nested = [column for column in columns if not _is_scalar(first[column])]
+    classes = _words(parts[0], label)
+    if inputs is None and not nested:
+        table = {c: list(chain.from_iterable(part[c] for part in parts)) for c in [*columns, label]}
+        if classes is not None:
+            table[label] = [classes[number] for number in table[label]]
+        own_column = "client"
+        while own_column in table:
+            own_column += "_"
+        return of_frame(table | {own_column: [names[owner] for owner in owners.tolist()]}, own_column, label, name)
+    if inputs is None and len(columns) > 1:
+        raise ConfigError(
+            f"from_huggingface: name the column of inputs, one of {columns}, such as inputs={nested[0]!r}."
+        )
+    chosen = columns[0] if inputs is None else inputs
+    tabular.column(parts[0], chosen)
+    rows = ((row[chosen], row[label]) for part in parts for row in (part[i] for i in range(len(part))))
+    x, y = samples(rows, len(owners), name)
+    return of_samples(x, y, owners, names, kind=kind, num_classes=None, class_names=classes, name=name)
+
+
+def _parts(ds: Any, client: str | None, split: str) -> tuple[list[Any], list[str] | None]:
+    """Return the data, and of a FederatedDataset whose each part is."""
+    if not hasattr(ds, "load_partition"):
+        if client is None:
+            raise ConfigError("from_huggingface: say which column names the client, such as client='writer_id'.")
+        tabular.column(ds, client)
+        return [ds], None
+    if client is not None:
+        raise ConfigError("from_huggingface: a FederatedDataset is partitioned already; leave `client` out.")
+    first = ds.load_partition(0, split)  # before that its number of partitions is not known
+    partitioner = ds.partitioners[split]
+    natural = getattr(partitioner, "partition_id_to_natural_id", None) or {}
+    count = int(partitioner.num_partitions)
+    parts = [first, *(ds.load_partition(number, split) for number in range(1, count))]
+    return parts, [str(natural.get(number, number)) for number in range(count)]
+
+
+def _words(ds: Any, column: str) -> list[str] | None:
+    """Return the words that the numbers of a column stand for, as a column of classes knows them."""
+    return getattr((getattr(ds, "features", None) or {}).get(column), "names", None)
+
+
+def _is_scalar(value: Any) -> bool:
+    return value is None or isinstance(value, str) or (np.isscalar(value) or np.ndim(_plain(value)) == 0)
+
+
+# ----------------------------------------------------------------------------------------------------- Datasets
+
+
+def size(dataset: Any, name: str) -> int:
+    """Return how many samples a Dataset has.
+
+    Raises:
+        ConfigError: If it cannot say, or its samples have no numbers.
+    """
+    endless = any(each.__name__ == "IterableDataset" for each in type(dataset).__mro__)
+    if not endless and hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
+        try:
+            return len(dataset)
+        except (TypeError, NotImplementedError):
+            pass
+    raise ConfigError(
+        f"{name} must be a Dataset with a length and samples by number (`__len__` and `__getitem__`), which is read "
+        f"once; got {type(dataset).__name__}. Take a finite part of it: list(itertools.islice(dataset, 10_000))."
+    )
+
+
+def pairs(dataset: Any, name: str) -> Iterator[tuple[Any, Any]]:
+    """Yield the input and the label of each sample, in order."""
+    for number in range(len(dataset)):
+        sample = dataset[number]
+        if not isinstance(sample, tuple | list) or len(sample) != 2:
+            raise DataError(
+                f"{name}: each sample must be a pair of input and label; sample {number} is a {type(sample).__name__}."
+            )
+        yield sample[0], sample[1]
+
+
+def samples(rows: Iterable[tuple[Any, Any]], length: int, name: str) -> tuple[AnyArray, AnyArray]:
+    """Return (n, ...) inputs and (n,) labels, read one after the other.
+
+    Raises:
+        DataError: If there are none, or an input has another shape or type than the first.
+    """
+    x: AnyArray | None = None
+    labels: list[Any] = []
+    for number, (value, label) in enumerate(rows):
+        array = _plain(value)
+        if x is None:
+            x = np.empty((length, *array.shape), array.dtype)
+        if (array.shape, array.dtype) != (x.shape[1:], x.dtype):
+            raise DataError(
+                f"{name}: all inputs must have one shape and type, {x.shape[1:]} {x.dtype} as the first; sample "
+                f"{number} has {array.shape} {array.dtype}."
+            )
+        x[number] = array
+        labels.append(label if isinstance(label, str) else _plain(label).item())
+    if x is None:
+        raise DataError(f"{name} must hold at least one sample; got none.")
+    return x, np.array(labels)
+
+
+def _plain(value: Any) -> AnyArray:
+    """Return a tensor, an image or a number as an array, images with channels first."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu().numpy()
+    array = np.asarray(value)
+    return np.moveaxis(array, -1, 0) if hasattr(value, "getbands") and array.ndim == 3 else array
+
+
+def class_names_of(dataset: Any) -> tuple[str, ...] | None:
+    """Return the names of the classes where a Dataset tells them, as those of torchvision do."""
+    names = getattr(dataset, "classes", None)
+    return tuple(names) if isinstance(names, list | tuple) and all(isinstance(name, str) for name in names) else None

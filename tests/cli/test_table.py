@@ -1,0 +1,117 @@
+"""A table of one's own on the command line: hospitals by name, from a CSV file to the page."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from tests.conftest import Command, Refused, exact
+from tests.data.hospitals import HOSPITALS, table
+
+from fedreach.data.federated import FederatedData
+from fedreach.data.tabular import read_file
+
+COLUMNS = ["--data", "patients.csv", "--client", "hospital", "--label", "readmitted"]
+SHORT = ["--set", "rounds=2", "--set", "engine.name=sequential", "--formats", "none"]
+TOML = """\
+name = "patients"
+rounds = 2
+seeds = [0]
+[engine]
+name = "sequential"
+[data]
+name = "patients.csv"
+client = "hospital"
+label = "readmitted"
+[partition]
+name = "natural"
+seed = 0
+[population]
+participants = ["north", "south", "east"]
+[model]
+name = "mlp"
+hidden = [32]
+[methods.uniform]
+cohort = 3
+"""
+
+
+@pytest.fixture
+def patients(home: Path) -> Path:
+    """Write the made-up hospitals to a file."""
+    columns = table()
+    with (home / "patients.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(zip(*columns.values(), strict=True))  # None is an empty cell
+    return home
+
+
+def federation(out: str, seed: int = 0, method: str = "uniform") -> dict:
+    return json.loads((Path(out) / "runs" / method / f"seed-{seed}" / "federation.json").read_text())
+
+
+def test_hospitals_are_compared_by_name(fedreach: Command, patients: Path) -> None:
+    result = fedreach("compare", *COLUMNS, "--participants", "north, south,east", "--seeds", 2, "--out", "o", *SHORT)
+    assert result.exit_code == 0, result.output
+    assert "country: left out, it is the same for all who take part" in result.stderr
+    one, two = federation("o"), federation("o", 1)
+    assert one["hash"] == two["hash"]  # named: seeds draw the model and batches only
+    assert one["client_names"] == sorted(HOSPITALS)
+    assert [one["client_names"][c] for c in one["participants"]] == ["east", "north", "south"]
+    assert one["class_names"] == ["no", "yes"]
+    assert {column["name"]: column["kind"] for column in one["preparation"]}["ward"] == "category"
+
+
+def test_without_names_each_seed_draws_two_in_five_and_that_is_said(fedreach: Command, patients: Path) -> None:
+    result = fedreach("compare", *COLUMNS, "--seeds", 4, "--out", "o", *SHORT)
+    assert result.exit_code == 0, result.output
+    assert "2 of the 6 clients (40 %) take part, drawn by each seed" in result.stderr
+    drawn = [federation("o", seed) for seed in range(4)]
+    assert {len(record["participants"]) for record in drawn} == {2}
+    assert len({tuple(record["participants"]) for record in drawn}) > 1
+    data = FederatedData.from_frame(read_file("patients.csv"), client="hospital", label="readmitted")
+    assert [data.redrawn(seed).digest() for seed in range(4)] == [record["hash"] for record in drawn]
+
+
+def test_toml_says_the_same_to_the_byte(fedreach: Command, patients: Path) -> None:
+    (patients / "patients.toml").write_text(TOML, encoding="utf-8")
+    own = [
+        "--set",
+        "local.rate=0.1",
+        "--set",
+        "local.batch_size=32",
+        "--set",
+        "local.epochs=1",
+        "--set",
+        "method.cohort=3",
+    ]
+    own += ["--set", "evaluation.every=5", "--participants", "north,south,east", "--seeds", "1", "--out", "shell"]
+    for arguments in ([*COLUMNS, *own, *SHORT], ["patients.toml", "--out", "toml", "--formats", "none"]):
+        result = fedreach("compare", *arguments)
+        assert result.exit_code == 0, result.output
+    shell, toml = (Path(out) / "runs" / "uniform" / "seed-0" for out in ("shell", "toml"))
+    assert exact(shell) == exact(toml)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--client", "hospital"], "--client goes with --data"),
+        (["--data", "patients.csv", "--client", "hospital"], "--data needs --client and --label"),
+        ([*COLUMNS[:3], "hospitl", *COLUMNS[4:]], "there is no column 'hospitl'. Did you mean 'hospital'"),
+        ([*COLUMNS, "--participants", "nroth"], "there is no client 'nroth'. Did you mean 'north'"),
+        (["tiny.toml", *COLUMNS], "--data goes without a file"),
+    ],
+)
+def test_what_does_not_fit_is_refused(refused: Refused, patients: Path, arguments: list[str], message: str) -> None:
+    assert message in refused(2, "compare", *arguments)
+
+
+def test_a_table_that_cannot_be_read_is_refused(refused: Refused, home: Path) -> None:
+    assert "must be a table in UTF-8 text" in refused(3, "compare", *COLUMNS)
+    assert "has no option 'clinet'. Did you mean 'client'" in refused(
+        2, "run", "--set", 'data={name="p.csv", clinet="a"}', "--set", 'partition={name="natural"}'
+    )
