@@ -15,6 +15,8 @@ from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData, federate
 from fedreach.data.partition import Partition
 from fedreach.data.preparation import Preparation
+from fedreach.data.shifts import shift_unseen
+from fedreach.data.shifts.intensity import InputNoise
 from fedreach.errors import ConfigError, DataError
 from fedreach.streams import generator
 
@@ -139,6 +141,14 @@ def test_another_seed_redraws_who_takes_part_and_nothing_else():
     assert again.redrawn(0).digest() == data.digest()
     named = made()
     assert named.redrawn(7) is named
+
+
+def test_who_is_shifted_is_redrawn_too():
+    data = shift_unseen(made(participants=3), InputNoise(0.5), share=0.5)
+    again = data.redrawn(7)
+    assert again.digest() == shift_unseen(made(participants=3).redrawn(7), InputNoise(0.5), share=0.5, seed=7).digest()
+    assert again.shift is not None
+    assert again.client_names == data.client_names
 
 
 def test_numbers_are_names_unless_they_are_ids():
