@@ -40,7 +40,7 @@ ROUNDS = 30
 def slowed(home: Path) -> list[str]:
     """Write the policy; return options of a run that takes about a second and writes a checkpoint every few rounds."""
     (home / "slow.py").write_text(SLOW_POLICY, encoding="utf-8")
-    chosen = {"rounds": ROUNDS, "evaluation.every": 3, "method.selection": "slow.py:slow", "seeds": [0]}
+    chosen = {"rounds": ROUNDS, "evaluation.every": 3, "method.selection": f"{home / 'slow.py'}:slow", "seeds": [0]}
     chosen |= {"run.checkpoint_seconds": 0.2}
     return [word for key, value in chosen.items() for word in ("--set", f"{key}={value}")]
 

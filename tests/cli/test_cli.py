@@ -282,10 +282,10 @@ def test_the_templates_run_as_they_are(fedreach: Command, home: Path) -> None:
     assert result.exit_code == 0, result.output
     for method in ("uniform", "entropy", "fedprox", "my_selection", "my_weighting"):
         assert Path("runs/my-study/runs", method, "seed-0", "result.json").exists()
-    own = fedreach("run", "study/experiment.toml", "--set", "data=my_data.py:two_moons", "--set", "rounds=2")
+    own = fedreach("run", "study/experiment.toml", "--set", "data=study/my_data.py:two_moons", "--set", "rounds=2")
     assert own.exit_code == 0, own.output
     assert "two moons, 1600 samples, 2 classes" in own.stderr
-    smaller = ["--set", "data={name='my_data.py:two_moons',samples=1000}", "--set", "rounds=2", "--out", "small"]
+    smaller = ["--set", "data={name='study/my_data.py:two_moons',samples=1000}", "--set", "rounds=2", "--out", "small"]
     assert "two moons, 800 samples" in fedreach("run", "study/experiment.toml", *smaller).stderr
 
 
