@@ -129,9 +129,9 @@ def check_declared(
     """Return the numbers of seeds before seeds were added, if they were; refuse what only results could have suggested.
 
     Before there is a result everything may be changed. Then the questions are what they were, and no seed is left out:
-    to stop where a difference happens to be large, or to go on until it is, finds differences that are not there. Methods
-    come or go; where some come and others go it is another comparison, whose report is not written over. One with the
-    same methods has other runs, which are recognised.
+    to stop where a difference happens to be large, or to go on until it is, finds differences that are not there.
+    Methods come or go; where some come and others go it is another comparison, whose report is not written over. One
+    with the same methods has other runs, which are recognised.
     """
     if stored is None:
         return ()
@@ -142,8 +142,8 @@ def check_declared(
     gone = [method for method, places in others.items() if any(_has_ended_well(out / p) for p in places.values())]
     if gone and (new := [method for method in experiment.methods if method not in stored.methods]):
         raise RunFolderError(
-            f"{out} has results of another comparison, with {', '.join(gone)} and without {', '.join(new)}. Choose another "
-            "folder with --out, or give this experiment a `name` of its own."
+            f"{out} has results of another comparison, with {', '.join(gone)} and without {', '.join(new)}. "
+            "Choose another folder with --out, or give this experiment a `name` of its own."
         )
     asked = vars(experiment.plan)
     changed = [key for key in asked if stored.statistics.get(key) != asked[key]]
