@@ -21,8 +21,22 @@ ROOT = Path(__file__).parents[1]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 
-# None in sys.modules says that there is no such module, to `import` and to `find_spec`.
-HIDING = "import sys\nfor name in {names}:\n    sys.modules.setdefault(name, None)\n"
+# None in sys.modules would hide them, too, but some libraries look for others there.
+HIDING = """\
+import sys
+from importlib.machinery import PathFinder
+
+hidden = {names}
+
+
+class Finder(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if path is None and name in hidden else super().find_spec(name, path, target)
+
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
+"""
 
 
 def extras_named(text: str) -> set[str]:
@@ -76,5 +90,5 @@ def _hiding(extras: frozenset[str]) -> str:
     ]
     folder = tempfile.mkdtemp(prefix="fedreach-installed-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    Path(folder, "sitecustomize.py").write_text(HIDING.format(names=sorted(hidden)), encoding="utf-8")
+    Path(folder, "sitecustomize.py").write_text(HIDING.format(names=set(hidden)), encoding="utf-8")
     return folder
