@@ -86,6 +86,7 @@ def net(sample_shape, num_classes):
 def test_flower_gives_the_simulators_run(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tiny.toml").write_text(TINY)
     (tmp_path / "tests_dropout.py").write_text(NET)
+    monkeypatch.chdir(tmp_path)  # to which paths of overrides are relative
     setup = FlowerExperiment(tmp_path / "tiny.toml", overrides=tuple(PARTS[name]))
     run(setup.experiment, seed=setup.seed, folder=tmp_path / "simulator", base=setup.base)
     if name == "noised labels":

@@ -210,5 +210,5 @@ def test_what_nobody_holds_is_refused():
 
 def test_without_its_library_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "clarabel", None)
-    with pytest.raises(ConfigError, match=r"fedreach\[oracles\]"):
+    with pytest.raises(ConfigError, match=r"fedreach\[reproduce\]"):
         DC().solve(CSRA6, 2000)
