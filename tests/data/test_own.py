@@ -10,7 +10,7 @@ import torch
 from tests.data.hospitals import HOSPITALS, reordered, table
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from fedreach.data import own
+from fedreach.data import own_data
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData, federate
 from fedreach.data.partition import Partition
@@ -110,7 +110,7 @@ def test_the_law_finds_inputs_that_are_on_everybodys_scale(monkeypatch):
     class Leaking(Preparation):
         of = staticmethod(everybodys)
 
-    monkeypatch.setattr(own, "Preparation", Leaking)
+    monkeypatch.setattr(own_data, "Preparation", Leaking)
     with pytest.raises(AssertionError):
         unseen_clients_leak_nothing()
 

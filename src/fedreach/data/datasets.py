@@ -1,12 +1,14 @@
 """What a data set is: arrays in their compact type, how to normalise them, where they come from, and their hash."""
 
+from __future__ import annotations
+
 import hashlib
 import zipfile
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -45,6 +47,40 @@ class Dataset:
     notes: str = ""  # what a reader of results must know, such as "a subset"
     class_names: tuple[str, ...] | None = None  # where labels are words
     preparation: Preparation | None = None  # where the samples are rows of a table
+    loaded: Mapping[str, Any] | None = None  # the `[data]` of an experiment that would load it, where one would
+
+    def partition(
+        self,
+        kind: str,
+        *,
+        clients: int = 50,
+        participants: float | Sequence[int] | None = 0.4,
+        held_out: float = 0.2,
+        exclude_clients: Sequence[int] = (),
+        exclude_labels: Sequence[int] = (),
+        empty: Literal["error", "drop", "merge"] = "error",
+        **options: Any,
+    ) -> Recipe:
+        """Return how the samples are divided among clients of whom some take part; each seed draws it anew.
+
+        Args:
+            kind: A name of `fedreach.data.partition.PARTITIONS`, or ``FILE.py:NAME`` with one's own.
+            clients: How many there are; the owners of the samples say it for ``"natural"``.
+            participants: How many take part, which share of those not excluded, or the ids of those that do; None: all.
+            held_out: Share of each client's samples that is held out.
+            exclude_clients: Ids of clients that never train.
+            exclude_labels: Clients with a sample of one of these classes never train.
+            empty: What is done about clients without samples, see `fedreach.data.partition.handle_empty`.
+            **options: Of the kind, such as ``alpha``; what a kind does not know is refused where it is drawn.
+
+        Example:
+            >>> toy = from_arrays(np.eye(8), [0, 1] * 4, name="toy")
+            >>> toy.partition("dirichlet_by_class", clients=4, alpha=0.5, participants=2)
+            Recipe(toy: dirichlet_by_class, 4 clients, alpha=0.5, participants=2)
+        """
+        who = participants if participants is None or isinstance(participants, int | float) else tuple(participants)
+        excluded = tuple(exclude_clients), tuple(exclude_labels)
+        return Recipe(self, kind, clients, options, who, held_out, *excluded, empty)
 
     def __repr__(self) -> str:
         shape = "x".join(str(size) for size in self.train_x.shape[1:])
@@ -53,6 +89,29 @@ class Dataset:
             f"Dataset({self.name}: {len(self.train_y)} training and {len(self.test_y)} test samples, {self.kind} "
             f"{shape} {self.train_x.dtype}, {self.num_classes} classes{clients}, sha256 {self.sha256[:12]})"
         )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Recipe:
+    """How a data set is divided among clients, see `Dataset.partition`; a seed makes federated data of it.
+
+    `fedreach.compare` has every seed draw its own; `FederatedData.from_recipe` draws one to look at.
+    """
+
+    dataset: Dataset
+    kind: str
+    clients: int = 50
+    options: Mapping[str, Any] = field(default_factory=dict)
+    participants: float | Sequence[int] | None = 0.4
+    held_out: float = 0.2
+    exclude_clients: Sequence[int] = ()
+    exclude_labels: Sequence[int] = ()
+    empty: Literal["error", "drop", "merge"] = "error"
+
+    def __repr__(self) -> str:
+        said = "".join(f", {key}={value!r}" for key, value in self.options.items())
+        clients = "" if self.kind == "natural" else f", {self.clients} clients"
+        return f"Recipe({self.dataset.name}: {self.kind}{clients}{said}, participants={self.participants!r})"
 
 
 def content_hash(*arrays: AnyArray) -> str:

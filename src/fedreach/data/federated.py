@@ -14,13 +14,15 @@ import numpy as np
 from fedreach.arrays import Ints
 from fedreach.data import own
 from fedreach.data.checks import Kind
-from fedreach.data.datasets import Dataset, content_hash
+from fedreach.data.datasets import Dataset, Recipe, content_hash
 from fedreach.data.noise import corrupt
-from fedreach.data.partition import Partition
+from fedreach.data.own_data import OwnData
+from fedreach.data.partition import Partition, divided
 from fedreach.data.population import Population, Ranges, draw_population, ids_of, split_held_out
 from fedreach.data.server_data import ServerData, drawn_for_server, given_to_server
 from fedreach.data.tabular import named
 from fedreach.errors import ConfigError, DataError
+from fedreach.registry import find
 from fedreach.streams import generator
 
 Participants = int | str | Sequence[object] | None
@@ -35,6 +37,14 @@ class Shifted:
     dropped: Ints  # (N, c) samples that they no longer have, by class
     sha256: str  # of what they hold now
     record: Mapping[str, Any]  # plain JSON values: kind, share, clients, dropped
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """What federated data were made of, and what the tables of an experiment say of how."""
+
+    data: Dataset | OwnData
+    tables: Mapping[str, Mapping[str, Any]]  # partition, population
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +69,7 @@ class FederatedData:
     client_names: tuple[str, ...] | None = None  # (N,) where clients have names other than their ids
     note: str = ""  # how it was said who takes part, where that was drawn
     draw: Callable[[int], FederatedData] | None = None  # see `redrawn`
+    origin: Origin | None = None  # by which an experiment makes the same data
 
     @classmethod
     def from_frame(
@@ -198,6 +209,45 @@ class FederatedData:
         of_clients = own.of_huggingface(ds, client, label, inputs, split, kind, name)
         return _drawn(of_clients, participants, held_out, seed, seed)
 
+    @classmethod
+    def from_recipe(cls, recipe: Recipe, *, seed: int = 0) -> FederatedData:
+        """Return the federated data that a seed draws by a recipe, see `fedreach.data.datasets.Dataset.partition`.
+
+        Raises:
+            ConfigError: If there is no such kind of partition, or an option of it is refused.
+            DataError: If the samples cannot be divided like that.
+
+        Example:
+            >>> from fedreach.data.sets.catalogue import load
+            >>> FederatedData.from_recipe(load("digits").partition("shards", clients=10, classes_per_client=2))
+            FederatedData(digits: 10 clients; 4 take part (4, 6, 7, 9), 6 never train; drawn by seed 0)
+        """
+        make = find("partition", recipe.kind, Path.cwd())
+        try:
+            partition = divided(recipe.dataset, recipe.kind, make, recipe.clients, seed, recipe.options, recipe.empty)
+        except TypeError as error:
+            raise ConfigError(f"partition {recipe.kind!r}: {error}.") from error
+        made = federate(
+            recipe.dataset,
+            partition,
+            seed=seed,
+            participants=recipe.participants,
+            exclude_clients=recipe.exclude_clients,
+            exclude_labels=recipe.exclude_labels,
+            held_out=recipe.held_out,
+        )
+        population = {
+            "participants": "all" if recipe.participants is None else recipe.participants,
+            "held_out": recipe.held_out,
+            "exclude_clients": recipe.exclude_clients,
+            "exclude_labels": recipe.exclude_labels,
+        }
+        clients = {} if recipe.kind == "natural" else {"clients": recipe.clients}
+        divided_by = {"name": recipe.kind, **clients, "empty": recipe.empty, **recipe.options}
+        origin = Origin(recipe.dataset, {"partition": divided_by, "population": population})
+        again = partial(_by_recipe, recipe)
+        return replace(made, note=f"drawn by seed {seed}", draw=again, origin=origin)
+
     @property
     def class_names(self) -> tuple[str, ...] | None:
         """What the classes are called, where labels are words."""
@@ -252,12 +302,12 @@ class FederatedData:
 
 
 def federate(
-    dataset: Dataset | own.OwnData,
+    dataset: Dataset | OwnData,
     partition: Partition,
     *,
     seed: int = 0,
     population_seed: int | None = None,
-    participants: float | Sequence[int] | None = None,
+    participants: float | Sequence[int | str] | None = None,
     exclude_clients: Sequence[int] = (),
     exclude_labels: Sequence[int] = (),
     held_out: float = 0.2,
@@ -273,7 +323,7 @@ def federate(
         seed: Of the four choices; each has a stream of its own, so that one does not change the others.
         population_seed: Of who takes part alone, so that with one `seed` others take part and all hold the same; None:
             `seed`.
-        participants: See `fedreach.data.population.draw_population`, also for the two exclusions.
+        participants: See `fedreach.data.population.draw_population`, also for the two exclusions; also by their names.
         held_out: Share of each client's samples that is held out, see `split_held_out`.
         noise: Arguments of `fedreach.data.noise.corrupt`, such as ``{"kind": "symmetric", "rate": 0.2}``. Only
             training labels are corrupted: what is held out must measure the truth.
@@ -300,16 +350,16 @@ def federate(
             f"The partition divides {len(partition.order)} samples, but {dataset.name} has {len(dataset.train_y)} "
             "training samples. It belongs to another data set."
         )
+    names = names_of(dataset, partition)
     train, held = split_held_out(partition, held_out, generator(seed, "held-out"))
     population = draw_population(
         partition.label_counts(dataset.train_y, dataset.num_classes),
         generator(seed if population_seed is None else population_seed, "population"),
-        participants=participants,
+        participants=_by_names(participants, names, partition.num_clients),
         exclude_clients=exclude_clients,
         exclude_labels=exclude_labels,
     )
-    names = names_of(dataset, partition)
-    if isinstance(dataset, own.OwnData):
+    if isinstance(dataset, OwnData):
         dataset = dataset.prepared([train[client] for client in population.participants.tolist()])
     server = None
     if server_examples is not None and server_data is not None:
@@ -333,19 +383,42 @@ def federate(
 
 
 def _drawn(
-    data: own.OwnData, participants: Participants, held_out: float, seed: int, population_seed: int
+    data: OwnData, participants: Participants, held_out: float, seed: int, population_seed: int
 ) -> FederatedData:
     """Return one's own data by their own clients, those of them that are asked for or drawn."""
     asked = ids_of(participants, data.owner_names)
     partition = Partition.from_owner(data.owners, len(data.owner_names), "natural")
     made = federate(data, partition, seed=seed, population_seed=population_seed, participants=asked, held_out=held_out)
+    who = asked if isinstance(asked, int) else [data.owner_names[client] for client in asked]
+    # Who holds what and what is held out is the data's, for every seed; who takes part is drawn, unless named.
+    population = {"participants": who, "held_out": held_out}
+    made = replace(
+        made, origin=Origin(data, {"partition": {"name": "natural", "seed": seed}, "population": population})
+    )
     if not isinstance(asked, int):
         return made
     note = f"drawn by seed {population_seed}{', 40 % of them' * (participants is None)}"
     return replace(made, note=note, draw=partial(_drawn, data, participants, held_out, seed))
 
 
-def names_of(dataset: Dataset | own.OwnData, partition: Partition) -> tuple[str, ...] | None:
+def _by_recipe(recipe: Recipe, seed: int) -> FederatedData:
+    return FederatedData.from_recipe(recipe, seed=seed)
+
+
+def _by_names(
+    participants: float | Sequence[int | str] | None, names: Sequence[str] | None, num_clients: int
+) -> float | list[int] | None:
+    """Return how many or which share take part, or the ids of those that do: of clients with names by those."""
+    if participants is None or isinstance(participants, int | float | np.integer):
+        return participants
+    if not any(isinstance(one, str) for one in participants):
+        return [int(one) for one in participants]
+    found = ids_of(participants, names or [str(client) for client in range(num_clients)])
+    assert not isinstance(found, int)  # names were given
+    return found
+
+
+def names_of(dataset: Dataset | OwnData, partition: Partition) -> tuple[str, ...] | None:
     """Return the names of the clients of a natural partition; those of merged ones are joined. None: they have none."""
     if dataset.owners is None or partition.kind != "natural" or named(dataset.owner_names) is None:
         return None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -12,28 +10,11 @@ from typing import Any
 import numpy as np
 
 from fedreach.arrays import AnyArray, Ints
-from fedreach.data import tabular
-from fedreach.data.checks import Check, Kind, normalisation
+from fedreach.data import stored, tabular
+from fedreach.data.checks import Check, Kind
 from fedreach.data.datasets import Dataset, from_arrays
-from fedreach.data.preparation import Preparation
-from fedreach.data.tabular import Values
+from fedreach.data.own_data import OwnData, OwnSamples, OwnTable
 from fedreach.errors import ConfigError, DataError, nearest
-
-
-@dataclass(frozen=True, eq=False)
-class OwnData:
-    """Examples and whose they are, before it is said who takes part: a `Dataset` to be.
-
-    What depends on who does, such as the scale of the inputs, is measured when `prepared` is called with the training
-    rows of each participant: of nobody else any number is read.
-    """
-
-    name: str
-    owners: Ints  # (n,)
-    owner_names: tuple[str, ...]  # of the N clients
-    train_y: Ints  # (n,)
-    num_classes: int
-    prepared: Callable[[Sequence[Ints]], Dataset]
 
 
 def of_frame(table: Any, client: str, label: str, name: str) -> OwnData:
@@ -48,35 +29,32 @@ def of_frame(table: Any, client: str, label: str, name: str) -> OwnData:
     columns = tabular.read(table, without=(client, label))
     order = tabular.row_order(owners, labels, columns)
     owners, labels, columns = owners[order], labels[order], tabular.rows_of(columns, order)
-    return OwnData(name, owners, names, labels, len(classes), partial(_prepared, columns, labels, classes, name))
+    return OwnTable(name, owners, names, columns, labels, classes)
 
 
-FILES = (".csv", ".tsv", ".parquet")  # of tables
+FILES = (".csv", ".tsv", ".parquet", stored.FILE)  # of tables, and of what Python handed over
 
 
-def of_file(path: Path, **options: Any) -> OwnData:
-    """Return the rows of a file, by client; the options are ``client`` and ``label``, columns of the table.
+def of_file(path: Path, **options: Any) -> Dataset | OwnData:
+    """Return the rows of a table in a file, by client, or what `fedreach.data.stored` wrote.
+
+    The options of a table are ``client`` and ``label``, columns of it; what was stored has none.
 
     Raises:
         ConfigError: If an option is missing or unknown.
         DataError: As `fedreach.data.tabular.read_file`.
     """
+    known = ("client", "label") if path.name != stored.FILE else ()
     for option in options:
-        if option not in ("client", "label"):
-            raise ConfigError(f"data {path.name!r} has no option {option!r}.{nearest(option, ('client', 'label'))}")
-    for option in ("client", "label"):
+        if option not in known:
+            hint = nearest(option, known) if known else " It has no options."
+            raise ConfigError(f"data {path.name!r} has no option {option!r}.{hint}")
+    if path.name == stored.FILE:
+        return stored.opened(path)
+    for option in known:
         if option not in options:
             raise ConfigError(f"data {path.name!r} needs the option {option!r}: the name of a column of the table.")
     return of_frame(tabular.read_file(path), options["client"], options["label"], path.stem)
-
-
-def _prepared(
-    columns: Mapping[str, Values], labels: Ints, classes: tuple[str, ...], name: str, clients: Sequence[Ints]
-) -> Dataset:
-    made = Preparation.of(columns, clients)
-    x, class_names = made.written(columns), tabular.named(classes)
-    plain = from_arrays(x, labels, num_classes=len(classes), class_names=class_names, kind="features", name=name)
-    return replace(plain, preparation=made)
 
 
 def of_samples(
@@ -92,14 +70,7 @@ def of_samples(
 ) -> OwnData:
     """Return samples as they are, by client; only images are put on one scale, that of the participants' pixels."""
     plain = from_arrays(x, y, kind=kind, num_classes=num_classes, class_names=class_names, name=name)
-    return OwnData(name, owners, names, plain.train_y, plain.num_classes, partial(_scaled, plain))
-
-
-def _scaled(plain: Dataset, clients: Sequence[Ints]) -> Dataset:
-    if plain.kind != "image":
-        return plain
-    mean, std = normalisation(Check(plain.name), plain.train_x[np.concatenate(clients)], plain.kind, None, None)
-    return replace(plain, mean=mean, std=std)
+    return OwnSamples(name, owners, names, plain)
 
 
 def of_torch(dataset: Any, clients: Any, kind: Kind | None, num_classes: int | None, name: str) -> OwnData:

@@ -10,20 +10,19 @@ from fedreach import registry
 from fedreach.config import parts
 from fedreach.config.sections import Experiment
 from fedreach.data.datasets import Dataset
-from fedreach.data.federated import FederatedData, federate, names_of
-from fedreach.data.own import FILES, OwnData, of_file
-from fedreach.data.partition import Partition, handle_empty
-from fedreach.data.population import ids_of
+from fedreach.data.federated import FederatedData, federate
+from fedreach.data.own import FILES, of_file
+from fedreach.data.own_data import OwnData
+from fedreach.data.partition import Partition, divided, without_empty
 from fedreach.data.sets.catalogue import load
 from fedreach.data.shifts import shift_unseen
 from fedreach.engines.choice import EngineChoice, choose
 from fedreach.engines.protocols import Task
-from fedreach.errors import ConfigError, DataError
+from fedreach.errors import ConfigError
 from fedreach.evaluation.metrics import Metric
 from fedreach.federation.federation import Federation
 from fedreach.models import build as build_model
 from fedreach.simulation.simulation import Simulation, simulate
-from fedreach.streams import generator
 
 
 @dataclass(frozen=True)
@@ -58,13 +57,13 @@ class Builder:
         p, own = e.population, e.server_data
         seed = seed if p.seed is None else p.seed
         held = seed if e.partition.seed is None else e.partition.seed
-        partition = self._without_empty(self._partition(dataset, held))
+        asked = p.participants
         data = federate(
             dataset,
-            partition,
+            self._partition(dataset, held),
             seed=held,
             population_seed=seed,
-            participants=self._participants(dataset, partition),
+            participants=None if isinstance(asked, str) else asked,
             exclude_clients=p.exclude_clients,
             exclude_labels=p.exclude_labels,
             held_out=p.held_out,
@@ -76,34 +75,12 @@ class Builder:
             return data
         return shift_unseen(data, parts.make("shift", e.shift, self.base), share=e.shift.share, seed=seed)
 
-    def _participants(self, dataset: Dataset | OwnData, partition: Partition) -> float | list[int] | None:
-        """Return how many or which share take part, or who: of clients with names the ids; None: all."""
-        asked = self.experiment.population.participants
-        if isinstance(asked, list):
-            names = names_of(dataset, partition) or [str(client) for client in range(partition.num_clients)]
-            named = any(isinstance(one, str) for one in asked)
-            return ids_of(asked, names) if named else [int(one) for one in asked]
-        return None if isinstance(asked, str) else asked
-
-    def _without_empty(self, partition: Partition) -> Partition:
-        policy = self.experiment.partition.empty
-        try:
-            return handle_empty(partition, policy).partition
-        except DataError as error:
-            raise DataError(f"partition.empty = {policy!r}: {error}") from error
-
     def _partition(self, dataset: Dataset | OwnData, seed: int) -> Partition:
         section = self.experiment.partition
         if section.file is not None:
-            return Partition.load(self.base / section.file)
-        make, options = registry.find("partition", section.name, self.base), section.options
-        num_clients = section.clients
-        if section.name == "natural":
-            if dataset.owners is None:
-                raise ConfigError(f"partition.name is 'natural', but {dataset.name} has no natural clients.")
-            options["owners"], num_clients = dataset.owners, int(dataset.owners.max()) + 1
-        made: Partition = make(dataset.train_y, num_clients, generator(seed, "partition"), **options)
-        return made
+            return without_empty(Partition.load(self.base / section.file), section.empty)
+        make = registry.find("partition", section.name, self.base)
+        return divided(dataset, section.name, make, section.clients, seed, section.options, section.empty)
 
     def federation(self, seed: int) -> Federation:
         """Return the federation that `[method]` describes."""

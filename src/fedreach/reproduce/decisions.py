@@ -12,7 +12,7 @@ from fedreach.arrays import Floats
 from fedreach.config.sections import DefaultMethod, Experiment
 from fedreach.config.user_code import locate_user_errors
 from fedreach.data.datasets import Dataset
-from fedreach.data.own import OwnData
+from fedreach.data.own_data import OwnData
 from fedreach.errors import ConfigError, RunFolderError
 from fedreach.experiments.build import Builder
 from fedreach.federation.steps import AskUpdates, advance, play

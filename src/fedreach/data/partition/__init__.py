@@ -12,6 +12,8 @@ from numpy.typing import ArrayLike
 from fedreach.data.partition.assignment import Partition as Partition
 from fedreach.data.partition.dirichlet_by_class import dirichlet_by_class as dirichlet_by_class
 from fedreach.data.partition.dirichlet_by_client import dirichlet_by_client as dirichlet_by_client
+from fedreach.data.partition.divide import divided as divided
+from fedreach.data.partition.divide import without_empty as without_empty
 from fedreach.data.partition.empty import Renumbered as Renumbered
 from fedreach.data.partition.empty import handle_empty as handle_empty
 from fedreach.data.partition.hybrid import hybrid as hybrid

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +14,8 @@ from fedreach.data.sets.download import Place, Source, data_folder, sources
 from fedreach.data.sets.images import cifar10, cifar100, emnist, idx_digits
 from fedreach.data.sets.shakespeare import shakespeare
 from fedreach.errors import ConfigError, nearest
+
+NO_DOWNLOAD = {"download": False}
 
 
 class Known(NamedTuple):
@@ -61,16 +64,19 @@ def load(
         >>> load("digits")
         Dataset(digits: 1437 training and 360 test samples, image 1x8x8 uint8, 10 classes, sha256 ...)
     """
+    where = {"name": name} | ({} if folder is None else {"folder": str(folder)}) | ({} if download else NO_DOWNLOAD)
     if name.endswith((".npz", ".npy")):
         _check_options(name, ("kind", "num_classes"), options)
-        return from_npz(name, **options) if name.endswith(".npz") else from_folder(_folder_of(name), **options)
+        made = from_npz(name, **options) if name.endswith(".npz") else from_folder(_folder_of(name), **options)
+        return replace(made, loaded={**where, **options})
     if name not in LOADERS:
         raise ConfigError(
             "data set must be a known name, or the path of an .npz file or of the x.npy of a folder of arrays; "
             f"got {name!r}.{nearest(name, LOADERS)}"
         )
     _check_options(name, _options(LOADERS[name]), options)
-    return LOADERS[name](Place(data_folder(folder), download, progress), sources()[name], **options)
+    made = LOADERS[name](Place(data_folder(folder), download, progress), sources()[name], **options)
+    return replace(made, loaded={**where, **options})
 
 
 def _folder_of(name: str) -> Path:

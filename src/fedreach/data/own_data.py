@@ -1,0 +1,95 @@
+"""Examples and whose they are, before it is said who takes part: what one's own data are until then."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedreach.arrays import Ints
+from fedreach.data import tabular
+from fedreach.data.checks import Check, normalisation
+from fedreach.data.datasets import Dataset, from_arrays
+from fedreach.data.preparation import Preparation
+from fedreach.data.tabular import Values
+
+
+class OwnData(ABC):
+    """Examples and whose they are: a `Dataset` to be.
+
+    What depends on who takes part, such as the scale of the inputs, is measured when `prepared` is called with the
+    training rows of each participant: of nobody else any number is read.
+    """
+
+    name: str
+    owners: Ints  # (n,)
+    owner_names: tuple[str, ...]  # of the N clients
+
+    @property
+    @abstractmethod
+    def train_y(self) -> Ints:
+        """Labels, (n,)."""
+
+    @property
+    @abstractmethod
+    def num_classes(self) -> int:
+        """c."""
+
+    @abstractmethod
+    def prepared(self, clients: Sequence[Ints]) -> Dataset:
+        """Return the data set, prepared by the training rows of each participant."""
+
+
+@dataclass(frozen=True, eq=False)
+class OwnTable(OwnData):
+    """Rows of a table, see `fedreach.data.preparation.Preparation`."""
+
+    name: str
+    owners: Ints
+    owner_names: tuple[str, ...]
+    columns: Mapping[str, Values]
+    labels: Ints  # (n,)
+    classes: tuple[str, ...]
+
+    @property
+    def train_y(self) -> Ints:
+        return self.labels
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.classes)
+
+    def prepared(self, clients: Sequence[Ints]) -> Dataset:
+        made = Preparation.of(self.columns, clients)
+        x, names = made.written(self.columns), tabular.named(self.classes)
+        plain = from_arrays(
+            x, self.labels, num_classes=self.num_classes, class_names=names, kind="features", name=self.name
+        )
+        return replace(plain, preparation=made)
+
+
+@dataclass(frozen=True, eq=False)
+class OwnSamples(OwnData):
+    """Samples as they are; only images are put on one scale, that of the participants' pixels."""
+
+    name: str
+    owners: Ints
+    owner_names: tuple[str, ...]
+    plain: Dataset
+
+    @property
+    def train_y(self) -> Ints:
+        return self.plain.train_y
+
+    @property
+    def num_classes(self) -> int:
+        return self.plain.num_classes
+
+    def prepared(self, clients: Sequence[Ints]) -> Dataset:
+        if self.plain.kind != "image":
+            return self.plain
+        check = Check(self.name)
+        mean, std = normalisation(check, self.plain.train_x[np.concatenate(clients)], self.plain.kind, None, None)
+        return replace(self.plain, mean=mean, std=std)

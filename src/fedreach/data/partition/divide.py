@@ -1,0 +1,68 @@
+"""From a data set to who holds what: the partition that a seed draws, without clients that are short of samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from fedreach.arrays import Ints
+from fedreach.data.partition.assignment import Partition
+from fedreach.data.partition.empty import handle_empty
+from fedreach.errors import ConfigError, DataError
+from fedreach.streams import generator
+
+
+class Divisible(Protocol):
+    """What is asked of a data set that is divided."""
+
+    @property
+    def name(self) -> str:
+        """In messages."""
+
+    @property
+    def train_y(self) -> Ints:
+        """Labels, (n,)."""
+
+    @property
+    def owners(self) -> Ints | None:
+        """Natural client of each sample, (n,)."""
+
+
+def divided(
+    dataset: Divisible,
+    kind: str,
+    make: Callable[..., Partition],
+    clients: int,
+    seed: int,
+    options: Mapping[str, Any],
+    empty: str = "error",
+) -> Partition:
+    """Return the partition that a seed draws.
+
+    Args:
+        dataset: What is divided.
+        kind: What `make` is called; a ``"natural"`` one is handed the owners, who say how many clients there are.
+        make: As those of `fedreach.data.partition.PARTITIONS`.
+        clients: How many there are to be.
+        seed: Of the partition.
+        options: Of the kind.
+        empty: See `handle_empty`.
+
+    Raises:
+        ConfigError: If the data set has no natural clients, and they are asked for.
+        DataError: If a client is empty, and that is not wanted.
+    """
+    given = dict(options)
+    if kind == "natural":
+        if dataset.owners is None:
+            raise ConfigError(f"partition.name is 'natural', but {dataset.name} has no natural clients.")
+        given["owners"], clients = dataset.owners, int(dataset.owners.max()) + 1
+    return without_empty(make(dataset.train_y, clients, generator(seed, "partition"), **given), empty)
+
+
+def without_empty(partition: Partition, empty: str) -> Partition:
+    """Return the partition after `handle_empty`, which is told by the key of an experiment file where it refuses."""
+    try:
+        return handle_empty(partition, empty).partition
+    except DataError as error:
+        raise DataError(f"partition.empty = {empty!r}: {error}") from error

@@ -1,0 +1,131 @@
+"""Data of one's own on disk, as they were handed over in Python, so that other processes open the same.
+
+```
+NAME-DIGEST/own.json      what they are: a data set, samples or a table, with all that is no array
+NAME-DIGEST/*.npy         the arrays; samples are mapped, so that processes that open them share the memory
+```
+The folder is named by what is in it: the same data are stored once, and others never in their place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedreach.arrays import AnyArray
+from fedreach.data.datasets import Dataset, from_arrays
+from fedreach.data.own_data import OwnData, OwnSamples, OwnTable
+from fedreach.data.tabular import Values, Words
+from fedreach.errors import DataError
+
+FILE = "own.json"
+SHORT = 12  # hex digits of a digest in a name
+ARRAYS = ("train_x", "train_y", "test_x", "test_y", "owners")
+WORDS = ("name", "source", "licence", "notes", "sha256", "kind", "num_classes")
+LISTS = ("mean", "std", "owner_names", "class_names")
+
+
+def store(data: Dataset | OwnData, folder: Path) -> Path:
+    """Write data into a folder of their own in `folder`, unless they are there; return the path of its ``own.json``.
+
+    Example:
+        >>> from fedreach.data.datasets import from_arrays
+        >>> toy = from_arrays(np.eye(4), [0, 1, 0, 1], name="toy")
+        >>> opened(store(toy, Path(tempfile.mkdtemp()))).sha256 == toy.sha256
+        True
+    """
+    words, arrays = _taken_apart(data)
+    digest = hashlib.sha256(json.dumps(words, sort_keys=True).encode())
+    for name, array in arrays.items():
+        plain = np.ascontiguousarray(array)
+        digest.update(f"{name} {plain.dtype.str} {plain.shape};".encode())
+        digest.update(plain.data if plain.size else b"")
+    stem = re.sub(r"[^\w-]+", "-", data.name).strip("-")[:40] or "data"
+    own = folder / f"{stem}-{digest.hexdigest()[:SHORT]}"
+    if not (own / FILE).exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".") as temporary:
+            new = Path(temporary) / own.name
+            new.mkdir()
+            for name, array in arrays.items():
+                np.save(new / f"{name}.npy", array, allow_pickle=False)
+            (new / FILE).write_text(json.dumps(words, indent=1) + "\n", encoding="utf-8")
+            try:
+                new.rename(own)
+            except OSError:  # another process was as fast
+                if not (own / FILE).exists():
+                    raise
+    return own / FILE
+
+
+def opened(path: Path) -> Dataset | OwnData:
+    """Return the data that `store` wrote.
+
+    Raises:
+        DataError: If a file is missing or damaged.
+    """
+    try:
+        words = json.loads(path.read_text(encoding="utf-8"))
+        arrays = {file.stem: _array(file) for file in sorted(path.parent.glob("*.npy"))}
+        return _put_together(words, arrays)
+    except FileNotFoundError as error:
+        raise DataError(f"There is no file {path}. Run the program again that stored the data there.") from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{path}: must be data as FedReach stored them; got: {type(error).__name__}: {error}. "
+            "Remove the folder and run the program again that stored them."
+        ) from error
+
+
+def _array(file: Path) -> AnyArray:
+    """Return the array of a file; samples are mapped."""
+    array: AnyArray = np.load(file, allow_pickle=False, mmap_mode="r" if file.stem in ("train_x", "test_x") else None)
+    return array
+
+
+def _taken_apart(data: Dataset | OwnData) -> tuple[dict[str, Any], dict[str, AnyArray]]:
+    """Return what is stored as words and as arrays."""
+    if isinstance(data, OwnTable):
+        columns: dict[str, list[str] | None] = {}
+        arrays: dict[str, AnyArray] = {"owners": data.owners, "labels": data.labels}
+        for place, (name, values) in enumerate(data.columns.items()):
+            columns[name] = list(values.levels) if isinstance(values, Words) else None
+            if values is not None:
+                arrays[f"column-{place}"] = values.codes if isinstance(values, Words) else values
+        names = {"name": data.name, "owner_names": list(data.owner_names), "classes": list(data.classes)}
+        return {"what": "table", **names, "columns": columns}, arrays
+    if isinstance(data, OwnSamples):
+        words, arrays = _taken_apart(data.plain)
+        words |= {"what": "samples", "client_names": list(data.owner_names)}
+        return words, {**arrays, "clients": data.owners}
+    if not isinstance(data, Dataset) or data.preparation is not None:
+        raise DataError(f"Only data sets and one's own data can be stored; got {type(data).__name__}.")
+    words = {key: getattr(data, key) for key in WORDS}
+    words |= {key: None if (found := getattr(data, key)) is None else list(found) for key in LISTS}
+    found = {key: getattr(data, key) for key in ARRAYS}
+    absent = ("test_x", "test_y") if not len(data.test_y) else ()
+    kept = {key: array for key, array in found.items() if array is not None and key not in absent}
+    return {"what": "dataset", **words}, kept
+
+
+def _put_together(words: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Dataset | OwnData:
+    if words["what"] == "table":
+        columns: dict[str, Values] = {}
+        for place, (name, levels) in enumerate(words["columns"].items()):
+            values = arrays.get(f"column-{place}")
+            columns[name] = values if levels is None or values is None else Words(tuple(levels), values)
+        names, classes = tuple(words["owner_names"]), tuple(words["classes"])
+        return OwnTable(words["name"], arrays["owners"], names, columns, arrays["labels"], classes)
+    said: dict[str, Any] = {key: arrays.get(key) for key in ARRAYS}
+    said |= {key: words[key] for key in WORDS} | {key: words[key] or None for key in LISTS}
+    plain = from_arrays(**said)
+    if words["what"] == "samples":
+        return OwnSamples(plain.name, arrays["clients"], tuple(words["client_names"]), plain)
+    return plain
