@@ -27,11 +27,12 @@ import torch
 import fedreach
 from fedreach.arrays import Floats, Ints
 from fedreach.data.datasets import Dataset
-from fedreach.data.federated import FederatedData
+from fedreach.data.federated import FederatedData, federate
 from fedreach.data.partition import dirichlet_by_class
 from fedreach.data.shifts import SHIFTS, Examples, InputScale, Shift
 from fedreach.engines.trainer import answers
 from fedreach.errors import FedReachError
+from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.protocols import Serving
 from fedreach.federation.selection import Uniform
@@ -43,6 +44,7 @@ from fedreach.federation.values import Outputs, State
 from fedreach.federation.weighting import ByExamples
 from fedreach.models import mlp
 from fedreach.models.flat import Layout
+from fedreach.simulation.simulation import simulate
 from fedreach.streams import generator
 from harm_shifts import FRESH, Pixels
 from harm_tables import KINDS, text
@@ -119,12 +121,10 @@ def train(
     """Train a model by FedAvg: 100 clients, 40 of them take part, 10 a round; of small sets a fifth of that."""
     clients = 100 if len(dataset.train_y) > 10_000 else 20
     partition = dirichlet_by_class(dataset.train_y, clients, generator(seed, "partition"), alpha=0.1, min_size=10)
-    data = fedreach.federate(dataset, partition, participants=clients * 2 // 5, seed=seed)
+    data = federate(dataset, partition, participants=clients * 2 // 5, seed=seed)
     local = LocalSGD(rate=0.05, batch_size=50, epochs=epochs, clip_norm=10.0)
-    federation = fedreach.Federation(
-        Uniform(), ByExamples(), FedAvg(), local, Average(), cohort=clients // 10, seed=seed
-    )
-    simulation = fedreach.simulate(data, model, federation, rounds=rounds)
+    federation = Federation(Uniform(), ByExamples(), FedAvg(), local, Average(), cohort=clients // 10, seed=seed)
+    simulation = simulate(data, model, federation, rounds=rounds)
     state = simulation.start()
     for _ in range(rounds):
         state, _, _ = simulation.step(state)

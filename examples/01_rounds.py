@@ -4,22 +4,26 @@ Run: python examples/01_rounds.py
 """
 
 import fedreach
+from fedreach.data.federated import federate
 from fedreach.data.partition import dirichlet_by_class
+from fedreach.evaluation import Evaluator
+from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.selection import Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.weighting import ByExamples
+from fedreach.simulation.simulation import simulate
 from fedreach.streams import generator
 
 digits = fedreach.load("digits")
 partition = dirichlet_by_class(digits.train_y, 50, generator(0, "partition"), alpha=0.1)
-data = fedreach.federate(digits, partition, participants=20, seed=0)
+data = federate(digits, partition, participants=20, seed=0)
 
 local = LocalSGD(rate=0.1, batch_size=16, epochs=2)
-federation = fedreach.Federation(Uniform(), ByExamples(), FedAvg(), local, Average(), cohort=5, seed=0)
-simulation = fedreach.simulate(data, "mlp", federation, rounds=20, model_options={"hidden": [32]})
-evaluator = fedreach.Evaluator(simulation.engine, data, seed=0)
+federation = Federation(Uniform(), ByExamples(), FedAvg(), local, Average(), cohort=5, seed=0)
+simulation = simulate(data, "mlp", federation, rounds=20, model_options={"hidden": [32]})
+evaluator = Evaluator(simulation.engine, data, seed=0)
 
 state = simulation.start()
 for _ in range(simulation.rounds):

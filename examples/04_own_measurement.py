@@ -9,12 +9,16 @@ from typing import ClassVar
 import numpy as np
 
 import fedreach
+from fedreach.data.federated import federate
 from fedreach.data.partition import dirichlet_by_class
+from fedreach.evaluation import Evaluator
+from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.selection import Minimax
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import Scaffold
 from fedreach.federation.weighting import ByExamples, OwnWeight
+from fedreach.simulation.simulation import simulate
 from fedreach.streams import generator
 from fedreach.testing import check_weighting
 
@@ -45,15 +49,15 @@ check_weighting(ByDoubt())  # the laws of every weighting; raises in words where
 
 digits = fedreach.load("digits")
 partition = dirichlet_by_class(digits.train_y, 50, generator(0, "partition"), alpha=0.1, min_size=2)
-data = fedreach.federate(digits, partition, participants=20, seed=0)
+data = federate(digits, partition, participants=20, seed=0)
 for weighting in (ByExamples(), ByDoubt()):
     local = LocalSGD(rate=0.1, batch_size=16, epochs=2)
-    federation = fedreach.Federation(Minimax(refresh=10), weighting, Scaffold(), local, Average(), cohort=5, seed=0)
-    simulation = fedreach.simulate(data, "mlp", federation, rounds=40, model_options={"hidden": [32]})
+    federation = Federation(Minimax(refresh=10), weighting, Scaffold(), local, Average(), cohort=5, seed=0)
+    simulation = simulate(data, "mlp", federation, rounds=40, model_options={"hidden": [32]})
     state, report = simulation.start(), None
     for _ in range(simulation.rounds):
         state, report, _ = simulation.step(state)
-    scores, _ = fedreach.Evaluator(simulation.engine, data, seed=0).evaluate(state.params, state.round)
+    scores, _ = Evaluator(simulation.engine, data, seed=0).evaluate(state.params, state.round)
     print(
         f"{type(weighting).__name__}: unseen clients {scores['unseen_accuracy']:.3f}, "
         f"gap {scores['participation_gap']:+.3f}; last weights {[round(w, 2) for w in report.weights]}"

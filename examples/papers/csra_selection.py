@@ -14,14 +14,18 @@ import sys
 import numpy as np
 
 import fedreach
+from fedreach.data.federated import federate
 from fedreach.data.partition import hybrid
 from fedreach.errors import DataError
+from fedreach.evaluation import Evaluator
 from fedreach.evidence.judgement import paired
+from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.selection import Clustered, KLFilter, PowerOfChoice, Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.weighting import ByExamples
+from fedreach.simulation.simulation import simulate
 from fedreach.streams import generator
 from fedreach.theory.divergence import label_divergences
 
@@ -52,18 +56,16 @@ CLAIMS = [
 
 def train(dataset, policy, cohort, seed, options):
     """Return how many clients are admitted, and the test accuracy in %: means over the first and the last quarter."""
-    data = fedreach.federate(dataset, hybrid(dataset.train_y, 80, generator(seed, "partition")), seed=seed)
+    data = federate(dataset, hybrid(dataset.train_y, 80, generator(seed, "partition")), seed=seed)
     admitted = data.num_clients
     if isinstance(policy, KLFilter):
         divergence = label_divergences(data.label_counts(), policy.direction, policy.smoothing)
         admitted = int((divergence <= policy.threshold).sum())
     local = LocalSGD(rate=options.rate, batch_size=50, epochs=10)
-    federation = fedreach.Federation(policy, ByExamples(), FedAvg(), local, Average(), cohort=cohort, seed=seed)
+    federation = Federation(policy, ByExamples(), FedAvg(), local, Average(), cohort=cohort, seed=seed)
     width = {"hidden": [50]} if options.model == "mlp" else None
-    simulation = fedreach.simulate(
-        data, options.model, federation, rounds=options.rounds, model_options=width, threads=2
-    )
-    evaluator = fedreach.Evaluator(simulation.engine, data, seed=seed, samples_per_client=1)
+    simulation = simulate(data, options.model, federation, rounds=options.rounds, model_options=width, threads=2)
+    evaluator = Evaluator(simulation.engine, data, seed=seed, samples_per_client=1)
     state, scores = simulation.start(), []
     for _ in range(options.rounds):
         state = simulation.step(state).state

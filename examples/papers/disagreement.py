@@ -22,15 +22,19 @@ from functools import cache
 import numpy as np
 
 import fedreach
+from fedreach.data.federated import federate
 from fedreach.data.noise import corrupt
 from fedreach.data.partition import dirichlet_by_client
 from fedreach.errors import DataError
+from fedreach.evaluation import Evaluator
 from fedreach.evidence.spread import spread
+from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.selection import Full
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg, FedDyn, FedProx, Scaffold
 from fedreach.federation.weighting import ByDisagreement, ByExamples, Equal
+from fedreach.simulation.simulation import simulate
 from fedreach.streams import generator
 from fedreach.theory.disagreement import bounds, jsd_loss
 
@@ -54,7 +58,7 @@ LOCAL = LocalSGD(rate=0.1, batch_size=50, epochs=5, weight_decay=1e-3)  # sectio
 load = cache(fedreach.load)
 
 
-def federate(noise, seed, options):
+def clients_of(noise, seed, options):
     """Return the clients with what they see; the test set is never noisy."""
     full = load(options.data)
     some = generator(seed, "examples").permutation(len(full.train_y))[: options.examples]
@@ -65,25 +69,25 @@ def federate(noise, seed, options):
         labels = corrupt(labels, generator(seed, "noise"), **NOISE, num_classes=10).labels
     split = dirichlet_by_client(labels, options.clients, generator(seed, "partition"), alpha=0.3, sigma=0.9)
     if noise == "after the split":
-        return fedreach.federate(part, split, seed=seed, held_out=0.01, noise=NOISE)
+        return federate(part, split, seed=seed, held_out=0.01, noise=NOISE)
     if noise == "whole clients":
         labels = np.where(split.owner() < options.clients // 5, 0, labels)
-    return replace(fedreach.federate(part, split, seed=seed, held_out=0.01), labels=labels)
+    return replace(federate(part, split, seed=seed, held_out=0.01), labels=labels)
 
 
-def simulate(data, solver, weighting, seed, options):
+def simulation_of(data, solver, weighting, seed, options):
     parts = Full(), WEIGHTINGS[weighting], SOLVERS[solver], LOCAL, Average()
-    federation = fedreach.Federation(*parts, cohort=options.clients, seed=seed)
+    federation = Federation(*parts, cohort=options.clients, seed=seed)
     # One client after the other: they differ too much in size to gain from being stacked.
-    return fedreach.simulate(data, "mlp", federation, rounds=options.rounds, engine="sequential")
+    return simulate(data, "mlp", federation, rounds=options.rounds, engine="sequential")
 
 
 def accuracy(run):
     """Return the accuracy on the test set in %, mean over the last rounds (at most 5)."""
     noise, solver, weighting, seed, options = run
-    data = federate(noise, seed, options)
-    simulation = simulate(data, solver, weighting, seed, options)
-    evaluator, state, last = fedreach.Evaluator(simulation.engine, data, seed), simulation.start(), []
+    data = clients_of(noise, seed, options)
+    simulation = simulation_of(data, solver, weighting, seed, options)
+    evaluator, state, last = Evaluator(simulation.engine, data, seed), simulation.start(), []
     for _ in range(options.rounds):
         state = simulation.step(state).state
         if state.round > options.rounds - 5:
@@ -94,8 +98,8 @@ def accuracy(run):
 
 def show_clients(noise, options):
     """Print the bounds and the disagreement of some clients beside their noise, in the last round of seed 0."""
-    data = federate(noise, 0, options)
-    simulation = simulate(data, "fedavg", "jsd", 0, options)
+    data = clients_of(noise, 0, options)
+    simulation = simulation_of(data, "fedavg", "jsd", 0, options)
     state = simulation.start()
     for _ in range(options.rounds):
         before, (state, report, update) = state, simulation.step(state)

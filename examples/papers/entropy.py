@@ -14,14 +14,18 @@ import sys
 import numpy as np
 
 import fedreach
+from fedreach.data.federated import federate
 from fedreach.data.partition import dirichlet_by_class
 from fedreach.errors import DataError
+from fedreach.evaluation import Evaluator
 from fedreach.evidence.judgement import paired
+from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.selection import ConvexHull, Full, Interior, MaxSimilarity, Minimax, PowerOfChoice, Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.weighting import ByEntropy, ByExamples, Equal
+from fedreach.simulation.simulation import simulate
 from fedreach.streams import generator
 
 PAPER = """The paper claims (100 clients, 40 can take part, 5 local epochs, batches of 128; % ± sd out of distribution):
@@ -51,13 +55,11 @@ COLUMNS = {"test_accuracy": "test set", "unseen_accuracy": "unseen clients", "id
 def train(dataset, alpha, selection, weighting, seed, options):
     """Return the columns in %, means over the last quarter of the rounds, and how many clients ever trained."""
     partition = dirichlet_by_class(dataset.train_y, 100, generator(seed, "partition"), alpha=alpha)
-    data = fedreach.federate(dataset, partition, participants=40, seed=seed)
+    data = federate(dataset, partition, participants=40, seed=seed)
     local = LocalSGD(rate=options.rate, batch_size=128, epochs=5)
-    federation = fedreach.Federation(selection, weighting, FedAvg(), local, Average(), cohort=10, seed=seed)
-    simulation = fedreach.simulate(
-        data, "mlp", federation, rounds=options.rounds, model_options={"hidden": [50]}, threads=2
-    )
-    evaluator = fedreach.Evaluator(simulation.engine, data, seed=seed)
+    federation = Federation(selection, weighting, FedAvg(), local, Average(), cohort=10, seed=seed)
+    simulation = simulate(data, "mlp", federation, rounds=options.rounds, model_options={"hidden": [50]}, threads=2)
+    evaluator = Evaluator(simulation.engine, data, seed=seed)
     state, rows, trained = simulation.start(), [], set()
     for _ in range(options.rounds):
         state, report, _ = simulation.step(state)

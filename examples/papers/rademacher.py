@@ -21,16 +21,20 @@ import numpy as np
 from scipy.stats import spearmanr
 
 import fedreach
+from fedreach.data.federated import federate
 from fedreach.data.noise import corrupt
 from fedreach.data.partition import Partition
 from fedreach.errors import DataError
+from fedreach.evaluation import Evaluator
 from fedreach.evidence.spread import spread
+from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.measurements import WLRC
 from fedreach.federation.selection import Full, Rademacher, Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.weighting import Equal
+from fedreach.simulation.simulation import simulate
 from fedreach.streams import generator
 from fedreach.theory.rademacher import cluster_scores
 
@@ -48,7 +52,7 @@ POLICIES = {"uniform": Uniform()} | {
 load = cache(fedreach.load)
 
 
-def federate(groups, seed, options):
+def clients_of(groups, seed, options):
     """Return the clients, 8 a group, and the (clients,) group of each."""
     full, rng = load(options.data), generator(seed, "groups")
     left = {c: rng.permutation(np.flatnonzero(full.train_y == c)).tolist() for c in range(10)}
@@ -58,7 +62,7 @@ def federate(groups, seed, options):
     train, test = (full.train_x[some], full.train_y[some]), (full.test_x, full.test_y)
     part = fedreach.from_arrays(*train, *test, mean=full.mean, std=full.std, name=full.name)
     owner, labels = np.repeat(client, options.examples), part.train_y.copy()
-    data = fedreach.federate(
+    data = federate(
         part, Partition.from_owner(owner, len(client), "groups"), participants=client[client % 8 < 4], seed=seed
     )
     if "random" in groups:  # symmetric noise of 90 % makes all ten labels equally likely
@@ -68,18 +72,18 @@ def federate(groups, seed, options):
     return replace(data, labels=labels), client // 8
 
 
-def simulate(data, policy, cohort, seed, rounds):
+def simulation_of(data, policy, cohort, seed, rounds):
     local = LocalSGD(rate=0.1, batch_size=32, epochs=2)
-    federation = fedreach.Federation(policy, Equal(), FedAvg(), local, Average(), cohort=cohort, seed=seed)
-    return fedreach.simulate(data, "mlp", federation, rounds=rounds, model_options={"hidden": [64]})
+    federation = Federation(policy, Equal(), FedAvg(), local, Average(), cohort=cohort, seed=seed)
+    return simulate(data, "mlp", federation, rounds=rounds, model_options={"hidden": [64]})
 
 
 def score(task):
     """Return (6, groups): three scores, 10^4 x; their norm; accuracy of the group's mean model in the last round."""
     groups, seed, options = task
-    data, group = federate(groups, seed, options)
+    data, group = clients_of(groups, seed, options)
     ids = data.population.participants
-    simulation = simulate(data, Full(), len(ids), seed, options.rounds)
+    simulation = simulation_of(data, Full(), len(ids), seed, options.rounds)
     engine, state = simulation.engine, simulation.start()
     for _ in range(options.rounds):
         before, (state, _, update) = state.params, simulation.step(state)
@@ -97,9 +101,9 @@ def score(task):
 def train(task):
     """Return the accuracy in % on unseen clients and the test set, mean over the last rounds (at most 5)."""
     groups, name, seed, options = task
-    data, _ = federate(groups, seed, options)
-    simulation = simulate(data, POLICIES[name], 4, seed, options.rounds)
-    evaluator, state, last = fedreach.Evaluator(simulation.engine, data, seed), simulation.start(), []
+    data, _ = clients_of(groups, seed, options)
+    simulation = simulation_of(data, POLICIES[name], 4, seed, options.rounds)
+    evaluator, state, last = Evaluator(simulation.engine, data, seed), simulation.start(), []
     for _ in range(options.rounds):
         state = simulation.step(state).state
         if state.round > options.rounds - 5:

@@ -14,14 +14,17 @@ import sys
 import numpy as np
 
 import fedreach
+from fedreach.data.federated import federate
 from fedreach.data.partition import shards
 from fedreach.errors import DataError
 from fedreach.evidence.judgement import paired
+from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.selection import Uniform
 from fedreach.federation.server import Average, Safari, ServerOnly
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.weighting import Equal
+from fedreach.simulation.simulation import simulate
 from fedreach.streams import generator
 
 PAPER = """The paper claims (test accuracy, 4 of 10 clients excluded, p classes a client):
@@ -36,10 +39,10 @@ SAFARI, SERVER_ONLY = Safari(client_probability=0.5, rate=0.15), ServerOnly(rate
 def accuracy(dataset, classes, excluded, server, examples, seed, rounds):
     """Return the accuracy on the test set in %, the mean of every second round of the last quarter."""
     partition = shards(dataset.train_y, 10, generator(seed, "partition"), classes_per_client=classes)
-    data = fedreach.federate(dataset, partition, exclude_clients=range(excluded), server_examples=examples, seed=seed)
+    data = federate(dataset, partition, exclude_clients=range(excluded), server_examples=examples, seed=seed)
     local = LocalSGD(rate=0.03, batch_size=64, steps=10)
-    federation = fedreach.Federation(Uniform(), Equal(), FedAvg(), local, server, cohort=5, seed=seed)
-    simulation = fedreach.simulate(data, "linear", federation, rounds=rounds)
+    federation = Federation(Uniform(), Equal(), FedAvg(), local, server, cohort=5, seed=seed)
+    simulation = simulate(data, "linear", federation, rounds=rounds)
     everything, scores, state = np.arange(len(dataset.test_y)), [], simulation.start()
     for _ in range(rounds):
         state = simulation.step(state).state

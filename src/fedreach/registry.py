@@ -1,4 +1,8 @@
-"""The kinds of named things, a row each, and what names stand for: built-in things, or a user's ``FILE.py:NAME``."""
+"""The kinds of named things, a row each, and what names stand for: built-in things, or a user's ``FILE.py:NAME``.
+
+What Python handed over without a name, such as a function of a notebook, is a user's thing, too: ``DIGEST.pkl:NAME``, a
+file that `fedreach.study.naming` wrote. As a ``.py`` file, such a file is code: read those only that you trust.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import pickle
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -237,7 +242,8 @@ def find(kind: str, name: str, base: Path) -> Callable[..., Any]:
 def wrapper(kind: str, target: Callable[..., Any]) -> Callable[..., Any] | None:
     """Return what makes a part of this plain function; None where it is none, or needs nothing of the sort."""
     row = KINDS[kind]
-    return imported(row.function) if row.function and not inspect.isclass(target) else None
+    is_part = inspect.isclass(target) or isinstance(target, Instance)
+    return imported(row.function) if row.function and not is_part else None
 
 
 def given(kind: str, name: str, target: Callable[..., Any]) -> tuple[str, ...]:
@@ -247,7 +253,7 @@ def given(kind: str, name: str, target: Callable[..., Any]) -> tuple[str, ...]:
         ConfigError: If it takes fewer arguments than it is called with.
     """
     row = KINDS[kind]
-    handed = row.handed if not inspect.isclass(target) else ()
+    handed = row.handed if not (inspect.isclass(target) or isinstance(target, Instance)) else ()
     parameters = inspect.signature(target).parameters.values()
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return row.given
@@ -257,10 +263,25 @@ def given(kind: str, name: str, target: Callable[..., Any]) -> tuple[str, ...]:
     return (*taken[: len(handed)], *row.given)
 
 
+FILES = (".py", ".pkl")  # with things of users
+KEPT: dict[Path, Any] = {}
+"""Things of ``.pkl`` files that this process wrote or is about to write: they are not read again."""
+
+
+@dataclass(frozen=True)
+class Instance:
+    """Stands for a part that was made already, where its class would stand otherwise."""
+
+    part: Any
+
+    def __call__(self) -> Any:
+        return self.part
+
+
 def code_file(name: str, base: Path) -> Path | None:
     """Return the file behind ``FILE.py:NAME`` or ``module:NAME``; None for other names and where there is none."""
     where = name.rpartition(":")[0]
-    if where.endswith(".py"):
+    if where.endswith(FILES):
         return (base / where).resolve()
     try:
         spec = importlib.util.find_spec(where) if where else None
@@ -275,9 +296,13 @@ def load_users(name: str, base: Path) -> Any:
     if not where or not attribute:
         raise ConfigError(f"{name!r} must be 'FILE.py:NAME' or 'module:NAME'.")
     path = (base / where).resolve()
-    if where.endswith(".py") and not path.is_file():
+    if path in KEPT:
+        return KEPT[path]
+    if where.endswith(FILES) and not path.is_file():
         raise ConfigError(f"{name!r}: there is no file {path}. {RELATIVE}")
     try:
+        if where.endswith(".pkl"):
+            return pickle.loads(path.read_bytes())
         module = _from_file(path) if where.endswith(".py") else importlib.import_module(where)
     except (Exception, SystemExit) as error:
         raise ConfigError(f"{name!r} cannot be imported: {type(error).__name__}: {error}.") from error

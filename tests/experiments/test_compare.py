@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from fedreach.cli.terminal import clock
 from fedreach.config.load import load
 from fedreach.errors import ConfigError, TrainingError
 from fedreach.experiments.compare import plan
 from fedreach.experiments.executors.base import Message
 from fedreach.experiments.executors.scheduler import Scheduler
 from fedreach.experiments.jobs import ComparisonStatus
+from fedreach.study.terminal import clock
 
 
 def test_seeds_come_one_after_the_other_with_all_methods_of_each() -> None:

@@ -17,7 +17,7 @@ from fedreach.report import read_run
 from fedreach.runs import loop
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.folder import RunFolder
-from fedreach.runs.loop import run_rounds
+from fedreach.runs.loop import each_round, exhausted
 from fedreach.runs.recorder import Recorder, note_failure
 from fedreach.runs.schema import FederationRecord, Result, RoundRow, RunRecord, Timing
 from fedreach.testing.problems import tiny_simulation
@@ -31,7 +31,8 @@ def go_on(path: Path, *callbacks: Callback, **options: Any) -> Result:
     evaluator = Evaluator(simulation.engine, simulation.data, 0)
     path.mkdir(exist_ok=True)
     options = {"rounds": 4, "every": 2} | options
-    return run_rounds(RUN, simulation, evaluator, recorder, callbacks=callbacks, engine="as told", **options)
+    rounds = each_round(RUN, simulation, evaluator, recorder, callbacks=callbacks, engine="as told", **options)
+    return exhausted(rounds)
 
 
 class Diary(Callback):

@@ -10,6 +10,7 @@ from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
 import fedreach
+from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.selection import PowerOfChoice
 from fedreach.federation.server import Average
@@ -17,7 +18,7 @@ from fedreach.federation.solvers import FedProx
 from fedreach.federation.weighting import ByEntropy
 from fedreach.flower import ClientData, FedReachStrategy, client_app
 
-FEDERATION = fedreach.Federation(
+FEDERATION = Federation(
     PowerOfChoice(candidates=4), ByEntropy(), FedProx(mu=0.1), LocalSGD(rate=0.1), Average(), cohort=2, seed=0
 )
 

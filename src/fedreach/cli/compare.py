@@ -1,6 +1,5 @@
 """``fedreach compare``: methods on the same federation."""
 
-import textwrap
 from pathlib import Path
 
 import click
@@ -67,11 +66,10 @@ def compare(
     With --detect the number of seeds follows from the spread of a pilot (Stein's two stages); each pair is then
     decided, or told how many seeds would decide it.
     """
-    from fedreach.cli import terminal
     from fedreach.experiments.compare import compare as compare_all
     from fedreach.experiments.executors import chosen
-    from fedreach.experiments.jobs import ComparisonCallback
     from fedreach.report.detect import seeds_to_detect
+    from fedreach.study import terminal
 
     machines = chosen(executor, address)
     asked = {"seeds": None if seeds is None else list(range(seeds)), "detect_points": detect, "most_seeds": most}
@@ -86,22 +84,12 @@ def compare(
     figure_formats = options.figure_formats(formats)
     silent = quiet or as_json
 
-    class Beginning(ComparisonCallback):
-        def begin(self) -> None:
-            from fedreach.engines.samples import checked_device
-
-            if executor == "local":  # the machine that starts a comparison on a cluster may have no GPU
-                checked_device(experiment.engine.device)
-            federated = options.federated(
-                experiment, base
-            )  # here too, so that data that cannot be used ends it at once
-            if not silent:
-                click.echo(terminal.summary(experiment, federated), err=True)
-                if federated.dataset.preparation is not None:
-                    click.echo(textwrap.indent(str(federated.dataset.preparation), "  "), err=True)
-
+    # Data are looked at here, too, so that what cannot be used ends it at once.
+    begin = terminal.Beginning(
+        experiment, lambda: options.federated(experiment, base), quiet=silent, here=executor == "local"
+    )
     with terminal.compare_progress(quiet=silent) as progress:
-        callbacks = [Beginning(), *progress]
+        callbacks = [begin, *progress]
         status = compare_all(
             experiment,
             out=out,

@@ -65,8 +65,8 @@ def _text(experiment: Experiment, data: FederatedData) -> str:
     from rich.markup import escape
     from rich.table import Table
 
-    from fedreach.cli import terminal
     from fedreach.data.partition import statistics
+    from fedreach.study import terminal
 
     d = data.dataset
     stats = statistics(data.partition, d.train_y, d.num_classes)

@@ -63,12 +63,12 @@ def reproduce(
         else:
             click.echo(_listing())
         return
-    from fedreach.cli import terminal
     from fedreach.report import save as save_figure
     from fedreach.report import write_report
     from fedreach.report.figures.sweep import sweep
     from fedreach.reproduce.record import DRAWN
     from fedreach.reproduce.reproduce import reproduce as reproduce_one
+    from fedreach.study import terminal
 
     figure_formats, found, silent = options.figure_formats(formats), recipes.find(name), quiet or as_json
     records = []
@@ -124,7 +124,7 @@ def _listing() -> str:
 
 def _rounds_progress(name: str, *, quiet: bool) -> Progress:
     """Return what says, about every ten seconds, how many rounds are decided and how long the rest takes."""
-    from fedreach.cli.terminal import clock
+    from fedreach.study.terminal import clock
 
     began = said = time.monotonic()
     before: int | None = None

@@ -50,9 +50,9 @@ def run(
     Rows are appended to OUT/rounds.jsonl as rounds end. The same command again goes on where it was interrupted,
     and does nothing where the run is finished. Started by torchrun, all processes share the work of the run.
     """
-    from fedreach.cli import terminal
     from fedreach.experiments.run import run as run_one
     from fedreach.runs.checkpoint import CHECKPOINT
+    from fedreach.study import terminal
 
     with _ranks(alone=explain) as ranks:
         experiment, base = options.load(config, overrides, device)
@@ -91,8 +91,8 @@ def run(
 
 
 def _explain(experiment: Experiment, base: Path, seed: int, folder: Path, as_json: bool) -> None:
-    from fedreach.cli import terminal
     from fedreach.experiments.run import explain
+    from fedreach.study import terminal
 
     data, name, why = explain(experiment, seed=seed, folder=folder, base=base)
     if as_json:

@@ -53,10 +53,10 @@ def variance(
     Runs two methods on a nested design, in parallel processes, whatever seeds the experiment pins, and tells what more
     seeds, more unseen clients or means over rounds would lower. The same command again runs only what is unfinished.
     """
-    from fedreach.cli import terminal
     from fedreach.experiments.jobs import ComparisonCallback
     from fedreach.experiments.variance import chosen_methods, plan, record, run_design
     from fedreach.report.variance.write import write_variance
+    from fedreach.study import terminal
 
     experiment, base = options.load(config, overrides)
     design, figure_formats = _design(draws), options.figure_formats(formats)

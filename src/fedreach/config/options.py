@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict
 from fedreach import registry
 from fedreach.config import parts
 from fedreach.config.messages import Path_, Problem, explained
+from fedreach.config.paths import DATA
 from fedreach.config.sections import Choice, Data, ModelSection, PartitionSection, RadioSection, ShiftSection
-from fedreach.data.own import FILES
 from fedreach.errors import ConfigError, DataError
 from fedreach.federation.traits import lacking
 from fedreach.streams import generator
@@ -34,7 +34,7 @@ def check_choice(kind: str, path: Path_, choice: Mapping[str, Any], base: Path) 
     name = choice.get("name", own.model_fields["name"].default)
     if not isinstance(name, str) or (kind == "partition" and choice.get("file") is not None):
         return []  # said by the section itself; or nothing is drawn
-    if kind == "data" and name.endswith((".npz", ".npy", *FILES)):
+    if kind == "data" and name.endswith(DATA):
         return []  # its options are checked as it is read
     try:
         target = registry.find(kind, name, base)

@@ -69,7 +69,11 @@ def federation(experiment: Experiment, seed: int, base: Path) -> Federation:
 
 def hints(target: Callable[..., Any]) -> dict[str, Any]:
     """Return the types of the arguments of a class or function, as far as they can be told."""
-    function: Any = vars(target)["__init__"] if inspect.isclass(target) and "__init__" in vars(target) else target
+    function: Any = target
+    if inspect.isclass(target):
+        function = vars(target).get("__init__", target)
+    elif not inspect.isroutine(target):  # an object that is called
+        function = type(target).__call__
     try:
         return typing.get_type_hints(function)
     except NameError:

@@ -4,10 +4,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+from fedreach import registry
 from fedreach.config.messages import Path_
+from fedreach.data.own import FILES
 
 PATHS: tuple[Path_, ...] = (("data", "folder"), ("partition", "file"), ("server_data", "file"))
-"""Options that are paths, beside files of code, ``FILE.py:NAME`` anywhere, and of data, ``.npz`` or ``.npy``."""
+"""Options that are paths, beside files of code, ``FILE.py:NAME`` anywhere, and of data."""
+DATA = (".npz", ".npy", *FILES)
 
 
 def folder_of(source: Path | None) -> Path:
@@ -24,9 +27,9 @@ def seen_from(base: Path, key: Path_, value: Any) -> Any:
     if not isinstance(value, str) or base == Path.cwd():
         return value
     file, colon, name = value.rpartition(":")
-    if not file.endswith(".py"):
+    if not file.endswith(registry.FILES):
         file, colon, name = value, "", ""
-        data = key in (("data",), ("data", "name")) and value.endswith((".npz", ".npy"))
+        data = key in (("data",), ("data", "name")) and value.endswith(DATA)
         if not data and key not in PATHS:
             return value
     there = file if Path(file).is_absolute() else Path(os.path.relpath(file, base)).as_posix()

@@ -14,13 +14,18 @@ from fedreach.errors import FedReachError, PartError
 
 
 def identity(experiment: Experiment, seed: int, method: str, base: Path) -> dict[str, Any]:
-    """Return what makes a run this run: its method, seed, options and the user's own code."""
+    """Return what makes a run this run: its method, seed, options and the user's own code.
+
+    Code that Python handed over is known by its name already, which has a digest.
+    """
     return {
         "method": method,
         "seed": seed,
         "config": experiment.model_dump(mode="json"),
         "code": {
-            name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in users_files(experiment, base).items()
+            name: hashlib.sha256(path.read_bytes()).hexdigest()
+            for name, path in users_files(experiment, base).items()
+            if path.suffix != ".pkl"
         },
     }
 

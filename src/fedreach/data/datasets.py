@@ -108,6 +108,18 @@ class Recipe:
     exclude_labels: Sequence[int] = ()
     empty: Literal["error", "drop", "merge"] = "error"
 
+    def tables(self) -> dict[str, dict[str, Any]]:
+        """Return what an experiment file says of it."""
+        clients = {} if self.kind == "natural" else {"clients": self.clients}
+        population = {
+            "participants": "all" if self.participants is None else self.participants,
+            "held_out": self.held_out,
+            "exclude_clients": self.exclude_clients,
+            "exclude_labels": self.exclude_labels,
+        }
+        partition = {"name": self.kind, **clients, "empty": self.empty, **self.options}
+        return {"partition": partition, "population": population}
+
     def __repr__(self) -> str:
         said = "".join(f", {key}={value!r}" for key, value in self.options.items())
         clients = "" if self.kind == "natural" else f", {self.clients} clients"

@@ -236,16 +236,7 @@ class FederatedData:
             exclude_labels=recipe.exclude_labels,
             held_out=recipe.held_out,
         )
-        population = {
-            "participants": "all" if recipe.participants is None else recipe.participants,
-            "held_out": recipe.held_out,
-            "exclude_clients": recipe.exclude_clients,
-            "exclude_labels": recipe.exclude_labels,
-        }
-        clients = {} if recipe.kind == "natural" else {"clients": recipe.clients}
-        divided_by = {"name": recipe.kind, **clients, "empty": recipe.empty, **recipe.options}
-        origin = Origin(recipe.dataset, {"partition": divided_by, "population": population})
-        again = partial(_by_recipe, recipe)
+        again, origin = partial(_by_recipe, recipe), Origin(recipe.dataset, recipe.tables())
         return replace(made, note=f"drawn by seed {seed}", draw=again, origin=origin)
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +10,9 @@ from pathlib import Path
 from fedreach.config import user_code
 from fedreach.config.sections import Experiment
 from fedreach.config.user_code import locate_user_errors
+from fedreach.data.datasets import Dataset
 from fedreach.data.federated import FederatedData
+from fedreach.data.own_data import OwnData
 from fedreach.engines.choice import ENGINES
 from fedreach.engines.parallel.ranks import LostRankError, Ranks
 from fedreach.errors import ConfigError, RunFolderError
@@ -25,15 +27,13 @@ from fedreach.runs.callbacks import Callback
 from fedreach.runs.checkpoint import MEMORY
 from fedreach.runs.describe import environment, git_revision
 from fedreach.runs.folder import RunFolder
-from fedreach.runs.identity import finished
-from fedreach.runs.loop import run_rounds
+from fedreach.runs.identity import ENGINE, finished, forget_failed
+from fedreach.runs.loop import each_round, exhausted
 from fedreach.runs.recorder import Recorder, note_failure
-from fedreach.runs.schema import Result, RunRecord
+from fedreach.runs.schema import Result, RoundRow, RunRecord
 from fedreach.runs.serving import finish_served, take_training
 from fedreach.simulation.simulation import Simulation
 from fedreach.threads import one_thread
-
-ENGINE = "engine.json"
 
 
 @one_thread()
@@ -71,6 +71,43 @@ def run(
         RunFolderError: If the folder holds another experiment or cannot be read.
         FedReachError: If the run fails; ``result.json`` then says why.
     """
+    return exhausted(
+        each_round_of(
+            experiment,
+            seed=seed,
+            folder=folder,
+            base=base,
+            method=method,
+            threads=threads,
+            ranks=ranks,
+            agreed=agreed,
+            twin=twin,
+            callbacks=callbacks,
+        )
+    )
+
+
+def each_round_of(
+    experiment: Experiment,
+    *,
+    seed: int,
+    folder: Path,
+    base: Path,
+    method: str,
+    dataset: Dataset | OwnData | None = None,
+    threads: int | None = None,
+    ranks: Ranks | None = None,
+    agreed: Path | None = None,
+    twin: Path | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> Generator[RoundRow, None, Result | None]:
+    """Run as `run` does, and yield the row of each round that is run; whoever stops can go on later.
+
+    Args:
+        dataset: What the experiment names as data, where this process holds it already.
+
+    The others are those of `run`.
+    """
     identity = user_code.identity(experiment, seed, method, base)
     local_size = 1 if ranks is None else ranks.local_size
     threads = experiment.engine.threads or threads or max(1, cores() // local_size)
@@ -81,12 +118,13 @@ def run(
     with own.locked():
         if (done := finished(own, identity)) is not None:
             return done
+        forget_failed(own, identity)
         try:
             if ranks is not None:
                 announce(identity, ranks)
             with locate_user_errors(experiment, base):
                 builder = Builder(placed(experiment, ranks), base)
-                data = builder.federated(builder.dataset(), seed)
+                data = builder.federated(builder.dataset() if dataset is None else dataset, seed)
                 builder, why = _with_engine(builder, data, seed, threads, noted)
                 with _recorded_engine(experiment, noted):
                     simulation = replace(builder.simulation(data, seed, threads), memory_file=folder / MEMORY)
@@ -97,19 +135,21 @@ def run(
                 recorder = Recorder(own, simulation.federation, simulation.engine.layout, e.run.on_failure == "stop")
                 if serving and twin and (done := take_training(own, RunFolder(twin), identity)) is not None:
                     return finish_served(record, recorder, serving, done, callbacks)
-                return run_rounds(
-                    record,
-                    simulation,
-                    Evaluator(simulation.engine, data, seed, e.evaluation.samples_per_client, builder.metrics()),
-                    recorder,
-                    rounds=e.rounds,
-                    every=e.evaluation.every,
-                    patience=e.evaluation.patience,
-                    local=e.evaluation.local,
-                    checkpoint_seconds=e.run.checkpoint_seconds,
-                    callbacks=callbacks,
-                    engine=why,
-                    serving=serving,
+                return (
+                    yield from each_round(
+                        record,
+                        simulation,
+                        Evaluator(simulation.engine, data, seed, e.evaluation.samples_per_client, builder.metrics()),
+                        recorder,
+                        rounds=e.rounds,
+                        every=e.evaluation.every,
+                        patience=e.evaluation.patience,
+                        local=e.evaluation.local,
+                        checkpoint_seconds=e.run.checkpoint_seconds,
+                        callbacks=callbacks,
+                        engine=why,
+                        serving=serving,
+                    )
                 )
         except (RunFolderError, LostRankError):  # neither is the run's own failure
             raise

@@ -1,6 +1,7 @@
 """Which run a folder holds, and whether it is finished; quick to ask, as torch is not needed."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedreach.errors import RunFolderError
@@ -19,6 +20,11 @@ HARMLESS = {
 """Options that change no number of a run: a folder is gone on with although they differ."""
 
 
+ENGINE = "engine.json"
+BY_CONTENT = re.compile(r"[^/]*-[0-9a-f]{12}(/own\.json|\.pkl:.*)$")
+"""Names of files that Python handed over: the same content in another folder is the same."""
+
+
 class OtherExperimentError(RunFolderError):
     """A folder holds the run of another experiment."""
 
@@ -29,29 +35,60 @@ def finished(folder: RunFolder, identity: Mapping[str, Any]) -> Result | None:
     The identity is of what shall be run, see `fedreach.config.user_code.identity`.
 
     Raises:
-        OtherExperimentError: If the folder holds another run.
+        OtherExperimentError: If the folder holds another run, but for one that failed and whose code was changed since.
         RunFolderError: If the folder cannot be read, or rows of a finished run are missing.
     """
     stored = folder.read(RunRecord)
     if stored is None:
         return None
-    before, after = _flat({key: value for key, value in vars(stored).items() if key in identity}), _flat(identity)
-    changed = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
-    changed = [key for key in changed if key[len("config.") :] not in HARMLESS]
-    if changed:
-        shown = "; ".join(
-            f"{key}: {_short(before.get(key))} there, {_short(after.get(key))} now" for key in changed[:5]
-        )
+    changed = _changed(stored, identity)
+    result = folder.read(Result)
+    if changed and not _mended(changed, result):
+        shown = "; ".join(f"{key}: {_short(before)} there, {_short(after)} now" for key, before, after in changed[:5])
         more = f" (and {len(changed) - 5} more)" if len(changed) > 5 else ""
         raise OtherExperimentError(
             f"{folder.path} holds another experiment. {shown}{more}. Choose another folder with --out, "
             "or move this one away."
         )
-    result = folder.read(Result)
-    if result is None or result.status != "finished":
+    if changed or result is None or result.status != "finished":
         return None
     folder.check_lengths(result.lengths or {})
     return result
+
+
+def forget_failed(folder: RunFolder, identity: Mapping[str, Any]) -> None:
+    """Empty the folder of a run that failed by code that was changed since: its rounds are those of the old code."""
+    stored = folder.read(RunRecord)
+    if stored is not None and _mended(_changed(stored, identity), folder.read(Result)):
+        for file in folder.path.iterdir():
+            if file.is_file() and not file.name.startswith(".") and file.name != ENGINE:
+                file.unlink()
+
+
+def _changed(stored: RunRecord, identity: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Return what differs and matters: the key, what stands there, and what is asked for now."""
+    before = _flat({key: value for key, value in vars(stored).items() if key in identity})
+    after = _flat(identity)
+    keys = [key for key in sorted(before.keys() | after.keys()) if key[len("config.") :] not in HARMLESS]
+    found = [(key, before.get(key), after.get(key)) for key in keys]
+    return [(key, there, now) for key, there, now in found if _bare(there) != _bare(now)]
+
+
+def _mended(changed: Sequence[tuple[str, Any, Any]], result: Result | None) -> bool:
+    """Say whether a run failed, and nothing but its own code was changed since."""
+    if not changed or result is None or result.status != "failed":
+        return False
+    return all(key.startswith("code.") or (_is_stored(there) and _is_stored(now)) for key, there, now in changed)
+
+
+def _is_stored(value: Any) -> bool:
+    return isinstance(value, str) and BY_CONTENT.search(value) is not None
+
+
+def _bare(value: Any) -> Any:
+    """Return a value, without the folder where it is a file that is named by what is in it."""
+    found = BY_CONTENT.search(value) if isinstance(value, str) else None
+    return value if found is None else found[0]
 
 
 def _short(value: Any) -> str:

@@ -1,10 +1,13 @@
-"""The loop over the rounds of a run: step, evaluate, record, go on."""
+"""The loop over the rounds of a run: step, evaluate, record, go on.
+
+It is a generator, so that a program can look at each round; `exhausted` is for those who only want the end.
+"""
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -20,11 +23,22 @@ from fedreach.runs.schema import Result, RoundRow, RunRecord, Timing
 from fedreach.runs.serving import serve_models
 from fedreach.simulation.simulation import Simulation
 
+R = TypeVar("R")
 ROWS_SECONDS = 0.02
 """For which rows may wait: writing those of many short rounds at once takes half as long. Longer rounds never wait."""
 
 
-def run_rounds(
+def exhausted(rounds: Generator[RoundRow, None, R]) -> R:
+    """Go through all rounds and return what comes after them."""
+    while True:
+        try:
+            next(rounds)
+        except StopIteration as end:
+            result: R = end.value
+            return result
+
+
+def each_round(
     run: RunRecord,
     simulation: Simulation,
     evaluator: Evaluator,
@@ -38,8 +52,10 @@ def run_rounds(
     callbacks: Sequence[Callback] = (),
     engine: str = "",
     serving: ServingEvaluator | None = None,
-) -> Result:
-    """Run the rounds of a run that its folder does not hold yet, and return how it ended.
+) -> Generator[RoundRow, None, Result]:
+    """Run the rounds of a run that its folder does not hold yet; yield the row of each, and return how it ended.
+
+    Whoever stops in between has all rounds so far in the folder.
 
     Args:
         run: What is run; is written to the folder.
@@ -70,7 +86,7 @@ def run_rounds(
         if serving is not None:
             serve_models(recorder.folder, recorder.layout, serving)
 
-    result = recorder.finish(loop.run(), then)
+    result = recorder.finish((yield from loop.run()), then)
     for callback in callbacks:
         callback.end(result)
     return result
@@ -97,7 +113,7 @@ class _Loop:
     callbacks: Sequence[Callback]
     saved: Snapshot | None = None  # what clients kept then must not be written over before the next checkpoint
 
-    def run(self) -> Snapshot:
+    def run(self) -> Generator[RoundRow, None, Snapshot]:
         written = saved = time.monotonic()
         patience = math.inf if self.patience is None else self.patience
         snapshot = self.saved = self.recorder.load() or self._begin()
@@ -113,6 +129,7 @@ class _Loop:
                     written = now
                 for callback in self.callbacks:
                     callback.round(row, timing, lost)
+                yield row
         finally:
             # Also on Ctrl-C or a full disk: the snapshot is always that of the last round that ended.
             snapshot = self._save(snapshot)

@@ -1,8 +1,9 @@
 """What a person sees on the terminal: a summary before round 1, progress with time left, a closing sentence."""
 
 import sys
+import textwrap
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean
@@ -146,6 +147,28 @@ def run_progress(experiment: Experiment, folder: Path, *, quiet: bool) -> Iterat
         return
     with _bar() as bar:
         yield [RunProgress(experiment, folder, bar)]
+
+
+class Beginning(ComparisonCallback):
+    """Says before the first run what is compared, and meets data there that cannot be used."""
+
+    def __init__(
+        self, experiment: Experiment, federated: Callable[[], FederatedData], *, quiet: bool, here: bool = True
+    ) -> None:
+        self.experiment, self.federated, self.quiet = experiment, federated, quiet
+        self.here = here  # whether runs are computed here: a machine that starts them on a cluster may have no GPU
+
+    def begin(self) -> None:
+        from fedreach.engines.samples import checked_device
+
+        if self.here:
+            checked_device(self.experiment.engine.device)
+        data = self.federated()
+        if not self.quiet:
+            print(summary(self.experiment, data), file=sys.stderr)
+            if data.dataset.preparation is not None:
+                print(textwrap.indent(str(data.dataset.preparation), "  "), file=sys.stderr)
+            sys.stderr.flush()
 
 
 class ComparisonProgress(ComparisonCallback):

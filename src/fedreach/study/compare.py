@@ -1,0 +1,156 @@
+"""``fedreach.compare``: methods on the same clients, from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedreach.config.user_code import locate_user_errors
+from fedreach.data.datasets import Dataset, Recipe
+from fedreach.data.federated import FederatedData
+from fedreach.errors import TrainingError
+from fedreach.experiments.build import Builder
+from fedreach.experiments.compare import compare as compare_all
+from fedreach.report.detect import seeds_to_detect
+from fedreach.study import terminal
+from fedreach.study.method import Method, Part
+from fedreach.study.question import ask
+from fedreach.study.study import Study
+
+Table = Mapping[str, Any] | None
+"""A table of an experiment file: options by name; None leaves all as it is by default."""
+
+
+def compare(
+    data: FederatedData | Recipe | Dataset,
+    methods: Mapping[str, Method | Mapping[str, Any]],
+    *,
+    model: Part = "mlp",
+    rounds: int = 50,
+    cohort: int | None = None,
+    seeds: int | Sequence[int] = 1,
+    metrics: Sequence[Part] = (),
+    out: Path | str | None = None,
+    method: Method | Mapping[str, Any] | None = None,
+    local: Table = None,
+    baseline: str | None = None,
+    name: str | None = None,
+    target_accuracy: float | None = None,
+    population: Table = None,
+    noise: Part = None,
+    shift: Part = None,
+    server_data: Table = None,
+    radio: Part = None,
+    engine: Table = None,
+    evaluation: Table = None,
+    statistics: Table = None,
+    workers: int | None = None,
+    add_seeds: bool = False,
+    progress: bool = True,
+) -> Study:
+    """Train by several methods, with several seeds, and return what came out.
+
+    The same as ``fedreach compare`` with a TOML file: the same check, the same run folders. The same call again goes on
+    with what is unfinished and repeats nothing. A part without a name, such as a lambda, is known by its code and what
+    it holds: if that changes it is another study.
+
+    Args:
+        data: What clients hold. FederatedData of one's own: who holds what is fixed, and each seed draws who takes
+            part, unless participants are named. A data set divided by ``partition``: each seed draws all of it anew.
+        methods: By name: a `Method`, or a dictionary of its fields.
+        model: A name, ``{"name": ..., option: value}``, a function or class that makes a ``torch.nn.Module``, handed
+            `sample_shape` and `num_classes` where it has such arguments; or a module, which is copied and whose
+            weights are drawn anew for each seed, unless ``{"name": module, "keep_weights": True}``.
+        rounds: Of training.
+        cohort: Clients a round. Default: 10, or all that take part if they are fewer.
+        seeds: How many (0, 1, ...), or which.
+        metrics: Beside accuracy and loss: names, functions ``f(y_true, probabilities) -> float``, or metrics.
+        out: Folder of the study. Default: ``runs/NAME``.
+        method: What all methods share.
+        local: How clients train, see `fedreach.federation.local_sgd.LocalSGD`.
+        baseline: The method that others are compared with. Default: the first.
+        name: In tables and on the page. Default: that of the folder, or "study".
+        target_accuracy: In [0, 1]; what it takes to reach it is told.
+        population: Further keys of that table, such as ``{"participation": "always"}``.
+        noise: On training labels, such as ``{"name": "symmetric", "rate": 0.2}``.
+        shift: Of unseen clients.
+        server_data: Of the server's own, such as ``{"examples": 100}``.
+        radio: Channels and devices; seconds and joules are then counted.
+        engine: How training is computed.
+        evaluation: When and on what models are scored.
+        statistics: What is asked, such as ``{"detect_points": 2.0}``: then `seeds` are the pilot's.
+        workers: Processes at a time; changes no number.
+        add_seeds: Whether seeds may be added although there are results; there is no verdict then.
+        progress: Whether what goes on is told on standard error.
+
+    Returns:
+        The study, as `fedreach.open` finds it later.
+
+    Raises:
+        ConfigError: If something is asked for that cannot be, all of it at once; before any data are read or written.
+        DataError: If the data cannot be used.
+        RunFolderError: If `out` holds another study.
+        TrainingError: If a run failed; the others are kept.
+
+    Example:
+        >>> import tempfile
+        >>> import fedreach as fr
+        >>> study = fr.compare(
+        ...     fr.load("digits").partition("dirichlet_by_class", clients=20, alpha=0.3, participants=8),
+        ...     {"uniform": {}, "entropy": fr.Method(weighting="entropy")},
+        ...     rounds=2, cohort=4, out=tempfile.mkdtemp() + "/digits", progress=False)
+        >>> study
+        Study(digits: uniform, entropy; 1 seed)
+    """
+    called = name or (Path(out).name if out is not None else "study")
+    out = Path("runs") / called if out is None else Path(out)
+    question = ask(
+        data,
+        methods,
+        method=method or {},
+        model=model,
+        metrics=metrics,
+        seeds=seeds,
+        cohort=cohort,
+        out=out,
+        called="compare",
+        name=called,
+        rounds=rounds,
+        baseline=baseline,
+        target_accuracy=target_accuracy,
+        local=local,
+        population=population,
+        noise=noise,
+        shift=shift,
+        server_data=server_data,
+        radio=radio,
+        engine=engine,
+        evaluation=evaluation,
+        statistics=statistics,
+    ).written()
+    experiment, base = question.experiment, question.base
+
+    def federated() -> FederatedData:
+        with locate_user_errors(experiment, base):
+            return Builder(experiment, base).federated(question.dataset, experiment.seeds[0])
+
+    with terminal.compare_progress(quiet=not progress) as shown:
+        begin = terminal.Beginning(experiment, federated, quiet=not progress)
+        further = None if experiment.plan.detect_points is None else seeds_to_detect
+        status = compare_all(
+            experiment,
+            out=out,
+            base=base,
+            workers=workers,
+            callbacks=[begin, *shown],
+            add_seeds=add_seeds,
+            further=further,
+        )
+    if status.failed:
+        each = "\n  ".join(f"{job.label}: {cause}" for job, cause in status.failed.items())
+        raise TrainingError(
+            f"{len(status.failed)} of {len(status.jobs)} runs failed. The others are kept, fedreach.open({str(out)!r}) "
+            f"shows them; the same call tries again.\n  {each}"
+        )
+    return Study(out)

@@ -1,0 +1,235 @@
+"""A finished comparison, to be asked: tables, page, rounds, clients, models."""
+
+from __future__ import annotations
+
+import html
+import os
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedreach.config.paths import seen_from
+from fedreach.config.sections import PARTS, Experiment
+from fedreach.errors import ConfigError, RunFolderError, nearest
+from fedreach.report.analysis.analysis import Analysis, analyse
+from fedreach.report.figures import asked
+from fedreach.report.figures.saving import inline_svg
+from fedreach.report.load import read
+from fedreach.report.render.records import as_records, contrast_records
+from fedreach.report.render.tables import Table, tabulate
+from fedreach.report.write import write_report
+from fedreach.runs.folder import RunFolder
+from fedreach.runs.identity import BY_CONTENT
+from fedreach.runs.schema import ClientLine, ComparisonRecord, RoundRow
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def open(path: Path | str) -> Study:  # noqa: A001  # fedreach.open
+    """Return a study from its folder, whether Python or ``fedreach compare`` made it.
+
+    Raises:
+        RunFolderError: If there is none.
+
+    Example:
+        >>> open("runs/nowhere")
+        Traceback (most recent call last):
+        fedreach.errors.RunFolderError: There is no study in runs/nowhere: no comparison.json. ...
+    """
+    return Study(path)
+
+
+class Study:
+    """Methods and seeds that were compared, from their run folders.
+
+    ``study["ours"]`` is one method. All numbers are read from the folder when they are first asked for.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        record = RunFolder(self.path).read(ComparisonRecord)
+        if record is None:
+            raise RunFolderError(
+                f"There is no study in {self.path}: no {ComparisonRecord.FILE}. Name the folder that compare() was "
+                "given as `out`, or --out."
+            )
+        self.record = record
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self.record.name
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """What was compared, in the order in which it was said."""
+        return tuple(self.record.methods)
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """With which seeds."""
+        return tuple(self.record.seeds)
+
+    @cached_property
+    def analysis(self) -> Analysis:
+        """All numbers of the page."""
+        return analyse(read([self.path]))
+
+    def table(self) -> pd.DataFrame | list[dict[str, Any]]:
+        """Return a row of numbers for each method: those of the page, and more; keys as of ``fedreach report --json``.
+
+        A DataFrame by method where pandas is installed, else a list of dictionaries. Accuracies and differences are
+        fractions.
+        """
+        return framed(as_records(self.analysis), "method")
+
+    def contrasts(self) -> pd.DataFrame | list[dict[str, Any]]:
+        """Return the differences that were asked for, with interval, p-value and verdict, likewise."""
+        return framed(contrast_records(self.analysis))
+
+    def page(self, *formats: str) -> Path:
+        """Write the page, with tables beside it, and return its path.
+
+        Args:
+            *formats: Of figures that are also written as files: "svg", "png", "pdf".
+        """
+        return write_report([self.path], self.path, formats=formats).page
+
+    def to_toml(self, path: Path | str | None = None) -> str:
+        """Return the study as a TOML file; ``fedreach compare`` with it makes the same numbers in another folder.
+
+        Parts without names and data of Python stand there as files of this study. Paths are relative to the folder of
+        `path`, where the text is then written, too; without one, to the current folder.
+        """
+        import tomli_w
+
+        experiment = Experiment.model_validate({**self.record.config, "seeds": list(self.record.pilot or self.seeds)})
+        raw = _short(experiment.model_dump(mode="json", exclude_defaults=True))
+        raw["method"] = {key: value for key, value in raw.get("method", {}).items() if PARTS.get(key) != value}
+        raw = {"name": experiment.name, **raw}
+        here = Path.cwd() if path is None else Path(path).resolve().parent
+        text = tomli_w.dumps(seen_from(here, (), _kept_in(self.path, raw)))
+        if path is not None:
+            Path(path).write_text(text, encoding="utf-8")
+        return text
+
+    def __getitem__(self, method: str) -> StudiedMethod:
+        if method not in self.methods:
+            raise ConfigError(f"There is no method {method!r} in this study." + nearest(str(method), self.methods))
+        return StudiedMethod(self, method)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.methods)
+
+    def __len__(self) -> int:
+        return len(self.methods)
+
+    def __repr__(self) -> str:
+        seeds = f"{len(self.seeds)} seed{'s' * (len(self.seeds) != 1)}"
+        return f"Study({self.name}: {', '.join(self.methods)}; {seeds})"
+
+    def __str__(self) -> str:
+        return _as_text(tabulate(self.analysis, "last"))
+
+    def _repr_html_(self) -> str:
+        """Return the table and the main figure, for notebooks."""
+        figures = [each for each in asked(self.analysis) if each.name == "accuracy"]
+        drawn = [(each, figure) for each in figures if (figure := each.draw()) is not None]
+        svgs = [inline_svg(figure, each.name, each.title, each.description) for each, figure in drawn]
+        return _as_html(tabulate(self.analysis, "last")) + "".join(svgs)
+
+
+class StudiedMethod:
+    """One method of a study, run by run."""
+
+    def __init__(self, study: Study, name: str) -> None:
+        self.study, self.name = study, name
+
+    def folder(self, seed: int = 0) -> Path:
+        """Return the run folder of a seed.
+
+        Raises:
+            ConfigError: If the study has no such seed.
+        """
+        runs = self.study.record.runs[self.name]
+        if str(seed) not in runs:
+            raise ConfigError(f"There is no seed {seed} in this study: it has {', '.join(runs)}.")
+        return self.study.path / runs[str(seed)]
+
+    def rounds(self, seed: int = 0) -> pd.DataFrame | list[dict[str, Any]]:
+        """Return what each round did, as ``rounds.jsonl`` has it."""
+        return framed(RunFolder(self.folder(seed)).rows(RoundRow.FILE), "round")
+
+    def clients(self, seed: int = 0) -> pd.DataFrame | list[dict[str, Any]]:
+        """Return the scores of single clients by the last model: their name, population, examples, and each metric."""
+        last: dict[str, ClientLine] = {}
+        for line in RunFolder(self.folder(seed)).records(ClientLine):
+            if line.population != "local":
+                last[line.population] = line
+        rows = []
+        for line in last.values():
+            told = {key: value for key, value in line.to_json().items() if isinstance(value, list)}
+            names = told.pop("names", None) or [str(client) for client in told["ids"]]
+            for place, client in enumerate(told.pop("ids")):
+                row = {"client": names[place], "id": client, "population": line.population}
+                rows.append(row | {key: values[place] for key, values in told.items()})
+        return framed(rows, "client")
+
+    def __repr__(self) -> str:
+        return f"StudiedMethod({self.name} of {self.study.name})"
+
+
+def framed(rows: list[dict[str, Any]], index: str | None = None) -> pd.DataFrame | list[dict[str, Any]]:
+    """Return rows as a DataFrame where pandas is installed, else as they are."""
+    try:
+        import pandas
+    except ImportError:
+        return rows
+    frame = pandas.DataFrame(rows)
+    return frame if index is None or frame.empty else frame.set_index(index)
+
+
+def _short(value: Any) -> Any:
+    """Return a table without what is None, which TOML cannot say, and with a bare name for what has no options."""
+    if isinstance(value, Mapping):
+        table = {key: _short(inner) for key, inner in value.items() if inner is not None}
+        return {
+            key: inner["name"] if isinstance(inner, dict) and list(inner) == ["name"] else inner
+            for key, inner in table.items()
+        }
+    return [_short(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _kept_in(folder: Path, value: Any) -> Any:
+    """Return a table whose files that Python handed over are those in the folder of this study."""
+    if isinstance(value, Mapping):
+        return {key: _kept_in(folder, inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_kept_in(folder, inner) for inner in value]
+    found = BY_CONTENT.search(value) if isinstance(value, str) else None
+    if found is None:
+        return value
+    kind = "data" if found[1].startswith("/") else "parts"
+    return Path(os.path.relpath(folder / kind / found[0])).as_posix()
+
+
+def _as_text(table: Table) -> str:
+    rows = [list(table.header), list(table.units), *map(list, table.rows)]
+    widths = np.array([[len(cell) for cell in row] for row in rows]).max(axis=0)
+    pad = [[cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
+           for row in rows]  # fmt: skip
+    return "\n".join("  ".join(row).rstrip() for row in pad)
+
+
+def _as_html(table: Table) -> str:
+    def row(cells: Any, tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{html.escape(str(cell))}</{tag}>" for cell in cells) + "</tr>"
+
+    heads = [f"{head} ({unit})" if unit else head for head, unit in zip(table.header, table.units, strict=True)]
+    body = "".join(row(cells, "td") for cells in table.rows)
+    note = f"<caption>{html.escape(table.caption)}. {html.escape(table.note)}</caption>"
+    return f"<table>{note}<thead>{row(heads, 'th')}</thead><tbody>{body}</tbody></table>"
