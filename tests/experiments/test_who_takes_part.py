@@ -11,8 +11,8 @@ import pytest
 
 from fedreach.config.load import load
 from fedreach.errors import ConfigError
+from fedreach.report.analysis.chance import advice, chance, hardly_learned
 from fedreach.reproduce import recipe as recipes
-from fedreach.runs.chance import advice, chance, hardly_learned
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import FederationRecord
 

@@ -12,7 +12,6 @@ from fedreach.cli import options
 
 if TYPE_CHECKING:
     from fedreach.report import ReportPaths
-    from fedreach.report.values import Comparison
 
 
 @click.command(
@@ -39,6 +38,7 @@ def write(folders: Sequence[Path], out: Path, formats: tuple[str, ...] | None, a
     """Write the report and print its tables, or its numbers for machines; return what was written."""
     from fedreach.report import (
         as_document,
+        near_chance,
         terminal_contrasts,
         terminal_serving,
         terminal_table,
@@ -48,7 +48,7 @@ def write(folders: Sequence[Path], out: Path, formats: tuple[str, ...] | None, a
 
     written = write_report(folders, out, formats=formats)
     analysis = written.analysis
-    told = _advice(analysis.comparison)
+    told = near_chance(analysis.comparison)
     if as_json:
         files = [str(path) for path in (written.page, *written.tables, *written.figures)]
         options.answer({**as_document(analysis), "page": str(written.page), "files": files, "advice": told or None})
@@ -70,21 +70,3 @@ def write(folders: Sequence[Path], out: Path, formats: tuple[str, ...] | None, a
         if paths:
             click.echo(f"{kind}: {paths[0].parent}/: {', '.join(path.name for path in paths)}")
     return written
-
-
-def _advice(comparison: Comparison) -> str:
-    """Return what to say of methods that end near chance, in the mean over seeds."""
-    from statistics import fmean
-
-    from numpy import isnan
-
-    from fedreach.runs.chance import advice, chance
-
-    found: dict[str, tuple[float, float]] = {}
-    for method in comparison.methods:
-        runs = comparison.counted(method)
-        chances = [one for run in runs if (one := chance(run.partition)) is not None]
-        if chances:
-            last = [run.column("id_accuracy") for run in runs]
-            found[method] = fmean(column[~isnan(column)][-1] for column in last), fmean(chances)
-    return advice(found)

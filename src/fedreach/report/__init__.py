@@ -8,6 +8,7 @@ Example::
 
 from fedreach.report.analysis.analysis import Analysis as Analysis
 from fedreach.report.analysis.analysis import analyse as analyse
+from fedreach.report.analysis.chance import near_chance as near_chance
 from fedreach.report.analysis.findings import find as find
 from fedreach.report.figures.partition import partition_heatmap as partition_heatmap
 from fedreach.report.figures.saving import save as save

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from fedreach.data.federated import FederatedData
 from fedreach.errors import TrainingError
 from fedreach.experiments.build import Builder
 from fedreach.experiments.compare import compare as compare_all
+from fedreach.report.analysis.chance import near_chance
 from fedreach.report.detect import seeds_to_detect
 from fedreach.study import terminal
 from fedreach.study.method import Method, Part
@@ -153,4 +155,7 @@ def compare(
             f"{len(status.failed)} of {len(status.jobs)} runs failed. The others are kept, fedreach.open({str(out)!r}) "
             f"shows them; the same call tries again.\n  {each}"
         )
-    return Study(out)
+    study = Study(out)
+    if progress and (told := near_chance(study.analysis.comparison)):
+        print(told, file=sys.stderr)
+    return study

@@ -15,8 +15,8 @@ from fedreach.config.sections import Experiment
 from fedreach.data.federated import FederatedData
 from fedreach.data.partition import statistics
 from fedreach.experiments.jobs import ComparisonCallback, ComparisonStatus, Job
+from fedreach.report.analysis.chance import advice, chance
 from fedreach.runs.callbacks import Callback
-from fedreach.runs.chance import advice, chance
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import FederationRecord, Result, RoundRow, RunRecord, Timing
 

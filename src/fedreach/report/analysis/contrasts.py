@@ -95,14 +95,26 @@ def what_seeds_draw(config: Mapping[str, Any]) -> str:
     Example:
         >>> what_seeds_draw({"population": {"seed": 3}})
         'All seeds share the same clients (population.seed = 3): intervals say nothing of others.'
+        >>> what_seeds_draw({"partition": {"name": "natural", "seed": 0}, "population": {"participants": ["north"]}})
+        'All seeds share the same partition and participants (partition.seed = 0, they are named): intervals say ...'
     """
-    known = {path: config.get(path[0]) for path in PINNED}
-    shared = {
-        words: f"{'.'.join(path)} = {table['seed']}"
-        for (path, words), table in zip(PINNED.items(), known.values(), strict=True)
-        if isinstance(table, Mapping) and table.get("seed") is not None
-    }
+    shared = {}
+    for path, words in PINNED.items():
+        table = config.get(path[0])
+        if isinstance(table, Mapping) and table.get("seed") is not None:
+            shared[words] = f"{'.'.join(path)} = {table['seed']}"
+    population, partition, model = (config.get(key) or {} for key in ("population", "partition", "model"))
+    if "clients" not in shared and isinstance(partition, Mapping) and partition.get("name") == "natural":
+        shared = {"partition": "natural", **shared}
+    if "clients" not in shared and isinstance(population, Mapping) and isinstance(population.get("participants"), list):
+        shared = {**shared, "participants": "they are named"}
+    if isinstance(model, Mapping) and model.get("keep_weights"):
+        shared["initial model"] = "its weights are kept"
     if not shared:
         return "Every seed draws partition, participants, initial model and batches anew."
-    said = f"{' and '.join(shared)} ({', '.join(shared.values())})"
+    said = f"{_joined([*shared])} ({', '.join(shared.values())})"
     return f"All seeds share the same {said}: intervals say nothing of others."
+
+
+def _joined(words: Sequence[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

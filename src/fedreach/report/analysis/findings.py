@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from fedreach.evidence.judgement import Judgement
 from fedreach.report.analysis.analysis import Analysis
+from fedreach.report.analysis.chance import near_chance
 from fedreach.report.analysis.contrasts import looked, what_seeds_draw
 from fedreach.report.analysis.quantities import POPULATION, QUANTITIES
 from fedreach.report.analysis.summary import MethodSummary, primary_of
@@ -46,6 +47,7 @@ def find(analysis: Analysis) -> Findings:
     if comparison.provisional:
         headline = f"So far: {headline}"
     sentences = [
+        near_chance(comparison),
         *_comparison_sentences(analysis, best, rows),
         _gap_sentence(best, rows),
         _serving_sentence(analysis),

@@ -1,7 +1,11 @@
 """Whether a model has learned anything: its accuracy beside that of always giving the same answer."""
 
 from collections.abc import Mapping
+from statistics import fmean
 
+import numpy as np
+
+from fedreach.report.values import Comparison
 from fedreach.runs.schema import FederationRecord
 
 ODDS = 3.0
@@ -47,3 +51,15 @@ def advice(found: Mapping[str, tuple[float, float]]) -> str:
         f"Near chance: {who} on participants' held-out data, where always naming one class gives {100 * same:.1f} %. "
         "Try more rounds, more local.epochs or a smaller local.batch_size, and other values of local.rate."
     )
+
+
+def near_chance(comparison: Comparison) -> str:
+    """Return what to tell of methods that end near chance, in the mean over seeds; empty where none does."""
+    found: dict[str, tuple[float, float]] = {}
+    for method in comparison.methods:
+        runs = comparison.counted(method)
+        chances = [one for run in runs if (one := chance(run.partition)) is not None]
+        if chances:
+            last = [run.column("id_accuracy") for run in runs]
+            found[method] = fmean(column[~np.isnan(column)][-1] for column in last), fmean(chances)
+    return advice(found)
