@@ -77,7 +77,7 @@ def opened(path: Path) -> Dataset | OwnData:
         return _put_together(words, arrays)
     except FileNotFoundError as error:
         raise DataError(f"There is no file {path}. Run the program again that stored the data there.") from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
             f"{path}: must be data as FedReach stored them; got: {type(error).__name__}: {error}. "
             "Remove the folder and run the program again that stored them."

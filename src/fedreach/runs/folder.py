@@ -88,7 +88,7 @@ class RunFolder(Folder):
 
     def append_json(self, name: str, *rows: Mapping[str, Any]) -> None:
         """Append rows; a number that is not finite becomes null, as JSON has no other word for it."""
-        self.append_lines(name, map(_line, rows))
+        self.append_lines(name, map(json_line, rows))
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """Return the rows of a file; none where there is no file. A last row that was cut off is left out."""
@@ -163,7 +163,8 @@ def _text(content: Mapping[str, Any]) -> str:
     return json.dumps({"format": FORMAT, **content}, indent=1, allow_nan=False) + "\n"
 
 
-def _line(row: Mapping[str, Any]) -> str:
+def json_line(row: Mapping[str, Any]) -> str:
+    """Return a row as one line; a number that is not finite is null."""
     try:
         return JSON_LINE.encode(row)
     except (TypeError, ValueError):  # seldom: going through every value takes as long as writing the row

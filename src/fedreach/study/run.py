@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import tempfile
+import weakref
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +13,7 @@ from typing import Any
 from fedreach.data.datasets import Dataset, Recipe
 from fedreach.data.federated import FederatedData
 from fedreach.experiments.run import each_round_of
-from fedreach.runs.folder import RunFolder
+from fedreach.runs.folder import RunFolder, json_line
 from fedreach.runs.schema import RoundRow
 from fedreach.study.compare import Table
 from fedreach.study.method import Method, Part
@@ -58,9 +61,7 @@ def run(
         1 4 True
         2 4 True
     """
-    folder = None if out is None else Path(out)
-    place = tempfile.TemporaryDirectory(prefix="fedreach-") if folder is None else None
-    folder = Path(place.name) if place is not None else Path(out or "")
+    folder = Path(tempfile.mkdtemp(prefix="fedreach-") if out is None else out)
     question = ask(
         data,
         None,
@@ -82,55 +83,75 @@ def run(
         engine=engine,
         evaluation={"every": 1, **(evaluation or {})},
     )
-    return Loop(question if out is None else question.written(), folder, place)
+    return Loop(question if out is None else question.written(), folder, keep=out is not None)
 
 
 class Loop:
-    """The rounds of a run: iterate over it; what is stopped in between goes on where it was."""
+    """The rounds of a run: iterate over it; what is stopped in between goes on where it was.
 
-    def __init__(self, question: Question, folder: Path, place: Any) -> None:
+    `folder` is the run folder. One that nobody named goes with this object, or at the end of a ``with`` block.
+    """
+
+    def __init__(self, question: Question, folder: Path, *, keep: bool) -> None:
         self.question, self.folder = question, folder
-        self._place = place  # a folder that goes with this object
-        self._rounds: Iterator[dict[str, Any]] | None = None
+        self._rounds = _all(question, folder)
+        self._end = weakref.finalize(self, _end, self._rounds, None if keep else folder)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        if self._rounds is None:
-            self._rounds = self._all()
-        return self._rounds
+        return self
 
     def __next__(self) -> dict[str, Any]:
-        return next(iter(self))
+        return next(self._rounds)
 
-    def _all(self) -> Generator[dict[str, Any], None, None]:
-        stored: list[dict[str, Any]] | None = RunFolder(self.folder).rows(RoundRow.FILE)
-        for row in self._new():
-            if stored is not None:
-                yield from (each for each in stored if 0 < each["round"] < row.round)
-                stored = None
-            yield row.to_json()
-        yield from (each for each in stored or () if each["round"])
+    def close(self) -> None:
+        """Stop here: the rounds so far stand in the folder, if one was named, and another loop goes on with them."""
+        self._end()
 
-    def _new(self) -> Generator[RoundRow, None, None]:
-        """Yield the rounds that are run now; numeric libraries have one thread while they are."""
-        asked = self.question
-        rounds = each_round_of(
-            asked.experiment.resolved(),
-            seed=asked.experiment.seeds[0],
-            folder=self.folder,
-            base=asked.base,
-            method="run",
-            dataset=asked.dataset,
-        )
-        try:
-            while True:
-                with one_thread():
-                    row = next(rounds, None)
-                if row is None:
-                    return
-                yield row
-        finally:
-            rounds.close()
+    def __enter__(self) -> Loop:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def __repr__(self) -> str:
         e = self.question.experiment
         return f"Loop({e.rounds} rounds of {e.name}, seed {e.seeds[0]})"
+
+
+def _end(rounds: Generator[dict[str, Any], None, None], folder: Path | None) -> None:
+    rounds.close()
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _all(question: Question, folder: Path) -> Generator[dict[str, Any], None, None]:
+    """Yield the rounds that were run before, and those that are run now."""
+    stored: list[dict[str, Any]] | None = RunFolder(folder).rows(RoundRow.FILE)
+    for row in _new(question, folder):
+        if stored is not None:
+            yield from (each for each in stored if 0 < each["round"] < row.round)
+            stored = None
+        yield json.loads(json_line(row.to_json()))  # as it is stored
+    yield from (each for each in stored or () if each["round"])
+
+
+def _new(question: Question, folder: Path) -> Generator[RoundRow, None, None]:
+    """Yield the rounds that are run now; numeric libraries have one thread while they are."""
+    experiment = question.experiment
+    rounds = each_round_of(
+        experiment.resolved(),
+        seed=experiment.seeds[0],
+        folder=folder,
+        base=question.base,
+        method="run",
+        dataset=question.dataset,
+    )
+    try:
+        while True:
+            with one_thread():
+                row = next(rounds, None)
+            if row is None:
+                return
+            yield row
+    finally:
+        rounds.close()

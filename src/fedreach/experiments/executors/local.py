@@ -34,7 +34,18 @@ class Local:
         size = min(workers or max(1, cores() // (engine.threads or 1)), jobs)
         threads = max(1, cores() // size)  # where the experiment does not say
         with tidy_log(out):
-            yield [Process(out / LOG, threads) for _ in range(size)]
+            yield [Process(out / LOG, threads, search_path()) for _ in range(size)]
+
+
+def search_path() -> dict[str, str]:
+    """Return the environment in which another Python finds the modules that this one finds.
+
+    A script's own folder is one of the places: what it imports from beside it stands in experiments as ``module:NAME``.
+    """
+    installed = tuple({sys.prefix, sys.base_prefix, sys.exec_prefix})
+    own = [str(Path(place).resolve()) for place in sys.path if not (place and place.startswith(installed))]
+    places = [place for place in dict.fromkeys(own) if Path(place).is_dir()]
+    return {"PYTHONPATH": os.pathsep.join(places)} if places else {}
 
 
 @contextlib.contextmanager

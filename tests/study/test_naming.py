@@ -1,0 +1,247 @@
+"""What Python hands over is called by a name, and found by other processes: the same thing by the same name."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedreach import registry
+from fedreach.config import parts
+from fedreach.config.sections import Choice
+from fedreach.errors import ConfigError
+from fedreach.federation.selection import FunctionSelection, PowerOfChoice, Uniform
+from fedreach.federation.weighting import ByEntropy
+from fedreach.models import build
+from fedreach.study.naming import Shelf, importable, plain, said
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
+    monkeypatch.chdir(tmp_path)
+    return Shelf(tmp_path / "parts")
+
+
+@dataclass(frozen=True)
+class Mine:
+    most: int = 3
+    names: tuple[str, ...] = ()
+    table: Any = None
+
+    def weights(self, reports: Any) -> Any:
+        return np.ones(self.most)
+
+
+def made_here() -> Any:
+    """Return a function that no other process can import."""
+
+    def first(view, k, rng):
+        return view.ids[:k]
+
+    return first
+
+
+def read_anew(name: str, shelf: Shelf) -> Any:
+    """Return what a name stands for, as a process that did not make it reads it."""
+    shelf.write()
+    registry.KEPT.clear()
+    return registry.load_users(name, Path.cwd())
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        ("selection", "uniform", "uniform"),
+        ("selection", Uniform, "uniform"),
+        ("selection", Uniform(), "uniform"),
+        ("selection", PowerOfChoice(candidates=7), {"name": "power_of_choice", "candidates": 7}),
+        ("selection", {"name": PowerOfChoice, "candidates": np.int64(7)}, {"name": "power_of_choice", "candidates": 7}),
+        ("model", {"name": "mlp", "hidden": (8, 4)}, {"name": "mlp", "hidden": [8, 4]}),
+        ("weighting", {"name": "product", "parts": [ByEntropy(), "equal"]}, None),
+        ("metric", np.mean, "numpy:mean"),
+        ("weighting", None, None),
+        ("weighting", 3, 3),
+    ],
+)
+def test_what_has_a_name_is_called_by_it(shelf, kind, value, expected):
+    if expected is None and value is not None:
+        expected = {"name": "product", "parts": ["entropy", "equal"]}
+    assert said(kind, value, shelf) == expected
+    assert not shelf.waiting
+
+
+def test_numbers_lists_and_paths_are_pythons_own():
+    made = plain({"a": np.float32(0.5), "b": (1, np.arange(2)), "c": Path("x/y"), "d": range(2), "e": True})
+    assert made == {"a": 0.5, "b": [1, [0, 1]], "c": "x/y", "d": [0, 1], "e": True}
+    assert [type(value) for value in (made["a"], made["b"][1][0], made["e"])] == [float, int, bool]
+
+
+def test_a_part_that_options_do_not_say_is_kept_whole(shelf):
+    name = said("weighting", Mine(most=5, table=np.arange(3)), shelf)
+    made = parts.make("weighting", Choice(name=name), Path.cwd())
+    assert (made.most, made.table.tolist()) == (5, [0, 1, 2])
+    again = read_anew(name, shelf)()
+    assert (again.most, again.table.tolist()) == (5, [0, 1, 2])
+
+
+def test_a_part_of_ones_own_class_keeps_its_options_where_they_can_be_read(shelf):
+    table = said("weighting", Mine(most=5, names=("a", "b")), shelf)
+    assert table["most"] == 5
+    assert table["names"] == ["a", "b"]
+    assert len(table) == 3
+    made = parts.make("weighting", Choice.model_validate(table), Path.cwd())
+    assert isinstance(made, Mine)
+    assert made == Mine(most=5, names=("a", "b"))
+
+
+def test_functions_lambdas_closures_and_partials_come_back_as_they_were(shelf):
+    offset = 3
+
+    def shifted(view, k, rng):
+        return view + offset
+
+    for function, expected in [
+        (lambda view, k, rng: view + k, 12),
+        (shifted, 13),
+        (functools.partial(shifted, k=1), 13),
+    ]:
+        name = said("selection", function, shelf)
+        assert read_anew(name, shelf)(10, k=2, rng=None) == expected
+
+
+def test_a_function_is_a_part_by_the_wrapper_of_its_kind(shelf):
+    name = said("selection", made_here(), shelf)
+    assert name.endswith(".pkl:first")
+    assert isinstance(parts.make("selection", Choice(name=name), Path.cwd()), FunctionSelection)
+
+
+def test_what_a_fresh_process_would_not_import_is_not_named_by_its_module(tmp_path, monkeypatch):
+    (tmp_path / "found_anew_by_all.py").write_text("def f(): ...\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import found_anew_by_all  # type: ignore[import-not-found]
+
+    assert importable(found_anew_by_all.f)
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place != str(tmp_path)])
+    assert not importable(found_anew_by_all.f)
+    assert not importable(made_here())
+    assert not importable(lambda: None)
+    assert not importable(Mine.weights)
+
+
+def test_what_cannot_leave_the_process_is_refused_with_its_name(shelf):
+    lock = threading.Lock()
+
+    def locked(view, k, rng):
+        with lock:
+            return view.ids[:k]
+
+    with pytest.raises(ConfigError, match=r"locked cannot be handed to other processes: .*lock"):
+        said("selection", locked, shelf)
+
+
+def test_nothing_is_written_before_it_is_asked_for(shelf):
+    first = made_here()
+    name = said("selection", first, shelf)
+    assert not shelf.folder.exists()
+    assert registry.load_users(name, Path.cwd()) is first  # this process has it
+
+
+# ------------------------------------------------------------------------------------------------------- modules
+
+
+class Layers(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+
+
+def weights(model: nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def test_a_module_is_drawn_anew_for_each_seed_unless_its_weights_are_kept(shelf):
+    module = Layers()
+    before = weights(module).clone()
+    factory = read_anew(said("model", module, shelf), shelf)
+    one, same, other = (build(factory, (4,), 2, seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(weights(one), weights(same))
+    assert not torch.equal(weights(one), weights(other))
+    assert torch.equal(weights(module), before)  # the user's own is left alone
+    table = said("model", {"name": module, "keep_weights": True}, shelf)
+    kept = read_anew(table["name"], shelf)
+    assert torch.equal(weights(build(kept, (4,), 2, seed=5, options={"keep_weights": True})), before)
+
+
+def test_weights_that_are_not_kept_do_not_change_what_a_module_is_called(shelf):
+    assert said("model", Layers(), shelf) == said("model", Layers(), shelf)
+    kept = [said("model", {"name": Layers(), "keep_weights": True}, shelf)["name"] for _ in range(2)]
+    assert kept[0] != kept[1]
+
+
+def test_a_module_with_parameters_that_nobody_can_draw_is_refused(shelf):
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(2))
+
+    with pytest.raises(ConfigError, match=r"Scaled has parameters \(scale\) and no reset_parameters\(\).*keep_weights"):
+        said("model", Scaled(), shelf)
+
+
+# ------------------------------------------------------------------------------------- the same program, run twice
+
+PROGRAM = """
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+import torch
+from fedreach.study.naming import Shelf, said
+
+STEP = {step}
+
+def helper(x):
+    return x + STEP
+
+@dataclass(frozen=True)
+class Mine:
+    table: object = None
+    def weights(self, reports):
+        return helper(1)
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(3, STEP)
+        self.register_buffer("table", torch.arange(3.0))
+    def forward(self, x):
+        return self.layer(x)
+
+shelf = Shelf(Path("parts"))
+for kind, thing in [("weighting", Mine), ("weighting", Mine(table=torch.ones(2))), ("model", Net), ("model", Net()),
+                    ("selection", lambda v, k, r: helper(k))]:
+    print(said(kind, thing, shelf))
+shelf.write()
+"""
+
+
+def test_the_same_program_gives_the_same_names_and_another_one_others(tmp_path):
+    def names(step: int) -> list[str]:
+        (tmp_path / "program.py").write_text(PROGRAM.format(step=step), encoding="utf-8")
+        done = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, check=True, capture_output=True, text=True)
+        return done.stdout.split()
+
+    once, again, other = names(2), names(2), names(3)
+    assert once == again
+    assert len(once) == 5
+    assert not set(once) & set(other)  # `helper` is what all of them hold
+    for name in once:
+        assert pickle.loads((tmp_path / name.partition(":")[0]).read_bytes()) is not None

@@ -1,0 +1,357 @@
+"""Python says what TOML says: one check, one set of run folders, the same bytes; and what came out can be asked."""
+
+from __future__ import annotations
+
+import filecmp
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedreach as fr
+from fedreach.config.load import load as load_experiment
+from fedreach.data.federated import federate
+from fedreach.data.partition import iid
+from fedreach.errors import ConfigError, RunFolderError, TrainingError
+from fedreach.federation.weighting import Equal
+from fedreach.streams import generator
+
+from ..data.hospitals import table  # noqa: TID252
+
+SMALL: dict[str, Any] = {"model": "linear", "rounds": 4, "cohort": 3, "progress": False, "evaluation": {"every": 2}}
+DIFFERS = {"timing.jsonl", "index.html"}  # by the seconds that rounds took
+
+
+def digits(**options: Any) -> fr.Recipe:
+    given = {"clients": 12, "alpha": 0.5, "participants": 6} | options
+    return fr.load("digits").partition("dirichlet_by_class", **given)
+
+
+def hospitals(**options: Any) -> fr.FederatedData:
+    return fr.FederatedData.from_frame(table(), client="hospital", label="readmitted", **options)
+
+
+def same_files(one: Path, other: Path) -> int:
+    """Check that two folders hold the same, but for seconds, and return how many files that are."""
+    names = sorted(path.relative_to(one) for path in one.rglob("*") if path.is_file() and path.name not in DIFFERS)
+    others = sorted(path.relative_to(other) for path in other.rglob("*") if path.is_file() and path.name not in DIFFERS)
+    assert names == others
+    different = [name for name in names if not filecmp.cmp(one / name, other / name, shallow=False)]
+    assert not different
+    return len(names)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+TOML = """\
+name = "python"
+rounds = 4
+seeds = [0, 1]
+model = "linear"
+
+[partition]
+name = "dirichlet_by_class"
+clients = 12
+alpha = 0.5
+
+[population]
+participants = 6
+
+[evaluation]
+every = 2
+
+[method]
+cohort = 3
+
+[methods.uniform]
+
+[methods.ours]
+weighting = { name = "entropy" }
+local = { rate = 0.05 }
+serving = "label_shift"
+"""
+
+
+def test_python_and_toml_of_the_same_study_give_the_same_bytes(here):
+    (here / "study.toml").write_text(TOML, encoding="utf-8")
+    ours = fr.Method(weighting="entropy", local={"rate": 0.05}, serving="label_shift")
+    study = fr.compare(digits(), {"uniform": {}, "ours": ours}, seeds=2, out=here / "python", **SMALL)
+    study.page()
+    command = [sys.executable, "-m", "fedreach", "compare", "study.toml", "--out", "toml", "--quiet"]
+    subprocess.run(command, check=True, capture_output=True)
+    assert same_files(here / "python", here / "toml") > 40
+
+
+def test_what_has_no_name_runs_by_its_toml_to_the_same_bytes(here):
+    def half(reports):
+        return np.full(len(reports.ids), 1 / len(reports.ids))
+
+    study = fr.compare(
+        hospitals(participants=["north", "south", "east"]),
+        {"half": {"weighting": half}, "equal": fr.Method(weighting=Equal())},
+        seeds=2,
+        out="runs/mine",
+        **SMALL,
+    )
+    (here / "elsewhere").mkdir()
+    text = study.to_toml("elsewhere/mine.toml")
+    assert text == (here / "elsewhere/mine.toml").read_text(encoding="utf-8")
+    assert "half-" in text
+    command = [sys.executable, "-m", "fedreach", "compare", "elsewhere/mine.toml", "--out", "other", "--quiet"]
+    subprocess.run(command, check=True, capture_output=True)
+    for method in study:  # an equal mean by any name
+        for seed in study.seeds:
+            assert filecmp.cmp(
+                study[method].folder(seed) / "rounds.jsonl", here / "other/runs" / method / f"seed-{seed}/rounds.jsonl"
+            )
+    record = json.loads((here / "runs/mine/runs/half/seed-0/federation.json").read_text(encoding="utf-8"))
+    assert record["client_names"][0] == "east"
+    assert record["participants"] == [0, 3, 4]
+
+
+def test_to_toml_says_what_was_asked_and_nothing_else(here):
+    study = fr.compare(digits(), {"uniform": {}, "adam": {"server": {"name": "adam", "rate": 0.05}}}, out="s", **SMALL)
+    text = study.to_toml()
+    assert load_experiment_text(here, text).model_dump() == {**study.record.config} | {}
+    assert 'server = { name = "adam"' in text or "[methods.adam.server]" in text
+    assert "secure" not in text
+    assert "by_examples" not in text
+
+
+def load_experiment_text(folder: Path, text: str) -> Any:
+    (folder / "again.toml").write_text(text, encoding="utf-8")
+    return load_experiment(folder / "again.toml")
+
+
+def test_all_mistakes_are_told_at_once_by_their_keys_and_nothing_is_written(here):
+    with pytest.raises(ConfigError) as refused:
+        fr.compare(
+            digits(alpha=-1.0),
+            {"a": {"selection": "unifrom"}, "b": {"server": 3, "local": {"rat": 1}}, "c": {"cohort": 7}},
+            model="mlpp",
+            metrics=["acuracy"],
+            rounds=0,
+            out="nowhere",
+            engine={"nam": "native"},
+        )
+    said = str(refused.value)
+    for wanted in (
+        "9 mistakes in compare()",
+        "methods.a.selection.name: there is no selection 'unifrom'. Did you mean 'uniform'?",
+        "methods.b.server: must be a name, or a table with a `name`; got 3 (int).",
+        "methods.b.local.rat: unknown key. Did you mean 'rate'?",
+        "methods.c.cohort: must be at most the 6 participants; got 7.",
+        "model.name: there is no model 'mlpp'. Did you mean 'mlp'?",
+        "evaluation.metrics[2].name: there is no metric 'acuracy'. Did you mean 'accuracy'?",
+        "engine.nam: unknown key. Did you mean 'name'?",
+        "rounds: must be greater than or equal to 1; got 0 (int).",
+    ):
+        assert wanted in said
+    assert "alpha of dirichlet_by_class must be" in said
+    assert not (here / "nowhere").exists()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (
+            lambda: fr.load("digits"),
+            r"digits has no clients of its own: say how it is divided, such as\s+data.partition",
+        ),
+        (lambda: [1, 2], r"data must be FederatedData, or a data set that is divided by .partition\(...\); got list"),
+        (
+            lambda: federate(fr.load("digits"), iid(fr.load("digits").train_y, 5, generator(0, "partition"))),
+            r"do not say how they came about.*`noise`, `shift` and `server_data`",
+        ),
+    ],
+)
+def test_data_that_no_other_seed_could_draw_are_refused_with_what_to_do(here, data, message):
+    with pytest.raises(ConfigError, match=message):
+        fr.compare(data(), {"a": {}}, **SMALL)
+
+
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        ({}, "needs methods by name"),
+        ({"a": 3}, "methods.a must be a Method or a dictionary"),
+        ({"a": {"servr": "adam"}}, "server"),
+    ],
+)
+def test_methods_that_are_none_are_refused(here, methods, message):
+    with pytest.raises(ConfigError, match=message):
+        fr.compare(digits(), methods, **SMALL)
+
+
+# -------------------------------------------------------------------------------------------------- seeds
+
+
+def participants(study: fr.Study) -> set[tuple[int, ...]]:
+    name = next(iter(study))
+    records = [json.loads((study[name].folder(seed) / "federation.json").read_text()) for seed in study.seeds]
+    return {tuple(record["participants"]) for record in records}
+
+
+def test_a_seed_draws_who_takes_part_unless_they_are_named(here):
+    drawn = fr.compare(hospitals(participants=2), {"a": {}}, seeds=4, out="drawn", **SMALL | {"cohort": 2})
+    named = fr.compare(
+        hospitals(participants=["hill", "west"]), {"a": {}}, seeds=4, out="named", **SMALL | {"cohort": 2}
+    )
+    assert len(participants(drawn)) > 1
+    assert participants(named) == {(1, 5)} or len(participants(named)) == 1
+    page = named.page().read_text(encoding="utf-8")
+    assert "All seeds share the same partition and participants (partition.seed = 0, they are named)" in page
+    assert "they are named" not in drawn.page().read_text(encoding="utf-8")
+
+
+def test_the_data_of_a_seed_are_those_that_redrawn_shows(here):
+    data = hospitals(participants=2, seed=3)
+    study = fr.compare(data, {"a": {}}, seeds=[5], out="one", **SMALL | {"cohort": 2})
+    record = json.loads((study["a"].folder(5) / "federation.json").read_text(encoding="utf-8"))
+    assert record["hash"] == data.redrawn(5).digest()
+    recipe = digits()
+    drawn = fr.compare(recipe, {"a": {}}, seeds=[5], out="two", **SMALL)
+    record = json.loads((drawn["a"].folder(5) / "federation.json").read_text(encoding="utf-8"))
+    assert record["hash"] == fr.FederatedData.from_recipe(recipe, seed=5).digest()
+
+
+# ------------------------------------------------------------------------------------------------- going on
+
+
+def test_a_study_goes_on_where_it_was_and_repeats_nothing(here, capfd):
+    methods = {"a": {}, "b": {"weighting": "equal"}}
+    fr.compare(digits(), {"a": {}}, out="s", **SMALL)
+    before = (here / "s/runs/a/seed-0/timing.jsonl").read_bytes()
+    study = fr.compare(digits(), methods, out="s", **SMALL | {"progress": True})
+    assert "[1/2] runs were finished before and are not repeated" in capfd.readouterr().err
+    assert (here / "s/runs/a/seed-0/timing.jsonl").read_bytes() == before
+    assert study.methods == ("a", "b")
+    with pytest.raises(RunFolderError, match=r"rounds: 4 there, 3 now"):
+        fr.compare(digits(), methods, out="s", **SMALL | {"rounds": 3})
+
+
+def test_the_same_call_from_another_folder_finds_its_runs(here, monkeypatch, capfd):
+    mine = made()
+    fr.compare(hospitals(), {"a": {"weighting": mine}}, out=here / "s", **SMALL | {"cohort": 2})
+    (here / "deeper").mkdir()
+    monkeypatch.chdir(here / "deeper")
+    fr.compare(hospitals(), {"a": {"weighting": mine}}, out=here / "s", **SMALL | {"cohort": 2, "progress": True})
+    assert "[1/1] runs were finished before" in capfd.readouterr().err
+
+
+def made(error: str = "") -> Any:
+    def mine(reports):
+        if error:
+            raise RuntimeError(error)
+        return np.ones(len(reports.ids)) / len(reports.ids)
+
+    return mine
+
+
+def test_a_failed_run_is_told_and_begins_anew_once_its_code_is_mended(here):
+    with pytest.raises(TrainingError, match=r"1 of 2 runs failed. The others are kept.*\n  b, seed 0: .*no, not so"):
+        fr.compare(digits(), {"a": {}, "b": {"weighting": made("no, not so")}}, out="s", **SMALL)
+    assert [fr.open("s").table()["seeds"][name] for name in "ab"] == [1, 0]
+    study = fr.compare(digits(), {"a": {}, "b": {"weighting": made()}}, out="s", **SMALL)
+    assert study.table()["seeds"].tolist() == [1, 1]
+    with pytest.raises(RunFolderError, match=r"config.method.weighting.name: 's/parts/mine-"):  # now it has results
+        fr.compare(digits(), {"a": {}, "b": {"weighting": made("never")}}, out="s", **SMALL)
+
+
+# ------------------------------------------------------------------------------------------- what came out
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> fr.Study:
+    out = tmp_path_factory.mktemp("study") / "hospitals"
+    data = hospitals(participants=["north", "south", "east"])
+    return fr.compare(
+        data, {"fedavg": {}, "ours": {"server": "adam", "serving": "label_shift"}}, seeds=3, out=out, **SMALL
+    )
+
+
+def test_the_table_has_the_numbers_of_the_page(study):
+    command = [sys.executable, "-m", "fedreach", "report", str(study.path), "--formats", "none", "--json"]
+    told = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    frame = study.table()
+    for row in told["methods"]:
+        assert frame.loc[row["method"], "unseen_mean"] == row["unseen_mean"]
+        p = row["difference_p"]
+        assert (
+            np.isnan(frame.loc[row["method"], "difference_p"])
+            if p is None
+            else frame.loc[row["method"], "difference_p"] == p
+        )
+    assert study.contrasts()["first"].tolist() == [each["first"] for each in told["contrasts"]]
+    page = study.page()
+    assert page == study.path / "report" / "index.html"
+    assert f"{100 * frame.loc['ours', 'unseen_mean']:.1f}" in page.read_text(encoding="utf-8")
+
+
+def test_clients_have_their_names_and_rounds_their_rows(study):
+    clients = study["ours"].clients(seed=1)
+    assert set(clients.index) == {"north", "south", "east", "west", "harbour", "hill"}
+    assert set(clients.loc[["north", "east"], "population"]) == {"participants"}
+    rounds = study["ours"].rounds(seed=1)
+    assert rounds.index.tolist() == [0, 1, 2, 3, 4]
+    mean = clients[clients["population"] == "unseen"]["accuracy"].mean()
+    assert mean == pytest.approx(rounds.loc[4, "unseen_accuracy"], abs=1e-6)
+
+
+def test_without_pandas_tables_are_lists_of_rows(study, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    rows = study.table()
+    assert [row["method"] for row in rows] == ["fedavg", "ours"]
+    assert study["ours"].rounds()[-1]["round"] == 4
+
+
+def test_a_notebook_is_shown_the_table_and_the_main_figure(study):
+    shown = study._repr_html_()
+    assert shown.startswith("<table>")
+    assert shown.count("<tr>") == 3
+    assert "<svg" in shown
+    assert "fedavg" in str(study)
+    assert repr(study) == "Study(hospitals: fedavg, ours; 3 seeds)"
+
+
+def test_what_is_not_in_a_study_is_told_with_the_nearest(study):
+    with pytest.raises(ConfigError, match=r"There is no method 'our' in this study. Did you mean 'ours'?"):
+        study["our"]
+    with pytest.raises(ConfigError, match=r"There is no seed 9 in this study: it has 0, 1, 2."):
+        study["ours"].folder(9)
+    with pytest.raises(RunFolderError, match=r"There is no study in .*nowhere: no comparison.json"):
+        fr.open("nowhere")
+
+
+# ---------------------------------------------------------------------------------------------- the names
+
+
+def test_the_top_level_lists_what_it_has_and_all_of_it_is_there():
+    assert dir(fr) == sorted([*fr.__all__, "__version__"])
+    for name in fr.__all__:
+        assert getattr(fr, name).__doc__, name
+    with pytest.raises(AttributeError, match="no attribute 'comparee'"):
+        fr.comparee  # noqa: B018
+
+
+def test_a_method_has_a_field_for_each_part_and_what_a_file_may_say_of_one():
+    from dataclasses import fields
+
+    from fedreach.config.sections import Method as InFile
+
+    assert {each.name for each in fields(fr.Method)} == {*InFile.model_fields}
+
+
+def test_pandas_is_not_needed_to_import_any_of_it():
+    assert importlib.util.find_spec("fedreach.study.study") is not None
+    program = "import sys; sys.modules['pandas'] = None; import fedreach as fr; fr.compare, fr.open, fr.run, fr.Study"
+    subprocess.run([sys.executable, "-c", program], check=True)
