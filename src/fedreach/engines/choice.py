@@ -15,7 +15,7 @@ from fedreach.engines.protocols import Precision, Task
 from fedreach.engines.sequential import Sequential
 from fedreach.engines.stacked import Compiled, Stacked
 from fedreach.engines.trainer import GroupTrainer
-from fedreach.errors import ConfigError, nearest
+from fedreach.errors import ConfigError, TrainingError, nearest
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.protocols import MemorySolver
 
@@ -75,6 +75,7 @@ def choose(
 
     Raises:
         ConfigError: If no engine can train the model.
+        TrainingError: If each of them fails as it does.
     """
     data, local = task.data, task.local
     ids = data.population.participants
@@ -85,6 +86,7 @@ def choose(
     trial = replace(task, local=replace(local, steps=min(local.steps or STEPS, STEPS)), seed=0)
     seconds: dict[str, float] = {}
     refused: dict[str, str] = {}
+    last: ConfigError | TrainingError | None = None
     # They do the same products with more around them, whatever the model; and vmap takes a second to load.
     slower_than = {"chain": {"native"}, "stacked": {"native", "chain"}}
     for name, kind in ENGINES.items():
@@ -92,12 +94,11 @@ def choose(
             continue
         try:
             engine = TorchEngine(kind, trial, device, threads, precision)
-        except ConfigError as error:
-            refused[name] = str(error)
-            continue
-        seconds[name] = _round_seconds(engine, middle, local)
-    if not seconds:
-        raise ConfigError([*refused.values()][-1])  # of an engine that takes any model
+            seconds[name] = _round_seconds(engine, middle, local)
+        except (ConfigError, TrainingError) as error:  # the latter where a model cannot be stacked, as is seen late
+            refused[name], last = str(error), error
+    if not seconds and last is not None:
+        raise last  # of an engine that takes any model
     return EngineChoice(min(seconds, key=lambda name: seconds[name]), seconds, refused)
 
 
