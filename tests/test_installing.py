@@ -79,6 +79,7 @@ def brought(folder: Path, command: str, there: Mapping[str, str]) -> dict[str, s
 
 def run(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment["PIP_CONFIG_FILE"] = os.devnull  # a machine's own constraints are none of ours; --isolated heeds them
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
