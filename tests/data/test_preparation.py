@@ -108,10 +108,12 @@ def test_other_columns_than_those_it_was_made_for_are_refused(table):
         made.inputs({"year": [1.0], "dose": [1.0], "ward": [1]})
     with pytest.raises(DataError, match="column 'dose' must hold numbers"):
         made.inputs({"year": [1.0], "dose": ["much"], "ward": ["a"]})
+    with pytest.raises(DataError, match=r"as long; 'year' has 1 rows and 'ward' has 2\. Leave cells empty"):
+        made.inputs({"year": [1.0], "dose": [1.0], "ward": ["a", "b"]})
 
 
 def test_an_unknown_word_before_a_missing_one():
     made = InputColumn("ward", "category", missing=1, categories=("a", "b"))
     inputs = np.zeros((3, 3), np.float32)
-    made.write(Words(("b", "z"), np.array([0, 1, -1])), inputs)
+    made.write(made.raw(Words(("b", "z"), np.array([0, 1, -1]))), inputs)
     np.testing.assert_array_equal(inputs, [[0, 1, 0], [0, 0, 0], [0, 0, 1]])

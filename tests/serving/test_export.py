@@ -293,11 +293,11 @@ def test_a_rule_that_cannot_be_deployed_is_refused(rule: Any, said: str) -> None
 
 def test_a_folder_that_holds_no_fitted_rule_says_why(study: Path, tmp_path: Path) -> None:
     out = tmp_path / "client.py"
-    with pytest.raises(RunFolderError, match=r"It holds a comparison: name one of its runs, such as .*uniform.seed-0"):
+    with pytest.raises(RunFolderError, match=r"holds a comparison: name one of its runs, such as .*uniform.seed-0"):
         export(study / "out", out)
     with pytest.raises(RunFolderError, match=r"by the model as it is\. Run with method\.serving"):
         export(run_of(study, "uniform"), out)
-    with pytest.raises(RunFolderError, match=r"It is no folder of a run"):
+    with pytest.raises(RunFolderError, match=r"is no folder of a run: it holds no run\.json"):
         export(tmp_path, out)
     with pytest.raises(RunFolderError, match=r"holds no single rule 'last/1'; it has 'best', 'last'"):
         export(run_of(study, "bbse"), out, cluster=1)
@@ -311,7 +311,7 @@ def test_a_folder_that_holds_no_fitted_rule_says_why(study: Path, tmp_path: Path
 
 def test_a_rule_whose_file_was_changed_is_not_taken_for_the_fitted_one(study: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MINE.replace("self.pull * ", ""), encoding="utf-8")
-    with pytest.raises(RunFolderError, match=r"mine\.py was changed after the run that fitted mine\.py:Mine"):
+    with pytest.raises(RunFolderError, match=r"mine\.py was changed after the run that was made with mine\.py:Mine"):
         export(run_of(study, "mine"), tmp_path / "client.py", base=tmp_path)
 
 

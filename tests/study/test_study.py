@@ -355,3 +355,46 @@ def test_pandas_is_not_needed_to_import_any_of_it():
     assert importlib.util.find_spec("fedreach.study.study") is not None
     program = "import sys; sys.modules['pandas'] = None; import fedreach as fr; fr.compare, fr.open, fr.run, fr.Study"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+# ---------------------------------------------------------------------------------------------- the model
+
+
+def test_the_model_takes_a_table_and_names_its_classes(study):
+    model = study["ours"].model(seed=1)
+    rows = table()
+    named = model.predict(rows)
+    assert set(named) <= {"no", "yes"}
+    right = np.array(named) == np.array(rows["readmitted"])
+    clients = study["ours"].clients(seed=1)
+    for hospital in ("west", "hill"):  # all of whose rows the run has scored
+        own = np.array(rows["hospital"]) == hospital
+        assert right[own].mean() == pytest.approx(clients.loc[hospital, "accuracy"], abs=1e-6)
+
+
+def test_a_module_without_a_name_is_found_again_from_anywhere(here, monkeypatch):
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self, sample_shape, num_classes):
+            super().__init__()
+            self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes))
+
+        def forward(self, x):
+            return self.layers(x)
+
+    digits_ = fr.load("digits")
+    study = fr.compare(digits(), {"a": {}}, out="s", **SMALL | {"model": Net})
+    before = study["a"].model().predict_proba(digits_.test_x[:5])
+    (here / "s").rename(here / "moved")
+    (here / "deeper").mkdir()
+    monkeypatch.chdir(here / "deeper")
+    from fedreach import registry
+
+    registry.KEPT.clear()
+    after = fr.open("../moved")["a"].model().predict_proba(digits_.test_x[:5])
+    assert (before == after).all()
+    with fr.run(digits(), model=Net, rounds=2, cohort=3) as loop:
+        rows = [*loop]
+        right = loop.model().predict(digits_.test_x) == digits_.test_y
+        assert right.mean() == pytest.approx(rows[-1]["test_accuracy"], abs=1e-6)

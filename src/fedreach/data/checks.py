@@ -18,10 +18,11 @@ class Check:
     """The rules of `from_arrays`; errors name the data set and the argument."""
 
     name: str
+    of: str = "data set"  # what has this name
 
     def error(self, what: str) -> DataError:
         """Return the error that names this data set."""
-        return DataError(f"data set {self.name!r}: {what}.")
+        return DataError(f"{self.of} {self.name!r}: {what}.")
 
     def array(self, argument: str, value: Any) -> AnyArray:
         """Return the value as one array of numbers or strings."""

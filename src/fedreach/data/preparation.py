@@ -41,21 +41,29 @@ class InputColumn:
         names = [f"{self.name} = {category}" for category in self.categories] or [self.name]
         return (*names, f"{self.name} is missing") if self.missing else tuple(names)
 
-    def write(self, values: Values, inputs: Float32s) -> None:
-        """Write the (n, f) inputs that the column becomes."""
+    def raw(self, values: Values) -> Floats:
+        """Return (n,) one number a row: the number itself, or the place of a word among the categories.
+
+        What is missing is nan, and a word that no participant has is -1.
+        """
         if self.kind == "category" and isinstance(values, np.ndarray) and np.isnan(values).all():
             values = Words((), np.full(len(values), -1))  # nothing is known: it reads as either kind
         if not isinstance(values, Words if self.kind == "category" else np.ndarray):
             want = "words" if self.kind == "category" else "numbers"
             raise DataError(f"table: column {self.name!r} must hold {want}, as it did for those who trained.")
-        if isinstance(values, Words):
-            gone, end = values.codes < 0, len(self.categories)
-            place = {category: j for j, category in enumerate(self.categories)}
-            chosen = np.array([*(place.get(level, -1) for level in values.levels), -1])[values.codes]
-            inputs[:, :end] = chosen[:, None] == np.arange(end)
+        if not isinstance(values, Words):
+            return values
+        place = {category: j for j, category in enumerate(self.categories)}
+        return np.array([*(place.get(level, -1) for level in values.levels), np.nan])[values.codes]
+
+    def write(self, raw: Floats, inputs: Float32s) -> None:
+        """Write the (n, f) inputs that the (n,) numbers of `raw` become."""
+        gone = np.isnan(raw)
+        if self.kind == "category":
+            end = len(self.categories)
+            inputs[:, :end] = raw[:, None] == np.arange(end)
         else:
-            gone = np.isnan(values)
-            inputs[:, 0] = np.where(gone, 0.0, (values - self.mean) / self.sd)
+            inputs[:, 0] = np.where(gone, 0.0, (raw - self.mean) / self.sd)
         if self.missing:
             inputs[:, -1] = gone
 
@@ -116,24 +124,53 @@ class Preparation:
         """Name of each of the d inputs."""
         return tuple(name for column in self.columns for name in column.feature_names)
 
+    @property
+    def used(self) -> tuple[InputColumn, ...]:
+        """The columns that become inputs."""
+        return tuple(column for column in self.columns if column.kind != "left out")
+
     def inputs(self, table: Any) -> Float32s:
         """Return the (n, d) inputs for the rows of a table with the same columns; others may stand beside them.
 
         Raises:
             ConfigError: If a column is missing.
-            DataError: If one holds words where there were numbers, or the other way round.
+            DataError: If one holds words where there were numbers, or the other way round, or is shorter than another.
         """
-        used = [each for each in self.columns if each.kind != "left out"]
-        return self.written({each.name: values_of(each.name, column(table, each.name)) for each in used})
+        return self._inputs(self._raw(self._read(table)))
+
+    def raw(self, table: Any) -> Floats:
+        """Return (n, k) one number for each column that is used, see `InputColumn.raw`; raises as `inputs`.
+
+        Example:
+            >>> ward = InputColumn("ward", "category", categories=("heart", "surgery"))
+            >>> Preparation((InputColumn("age", "number"), ward)).raw({"age": [30, None], "ward": ["surgery", "eyes"]})
+            array([[30.,  1.],
+                   [nan, -1.]])
+        """
+        return np.column_stack(self._raw(self._read(table)))
 
     def written(self, table: Mapping[str, Values]) -> Float32s:
         """Return the (n, d) inputs for a table as `fedreach.data.tabular.read` returns it."""
-        rows = max(len(v.codes if isinstance(v, Words) else v) for v in table.values() if v is not None)
-        inputs, end = np.zeros((rows, len(self.feature_names)), np.float32), 0
-        for each in self.columns:
+        return self._inputs(self._raw(table))
+
+    def _read(self, table: Any) -> dict[str, Values]:
+        return {each.name: values_of(each.name, column(table, each.name)) for each in self.used}
+
+    def _raw(self, table: Mapping[str, Values]) -> list[Floats]:
+        columns = [each.raw(table[each.name]) for each in self.used]
+        for each, values in zip(self.used, columns, strict=True):
+            if len(values) != len(columns[0]):
+                raise DataError(
+                    f"table: all columns must be as long; {self.used[0].name!r} has {len(columns[0])} rows and "
+                    f"{each.name!r} has {len(values)}. Leave cells empty where a value is missing."
+                )
+        return columns
+
+    def _inputs(self, raw: Sequence[Floats]) -> Float32s:
+        inputs, end = np.zeros((len(raw[0]), len(self.feature_names)), np.float32), 0
+        for each, values in zip(self.used, raw, strict=True):
             begin, end = end, end + len(each.feature_names)
-            if each.kind != "left out":
-                each.write(table[each.name], inputs[:, begin:end])
+            each.write(values, inputs[:, begin:end])
         return inputs
 
     def to_json(self) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Self
 
@@ -27,12 +27,9 @@ class Samples:
             self.y = torch.from_numpy(np.ascontiguousarray(y, dtype=np.int64)).to(device)
         self.kind = kind
         scale = 255.0 if self.x.dtype == torch.uint8 else 1.0
-        shape = (-1, *([1] * (self.x.dim() - 2)))
-        # (x / scale - mean) / std as one multiplication and one addition.
         self.factor = self.offset = None
         if kind != "tokens" and (mean or scale != 1.0):
-            mean_, std_ = (torch.tensor(v or d, device=device).view(shape) for v, d in ((mean, (0.0,)), (std, (1.0,))))
-            self.factor, self.offset = 1.0 / (scale * std_), -mean_ / std_
+            self.factor, self.offset = scaling(scale, mean, std, self.x.dim() - 1, device)
 
     def __len__(self) -> int:
         return len(self.y)
@@ -60,6 +57,28 @@ class Samples:
         elif self.factor is not None and self.offset is not None:
             x = torch.addcmul(self.offset, x.float(), self.factor)
         return x.view(*index.shape, *self.x.shape[1:]), self.y.index_select(0, flat).view(index.shape)
+
+
+def scaling(
+    scale: float, mean: Sequence[float], std: Sequence[float], dims: int, device: torch.device | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return (x / scale - mean) / std as one multiplication and one addition: the factor and then the offset.
+
+    Args:
+        scale: What is 1 afterwards.
+        mean: (C,) of each channel; none: 0.
+        std: (C,) of each channel; none: 1.
+        dims: Of a sample, the first of which is channels.
+        device: Where the two shall be.
+
+    Example:
+        >>> factor, offset = scaling(255.0, [0.5], [0.25], 3)
+        >>> torch.addcmul(offset, torch.full((1, 1, 2), 255.0), factor).round().tolist()
+        [[[2.0, 2.0]]]
+    """
+    shape = (-1, *([1] * (dims - 1)))
+    mean_, std_ = (torch.tensor(v or d, device=device).view(shape) for v, d in ((mean, (0.0,)), (std, (1.0,))))
+    return 1.0 / (scale * std_), -mean_ / std_
 
 
 @contextmanager

@@ -197,30 +197,39 @@ def answers(module: nn.Module, layout: Layout, vector: Tensor, x: Tensor, *, inp
     """
     bind(module, vector, layout=layout)
     module.eval()
-    seen: list[Tensor] = []
-    linear = [part for part in module.modules() if isinstance(part, nn.Linear)] if inputs else []
-    hook = linear[-1].register_forward_pre_hook(lambda _, args: seen.append(args[0])) if linear else nullcontext()
-    with hook, torch.no_grad():
-        logits = torch.cat([module(part) for part in torch.split(x, EVALUATION_BATCH)]).cpu().numpy()
+    logits, features = logits_and_features(module, x, features=inputs)
     if not inputs:
-        return Outputs(logits.astype(np.float64))
-    features = torch.cat(seen).cpu().numpy().astype(np.float64) if seen else None
-    if features is not None and (features.ndim != 2 or len(features) != len(x)):
-        features = None  # the layer is used several times, or for each position of a sequence
+        return Outputs(logits)
 
     def again(changed: Float32s) -> Outputs:
         return answers(module, layout, vector, torch.from_numpy(changed).to(x.device), inputs=True)
 
     if not x.is_floating_point():
-        return Outputs(logits.astype(np.float64), features)
+        return Outputs(logits, features)
     statistics = BatchNormStatistics(module, layout, vector, partial(answers, module, layout, inputs=True))
     return Outputs(
-        logits.astype(np.float64),
+        logits,
         features,
         x.cpu().numpy(),
         again,
         statistics if refreshable_layers(module) else None,
     )
+
+
+def logits_and_features(module: nn.Module, x: Tensor, *, features: bool = True) -> tuple[Floats, Floats | None]:
+    """Return (m, c) logits for (m, ...) inputs and, where the module has any, (m, h) features; see `answers`.
+
+    The module must be in evaluation mode.
+    """
+    seen: list[Tensor] = []
+    linear = [part for part in module.modules() if isinstance(part, nn.Linear)] if features else []
+    hook = linear[-1].register_forward_pre_hook(lambda _, args: seen.append(args[0])) if linear else nullcontext()
+    with hook, torch.no_grad():
+        logits = torch.cat([module(part) for part in torch.split(x, EVALUATION_BATCH)]).cpu().numpy()
+    found = torch.cat(seen).cpu().numpy().astype(np.float64) if seen else None
+    if found is not None and (found.ndim != 2 or len(found) != len(x)):
+        found = None  # the layer is used several times, or for each position of a sequence
+    return logits.astype(np.float64), found
 
 
 def cause_of(error: Exception, local: LocalSGD) -> str:

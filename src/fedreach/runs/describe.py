@@ -62,7 +62,18 @@ def federation_record(data: FederatedData) -> FederationRecord:
     participants = population.participants
     return FederationRecord(
         hash=data.digest(),
-        dataset={"name": d.name, "source": d.source, "licence": d.licence, "sha256": d.sha256, "notes": d.notes},
+        dataset={
+            "name": d.name,
+            "source": d.source,
+            "licence": d.licence,
+            "sha256": d.sha256,
+            "notes": d.notes,
+            "kind": d.kind,
+            "dtype": d.train_x.dtype.name,
+            "shape": list(d.train_x.shape[1:]),
+            "mean": list(d.mean),
+            "std": list(d.std),
+        },
         partition={"kind": data.partition.kind, "parameters": dict(data.partition.parameters)},
         num_clients=data.num_clients,
         num_classes=d.num_classes,

@@ -2,11 +2,14 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
-from fedreach.errors import RunFolderError
+from fedreach import registry
+from fedreach.errors import ConfigError, RunFolderError
 from fedreach.runs.folder import RunFolder
-from fedreach.runs.schema import Result, RunRecord
+from fedreach.runs.schema import ComparisonRecord, Result, RunRecord
 
 HARMLESS = {
     "name",
@@ -89,6 +92,48 @@ def _bare(value: Any) -> Any:
     """Return a value, without the folder where it is a file that is named by what is in it."""
     found = BY_CONTENT.search(value) if isinstance(value, str) else None
     return value if found is None else found[0]
+
+
+def run_of(folder: RunFolder) -> RunRecord:
+    """Return what was run in a folder.
+
+    Raises:
+        RunFolderError: If it holds no run; of a comparison one of its runs is named.
+    """
+    run = folder.read(RunRecord)
+    if run is not None:
+        return run
+    comparison = folder.read(ComparisonRecord)
+    if comparison is None:
+        raise RunFolderError(f"{folder.path} is no folder of a run: it holds no {RunRecord.FILE}.")
+    first = next(folder for folders in comparison.runs.values() for folder in folders.values())
+    raise RunFolderError(f"{folder.path} holds a comparison: name one of its runs, such as {folder.path / first}.")
+
+
+def check_code(run: RunRecord, name: str, base: Path) -> None:
+    """Refuse the user's own code where it is not what the run was made with.
+
+    Args:
+        run: The run.
+        name: Of the code in the experiment, such as ``my.py:Net``.
+        base: Folder that it is relative to.
+
+    Raises:
+        ConfigError: If there is no such file.
+        RunFolderError: If it was changed.
+    """
+    file, noted = registry.code_file(name, base), run.code.get(name)
+    if noted is None or file is None:
+        return
+    if not file.is_file():
+        raise ConfigError(
+            f"The run was made with {name}, and there is no file {file}. Pass `base`, the folder that {name} is "
+            "relative to: that of the experiment's TOML file."
+        )
+    if sha256(file.read_bytes()).hexdigest() != noted:
+        raise RunFolderError(
+            f"{file} was changed after the run that was made with {name}. Put it back as it was, or run again."
+        )
 
 
 def _short(value: Any) -> str:

@@ -259,7 +259,7 @@ class FederationRecord(Record):
     FILE = "federation.json"
 
     hash: str
-    dataset: Mapping[str, Any]
+    dataset: Mapping[str, Any]  # where it is from and, unless clients kept that to themselves, what a sample looks like
     partition: Mapping[str, Any]
     num_clients: int
     num_classes: int  # 0 where clients did not tell their labels

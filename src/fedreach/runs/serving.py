@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from fedreach.arrays import AnyArray, Float32s, Ints
 from fedreach.evaluation.serving import ServesModels
@@ -22,6 +21,7 @@ from fedreach.runs.callbacks import Callback
 from fedreach.runs.checkpoint import CHECKPOINT
 from fedreach.runs.folder import SERVING, RunFolder
 from fedreach.runs.identity import OtherExperimentError, finished
+from fedreach.runs.models import read_models
 from fedreach.runs.recorder import Recorder
 from fedreach.runs.schema import (
     ClientLine,
@@ -120,21 +120,14 @@ def _costs(fitted: Sequence[Fitted]) -> dict[str, Any]:
 
 def _models(folder: RunFolder, name: str, layout: Layout) -> tuple[int, Float32s, Ints] | None:
     """Return a round, its (m, d) models and the (n,) model of each participant; None where there are none."""
-    stored = folder.read_tensors(f"{name}.safetensors")
+    stored = read_models(folder, name, layout)
     if stored is None:
         return None
-    tensors, record = stored
-    number = int(record["round"])
-    row = next(row for row in folder.records(RoundRow) if row.round == number)
+    row = next(row for row in folder.records(RoundRow) if row.round == stored.round)
     federation = folder.read(FederationRecord)
     assert federation is not None  # it was written before the first round
     clusters = np.array(row.clusters or [0] * len(federation.participants), np.int64)
-    heads = [f"{model}/" for model in range(int(clusters.max()) + 1)] if row.clusters is not None else [""]
-    vectors = np.empty((len(heads), layout.size), np.float32)
-    for vector, head in zip(vectors, heads, strict=True):
-        for key, view in layout.views(torch.from_numpy(vector)).items():
-            view.copy_(torch.from_numpy(tensors[head + key]))
-    return number, vectors, clusters
+    return stored.round, stored.vectors[: int(clusters.max()) + 1], clusters
 
 
 def take_training(folder: RunFolder, twin: RunFolder, identity: Mapping[str, Any]) -> Result | None:

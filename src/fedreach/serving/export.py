@@ -9,19 +9,18 @@ import math
 import textwrap
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import fedreach
-from fedreach import registry
 from fedreach.arrays import AnyArray
-from fedreach.errors import ConfigError, RunFolderError
+from fedreach.errors import ConfigError
 from fedreach.federation.protocols import Serving
 from fedreach.federation.traits import Traits
 from fedreach.federation.values import State
+from fedreach.runs.identity import check_code
 from fedreach.serving.adapter import Adapter
 from fedreach.serving.saved import SavedRule, Which, read
 from fedreach.serving.sources import modules
@@ -116,7 +115,7 @@ def export(
     if out.exists():
         raise ConfigError(f"There is a file {out} already. Remove it, or name another one.")
     saved = read(folder, which, cluster=cluster, base=base)
-    _check_own_file(saved, base or Path.cwd())
+    check_code(saved.run, saved.name, base or Path.cwd())
     run = saved.run
     about = {
         "name": run.config["name"],
@@ -211,12 +210,3 @@ def _array(value: AnyArray) -> str:
     text = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
     wrapped = f'"{text}"' if len(text) <= LINE else '"""\n' + "\n".join(textwrap.wrap(text, LINE)) + '\n"""'
     return f"_array({value.dtype.str!r}, {value.shape}, {wrapped})"
-
-
-def _check_own_file(saved: SavedRule, base: Path) -> None:
-    """Refuse a rule of the user's own whose file is not what was fitted."""
-    file, noted = registry.code_file(saved.name, base), saved.run.code.get(saved.name)
-    if noted is not None and file is not None and sha256(file.read_bytes()).hexdigest() != noted:
-        raise RunFolderError(
-            f"{file.name} was changed after the run that fitted {saved.name}. Put it back as it was, or run again."
-        )

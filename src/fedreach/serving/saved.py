@@ -15,7 +15,8 @@ from fedreach.errors import RunFolderError
 from fedreach.federation.protocols import Serving
 from fedreach.federation.values import State
 from fedreach.runs.folder import SERVING, RunFolder
-from fedreach.runs.schema import ComparisonRecord, RunRecord, ServingRecord
+from fedreach.runs.identity import run_of
+from fedreach.runs.schema import RunRecord, ServingRecord
 from fedreach.serving.adapter import Adapter
 
 Which = Literal["last", "best"]
@@ -40,9 +41,9 @@ def read(
         RunFolderError: If the folder holds no fitted rule of that model.
     """
     held = RunFolder(Path(folder))
-    run, record, stored = held.read(RunRecord), held.read(ServingRecord), held.read_tensors(SERVING)
-    if run is None or record is None or stored is None:
-        raise RunFolderError(f"{folder} holds no serving rule ({SERVING}). {_why(held, run)}")
+    run, record, stored = run_of(held), held.read(ServingRecord), held.read_tensors(SERVING)
+    if record is None or stored is None:
+        raise RunFolderError(f"{folder} holds no serving rule ({SERVING}). {_why(run)}")
     head = which if cluster is None else f"{which}/{cluster}"
     state = {key[len(head) + 1 :]: value for key, value in stored[0].items() if key.startswith(f"{head}/")}
     if not state or any("/" in key for key in state):
@@ -58,7 +59,7 @@ def load(
     *,
     cluster: int | None = None,
     base: Path | None = None,
-    model: Callable[[Float32s], tuple[ArrayLike, ArrayLike]] | None = None,
+    model: Callable[[Float32s], tuple[ArrayLike, ArrayLike | None]] | None = None,
 ) -> Adapter:
     """Return the adapter of a finished run.
 
@@ -76,14 +77,8 @@ def load(
     return Adapter(saved.rule, saved.state, model)
 
 
-def _why(held: RunFolder, run: RunRecord | None) -> str:
-    """Return what to do about a folder without a fitted rule."""
-    comparison = held.read(ComparisonRecord)
-    if comparison is not None:
-        first = next(folder for folders in comparison.runs.values() for folder in folders.values())
-        return f"It holds a comparison: name one of its runs, such as {held.path / first}."
-    if run is None:
-        return "It is no folder of a run."
+def _why(run: RunRecord) -> str:
+    """Return what to do about a run without a fitted rule."""
     said = run.config["method"]["serving"]
     if said is None or Choice.model_validate(said).name == "none":
         return "The run serves clients by the model as it is. Run with method.serving, such as 'label_shift'."

@@ -15,10 +15,13 @@ from fedreach.data.federated import FederatedData
 from fedreach.experiments.run import each_round_of
 from fedreach.runs.folder import RunFolder, json_line
 from fedreach.runs.schema import RoundRow
+from fedreach.serving.saved import Which
 from fedreach.study.compare import Table
 from fedreach.study.method import Method, Part
 from fedreach.study.question import Question, ask
+from fedreach.study.study import model_of
 from fedreach.threads import one_thread
+from fedreach.trained.model import TrainedModel
 
 
 def run(
@@ -102,6 +105,10 @@ class Loop:
 
     def __next__(self) -> dict[str, Any]:
         return next(self._rounds)
+
+    def model(self, which: Which = "last", *, cluster: int | None = None) -> TrainedModel:
+        """Return the model once the rounds are over, as `fedreach.study.study.StudiedMethod.model` does."""
+        return model_of(self.folder, which, cluster, self.folder)
 
     def close(self) -> None:
         """Stop here: the rounds so far stand in the folder, if one was named, and another loop goes on with them."""

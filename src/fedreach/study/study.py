@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedreach import registry
 from fedreach.config.paths import seen_from
 from fedreach.config.sections import PARTS, Experiment
 from fedreach.errors import ConfigError, RunFolderError, nearest
@@ -23,7 +24,10 @@ from fedreach.report.render.tables import Table, tabulate
 from fedreach.report.write import write_report
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import BY_CONTENT
-from fedreach.runs.schema import ClientLine, ComparisonRecord, RoundRow
+from fedreach.runs.schema import ClientLine, ComparisonRecord, RoundRow, RunRecord
+from fedreach.serving.saved import Which
+from fedreach.trained.model import TrainedModel
+from fedreach.trained.saved import load
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -179,8 +183,27 @@ class StudiedMethod:
                 rows.append(row | {key: values[place] for key, values in told.items()})
         return framed(rows, "client")
 
+    def model(self, seed: int = 0, which: Which = "last", *, cluster: int | None = None) -> TrainedModel:
+        """Return the model of a seed, whole: a torch module that takes raw inputs, see `fedreach.trained.load`.
+
+        Args:
+            seed: Of the run.
+            which: The last model, or the best by participants' held-out data.
+            cluster: Number of the model, where the method has one a cluster.
+        """
+        return model_of(self.folder(seed), which, cluster, self.study.path)
+
     def __repr__(self) -> str:
         return f"StudiedMethod({self.name} of {self.study.name})"
+
+
+def model_of(folder: Path, which: Which, cluster: int | None, kept: Path) -> TrainedModel:
+    """Return the model of a run; a module that Python handed over without a name lies in ``parts/`` of `kept`."""
+    record = RunFolder(folder).read(RunRecord)
+    name = (record.config.get("model") or {}).get("name", "") if record is not None else ""
+    stored = BY_CONTENT.search(name) is not None
+    made = registry.find("model", _kept_in(kept, name), Path.cwd()) if stored else None
+    return load(folder, which, cluster=cluster, model=made)
 
 
 def framed(rows: list[dict[str, Any]], index: str | None = None) -> pd.DataFrame | list[dict[str, Any]]:

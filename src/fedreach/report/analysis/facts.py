@@ -31,7 +31,7 @@ def gather(comparison: Comparison) -> RunFacts:
     runs = comparison.runs
     shared, own = _settings(comparison)
     return RunFacts(
-        data=_merge(run.partition.dataset for run in runs),
+        data=_merge(_told(run.partition.dataset) for run in runs),
         partition=_partition(runs),
         shared=shared,
         own=own,
@@ -61,6 +61,11 @@ def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
         else:
             flat[prefix + key] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return flat
+
+
+def _told(dataset: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a reader wants to know of a data set: not the scale of its colours, which differs with the seed."""
+    return {key: value for key, value in dataset.items() if key not in ("mean", "std")}
 
 
 def _merge(values: Iterable[Mapping[str, Any]]) -> Pairs:
