@@ -317,10 +317,20 @@ def test_without_pandas_tables_are_lists_of_rows(study, monkeypatch):
 def test_a_notebook_is_shown_the_table_and_the_main_figure(study):
     shown = study._repr_html_()
     assert shown.startswith("<table>")
-    assert shown.count("<tr>") == 3
+    assert shown.count("<tr>") == 5  # two methods, and how clients of the one with a serving rule are served
     assert "<svg" in shown
-    assert "fedavg" in str(study)
     assert repr(study) == "Study(hospitals: fedavg, ours; 3 seeds)"
+
+
+@pytest.mark.parametrize("width", [100, 140])
+def test_a_study_is_printed_as_wide_as_the_terminal_with_how_clients_are_served(study, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    told = study.table().loc["ours"]
+    lines = str(study).splitlines()
+    assert max(map(len, lines)) <= width
+    scores, served = [line for line in lines if line.startswith("ours")]
+    assert f" {100 * told['unseen_mean']:.1f} ±" in scores
+    assert f" {100 * told['served_served_accuracy_mean']:.1f} ±" in served
 
 
 def test_what_is_not_in_a_study_is_told_with_the_nearest(study):

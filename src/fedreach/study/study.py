@@ -7,9 +7,8 @@ import os
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from fedreach import registry
 from fedreach.config.paths import seen_from
@@ -19,7 +18,9 @@ from fedreach.report.analysis.analysis import Analysis, analyse
 from fedreach.report.figures import asked
 from fedreach.report.figures.saving import inline_svg
 from fedreach.report.load import read
+from fedreach.report.render.formats import to_text
 from fedreach.report.render.records import as_records, contrast_records
+from fedreach.report.render.serving import tabulate_serving
 from fedreach.report.render.tables import Table, tabulate
 from fedreach.report.write import write_report
 from fedreach.runs.folder import RunFolder
@@ -137,14 +138,19 @@ class Study:
         return f"Study({self.name}: {', '.join(self.methods)}; {seeds})"
 
     def __str__(self) -> str:
-        return _as_text(tabulate(self.analysis, "last"))
+        """Return the table, and how unseen clients are served where a method says so, as wide as the terminal."""
+        width = get_terminal_size((120, 0)).columns
+        return "\n\n".join(to_text(table, width) for table in self._tables())
 
     def _repr_html_(self) -> str:
-        """Return the table and the main figure, for notebooks."""
+        """Return the same tables and the main figure, for notebooks."""
         figures = [each for each in asked(self.analysis) if each.name == "accuracy"]
         drawn = [(each, figure) for each in figures if (figure := each.draw()) is not None]
         svgs = [inline_svg(figure, each.name, each.title, each.description) for each, figure in drawn]
-        return _as_html(tabulate(self.analysis, "last")) + "".join(svgs)
+        return "".join(map(_as_html, self._tables())) + "".join(svgs)
+
+    def _tables(self) -> list[Table]:
+        return [tabulate(self.analysis, "last"), *tabulate_serving(self.analysis)[:1]]
 
 
 class StudiedMethod:
@@ -238,14 +244,6 @@ def _kept_in(folder: Path, value: Any) -> Any:
         return value
     kind = "data" if found[1].startswith("/") else "parts"
     return Path(os.path.relpath(folder / kind / found[0])).as_posix()
-
-
-def _as_text(table: Table) -> str:
-    rows = [list(table.header), list(table.units), *map(list, table.rows)]
-    widths = np.array([[len(cell) for cell in row] for row in rows]).max(axis=0)
-    pad = [[cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
-           for row in rows]  # fmt: skip
-    return "\n".join("  ".join(row).rstrip() for row in pad)
 
 
 def _as_html(table: Table) -> str:

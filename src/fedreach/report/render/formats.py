@@ -1,4 +1,4 @@
-"""A `Table` as Markdown, LaTeX or a table on the terminal."""
+"""A `Table` as text, Markdown, LaTeX or a table on the terminal."""
 
 from __future__ import annotations
 
@@ -17,6 +17,26 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 LONG_NAME = 24  # letters; longer names of methods are folded before a column is left out
+
+
+def to_text(table: Table, width: int | None = None) -> str:
+    """Return the table as plain text, its caption first; columns that would not fit into `width` are left out.
+
+    `width` is in letters; None keeps all.
+    """
+    kept = _fitting(table, width)
+    heads = [[*_two_lines(table.header[j]).split("\n"), table.units[j]] for j in kept]
+    high = max(map(len, heads))
+    columns = [
+        [*[""] * (high - len(head)), *head, *(row[j] for row in table.rows)]
+        for j, head in zip(kept, heads, strict=True)
+    ]
+    wide = [max(map(len, column)) for column in columns]
+    lines = [
+        "  ".join(cell.rjust(w) if i else cell.ljust(w) for i, (cell, w) in enumerate(zip(line, wide, strict=True)))
+        for line in zip(*columns, strict=True)
+    ]
+    return "\n".join([table.caption, *(line.rstrip() for line in lines)])
 
 
 def to_markdown(table: Table) -> str:
