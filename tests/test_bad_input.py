@@ -251,3 +251,36 @@ def test_a_function_that_returns_no_data_set_is_refused(refused: Refused, home: 
     assert "'my.py:data' must return a Dataset; got int." in refused(2, "run", "tiny.toml", "--set", "data=my.py:data")
     assert refused(1, "run", "tiny.toml", "--set", "data=my.py:fails") == "my.py, line 2, in fails: ValueError: gone."
     assert "my.py, line 2, in fails: ValueError" in refused(1, "partition", "tiny.toml", "--set", "data=my.py:fails")
+
+
+METRICS = """
+nameless = lambda y_true, scores: 0.0
+
+def auroc(y_true, scores):
+    return 0.0
+
+def fails(y_true, scores):
+    return 1 / 0
+
+def alone(y_true):
+    return 0.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("metrics", "code", "message"),
+    [
+        ('["mae"]', 2, "there is no metric 'mae'. Known: 'accuracy', "),
+        ('["r2"]', 2, "'calibration_error'. FedReach classifies; there is no regression to score. Your own: "),
+        ('["aurok"]', 2, "there is no metric 'aurok'. Did you mean 'auroc'? Your own: 'FILE.py:NAME'."),
+        ('["auroc", "my.py:auroc"]', 2, "--set evaluation.metrics: The name of a metric must be its own; there are "),
+        ('["my.py:nameless"]', 2, "got '<lambda>'. Give the function a name, by `def`."),
+        ('["my.py:alone"]', 2, "'my.py:alone' must take the arguments (y_true, scores); it takes (y_true)."),
+        ('[{ name = "auroc", average = "micro" }]', 2, "metric 'auroc' has no such option."),
+        ('["my.py:fails"]', 1, "my.py, line 8, in fails: ZeroDivisionError: division by zero."),
+        ('["sklearn.metrics:log_loss"]', 1, "ValueError: y_true and y_prob contain different number of classes"),
+    ],
+)
+def test_a_mistake_about_metrics_is_told(refused: Refused, home: Path, metrics: str, code: int, message: str) -> None:
+    (home / "my.py").write_text(METRICS, encoding="utf-8")
+    assert message in refused(code, "run", "tiny.toml", "--set", f"evaluation.metrics={metrics}", "--out", "x")

@@ -39,6 +39,8 @@ class Kind:
     default: str | None = None  # of a part of [method]
     laws: str = ""  # module of the laws that its parts keep; "" where there are none
     users_own: bool = True  # may be "FILE.py:NAME"
+    together: str = ""  # what refuses several that do not go together; "" where nothing does
+    unknown: str = ""  # said where nothing is called so, nor nearly so
 
 
 RELATIVE = "A path is relative to the TOML file that it stands in, and elsewhere to the current folder."
@@ -163,7 +165,11 @@ KINDS: Mapping[str, Kind] = {
         "fedreach.evaluation.metrics:METRICS",
         "fedreach.evaluation.metrics:Metric",
         known_by=("of",),
+        function="fedreach.evaluation.metrics:FunctionMetric",
+        handed=("y_true", "scores"),
         laws=f"{LAWS}.metric",
+        together="fedreach.evaluation.metrics:further_metrics",
+        unknown=" FedReach classifies; there is no regression to score.",
     ),
     "radio": Kind("fedreach.wireless.radio:RADIOS", "fedreach.wireless.radio:Radio", path=()),
     "engine": Kind("fedreach.engines:ENGINES"),
@@ -223,8 +229,8 @@ def find(kind: str, name: str, base: Path) -> Callable[..., Any]:
     Raises:
         ConfigError: If there is no such thing.
     """
-    users_own = KINDS[kind].users_own
-    if ":" in name and users_own:
+    row = KINDS[kind]
+    if ":" in name and row.users_own:
         found = load_users(name, base)
         if not callable(found):
             raise ConfigError(f"{name!r} must be a class or a function; got {type(found).__name__}.")
@@ -232,9 +238,10 @@ def find(kind: str, name: str, base: Path) -> Callable[..., Any]:
         return result
     known = table(kind)
     if name not in known:
-        raise ConfigError(
-            f"there is no {kind} {name!r}.{nearest(name, known)}" + (" Your own: 'FILE.py:NAME'." if users_own else "")
-        )
+        hint = nearest(name, known)
+        hint += row.unknown if hint.startswith(" Known") else ""
+        hint += " Your own: 'FILE.py:NAME'." if row.users_own else ""
+        raise ConfigError(f"there is no {kind} {name!r}.{hint}")
     thing: Callable[..., Any] = known[name]
     return thing
 

@@ -75,6 +75,15 @@ number = 5
 class Rude(Policy):
     def select(self, state, view, k, rng):
         raise RuntimeError("no clients today")
+
+
+def margin(y_true, scores):
+    two = np.sort(scores, axis=1)[:, -2:]
+    return float((two[:, 1] - two[:, 0]).mean())
+
+
+def by_order(y_true, scores):
+    return float(y_true @ np.arange(len(y_true)))
 '''
 
 
@@ -92,6 +101,8 @@ def mine(home: Path) -> Path:
         ["mine.py:most_data"],
         ["mine.py:by_loss"],
         ["mine.py:minimax"],
+        ["mine.py:margin"],
+        ["auroc", "log_loss"],
         ["fedreach.federation.solvers:FedProx", "--set", "mu=0.5"],
         ["average", "--kind", "server"],
         ["clip", "--set", "inner=entropy", "--set", "most=0.3"],
@@ -116,6 +127,7 @@ def test_a_right_part_passes(fedreach: Command, mine: Path, arguments: list[str]
         (["mine.py:by_position"], "valid choice", "by_position.select must return participants only; client 0 is not"),
         (["mine.py:by_loss", "--as", "by_examples"], "in proportion to examples", "the weights should be ["),
         (["mine.py:most_data", "--set", "least=1000"], "valid choice", "must return at least one of the"),
+        (["mine.py:by_order"], "whatever the order", "with the examples turned round"),
         (["mine.py:Rude"], "valid choice", "it raised RuntimeError in line 60 of mine.py: no clients today"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

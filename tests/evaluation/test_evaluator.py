@@ -12,7 +12,7 @@ from fedreach.data.partition import Partition
 from fedreach.data.population import Population, Ranges
 from fedreach.engines import Sequential, Stacked, Task, TorchEngine
 from fedreach.evaluation import Evaluator, Group
-from fedreach.evaluation.evaluator import worst_decile
+from fedreach.evaluation.populations import worst_decile
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg
 from fedreach.models import build

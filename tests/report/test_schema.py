@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fedreach.errors import RunFolderError
+from fedreach.arrays import Floats, Ints
+from fedreach.errors import PartError, RunFolderError
+from fedreach.evaluation.metrics import further_metrics
 from fedreach.report import read_run
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import (
@@ -150,13 +152,51 @@ def test_a_file_with_a_wrong_key_is_named(run: Path, shape: type[Record]) -> Non
         read_run(run)
 
 
-@pytest.mark.parametrize("shape", [ClientLine, Timing])
-def test_other_rows_with_a_wrong_key_are_named(run: Path, shape: type[Record]) -> None:
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [(ClientLine, "has no key 'round'"), (Timing, r"has a key 'rounds' .*'round'\?")],  # a metric may be called rounds
+)
+def test_other_rows_with_a_wrong_key_are_named(run: Path, shape: type[Record], said: str) -> None:
     found = objects(run, shape)
     found[-1]["rounds"] = found[-1].pop("round")
-    (run / shape.FILE).write_text("".join(json.dumps(each) + "\n" for each in found), encoding="utf-8")
-    with pytest.raises(RunFolderError, match=rf"{shape.FILE}, line {len(found)} has a key 'rounds' .*'round'\?"):
+    write_lines(run, shape, found)
+    with pytest.raises(RunFolderError, match=rf"{shape.FILE}, line {len(found)} {said}"):
         read_run(run)
+
+
+def test_a_line_about_clients_has_a_key_for_each_further_metric(run: Path) -> None:
+    found = objects(run, ClientLine)
+    found[-1]["auroc"] = [0.5, None]
+    write_lines(run, ClientLine, found)
+    read_run(run)
+    line = ClientLine.of_json(found[-1], "here")
+    assert line.metrics == {"auroc": [0.5, None]}
+    assert line.to_json() == found[-1]
+    assert ClientLine.of_json(found[0], "here").metrics == {}
+    for key, value, said in (("Auroc", [0.5], "has a key 'Auroc'"), ("auroc", 0.5, "'auroc' must be list; got float")):
+        write_lines(run, ClientLine, [*found[:-1], {**found[0], key: value}])
+        with pytest.raises(RunFolderError, match=said):
+            read_run(run)
+
+
+def test_no_metric_may_be_called_as_a_key_of_a_line_about_clients() -> None:
+    for key in ClientLine.known_keys():
+        with pytest.raises(PartError, match=f"there are columns of '{key}' already"):
+            further_metrics([Named(key)])
+
+
+@dataclass(frozen=True)
+class Named:
+    """A metric of this name."""
+
+    name: str
+
+    def of(self, labels: Ints, scores: Floats) -> float:
+        return 0.0
+
+
+def write_lines(run: Path, shape: type[Record], lines: list[dict[str, Any]]) -> None:
+    (run / shape.FILE).write_text("".join(json.dumps(each) + "\n" for each in lines), encoding="utf-8")
 
 
 def test_counts_that_are_no_table_of_whole_numbers_are_refused(run: Path) -> None:

@@ -8,8 +8,9 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from fedreach.evaluation.metrics import Accuracy, MeanLoss
+from fedreach.evaluation.metrics import AUROC, Accuracy, BalancedAccuracy, MacroF1, MeanLoss, Miscalibration
 from fedreach.federation.measurements import WLRC, Disagreement
+from fedreach.federation.serving.softmax import log_softmax
 from fedreach.federation.weighting import ByEntropy, ByExamples
 
 from .planted import check_caught, noting
@@ -181,6 +182,57 @@ class CountsTheRightOnes(Accuracy):
 class LossOfThePredicted(MeanLoss):
     def of(self, labels, scores):
         return super().of(scores.argmax(axis=1), scores)
+
+
+@caught_by("each class the same")
+class CountsClassesThatAreOnlyPredicted(BalancedAccuracy):
+    """A class without an example has no recall; here it is 0."""
+
+    def of(self, labels, scores):
+        said = scores.argmax(axis=1)
+        there = np.union1d(labels, said)
+        return float(np.mean([(said[labels == k] == k).mean() if (labels == k).any() else 0.0 for k in there]))
+
+
+@caught_by("precision and recall")
+class LeavesOutClassesThatAreOnlyPredicted(MacroF1):
+    def of(self, labels, scores):
+        said = scores.argmax(axis=1)
+        f1 = [2 * ((said == k) & (labels == k)).sum() / ((said == k).sum() + (labels == k).sum()) for k in set(labels)]
+        return float(np.mean(f1))
+
+
+@caught_by("pairs in order")
+class TiesCountAsInOrder(AUROC):
+    def of(self, labels, scores):
+        if scores.shape[1] > 2:
+            return super().of(labels, scores)
+        p = scores[:, 1] - scores[:, 0]
+        pairs = [a >= b for a in p[labels == 1] for b in p[labels == 0]]
+        return float(np.mean(pairs)) if pairs else float("nan")
+
+
+@caught_by("pairs in order")
+class ByOutputsAsTheyAre(AUROC):
+    """Outputs of different examples do not compare; probabilities do."""
+
+    def of(self, labels, scores):
+        there = [k for k in range(scores.shape[1]) if 0 < (labels == k).sum() < len(labels)]
+        found = [np.mean([a > b for a in scores[labels == k, k] for b in scores[labels != k, k]]) for k in there]
+        return float(np.mean(found)) if found else float("nan")
+
+
+@caught_by("pairs in order")
+class DefinedForOneClass(AUROC):
+    def of(self, labels, scores):
+        return float(np.nan_to_num(super().of(labels, scores), nan=0.5))
+
+
+@caught_by("confidence and accuracy")
+class InOneBin(Miscalibration):
+    def of(self, labels, scores):
+        right = scores.argmax(axis=1) == labels
+        return float(abs(np.mean(right - np.exp(log_softmax(scores).max(axis=1)))))
 
 
 @caught_by("whatever the order")

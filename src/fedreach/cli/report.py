@@ -40,6 +40,7 @@ def write(folders: Sequence[Path], out: Path, formats: tuple[str, ...] | None, a
         as_document,
         near_chance,
         terminal_contrasts,
+        terminal_metrics,
         terminal_serving,
         terminal_table,
         terminal_theory,
@@ -59,6 +60,8 @@ def write(folders: Sequence[Path], out: Path, formats: tuple[str, ...] | None, a
     console.print(terminal_table(analysis, width=console.width))
     if (contrasts := terminal_contrasts(analysis, width=console.width)) is not None:
         console.print(contrasts)
+    if (further := terminal_metrics(analysis, width=console.width)) is not None:
+        console.print(further)
     for table in terminal_serving(analysis, width=console.width):
         console.print(table)
     if (theory := terminal_theory(analysis, width=console.width)) is not None:

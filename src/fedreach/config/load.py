@@ -19,7 +19,7 @@ from fedreach.data.population import share_of
 from fedreach.errors import ConfigError, FedReachError, nearest
 from fedreach.evidence.plan import LEAST_PILOT
 from fedreach.federation.traits import Traits, name_of
-from fedreach.registry import KINDS
+from fedreach.registry import KINDS, imported
 
 DEFAULT = Path(__file__).parent / "templates" / "digits.toml"
 
@@ -76,6 +76,7 @@ def check(raw: Mapping[str, Any], base: Path) -> tuple[Experiment | None, list[P
     if experiment is not None:
         problems += _contradictions(experiment, base)
         problems += _clashes(experiment, base, problems)
+        problems += _metrics(experiment, base, problems)
     return experiment, problems
 
 
@@ -212,6 +213,18 @@ def _clashes(e: Experiment, base: Path, known: Sequence[Problem]) -> list[Proble
             rule = "trains on data of the server's own, and there is none. Add `[server_data] examples = 100`."
             problems.append(Problem(places["server"], f"{name_of(federation.server)} {rule}"))
     return problems
+
+
+def _metrics(e: Experiment, base: Path, known: Sequence[Problem]) -> list[Problem]:
+    """Return which metrics are right by themselves, but not together, such as two of one name."""
+    where: Path_ = ("evaluation", "metrics")
+    if any(problem.path[: len(where)] == where for problem in known):
+        return []
+    try:
+        imported(KINDS["metric"].together)([parts.make("metric", choice, base) for choice in e.evaluation.metrics])
+    except FedReachError as error:
+        return [Problem(where, str(error))]
+    return []
 
 
 def _choices(raw: Mapping[str, Any]) -> list[tuple[str, Path_]]:

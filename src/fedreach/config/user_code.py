@@ -52,7 +52,9 @@ def locate_user_errors(experiment: Experiment, base: Path) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:
         files = set(users_files(experiment, base).values())
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).resolve() in files]
+        packages = {path.parent for path in files if path.name == "__init__.py"}  # as of "sklearn.metrics:log_loss"
+        paths = [(frame, Path(frame.filename).resolve()) for frame in traceback.extract_tb(error.__traceback__)]
+        frames = [frame for frame, path in paths if path in files or packages & {*path.parents}]
         if not frames:
             raise
         last = frames[-1]

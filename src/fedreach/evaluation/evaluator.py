@@ -11,8 +11,9 @@ import numpy as np
 from fedreach.arrays import Bools, Float32s, Floats, Ints
 from fedreach.data.federated import FederatedData
 from fedreach.evaluation.confidence import bootstrap_means, interval
-from fedreach.evaluation.metrics import Accuracy, MeanLoss, Metric, check_names, value_of
-from fedreach.evaluation.populations import Group, Scores
+from fedreach.evaluation.further import Answers, Values, further_columns, in_a_line
+from fedreach.evaluation.metrics import Metric, further_metrics
+from fedreach.evaluation.populations import Group, Scores, worst_decile
 from fedreach.evaluation.predictor import Predictor, Split
 from fedreach.streams import generator
 
@@ -38,7 +39,11 @@ class Evaluator:
     With `samples_per_client`, at most so many samples of each client are used, the same in all rounds and methods.
 
     Further `metrics` add ``id_NAME``, ``unseen_NAME`` and ``test_NAME``: means over the clients for which they are
-    defined; ``..._NAME_undefined`` counts the others, if there are any.
+    defined; ``..._NAME_undefined`` counts the others, if there are any. Of participants and of unseen clients there are
+    also ``..._NAME_worst_decile``, over the same clients, those with most of it where lower is better, and
+    ``..._NAME_pooled``, of all samples of the population together, which may be defined where it is of no client. Where
+    the model's outputs are not finite, no metric is defined. Lines about single clients hold each metric under its
+    name, null where it is undefined.
     """
 
     def __init__(
@@ -50,8 +55,7 @@ class Evaluator:
         metrics: Sequence[Metric] = (),
     ) -> None:
         self.engine, self.data, self.seed, self.max_samples = engine, data, seed, samples_per_client
-        self.metrics = [metric for metric in metrics if type(metric) not in (Accuracy, MeanLoss)]  # these are there
-        check_names(self.metrics)
+        self.metrics = further_metrics(metrics)
         population = data.population
         self.participant_ids = population.participants
         self.participants = Group.of(population.participants, data.held_out, max_samples=samples_per_client)
@@ -78,7 +82,8 @@ class Evaluator:
             right, loss = served.predict(engine, "test", self.test_index, None)
             test = float(right.mean()), float(loss.mean(dtype=np.float64))
         columns, records = summarized(self.seed, round_, participants, unseen, training, test)
-        return columns | self._further(served), records
+        further, single = self._further(served)
+        return columns | further, [record | in_a_line(single.get(record["population"], {})) for record in records]
 
     def evaluate_local(
         self, models: Float32s, cohort: Ints, round_: int
@@ -94,35 +99,30 @@ class Evaluator:
         joined = group.scores(right, loss)
         return {"local_accuracy": round(float(joined.accuracy.mean()), 9)}, [joined.record(round_, "local")]
 
-    def _further(self, served: Served) -> dict[str, float]:
-        """Return the columns of metrics beside accuracy and loss, which need all that the model says."""
+    def _further(self, served: Served) -> tuple[dict[str, float], dict[str, Values]]:
+        """Return the columns of metrics beside accuracy and loss, and by population those of its single clients.
+
+        These need all that the model says.
+        """
         columns: dict[str, float] = {}
+        single: dict[str, Values] = {}
         d = self.data.dataset
         tests = Group(np.zeros(1, np.int64), self.test_index, np.array([len(self.test_index)]))
-        places: tuple[tuple[str, Split, Group, Ints], ...] = (
-            ("id", "true", self.participants, d.train_y),
-            ("unseen", "true", self.unseen, d.train_y),
-            ("test", "test", tests, d.test_y),
+        places: tuple[tuple[str, str, Split, Group, Ints], ...] = (
+            ("id", "participants", "true", self.participants, d.train_y),
+            ("unseen", "unseen", "true", self.unseen, d.train_y),
+            ("test", "test", "test", tests, d.test_y),
         )
-        for name, split, group, labels in places:
+        for name, population, split, group, labels in places:
             if not self.metrics or not len(group.index):
                 continue
             owner = None if name == "test" else np.repeat(group.ids, group.sizes)
-            said = served.logits(self.engine, split, group.index, owner)
-            ends = np.cumsum(group.sizes)
+            answers = Answers(labels[group.index], served.logits(self.engine, split, group.index, owner), group.sizes)
+            single[population] = {metric.name: answers.of_clients(metric) for metric in self.metrics}
             for metric in self.metrics:
-                values = np.zeros(len(group.sizes))
-                for share, logits in said:
-                    values += [
-                        share * value_of(metric, labels[group.index[part]], logits[part].astype(np.float64))
-                        for part in map(slice, ends - group.sizes, ends)
-                    ]
-                defined = values[~np.isnan(values)]
-                if len(defined):
-                    columns[f"{name}_{metric.name}"] = round(float(defined.mean()), 9)
-                if len(defined) < len(values):
-                    columns[f"{name}_{metric.name}_undefined"] = len(values) - len(defined)
-        return columns
+                pooled = None if name == "test" else answers.pooled(metric)
+                columns |= further_columns(f"{name}_{metric.name}", metric, single[population][metric.name], pooled)
+        return columns, single
 
     def _scores(self, served: Served, split: Split, group: Group) -> Scores:
         own = np.repeat(group.ids, group.sizes)
@@ -230,14 +230,3 @@ def _columns(name: str, scores: Scores, bounds: tuple[float, float]) -> dict[str
         f"{name}_accuracy_pooled": scores.pooled_accuracy,
         f"{name}_loss": float(scores.loss.mean()),
     }
-
-
-def worst_decile(values: Any) -> float:
-    """Return the mean over the tenth of the values that is lowest, rounded up to at least one value.
-
-    Example:
-        >>> worst_decile(np.arange(20.0))
-        0.5
-    """
-    count = -(-len(values) // 10)
-    return float(np.sort(values)[:count].mean())

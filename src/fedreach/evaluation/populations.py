@@ -70,3 +70,14 @@ class Group:
             accuracy=np.add.reduceat(right.astype(np.float64), starts) / self.sizes,
             loss=np.add.reduceat(loss.astype(np.float64), starts) / self.sizes,
         )
+
+
+def worst_decile(values: Floats) -> float:
+    """Return the mean over the tenth of the values that is lowest, rounded up to at least one value.
+
+    Example:
+        >>> worst_decile(np.arange(20.0))
+        0.5
+    """
+    count = -(-len(values) // 10)
+    return float(np.sort(values)[:count].mean())

@@ -20,14 +20,13 @@ import numpy as np
 
 from fedreach.arrays import Floats, Ints
 from fedreach.evaluation.confidence import bootstrap_means, interval
-from fedreach.evaluation.evaluator import worst_decile
+from fedreach.evaluation.metrics.calibration_error import expected_calibration_error
+from fedreach.evaluation.populations import worst_decile
 from fedreach.federation.protocols import KnowsPrior, ServesMany, ServesOnline, Serving
 from fedreach.federation.serving.softmax import log_softmax
 from fedreach.federation.traits import Traits
 from fedreach.federation.values import Outputs, State
 
-BINS = 15
-"""Of confidence, for the calibration error."""
 SMOOTHING = 0.1
 """Added to each count of a client's true labels, for its class shares."""
 TOGETHER = 64
@@ -47,22 +46,16 @@ class Score(NamedTuple):
 
 
 def score(log_p: Floats, labels: Ints) -> Score:
-    """Return accuracy, log loss and expected calibration error of (m, c) log-probabilities.
-
-    The last is sum_b m_b / m |accuracy_b - mean confidence_b| over `BINS` bins of equal width of max_c p_c.
-
-    Reference: Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, eq. 3.
+    """Return accuracy, log loss and `expected_calibration_error` of (m, c) log-probabilities.
 
     Example:
         >>> score(np.log([[0.75, 0.25], [0.75, 0.25]]), np.array([0, 1]))
         Score(accuracy=0.5, loss=0.836988, calibration_error=0.25)
     """
     right = log_p.argmax(axis=1) == labels
-    confidence = np.exp(log_p.max(axis=1))
-    bins = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
-    error = np.abs(np.bincount(bins, right - confidence, minlength=BINS)).sum() / len(labels)
     loss = -log_p[np.arange(len(labels)), labels].mean()
-    return Score(round(float(right.mean()), 9), round(float(loss), 6), round(float(error), 9))
+    error = expected_calibration_error(log_p, labels)
+    return Score(round(float(right.mean()), 9), round(float(loss), 6), round(error, 9))
 
 
 class Client(NamedTuple):

@@ -73,6 +73,7 @@ class Traits:
     needs_batchnorm: bool = False  # a serving rule refreshes BatchNorm layers after convolutions
     keeps_bias: bool = False  # a serving rule takes the model's mean prediction for right, not the class shares
     minimum: float | None = None  # of a measurement: no honest client is below it
+    lower_is_better: bool = False  # of a metric
 
     # Methods that the part has, see `METHODS`.
     probes: bool = False

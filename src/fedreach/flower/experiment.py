@@ -15,7 +15,6 @@ from fedreach.config.sections import Experiment
 from fedreach.config.user_code import identity
 from fedreach.data.federated import FederatedData
 from fedreach.errors import ConfigError
-from fedreach.evaluation.metrics import METRICS
 from fedreach.experiments.build import Builder
 from fedreach.flower.app import client_app
 from fedreach.flower.strategy import FedReachStrategy
@@ -61,9 +60,12 @@ class FlowerExperiment:
             section, _, name = option.partition(".")
             if getattr(getattr(self.experiment, section), name) not in (None, "highest"):
                 raise ConfigError(f"{option} has no effect on Flower: {reason}. Remove the option.")
-        own = [metric.name for metric in self.experiment.evaluation.metrics if metric.name not in METRICS]
-        if own:
-            raise ConfigError(f"evaluation.metrics on Flower are accuracy and loss only; got {own}. Remove the others.")
+        asked = [metric.name for metric in self.experiment.evaluation.metrics]
+        if further := [name for name in asked if name not in ("accuracy", "loss", "log_loss")]:
+            raise ConfigError(
+                f"evaluation.metrics on Flower are accuracy and loss only: clients send no others; got {further}. "
+                "Remove these."
+            )
         self.seed = self.experiment.seeds[0] if seed is None else seed
         if self.seed < 0:
             raise ConfigError(f"The seed of a run must be at least 0; got {self.seed}.")

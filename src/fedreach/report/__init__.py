@@ -15,6 +15,7 @@ from fedreach.report.figures.saving import save as save
 from fedreach.report.load import read as read
 from fedreach.report.load import read_run as read_run
 from fedreach.report.render.formats import terminal_contrasts as terminal_contrasts
+from fedreach.report.render.formats import terminal_metrics as terminal_metrics
 from fedreach.report.render.formats import terminal_serving as terminal_serving
 from fedreach.report.render.formats import terminal_table as terminal_table
 from fedreach.report.render.formats import terminal_theory as terminal_theory

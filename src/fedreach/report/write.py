@@ -10,6 +10,7 @@ from fedreach.report.figures import gallery
 from fedreach.report.figures.saving import check_formats
 from fedreach.report.load import no_collection, read
 from fedreach.report.render.formats import to_latex, to_markdown
+from fedreach.report.render.metrics import tabulate_metrics
 from fedreach.report.render.page import render
 from fedreach.report.render.records import as_document, to_csv
 from fedreach.report.render.serving import tabulate_serving
@@ -46,9 +47,9 @@ def write_report(folders: Sequence[Path], out: Path, *, formats: Sequence[str] |
     report = Path(out) / "report"
     (report / "figures" if formats else report).mkdir(parents=True, exist_ok=True)
     theory = tabulate_theory(analysis)
-    pairs = tabulate_contrasts(analysis)
+    pairs, further = tabulate_contrasts(analysis), tabulate_metrics(analysis)
     tables = [tabulate(analysis, "last"), *([pairs] if pairs else []), tabulate(analysis, "best")]
-    tables += [*tabulate_serving(analysis), *([theory] if theory else [])]
+    tables += [*([further] if further else []), *tabulate_serving(analysis), *([theory] if theory else [])]
     texts = {
         "table.md": "\n".join(map(to_markdown, tables)),
         "table.csv": to_csv(analysis),

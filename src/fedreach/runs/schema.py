@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from math import nan
 from types import NoneType, UnionType
@@ -33,6 +33,8 @@ FORMAT = 2  # 2: models, clusters, solver states; rows with metrics
 
 EVALUATED = re.compile(r"(id|unseen|test|train|local)_\w+|(participation|out_of_sample)_gap(_low|_high)?")
 """Columns that an evaluation adds to a row: of a population and a metric, or of a gap between two."""
+METRIC = re.compile(r"[a-z][a-z0-9_]*")
+"""What further metrics are called."""
 
 IN_JSON: Mapping[Any, type] = {Mapping: dict, Sequence: list, np.ndarray: list}
 NUMBERS = frozenset({int, float, bool, NoneType})
@@ -46,7 +48,8 @@ class Key(NamedTuple):
     array: bool  # whether the list that stands there is read as an array
 
 
-EVALUATED_KEY = Key(frozenset({int, float, NoneType}), required=False, array=False)
+A_NUMBER = Key(frozenset({int, float, NoneType}), required=False, array=False)
+NUMBERS_OF_CLIENTS = Key(frozenset({list}), required=False, array=False)
 
 
 class Record:
@@ -63,6 +66,8 @@ class Record:
 
     FILE: ClassVar[str]
     REST: ClassVar[str] = ""  # the field whose keys stand beside the other fields, as columns of evaluations do
+    REST_NAMES: ClassVar[re.Pattern[str]] = EVALUATED  # that these keys may have
+    REST_KEY: ClassVar[Key] = A_NUMBER  # and what stands there
 
     @classmethod
     @cache
@@ -113,6 +118,8 @@ class Record:
                 values[name] = _array(value, f"{where}: {name!r}") if key.array else value
         if cls.REST:
             values[cls.REST] = {name: value for name, value in row.items() if name not in values}
+            for name, value in values[cls.REST].items():
+                cls.check_type(name, type(value), where)
         return cls(**values)
 
     @classmethod
@@ -120,7 +127,7 @@ class Record:
         """Refuse an object with these keys if one is unknown or one is missing; both errors are RunFolderError."""
         known = cls.known_keys()
         for name in names:
-            if name not in known and name != "format" and not (cls.REST and EVALUATED.fullmatch(name)):
+            if name not in known and name != "format" and not (cls.REST and cls.REST_NAMES.fullmatch(name)):
                 raise RunFolderError(
                     f"{where} has a key {name!r} that no version of this format writes."
                     f"{nearest(name, [key for key in known if key not in names])} "
@@ -133,7 +140,7 @@ class Record:
     @classmethod
     def types_of(cls, name: str) -> frozenset[type]:
         """Return the types that the value of a known key may be of."""
-        return cls.known_keys().get(name, EVALUATED_KEY).types
+        return cls.known_keys().get(name, cls.REST_KEY).types
 
     @classmethod
     def check_type(cls, name: str, found: type, where: str) -> None:
@@ -197,6 +204,7 @@ class ClientLine(Record):
     """Scores of the single clients of a population."""
 
     FILE = "clients.jsonl"
+    REST, REST_NAMES, REST_KEY = "metrics", METRIC, NUMBERS_OF_CLIENTS
 
     round: int
     population: str  # "participants", "unseen" or "local": each of the cohort by its own model
@@ -205,6 +213,7 @@ class ClientLine(Record):
     examples: Sequence[int]  # that a client was evaluated on
     accuracy: Sequence[float | None]
     loss: Sequence[float | None]
+    metrics: Mapping[str, Sequence[float | None]] = field(default_factory=dict)  # further ones; null is undefined
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

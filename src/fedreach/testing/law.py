@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from fedreach.arrays import AnyArray
 from fedreach.errors import ConfigError, FedReachError
 from fedreach.federation.traits import FACTS, name_of
-from fedreach.registry import KINDS
+from fedreach.registry import KINDS, imported
 
 NEEDS_LIBRARY = "pip install 'fedreach["  # what stands in the refusal of a part whose optional library is missing
 
@@ -73,7 +73,9 @@ class Subject:
     def of(cls, kind: str, part: Any, options: Mapping[str, Any] | None = None, name: str = "") -> Subject:
         """Return the subject for a part that was made with these options."""
         made: Callable[..., Any] = type(part)
-        own = name_of(part) if KINDS[kind].function else made.__name__  # a function's own; others' `name` is a column's
+        function = KINDS[kind].function
+        is_function = bool(function) and isinstance(part, imported(function))
+        own = name_of(part) if is_function else made.__name__  # a class's `name` may be that of a column
         return cls(kind, name or own, part, partial(made, **(options or {})))
 
     def once(self, key: str, work: Callable[[], Any]) -> Any:

@@ -14,7 +14,7 @@ from fedreach.testing.laws.variants import variants
 
 
 def kind_of(thing: Any) -> str:
-    """Return which kind of part this is, by its methods, or a function's number of arguments.
+    """Return which kind of part this is, by its methods, or a function's number of arguments and their names.
 
     Raises:
         ConfigError: If it has the methods of no kind.
@@ -28,8 +28,8 @@ def kind_of(thing: Any) -> str:
         return kind
     if inspect.isfunction(thing):
         taken = [p.name for p in inspect.signature(thing).parameters.values() if p.default is p.empty]
-        wrapped = {kind: row for kind, row in registry.KINDS.items() if row.function}
-        return min(wrapped, key=lambda kind: abs(len(wrapped[kind].handed) - len(taken)))
+        handed = {kind: row.handed for kind, row in registry.KINDS.items() if row.function}
+        return min(handed, key=lambda kind: (abs(len(handed[kind]) - len(taken)), -len({*taken} & {*handed[kind]})))
     name = thing.__name__ if inspect.isclass(thing) else type(thing).__name__
     methods = "; ".join(f"{kind}: {', '.join(registry.KINDS[kind].known_by)}" for kind in registry.VERIFIED)
     raise ConfigError(f"{name} has the methods of no kind of part ({methods}). Say which it is meant to be: --kind.")
@@ -44,7 +44,7 @@ def laws_of(kind: str, as_: Sequence[str] = ()) -> tuple[Law, ...]:
     for name in as_:
         if name not in registry.table(kind):
             raise ConfigError(f"There is no {kind} {name!r}.{nearest(name, registry.table(kind))}")
-        found += laws.METHOD_LAWS.get(name, ())
+        found += tuple(law for law in laws.METHOD_LAWS.get(name, ()) if law not in found)  # one may have two names
     return found
 
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from fedreach.evidence.spread import Spread, spread
 from fedreach.report.analysis.contrasts import Difference, contrasts
+from fedreach.report.analysis.metrics import MetricSummary, summarize_metrics
 from fedreach.report.analysis.rows import When
 from fedreach.report.analysis.serving import ServedSummary, summarize_serving
 from fedreach.report.analysis.summary import MethodSummary, primary_of, summarize
@@ -24,6 +25,7 @@ class Analysis:
     last: tuple[MethodSummary, ...]  # a method each, at the last round
     best: tuple[MethodSummary, ...]  # at the best round on participants' held-out loss
     terms: Mapping[str, Mapping[str, Spread]]  # method -> term of a bound, see `theory.terms` -> spread over seeds
+    metrics: Mapping[When, tuple[MetricSummary, ...]]  # beside accuracy and loss; none where none was asked for
     serving: tuple[ServedSummary, ...]  # of the methods that have a serving rule, by the last model
     references: References  # what the terms are to be read beside; means over the federations
 
@@ -53,7 +55,16 @@ def analyse(comparison: Comparison) -> Analysis:
         "best": contrasts(comparison, "best"),
     }
     last, best = (summarize(comparison, judged[when], when) for when in judged)
-    return Analysis(comparison, judged, last, best, terms, summarize_serving(comparison), _references(comparison))
+    return Analysis(
+        comparison=comparison,
+        contrasts=judged,
+        last=last,
+        best=best,
+        terms=terms,
+        metrics={when: summarize_metrics(comparison, when) for when in judged},
+        serving=summarize_serving(comparison),
+        references=_references(comparison),
+    )
 
 
 def _term(run: Run, name: str) -> float:

@@ -9,8 +9,8 @@ WIDE = 150  # width of a terminal from which a column is shown that is not neede
 class Quantity:
     """One number of a method; tables, CSV, JSON, page and figures take name, words and unit from here.
 
-    `unit` is "%" (a fraction told in per cent), "points" (a difference of fractions), "MB", "seconds" or "joules" (in
-    the unit that fits the whole column), or nothing. `words` stand for it in a sentence.
+    `unit` is "%" (a fraction told in per cent), "points" (a difference of fractions), "MB", "clients", "seconds" or
+    "joules" (in the unit that fits the whole column), or nothing. `words` stand for it in a sentence.
     """
 
     name: str  # in summaries and records
@@ -43,6 +43,22 @@ QUANTITIES = {
         Quantity("joules", "joules_total", "energy", "joules", "energy", 1.0, 130),
     )
 }
+FURTHER = {
+    quantity.name: quantity
+    for quantity in (
+        Quantity("participants", "id_{}", "participants", from_width=0),
+        Quantity("unseen", "unseen_{}", "unseen clients", from_width=0),
+        Quantity("test", "test_{}", "test set", from_width=110),
+        Quantity("participants_worst_decile", "id_{}_worst_decile", "worst decile, participants", from_width=130),
+        Quantity("unseen_worst_decile", "unseen_{}_worst_decile", "worst decile, unseen", from_width=100),
+        Quantity("participants_pooled", "id_{}_pooled", "pooled, participants", from_width=130),
+        Quantity("unseen_pooled", "unseen_{}_pooled", "pooled, unseen", from_width=100),
+        Quantity("participants_left_out", "id_{}_undefined", "left out, participants", "clients", from_width=120),
+        Quantity("unseen_left_out", "unseen_{}_undefined", "left out, unseen", "clients", from_width=90),
+    )
+}
+"""Those of a metric beside accuracy and loss; its name stands in the column."""
+
 SPENT = ("round", "megabytes", "seconds", "joules")  # what it may take to reach the target accuracy
 RADIO = tuple(quantity for quantity in QUANTITIES.values() if quantity.is_radio)
 POPULATION = {quantity.column: quantity for quantity in QUANTITIES.values() if quantity.column.endswith("_accuracy")}

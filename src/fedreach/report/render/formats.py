@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fedreach.report.analysis.analysis import Analysis
 from fedreach.report.analysis.rows import When
+from fedreach.report.render.metrics import tabulate_metrics
 from fedreach.report.render.serving import tabulate_serving
 from fedreach.report.render.tables import Table, tabulate, tabulate_contrasts
 from fedreach.report.render.theory import tabulate_theory
@@ -85,6 +86,12 @@ def terminal_table(analysis: Analysis, when: When = "last", *, width: int | None
 def terminal_contrasts(analysis: Analysis, *, width: int | None = None) -> RichTable | None:
     """Return the declared differences for `rich.print`, as `terminal_table` does; None if they are in its table."""
     table = tabulate_contrasts(analysis)
+    return _rich(table, analysis.comparison.name, width) if table else None
+
+
+def terminal_metrics(analysis: Analysis, *, width: int | None = None) -> RichTable | None:
+    """Return metrics beside accuracy and loss for `rich.print`, as `terminal_table` does; None if nobody asked."""
+    table = tabulate_metrics(analysis)
     return _rich(table, analysis.comparison.name, width) if table else None
 
 

@@ -13,6 +13,7 @@ from fedreach.report.analysis.findings import best_of, find
 from fedreach.report.analysis.rows import When
 from fedreach.report.figures import Picture
 from fedreach.report.figures.style import METHOD, METHOD_ON_DARK
+from fedreach.report.render.metrics import tabulate_metrics
 from fedreach.report.render.serving import tabulate_serving
 from fedreach.report.render.tables import tabulate, tabulate_contrasts
 from fedreach.report.render.theory import explain, tabulate_theory
@@ -32,6 +33,7 @@ def render(analysis: Analysis, pictures: Sequence[Picture], tables: Sequence[str
         facts=gather(analysis.comparison),
         tables=_tables(analysis),
         contrasts=tabulate_contrasts(analysis),
+        metrics=tabulate_metrics(analysis),
         serving=tabulate_serving(analysis),
         theory=tabulate_theory(analysis),
         explained=explain(analysis),

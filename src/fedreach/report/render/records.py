@@ -21,7 +21,9 @@ def as_records(analysis: Analysis) -> list[dict[str, Any]]:
     measured, not reached or cannot be said. ``served_`` says how unseen clients are served by the last model, where a
     method has a serving rule: ``served_RUNG_SCORE``, the gain over plain, what changes in log loss and calibration
     error (``served_SCORE_change``, below 0 is better), the gap taken apart, and what fitting cost.
-    With radio there are simulated ``seconds_`` and ``joules_`` as well.
+    With radio there are simulated ``seconds_`` and ``joules_`` as well. Metrics beside accuracy and loss are
+    ``metric_NAME_``, and the same words: ``metric_auroc_unseen_mean``; ``left_out`` is how many clients each is not
+    defined for.
     """
     return [_record(analysis, last, best) for last, best in zip(analysis.last, analysis.best, strict=True)]
 
@@ -55,6 +57,11 @@ def _record(analysis: Analysis, last: MethodSummary, best: MethodSummary) -> dic
         for prefix, row in (("", last), ("best_", best)):
             for each in RADIO:
                 record |= _spread(prefix + each.column, row.at[each.name])
+    for prefix, further in (("", analysis.metrics["last"]), ("best_", analysis.metrics["best"])):
+        for own in further:
+            if own.method == last.method:
+                for name, over_seeds in own.at.items():
+                    record |= _spread(f"{prefix}metric_{own.metric}_{name}", over_seeds)
     for name, spread in analysis.terms[last.method].items():
         record |= _spread(f"theory_{name}", spread)
     served = {row.method: _served(row) for row in analysis.serving}

@@ -7,10 +7,8 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from fedreach.federation.losses import FunctionLoss
-from fedreach.federation.selection import FunctionSelection
 from fedreach.federation.values import State
-from fedreach.federation.weighting import FunctionWeighting
+from fedreach.registry import KINDS, imported
 from fedreach.testing.law import Law, Subject, broken, law, same
 from fedreach.testing.purity import Watched, other_global_seeds, through_a_file
 
@@ -101,8 +99,8 @@ def _equal(a: Any, b: Any) -> bool:
 @law()
 def options_are_all_it_is(subject: Subject) -> None:
     """A part is a frozen dataclass, and its options, written as JSON and read again, make an equal part."""
-    part = subject.part
-    if isinstance(part, FunctionSelection | FunctionWeighting | FunctionLoss):
+    part, function = subject.part, KINDS[subject.kind].function
+    if function and isinstance(part, imported(function)):
         return  # a function has no options of its own here
     if not dataclasses.is_dataclass(part):
         if vars(part):

@@ -27,6 +27,11 @@ def answers() -> Iterator[Answers]:
         labels = rng.integers(0, c, m)
         yield Answers(f"{m} examples of {c} classes", labels, rng.standard_normal((m, c)) + skill * np.eye(c)[labels])
     yield Answers("5 examples of one class", np.zeros(5, np.int64), rng.standard_normal((5, 3)))
+    labels = rng.integers(0, 2, 40)
+    ties = rng.integers(0, 3, (40, 2)) + np.eye(2)[labels]
+    yield Answers("40 examples of 2 classes, many with the same outputs", labels, ties)
+    lacking = np.repeat([0, 3], [9, 6])
+    yield Answers("15 examples of 2 of 5 classes", lacking, rng.standard_normal((15, 5)) + np.eye(5)[lacking])
 
 
 @law(answers)
@@ -79,4 +84,66 @@ def nats_of_the_truth(subject: Subject, given: Answers) -> None:
     must_be_close("the loss", subject.part.of(given.labels, given.scores), -np.log(chance).mean(), shown(chance), 1e-9)
 
 
-METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {"accuracy": (share_that_is_right,), "loss": (nats_of_the_truth,)}
+@law(answers)
+def each_class_the_same(subject: Subject, given: Answers) -> None:
+    """Balanced accuracy is the mean over the classes among the labels of the share of their examples that is right."""
+    said, recall = given.scores.argmax(axis=1), []
+    for k in sorted(set(given.labels.tolist())):
+        recall.append(np.mean([one == k for one, label in zip(said, given.labels, strict=True) if label == k]))
+    must_be_close("it", subject.part.of(given.labels, given.scores), np.mean(recall), str(given))
+
+
+@law(answers)
+def precision_and_recall(subject: Subject, given: Answers) -> None:
+    """Macro F1 is the mean of the harmonic means of precision and recall, over the classes of labels or predictions."""
+    pairs, found = list(zip(given.labels.tolist(), given.scores.argmax(axis=1).tolist(), strict=True)), []
+    for k in sorted({k for pair in pairs for k in pair}):
+        right, of_k, said = pairs.count((k, k)), sum(y == k for y, _ in pairs), sum(p == k for _, p in pairs)
+        precision, recall = right / max(said, 1), right / max(of_k, 1)
+        found.append(2 * precision * recall / (precision + recall) if right else 0.0)
+    must_be_close("it", subject.part.of(given.labels, given.scores), np.mean(found), str(given))
+
+
+@law(answers)
+def pairs_in_order(subject: Subject, given: Answers) -> None:
+    """AUROC is the share of pairs that the probability puts in order, ties half; of class 1, or the mean over classes.
+
+    With more than two classes it is the mean over those among the labels, each against the rest; of one class nan.
+    """
+    p, found = _softmax(given.scores), []
+    present = sorted(set(given.labels.tolist()))
+    for k in present if p.shape[1] > 2 else [1]:
+        own, rest = p[given.labels == k, k], p[given.labels != k, k]
+        pairs = [(a > b) + 0.5 * (a == b) for a in own for b in rest]
+        found.append(np.mean(pairs) if pairs else np.nan)
+    value, expected = subject.part.of(given.labels, given.scores), np.mean(found)
+    if not (np.isnan(value) and np.isnan(expected)):
+        must_be_close("it", value, expected, str(given))
+
+
+@law(answers)
+def confidence_and_accuracy(subject: Subject, given: Answers) -> None:
+    """The calibration error is the mean of |accuracy - mean confidence| over 15 bins, by how much they hold."""
+    p = _softmax(given.scores)
+    bins: dict[int, list[float]] = {}
+    for row, label in zip(p, given.labels, strict=True):
+        bins.setdefault(min(int(15 * row.max()), 14), []).append(float(row.argmax() == label) - row.max())
+    total = sum(len(off) / len(p) * abs(np.mean(off)) for off in bins.values())
+    must_be_close("it", subject.part.of(given.labels, given.scores), total, str(given))
+
+
+def _softmax(scores: Floats) -> Floats:
+    odds: Floats = np.exp(scores - scores.max(axis=1, keepdims=True))
+    shares: Floats = odds / odds.sum(axis=1, keepdims=True)
+    return shares
+
+
+METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {
+    "accuracy": (share_that_is_right,),
+    "loss": (nats_of_the_truth,),
+    "log_loss": (nats_of_the_truth,),
+    "balanced_accuracy": (each_class_the_same,),
+    "macro_f1": (precision_and_recall,),
+    "auroc": (pairs_in_order,),
+    "calibration_error": (confidence_and_accuracy,),
+}

@@ -1,0 +1,81 @@
+"""Metrics beside accuracy and loss: of single clients, of a population's clients, and of all of its samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedreach.arrays import Float32s, Floats, Ints
+from fedreach.evaluation.metrics import Metric, value_of
+from fedreach.evaluation.populations import worst_decile
+from fedreach.federation.traits import Traits
+
+Values = Mapping[str, Floats]
+"""Name of a metric -> (n,) what it is of each client, nan where it is undefined."""
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """The samples of n clients, one client's after the other, and what models say of them."""
+
+    truth: Ints  # (samples,)
+    said: Sequence[tuple[float, Float32s]]  # (samples, c) outputs of each model, which counts by its share
+    sizes: Ints  # (n,) samples of each client
+
+    def of_clients(self, metric: Metric) -> Floats:
+        """Return the metric of each client."""
+        ends = np.cumsum(self.sizes).tolist()
+        return np.array([self._of(metric, slice(begin, end)) for begin, end in zip([0, *ends], ends, strict=False)])
+
+    def pooled(self, metric: Metric) -> float:
+        """Return the metric of all samples together."""
+        return self._of(metric, slice(None))
+
+    def _of(self, metric: Metric, part: slice) -> float:
+        if not all(np.isfinite(logits[part]).all() for _, logits in self.said):
+            return np.nan
+        truth = self.truth[part]
+        return sum(
+            share * value_of(metric, truth.copy(), logits[part].astype(np.float64)) for share, logits in self.said
+        )
+
+
+def further_columns(name: str, metric: Metric, values: Floats, pooled: float | None) -> dict[str, float]:
+    """Return the columns of a metric, see `fedreach.evaluation.Evaluator`.
+
+    Args:
+        name: Of the population and the metric.
+        metric: The metric.
+        values: (n,) of each client, nan where it is undefined.
+        pooled: Of all samples together; None: the population is one client, and has no worst decile either.
+    """
+    defined, columns = values[~np.isnan(values)], dict[str, float]()
+    if len(defined):
+        columns[name] = float(defined.mean())
+    if len(defined) and pooled is not None:
+        sign = -1 if Traits.of(metric).lower_is_better else 1
+        columns[f"{name}_worst_decile"] = sign * worst_decile(sign * defined)
+    if pooled is not None and not np.isnan(pooled):
+        columns[f"{name}_pooled"] = pooled
+    if len(defined) < len(values):
+        columns[f"{name}_undefined"] = len(values) - len(defined)
+    return {key: round(value, 9) for key, value in columns.items()}
+
+
+def in_a_line(values: Values) -> dict[str, Any]:
+    """Return what a line of ``clients.jsonl`` says of metrics, null where one is undefined; nothing without metrics.
+
+    Example:
+        >>> in_a_line({"auroc": np.array([0.75, np.nan])})
+        {'metrics': {'auroc': [0.75, None]}}
+        >>> in_a_line({})
+        {}
+    """
+    found = {
+        name: [None if np.isnan(value) else round(value, 6) for value in of_clients.tolist()]
+        for name, of_clients in values.items()
+    }
+    return {"metrics": found} if found else {}
