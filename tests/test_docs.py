@@ -142,7 +142,7 @@ def test_a_papers_example_says_what_is_claimed_and_what_was_measured(example: Pa
     assert "measured" in said
 
 
-KINDS = ("", "_selection", "_serving", "_serving_rules", "_weighting", "_radio")
+KINDS = ("", "_selection", "_serving", "_serving_few", "_serving_rules", "_weighting", "_radio")
 LONG = {f"fashion_mnist{kind}.toml" for kind in KINDS}
 """A minute and more, even with two rounds."""
 EXPERIMENTS = [pytest.param(path, marks=pytest.mark.slow) if path.name in LONG else path for path in EXAMPLES]

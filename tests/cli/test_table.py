@@ -111,7 +111,7 @@ def test_what_does_not_fit_is_refused(refused: Refused, patients: Path, argument
 
 
 def test_a_table_that_cannot_be_read_is_refused(refused: Refused, home: Path) -> None:
-    assert "must be a table in UTF-8 text" in refused(3, "compare", *COLUMNS)
+    assert "There is no file patients.csv." in refused(3, "compare", *COLUMNS)
     assert "has no option 'clinet'. Did you mean 'client'" in refused(
         2, "run", "--set", 'data={name="p.csv", clinet="a"}', "--set", 'partition={name="natural"}'
     )

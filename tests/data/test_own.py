@@ -245,7 +245,22 @@ def test_tensors_and_pairs_do_as_well(make):
     same(FederatedData.from_torch(make(), clients=np.array(OWNERS), participants=["a", "c"]))
 
 
-@pytest.mark.parametrize("dataset", [Endless(), EndlessWithALength(), iter([(X[0], 0)]), {1: 2}.items()])
+class Wrapped(Dataset):
+    """Has all methods, of which those of what it wraps may be missing."""
+
+    def __init__(self, dataset):
+        self.dataset = dataset
+
+    def __len__(self):
+        return len(self.dataset)
+
+    def __getitem__(self, index):
+        return self.dataset[index]
+
+
+@pytest.mark.parametrize(
+    "dataset", [Endless(), EndlessWithALength(), Wrapped(Endless()), iter([(X[0], 0)]), {1: 2}.items()]
+)
 def test_what_may_be_endless_is_refused(dataset):
     with pytest.raises(ConfigError, match=r"must be a Dataset with a length and samples by number.*islice"):
         FederatedData.from_torch(dataset, clients=OWNERS)

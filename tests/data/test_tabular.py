@@ -8,6 +8,7 @@ import pytest
 
 from fedreach.data.tabular import Words, numbered, read, read_file, values_of
 from fedreach.errors import ConfigError, DataError
+from fedreach.registry import RELATIVE
 
 
 class Series:
@@ -106,12 +107,34 @@ def test_a_damaged_csv_file_is_refused(tmp_path, text, message):
 def test_other_files_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"must be a .csv or a .parquet file; got '.xlsx'"):
         read_file("p.xlsx")
-    with pytest.raises(DataError, match="must be a table in UTF-8 text"):
-        read_file(tmp_path / "none.csv")
+    (tmp_path / "p.csv").write_bytes(b"a,b\n\xff,1\n")
+    for path in (tmp_path / "p.csv", tmp_path / ("p" * 300 + ".csv")):  # a name that no file may have
+        with pytest.raises(DataError, match="must be a table in UTF-8 text"):
+            read_file(path)
 
 
-def test_parquet_says_what_is_missing(monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "others", "advice"),
+    [
+        ("patient.csv", 0, " Did you mean 'patients.csv'?"),
+        ("patient.csv", 30, " Did you mean 'patients.csv'?"),
+        ("visit.parquet", 0, " Did you mean 'visits.parquet'?"),
+        ("zzz.csv", 0, " Known: 'patients.csv', 'visits.parquet'."),
+        ("zzz.csv", 30, ""),  # too many to name them
+        ("folder/patients.csv", 0, ""),
+    ],
+)
+def test_of_a_file_that_is_missing_the_nearest_is_named(tmp_path, name, others, advice):
+    for there in ("patients.csv", "visits.parquet", "visit.parquet.gz", *(f"{i:032x}.csv" for i in range(others))):
+        (tmp_path / there).touch()
+    with pytest.raises(DataError) as caught:
+        read_file(tmp_path / name)
+    assert str(caught.value) == f"There is no file {tmp_path / name}.{advice} {RELATIVE}"
+
+
+def test_parquet_says_what_is_missing(tmp_path, monkeypatch):
+    (tmp_path / "p.parquet").touch()
     for module in ("pyarrow", "pyarrow.parquet", "polars", "pandas"):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(DataError, match="pip install pyarrow"):
-        read_file("p.parquet")
+        read_file(tmp_path / "p.parquet")

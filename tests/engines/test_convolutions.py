@@ -1,79 +1,42 @@
-"""The engine in C on images: every layer as torch has it, the same bits whatever compiled it, faults that are found."""
+"""The engine in C on images: every layer as torch has it, and faults that are found."""
 
 from __future__ import annotations
 
-import platform
-import shutil
-import subprocess
-import sys
-import zlib
-from contextlib import contextmanager
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from fedreach.engines import Native, Sequential, Task, TorchEngine
+from fedreach.engines import Native, Sequential
 from fedreach.engines.native import library
 from fedreach.engines.native import trainer as native
 from fedreach.engines.native.table import layer_table
 from fedreach.engines.recognition import NotAChainError, chain_of
-from fedreach.errors import ConfigError, TrainingError
 from fedreach.federation.local_sgd import LocalSGD
-from fedreach.federation.solvers import FedAvg, FedProx
+from fedreach.federation.solvers import FedAvg
 
+from .dropped import Dropped
 from .images import MODELS
+from .kernels import CORRECTED, IDS, IMAGES, PLAIN, SIZES, engine, is_noticed, must_judge_as_torch
 
-SIZES, IDS = (13, 2, 8, 6), np.arange(4)
-PLAIN = (LocalSGD(batch_size=4, epochs=2), FedAvg())
-CORRECTED = (LocalSGD(batch_size=5, momentum=0.5, weight_decay=0.01, clip_norm=1.0), FedProx(mu=0.1))
-
-
-def model(name):
-    make, shape = MODELS[name]
-    torch.manual_seed(1)
-    return make(), shape
-
-
-def engine(kind, module, data, local=PLAIN[0], solver=PLAIN[1]):
-    return TorchEngine(kind, Task(module, data, solver, local, seed=3))
-
-
-def moved(kind, module, data, how=PLAIN, ids=IDS):
-    made = engine(kind, module, data, *how)
-    return made.train(made.initial, ids, 2, 0.05)
+model, moved = IMAGES.model, IMAGES.moved
 
 
 @pytest.mark.parametrize("how", [PLAIN, CORRECTED], ids=["plain", "corrected"])
 @pytest.mark.parametrize("kind", ["features", "image"])
 @pytest.mark.parametrize("name", MODELS)
-def test_every_layer_trains_as_torch_trains_it(name, kind, how, federated, monkeypatch):
-    monkeypatch.setattr(native.np, "empty", lambda shape, dtype=float: np.full(shape, 7, dtype))  # what memory may hold
+def test_every_layer_trains_as_torch_trains_it(name, kind, how, federated):
     module, shape = model(name)
-    data = federated(SIZES, shape, kind)
-    one, other = (moved(kind_, module, data, how) for kind_ in (Sequential, Native))
-    most = abs(one.update).max()
-    assert most > 5e-3
-    np.testing.assert_allclose(other.update / most, one.update / most, rtol=0, atol=1e-5)
-    np.testing.assert_allclose(other.loss, one.loss, rtol=1e-5)
-    np.testing.assert_array_equal(other.steps, one.steps)
+    IMAGES.must_train_as_torch(module, IMAGES.data(federated, shape, kind=kind), how)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_it_judges_images_as_torch_does(name, federated):
     module, shape = model(name)
     data, index = federated((150,), shape, "image"), np.arange(150)  # more than it predicts at a time
-    found, as_torch = (engine(kind, module, data) for kind in (Native, Sequential))
-    (right, loss), (expected, expected_loss) = (e.predict(e.initial, "train", index) for e in (found, as_torch))
-    np.testing.assert_allclose(loss, expected_loss, atol=1e-5)
-    np.testing.assert_array_equal(right, expected)
-    logits, of_torch = (e.logits(e.initial, "train", index) for e in (found, as_torch))
-    np.testing.assert_allclose(logits, of_torch, atol=1e-5)
-    (own,), (torchs,) = (e.outputs(e.initial, e.initial[None] / 7, IDS[:1], before=True) for e in (found, as_torch))
-    np.testing.assert_allclose(own.logits, torchs.logits, atol=1e-5)
-    np.testing.assert_allclose(own.before, torchs.before, atol=1e-5)
+    must_judge_as_torch(engine(Native, module, data), engine(Sequential, module, data), index)
 
 
 def test_a_client_trains_to_the_same_bits_alone_and_beside_others(federated):
@@ -128,44 +91,6 @@ def test_of_equal_places_the_first_passes_the_gradient(federated):
 
 
 # -------------------------------------------------------------------------------------------------------- dropout
-
-
-class Dropped(nn.Module):
-    """Drops what the engine in C drops in step 0 of round 2, drawn by NumPy."""
-
-    def __init__(self, layer, probability, client, rows=1):
-        super().__init__()
-        words = [3, 0, 0, 0, zlib.crc32(b"dropout"), 2, client]
-        self.key = np.random.Philox(np.random.SeedSequence(words)).state["state"]["key"]
-        self.layer, self.probability, self.rows = layer, probability, rows
-
-    def _of(self, layer, example, numbers):
-        kept = []
-        for block in range(-(-numbers // 8)):
-            counter = [block, example, 0, layer]
-            generator = np.random.Philox(key=self.key, counter=_before(counter))
-            words = generator.random_raw(4)
-            kept += [int(word) >> shift & 0xFFFFFFFF for word in words for shift in (0, 32)]
-        return np.array(kept[:numbers]) >= int(self.probability * 2**32)
-
-    def forward(self, x):
-        flat = x if x.ndim == 2 else x.permute(0, 2, 3, 1)  # channels last there
-        kept = np.zeros(flat.shape, bool)
-        for example in range(len(x)):
-            if x.ndim == 2:
-                kept[example] = self._of(self.layer, example, x.shape[1])
-            else:
-                for row in range(flat.shape[1]):
-                    numbers = self._of(self.layer + 64 * (row + 1), example, flat[0, 0].numel())
-                    kept[example, row] = numbers.reshape(flat.shape[2:])
-        mask = torch.from_numpy(kept).float() / (1 - self.probability)
-        return x * (mask if x.ndim == 2 else mask.permute(0, 3, 1, 2))
-
-
-def _before(counter):
-    """NumPy adds one to the counter before it draws."""
-    number = sum(word << 64 * place for place, word in enumerate(counter)) - 1
-    return np.array([number % 2**256 >> 64 * place & 2**64 - 1 for place in range(4)], np.uint64)
 
 
 def dropping(of_images, of_rows):
@@ -230,112 +155,7 @@ def test_what_c_does_not_know_is_left_to_torch(module, reason):
         layer_table(chain_of(module, (1, 16, 16)))
 
 
-# ------------------------------------------------------------------------------- the same bits, and planted faults
-
-
-@contextmanager
-def compiled(monkeypatch, folder, *, options=(), sources=None):
-    """Let engines use a library that is compiled otherwise."""
-    with monkeypatch.context() as patch:
-        patch.setattr(library, "_cache_folder", lambda: folder)
-        patch.setattr(library, "OPTIONS", ("-O1", *library.OPTIONS[1:]))
-        patch.setattr(library, "FOR_THIS_PROCESSOR", (options or ("-march=native",),))
-        if sources is not None:
-            patch.setattr(library, "SOURCES", sorted(sources.glob("*.c")))
-            patch.setattr(library, "FOLDER", sources)
-        library._found.cache_clear()
-        yield
-    library._found.cache_clear()
-
-
-def fingerprints(federated):
-    found = {}
-    for name in MODELS:
-        module, shape = model(name)
-        for how in (PLAIN, CORRECTED):
-            made = moved(Native, module, federated(SIZES, shape, "image"), how)
-            found[name, how[0].momentum] = made.update.tobytes(), made.loss.tobytes()
-    return found
-
-
-needs_fma = pytest.mark.skipif(
-    platform.machine() != "x86_64" or shutil.which("gcc") is None, reason="these are options of gcc for x86"
-)
-
-
-@needs_fma
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "options", [("-mavx2", "-mfma"), ("-march=native", "-O2"), ("-march=native", "-funroll-loops")]
-)
-def test_the_bits_do_not_depend_on_vectors_or_options(options, federated, tmp_path, monkeypatch):
-    expected = fingerprints(federated)
-    with compiled(monkeypatch, tmp_path, options=options):
-        assert fingerprints(federated) == expected
-
-
-@pytest.mark.slow
-def test_the_bits_do_not_depend_on_the_compiler(federated, tmp_path, monkeypatch):
-    pytest.importorskip("ziglang", reason="ziglang brings another compiler")
-    expected = fingerprints(federated)
-    monkeypatch.setenv("CC", f"{sys.executable} -m ziglang cc")
-    with compiled(monkeypatch, tmp_path):
-        assert fingerprints(federated) == expected
-
-
-EMULATOR = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("here", [True, False], ids=["here", "arm64"])
-def test_arm64_gives_the_same_bits(here, federated, tmp_path):
-    pytest.importorskip("ziglang", reason="ziglang compiles for other processors")
-    if not here and EMULATOR is None:
-        pytest.skip("qemu-aarch64 is not installed")
-    zig, program = [sys.executable, "-m", "ziglang", "cc"], tmp_path / "program"
-    target = ["-march=native"] if here else ["-target", "aarch64-linux-musl", "-static"]
-    files = [Path(__file__).with_name("elsewhere.c"), *library.SOURCES]
-    options = [word for word in library.OPTIONS if word not in ("-shared", "-fPIC")]
-    subprocess.run([*zig, *options, *target, "-o", program, *files, "-lm"], check=True, capture_output=True)
-    for name in MODELS:
-        module, shape = model(name)
-        for how in (PLAIN, CORRECTED):
-            data = federated(SIZES, shape)
-            made = engine(Native, module, data, *how)
-            expected = made.train(made.initial, IDS, 2, 0.05).update
-            given = asked(made.trainer, *how)
-            command = [program] if here else [EMULATOR, program]
-            done = subprocess.run(command, input=given, check=True, capture_output=True)
-            assert done.stdout == expected.tobytes(), name
-
-
-def asked(trainer, local, solver):
-    """Return what `elsewhere.c` reads, for all clients."""
-    table, ranges, samples = trainer.table, trainer.ranges, trainer.samples["train"]
-    sizes = np.diff(ranges.offsets)
-    x = ((samples.x * samples.factor + samples.offset) if samples.factor is not None else samples.x).numpy()
-    x = x.astype(np.int64 if samples.kind == "tokens" else np.float32)
-    words = native.words_of(3, 2)
-    most = native.plan_size(int(sizes.max()), local)
-    batch = min(local.batch_size, int(sizes.max()))
-    heads = [
-        *table.shape,
-        len(x),
-        x[0].nbytes // 4,
-        batch,
-        local.epochs,
-        most,
-        len(sizes),
-        len(trainer.initial),
-        len(words),
-    ]
-    order = np.resize(ranges.order, len(x))
-    rates = [0.05, local.momentum, local.weight_decay, local.clip_norm or 0.0]
-    pull = np.full(len(sizes), getattr(solver, "mu", 0.0), np.float32)
-    parts = [np.array(heads, np.int64), table, x, samples.y.numpy(), np.array(rates), pull]
-    parts += [order, ranges.offsets, words, trainer.initial]
-    return b"".join(np.ascontiguousarray(part).tobytes() for part in parts)
-
+# ------------------------------------------------------------------------------------------------- planted faults
 
 FAULTS = {
     "the second row of a window is the first": ("lanes.h", "under = top + low", "under = top"),
@@ -425,30 +245,10 @@ FAULTS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_planted_in_a_kernel_is_found(fault, federated, tmp_path, monkeypatch):
-    file, right, wrong = FAULTS[fault]
-    sources = tmp_path / "sources"
-    shutil.copytree(library.FOLDER, sources)
-    text = (sources / file).read_text(encoding="utf-8")
-    assert right in text
-    (sources / file).write_text(text.replace(right, wrong), encoding="utf-8")
-    with compiled(monkeypatch, tmp_path / "cache", sources=sources):
-        found = 0
-        for name, test in (
-            *((name, test_every_layer_trains_as_torch_trains_it) for name in MODELS),
-            ("", test_of_equal_places_the_first_passes_the_gradient),
-            ("", test_a_large_client_is_trained_in_parts_to_the_same_bits),
-        ):
-            try:
-                if name:
-                    test(name, "features", PLAIN, federated, monkeypatch)
-                elif "parts" in test.__name__:
-                    test(PLAIN, federated, monkeypatch)
-                else:
-                    test(federated)
-            except (AssertionError, ConfigError):
-                found += 1
-            except TrainingError:  # it diverges
-                found += 1
-            finally:
-                monkeypatch.undo()  # what the test has changed
-    assert found, f"nobody noticed that {fault}"
+    check = test_every_layer_trains_as_torch_trains_it
+    checks = [
+        *(partial(check, name, "features", PLAIN, federated) for name in MODELS),
+        partial(test_of_equal_places_the_first_passes_the_gradient, federated),
+        partial(test_a_large_client_is_trained_in_parts_to_the_same_bits, PLAIN, federated, monkeypatch),
+    ]
+    assert is_noticed(FAULTS[fault], checks, tmp_path), f"nobody noticed that {fault}"

@@ -1,11 +1,11 @@
-"""The engine in C on sequences: LSTM layers as torch has them, the same bits whatever compiled them, faults found."""
+"""The engine in C on sequences: LSTM layers as torch has them, and faults that are found."""
 
 from __future__ import annotations
 
 import ctypes
 import shutil
 import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,45 +23,24 @@ from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg
 from fedreach.models import build
 
+from .dropped import Dropped
+from .kernels import CORRECTED, IDS, PLAIN, SEQUENCES, engine, is_noticed, must_judge_as_torch
 from .sequences import CLASSES, MODELS, Reads, lstm
-from .test_convolutions import CORRECTED, EMULATOR, IDS, PLAIN, SIZES, Dropped, asked, compiled, engine, needs_fma
 
-RATE = 0.5
-
-
-def model(name):
-    make, shape = MODELS[name]
-    torch.manual_seed(1)
-    return make(), shape
-
-
-def tokens(federated, shape, sizes=SIZES, **options):
-    return federated(sizes, shape, "tokens", num_classes=CLASSES, **options)
-
-
-def moved(kind, module, data, how=PLAIN, ids=IDS):
-    made = engine(kind, module, data, *how)
-    return made.train(made.initial, ids, 2, RATE)
+model, moved = SEQUENCES.model, SEQUENCES.moved
 
 
 @pytest.mark.parametrize("how", [PLAIN, CORRECTED], ids=["plain", "corrected"])
 @pytest.mark.parametrize("name", MODELS)
-def test_every_lstm_trains_as_torch_trains_it(name, how, federated, monkeypatch):
-    monkeypatch.setattr(native.np, "empty", lambda shape, dtype=float: np.full(shape, 7, dtype))  # what memory may hold
+def test_every_lstm_trains_as_torch_trains_it(name, how, federated):
     module, shape = model(name)
-    data = tokens(federated, shape)
-    one, other = (moved(kind, module, data, how) for kind in (Sequential, Native))
-    most = abs(one.update).max()
-    assert most > 5e-3
-    np.testing.assert_allclose(other.update / most, one.update / most, rtol=0, atol=1e-5)
-    np.testing.assert_allclose(other.loss, one.loss, rtol=1e-5)
-    np.testing.assert_array_equal(other.steps, one.steps)
+    SEQUENCES.must_train_as_torch(module, SEQUENCES.data(federated, shape), how)
 
 
 def test_long_windows_train_as_torch_trains_them(federated):
     """More rows than stay together in the cache, of batches that are full and that are not."""
     module = build("lstm", (80,), CLASSES, seed=0, options={"hidden": 20})
-    data = tokens(federated, (80,), sizes=(40, 3))
+    data = SEQUENCES.data(federated, (80,), sizes=(40, 3))
     for batch in (7, 100):
         how = (LocalSGD(batch_size=batch, epochs=3), FedAvg())
         one, other = (moved(kind, module, data, how, np.arange(2)).update for kind in (Sequential, Native))
@@ -71,31 +50,24 @@ def test_long_windows_train_as_torch_trains_them(federated):
 @pytest.mark.parametrize("name", MODELS)
 def test_it_judges_sequences_as_torch_does(name, federated, monkeypatch):
     module, shape = model(name)
-    data, index = tokens(federated, shape, (150,)), np.arange(150)  # more than it predicts at a time
+    data, index = SEQUENCES.data(federated, shape, (150,)), np.arange(150)  # more than it predicts at a time
     found, as_torch = (engine(kind, module, data) for kind in (Native, Sequential))
     monkeypatch.setattr(native, "MAX_PRODUCTS", 70 * products_of(found.trainer.table))
-    (right, loss), (expected, expected_loss) = (e.predict(e.initial, "train", index) for e in (found, as_torch))
-    np.testing.assert_allclose(loss, expected_loss, atol=1e-5)
-    np.testing.assert_array_equal(right, expected)
-    logits, of_torch = (e.logits(e.initial, "train", index) for e in (found, as_torch))
-    np.testing.assert_allclose(logits, of_torch, atol=1e-5)
-    (own,), (torchs,) = (e.outputs(e.initial, e.initial[None] / 7, IDS[:1], before=True) for e in (found, as_torch))
-    np.testing.assert_allclose(own.logits, torchs.logits, atol=1e-5)
-    np.testing.assert_allclose(own.before, torchs.before, atol=1e-5)
+    must_judge_as_torch(found, as_torch, index)
 
 
 def test_a_client_trains_to_the_same_bits_alone_and_beside_others(federated):
     module, shape = model("more units than a vector")
-    made = engine(Native, module, tokens(federated, shape))
-    together = made.train(made.initial, IDS, 1, RATE).update
+    made = engine(Native, module, SEQUENCES.data(federated, shape))
+    together = made.train(made.initial, IDS, 1, SEQUENCES.rate).update
     for some in ([0], [3], [1, 2]):
-        assert made.train(made.initial, np.array(some), 1, RATE).update.tobytes() == together[some].tobytes()
+        assert made.train(made.initial, np.array(some), 1, SEQUENCES.rate).update.tobytes() == together[some].tobytes()
 
 
 @pytest.mark.parametrize("how", [PLAIN, CORRECTED], ids=["plain", "corrected"])
 def test_a_large_client_is_trained_in_parts_to_the_same_bits(how, federated, monkeypatch):
     module, shape = model("as in LEAF")
-    data = tokens(federated, shape)
+    data = SEQUENCES.data(federated, shape)
     whole = moved(Native, module, data, how)
     monkeypatch.setattr(native, "MAX_PRODUCTS", 1)
     parts = moved(Native, module, data, how)
@@ -105,7 +77,7 @@ def test_a_large_client_is_trained_in_parts_to_the_same_bits(how, federated, mon
 
 def test_tokens_may_be_bytes_or_whole_numbers(federated):
     module, shape = model("by its state")
-    data = tokens(federated, shape)
+    data = SEQUENCES.data(federated, shape)
     as_bytes = moved(Native, module, data)
     object.__setattr__(data.dataset, "train_x", data.dataset.train_x.astype(np.int64))
     assert moved(Native, module, data).update.tobytes() == as_bytes.update.tobytes()
@@ -114,14 +86,14 @@ def test_tokens_may_be_bytes_or_whole_numbers(federated):
 def test_what_is_no_number_survives_every_gate(federated):
     """Of a token that only one client sees; that row itself is none for all."""
     module, shape = model("by its state")
-    data = tokens(federated, shape, (20, 20))
+    data = SEQUENCES.data(federated, shape, (20, 20))
     data.dataset.train_x[data.train[0]] %= CLASSES - 1
     data.dataset.train_x[data.train[1][3], 0] = CLASSES - 1
     made = engine(Native, module, data)
     start = made.initial.copy()
     row = slice((CLASSES - 1) * 4, CLASSES * 4)
     start[row] = np.nan
-    trained = made.train(start, np.arange(2), 2, RATE)
+    trained = made.train(start, np.arange(2), 2, SEQUENCES.rate)
     assert np.isfinite(trained.loss).tolist() == [True, False]
     assert not trained.finite.any()
     others = np.delete(trained.update, np.r_[row], axis=1)
@@ -130,7 +102,7 @@ def test_what_is_no_number_survives_every_gate(federated):
 
 
 def test_what_is_dropped_before_the_last_layer_is_drawn_from_names(federated):
-    data, client = tokens(federated, (6,), (5, 5)), 1
+    data, client = SEQUENCES.data(federated, (6,), (5, 5)), 1
 
     def made(dropout):
         torch.manual_seed(0)
@@ -148,7 +120,7 @@ def test_what_is_dropped_before_the_last_layer_is_drawn_from_names(federated):
 
 def test_tokens_that_the_model_does_not_know_are_refused(federated):
     (module, shape), client = model("as in LEAF"), 0
-    data = tokens(federated, shape)
+    data = SEQUENCES.data(federated, shape)
     data.dataset.train_x[data.train[client].max(), 1] = CLASSES  # torch, which looks at two examples, finds it later
     with pytest.raises(ConfigError, match=r"Tokens must be below 12, as the model knows so many; got 12"):
         engine(Native, module, data)
@@ -204,7 +176,7 @@ def test_a_table_of_tokens_used_twice_is_left_to_torch():
         chain_of(module, (6,))
 
 
-# ----------------------------------------------------------------------------------- gates, bits, and planted faults
+# ----------------------------------------------------------------------------------------- gates, and planted faults
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no compiler")
@@ -228,57 +200,6 @@ def test_gates_keep_their_digits_and_what_is_no_number(tmp_path):
         assert apart.max() < 3  # units in the last place
     assert sigmoids[100_000:100_009].tolist() == pytest.approx([0.5, 0.5, 0.5, 0.5, 1, 0, 1, 0, np.nan], nan_ok=True)
     assert tangents[100_000:100_009].tolist() == pytest.approx([0, 0, 1e-30, -1e-30, 1, -1, 1, -1, np.nan], nan_ok=True)
-
-
-def fingerprints(federated):
-    found = {}
-    for name in MODELS:
-        module, shape = model(name)
-        for how in (PLAIN, CORRECTED):
-            made = moved(Native, module, tokens(federated, shape), how)
-            found[name, how[0].momentum] = made.update.tobytes(), made.loss.tobytes()
-    return found
-
-
-@needs_fma
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "options", [("-mavx2", "-mfma"), ("-march=native", "-O2"), ("-march=native", "-funroll-loops")]
-)
-def test_the_bits_do_not_depend_on_vectors_or_options(options, federated, tmp_path, monkeypatch):
-    expected = fingerprints(federated)
-    with compiled(monkeypatch, tmp_path, options=options):
-        assert fingerprints(federated) == expected
-
-
-@pytest.mark.slow
-def test_the_bits_do_not_depend_on_the_compiler(federated, tmp_path, monkeypatch):
-    pytest.importorskip("ziglang", reason="ziglang brings another compiler")
-    expected = fingerprints(federated)
-    monkeypatch.setenv("CC", f"{sys.executable} -m ziglang cc")
-    with compiled(monkeypatch, tmp_path):
-        assert fingerprints(federated) == expected
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("here", [True, False], ids=["here", "arm64"])
-def test_arm64_gives_the_same_bits(here, federated, tmp_path):
-    pytest.importorskip("ziglang", reason="ziglang compiles for other processors")
-    if not here and EMULATOR is None:
-        pytest.skip("qemu-aarch64 is not installed")
-    zig, program = [sys.executable, "-m", "ziglang", "cc"], tmp_path / "program"
-    target = ["-march=native"] if here else ["-target", "aarch64-linux-musl", "-static"]
-    files = [Path(__file__).with_name("elsewhere.c"), *library.SOURCES]
-    options = [word for word in library.OPTIONS if word not in ("-shared", "-fPIC")]
-    subprocess.run([*zig, *options, *target, "-o", program, *files, "-lm"], check=True, capture_output=True)
-    for name in MODELS:
-        module, shape = model(name)
-        for how in (PLAIN, CORRECTED):
-            made = engine(Native, module, tokens(federated, shape), *how)
-            expected = made.train(made.initial, IDS, 2, 0.05).update  # the rate of `asked`
-            command = [program] if here else [EMULATOR, program]
-            done = subprocess.run(command, input=asked(made.trainer, *how), check=True, capture_output=True)
-            assert done.stdout == expected.tobytes(), name
 
 
 FAULTS = {
@@ -351,27 +272,8 @@ FAULTS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_planted_in_a_kernel_is_found(fault, federated, tmp_path, monkeypatch):
-    file, right, wrong = FAULTS[fault]
-    sources = tmp_path / "sources"
-    shutil.copytree(library.FOLDER, sources)
-    text = (sources / file).read_text(encoding="utf-8")
-    assert right in text
-    (sources / file).write_text(text.replace(right, wrong), encoding="utf-8")
-    with compiled(monkeypatch, tmp_path / "cache", sources=sources):
-        assert _noticed(federated, monkeypatch), f"nobody noticed that {fault}"
-
-
-def _noticed(federated, monkeypatch):
-    for name, how in ((name, how) for name in MODELS for how in (PLAIN, CORRECTED)):
-        try:
-            test_every_lstm_trains_as_torch_trains_it(name, how, federated, monkeypatch)
-        except (AssertionError, ConfigError):
-            return True
-        finally:
-            monkeypatch.undo()  # what the test has changed
-    try:
-        test_long_windows_train_as_torch_trains_them(federated)
-    except AssertionError:
-        return True
-    return False
+def test_a_fault_planted_in_a_kernel_is_found(fault, federated, tmp_path):
+    check = test_every_lstm_trains_as_torch_trains_it
+    checks = [partial(check, name, how, federated) for name in MODELS for how in (PLAIN, CORRECTED)]
+    checks += [partial(test_long_windows_train_as_torch_trains_them, federated)]
+    assert is_noticed(FAULTS[fault], checks, tmp_path), f"nobody noticed that {fault}"

@@ -1,16 +1,31 @@
 """The rules that arrays of a data set must meet, and the type in which they are kept."""
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from fedreach.arrays import AnyArray, Ints
-from fedreach.errors import DataError
+from fedreach.errors import DataError, nearest
+from fedreach.registry import RELATIVE
 
 Kind = Literal["image", "features", "tokens"]
 BLOCK = 2**24  # numbers that are looked at together
+MANY = 20  # files of which an error does not name all
+
+
+def no_such_file(path: Path, endings: Sequence[str]) -> DataError:
+    """Return the error that names the nearest of the files with these endings that stand where this one does not."""
+    try:
+        beside = sorted(other.name for other in path.parent.iterdir() if other.suffix.lower() in endings)
+    except OSError:  # the folder is missing, too, or closed
+        beside = []
+    if len(beside) > MANY:
+        beside = difflib.get_close_matches(path.name, beside, n=1)
+    return DataError(f"There is no file {path}.{nearest(path.name, beside) if beside else ''} {RELATIVE}")
 
 
 @dataclass(frozen=True)

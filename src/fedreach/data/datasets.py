@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedreach.arrays import AnyArray, Ints
-from fedreach.data.checks import Check, Kind, normalisation
+from fedreach.data.checks import Check, Kind, no_such_file, normalisation
 from fedreach.data.preparation import Preparation
 from fedreach.errors import DataError, nearest
 
@@ -254,6 +254,8 @@ def from_npz(path: Path | str, *, kind: Kind | None = None, num_classes: int | N
             arrays = {ARRAYS[key]: file[key] for key in file.files}
     except DataError:
         raise
+    except FileNotFoundError as error:
+        raise no_such_file(path, (".npz",)) from error
     except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         # TypeError: np.load of a single .npy file gives an array, which cannot be closed.
         raise DataError(

@@ -201,7 +201,7 @@ def size(dataset: Any, name: str) -> int:
         try:
             return len(dataset)
         except (TypeError, NotImplementedError):
-            pass
+            pass  # a wrapper passes on that what it wraps has no length; an unfinished class says so itself
     raise ConfigError(
         f"{name} must be a Dataset with a length and samples by number (`__len__` and `__getitem__`), which is read "
         f"once; got {type(dataset).__name__}. Take a finite part of it: list(itertools.islice(dataset, 10_000))."

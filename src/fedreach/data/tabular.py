@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedreach.arrays import AnyArray, Floats, Ints
+from fedreach.data.checks import no_such_file
 from fedreach.errors import ConfigError, DataError, nearest
 
+TEXTS, ENDINGS = (".csv", ".tsv", ".txt"), (".csv", ".tsv", ".txt", ".parquet")  # of files
 EMPTY = ("", "NA")  # cells of a file that hold nothing
 
 
@@ -191,7 +193,7 @@ def read_file(path: Path | str) -> Any:
     path = Path(path)
     if path.suffix.lower() == ".parquet":
         return _parquet(path)
-    if path.suffix.lower() not in (".csv", ".tsv", ".txt"):
+    if path.suffix.lower() not in TEXTS:
         raise DataError(f"{path}: a table must be a .csv or a .parquet file; got {path.suffix or 'no ending'!r}.")
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -199,6 +201,8 @@ def read_file(path: Path | str) -> Any:
             file.seek(0)
             reader = csv.reader(file, delimiter=max(",;\t", key=first.count))
             lines = [(reader.line_num, cells) for cells in reader if cells]
+    except FileNotFoundError as error:
+        raise no_such_file(path, ENDINGS) from error
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: must be a table in UTF-8 text; got: {error}.") from error
     if len(lines) < 2:
@@ -230,7 +234,10 @@ def _parquet(path: Path) -> Any:
     readers = {"pyarrow.parquet": "read_table", "polars": "read_parquet", "pandas": "read_parquet"}
     for module, function in readers.items():
         try:
+            path.stat()  # whether it is there is said first, whatever is installed
             return getattr(importlib.import_module(module), function)(path)
+        except FileNotFoundError as error:
+            raise no_such_file(path, ENDINGS) from error
         except ImportError:  # pandas needs pyarrow or fastparquet, and says so by this error, too
             continue
         except Exception as error:  # each library has its own

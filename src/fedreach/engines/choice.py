@@ -27,6 +27,9 @@ ENGINES: dict[str, type[GroupTrainer]] = {
     "compiled": Compiled,
 }
 NOT_TRIED = ("compiled",)  # engines that `auto` leaves to those who name them: compiling takes longer than many runs
+# They do the same products with more around them, whatever the model, and are not tried beside these; and vmap takes a
+# second to load.
+SLOWER_THAN = {"chain": {"native"}, "stacked": {"native", "chain"}}
 
 STEPS = 2  # local steps of a trial
 TRIAL_SECONDS = 0.2  # a trial has as many clients of a cohort as one after the other would take so long, and
@@ -87,10 +90,8 @@ def choose(
     seconds: dict[str, float] = {}
     refused: dict[str, str] = {}
     last: ConfigError | TrainingError | None = None
-    # They do the same products with more around them, whatever the model; and vmap takes a second to load.
-    slower_than = {"chain": {"native"}, "stacked": {"native", "chain"}}
     for name, kind in ENGINES.items():
-        if name in NOT_TRIED or slower_than.get(name, set()) & seconds.keys():
+        if name in NOT_TRIED or SLOWER_THAN.get(name, set()) & seconds.keys():
             continue
         try:
             engine = TorchEngine(kind, trial, device, threads, precision)

@@ -56,17 +56,6 @@ static void panel_product(
             int64_t i = m * block / blocks, rows = m * (block + 1) / blocks - i;
             const float *left = a + i * lda, *from = d ? d + i * ldd + j : 0;
             float *to = c + i * ldc + j;
-#define TILE(R)                                                                             \
-    case R:                                                                                 \
-        if (n - j > LANES) panel_tile(R, 2, depth, left, lda, panels, from, ldd, to, ldc);  \
-        else panel_tile(R, 1, depth, left, lda, panels, from, ldd, to, ldc);                \
-        break;
-            switch (rows) { /* sums stay in registers where their number is known */
-                TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6)
-#if defined(__AVX512F__) || defined(__aarch64__)
-                TILE(7) TILE(8) TILE(9) TILE(10) TILE(11) TILE(12)
-#endif
-            }
-#undef TILE
+            KNOWN_TILE(rows, n - j, panel_tile, depth, left, lda, panels, from, ldd, to, ldc)
         }
 }

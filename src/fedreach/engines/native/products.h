@@ -73,6 +73,26 @@ typedef struct {
     int64_t down, along, next;
 } Factor;
 
+/* tile(rows, vectors, ...) of so many rows, `wide` numbers wide: sums stay in registers where both are known. */
+#define TILE(R, wide, tile, ...)                     \
+    case R:                                          \
+        if ((wide) > LANES) tile(R, 2, __VA_ARGS__); \
+        else tile(R, 1, __VA_ARGS__);                \
+        break;
+#define SIX_TILES(...) \
+    TILE(1, __VA_ARGS__) TILE(2, __VA_ARGS__) TILE(3, __VA_ARGS__) TILE(4, __VA_ARGS__) TILE(5, __VA_ARGS__) TILE(6, __VA_ARGS__)
+#if defined(__AVX512F__) || defined(__aarch64__)
+#define TILES(...)                                                                        \
+    SIX_TILES(__VA_ARGS__) TILE(7, __VA_ARGS__) TILE(8, __VA_ARGS__) TILE(9, __VA_ARGS__) \
+    TILE(10, __VA_ARGS__) TILE(11, __VA_ARGS__) TILE(12, __VA_ARGS__)
+#else
+#define TILES SIX_TILES
+#endif
+#define KNOWN_TILE(rows, ...) \
+    switch (rows) {           \
+        TILES(__VA_ARGS__)    \
+    }
+
 /* A tile of C <- (C +) scale sum of A_r B_r. */
 static inline __attribute__((always_inline)) void tile(
     int rows, int vectors, int64_t count, int64_t depth, const float *a, int64_t down, int64_t along, int64_t next,
@@ -109,17 +129,7 @@ static inline __attribute__((always_inline)) void tiles(
                 __builtin_prefetch(out + r * ldc, 1);
                 __builtin_prefetch(out + r * ldc + LANES, 1);
             }
-#define TILE(R)                                                                                                       \
-    case R:                                                                                                           \
-        if (n - j > LANES) tile(R, 2, count, depth, left, down, along, next, right, ldb, next_b, out, ldc, scale, add); \
-        else tile(R, 1, count, depth, left, down, along, next, right, ldb, next_b, out, ldc, scale, add);             \
-        break;
-            switch (rows) { /* sums stay in registers where their number is known */
-                TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6)
-#if defined(__AVX512F__) || defined(__aarch64__)
-                TILE(7) TILE(8) TILE(9) TILE(10) TILE(11) TILE(12)
-#endif
-            }
+            KNOWN_TILE(rows, n - j, tile, count, depth, left, down, along, next, right, ldb, next_b, out, ldc, scale, add)
         }
 }
 
@@ -144,7 +154,6 @@ static void product(
         sum_of_products(m, n, 1, deep, &left, &right, c, ldc, scale, add || k);
     }
 }
-#undef TILE
 
 typedef float four __attribute__((vector_size(16), aligned(4), may_alias));
 #if defined(__clang__)

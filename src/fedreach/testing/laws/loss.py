@@ -11,6 +11,7 @@ from fedreach.federation.protocols import ShiftsOutputs
 from fedreach.streams import generator
 from fedreach.testing.law import Law, Subject, broken, law, must_be_close, shown
 from fedreach.testing.laws.any_part import Given, options_are_all_it_is
+from fedreach.testing.laws.label_statistics import Labels
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,13 +58,6 @@ def downhill(subject: Subject, given: Batch) -> None:
     after, _ = _asked(subject.part, given.outputs - np.float32(1e-3) * gradient, given.targets)
     if not (after <= loss + 1e-5 * (1 + np.abs(loss))).all():
         broken(f"the losses {shown(loss)} became {shown(after)}")
-
-
-@dataclass(frozen=True, eq=False)
-class Labels(Given):
-    """What labels some clients have."""
-
-    counts: Ints  # (n, c)
 
 
 def labels() -> Iterator[Labels]:
