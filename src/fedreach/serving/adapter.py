@@ -46,7 +46,7 @@ class Adapter:
         self,
         rule: Serving,
         state: State,
-        model: Callable[[Float32s], tuple[ArrayLike, ArrayLike]] | None = None,
+        model: Callable[[Float32s], tuple[ArrayLike, ArrayLike | None]] | None = None,
     ) -> None:
         self.rule, self.state, self.model = rule, state, model
 

@@ -59,7 +59,7 @@ def load(
     *,
     cluster: int | None = None,
     base: Path | None = None,
-    model: Callable[[Float32s], tuple[ArrayLike, ArrayLike]] | None = None,
+    model: Callable[[Float32s], tuple[ArrayLike, ArrayLike | None]] | None = None,
 ) -> Adapter:
     """Return the adapter of a finished run.
 
@@ -79,15 +79,10 @@ def load(
 
 def _why(run: RunRecord) -> str:
     """Return what to do about a run without a fitted rule."""
-    if serves_plainly(run):
+    said = run.config["method"]["serving"]
+    if said is None or Choice.model_validate(said).name == "none":
         return "The run serves clients by the model as it is. Run with method.serving, such as 'label_shift'."
     return "The run is not finished: the same command again goes on with it."
-
-
-def serves_plainly(run: RunRecord) -> bool:
-    """Return whether a run serves clients by the model as it is, and so has no rule."""
-    said = run.config["method"]["serving"]
-    return said is None or Choice.model_validate(said).name == "none"
 
 
 def _heads(names: Iterable[str]) -> str:

@@ -1,0 +1,154 @@
+"""Raw samples become what a model was trained on, by a module that goes with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedreach.data.checks import Check, Kind
+from fedreach.data.preparation import Preparation
+from fedreach.engines.samples import scaling
+from fedreach.errors import RunFolderError
+from fedreach.runs.schema import FederationRecord
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a sample must be like that a model is given: as those that it was trained on."""
+
+    name: str  # of the data set
+    kind: Kind
+    shape: tuple[int, ...]  # of a sample as it was trained on
+    mean: tuple[float, ...] = ()  # (C,) of images
+    std: tuple[float, ...] = ()  # (C,)
+    preparation: Preparation | None = None  # of a table
+
+    @classmethod
+    def of(cls, record: FederationRecord) -> Self:
+        """Return what a run was trained on.
+
+        Raises:
+            RunFolderError: If its folder does not say, as one of clients that kept their data to themselves.
+        """
+        said, name = record.dataset, record.dataset["name"]
+        if "shape" not in said:
+            raise RunFolderError(
+                f"{record.FILE} does not say what a sample of {name!r} looks like: its clients kept that to "
+                "themselves, or an earlier version wrote it. Build the module yourself and read its weights, "
+                "last.safetensors, by safetensors.torch.load_file."
+            )
+        prepared = None if record.preparation is None else Preparation.of_json(record.preparation)
+        return cls(name, said["kind"], tuple(said["shape"]), tuple(said["mean"]), tuple(said["std"]), prepared)
+
+    def module(self) -> nn.Module:
+        """Return what makes inputs of raw samples."""
+        if self.preparation is not None:
+            return Columns(self.preparation)
+        if self.kind == "image":
+            return Pixels(self.mean, self.std)
+        return Tokens() if self.kind == "tokens" else nn.Identity()
+
+    def example(self) -> Tensor:
+        """Return two raw samples."""
+        if self.preparation is not None:
+            return torch.zeros(2, len(self.preparation.used), dtype=torch.float64)
+        dtype = {"image": torch.uint8, "tokens": torch.int64, "features": torch.float32}[self.kind]
+        return torch.zeros(2, *self.shape, dtype=dtype)
+
+    def raw(self, samples: Any) -> Tensor:
+        """Return the raw samples as a tensor.
+
+        Args:
+            samples: A table where the model was trained on one, or else an array or a tensor; images may come without
+                channels where they have one.
+
+        Raises:
+            ConfigError: If a column of the table is missing, or it is no table.
+            DataError: If the samples are not like those that the model was trained on.
+        """
+        if self.preparation is not None:
+            return torch.from_numpy(self.preparation.raw(samples))
+        check = Check(self.name, "samples for the model of")
+        plain = samples.detach().cpu().numpy() if isinstance(samples, Tensor) else samples
+        x, _ = check.samples("x", plain, self.kind)
+        if x.shape[1:] != self.shape:
+            one = ". A single one is x[None]" if np.shape(plain) == self.shape else ""
+            raise check.error(f"x must hold samples of shape {self.shape} as in training; got {x.shape}{one}")
+        return torch.from_numpy(np.require(x, np.int64 if self.kind == "tokens" else x.dtype, ["C", "W"]))
+
+
+class Pixels(nn.Module):
+    """(m, C, H, W) uint8 images become (x / 255 - mean) / std, channel by channel, as when the model was trained.
+
+    Example:
+        >>> Pixels([0.5], [0.25])(torch.tensor([[[[0, 255]]]], dtype=torch.uint8)).round().tolist()
+        [[[[-2.0, 2.0]]]]
+    """
+
+    factor: Tensor  # (C, 1, 1)
+    offset: Tensor  # (C, 1, 1)
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        factor, offset = scaling(255.0, mean, std, 3)
+        self.register_buffer("factor", factor)
+        self.register_buffer("offset", offset)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.addcmul(self.offset, x.float(), self.factor)
+
+
+class Tokens(nn.Module):
+    """(m, T) whole numbers of any type become int64."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.long()
+
+
+class Columns(nn.Module):
+    """(m, k) float64 numbers of a table's columns become (m, d) inputs; see `fedreach.data.preparation`.
+
+    An input is a number x, (x - mean) / sd and 0 where it is missing; whether a word is of a category; or whether
+    something is missing.
+
+    Example:
+        >>> from fedreach.data.preparation import InputColumn
+        >>> ward = InputColumn("ward", "category", categories=("heart", "surgery"))
+        >>> columns = Columns(Preparation((InputColumn("age", "number", missing=1, mean=40.0, sd=10.0), ward)))
+        >>> columns(torch.tensor([[50.0, 1.0], [torch.nan, 0.0], [30.0, -1.0]], dtype=torch.float64)).tolist()
+        [[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 1.0, 0.0], [-1.0, 0.0, 0.0, 0.0]]
+    """
+
+    column: Tensor  # (d,) that an input is of
+    mean: Tensor  # (d,) of a number
+    sd: Tensor  # (d,)
+    category: Tensor  # (d,) that an input asks for, nan where it asks for none
+    asks_missing: Tensor  # (d,) whether it asks for what is missing
+
+    def __init__(self, preparation: Preparation) -> None:
+        super().__init__()
+        rows: list[tuple[int, float, float, float, bool]] = []
+        for place, each in enumerate(preparation.used):
+            if each.kind == "number":
+                rows.append((place, each.mean, each.sd, np.nan, False))
+            rows += [(place, 0.0, 1.0, float(category), False) for category in range(len(each.categories))]
+            if each.missing:
+                rows.append((place, 0.0, 1.0, np.nan, True))
+        column, mean, sd, category, asks_missing = zip(*rows, strict=True)
+        self.register_buffer("column", torch.tensor(column))
+        for name, values in (("mean", mean), ("sd", sd), ("category", category)):
+            self.register_buffer(name, torch.tensor(values, dtype=torch.float64))
+        self.register_buffer("asks_missing", torch.tensor(asks_missing))
+
+    def forward(self, raw: Tensor) -> Tensor:
+        x = raw.double().index_select(1, self.column)
+        gone = torch.isnan(x)
+        number = torch.where(gone, 0.0, (x - self.mean) / self.sd)
+        asked = torch.where(self.asks_missing, gone, x == self.category)
+        is_number = self.category.isnan() & ~self.asks_missing
+        return torch.where(is_number, number, asked.to(number.dtype)).float()

@@ -1,0 +1,225 @@
+"""A trained model as a torch module that takes raw samples, and what goes with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedreach import registry
+from fedreach.arrays import AnyArray, Float32s, Floats
+from fedreach.engines.trainer import EVALUATION_BATCH, logits_and_features
+from fedreach.errors import ConfigError, DataError, RunFolderError
+from fedreach.federation.serving.softmax import log_softmax
+from fedreach.runs.folder import SERVING
+from fedreach.runs.schema import RunRecord
+from fedreach.serving.adapter import Adapter
+from fedreach.serving.saved import SavedRule, Which, read
+from fedreach.trained import file
+from fedreach.trained.inputs import Expected
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a model is from."""
+
+    folder: Path  # of the run
+    which: Which
+    cluster: int | None
+    base: Path  # that names of the user's own code are relative to
+    run: RunRecord
+    round: int  # after which it was the model
+    code: str | None  # the name of the user's own code that the module is made by
+
+
+class Answers(NamedTuple):
+    """What a model says of m samples: the arguments of `Adapter.fit` and the like, in their order."""
+
+    logits: Floats  # (m, c)
+    features: Floats | None  # (m, h) of the layer before the last, where it is a linear one
+    inputs: Float32s | None  # (m, ...) as the model gets them; None of tokens
+
+
+class TrainedModel(nn.Module):
+    """The model of a run, whole: what makes inputs of raw samples, the trained module, and names; see `load`.
+
+    It is in evaluation mode and its parameters want no gradient. Called, it returns the (m, c) logits of raw samples:
+
+    - images: (m, C, H, W) uint8, 0 to 255;
+    - a table: (m, k) float64, one number for each of its `columns`, which `raw` makes of a table: a number as it is,
+      of a word the place of its category, -1 for a word that no participant had, nan where it is missing;
+    - features: (m, ...) float32; tokens: (m, T) whole numbers.
+
+    Attributes:
+        inputs: The module that makes inputs of raw samples.
+        net: The module that was trained.
+        num_classes: c.
+        class_names: (c,) what classes are called; None where they are numbers.
+        origin: The run that it is from.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        expected: Expected,
+        num_classes: int,
+        class_names: Any,
+        origin: Origin,
+    ) -> None:
+        super().__init__()
+        self.inputs, self.net = expected.module(), net
+        self.expected, self.num_classes, self.origin = expected, num_classes, origin
+        self.class_names: tuple[str, ...] | None = None if class_names is None else tuple(class_names)
+        self.requires_grad_(False)
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.net(self.inputs(x))
+        return logits
+
+    def raw(self, samples: Any) -> Tensor:
+        """Return what the model is called with: raw samples as a tensor.
+
+        Args:
+            samples: A table of pandas, polars or pyarrow, or a dictionary of a list for each column, where the model
+                was trained on one; or else an array or a tensor.
+
+        Raises:
+            ConfigError: If a column is missing, or it is no table.
+            DataError: If the samples are not like those that the model was trained on.
+        """
+        return self.expected.raw(samples)
+
+    def predict(self, samples: Any) -> AnyArray:
+        """Return the (m,) names of the samples' classes, or numbers where classes have no names; see `raw`."""
+        classes = self._logits(samples).argmax(axis=1)
+        names: AnyArray = classes if self.class_names is None else np.array(self.class_names)[classes]
+        return names
+
+    def predict_proba(self, samples: Any) -> Floats:
+        """Return the (m, c) probabilities of the classes; see `raw`."""
+        found: Floats = np.exp(log_softmax(self._logits(samples)))
+        return found
+
+    def answers(self, samples: Any) -> Answers:
+        """Return all that an `adapter` wants to know of a client's samples; see `raw`."""
+        x = self._asked(samples)
+        try:
+            with torch.no_grad():
+                inputs = self.inputs(x)
+            logits, features = logits_and_features(self.net, inputs)
+        except (RuntimeError, IndexError) as error:
+            raise self._does_not_take(error) from error
+        return Answers(logits, features, inputs.cpu().numpy() if inputs.is_floating_point() else None)
+
+    @property
+    def feature_names(self) -> tuple[str, ...] | None:
+        """(d,) names of what the module is given, where the model was trained on a table."""
+        preparation = self.expected.preparation
+        return None if preparation is None else preparation.feature_names
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """(k,) names of the columns that a table must have, where the model was trained on one."""
+        preparation = self.expected.preparation
+        return None if preparation is None else tuple(column.name for column in preparation.used)
+
+    @property
+    def serving(self) -> SavedRule | None:
+        """The serving rule that was fitted for the model, from the run folder; None where the run has none.
+
+        Raises:
+            RunFolderError: If the folder is not there any more.
+        """
+        origin = self.origin
+        if (origin.folder / SERVING).exists():
+            return read(origin.folder, origin.which, cluster=origin.cluster, base=origin.base)
+        if not origin.folder.exists():
+            raise RunFolderError(f"{origin.folder}, where the serving rule lay, is not there any more. Put it back.")
+        return None
+
+    def adapter(self) -> Adapter:
+        """Return one client's own use of the model: ``adapter.fit(*model.answers(samples))``, and `predict` likewise.
+
+        Raises:
+            ConfigError: If the run serves clients by the model as it is.
+        """
+        saved = self.serving
+        if saved is None:
+            raise ConfigError(
+                f"{self.origin.folder} holds no serving rule: its clients are served by the model as it is. Call "
+                "predict, or run with method.serving, such as 'label_shift'."
+            )
+        return Adapter(saved.rule, saved.state, self._again)
+
+    def save(self, path: Path | str) -> None:
+        """Write the model as a file for processes with torch alone, which `torch.export.load` reads.
+
+        The file takes any number of samples. Beside the graph it holds ``fedreach.json``: where the model is from, what
+        its samples are like, and names of classes, columns and their categories.
+
+        Args:
+            path: Ends with ``.pt2``; what stands there is written over.
+
+        Raises:
+            ConfigError: If the path does not end so, or torch.export cannot follow the module.
+        """
+        self._check_mode()
+        about = {
+            "name": self.expected.name,
+            "method": self.origin.run.method,
+            "seed": self.origin.run.seed,
+            "model": self.origin.which,
+            "cluster": self.origin.cluster,
+            "round": self.origin.round,
+        }
+        file.write(self, self.expected, {**about, "classes": self.class_names}, Path(path))
+
+    def extra_repr(self) -> str:
+        origin = self.origin
+        cluster = "" if origin.cluster is None else f", cluster {origin.cluster}"
+        return f"{origin.run.method} on {self.expected.name}, seed {origin.run.seed}, {origin.which}{cluster}"
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        """Name the user's own code first, so that a process that unpickles the model finds the classes in it."""
+        return _blank, (self.origin.code, self.origin.base), self.__dict__
+
+    def _logits(self, samples: Any) -> Floats:
+        x = self._asked(samples)
+        if not len(x):
+            return np.empty((0, self.num_classes))
+        try:
+            with torch.no_grad():
+                logits = torch.cat([self(part) for part in torch.split(x, EVALUATION_BATCH)])
+        except (RuntimeError, IndexError) as error:
+            raise self._does_not_take(error) from error
+        return logits.cpu().numpy().astype(np.float64)
+
+    def _asked(self, samples: Any) -> Tensor:
+        self._check_mode()
+        return self.raw(samples).to(next(self.net.parameters()).device)
+
+    def _check_mode(self) -> None:
+        if self.training:
+            raise ConfigError("The model is in training mode, in which it says other things. Call model.eval() first.")
+
+    def _does_not_take(self, error: Exception) -> DataError:
+        return DataError(
+            f"The model does not take these samples, though they look like those of {self.expected.name!r} "
+            f"({f'{error}'.rstrip('.')}). Give samples with the range of values that it was trained on."
+        )
+
+    def _again(self, inputs: Float32s) -> tuple[Floats, Floats | None]:
+        """Return logits and features of inputs that a rule has changed."""
+        return logits_and_features(self.net, torch.from_numpy(inputs).to(next(self.net.parameters()).device))
+
+
+def _blank(code: str | None, base: Path) -> TrainedModel:
+    """Return a model to be filled, once the user's own code is imported."""
+    if code is not None:
+        registry.load_users(code, base)
+    return TrainedModel.__new__(TrainedModel)

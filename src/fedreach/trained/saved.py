@@ -1,0 +1,110 @@
+"""A run folder becomes a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import get_args
+
+import torch
+from torch import nn
+
+from fedreach import registry
+from fedreach.config.sections import ModelSection
+from fedreach.errors import ConfigError, RunFolderError, nearest
+from fedreach.models import build
+from fedreach.models.flat import Layout, bind
+from fedreach.runs.folder import RunFolder
+from fedreach.runs.identity import check_code, run_of
+from fedreach.runs.models import read_models
+from fedreach.runs.schema import FederationRecord, RunRecord
+from fedreach.serving.saved import Which
+from fedreach.streams import torch_seed
+from fedreach.trained.inputs import Expected
+from fedreach.trained.model import Origin, TrainedModel
+
+
+def load(
+    folder: Path | str,
+    which: Which = "last",
+    *,
+    cluster: int | None = None,
+    base: Path | str | None = None,
+    model: Callable[..., nn.Module] | None = None,
+) -> TrainedModel:
+    """Return the model of a finished run, whole: it takes raw images, columns of a table or tokens.
+
+    Args:
+        folder: The run folder.
+        which: The last model, or the best by participants' held-out data.
+        cluster: Number of the model, where the run has one a cluster.
+        base: Folder that the name of code of one's own is relative to, that of the experiment's TOML file; default: the
+            current one.
+        model: What makes the module, see `fedreach.models.build`, of a run whose experiment does not say.
+
+    Raises:
+        ConfigError: If an argument is wrong, or the user's own code is not there.
+        RunFolderError: If the folder holds no such model, or the user's own code was changed.
+    """
+    if which not in get_args(Which):
+        raise ConfigError(f"which must be 'last' or 'best'; got {which!r}.{nearest(str(which), get_args(Which))}")
+    held, base = RunFolder(Path(folder)), Path(base or Path.cwd()).resolve()
+    run = run_of(held)
+    federation = held.read(FederationRecord)
+    if federation is None:
+        raise RunFolderError(f"{folder} holds no {FederationRecord.FILE}. {AGAIN}")
+    expected = Expected.of(federation)
+    section = ModelSection.model_validate(run.config.get("model", {"name": ""}))
+    net = _built(run, section, expected.shape, federation.num_classes, base, model)
+    layout = Layout.of(net)
+    stored = read_models(held, which, layout)
+    if stored is None:
+        nobody = which == "best" and (held.path / "last.safetensors").exists()
+        why = "Nobody holds data out, so that no model is the best: take the last." if nobody else AGAIN
+        raise RunFolderError(f"{folder} holds no {which}.safetensors. {why}")
+    bind(net, torch.from_numpy(stored.vectors[_row(folder, len(stored.vectors), cluster)]), layout=layout)
+    for tensor in (*net.parameters(), *net.buffers()):
+        tensor.data = tensor.data.clone()  # with a storage of its own; filters lie as engines have them: the same bits
+    code = section.name if model is None and ":" in section.name else None
+    origin = Origin(held.path.resolve(), which, cluster, base, run, stored.round, code)
+    return TrainedModel(net, expected, federation.num_classes, federation.class_names, origin)
+
+
+def _built(
+    run: RunRecord,
+    section: ModelSection,
+    shape: tuple[int, ...],
+    num_classes: int,
+    base: Path,
+    model: Callable[..., nn.Module] | None,
+) -> nn.Module:
+    """Return the module that was trained, as it was before that."""
+    name = section.name
+    if model is None and not name:
+        raise ConfigError(
+            "The run was made by a program, and its folder names no model. Pass `model`, the function or class that "
+            "makes the module."
+        )
+    if model is None and ":" in name:
+        check_code(run, name, base)
+    made = model or (registry.find("model", name, base) if ":" in name else name)
+    seed = torch_seed(run.seed if section.seed is None else section.seed, "model")
+    return build(made, shape, num_classes, seed=seed, options=section.options)
+
+
+def _row(folder: Path | str, count: int, cluster: int | None) -> int:
+    """Return which of the models is asked for."""
+    if count == 1 and cluster is None:
+        return 0
+    if count == 1:
+        raise ConfigError(f"cluster: {folder} holds one model for all clients; got {cluster}. Leave `cluster` out.")
+    if cluster is None or not 0 <= cluster < count:
+        raise ConfigError(
+            f"{folder} holds {count} models, one a cluster: cluster must be 0 to {count - 1}; got {cluster}. Which "
+            "cluster a participant is in stands in rounds.jsonl, under 'clusters'; clients that never took part are in "
+            "none."
+        )
+    return cluster
+
+
+AGAIN = "The run is not finished: the same command again goes on with it."
