@@ -22,9 +22,12 @@ from torch.nn import functional as F
 from fedreach.arrays import Ints
 from fedreach.errors import ConfigError, DataError, RunFolderError
 from fedreach.federation.serving.softmax import log_softmax
+from fedreach.models import MODELS, build
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import ServedLine
 from fedreach.trained import load
+from fedreach.trained.file import write
+from fedreach.trained.inputs import Expected
 
 from .worlds import OWN, World, make
 
@@ -166,6 +169,7 @@ def test_it_is_in_evaluation_mode_and_wants_no_gradient(world: WorldNamed) -> No
 def test_it_can_be_trained_further_and_then_predicts_once_it_is_in_evaluation_mode(world: WorldNamed) -> None:
     w = world("own")
     model, index = w.model().requires_grad_(True).train(), np.arange(64)
+    torch.manual_seed(0)
     x, y = model.raw(w.at(index)), torch.tensor(w.data.dataset.train_y[index])
     optimiser = torch.optim.SGD(model.parameters(), 0.1)
     before = float(F.cross_entropy(model(x), y).detach())
@@ -344,6 +348,17 @@ def test_a_file_is_written_whole_or_not_at_all(world: WorldNamed, tmp_path: Path
         model.save(tmp_path / "file" / "model.pt2")
 
 
+@pytest.mark.parametrize("name", list(MODELS))
+def test_torch_can_follow_every_model_of_fedreach(name: str, tmp_path: Path) -> None:
+    expected = (
+        Expected("made up", "tokens", (7,)) if name == "lstm" else Expected("x", "image", (1, 16, 16), (0.5,), (0.25,))
+    )
+    model = nn.Sequential(expected.module(), build(name, expected.shape, 10, seed=0)).eval().requires_grad_(False)
+    write(model, expected, {}, tmp_path / "model.pt2")
+    raw = torch.randint(10, (5, *expected.shape)).to(expected.example().dtype)
+    assert torch.export.load(tmp_path / "model.pt2").module()(raw).equal(model(raw))
+
+
 def test_what_torch_cannot_follow_is_refused_with_what_to_do(world: WorldNamed, tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"torch\.export cannot follow the module of this model: .*or pickle the model"
@@ -355,8 +370,9 @@ def test_what_torch_cannot_follow_is_refused_with_what_to_do(world: WorldNamed, 
 # ---------------------------------------------------------------------------------------------------- serving
 
 
-def test_the_rule_beside_it_serves_clients_as_the_run_did(world: WorldNamed) -> None:
-    w = world("images")
+@pytest.mark.parametrize("name", ["images", "tokens"])
+def test_the_rule_beside_it_serves_clients_as_the_run_did(world: WorldNamed, name: str) -> None:
+    w = world(name)
     for which in ("last", "best"):
         model, served = w.model(which), {}
         for line in RunFolder(w.folder).records(ServedLine):

@@ -93,13 +93,19 @@ WORLDS = {
     ),
     "colours": (
         'data = "own.py:colours"',
-        'model = { name = "resnet20", width = 2, norm = "batch" }',
+        'model = { name = "resnet20", width = 8, norm = "batch" }',
         DIVIDED,
         COHORT,
         SHORT,
     ),
     "features": ('data = "own.py:plain"', 'model = "linear"', DIVIDED, COHORT, SHORT),
-    "tokens": ('data = "own.py:tokens"', 'model = { name = "lstm", hidden = 8, layers = 2 }', DIVIDED, COHORT, LONG),
+    "tokens": (
+        'data = "own.py:tokens"',
+        'model = { name = "lstm", hidden = 8, layers = 2 }',
+        DIVIDED,
+        'method = { cohort = 3, serving = "label_shift" }',
+        LONG,
+    ),
     "own": ('data = "digits"', 'model = { name = "own.py:Net", width = 8, seed = 5 }', DIVIDED, COHORT, SHORT),
     "stubborn": (
         'data = "own.py:plain"',
