@@ -18,6 +18,8 @@ from fedreach.config.load import load as load_experiment
 from fedreach.data.federated import federate
 from fedreach.data.partition import iid
 from fedreach.errors import ConfigError, RunFolderError, TrainingError
+from fedreach.federation.serving import Plain
+from fedreach.federation.serving.softmax import log_softmax
 from fedreach.federation.weighting import Equal
 from fedreach.streams import generator
 
@@ -331,6 +333,19 @@ def test_a_study_is_printed_as_wide_as_the_terminal_with_how_clients_are_served(
     scores, served = [line for line in lines if line.startswith("ours")]
     assert f" {100 * told['unseen_mean']:.1f} ±" in scores
     assert f" {100 * told['served_served_accuracy_mean']:.1f} ±" in served
+
+
+class OwnPlain(Plain):
+    """A rule of one's own that is written on top of the one that does nothing."""
+
+    def predict(self, state, client, outputs):
+        return log_softmax(-outputs.logits)
+
+
+def test_a_serving_rule_that_builds_on_plain_is_served(tmp_path):
+    study = fr.compare(digits(), {"mine": {"serving": OwnPlain}}, out=tmp_path / "s", **SMALL)
+    told = study.table().loc["mine"]
+    assert told["served_served_accuracy_mean"] < told["served_plain_accuracy_mean"]  # it names the least likely class
 
 
 def test_what_is_not_in_a_study_is_told_with_the_nearest(study):

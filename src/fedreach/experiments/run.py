@@ -21,7 +21,6 @@ from fedreach.evaluation.serving import ServingEvaluator
 from fedreach.experiments.build import Builder
 from fedreach.experiments.ranks import announce, distributed, placed, serve_run
 from fedreach.federation.aggregation.secure_sum import exact_sum
-from fedreach.federation.serving import Plain
 from fedreach.forks import cores
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.checkpoint import MEMORY
@@ -174,7 +173,7 @@ def explain(experiment: Experiment, *, seed: int, folder: Path, base: Path) -> t
 def _serving(experiment: Experiment, simulation: Simulation, seed: int) -> ServingEvaluator | None:
     """Return who serves clients in the end; None where they are served as the model is."""
     federation, e = simulation.federation, experiment.evaluation
-    if isinstance(federation.serving, Plain):
+    if not federation.serves:
         return None
     summed = exact_sum if federation.traits["label_statistics"].only_sum else None
     rule, most = federation.serving, e.samples_per_client

@@ -66,7 +66,7 @@ class Federation:
                 raise ConfigError(f"Federation.{name} must be at least {least}; got {getattr(self, name)}.")
         if self.traits["label_statistics"].only_sum:
             self._refuse_what_sees_single_clients()
-        if not isinstance(self.serving, Plain) and not isinstance(self.label_statistics, Exact | SecureSum):
+        if self.serves and not isinstance(self.label_statistics, Exact | SecureSum):
             raise ConfigError(
                 f"{name_of(self.serving)} adds up what participants see of their own labels, and "
                 f"{name_of(self.label_statistics)} would not noise that. Use label_statistics = 'secure_sum', by which "
@@ -101,6 +101,11 @@ class Federation:
         """What each part says of itself, by kind; a part that is left out says nothing."""
         parts = {field.name: getattr(self, field.name) for field in fields(self) if field.name in KINDS}
         return {kind: Traits() if part is None else Traits.of(part) for kind, part in parts.items()}
+
+    @property
+    def serves(self) -> bool:
+        """Whether clients that are served do anything but predict by the model as it is."""
+        return type(self.serving) is not Plain  # one's own may build on it
 
     def needs(self) -> frozenset[str]:
         """Return the facts that the parts ask of clients."""

@@ -16,7 +16,6 @@ from fedreach.data.population import Population
 from fedreach.errors import ConfigError, TrainingError
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import Exact
-from fedreach.federation.serving import Plain
 from fedreach.federation.values import ClientView
 from fedreach.flower import messages
 from fedreach.flower.agreement import MOST_CLIENTS, difference
@@ -159,7 +158,7 @@ class ClientRegistry:
             raise ReplyError(
                 "it trains by itself, and the federation's solver or measurements need fedreach.flower.client_app"
             )
-        elif not isinstance(self.federation.serving, Plain):
+        elif self.federation.serves:
             raise ReplyError("it trains by itself, and the federation's serving rule needs fedreach.flower.client_app")
         key = None if agreed is None else agreed.get(KEY)
         if self.federation.label_statistics.only_sum and not (isinstance(key, bytes) and len(key) == 32):

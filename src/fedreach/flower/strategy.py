@@ -27,7 +27,6 @@ from fedreach.errors import ConfigError, RunFolderError, TrainingError
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import Exact
 from fedreach.federation.participation import Always, Participation
-from fedreach.federation.serving import Plain
 from fedreach.federation.state import FederationState, initial_state
 from fedreach.federation.steps import new_memory, next_view, play
 from fedreach.federation.time_energy import with_radio
@@ -139,7 +138,7 @@ class FedReachStrategy(Strategy):
         self.initial: Float32s = flatten(model).cpu().numpy()
         self.min_clients, self.patience, self.evaluate_every = min_clients, patience, evaluate_every
         self.engine, self.participation, self.record = engine, participation or Always(), record
-        self.inputs, self.serves = inputs, not isinstance(federation.serving, Plain)
+        self.inputs, self.serves = inputs, federation.serves
         self.identity = identity or identity_of(federation, str(model), name, rounds, inputs)
         self.folder = RunFolder(Path(folder))
         self.recorder = Recorder(self.folder, federation, self.layout, stop_if_diverged=False)
