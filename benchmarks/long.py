@@ -3,6 +3,7 @@
     make bench-long                                     # all, in full; writes its section of docs/benchmarks.md
     python benchmarks/long.py --only flute_lr           # one of them, printed only
     python benchmarks/long.py --only cifar --rounds 30  # a part; the whole is worked out from steady rounds
+    python benchmarks/long.py --only flute_lr --seed 1  # other weights and cohorts; the data are the same
 
 FedReach runs by `fedreach run`: rows, checkpoints and evaluations are written as in any run, and the start of the
 program, reading the data and the choice of an engine count. pfl runs with one process a core, its fastest way on
@@ -114,7 +115,7 @@ def timed(command: Sequence[str], threads: int = 1) -> tuple[float, float, str]:
     return seconds, peak, out
 
 
-def run_fedreach(name: str, folder: Path, rounds: int) -> Run:
+def run_fedreach(name: str, folder: Path, rounds: int, seed: int) -> Run:
     """Run `fedreach run` on the workload."""
     work, case = WORKLOADS[name], CASES[name]
     model = work.model if work.model == "linear" else f"{PEERS / 'cases.py'}:{work.model}"
@@ -122,6 +123,7 @@ def run_fedreach(name: str, folder: Path, rounds: int) -> Run:
     (folder / "experiment.toml").write_text(text, encoding="utf-8")
     out = folder / "run"
     command = [sys.executable, "-m", "fedreach", "run", str(folder / "experiment.toml"), "--quiet", "--out", str(out)]
+    command += ["--seed", str(seed)]
     seconds, peak, _ = timed(command, CORES)
     rows = read_lines(out / "rounds.jsonl")
     times = read_lines(out / "timing.jsonl")
@@ -134,12 +136,12 @@ def run_fedreach(name: str, folder: Path, rounds: int) -> Run:
     return Run(f"FedReach, `{engine}`", total, exact, statistics.mean(trained[2:] or trained), accuracy, peak)
 
 
-def run_pfl(name: str, folder: Path, rounds: int) -> Run:
+def run_pfl(name: str, folder: Path, rounds: int, seed: int) -> Run:
     """Run pfl with one process a core."""
     work = WORKLOADS[name]
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nnodes=1", f"--nproc_per_node={CORES}"]
     command = [sys.executable, *(launcher if CORES > 1 else []), str(PEERS / "pfl_long.py"), "--folder", str(folder)]
-    command += ["--case", name, "--rounds", str(rounds), "--every", str(work.every)]
+    command += ["--case", name, "--rounds", str(rounds), "--every", str(work.every), "--seed", str(seed)]
     seconds, peak, out = timed(command)
     row = last_row(out)
     total, exact = whole(seconds, row["rounds"], row["evaluations"], work)
@@ -169,7 +171,7 @@ def last_row(out: str) -> dict[str, Any]:
     return row
 
 
-def run_workload(name: str, rounds: int | None, peers: Sequence[str]) -> tuple[str, list[Run]]:
+def run_workload(name: str, rounds: int | None, peers: Sequence[str], seed: int) -> tuple[str, list[Run]]:
     """Return what the data of a workload are, and what everybody takes."""
     work = WORKLOADS[name]
     ours = min(rounds or work.rounds, work.rounds)
@@ -181,9 +183,9 @@ def run_workload(name: str, rounds: int | None, peers: Sequence[str]) -> tuple[s
             np.save(folder / f"{key}.npy", getattr(arrays, key))
         words = arrays.words
         del arrays
-        turns: list[tuple[str, Callable[[], Run]]] = [("fedreach", lambda: run_fedreach(name, folder, ours))]
+        turns: list[tuple[str, Callable[[], Run]]] = [("fedreach", lambda: run_fedreach(name, folder, ours, seed))]
         if "pfl" in peers:
-            turns.append(("pfl", lambda: run_pfl(name, folder, theirs)))
+            turns.append(("pfl", lambda: run_pfl(name, folder, theirs, seed)))
         if "flower" in peers and work.flower:
             turns.append(("flower", lambda: run_flower(name)))
         found = []
@@ -256,6 +258,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=list(WORKLOADS), choices=list(WORKLOADS), metavar="NAME")
     parser.add_argument("--rounds", type=int, help="of each, at most, peers' too; default: all of FedReach's")
+    parser.add_argument("--seed", type=int, default=0, help="of weights and cohorts, not of Flower's; default: 0")
     parser.add_argument("--peers", nargs="*", default=["pfl", "flower"], choices=["pfl", "flower"])
     parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
     arguments = parser.parse_args()
@@ -264,7 +267,7 @@ def main() -> None:
     peers = [peer.name for peer in present(wanted)]
     began, words, found = time.monotonic(), {}, {}
     for name in arguments.only:
-        words[name], found[name] = run_workload(name, arguments.rounds, peers)
+        words[name], found[name] = run_workload(name, arguments.rounds, peers, arguments.seed)
     page = page_of(found, words, time.monotonic() - began)
     print(page)
     if arguments.write:

@@ -68,8 +68,8 @@ def two_digits_a_client(rng: np.random.Generator, num_clients: int = 1000) -> Ar
     """MNIST as FedProx divides it, whose files FLUTE and FedML read: two digits a client, numbers by a power law.
 
     Client i holds digits i and i + 1 (mod 10): five of each, and a share of the others drawn from a log-normal
-    distribution with sigma = 2. Theirs divides all 70,000 digits so and tests on a tenth; here the standard test set
-    is left out and tested on.
+    distribution with sigma = 2. They are mixed: FedReach takes them in a random order, and pfl in that of the file.
+    Theirs divides all 70,000 digits so and tests on a tenth; here the standard test set is left out and tested on.
     """
     mnist = known("mnist")
     if mnist is None:
@@ -85,7 +85,8 @@ def two_digits_a_client(rng: np.random.Generator, num_clients: int = 1000) -> Ar
         places.append(own[: counts.sum()])
         owners.append(np.repeat(holders, counts))
     place, owner = np.concatenate(places), np.concatenate(owners)
-    order = np.argsort(owner, kind="stable")
+    mixed = rng.permutation(len(place))
+    order = mixed[np.argsort(owner[mixed], kind="stable")]
     place = place[order]
     words = f"MNIST, two digits a client, {len(place):,} examples"
     return Arrays(mnist.train_x[place], mnist.train_y[place], owner[order], mnist.test_x, mnist.test_y, words)

@@ -52,6 +52,8 @@ def test_mnist_is_divided_into_two_digits_a_client(bench, monkeypatch):
         own = np.unique(arrays.y[arrays.client == client], return_counts=True)
         assert set(own[0]) == {client % 10, (client + 1) % 10}
         assert own[1].min() >= 5
+    # Mixed: one digit after the other would be one turn a client, and one more where the next client begins.
+    assert np.count_nonzero(np.diff(arrays.y)) > 5 * 100
     assert len(np.unique(np.bincount(arrays.client))) > 20  # most differ in size
     assert 0.95 * len(y) < len(arrays.y) <= len(y)
 

@@ -78,13 +78,14 @@ def main() -> None:
     parser.add_argument("--case", required=True, choices=list(CASES))
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--every", type=int, required=True)
+    parser.add_argument("--seed", type=int, default=0, help="of weights and cohorts; default: %(default)s")
     arguments = parser.parse_args()
     os.environ["PFL_PYTORCH_DEVICE"] = "cpu"
     distributed = torch.distributed.is_initialized()  # pfl did so when it was imported under torchrun
     workers = torch.distributed.get_world_size() if distributed else 1
     torch.set_num_threads(max(1, CORES // workers))
-    torch.manual_seed(0)
-    np.random.seed(0)  # noqa: NPY002  # pfl draws cohorts by it, alike in all processes
+    torch.manual_seed(arguments.seed)
+    np.random.seed(arguments.seed)  # noqa: NPY002  # pfl draws cohorts by it, alike in all processes
     case = CASES[arguments.case]
     arrays = {name: np.load(arguments.folder / f"{name}.npy", "r") for name in ("x", "y", "client", "x_test", "y_test")}
     offsets = np.searchsorted(arrays["client"], np.arange(arrays["client"][-1] + 2))

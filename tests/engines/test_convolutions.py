@@ -238,6 +238,21 @@ FAULTS = {
         "memset(gradients, 0, sizeof *to * model->begin[model->images]);",
         "",
     ),
+    "gradients of windows are added to those of the last example": (
+        "passes.h",
+        "kind == MAXIMUM || kind == MEAN ||",
+        "",
+    ),
+    "gradients of maxima are added to the last example's": (
+        "passes.h",
+        "(kind == CONVOLUTION && !model->space.turned[l])",
+        "(kind == CONVOLUTION && !model->layers[l].pooled && !model->space.turned[l])",
+    ),
+    "gradients far apart are added to the last example's": (
+        "passes.h",
+        "(kind == CONVOLUTION && !model->space.turned[l])",
+        "(kind == CONVOLUTION && model->layers[l].pooled)",
+    ),
     "a step begins at the first batch again": ("training.c", "plan += begin * batch;", ""),
 }
 

@@ -26,7 +26,7 @@ from fedreach.errors import FedReachError
     "--detect",
     type=float,
     metavar="POINTS",
-    help="Run as many seeds as find a difference of so many percentage points; `seeds` are then the pilot.",
+    help="Run as many seeds as find a difference of so many percentage points; `seeds`, ten at least, are the pilot.",
 )
 @click.option("--most", type=click.IntRange(1, 10_000), help="With --detect: at most so many seeds. Default: 200.")
 @click.option("--add-seeds", is_flag=True, help="Add seeds although there are results. There is no verdict then.")

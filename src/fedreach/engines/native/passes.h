@@ -50,6 +50,13 @@ static void forward_images(const Model *model, const float *weights, int64_t m, 
         }
 }
 
+/* Whether a layer adds to the gradient of its inputs; others write all of it. */
+static int adds_up(const Model *model, int64_t l)
+{
+    int64_t kind = model->layers[l].kind;
+    return kind == MAXIMUM || kind == MEAN || (kind == CONVOLUTION && !model->space.turned[l]);
+}
+
 /* Go back through the layers of images: W <- W + scale dW where `add`, else the gradients are written to `to`. */
 static void backward_images(
     const Model *model, const float *weights, float *to, int64_t m, float scale, int add, const Draws *draws)
@@ -69,7 +76,7 @@ static void backward_images(
             if (l) {
                 dx = (Image){model->dx[l], model->row[l]};
                 inside = (Image){dx.at + model->inside[l], dx.row};
-                memset(dx.at, 0, sizeof *dx.at * model->example[l]);
+                if (adds_up(model, l)) memset(dx.at, 0, sizeof *dx.at * model->example[l]);
             }
             const uint8_t *where = model->where[l] ? model->where[l] + i * layer->outputs : 0;
             float *gradient = gradients + model->begin[l];
