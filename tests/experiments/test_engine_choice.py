@@ -79,6 +79,28 @@ def test_all_runs_of_a_comparison_take_the_engine_that_was_noted_for_it(fedreach
         assert not (home / "open" / run / "engine.json").exists()
 
 
+def test_methods_with_parts_that_an_engine_cannot_train_by_take_another(fedreach: Command, home: Path) -> None:
+    """And agree on it: all of them are computed alike, and the others as ever."""
+    (home / "own.py").write_text(
+        "def brier(outputs, targets):\n"
+        "    correct = outputs.softmax(-1).gather(-1, targets[..., None])[..., 0]\n"
+        "    return (1 - correct) ** 2\n\n"
+        "class Halved:\n"
+        "    def correct(self, gradient, params, broadcast):\n"
+        "        return gradient / 2\n",
+        encoding="utf-8",
+    )
+    methods = "[methods.uniform]\n[methods.own]\nloss = 'own.py:brier'\n[methods.halved]\nsolver = 'own.py:Halved'\n"
+    text = (home / "tiny.toml").read_text(encoding="utf-8").partition("[methods")[0]
+    (home / "three.toml").write_text(text + methods, encoding="utf-8")
+    done = fedreach("compare", "three.toml", "--out", "x", "--seeds", 1, "--formats", "none", "--quiet")
+    assert done.exit_code == 0, done.output
+    notes = {path.name: json.loads(path.read_text("utf-8"))["name"] for path in (home / "x").glob("engine*.json")}
+    assert notes.pop("engine.json") == "native"
+    assert notes.keys() == {"engine-without-native-chain.json", "engine-without-native.json"}
+    assert set(notes.values()) <= {"sequential", "stacked", "chain"}
+
+
 def test_a_note_that_names_no_engine_is_refused(refused: Callable[..., str], home: Path) -> None:
     for name in ("chian", None):
         note(home / "x", name)

@@ -26,7 +26,7 @@ from fedreach.errors import ConfigError, PartError
 from fedreach.evaluation.predictor import Split
 from fedreach.federation.aggregation.mean import weighted_sum
 from fedreach.federation.local_sgd import LocalSGD
-from fedreach.federation.protocols import ShiftsOutputs
+from fedreach.federation.protocols import LocalSolver, Loss, ShiftsOutputs
 from fedreach.federation.traits import Traits, name_of
 from fedreach.federation.values import LocalOutputs, Outputs
 from fedreach.models.flat import Layout, bind, flatten
@@ -54,11 +54,16 @@ class GroupTrainer(ABC):
     any_loss: ClassVar[bool] = True
     """Whether it follows every loss; if not, the gradient of cross-entropy is written out in it."""
 
+    @classmethod
+    def refused(cls, solver: LocalSolver, loss: Loss) -> str | None:
+        """Return why it cannot train by such parts, whatever the model; None where it can."""
+        if cls.any_loss or Traits.of(loss).cross_entropy:
+            return None
+        return f"trains with cross-entropy only; got {name_of(loss)}"
+
     def __init__(self, task: Task, device: torch.device) -> None:
-        if not self.any_loss and not Traits.of(task.loss).cross_entropy:
-            raise ConfigError(
-                f"engine.name = {self.name!r} trains with cross-entropy only; got {name_of(task.loss)}. Use 'auto'."
-            )
+        if (why := self.refused(task.solver, task.loss)) is not None:
+            raise ConfigError(f"engine.name = {self.name!r} {why}. Use 'auto'.")
         self.device = device
         self.module = copy.deepcopy(task.module).to(device)
         self.layout = Layout.of(self.module)

@@ -125,7 +125,7 @@ def each_round_of(
                 builder = Builder(placed(experiment, ranks), base)
                 data = builder.federated(builder.dataset() if dataset is None else dataset, seed)
                 builder, why = _with_engine(builder, data, seed, threads, noted)
-                with _recorded_engine(experiment, noted):
+                with _recorded_engine(experiment, noted.path / _note(builder, seed)):
                     simulation = replace(builder.simulation(data, seed, threads), memory_file=folder / MEMORY)
                 if ranks is not None:
                     simulation = distributed(simulation, ranks)
@@ -187,15 +187,23 @@ def _engine(builder: Builder, data: FederatedData, seed: int, threads: int, agre
     section = builder.experiment.engine
     if section.name != "auto":
         return section.name, f"engine {section.name}: the experiment says so"
-    record = agreed.read_json(ENGINE)
+    note = _note(builder, seed)
+    record = agreed.read_json(note)
     if record is None:
         choice = builder.choice(data, seed, threads)
         return choice.name, str(choice)
     if record.get("name") not in ENGINES:
         raise RunFolderError(
-            f"{agreed.path / ENGINE} must name an engine; got {record.get('name')!r}. Remove it to have one tried anew."
+            f"{agreed.path / note} must name an engine; got {record.get('name')!r}. Remove it to have one tried anew."
         )
-    return record["name"], f"engine {record['name']}: noted in {agreed.path / ENGINE}"
+    return record["name"], f"engine {record['name']}: noted in {agreed.path / note}"
+
+
+def _note(builder: Builder, seed: int) -> str:
+    """Return the file in which the engine is noted: methods with parts that some cannot train by have one apart."""
+    federation = builder.federation(seed)
+    without = [name for name, kind in ENGINES.items() if kind.refused(federation.solver, federation.loss) is not None]
+    return f"{Path(ENGINE).stem}-without-{'-'.join(without)}.json" if without else ENGINE
 
 
 def _with_engine(
@@ -205,13 +213,14 @@ def _with_engine(
     name, why = _engine(builder, data, seed, threads, agreed)
     section = builder.experiment.engine
     if section.name == "auto":
-        name = (agreed.read_json(ENGINE) or agreed.agree_on(ENGINE, {"name": name}))["name"]
+        note = _note(builder, seed)
+        name = (agreed.read_json(note) or agreed.agree_on(note, {"name": name}))["name"]
     engine = section.model_copy(update={"name": name})
     return replace(builder, experiment=builder.experiment.model_copy(update={"engine": engine})), why
 
 
 @contextmanager
-def _recorded_engine(experiment: Experiment, agreed: RunFolder) -> Iterator[None]:
+def _recorded_engine(experiment: Experiment, note: Path) -> Iterator[None]:
     """Say where an engine was named that cannot be used here, if not by the experiment."""
     try:
         yield
@@ -219,6 +228,6 @@ def _recorded_engine(experiment: Experiment, agreed: RunFolder) -> Iterator[None
         if experiment.engine.name != "auto" or not f"{error}".startswith("engine.name"):
             raise
         raise ConfigError(
-            f"{error} It was named by {agreed.path / ENGINE}: remove that file to have an engine tried anew, whose "
+            f"{error} It was named by {note}: remove that file to have an engine tried anew, whose "
             "numbers differ by rounding."
         ) from error

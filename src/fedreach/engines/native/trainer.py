@@ -26,6 +26,7 @@ from fedreach.engines.recognition import NotAChainError, chain_of
 from fedreach.engines.trainer import Group, GroupTrainer
 from fedreach.errors import ConfigError, TrainingError
 from fedreach.evaluation.predictor import Split
+from fedreach.federation.protocols import LocalSolver, Loss
 from fedreach.federation.traits import Traits
 
 PRODUCTS = 40_000_000  # multiplications that are worth handing to another process, and
@@ -42,13 +43,14 @@ class Native(GroupTrainer):
     name = "native"
     any_loss = False
 
+    @classmethod
+    def refused(cls, solver: LocalSolver, loss: Loss) -> str | None:
+        if not Traits.of(solver).affine:
+            return f"needs a solver that says `affine = True`, see `LocalSolver`; {type(solver).__name__} does not"
+        return super().refused(solver, loss)
+
     def __init__(self, task: Task, device: torch.device) -> None:
         d = task.data.dataset
-        if not Traits.of(task.solver).affine:
-            raise ConfigError(
-                "engine.name = 'native' needs a solver that says `affine = True`, see `LocalSolver`; "
-                f"{type(task.solver).__name__} does not. Use 'auto'."
-            )
         try:
             self.table = layer_table(chain_of(task.module, d.train_x.shape[1:]))
             self.library = library()
