@@ -5,6 +5,7 @@ They see what the documented installation brings, and the extras that are named 
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shlex
@@ -126,9 +127,17 @@ def test_the_readme_names_every_experiment_of_the_examples() -> None:
     assert len(names) > 5
 
 
-@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+PROGRAMS = [*sorted((ROOT / "examples").glob("*.py")), *sorted((ROOT / "examples" / "deeper").glob("*.py"))]
+QUICK = {"01_hospitals.py", "07_own_functions.py", "09_loop.py", "rounds.py"}  # the others take a minute together
+RUN = [path if path.name in QUICK else pytest.param(path, marks=pytest.mark.slow) for path in PROGRAMS]
+
+
+@pytest.mark.parametrize("example", RUN, ids=lambda path: path.name)
 def test_an_example_program_runs_and_says_something(example: Path, tmp_path: Path) -> None:
-    extras = extras_named(example.read_text(encoding="utf-8"))
+    text = example.read_text(encoding="utf-8")
+    extras = extras_named(text)
+    if "pip install datasets" in text and importlib.util.find_spec("datasets") is None:
+        pytest.skip("the package datasets is not installed")
     assert run([sys.executable, str(example)], tmp_path, extras).stdout.count("\n") >= 2
 
 

@@ -1,6 +1,6 @@
 """Who gets which bandwidth? Solve one round to a proven gap, then train with an allocation rule of one's own.
 
-python examples/05_bandwidth.py
+python examples/deeper/bandwidth.py
 """
 
 from dataclasses import dataclass, replace

@@ -1,6 +1,6 @@
 """Your own measurement: clients send how sure their model is of their own examples, and the sure ones count less.
 
-Run: python examples/04_own_measurement.py
+Run: python examples/deeper/own_measurement.py
 """
 
 from dataclasses import dataclass

@@ -1,9 +1,13 @@
-"""A selection policy and a weighting of one's own, named in ``compare.toml`` as ``parts.py:NAME``."""
+"""A selection policy with a memory, and a weighting; in an experiment file: `own_policy.py:LongestWaiting`.
+
+python examples/deeper/own_policy.py
+"""
 
 from dataclasses import dataclass
 
 import numpy as np
 
+import fedreach as fr
 from fedreach.federation.selection import Policy
 from fedreach.federation.values import Selection
 
@@ -28,3 +32,9 @@ class LongestWaiting(Policy):
 def by_loss(reports):
     """Weigh clients with a higher training loss more."""
     return reports.metrics["loss"]
+
+
+if __name__ == "__main__":
+    digits = fr.load("digits").partition("dirichlet_by_class", clients=50, alpha=0.1, participants=20)
+    methods = {"uniform": {}, "waiting": {"selection": LongestWaiting(rest=1)}, "by_loss": {"weighting": by_loss}}
+    print(fr.compare(digits, methods, model="linear", rounds=20, cohort=5, seeds=2, out="runs/own-policy"))

@@ -1,6 +1,6 @@
 """The same federation twice: on Flower, in its simulation, and in FedReach's simulator; and what serving gains there.
 
-python examples/06_flower.py
+python examples/deeper/flower.py
 """
 
 import json

@@ -1,6 +1,6 @@
 """One federation in Python: fifty clients hold the digits, twenty can train, five do in each round.
 
-Run: python examples/01_rounds.py
+Run: python examples/deeper/rounds.py
 """
 
 import fedreach

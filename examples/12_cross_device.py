@@ -1,0 +1,18 @@
+"""Two hundred devices, drawn anew by every seed: a quarter train, four in five of whom can be reached; all are served.
+
+python examples/12_cross_device.py
+"""
+
+import fedreach as fr
+
+study = fr.compare(
+    fr.load("digits").partition("dirichlet_by_client", clients=200, alpha=0.3, participants=0.25),
+    {"uniform": {}, "loss": {"selection": {"name": "power_of_choice", "candidates": 20}}},
+    method={"serving": "label_shift"},
+    population={"participation": {"name": "bernoulli", "act_prob": 0.8, "reply_prob": 0.9}},
+    local={"epochs": 5, "batch_size": 8},
+    rounds=30,
+    seeds=2,
+    out="runs/devices",
+)
+print(study)
