@@ -15,5 +15,5 @@ digits = fr.load("digits")
 writers = [f"writer-{row // 60:02}" for row in range(len(digits.train_y))]  # rows stand roughly in their order
 rows = Dataset.from_dict({"image": digits.train_x[:, 0] / 16, "digit": digits.train_y, "writer": writers})
 data = fr.FederatedData.from_huggingface(rows, client="writer", label="digit", participants=10, name="writers")
-study = fr.compare(data, {"fedavg": {}, "ours": {"serving": "label_shift"}}, rounds=20, out="runs/writers")
-print(data, study, sep="\n\n")
+methods = {"fedavg": {}, "scaffold": {"solver": "scaffold"}}
+print(data, fr.compare(data, methods, local={"epochs": 5}, rounds=20, out="runs/writers"), sep="\n\n")

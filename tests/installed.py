@@ -8,7 +8,7 @@ import re
 import shutil
 import tempfile
 import tomllib
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -49,10 +49,25 @@ def extras_named(text: str) -> set[str]:
     return {name for names in re.findall(r"fedreach\[([\w,]+)\]", text) for name in names.split(",")}
 
 
-def brought(extras: Set[str]) -> set[str]:
-    """Return the packages that come with FedReach and these extras, as far as they are installed here."""
+def packages_named(text: str) -> set[str]:
+    """Return the packages that a text tells to install beside FedReach.
+
+    Example:
+        >>> packages_named("pip install datasets")
+        {'datasets'}
+    """
+    return set(re.findall(r"pip install (\w[\w-]*)", text))
+
+
+def brought(extras: Set[str], beside: Set[str] = frozenset()) -> set[str]:
+    """Return the packages that come with FedReach, these extras and those beside it, as far as they are installed."""
+    return closure([("fedreach", extra) for extra in ("", *extras)] + [(name, "") for name in beside])
+
+
+def closure(packages: Iterable[tuple[str, str]]) -> set[str]:
+    """Return packages, each with one of its extras or "", and all that come with them, as far as they are installed."""
     seen: set[tuple[str, str]] = set()
-    waiting = [("fedreach", extra) for extra in ("", *extras)]
+    waiting = list(packages)
     while waiting:
         name, extra = pair = waiting.pop()
         if pair in seen:
@@ -73,16 +88,16 @@ def _requirements(name: str) -> list[str]:
         return []
 
 
-def environment(extras: Set[str]) -> dict[str, str]:
-    """Return the environment of a process that sees only what comes with FedReach and these extras."""
-    path = [_hiding(frozenset(extras)), *filter(None, [os.environ.get("PYTHONPATH")])]
+def environment(extras: Set[str], beside: Set[str] = frozenset()) -> dict[str, str]:
+    """Return the environment of a process that sees only what comes with FedReach, these extras and those beside it."""
+    path = [_hiding(frozenset(extras), frozenset(beside)), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
 
 
 @cache
-def _hiding(extras: frozenset[str]) -> str:
+def _hiding(extras: frozenset[str], beside: frozenset[str]) -> str:
     """Return a folder for PYTHONPATH that hides all other packages."""
-    there = brought(extras)
+    there = brought(extras, beside)
     hidden = [
         module
         for module, packages in metadata.packages_distributions().items()

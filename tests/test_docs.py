@@ -12,7 +12,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ from fedreach.config.load import load
 from fedreach.errors import ConfigError
 from fedreach.reproduce import recipe as recipes
 
-from .installed import EXTRAS, environment, extras_named
+from .installed import EXTRAS, environment, extras_named, packages_named
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "benchmarks").glob("*.md"))]
@@ -47,8 +47,10 @@ def blocks(page: Path, language: str) -> list[tuple[str, set[str]]]:
     return [(b, extras) for text, extras in sections(page) for b in re.findall(found, text, re.DOTALL | re.MULTILINE)]
 
 
-def run(command: list[str], folder: Path, extras: set[str]) -> subprocess.CompletedProcess[str]:
-    seen = {**environment(extras), "FEDREACH_DATA": DATA}
+def run(
+    command: list[str], folder: Path, extras: set[str], beside: Set[str] = frozenset()
+) -> subprocess.CompletedProcess[str]:
+    seen = {**environment(extras, beside), "FEDREACH_DATA": DATA}
     done = subprocess.run(command, cwd=folder, env=seen, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}\n{done.stderr}"
     return done
@@ -135,10 +137,20 @@ RUN = [path if path.name in QUICK else pytest.param(path, marks=pytest.mark.slow
 @pytest.mark.parametrize("example", RUN, ids=lambda path: path.name)
 def test_an_example_program_runs_and_says_something(example: Path, tmp_path: Path) -> None:
     text = example.read_text(encoding="utf-8")
-    extras = extras_named(text)
-    if "pip install datasets" in text and importlib.util.find_spec("datasets") is None:
-        pytest.skip("the package datasets is not installed")
-    assert run([sys.executable, str(example)], tmp_path, extras).stdout.count("\n") >= 2
+    for package in packages_named(text):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"the package {package} is not installed")
+    done = run([sys.executable, str(example)], tmp_path, extras_named(text), packages_named(text))
+    assert done.stdout.count("\n") >= 2
+    assert "Near chance" not in done.stderr
+
+
+def test_an_example_that_needs_another_package_names_it(tmp_path: Path) -> None:
+    (example,) = [path for path in PROGRAMS if packages_named(path.read_text(encoding="utf-8"))]
+    command, seen = [sys.executable, example], environment(set())
+    done = subprocess.run(command, cwd=tmp_path, env=seen, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "This example needs the package datasets: pip install datasets\n"
 
 
 @pytest.mark.parametrize("example", sorted((ROOT / "examples" / "papers").glob("*.py")), ids=lambda path: path.name)

@@ -1,6 +1,6 @@
 """Your own measurement: clients send how sure their model is of their own examples, and the sure ones count less.
 
-Run: python examples/deeper/own_measurement.py
+python examples/deeper/own_measurement.py
 """
 
 from dataclasses import dataclass
@@ -8,18 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
-import fedreach
-from fedreach.data.federated import federate
-from fedreach.data.partition import dirichlet_by_class
-from fedreach.evaluation import Evaluator
-from fedreach.federation.federation import Federation
-from fedreach.federation.local_sgd import LocalSGD
-from fedreach.federation.selection import Minimax
-from fedreach.federation.server import Average
-from fedreach.federation.solvers import Scaffold
-from fedreach.federation.weighting import ByExamples, OwnWeight
-from fedreach.simulation.simulation import simulate
-from fedreach.streams import generator
+import fedreach as fr
+from fedreach.federation.weighting import OwnWeight
 from fedreach.testing import check_weighting
 
 
@@ -47,18 +37,12 @@ class ByDoubt(OwnWeight):
 
 check_weighting(ByDoubt())  # the laws of every weighting; raises in words where one is broken
 
-digits = fedreach.load("digits")
-partition = dirichlet_by_class(digits.train_y, 50, generator(0, "partition"), alpha=0.1, min_size=2)
-data = federate(digits, partition, participants=20, seed=0)
-for weighting in (ByExamples(), ByDoubt()):
-    local = LocalSGD(rate=0.1, batch_size=16, epochs=2)
-    federation = Federation(Minimax(refresh=10), weighting, Scaffold(), local, Average(), cohort=5, seed=0)
-    simulation = simulate(data, "mlp", federation, rounds=40, model_options={"hidden": [32]})
-    state, report = simulation.start(), None
-    for _ in range(simulation.rounds):
-        state, report, _ = simulation.step(state)
-    scores, _ = Evaluator(simulation.engine, data, seed=0).evaluate(state.params, state.round)
+digits = fr.load("digits").partition("dirichlet_by_class", clients=50, alpha=0.1, min_size=2, participants=20)
+model, local = {"name": "mlp", "hidden": [32]}, {"epochs": 2, "batch_size": 16}
+for weighting in ("by_examples", ByDoubt):
+    method = fr.Method(selection={"name": "minimax", "refresh": 10}, weighting=weighting, solver="scaffold")
+    *_, last = fr.run(digits, method, model=model, local=local, cohort=5, rounds=40)
     print(
-        f"{type(weighting).__name__}: unseen clients {scores['unseen_accuracy']:.3f}, "
-        f"gap {scores['participation_gap']:+.3f}; last weights {[round(w, 2) for w in report.weights]}"
+        f"unseen clients {last['unseen_accuracy']:.3f}, gap {last['participation_gap']:+.3f}; "
+        f"last weights {[round(weight, 2) for weight in last['weights']]}"
     )
