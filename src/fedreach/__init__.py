@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fedreach.study.method import Method as Method
     from fedreach.study.run import run as run
     from fedreach.study.study import Study as Study
-    from fedreach.study.study import open as open  # noqa: A004
+    from fedreach.study.study import open as open  # noqa: A004  # fedreach.open
 
 __version__ = "0.1.0"
 

@@ -11,7 +11,9 @@ import importlib
 import importlib.util
 import inspect
 import pickle
+import re
 import sys
+import sysconfig
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -271,6 +273,9 @@ def given(kind: str, name: str, target: Callable[..., Any]) -> tuple[str, ...]:
 
 
 FILES = (".py", ".pkl")  # with things of users
+SHORT = 12  # hex digits of a digest in the name of what Python handed over
+BY_CONTENT = re.compile(rf"[^/]*-[0-9a-f]{{{SHORT}}}(/own\.json|\.pkl:.*)$")
+"""Such names, of data and of things: the same content in another folder is the same."""
 KEPT: dict[Path, Any] = {}
 """Things of ``.pkl`` files that this process wrote or is about to write: they are not read again."""
 
@@ -283,6 +288,14 @@ class Instance:
 
     def __call__(self) -> Any:
         return self.part
+
+
+def is_installed(place: str) -> bool:
+    """Say whether a file or folder belongs to Python or to an installed package, and so is nobody's own code."""
+    paths = sysconfig.get_paths()
+    roots = {Path(paths[key]).resolve() for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+    path = Path(place).resolve()
+    return path.suffix == ".zip" or any(path.is_relative_to(root) for root in roots)
 
 
 def code_file(name: str, base: Path) -> Path | None:

@@ -245,3 +245,36 @@ def test_the_same_program_gives_the_same_names_and_another_one_others(tmp_path):
     assert not set(once) & set(other)  # `helper` is what all of them hold
     for name in once:
         assert pickle.loads((tmp_path / name.partition(":")[0]).read_bytes()) is not None
+
+
+# --------------------------------------------------------------------------- what must not be taken for the same
+
+
+def test_parts_that_differ_in_digits_alone_have_names_of_their_own(shelf):
+    """cloudpickle's number of a class is 32 such digits; a part may hold as many of its own."""
+    held: list[Any] = ["0" * 40, "1" * 40, b"0" * 64, np.full(64, ord("1"), np.uint8), np.full(64, ord("2"), np.uint8)]
+    names = {said("weighting", Mine(table=[object, value]), shelf) for value in held}
+    assert len(names) == len(held)
+
+
+MODULE = """
+class Mine:
+    def __init__(self, table):
+        self.table = table
+    def weights(self, reports):
+        return {}
+"""
+
+
+def test_a_part_of_a_module_of_ones_own_has_another_name_once_that_is_changed(tmp_path):
+    """Its class is pickled by its name alone."""
+    program = "from pathlib import Path\nfrom mine import Mine\nfrom fedreach.study.naming import Shelf, said\n"
+    program += "shelf = Shelf(Path('parts'))\nprint(said('weighting', Mine([1]), shelf))\nshelf.write()\n"
+    (tmp_path / "program.py").write_text(program, encoding="utf-8")
+
+    def name(step: int) -> str:
+        (tmp_path / "mine.py").write_text(f"{MODULE}# {step}\n", encoding="utf-8")
+        command = [sys.executable, "-B", "program.py"]
+        return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+
+    assert name(1) == name(1) != name(2)

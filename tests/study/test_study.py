@@ -7,6 +7,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -423,3 +424,43 @@ def test_a_module_without_a_name_is_found_again_from_anywhere(here, monkeypatch)
         rows = [*loop]
         right = loop.model().predict(digits_.test_x) == digits_.test_y
         assert right.mean() == pytest.approx(rows[-1]["test_accuracy"], abs=1e-6)
+
+
+# --------------------------------------------------------------------------------- what was changed in Python
+
+
+def test_data_that_were_changed_after_they_were_loaded_are_not_loaded_again(here):
+    plain = fr.load("digits")
+    upside_down = replace(plain, train_x=np.ascontiguousarray(plain.train_x[:, :, ::-1]), name="turned")
+    assert plain.section == {"name": "digits"}
+    assert upside_down.section is None
+    given = {"clients": 12, "alpha": 0.5, "participants": 6}
+    study = fr.compare(upside_down.partition("dirichlet_by_class", **given), {"a": {}}, out="turned", **SMALL)
+    same = fr.compare(plain.partition("dirichlet_by_class", **given), {"a": {}}, out="plain", **SMALL)
+    turned, upright = study["a"].rounds(), same["a"].rounds()
+    assert turned.loc[4, "train_loss"] != upright.loc[4, "train_loss"]
+    assert study.record.config["data"]["name"].startswith("turned/data/turned-")
+
+
+def test_federated_data_that_were_changed_are_refused(here):
+    data = fr.FederatedData.from_recipe(digits())
+    with pytest.raises(ConfigError, match="or were changed since"):
+        fr.compare(replace(data, labels=np.zeros_like(data.labels)), {"a": {}}, **SMALL)
+
+
+def test_metrics_and_seeds_are_taken_as_people_write_them(here):
+    def top_two(y_true, scores):
+        return (scores.argsort(axis=1)[:, -2:] == y_true[:, None]).any(axis=1).mean()
+
+    given = {**SMALL, "evaluation": {"every": 2, "metrics": [top_two]}}
+    study = fr.compare(digits(), {"a": {}}, metrics="macro_f1", seeds=np.int64(2), out="s", **given)
+    assert study.seeds == (0, 1)
+    assert {"id_macro_f1", "unseen_top_two"} <= set(study["a"].rounds().columns)
+    for seeds in (0, -1, [], True, "two"):
+        with pytest.raises(ConfigError, match=r"1 mistake in compare\(\):\n  seeds: must be a list"):
+            fr.compare(digits(), {"a": {}}, seeds=seeds, out="t", **SMALL)
+
+
+def test_a_study_on_disk_is_read_without_torch(study):
+    program = f"import sys, fedreach as fr; fr.open({str(study.path)!r}).table(); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)

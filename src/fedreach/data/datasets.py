@@ -6,9 +6,9 @@ import hashlib
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -47,7 +47,13 @@ class Dataset:
     notes: str = ""  # what a reader of results must know, such as "a subset"
     class_names: tuple[str, ...] | None = None  # where labels are words
     preparation: Preparation | None = None  # where the samples are rows of a table
-    loaded: Mapping[str, Any] | None = None  # the `[data]` of an experiment that would load it, where one would
+    loaded: Loaded | None = None  # where an experiment would load it, too
+
+    @property
+    def section(self) -> Mapping[str, Any] | None:
+        """The ``[data]`` of an experiment that loads the very same; None where none does, or it was changed since."""
+        loaded = self.loaded
+        return loaded.section if loaded is not None and same_fields(self, loaded.dataset, "loaded") else None
 
     def partition(
         self,
@@ -89,6 +95,18 @@ class Dataset:
             f"Dataset({self.name}: {len(self.train_y)} training and {len(self.test_y)} test samples, {self.kind} "
             f"{shape} {self.train_x.dtype}, {self.num_classes} classes{clients}, sha256 {self.sha256[:12]})"
         )
+
+
+class Loaded(NamedTuple):
+    """How an experiment says what was loaded."""
+
+    section: Mapping[str, Any]  # [data]
+    dataset: Dataset  # as it was then
+
+
+def same_fields(one: Any, other: Any, *but: str) -> bool:
+    """Say whether two of a dataclass hold the very same objects, so that one is a copy without a change."""
+    return all(getattr(one, each.name) is getattr(other, each.name) for each in fields(one) if each.name not in but)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -14,7 +14,7 @@ import numpy as np
 from fedreach.arrays import Ints
 from fedreach.data import own
 from fedreach.data.checks import Kind
-from fedreach.data.datasets import Dataset, Recipe, content_hash
+from fedreach.data.datasets import Dataset, Recipe, content_hash, same_fields
 from fedreach.data.noise import corrupt
 from fedreach.data.own_data import OwnData
 from fedreach.data.partition import Partition, divided
@@ -45,6 +45,7 @@ class Origin:
 
     data: Dataset | OwnData
     tables: Mapping[str, Mapping[str, Any]]  # partition, population
+    made: FederatedData | None = None  # as they were then
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +70,14 @@ class FederatedData:
     client_names: tuple[str, ...] | None = None  # (N,) where clients have names other than their ids
     note: str = ""  # how it was said who takes part, where that was drawn
     draw: Callable[[int], FederatedData] | None = None  # see `redrawn`
-    origin: Origin | None = None  # by which an experiment makes the same data
+    origin: Origin | None = None  # see `by_experiment`
+
+    @property
+    def by_experiment(self) -> Origin | None:
+        """How an experiment makes the very same data; None where none does, or they were changed since."""
+        origin = self.origin
+        unchanged = origin is not None and same_fields(self, origin.made, "note", "draw", "origin")
+        return origin if unchanged else None
 
     @classmethod
     def from_frame(
@@ -236,7 +244,7 @@ class FederatedData:
             exclude_labels=recipe.exclude_labels,
             held_out=recipe.held_out,
         )
-        again, origin = partial(_by_recipe, recipe), Origin(recipe.dataset, recipe.tables())
+        again, origin = partial(_by_recipe, recipe), Origin(recipe.dataset, recipe.tables(), made)
         return replace(made, note=f"drawn by seed {seed}", draw=again, origin=origin)
 
     @property
@@ -382,10 +390,9 @@ def _drawn(
     made = federate(data, partition, seed=seed, population_seed=population_seed, participants=asked, held_out=held_out)
     who = asked if isinstance(asked, int) else [data.owner_names[client] for client in asked]
     # Who holds what and what is held out is the data's, for every seed; who takes part is drawn, unless named.
-    population = {"participants": who, "held_out": held_out}
-    made = replace(
-        made, origin=Origin(data, {"partition": {"name": "natural", "seed": seed}, "population": population})
-    )
+    population: dict[str, Any] = {"participants": who, "held_out": held_out}
+    tables: dict[str, dict[str, Any]] = {"partition": {"name": "natural", "seed": seed}, "population": population}
+    made = replace(made, origin=Origin(data, tables, made))
     if not isinstance(asked, int):
         return made
     note = f"drawn by seed {population_seed}{', 40 % of them' * (participants is None)}"

@@ -24,9 +24,9 @@ from fedreach.data.datasets import Dataset, from_arrays
 from fedreach.data.own_data import OwnData, OwnSamples, OwnTable
 from fedreach.data.tabular import Values, Words
 from fedreach.errors import DataError
+from fedreach.registry import SHORT
 
 FILE = "own.json"
-SHORT = 12  # hex digits of a digest in a name
 ARRAYS = ("train_x", "train_y", "test_x", "test_y", "owners")
 WORDS = ("name", "source", "licence", "notes", "sha256", "kind", "num_classes")
 LISTS = ("mean", "std", "owner_names", "class_names")

@@ -11,7 +11,7 @@ import numpy as np
 from fedreach.arrays import Bools, Float32s, Floats, Ints
 from fedreach.data.federated import FederatedData
 from fedreach.evaluation.confidence import bootstrap_means, interval
-from fedreach.evaluation.further import Answers, Values, further_columns, in_a_line
+from fedreach.evaluation.further import SaidOfClients, Values, further_columns, in_a_line
 from fedreach.evaluation.metrics import Metric, further_metrics
 from fedreach.evaluation.populations import Group, Scores, worst_decile
 from fedreach.evaluation.predictor import Predictor, Split
@@ -117,7 +117,9 @@ class Evaluator:
             if not self.metrics or not len(group.index):
                 continue
             owner = None if name == "test" else np.repeat(group.ids, group.sizes)
-            answers = Answers(labels[group.index], served.logits(self.engine, split, group.index, owner), group.sizes)
+            answers = SaidOfClients(
+                labels[group.index], served.logits(self.engine, split, group.index, owner), group.sizes
+            )
             single[population] = {metric.name: answers.of_clients(metric) for metric in self.metrics}
             for metric in self.metrics:
                 pooled = None if name == "test" else answers.pooled(metric)

@@ -18,7 +18,7 @@ Values = Mapping[str, Floats]
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
+class SaidOfClients:
     """The samples of n clients, one client's after the other, and what models say of them."""
 
     truth: Ints  # (samples,)

@@ -1,6 +1,5 @@
 """Which run a folder holds, and whether it is finished; quick to ask, as torch is not needed."""
 
-import re
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 from fedreach import registry
 from fedreach.errors import ConfigError, RunFolderError
+from fedreach.registry import BY_CONTENT
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import ComparisonRecord, Result, RunRecord
 
@@ -21,11 +21,7 @@ HARMLESS = {
     "data.download",
 }
 """Options that change no number of a run: a folder is gone on with although they differ."""
-
-
 ENGINE = "engine.json"
-BY_CONTENT = re.compile(r"[^/]*-[0-9a-f]{12}(/own\.json|\.pkl:.*)$")
-"""Names of files that Python handed over: the same content in another folder is the same."""
 
 
 class OtherExperimentError(RunFolderError):
@@ -81,11 +77,11 @@ def _mended(changed: Sequence[tuple[str, Any, Any]], result: Result | None) -> b
     """Say whether a run failed, and nothing but its own code was changed since."""
     if not changed or result is None or result.status != "failed":
         return False
-    return all(key.startswith("code.") or (_is_stored(there) and _is_stored(now)) for key, there, now in changed)
+    return all(key.startswith("code.") or (_is_code(there) and _is_code(now)) for key, there, now in changed)
 
 
-def _is_stored(value: Any) -> bool:
-    return isinstance(value, str) and BY_CONTENT.search(value) is not None
+def _is_code(value: Any) -> bool:
+    return isinstance(value, str) and BY_CONTENT.search(value) is not None and ".pkl:" in value
 
 
 def _bare(value: Any) -> Any:

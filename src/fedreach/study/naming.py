@@ -13,6 +13,7 @@ import hashlib
 import inspect
 import io
 import os
+import pickletools
 import re
 import sys
 from collections import ChainMap
@@ -33,9 +34,6 @@ from fedreach.errors import ConfigError
 from fedreach.models.instance import ModuleInstance, redraw
 from fedreach.registry import Instance
 
-SHORT = 12  # hex digits of a digest in a name
-TRACKED = re.compile(rb"[0-9a-f]{32}")  # cloudpickle gives each class such a number, another one in each process
-
 
 @dataclass(eq=False)
 class Shelf:
@@ -51,7 +49,7 @@ class Shelf:
             ConfigError: If it cannot be handed to another process.
         """
         content = pickled(thing, called)
-        digest = hashlib.sha256(TRACKED.sub(b"", content)).hexdigest()[:SHORT]
+        digest = _digest(content)
         word = re.sub(r"\W+", "", called) or "thing"
         path = (self.folder / f"{word}-{digest}.pkl").resolve()
         self.waiting[path] = content
@@ -216,6 +214,24 @@ def pickled(thing: Any, called: str) -> bytes:
         for module in by_value:
             cloudpickle.unregister_pickle_by_value(module)
     return content.getvalue()
+
+
+def _digest(content: bytes) -> str:
+    """Return what tells a pickled thing from others: the same of the same program, whatever process runs it.
+
+    Beside what is pickled the files count of modules of one's own that it refers to. cloudpickle's number of a class,
+    which is another one in each process, does not; should cloudpickle keep it elsewhere one day, names merely change.
+    """
+    words = {argument for _, argument, _ in pickletools.genops(content) if isinstance(argument, str)}
+    tracked = getattr(cloudpickle.cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_CLASS", {})
+    for number in words & {*tracked.values()}:
+        content = content.replace(number.encode(), b"")
+    digest = hashlib.sha256(content)
+    for name in sorted(words & sys.modules.keys()):
+        file = getattr(sys.modules[name], "__file__", None)
+        if file is not None and name.partition(".")[0] != "fedreach" and not registry.is_installed(file):
+            digest.update(name.encode() + Path(file).read_bytes())
+    return digest.hexdigest()[: registry.SHORT]
 
 
 def _only_here(thing: Any) -> Iterator[ModuleType]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,13 @@ from fedreach.errors import ConfigError
 from fedreach.study.method import Method
 from fedreach.study.naming import Shelf, plain, said
 
+BASIS = ["accuracy", "loss"]  # metrics that are always there
 COHORT = 10  # clients a round, where nothing is said and so many take part
 
 
 @dataclass(eq=False)
-class Question:
-    """An experiment, and what of it this process holds in its hands."""
+class PythonStudy:
+    """An experiment that Python asked for, and what of it this process holds in its hands."""
 
     experiment: Experiment
     dataset: Dataset | OwnData
@@ -33,7 +34,7 @@ class Question:
     out: Path
     base: Path = field(default_factory=Path.cwd)
 
-    def written(self) -> Question:
+    def written(self) -> PythonStudy:
         """Write what other processes need: parts without names, and data of one's own."""
         self.shelf.write()
         if self.experiment.data.name != FILE:
@@ -56,7 +57,7 @@ def ask(
     out: Path,
     called: str,
     **tables: Any,
-) -> Question:
+) -> PythonStudy:
     """Return the experiment that Python asks for.
 
     Args:
@@ -81,14 +82,16 @@ def ask(
             raw[kind] = said(kind, raw[kind], shelf)
     raw |= {key: plain(table) for key, table in origin.tables.items() if key not in raw}
     raw["population"] = {**plain(origin.tables["population"]), **_population(raw.get("population"), shelf)}
-    raw["data"] = plain(getattr(origin.data, "loaded", None) or {"name": FILE})
+    raw["data"] = plain(getattr(origin.data, "section", None) or {"name": FILE})
     raw["model"] = said("model", model, shelf)
-    raw["seeds"] = list(range(seeds)) if isinstance(seeds, int) and not isinstance(seeds, bool) else plain(seeds)
-    if metrics:
-        evaluation = dict(raw.get("evaluation") or {})
-        basis = ["accuracy", "loss"]
-        named = [said("metric", each, shelf) for each in metrics]
-        raw["evaluation"] = {**evaluation, "metrics": basis + [each for each in named if each not in basis]}
+    number = plain(seeds)
+    raw["seeds"] = list(range(number)) if isinstance(number, int) and not isinstance(number, bool) else number
+    evaluation = dict(raw.get("evaluation") or {})
+    listed_there = evaluation.get("metrics") or []
+    asked = [*(listed_there if isinstance(listed_there, list) else [listed_there]), *_several(metrics)]
+    if asked:
+        named = [said("metric", each, shelf) for each in asked]
+        raw["evaluation"] = {**evaluation, "metrics": BASIS + [each for each in named if each not in BASIS]}
     raw["method"] = _method(method, shelf, called, "method")
     if "cohort" not in raw["method"]:
         raw["method"]["cohort"] = min(COHORT, _participants(data)) if cohort is None else plain(cohort)
@@ -99,7 +102,7 @@ def ask(
     experiment, problems = check(raw, Path.cwd())
     if problems or experiment is None:
         raise ConfigError(listed(problems, Path(f"{called}()"), "", ()))
-    return Question(experiment, origin.data, shelf, out)
+    return PythonStudy(experiment, origin.data, shelf, out)
 
 
 def origin_of(data: FederatedData | Recipe | Dataset) -> Origin:
@@ -118,13 +121,14 @@ def origin_of(data: FederatedData | Recipe | Dataset) -> Origin:
             f"data must be FederatedData, or a data set that is divided by .partition(...); got {type(data).__name__}. "
             "FederatedData.from_frame, from_torch, from_clients and from_huggingface make them of one's own."
         )
-    if data.origin is None:
+    origin = data.by_experiment
+    if origin is None:
         raise ConfigError(
-            "These FederatedData do not say how they came about, so that no other seed and no other process can make "
-            "them. Hand over what FederatedData.from_... or .partition(...) returned; label noise, shifts and data of "
-            "the server are the arguments `noise`, `shift` and `server_data`."
+            "These FederatedData do not say how they came about, or were changed since, so that no other seed and no "
+            "other process can make them. Hand over what FederatedData.from_... or .partition(...) returned; label "
+            "noise, shifts and data of the server are the arguments `noise`, `shift` and `server_data`."
         )
-    return data.origin
+    return origin
 
 
 def _participants(data: FederatedData | Recipe | Dataset) -> int:
@@ -150,6 +154,12 @@ def _method(method: Any, shelf: Shelf, called: str, where: str) -> dict[str, Any
     if not isinstance(method, Mapping):
         raise ConfigError(f"{called}(): {where} must be a Method or a dictionary of parts; got {method!r}.")
     return {key: said(key, value, shelf) if key in PARTS else _table(key, value) for key, value in method.items()}
+
+
+def _several(metrics: Any) -> Sequence[Any]:
+    """Return metrics as a list, one by itself, too."""
+    alone = isinstance(metrics, str | Mapping) or not isinstance(metrics, Iterable)
+    return [metrics] if alone else list(metrics)
 
 
 def _population(table: Mapping[str, Any] | None, shelf: Shelf) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from fedreach.runs.schema import RoundRow
 from fedreach.serving.saved import Which
 from fedreach.study.compare import Table
 from fedreach.study.method import Method, Part
-from fedreach.study.question import Question, ask
+from fedreach.study.question import PythonStudy, ask
 from fedreach.study.study import model_of
 from fedreach.threads import one_thread
 from fedreach.trained.model import TrainedModel
@@ -95,7 +95,7 @@ class Loop:
     `folder` is the run folder. One that nobody named goes with this object, or at the end of a ``with`` block.
     """
 
-    def __init__(self, question: Question, folder: Path, *, keep: bool) -> None:
+    def __init__(self, question: PythonStudy, folder: Path, *, keep: bool) -> None:
         self.question, self.folder = question, folder
         self._rounds = _all(question, folder)
         self._end = weakref.finalize(self, _end, self._rounds, None if keep else folder)
@@ -131,7 +131,7 @@ def _end(rounds: Generator[dict[str, Any], None, None], folder: Path | None) -> 
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _all(question: Question, folder: Path) -> Generator[dict[str, Any], None, None]:
+def _all(question: PythonStudy, folder: Path) -> Generator[dict[str, Any], None, None]:
     """Yield the rounds that were run before, and those that are run now."""
     stored: list[dict[str, Any]] | None = RunFolder(folder).rows(RoundRow.FILE)
     for row in _new(question, folder):
@@ -142,7 +142,7 @@ def _all(question: Question, folder: Path) -> Generator[dict[str, Any], None, No
     yield from (each for each in stored or () if each["round"])
 
 
-def _new(question: Question, folder: Path) -> Generator[RoundRow, None, None]:
+def _new(question: PythonStudy, folder: Path) -> Generator[RoundRow, None, None]:
     """Yield the rounds that are run now; numeric libraries have one thread while they are."""
     experiment = question.experiment
     rounds = each_round_of(

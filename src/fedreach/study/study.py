@@ -24,14 +24,13 @@ from fedreach.report.render.serving import tabulate_serving
 from fedreach.report.render.tables import Table, tabulate
 from fedreach.report.write import write_report
 from fedreach.runs.folder import RunFolder
-from fedreach.runs.identity import BY_CONTENT
 from fedreach.runs.schema import ClientLine, ComparisonRecord, RoundRow, RunRecord
-from fedreach.serving.saved import Which
-from fedreach.trained.model import TrainedModel
-from fedreach.trained.saved import load
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from fedreach.serving.saved import Which
+    from fedreach.trained.model import TrainedModel
 
 
 def open(path: Path | str) -> Study:  # noqa: A001  # fedreach.open
@@ -189,27 +188,35 @@ class StudiedMethod:
                 rows.append(row | {key: values[place] for key, values in told.items()})
         return framed(rows, "client")
 
-    def model(self, seed: int = 0, which: Which = "last", *, cluster: int | None = None) -> TrainedModel:
+    def model(
+        self, seed: int = 0, which: Which = "last", *, cluster: int | None = None, base: Path | str | None = None
+    ) -> TrainedModel:
         """Return the model of a seed, whole: a torch module that takes raw inputs, see `fedreach.trained.load`.
 
         Args:
             seed: Of the run.
             which: The last model, or the best by participants' held-out data.
             cluster: Number of the model, where the method has one a cluster.
+            base: Folder of the TOML file that the study is from, where that names code of one's own by a path; default:
+                the current one.
         """
-        return model_of(self.folder(seed), which, cluster, self.study.path)
+        return model_of(self.folder(seed), which, cluster, self.study.path, base)
 
     def __repr__(self) -> str:
         return f"StudiedMethod({self.name} of {self.study.name})"
 
 
-def model_of(folder: Path, which: Which, cluster: int | None, kept: Path) -> TrainedModel:
+def model_of(
+    folder: Path, which: Which, cluster: int | None, kept: Path, base: Path | str | None = None
+) -> TrainedModel:
     """Return the model of a run; a module that Python handed over without a name lies in ``parts/`` of `kept`."""
+    from fedreach.trained.saved import load  # here, as nothing else that a study tells needs torch
+
     record = RunFolder(folder).read(RunRecord)
     name = (record.config.get("model") or {}).get("name", "") if record is not None else ""
-    stored = BY_CONTENT.search(name) is not None
+    stored = registry.BY_CONTENT.search(name) is not None
     made = registry.find("model", _kept_in(kept, name), Path.cwd()) if stored else None
-    return load(folder, which, cluster=cluster, model=made)
+    return load(folder, which, cluster=cluster, base=base, model=made)
 
 
 def framed(rows: list[dict[str, Any]], index: str | None = None) -> pd.DataFrame | list[dict[str, Any]]:
@@ -239,7 +246,7 @@ def _kept_in(folder: Path, value: Any) -> Any:
         return {key: _kept_in(folder, inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [_kept_in(folder, inner) for inner in value]
-    found = BY_CONTENT.search(value) if isinstance(value, str) else None
+    found = registry.BY_CONTENT.search(value) if isinstance(value, str) else None
     if found is None:
         return value
     kind = "data" if found[1].startswith("/") else "parts"

@@ -24,7 +24,7 @@ from fedreach.trained.inputs import Expected
 
 
 @dataclass(frozen=True)
-class Origin:
+class RunOrigin:
     """Where a model is from."""
 
     folder: Path  # of the run
@@ -68,7 +68,7 @@ class TrainedModel(nn.Module):
         expected: Expected,
         num_classes: int,
         class_names: Any,
-        origin: Origin,
+        origin: RunOrigin,
     ) -> None:
         super().__init__()
         self.inputs, self.net = expected.module(), net

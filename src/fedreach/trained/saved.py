@@ -21,7 +21,7 @@ from fedreach.runs.schema import FederationRecord, RunRecord
 from fedreach.serving.saved import Which
 from fedreach.streams import torch_seed
 from fedreach.trained.inputs import Expected
-from fedreach.trained.model import Origin, TrainedModel
+from fedreach.trained.model import RunOrigin, TrainedModel
 
 
 def load(
@@ -66,7 +66,7 @@ def load(
     for tensor in (*net.parameters(), *net.buffers()):
         tensor.data = tensor.data.clone()  # with a storage of its own; filters lie as engines have them: the same bits
     code = section.name if model is None and ":" in section.name else None
-    origin = Origin(held.path.resolve(), which, cluster, base, run, stored.round, code)
+    origin = RunOrigin(held.path.resolve(), which, cluster, base, run, stored.round, code)
     return TrainedModel(net, expected, federation.num_classes, federation.class_names, origin)
 
 

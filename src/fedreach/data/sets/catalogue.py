@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedreach.data.datasets import Dataset, from_arrays, from_npz
+from fedreach.data.datasets import Dataset, Loaded, from_arrays, from_npz
 from fedreach.data.mapped import from_folder
 from fedreach.data.sets.download import Place, Source, data_folder, sources
 from fedreach.data.sets.images import cifar10, cifar100, emnist, idx_digits
@@ -68,7 +68,7 @@ def load(
     if name.endswith((".npz", ".npy")):
         _check_options(name, ("kind", "num_classes"), options)
         made = from_npz(name, **options) if name.endswith(".npz") else from_folder(_folder_of(name), **options)
-        return replace(made, loaded={**where, **options})
+        return replace(made, loaded=Loaded({**where, **options}, made))
     if name not in LOADERS:
         raise ConfigError(
             "data set must be a known name, or the path of an .npz file or of the x.npy of a folder of arrays; "
@@ -76,7 +76,7 @@ def load(
         )
     _check_options(name, _options(LOADERS[name]), options)
     made = LOADERS[name](Place(data_folder(folder), download, progress), sources()[name], **options)
-    return replace(made, loaded={**where, **options})
+    return replace(made, loaded=Loaded({**where, **options}, made))
 
 
 def _folder_of(name: str) -> Path:

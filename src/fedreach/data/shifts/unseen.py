@@ -85,7 +85,6 @@ def shift_unseen(data: FederatedData, shift: Shift, *, share: float = 1.0, seed:
         held_out=data.held_out.without(gone[data.held_out.order]),
         shift=Shifted(clients, dropped, content_hash(x[changed], y[changed]), record),
         draw=None if data.draw is None else partial(_redrawn, data, shift, share),
-        origin=None,
     )
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from fedreach.config.sections import EngineSection
 from fedreach.experiments.executors.base import LOG, Message
 from fedreach.forks import cores
+from fedreach.registry import is_installed
 from fedreach.threads import ONE_THREAD
 
 
@@ -42,8 +43,7 @@ def search_path() -> dict[str, str]:
 
     A script's own folder is one of the places: what it imports from beside it stands in experiments as ``module:NAME``.
     """
-    installed = tuple({sys.prefix, sys.base_prefix, sys.exec_prefix})
-    own = [str(Path(place).resolve()) for place in sys.path if not (place and place.startswith(installed))]
+    own = [str(Path(place).resolve()) for place in sys.path if not is_installed(place)]
     places = [place for place in dict.fromkeys(own) if Path(place).is_dir()]
     return {"PYTHONPATH": os.pathsep.join(places)} if places else {}
 
