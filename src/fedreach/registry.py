@@ -259,11 +259,16 @@ def given(kind: str, name: str, target: Callable[..., Any]) -> tuple[str, ...]:
     """Return the arguments of a callable that FedReach hands in itself, so that they are no options.
 
     Raises:
-        ConfigError: If it takes fewer arguments than it is called with.
+        ConfigError: If it takes fewer arguments than it is called with, or does not tell them.
     """
     row = KINDS[kind]
     handed = row.handed if not (inspect.isclass(target) or isinstance(target, Instance)) else ()
-    parameters = inspect.signature(target).parameters.values()
+    try:
+        parameters = inspect.signature(target).parameters.values()
+    except ValueError as error:  # of some that are written in C
+        raise ConfigError(
+            f"{name!r} does not tell its arguments: {error}. Wrap it in a function of your own."
+        ) from error
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return row.given
     taken = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]

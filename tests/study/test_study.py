@@ -448,6 +448,27 @@ def test_federated_data_that_were_changed_are_refused(here):
         fr.compare(replace(data, labels=np.zeros_like(data.labels)), {"a": {}}, **SMALL)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"evaluation": "often"}, r"  evaluation: must be a table; got 'often'"),
+        ({"local": [1]}, r"  local: must be a table; got \[1\]"),
+        ({"method": {"selection": dict}}, r"dict' does not tell its arguments.*Wrap it in a function"),
+        ({"method": {"selection": object()}}, r"must have all of .*SelectionPolicy"),
+        ({"model": 3}, r"  model: must be a name, or a table with a `name`; got 3"),
+        ({"metrics": [lambda y, s: 1.0]}, r"got '<lambda>'. Give the function a name"),
+    ],
+)
+def test_what_is_of_the_wrong_sort_is_told_and_never_a_traceback(here, options, message):
+    with pytest.raises(ConfigError, match=message):
+        fr.compare(digits(), {"a": {}}, **{"progress": False, **options})
+
+
+def test_a_recipe_tells_a_wrong_option_when_it_is_drawn():
+    with pytest.raises(ConfigError, match=r"partition 'dirichlet_by_class' has no option 'alhpa'. Did you mean"):
+        fr.FederatedData.from_recipe(fr.load("digits").partition("dirichlet_by_class", clients=5, alhpa=1))
+
+
 def test_metrics_and_seeds_are_taken_as_people_write_them(here):
     def top_two(y_true, scores):
         return (scores.argsort(axis=1)[:, -2:] == y_true[:, None]).any(axis=1).mean()

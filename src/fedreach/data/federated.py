@@ -18,6 +18,7 @@ from fedreach.data.datasets import Dataset, Recipe, content_hash, same_fields
 from fedreach.data.noise import corrupt
 from fedreach.data.own_data import OwnData
 from fedreach.data.partition import Partition, divided
+from fedreach.data.partition import partition as partition_of_kind
 from fedreach.data.population import Population, Ranges, draw_population, ids_of, split_held_out
 from fedreach.data.server_data import ServerData, drawn_for_server, given_to_server
 from fedreach.data.tabular import named
@@ -230,11 +231,9 @@ class FederatedData:
             >>> FederatedData.from_recipe(load("digits").partition("shards", clients=10, classes_per_client=2))
             FederatedData(digits: 10 clients; 4 take part (4, 6, 7, 9), 6 never train; drawn by seed 0)
         """
-        make = find("partition", recipe.kind, Path.cwd())
-        try:
-            partition = divided(recipe.dataset, recipe.kind, make, recipe.clients, seed, recipe.options, recipe.empty)
-        except TypeError as error:
-            raise ConfigError(f"partition {recipe.kind!r}: {error}.") from error
+        own = ":" in recipe.kind
+        make = find("partition", recipe.kind, Path.cwd()) if own else partial(partition_of_kind, recipe.kind)
+        partition = divided(recipe.dataset, recipe.kind, make, recipe.clients, seed, recipe.options, recipe.empty)
         made = federate(
             recipe.dataset,
             partition,

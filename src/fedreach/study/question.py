@@ -86,9 +86,8 @@ def ask(
     raw["model"] = said("model", model, shelf)
     number = plain(seeds)
     raw["seeds"] = list(range(number)) if isinstance(number, int) and not isinstance(number, bool) else number
-    evaluation = dict(raw.get("evaluation") or {})
-    listed_there = evaluation.get("metrics") or []
-    asked = [*(listed_there if isinstance(listed_there, list) else [listed_there]), *_several(metrics)]
+    evaluation = raw.get("evaluation", {})
+    asked = [*_several(evaluation.get("metrics", ())), *_several(metrics)] if isinstance(evaluation, Mapping) else []
     if asked:
         named = [said("metric", each, shelf) for each in asked]
         raw["evaluation"] = {**evaluation, "metrics": BASIS + [each for each in named if each not in BASIS]}
