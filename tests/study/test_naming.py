@@ -7,7 +7,7 @@ import pickle
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,21 @@ def test_a_part_of_ones_own_class_keeps_its_options_where_they_can_be_read(shelf
     made = parts.make("weighting", Choice.model_validate(table), Path.cwd())
     assert isinstance(made, Mine)
     assert made == Mine(most=5, names=("a", "b"))
+
+
+def test_a_dataclass_that_is_read_anew_is_a_dataclass_all_the_same(shelf):
+    @dataclass(frozen=True)
+    class Own:
+        most: int
+        least: int = 2
+
+        def weights(self, reports: Any) -> Any: ...
+
+    name = said("weighting", Own, shelf)
+    again = read_anew(name, shelf)
+    assert [each.default is MISSING for each in fields(again)] == [True, False]
+    assert all(each.default_factory is MISSING for each in fields(again))
+    assert said("weighting", Own(most=5), shelf)["most"] == said("weighting", again(most=5), shelf)["most"] == 5
 
 
 def test_functions_lambdas_closures_and_partials_come_back_as_they_were(shelf):

@@ -254,11 +254,19 @@ def _parameter_reduced(parameter: nn.Parameter) -> tuple[Any, ...]:
     return _parameter, (parameter.detach().cpu().numpy(), parameter.requires_grad)
 
 
+def _missing_reduced(missing: Any) -> str:
+    return "MISSING"
+
+
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it is not typed
-    """Pickles tensors as arrays: torch's own way writes addresses of this process."""
+    """Pickles tensors as arrays, as torch's own way writes addresses of this process.
+
+    And what a field of a dataclass has for a default that it lacks stays the one object that it is recognised by.
+    """
 
     dispatch_table: ClassVar = ChainMap(
-        {torch.Tensor: _tensor_reduced, nn.Parameter: _parameter_reduced}, cloudpickle.Pickler.dispatch_table
+        {torch.Tensor: _tensor_reduced, nn.Parameter: _parameter_reduced, type(MISSING): _missing_reduced},
+        cloudpickle.Pickler.dispatch_table,
     )
 
 
