@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import pickle
 import subprocess
 import sys
@@ -94,14 +95,39 @@ def test_a_part_that_options_do_not_say_is_kept_whole(shelf):
     assert (again.most, again.table.tolist()) == (5, [0, 1, 2])
 
 
-def test_a_part_of_ones_own_class_keeps_its_options_where_they_can_be_read(shelf):
-    table = said("weighting", Mine(most=5, names=("a", "b")), shelf)
-    assert table["most"] == 5
-    assert table["names"] == ["a", "b"]
-    assert len(table) == 3
-    made = parts.make("weighting", Choice.model_validate(table), Path.cwd())
-    assert isinstance(made, Mine)
-    assert made == Mine(most=5, names=("a", "b"))
+def test_a_part_of_a_class_that_others_find_is_said_by_its_options(shelf, tmp_path, monkeypatch):
+    code = "from dataclasses import dataclass\n@dataclass(frozen=True)\n"
+    code += "class Own:\n    most: int = 3\n    names: tuple = ()\n"
+    (tmp_path / "told_by_options.py").write_text(code + "    def weights(self, reports): ...\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own = importlib.import_module("told_by_options").Own(most=5, names=("a", "b"))
+    assert said("weighting", own, shelf) == {"name": "told_by_options:Own", "most": 5, "names": ["a", "b"]}
+
+
+def test_a_part_of_a_class_that_others_do_not_find_is_kept_whole(shelf):
+    @dataclass(frozen=True)
+    class Own:
+        names: tuple[str, ...] = ()
+
+        def weights(self, reports: Any) -> Any: ...
+
+    made = parts.make("weighting", Choice(name=said("weighting", Own(("a", "b")), shelf)), Path.cwd())
+    assert made == Own(("a", "b"))
+
+
+def test_types_of_options_are_known_though_a_class_came_without_its_modules_names(shelf):
+    """Else a list would stay one where the class wants a tuple, in other processes only."""
+
+    @dataclass(frozen=True)
+    class Own:
+        names: tuple[str, ...] = ()
+        table: Any = None
+
+        def weights(self, reports: Any) -> Any: ...
+
+    again = read_anew(said("weighting", Own, shelf), shelf)
+    assert "Any" not in again.__init__.__globals__
+    assert parts.is_tuple(parts.hints(again)["names"])
 
 
 def test_a_dataclass_that_is_read_anew_is_a_dataclass_all_the_same(shelf):
@@ -116,7 +142,7 @@ def test_a_dataclass_that_is_read_anew_is_a_dataclass_all_the_same(shelf):
     again = read_anew(name, shelf)
     assert [each.default is MISSING for each in fields(again)] == [True, False]
     assert all(each.default_factory is MISSING for each in fields(again))
-    assert said("weighting", Own(most=5), shelf)["most"] == said("weighting", again(most=5), shelf)["most"] == 5
+    assert (again(most=5).most, again(most=5).least) == (5, 2)
 
 
 def test_functions_lambdas_closures_and_partials_come_back_as_they_were(shelf):

@@ -1,11 +1,13 @@
 """The parts of a federation, made from what an experiment file says; some of them are made of parts themselves."""
 
+import contextlib
 import functools
 import inspect
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from fedreach import registry
@@ -76,8 +78,12 @@ def hints(target: Callable[..., Any]) -> dict[str, Any]:
         function = type(target).__call__
     try:
         return typing.get_type_hints(function)
-    except NameError:
-        return {}
+    except NameError:  # of a class that came from another process, without all that its module imports
+        found: dict[str, Any] = {}
+        for name, hint in getattr(function, "__annotations__", {}).items():
+            with contextlib.suppress(NameError):
+                found |= typing.get_type_hints(SimpleNamespace(__annotations__={name: hint}))
+        return found
 
 
 def is_tuple(hint: Any) -> bool:

@@ -131,9 +131,9 @@ def _thing_said(kind: str, thing: Callable[..., Any], shelf: Shelf) -> str:
 
 
 def _part_said(kind: str, part: Any, shelf: Shelf) -> Any:
-    """Return a part that was made, by its class and options where these say all of it."""
+    """Return a part that was made, by its class and options where others find the class and these say all of it."""
     cls = type(part)
-    if is_dataclass(part) and "__eq__" in vars(cls):
+    if is_dataclass(part) and "__eq__" in vars(cls) and importable(cls):
         options: dict[str, Any] = {}
         for each in fields(part):
             value = getattr(part, each.name)
