@@ -1,19 +1,27 @@
 """Find the files of a known data set in the data folder, or download them, checked and in one piece or not at all.
 
 The data folder is the one handed in, else the environment variable ``FEDREACH_DATA``, else the user's cache folder
-(``pooch.os_cache("fedreach")``). With ``FEDREACH_MIRROR`` set, files are taken from that address and nowhere
-else: ``<FEDREACH_MIRROR>/<place in the data folder>``, so that a served data folder is a mirror.
+(``platformdirs.user_cache_path("fedreach")``). With ``FEDREACH_MIRROR`` set, files are taken from that address and
+nowhere else: ``<FEDREACH_MIRROR>/<place in the data folder>``, so that a served data folder is a mirror.
 """
 
+import hashlib
 import json
 import os
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedreach.errors import DataError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+TIMEOUT_S = 30  # without a byte
+BLOCK_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -49,9 +57,9 @@ def data_folder(folder: Path | str | None = None) -> Path:
     if folder is None:
         folder = os.environ.get("FEDREACH_DATA") or None
     if folder is None:
-        import pooch
+        from platformdirs import user_cache_path
 
-        folder = pooch.os_cache("fedreach")
+        folder = user_cache_path("fedreach")
     return Path(folder).expanduser()
 
 
@@ -100,7 +108,7 @@ def fetch(path: str, source: Source, folder: Path, *, progress: bool = False) ->
         DataError: No mirror gave the right file. The message has each address with its reason, expected and got
             checksum, and where to place the file by hand.
     """
-    import pooch
+    from http.client import HTTPException  # here, as the network's modules take a twentieth of a second
 
     target = folder / path
     mirror = os.environ.get("FEDREACH_MIRROR")
@@ -113,26 +121,13 @@ def fetch(path: str, source: Source, folder: Path, *, progress: bool = False) ->
             "Set FEDREACH_DATA to a folder that can."
         ) from error
     failures = []
-    logger = pooch.get_logger()
-    level = logger.level
-    logger.setLevel("ERROR")  # pooch would log each file; what to show is `progress`
-    try:
-        for address in addresses:
-            bar = _Bar(address, target) if progress else None
-            # Asking for the file as it is: a .gz unpacked on the way would have another checksum.
-            downloader = pooch.HTTPDownloader(
-                progressbar=bar or False, chunk_size=1 << 16, headers={"Accept-Encoding": "identity"}
-            )
-            try:
-                pooch.retrieve(address, source.files[path], target.name, target.parent, downloader=downloader)
-                return target
-            except (OSError, ValueError) as error:  # requests' errors are OSErrors; a wrong checksum is a ValueError
-                failures.append(f"\n  {address}: {error}")
-            finally:
-                if bar:
-                    bar.close()
-    finally:
-        logger.setLevel(level)
+    for address in addresses:
+        try:
+            _download(address, source.files[path], target, progress=progress)
+        except (OSError, HTTPException, ValueError) as error:  # ValueError: what is no address
+            failures.append(f"\n  {address}: {error}")
+        else:
+            return target
     raise DataError(
         f"data set {source.name!r}: could not download {target.name}; nothing was kept.{''.join(failures)}\n"
         f"Try again, or: {_remedy(path, source, folder)}"
@@ -147,34 +142,39 @@ def _remedy(path: str, source: Source, folder: Path) -> str:
     )
 
 
-class _Bar:
-    """The progress bar that pooch asks for, drawn by rich with the time left; one plain line without a terminal."""
+def _download(address: str, checksum: str, target: Path, *, progress: bool) -> None:
+    """Download one file beside its target, and move it there if its checksum ("sha256:..." or "md5:...") is right."""
+    from urllib.request import Request, urlopen
 
-    def __init__(self, address: str, target: Path) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+    kind, _, expected = checksum.partition(":")
+    digest = hashlib.new(kind, usedforsecurity=False)
+    beside = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
+    # Asking for the file as it is: a .gz unpacked on the way would have another checksum.
+    asked = Request(address, headers={"Accept-Encoding": "identity", "User-Agent": "fedreach"})
+    try:
+        with _bar(address, target, shown=progress) as bar, urlopen(asked, timeout=TIMEOUT_S) as reply:
+            task = bar.add_task(target.name, total=reply.length)
+            with beside.open("xb") as file:
+                while block := reply.read(BLOCK_BYTES):
+                    file.write(block)
+                    digest.update(block)
+                    bar.advance(task, len(block))
+            if reply.length:
+                raise OSError(f"the connection ended {reply.length} bytes early")
+        if digest.hexdigest() != expected:
+            raise OSError(f"the checksum is {kind}:{digest.hexdigest()}, not {checksum}")
+        beside.replace(target)
+    finally:
+        beside.unlink(missing_ok=True)
 
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-        console = Console(stderr=True)
+
+def _bar(address: str, target: Path, *, shown: bool) -> "Progress":
+    """Return a progress bar with the time left; without a terminal one plain line stands for it."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    if shown:
         console.print(f"downloading {address} to {target}", soft_wrap=True, highlight=False, markup=False)
-        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._task = self._progress.add_task(target.name, total=None)
-        self._progress.start()
-
-    @property
-    def total(self) -> float | None:
-        return self._progress.tasks[0].total
-
-    @total.setter
-    def total(self, total: int) -> None:
-        self._progress.update(self._task, total=total or None)
-
-    def update(self, count: int) -> None:
-        self._progress.advance(self._task, count)
-
-    def reset(self) -> None:
-        """Go back to 0; pooch fills the bar from there at the end."""
-        self._progress.update(self._task, completed=0)
-
-    def close(self) -> None:
-        self._progress.stop()
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal))

@@ -84,9 +84,9 @@ def _folders() -> Iterator[Path]:
 
 
 def _cache_folder() -> Path:
-    import pooch
+    from platformdirs import user_cache_path
 
-    return Path(pooch.os_cache("fedreach"))
+    return user_cache_path("fedreach")
 
 
 def _ours(folder: Path) -> bool:
