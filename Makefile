@@ -12,10 +12,10 @@ demo: $(VENV)/.installed-base
 	$(BIN)/fedreach compare --set method.serving=label_shift --out runs/digits
 
 test: $(VENV)/.installed-dev
-	$(TEST_ENV) $(BIN)/pytest -n 2 -m "not slow" tests src/fedreach
+	$(TEST_ENV) $(BIN)/pytest -n 2 --dist worksteal -m "not slow" tests src/fedreach
 
 test-all: $(VENV)/.installed-oracles
-	$(TEST_ENV) $(BIN)/pytest -n 2 tests src/fedreach
+	$(TEST_ENV) $(BIN)/pytest -n 2 --dist worksteal tests src/fedreach
 
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

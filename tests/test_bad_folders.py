@@ -81,7 +81,7 @@ def test_a_folder_of_another_experiment_is_left_alone(refused: Refused, done: Pa
     left = contents(done)
     said = refused(3, "run", "tiny.toml", "--out", "done", "--set", "rounds=5", "--set", "local.rate=0.2")
     assert "config.local.rate: 0.1 there, 0.2 now; config.rounds: 4 there, 5 now." in said
-    assert "Choose another folder with --out, or move this one away." in said
+    assert "Choose another folder with --out (in Python, out), or move this one away." in said
     dropped = refused(3, "run", "tiny.toml", "--out", "done", "--set", "local.drop_last=true")
     assert "config.local.drop_last: False there, True now." in dropped
     assert "seed: 0 there, 1 now" in refused(3, "run", "tiny.toml", "--out", "done", "--seed", "1")
@@ -104,7 +104,7 @@ def test_a_comparison_of_another_experiment_is_left_alone(refused: Refused, fedr
 
 
 def test_a_file_in_the_place_of_the_folder_is_named(refused: Refused, home: Path) -> None:
-    message = "a file stands where a folder is needed. Choose another folder with --out."
+    message = "a file stands where a folder is needed. Choose another folder with --out (in Python, out)."
     assert message in refused(3, "run", "tiny.toml", "--out", "tiny.toml")
     assert message in refused(3, "run", "tiny.toml", "--out", "tiny.toml/deeper")
     assert message in refused(3, "compare", "tiny.toml", "--out", "tiny.toml")

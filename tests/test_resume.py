@@ -313,7 +313,7 @@ def test_two_processes_do_not_write_to_one_folder(
 ) -> None:
     monkeypatch.setattr(folder_module, "LOCK_SECONDS", 0.2)
     with RunFolder(home / "x").locked():
-        message = "Another process is writing to x. Wait for it, or choose another folder with --out."
+        message = "Another process is writing to x. Wait for it, or choose another folder with --out (in Python, out)."
         assert refused(3, "run", "tiny.toml", "--out", "x") == message
         assert refused(3, "compare", "tiny.toml", "--out", "x") == message
         assert sorted(path.name for path in (home / "x").iterdir()) == [".lock"]

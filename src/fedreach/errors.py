@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from numbers import Real
 from typing import Any
 
+ANOTHER_FOLDER = "another folder with --out (in Python, out)"
+
 
 class FedReachError(Exception):
     """Anything FedReach refuses or fails to do, explained in one message."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -121,6 +123,16 @@ def test_a_method_keeps_what_it_does_not_say() -> None:
 def test_the_templates_are_right_as_they_are() -> None:
     assert load(DEFAULT).methods
     assert load(Path(DEFAULT).with_name("experiment.toml")).methods
+
+
+def test_the_template_shows_how_a_table_of_ones_own_is_read() -> None:
+    lines = Path(DEFAULT).with_name("experiment.toml").read_text(encoding="utf-8").splitlines()
+    shown = [line.removeprefix("# ") for line in lines if re.match(r"# (client|label|name = \"patients)", line)]
+    (said,) = {word for line in lines if "patients.csv" in line for word in re.findall(r'says name = "(\w+)"', line)}
+    data = tomllib.loads("\n".join(shown))
+    experiment = Experiment.model_validate({"data": data, "partition": {"name": said}})
+    assert experiment.data.options == {"client": "hospital", "label": "readmitted"}
+    assert experiment.partition.name == "natural"
 
 
 def test_everything_is_checked_although_something_is_wrong() -> None:

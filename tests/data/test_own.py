@@ -17,6 +17,7 @@ from fedreach.data.partition import Partition
 from fedreach.data.preparation import Preparation
 from fedreach.data.shifts import shift_unseen
 from fedreach.data.shifts.intensity import InputNoise
+from fedreach.data.tabular import read_file
 from fedreach.errors import ConfigError, DataError
 from fedreach.streams import generator
 
@@ -161,6 +162,16 @@ def test_numbers_are_names_unless_they_are_ids():
     assert data.client_names is None
     assert data.class_names is None
     assert data.name_of(2) == "2"
+
+
+def test_a_file_gives_what_its_table_gives_and_lends_its_name(tmp_path):
+    pd.DataFrame(table()).to_csv(tmp_path / "wards.csv", index=False)
+    data = made(str(tmp_path / "wards.csv"))
+    assert data.dataset.name == "wards"
+    assert made(tmp_path / "wards.csv", name="mine").dataset.name == "mine"
+    assert data.digest() == made(read_file(tmp_path / "wards.csv"), name="wards").digest()
+    with pytest.raises(DataError, match=r"There is no file .*absent\.csv"):
+        made(tmp_path / "absent.csv")
 
 
 def test_pandas_gives_what_a_dictionary_gives():

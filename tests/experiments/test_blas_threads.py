@@ -87,7 +87,7 @@ def test_hulls_and_nearest_rows_are_the_same_bytes_with_one_thread_and_with_two(
         from fedreach.experiments.run import run
 
         for selection in ("minimax", "convex_hull", "hull_distance"):
-            options = ["rounds=4", "population.participants=60", "partition.clients=60", "method.cohort=20"]
+            options = ["rounds=2", "population.participants=60", "partition.clients=60", "method.cohort=20"]
             options += [f"method.selection={selection}", "model={name='mlp',hidden=[100]}", "engine.name=sequential"]
             experiment = load(None, options).resolved()
             run(experiment, seed=0, folder=Path(sys.argv[1], selection), base=Path.cwd())

@@ -50,7 +50,7 @@ class Told(ComparisonCallback):
 
 def run(out: Path, e: Experiment, **how: Any) -> tuple[ComparisonStatus, Told]:
     told = Told()
-    return compare(e, out=out, base=out, workers=2, callbacks=[told], further=seeds_to_detect, **how), told
+    return compare(e, out=out, base=out, workers=1, callbacks=[told], further=seeds_to_detect, **how), told
 
 
 @pytest.fixture(scope="module")

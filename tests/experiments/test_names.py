@@ -55,7 +55,7 @@ def test_a_comparison_of_the_same_name_leaves_the_other_alone(fedreach: Command,
     (two / "others.toml").write_text('name = "same"\n' + others, encoding="utf-8")
     told = refused(3, "compare", "others.toml")
     assert "runs/same has results of another comparison, with uniform, entropy and without equal, other." in told
-    assert "Choose another folder with --out, or give this experiment a `name` of its own." in told
+    assert "Choose another folder with --out (in Python, out), or give this experiment a `name` of its own." in told
     assert contents(two / "runs") == before
 
 

@@ -21,7 +21,7 @@ from fedreach.data.partition import Partition, divided
 from fedreach.data.partition import partition as partition_of_kind
 from fedreach.data.population import Population, Ranges, draw_population, ids_of, split_held_out
 from fedreach.data.server_data import ServerData, drawn_for_server, given_to_server
-from fedreach.data.tabular import named
+from fedreach.data.tabular import named, read_file
 from fedreach.errors import ConfigError, DataError
 from fedreach.registry import find
 from fedreach.streams import generator
@@ -90,7 +90,7 @@ class FederatedData:
         participants: Participants = None,
         held_out: float = 0.2,
         seed: int = 0,
-        name: str = "table",
+        name: str | None = None,
     ) -> FederatedData:
         """Return the rows of a table, by the client that a column names.
 
@@ -100,17 +100,18 @@ class FederatedData:
         Columns that say nothing are left out, and that is told there. The order of the rows does not matter.
 
         Args:
-            table: Of pandas, polars or pyarrow, or a dictionary of a list for each column.
+            table: Of pandas, polars or pyarrow, a dictionary of a list for each column, or a .csv or .parquet file.
             client: The column that names each row's client.
             label: The column of classes, numbers or words.
             participants: How many of the clients take part, or the names of those that do. Default: 40 % at random.
             held_out: Share of each client's rows that is held out, see `fedreach.data.population.split_held_out`.
             seed: Of what is held out, and of who takes part where that is drawn.
-            name: Of the data set, in tables and messages.
+            name: Of the data set, in tables and messages. Default: that of the file, else "table".
 
         Raises:
             ConfigError: If a column, or a client of `participants`, is not there; the nearest is told.
-            DataError: If a client or a label is missing, a number is infinite, or no column says anything.
+            DataError: If the file cannot be read, a client or a label is missing, a number is infinite, or no column
+                says anything.
 
         Example:
             >>> table = {"hospital": ["north", "south", "east"] * 4, "age": range(20, 32), "ill": ["no", "yes"] * 6}
@@ -122,7 +123,9 @@ class FederatedData:
             >>> print(data.dataset.preparation)
             age: number, 23 ± 2.449
         """
-        return _drawn(own.of_frame(table, client, label, name), participants, held_out, seed, seed)
+        name = name or (Path(table).stem if isinstance(table, str | Path) else "table")
+        rows = read_file(table) if isinstance(table, str | Path) else table
+        return _drawn(own.of_frame(rows, client, label, name), participants, held_out, seed, seed)
 
     @classmethod
     def from_torch(

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from fedreach.config.sections import Experiment
 from fedreach.config.user_code import identity
-from fedreach.errors import ConfigError, RunFolderError
+from fedreach.errors import ANOTHER_FOLDER, ConfigError, RunFolderError
 from fedreach.experiments.executors.base import Executor
 from fedreach.experiments.executors.local import Local
 from fedreach.experiments.executors.scheduler import run_jobs
@@ -17,7 +17,7 @@ from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import OtherExperimentError, finished
 from fedreach.runs.schema import ComparisonRecord, Result
 
-DECLARE = "What is asked is said before results can be seen: choose another folder with --out."
+DECLARE = f"What is asked is said before results can be seen: choose {ANOTHER_FOLDER}."
 
 
 class Further(Protocol):
@@ -143,7 +143,7 @@ def check_declared(
     if gone and (new := [method for method in experiment.methods if method not in stored.methods]):
         raise RunFolderError(
             f"{out} has results of another comparison, with {', '.join(gone)} and without {', '.join(new)}. "
-            "Choose another folder with --out, or give this experiment a `name` of its own."
+            f"Choose {ANOTHER_FOLDER}, or give this experiment a `name` of its own."
         )
     asked = vars(experiment.plan)
     changed = [key for key in asked if stored.statistics.get(key) != asked[key]]
@@ -158,15 +158,16 @@ def check_declared(
     if left_out := sorted({*before} - {*now}):
         raise RunFolderError(
             f"{out} has results, and {len(before)} seeds were declared; now {len(left_out)} of them would be left out. "
-            f"A comparison is not ended early: name all {len(before)}, or choose another folder with --out."
+            f"A comparison is not ended early: name all {len(before)}, or choose {ANOTHER_FOLDER}."
         )
     if len(now) == len(before):
         return looks
     if not add_seeds:
         raise RunFolderError(
             f"{out} has results of {len(before)} seeds; now {len(now)} are asked for. Seeds added once results "
-            "can be seen make p-values too small. With --detect, in a new folder, the number follows from the spread; "
-            "--add-seeds adds them all the same, and the report gives no verdict then."
+            "can be seen make p-values too small. With --detect (in Python, detect_points), in a new folder, the "
+            "number follows from the spread; --add-seeds (in Python, add_seeds) adds them all the same, and the report "
+            "gives no verdict then."
         )
     return (*looks, len(before))
 

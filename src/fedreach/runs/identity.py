@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedreach import registry
-from fedreach.errors import ConfigError, RunFolderError
+from fedreach.errors import ANOTHER_FOLDER, ConfigError, RunFolderError
 from fedreach.registry import BY_CONTENT
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import ComparisonRecord, Result, RunRecord
@@ -46,8 +46,7 @@ def finished(folder: RunFolder, identity: Mapping[str, Any]) -> Result | None:
         shown = "; ".join(f"{key}: {_short(before)} there, {_short(after)} now" for key, before, after in changed[:5])
         more = f" (and {len(changed) - 5} more)" if len(changed) > 5 else ""
         raise OtherExperimentError(
-            f"{folder.path} holds another experiment. {shown}{more}. Choose another folder with --out, "
-            "or move this one away."
+            f"{folder.path} holds another experiment. {shown}{more}. Choose {ANOTHER_FOLDER}, or move this one away."
         )
     if changed or result is None or result.status != "finished":
         return None

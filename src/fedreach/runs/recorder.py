@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from fedreach.arrays import AnyArray
-from fedreach.errors import RunFolderError, TrainingError
+from fedreach.errors import ANOTHER_FOLDER, RunFolderError, TrainingError
 from fedreach.federation.federation import Federation
 from fedreach.federation.state import FederationState
 from fedreach.federation.values import RoundCost, RoundResult
@@ -186,7 +186,7 @@ class Recorder:
             which = f"any of the {last}" if last == len(lines) else f"the last {last} of {len(lines)}"
             raise TrainingError(
                 f"No client's update counted in {which} rounds: all {lost} were lost or not finite. "
-                "Lower local.rate or set local.clip_norm, and choose another folder with --out."
+                f"Lower local.rate or set local.clip_norm, and choose {ANOTHER_FOLDER}."
             )
 
     def _refuse_if_diverged(self, state: FederationState, columns: Mapping[str, float]) -> None:
@@ -251,5 +251,5 @@ def check_federation(folder: RunFolder, record: FederationRecord) -> None:
     if stored is not None and stored.hash != record.hash:
         raise RunFolderError(
             f"{folder.path} was begun on another federation ({stored.hash[:12]}, now {record.hash[:12]}): "
-            "the data or the way of partitioning it changed. Choose another folder with --out."
+            f"the data or the way of partitioning it changed. Choose {ANOTHER_FOLDER}."
         )

@@ -17,7 +17,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from fedreach.arrays import AnyArray
-from fedreach.errors import RunFolderError
+from fedreach.errors import ANOTHER_FOLDER, RunFolderError
 
 try:
     import fcntl
@@ -59,7 +59,7 @@ class Folder:
             while not _taken(file):
                 if time.monotonic() > until:
                     raise RunFolderError(
-                        f"Another process is writing to {self.path}. Wait for it, or choose another folder with --out."
+                        f"Another process is writing to {self.path}. Wait for it, or choose {ANOTHER_FOLDER}."
                     )
                 time.sleep(0.1)
             for left in self.path.glob(".*.*"):
@@ -136,7 +136,7 @@ class Folder:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             remedy = "Free some space" + repeat
         elif error.errno in (errno.EEXIST, errno.ENOTDIR):
-            what, remedy = "a file stands where a folder is needed", "Choose another folder with --out."
+            what, remedy = "a file stands where a folder is needed", f"Choose {ANOTHER_FOLDER}."
         else:
             remedy = "Make the folder writable" + repeat
         return RunFolderError(f"{self.path / name} cannot be written: {what}. {remedy}")
