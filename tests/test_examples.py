@@ -18,7 +18,6 @@ from .installed import ROOT, brought, closure, packages_named
 from .wheels import Home, home_with_wheel
 
 SHORT = sorted((ROOT / "examples").glob("*.py"))
-ALONE = [path for path in SHORT if not packages_named(path.read_text(encoding="utf-8"))]
 LINES = 12  # of code
 MEGABYTES = 400  # beside torch and what it needs, with the versions of constraints.txt
 SECONDS = 0.3  # of `import fedreach`
@@ -98,6 +97,11 @@ def test_the_command_compares_from_an_empty_folder(home: Home, tmp_path: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("example", ALONE, ids=lambda path: path.name)
+@pytest.mark.parametrize("example", SHORT, ids=lambda path: path.name)
 def test_an_example_runs_with_the_wheel(example: Path, home: Home, tmp_path: Path) -> None:
+    more = packages_named(example.read_text(encoding="utf-8"))
+    for package in more:
+        pytest.importorskip(package)
+    if more:
+        home = home_with_wheel(tmp_path, more)
     assert home.run([home.bin / "python", example], tmp_path).count("\n") >= 2

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -51,17 +51,21 @@ class Home:
         return self.run([self.bin / "python", "-c", program], self.path)
 
 
-def home_with_wheel(folder: Path) -> Home:
-    """Build a wheel of the sources and have pip install it, without network, where all that it needs is there."""
+def home_with_wheel(folder: Path, more: Set[str] = frozenset()) -> Home:
+    """Build a wheel of the sources and have pip install it, without network, where all that it needs is there.
+
+    There are also the packages in `more`, and what these need.
+    """
     pytest.importorskip("pip", reason="pip builds and installs the wheel")
     if Version(metadata.version("setuptools")) < Version("77"):
         pytest.skip("setuptools from 77 on builds the wheel")
-    sources, beside, home = folder / "sources", folder / "beside", Home(folder / "home")
+    sources, home = folder / "sources", Home(folder / "home")
+    beside = folder / "beside" / "site-packages"  # so called, as some libraries look for that in the path of a module
     shutil.copytree(ROOT / "src", sources / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     for name in SOURCES:
         shutil.copy(ROOT / name, sources)
-    beside.mkdir()
-    for package in brought(set()) - {"fedreach"}:
+    beside.mkdir(parents=True)
+    for package in brought(set(), more) - {"fedreach"}:
         for file in metadata.files(package) or ():
             top = file.parts[0]
             if top not in ("..", "__pycache__") and not (beside / top).exists():

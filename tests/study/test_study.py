@@ -310,6 +310,14 @@ def test_clients_have_their_names_and_rounds_their_rows(study):
     assert mean == pytest.approx(rounds.loc[4, "unseen_accuracy"], abs=1e-6)
 
 
+def test_clients_say_how_each_is_served_as_the_table_says_on_the_mean(study):
+    by_seed = [study["ours"].clients(seed) for seed in study.seeds]
+    for key in ("served_plain_accuracy", "served_served_accuracy", "served_served_loss"):
+        means = [clients[clients["population"] == "unseen"][key].mean() for clients in by_seed]
+        assert np.mean(means) == pytest.approx(study.table().loc["ours", f"{key}_mean"], abs=1e-6)
+    assert not [key for key in study["fedavg"].clients() if key.startswith("served")]
+
+
 def test_without_pandas_tables_are_lists_of_rows(study, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     rows = study.table()

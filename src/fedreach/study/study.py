@@ -24,7 +24,7 @@ from fedreach.report.render.serving import tabulate_serving
 from fedreach.report.render.tables import Table, tabulate
 from fedreach.report.write import write_report
 from fedreach.runs.folder import RunFolder
-from fedreach.runs.schema import ClientLine, ComparisonRecord, RoundRow, RunRecord
+from fedreach.runs.schema import ClientLine, ComparisonRecord, RoundRow, RunRecord, ServedLine
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -174,19 +174,29 @@ class StudiedMethod:
         return framed(RunFolder(self.folder(seed)).rows(RoundRow.FILE), "round")
 
     def clients(self, seed: int = 0) -> pd.DataFrame | list[dict[str, Any]]:
-        """Return the scores of single clients by the last model: their name, population, examples, and each metric."""
-        last: dict[str, ClientLine] = {}
-        for line in RunFolder(self.folder(seed)).records(ClientLine):
+        """Return the scores of single clients by the last model: their name, population, examples, and each metric.
+
+        With a serving rule, ``served_RUNG_SCORE`` says how each is served, see `fedreach.evaluation.rungs`; None where
+        a client has too few inputs for a rung.
+        """
+        folder = RunFolder(self.folder(seed))
+        rows: dict[int, dict[str, Any]] = {}
+        for line in folder.records(ClientLine):  # of several rounds: the last one stays
             if line.population != "local":
-                last[line.population] = line
-        rows = []
-        for line in last.values():
-            told = {key: value for key, value in line.to_json().items() if isinstance(value, list)}
-            names = told.pop("names", None) or [str(client) for client in told["ids"]]
-            for place, client in enumerate(told.pop("ids")):
-                row = {"client": names[place], "id": client, "population": line.population}
-                rows.append(row | {key: values[place] for key, values in told.items()})
-        return framed(rows, "client")
+                told = {key: value for key, value in line.to_json().items() if isinstance(value, list)}
+                names = told.pop("names", None) or [str(client) for client in told["ids"]]
+                for place, client in enumerate(told.pop("ids")):
+                    row = {"client": names[place], "id": client, "population": line.population}
+                    rows[client] = row | {key: values[place] for key, values in told.items()}
+        for served in folder.records(ServedLine):
+            if served.model == "last":
+                for score in ("accuracy", "loss", "calibration_error"):
+                    by_client = dict(zip(served.ids, getattr(served, score), strict=True))
+                    for client, row in rows.items():
+                        row.setdefault(f"served_{served.rung}_{score}", None)
+                        if client in by_client:
+                            row[f"served_{served.rung}_{score}"] = by_client[client]
+        return framed(list(rows.values()), "client")
 
     def model(
         self, seed: int = 0, which: Which = "last", *, cluster: int | None = None, base: Path | str | None = None
