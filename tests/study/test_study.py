@@ -17,8 +17,8 @@ import pytest
 import fedreach as fr
 from fedreach.config.load import load as load_experiment
 from fedreach.data.federated import federate
-from fedreach.data.partition import iid
-from fedreach.errors import ConfigError, RunFolderError, TrainingError
+from fedreach.data.partition import Partition, iid
+from fedreach.errors import ConfigError, PartError, RunFolderError, TrainingError
 from fedreach.federation.serving import Plain
 from fedreach.federation.serving.softmax import log_softmax
 from fedreach.federation.weighting import Equal
@@ -298,6 +298,27 @@ def test_the_table_has_the_numbers_of_the_page(study):
     page = study.page()
     assert page == study.path / "report" / "index.html"
     assert f"{100 * frame.loc['ours', 'unseen_mean']:.1f}" in page.read_text(encoding="utf-8")
+
+
+def in_turn(labels, clients, rng, shift=0):
+    return Partition.from_owner((np.arange(len(labels)) + shift) % clients, num_clients=clients, kind="in_turn")
+
+
+def test_samples_are_divided_by_a_function_of_ones_own(tmp_path):
+    recipe = fr.load("digits").partition(in_turn, clients=12, participants=4, shift=1)
+    assert repr(recipe) == "Recipe(digits: in_turn, 12 clients, shift=1, participants=4)"
+    drawn = fr.FederatedData.from_recipe(recipe, seed=1)
+    assert drawn.partition[0][:3].tolist() == [11, 23, 35]
+    study = fr.compare(recipe, {"a": {}}, seeds=2, out=tmp_path / "s", **SMALL)
+    assert set(study["a"].clients(1).query("population == 'participants'").id) == set(drawn.population.participants)
+    again = fr.compare(recipe, {"a": {}}, seeds=2, out=tmp_path / "s", **SMALL)
+    assert again["a"].rounds(1).equals(study["a"].rounds(1))
+    assert again.record.runs == study.record.runs
+    with pytest.raises(PartError, match=r"partition '<lambda>' must return a .*Partition; got int"):
+        fr.FederatedData.from_recipe(fr.load("digits").partition(lambda labels, clients, rng: 3))
+    with pytest.raises(ConfigError, match=r"partition.shfit: .* has no such option. Did you mean 'shift'"):
+        fr.compare(fr.load("digits").partition(in_turn, shfit=1), {"a": {}}, out=tmp_path / "t", **SMALL)
+    assert not (tmp_path / "t").exists()
 
 
 def test_clients_have_their_names_and_rounds_their_rows(study):

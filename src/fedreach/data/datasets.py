@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from fedreach.arrays import AnyArray, Ints
 from fedreach.data.checks import Check, Kind, no_such_file, normalisation
 from fedreach.data.preparation import Preparation
 from fedreach.errors import DataError, nearest
+
+if TYPE_CHECKING:
+    from fedreach.data.partition import Partition
 
 ARRAYS = {"x": "train_x", "y": "train_y", "client": "owners", "x_test": "test_x", "y_test": "test_y"}
 """Names of arrays in users' own files, and the arguments of `from_arrays` that they are."""
@@ -57,7 +60,7 @@ class Dataset:
 
     def partition(
         self,
-        kind: str,
+        kind: str | Callable[..., Partition],
         *,
         clients: int = 50,
         participants: float | Sequence[int] | None = 0.4,
@@ -70,7 +73,8 @@ class Dataset:
         """Return how the samples are divided among clients of whom some take part; each seed draws it anew.
 
         Args:
-            kind: A name of `fedreach.data.partition.PARTITIONS`, or ``FILE.py:NAME`` with one's own.
+            kind: A name of `fedreach.data.partition.PARTITIONS`, ``FILE.py:NAME`` with one's own, or a function
+                ``f(labels, clients, rng, **options)`` that returns a `fedreach.data.partition.Partition`.
             clients: How many there are; the owners of the samples say it for ``"natural"``.
             participants: How many take part, which share of those not excluded, or the ids of those that do; None: all.
             held_out: Share of each client's samples that is held out.
@@ -117,7 +121,7 @@ class Recipe:
     """
 
     dataset: Dataset
-    kind: str
+    kind: str | Callable[..., Partition]
     clients: int = 50
     options: Mapping[str, Any] = field(default_factory=dict)
     participants: float | Sequence[int] | None = 0.4
@@ -141,7 +145,8 @@ class Recipe:
     def __repr__(self) -> str:
         said = "".join(f", {key}={value!r}" for key, value in self.options.items())
         clients = "" if self.kind == "natural" else f", {self.clients} clients"
-        return f"Recipe({self.dataset.name}: {self.kind}{clients}{said}, participants={self.participants!r})"
+        kind = self.kind if isinstance(self.kind, str) else getattr(self.kind, "__name__", repr(self.kind))
+        return f"Recipe({self.dataset.name}: {kind}{clients}{said}, participants={self.participants!r})"
 
 
 def content_hash(*arrays: AnyArray) -> str:

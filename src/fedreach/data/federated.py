@@ -234,9 +234,12 @@ class FederatedData:
             >>> FederatedData.from_recipe(load("digits").partition("shards", clients=10, classes_per_client=2))
             FederatedData(digits: 10 clients; 4 take part (4, 6, 7, 9), 6 never train; drawn by seed 0)
         """
-        own = ":" in recipe.kind
-        make = find("partition", recipe.kind, Path.cwd()) if own else partial(partition_of_kind, recipe.kind)
-        partition = divided(recipe.dataset, recipe.kind, make, recipe.clients, seed, recipe.options, recipe.empty)
+        kind = recipe.kind
+        if not isinstance(kind, str):
+            make: Callable[..., Partition] = kind
+        else:
+            make = find("partition", kind, Path.cwd()) if ":" in kind else partial(partition_of_kind, kind)
+        partition = divided(recipe.dataset, kind, make, recipe.clients, seed, recipe.options, recipe.empty)
         made = federate(
             recipe.dataset,
             partition,

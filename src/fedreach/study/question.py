@@ -81,6 +81,7 @@ def ask(
         if row.path == () and kind in raw:
             raw[kind] = said(kind, raw[kind], shelf)
     raw |= {key: plain(table) for key, table in origin.tables.items() if key not in raw}
+    raw["partition"] = said("partition", origin.tables["partition"], shelf)
     raw["population"] = {**plain(origin.tables["population"]), **_population(raw.get("population"), shelf)}
     raw["data"] = plain(getattr(origin.data, "section", None) or {"name": FILE})
     raw["model"] = said("model", model, shelf)

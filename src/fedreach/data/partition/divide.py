@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from fedreach.arrays import Ints
 from fedreach.data.partition.assignment import Partition
 from fedreach.data.partition.empty import handle_empty
-from fedreach.errors import ConfigError, DataError
+from fedreach.errors import ConfigError, DataError, PartError
 from fedreach.streams import generator
 
 
@@ -30,7 +30,7 @@ class Divisible(Protocol):
 
 def divided(
     dataset: Divisible,
-    kind: str,
+    kind: object,
     make: Callable[..., Partition],
     clients: int,
     seed: int,
@@ -51,13 +51,21 @@ def divided(
     Raises:
         ConfigError: If the data set has no natural clients, and they are asked for.
         DataError: If a client is empty, and that is not wanted.
+        PartError: If what `make` returns is no partition.
     """
     given = dict(options)
     if kind == "natural":
         if dataset.owners is None:
             raise ConfigError(f"partition.name is 'natural', but {dataset.name} has no natural clients.")
         given["owners"], clients = dataset.owners, int(dataset.owners.max()) + 1
-    return without_empty(make(dataset.train_y, clients, generator(seed, "partition"), **given), empty)
+    made = make(dataset.train_y, clients, generator(seed, "partition"), **given)
+    if not isinstance(made, Partition):
+        called = kind if isinstance(kind, str) else getattr(kind, "__name__", repr(kind))
+        raise PartError(
+            f"partition {called!r} must return a fedreach.data.partition.Partition; got {type(made).__name__}. "
+            "Partition.from_owner makes one of the client of each sample."
+        )
+    return without_empty(made, empty)
 
 
 def without_empty(partition: Partition, empty: str) -> Partition:
