@@ -150,3 +150,13 @@ def test_a_policy_that_ignores_the_cohort_may_have_any() -> None:
     load(None, ["method.cohort=49", "method.selection=full", "methods={a={}}", "baseline=a"])
     with pytest.raises(ConfigError, match=r"method\.cohort: must be at most the 20 participants; got 49\."):
         load(None, ["method.cohort=49", "methods={a={}}", "baseline=a"])
+
+
+def test_a_refused_value_is_told_once_and_its_default_is_nobodys_mistake() -> None:
+    raw = {"partition": {"clients": 12}, "population": {"participants": 4}, "method": {"cohort": "x"}}
+    _, problems = check(raw, Path())
+    assert [message for path, message in problems if path == ("method", "cohort")] == [
+        "must be an integer; got 'x' (str)."
+    ]
+    _, problems = check({**raw, "method": {}}, Path())  # here it is one: nobody said how many
+    assert [path for path, _ in problems if path == ("method", "cohort")] == [("method", "cohort")]

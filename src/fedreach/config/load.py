@@ -74,7 +74,8 @@ def check(raw: Mapping[str, Any], base: Path) -> tuple[Experiment | None, list[P
             except pydantic.ValidationError as error:
                 problems += explained(error, ("methods", name, "local"), LocalSection)
     if experiment is not None:
-        problems += _contradictions(experiment, base)
+        refused = {problem.path for problem in problems}  # in whose place the default stands
+        problems += [problem for problem in _contradictions(experiment, base) if problem.path not in refused]
         problems += _clashes(experiment, base, problems)
         problems += _metrics(experiment, base, problems)
     return experiment, problems
