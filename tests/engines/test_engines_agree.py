@@ -117,6 +117,19 @@ def test_dropping_changes_no_bit_where_all_batches_are_full(kind, name, loop, fe
     assert all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in zip(one[:3], other[:3], strict=True))
 
 
+@pytest.mark.parametrize(("kind", "name"), EVERY)
+def test_clients_measure_with_their_local_models_and_what_was_broadcast_stands_beside(kind, name, federated):
+    module, data = make(name, federated)
+    engine = TorchEngine(kind, Task(module, data, FedAvg(), LocalSGD(batch_size=4), seed=3))
+    update = engine.train(engine.initial, IDS, 1, 2 * RATE).update
+    for row, said in enumerate(engine.outputs(engine.initial, update, IDS, before=True)):
+        local, before = (engine.logits(engine.initial + u, "train", data.train[row]) for u in (update[row], 0))
+        np.testing.assert_allclose(said.logits, local, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(said.before, before, rtol=0, atol=1e-5)
+        assert said.labels.tolist() == data.labels[data.train[row]].tolist()
+        assert abs(local - before).max() > 1e-3
+
+
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
