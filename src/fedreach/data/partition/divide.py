@@ -31,7 +31,7 @@ class Divisible(Protocol):
 def divided(
     dataset: Divisible,
     kind: object,
-    make: Callable[..., Partition],
+    make: Callable[..., object],
     clients: int,
     seed: int,
     options: Mapping[str, Any],
