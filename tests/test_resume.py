@@ -154,7 +154,7 @@ def test_what_clients_and_parts_remember_survives_a_kill(
 ) -> None:
     """The rows of a checkpoint are not written over by the rounds after it, which are run again."""
     parts = [f"method.solver={solver}", f"method.selection={selection}", f"method.server={server}"]
-    solving = [*slow, *(word for part in parts for word in ("--set", part)), "--set", "run.checkpoint_seconds=0.3"]
+    solving = [*slow, *(word for part in parts for word in ("--set", part)), "--set", "run.checkpoint_seconds=0.1"]
     assert fedreach("run", "tiny.toml", *solving, "--out", "whole", "-q").exit_code == 0
     command = ["run", "tiny.toml", *solving, "--out", "x", "-q"]
     for moment in (7, 16):

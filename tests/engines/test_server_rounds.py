@@ -18,6 +18,7 @@ from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.selection import Uniform
 from fedreach.federation.server import Average, FedAdam, Safari, ServerOnly
 from fedreach.federation.solvers import FedAvg
+from fedreach.federation.steps import server_batch
 from fedreach.federation.weighting import ByExamples, Equal
 from fedreach.simulation.simulation import simulate
 from fedreach.streams import generator
@@ -96,6 +97,22 @@ def test_the_coin_changes_neither_cohorts_nor_client_batches():
 
 
 def test_a_smaller_batch_is_drawn_anew_in_every_round():
+    server = Safari(client_probability=0.0, batch_size=3)
+    batches = [server_batch(server, 10, 0, number) for number in range(1, 13)]
+    assert len({batch.tobytes() for batch in batches}) > 8  # of 120 possible ones
+    assert set(np.concatenate(batches)) == set(range(10))
+    simulation = with_server(server)
+    state, (x, y) = simulation.start(), (simulation.data.server.x, simulation.data.server.y)
+    for batch in batches[:4]:  # and each round takes its own
+        w, b = (torch.from_numpy(part.copy()).requires_grad_() for part in np.split(state.params, [4]))
+        loss = F.cross_entropy(F.linear(torch.from_numpy(x[batch]), w.view(2, 2), b), torch.from_numpy(y[batch]))
+        moved = torch.cat(torch.autograd.grad(loss, (w, b))).numpy()
+        after = simulation.step(state).state
+        np.testing.assert_allclose(after.params, state.params - server.rate * moved, rtol=0, atol=1e-6)
+        state = after
+
+
+def test_the_servers_batches_are_the_same_each_time_and_hang_on_their_size():
     server = ServerOnly(batch_size=3)
     one, again, other = (
         run(with_server(s), 4)[0].models.tobytes() for s in (server, server, ServerOnly(batch_size=10))

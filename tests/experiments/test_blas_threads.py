@@ -34,13 +34,25 @@ methods = { a = {}, b = { weighting = "equal" } }
 """
 
 
+def on_all_cores():
+    """Undo that a test process has one core: on that one numeric libraries have one thread, whatever they are told."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, range(os.cpu_count()))
+
+
 def python(folder, threads, *arguments):
     """Run Python where numeric libraries have so many threads unless they are told otherwise."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
     environment = {name: value for name, value in os.environ.items() if name not in names}
     environment["OPENBLAS_NUM_THREADS"] = str(threads)
     done = subprocess.run(
-        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=on_all_cores,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

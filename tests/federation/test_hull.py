@@ -293,6 +293,13 @@ def test_a_cut_layer_keeps_those_far_apart():
     assert sorted(spanning(circle, 4).tolist()) == [0, 2, 4, 6]
 
 
+def test_a_cut_layer_begins_with_the_vertex_farthest_from_the_mean():
+    """Of a kite about (2, 0): its tip at 8, then the opposite corner, 12 from it, then one of the two at the sides."""
+    kite = np.array([[0.0, 1], [0, -1], [10, 0], [-2, 0]])
+    assert [sorted(spanning(kite, k).tolist()) for k in (1, 2, 3)] == [[2], [2, 3], [0, 2, 3]]
+    assert chosen_ids(ConvexHull(), np.vstack([kite, [[1, 0]]]), 2) == [2, 3]
+
+
 def test_rounding_does_not_decide_between_two_that_are_equally_far():
     """After clients 1 and 3 of the golden rectangle, clients 0 and 2 are both 3 away, however it lies."""
     for seed in range(20):

@@ -8,9 +8,10 @@ import pytest
 from fedreach.errors import ConfigError
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.participation import Always, Bernoulli
-from fedreach.federation.selection import Full, FunctionSelection, Uniform
+from fedreach.federation.selection import Full, FunctionSelection, Policy, Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg, FedDyn, Scaffold
+from fedreach.federation.values import Probe, Selection
 from fedreach.federation.weighting import ByExamples, Equal
 from fedreach.testing.problems import two_quadratics
 
@@ -200,6 +201,41 @@ def test_memory_is_kept_by_client_and_not_by_place_in_the_cohort():
         for client, update in zip(done.result.cohort, done.update, strict=True):
             moved[client] += update
     np.testing.assert_allclose(state.memory.read(np.arange(2)), moved, rtol=0, atol=TOLERANCE)
+
+
+def test_with_one_step_c_i_is_the_gradient_at_the_broadcast_whatever_the_schedule():
+    """c_i' = c_i - c + (x - y) / rate, y = x - rate (g + c - c_i), with the rate of this very round: c_i' = g."""
+    local = LocalSGD(rate=0.4, steps=1, schedule="exponential", decay=0.5)
+    simulation = replace(two_quadratics(Scaffold(), Equal(), local=local), rounds=5)
+    state = simulation.start()
+    for _ in range(5):
+        away = state.params - simulation.engine.optimum
+        state = simulation.step(state).state
+        gradients = np.einsum("kij,kj->ki", simulation.engine.curvature, away)
+        np.testing.assert_allclose(state.memory.read(np.arange(2)), gradients, rtol=0, atol=TOLERANCE)
+
+
+class AsksAll(Policy):
+    """Has everybody train to be asked for its update, and then chooses the first."""
+
+    def probe(self, state, view, k, rng):
+        return Probe(view.ids, "update")
+
+    def select(self, state, view, k, rng):
+        return Selection(view.ids[:1])
+
+
+@pytest.mark.parametrize("solver", [Scaffold(), FedDyn(0.5)])
+def test_who_is_asked_for_an_update_and_not_chosen_remembers_nothing_of_it(solver):
+    asked, chosen = (
+        run(with_selection(two_quadratics(solver), selection, 1), 3)
+        for selection in (AsksAll(), FunctionSelection(lambda view, k, rng: [0]))
+    )
+    one, other = (state.memory.read(np.arange(2)) for state in (asked, chosen))
+    assert one.tobytes() == other.tobytes()
+    assert one[0].any()
+    assert not one[1].any()
+    assert asked.params.tobytes() == chosen.params.tobytes()
 
 
 def test_an_earlier_state_can_be_gone_back_to(tmp_path):

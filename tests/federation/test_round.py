@@ -105,9 +105,9 @@ def test_the_weighted_sum_is_the_matrix_product_in_double_precision():
     np.testing.assert_allclose(weighted_sum(weights, update), weights @ update.astype(np.float64), rtol=1e-13)
 
 
-def test_server_momentum_moves_parameters_only_and_leaves_buffers_a_plain_mean():
+def test_rate_and_momentum_of_the_server_move_parameters_only_and_leave_buffers_a_plain_mean():
     # Column 4 is a buffer, such as a running variance: 1 at first, and every client reports -0.9 once, then 0.
-    chosen = federation(weighting=Equal(), server=Average(rate=1.0, momentum=0.9))
+    chosen = federation(weighting=Equal(), server=Average(rate=0.5, momentum=0.9))
     view = make_view()
     state = replace(start(chosen, view), models=np.ones((1, D), np.float32))
     for buffer in (-0.9, 0.0, 0.0):
@@ -115,8 +115,9 @@ def test_server_momentum_moves_parameters_only_and_leaves_buffers_a_plain_mean()
         update[:, 4] = buffer
         reports = make_reports([0, 1], update, trainable=4)
         state, _ = conclude_round(chosen, state, view, Selection(reports.ids), reports)
-    # Velocities 1, 1.9 and 2.71 for the parameters; with momentum the variance would be 1 - .9 * 2.71 < 0.
-    np.testing.assert_allclose(state.params, [6.61] * 4 + [0.1], rtol=1e-6)
+    # Velocities 1, 1.9 and 2.71 for the parameters, half of each is added; with these the variance would be .4305 or,
+    # by the rate alone, .55.
+    np.testing.assert_allclose(state.params, [3.805] * 4 + [0.1], rtol=1e-6)
     assert state.params.dtype == np.float32
 
 

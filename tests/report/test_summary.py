@@ -11,9 +11,9 @@ import pytest
 from fedreach.evidence.judgement import judge
 from fedreach.report.analysis.analysis import Analysis, analyse
 from fedreach.report.analysis.findings import find
-from fedreach.report.analysis.rows import When
+from fedreach.report.analysis.rows import When, rows_of
 from fedreach.report.analysis.summary import MethodSummary
-from fedreach.report.load import read
+from fedreach.report.load import read, read_run
 from fedreach.report.values import Comparison
 
 from .made_up import compared, federation, write_comparison, write_curve
@@ -58,6 +58,18 @@ def test_the_best_round_is_the_one_with_the_lowest_held_out_loss(small: Comparis
     row = of(small, "other", when="best")
     assert (row.at["round"].mean, row.at["megabytes"].mean) == (1, 1.5)
     assert row.at["unseen"].mean == pytest.approx(2.0 / 3)
+
+
+def test_where_no_best_round_is_on_record_held_out_loss_says_it_and_never_the_test_set(tmp_path: Path) -> None:
+    columns = {
+        "id_accuracy": [0.2, 0.7, 0.8, 0.9],
+        "id_loss": [2.0, 0.5, 0.6, 0.7],
+        "test_accuracy": [0.1, 0.3, 0.9, 0.2],
+        "unseen_accuracy": [0.1, 0.3, 0.2, 0.9],
+    }
+    run = read_run(write_curve(tmp_path / "run", "m", 0, columns))
+    assert run.best_round is None
+    assert rows_of(run, "best").tolist() == [1]
 
 
 def test_differences_are_taken_seed_by_seed(small: Comparison) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedreach.arrays import Float32s, Ints
 from fedreach.data.federated import FederatedData
 from fedreach.errors import RunFolderError, TrainingError
 from fedreach.evaluation import Evaluator
@@ -73,6 +74,29 @@ def test_a_run_from_python_is_read_like_any_other(tmp_path: Path) -> None:
     result = go_on(tmp_path / "run")
     run = read_run(tmp_path / "run")
     assert (run.method, run.status, run.last_round, run.best_round) == ("tiny", "finished", 4, result.best_round)
+
+
+class Disagreeing(Evaluator):
+    """Finds another round best on participants' held-out data, on the test set and on unseen clients."""
+
+    def evaluate(
+        self, models: Float32s, round_: int, clusters: Ints | None = None
+    ) -> tuple[dict[str, float], list[dict[str, Any]]]:
+        columns, lines = super().evaluate(models, round_, clusters)
+        for whose, best in {"id": 2, "test": 3, "unseen": 4}.items():
+            columns |= {f"{whose}_loss": 1.0 + (round_ != best), f"{whose}_accuracy": 0.5 - 0.1 * (round_ != best)}
+        return columns, lines
+
+
+def test_participants_held_out_data_alone_say_which_round_is_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "Evaluator", Disagreeing)
+    result = go_on(tmp_path / "run", every=1)
+    assert (result.rounds, result.best_round) == (4, 2)
+    best = RunFolder(tmp_path / "run").read_tensors("best.safetensors")
+    assert best is not None
+    assert best[1]["round"] == 2
 
 
 def test_what_a_callback_raises_ends_the_run_which_goes_on_from_there(tmp_path: Path) -> None:
