@@ -3,6 +3,7 @@
     make bench-long                                     # all, in full; writes its section of docs/benchmarks.md
     python benchmarks/long.py --only flute_lr           # one of them, printed only
     python benchmarks/long.py --only cifar --rounds 30  # a part; the whole is worked out from steady rounds
+    python benchmarks/long.py --part cifar=900          # all, of this one a part of FedReach's rounds
     python benchmarks/long.py --only flute_lr --seed 1  # other weights and cohorts; the data are the same
 
 FedReach runs by `fedreach run`: rows, checkpoints and evaluations are written as in any run, and the start of the
@@ -171,10 +172,25 @@ def last_row(out: str) -> dict[str, Any]:
     return row
 
 
-def run_workload(name: str, rounds: int | None, peers: Sequence[str], seed: int) -> tuple[str, list[Run]]:
+def part(text: str) -> tuple[str, int]:
+    """Return a workload and the rounds that FedReach runs of it.
+
+    Example:
+        >>> part("cifar=900")
+        ('cifar', 900)
+    """
+    name, _, rounds = text.partition("=")
+    if name not in WORKLOADS or not rounds.isdecimal() or not int(rounds):
+        raise argparse.ArgumentTypeError(f"must be NAME=ROUNDS with one of {', '.join(WORKLOADS)}; got {text!r}")
+    return name, int(rounds)
+
+
+def run_workload(
+    name: str, rounds: int | None, own_rounds: int | None, peers: Sequence[str], seed: int
+) -> tuple[str, list[Run]]:
     """Return what the data of a workload are, and what everybody takes."""
     work = WORKLOADS[name]
-    ours = min(rounds or work.rounds, work.rounds)
+    ours = min(own_rounds or rounds or work.rounds, work.rounds)
     theirs = min(rounds or work.peer_rounds, work.peer_rounds)
     with tempfile.TemporaryDirectory(prefix="long") as path:
         folder = Path(path)
@@ -258,6 +274,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=list(WORKLOADS), choices=list(WORKLOADS), metavar="NAME")
     parser.add_argument("--rounds", type=int, help="of each, at most, peers' too; default: all of FedReach's")
+    parser.add_argument(
+        "--part", nargs="+", default=[], type=part, metavar="NAME=ROUNDS", help="FedReach's rounds of one, at most"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of weights and cohorts, not of Flower's; default: 0")
     parser.add_argument("--peers", nargs="*", default=["pfl", "flower"], choices=["pfl", "flower"])
     parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
@@ -266,12 +285,14 @@ def main() -> None:
     wanted = [peer for peer in (PFL, FLOWER) if peer.name in arguments.peers]
     peers = [peer.name for peer in present(wanted)]
     began, words, found = time.monotonic(), {}, {}
+    parts = dict(arguments.part)
     for name in arguments.only:
-        words[name], found[name] = run_workload(name, arguments.rounds, peers, arguments.seed)
-    page = page_of(found, words, time.monotonic() - began)
+        words[name], found[name] = run_workload(name, arguments.rounds, parts.get(name), peers, arguments.seed)
+        page = page_of(found, words, time.monotonic() - began)
+        if arguments.write:  # after each, as they take long
+            put("long", page)
     print(page)
     if arguments.write:
-        put("long", page)
         print(f"\nWrote {PAGE}")
 
 
