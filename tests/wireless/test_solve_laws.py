@@ -109,6 +109,18 @@ def test_the_bound_without_a_proof_is_one_too():
         assert loose.lower_bound <= best * (1 + 1e-12) <= loose.cost * (1 + 2e-12)
 
 
+@pytest.mark.parametrize("tolerance", [1e-2, 1e-4, 1e-6])
+def test_a_proof_claims_no_more_than_was_proven(tolerance):
+    """Sets below the cost, less the tolerance, were ruled out; of those between nothing is known, nor said."""
+    for problem, demand in random_cells(12, seed=4):
+        solution = solve(problem, demand, tolerance=tolerance)
+        assert solution.status == "optimal"
+        assert solution.gap == pytest.approx(0.99 * tolerance, rel=1e-3)
+        for how in ({"certify": False}, {"max_nodes": 1}):
+            loose = solve(problem, demand, tolerance=tolerance, **how)
+            assert loose.gap >= 0.99 * tolerance * (1 - 1e-3)
+
+
 def agrees_with_scip(K, seed, slow):
     """SCIP lets constraints be violated a little, and so is lower by up to about 1e-7."""
     pytest.importorskip("pyscipopt", reason="PySCIPOpt is not installed")
