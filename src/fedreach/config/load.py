@@ -117,7 +117,7 @@ def _contradictions(e: Experiment, base: Path) -> list[Problem]:
     if not _names_a_folder(e.name):
         problems.append(Problem(("name",), f"becomes a folder in runs/: {FOLDER_NAME}; got {reprlib.repr(e.name)}."))
     for name in e.methods:
-        if not re.fullmatch(r"[A-Za-z0-9 _.+=-]*", name) or not _names_a_folder(name):
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9 _.+=-]*", name) or not _names_a_folder(name):
             rule = f"a method's name becomes a folder: use letters, digits, _ . + = -; {FOLDER_NAME}."
             problems.append(Problem(("methods", name), rule))
     problems += _statistics(e)
