@@ -163,3 +163,18 @@ def test_what_others_left_in_a_folder_stays_and_what_was_half_written_goes(tmp_p
     with folder.locked():
         assert not list(tmp_path.glob(f"*{UNFINISHED}"))
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*others, ".lock"])
+
+
+def test_files_are_for_those_whom_the_users_umask_lets_in(tmp_path: Path) -> None:
+    folder, before = RunFolder(tmp_path / "run"), os.umask(0o027)
+    try:
+        with folder.locked():
+            folder.agree_on("engine.json", {"name": "native"})
+            folder.write_json("run.json", {})
+            folder.append_json("rounds.jsonl", {"round": 0})
+            folder.write_tensors("last.safetensors", ARRAYS, {"round": 3})
+            RowFile(folder.path / "memory.rows", 4)
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in folder.path.iterdir()} == {0o640}
+    assert folder.path.stat().st_mode & 0o777 == 0o750

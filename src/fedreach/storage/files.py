@@ -8,11 +8,11 @@ import json
 import os
 import stat
 import time
+import uuid
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -97,11 +97,13 @@ class Folder:
         """Write a file whole unless there is one: of all who try, one succeeds."""
         with self.disk(name):
             self.path.mkdir(parents=True, exist_ok=True)
-            with NamedTemporaryFile("w", dir=self.path, prefix=".", suffix=UNFINISHED, encoding="utf-8") as own:
-                own.write(text)
-                own.flush()
+            own = self.path / f".{name}.{uuid.uuid4().hex}{UNFINISHED}"
+            try:
+                own.write_text(text, encoding="utf-8")
                 with suppress(FileExistsError):
-                    os.link(own.name, self.path / name)
+                    os.link(own, self.path / name)
+            finally:
+                own.unlink(missing_ok=True)
 
     # ------------------------------------------------------------------------------------------------------- lines
 
