@@ -77,6 +77,11 @@ def test_a_misspelt_key_is_answered_with_file_line_and_the_nearest_name(
         ("population.participation=bernoulli", "participation.act_prob: participation 'bernoulli' needs this option."),
         ("population.participation={name='bernoulli',act_prob=2.0}", "Bernoulli.act_prob must be in (0, 1]; got 2.0."),
         ("baseline=unifrom", "baseline: must name a method; got 'unifrom'. Did you mean 'uniform'?"),
+        *(
+            (f"name={name}", "name: becomes a folder in runs/: no slash")
+            for name in ("../../x", "con", ".hidden", "x" * 101)
+        ),
+        (f"methods.{'x' * 101}.cohort=2", "a method's name becomes a folder"),
         ("methods.a/b.cohort=2", "methods.a/b: a method's name becomes a folder"),
         ("population.held_out=1.0", "population.held_out: must be less than 1; got 1.0 (float)."),
     ],

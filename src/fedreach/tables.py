@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +19,39 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
     Example:
         >>> csv_text([{"client": "a", "joules": 0.5}, {"client": "b", "joules": None}])
         'client,joules\na,0.5\nb,\n'
+
+    What a spreadsheet would take for a formula has an apostrophe before it, which spreadsheets do not show:
+
+        >>> csv_text([{"client": "=1+1"}, {"client": "-3.5"}, {"client": "@x"}])
+        "client\n'=1+1\n-3.5\n'@x\n"
     """
     out = io.StringIO(newline="")
     writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({key: _harmless(value) for key, value in row.items()} for row in rows)
     return out.getvalue()
+
+
+def _harmless(cell: Any) -> Any:
+    if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
+
+
+def visible(text: str) -> str:
+    r"""Return a text in which no character moves a terminal's cursor or changes its colours.
+
+    Example:
+        >>> visible("ward\x1b[2J 7\u202e")
+        'ward\\x1b[2J 7\\u202e'
+    """
+    return "".join(
+        c if unicodedata.category(c) not in ("Cc", "Cf") else c.encode("unicode_escape").decode() for c in text
+    )
 
 
 def markdown_lines(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: bool = False) -> list[str]:
@@ -57,5 +85,5 @@ def rich_table(
             no_wrap=whole and j >= left,
         )
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(visible(cell)) for cell in row))
     return table

@@ -52,6 +52,18 @@ def test_what_was_found_is_told():
     assert lines[5] == "country: left out, it is the same for all who take part"
 
 
+def test_no_name_moves_the_cursor_of_a_terminal():
+    rows = table()
+    rows["hospital"] = ["\x1b[2Jnorth" if name == "north" else name for name in rows["hospital"]]
+    rows["readmitted"] = [f"{label}\x07" for label in rows["readmitted"]]
+    rows["ward"] = [f"\x1b]0;{ward}" for ward in rows["ward"]]
+    data = made(rows, participants=2)
+    told = f"{data} {data.client_names} {data.class_names} {data.dataset.preparation} {data.name_of(0)}"
+    assert told.replace("\n", "").isprintable()
+    assert data.client_names[0] == r"\x1b[2Jnorth"
+    assert data.class_names == (r"no\x07", r"yes\x07")
+
+
 def test_unknown_names_are_refused_with_the_nearest():
     with pytest.raises(ConfigError, match=r"there is no client 'nroth'. Did you mean 'north'"):
         made(participants=["nroth"])

@@ -80,6 +80,17 @@ def noisy(view, k, rng):
 """
 
 
+def test_what_lies_in_the_current_folder_is_not_taken_for_a_module(home: Path) -> None:
+    """A file called as a module of Python's own or of a library's would run in each worker, under its name."""
+    for module in ("queue", "torch", "json"):
+        (home / f"{module}.py").write_text("open('ran', 'a').close()\nraise SystemExit(7)\n")
+    few = ["--seeds", "1", "--set", "rounds=1", "--formats", "none", "-q", "--out", "x"]
+    command = [str(Path(sys.executable).with_name("fedreach")), "compare", "tiny.toml", *few]
+    done = subprocess.run(command, cwd=home, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not (home / "ran").exists()
+
+
 def test_a_worker_ends_with_its_input_and_what_users_print_is_no_message(home: Path) -> None:
     (home / "noisy.py").write_text(NOISY, encoding="utf-8")
     e = load(home / "tiny.toml", ["method.selection=noisy.py:noisy"]).resolved("uniform")

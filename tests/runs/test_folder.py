@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,8 @@ import pytest
 
 from fedreach.errors import RunFolderError
 from fedreach.runs.folder import RunFolder
+from fedreach.storage.files import UNFINISHED
+from fedreach.storage.rows import RowFile
 
 ARRAYS = {
     "params": np.arange(5, dtype=np.float32),
@@ -109,3 +113,68 @@ def test_json_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
         folder.write_json("run.json", {"a": float("nan")})
     assert json.loads((tmp_path / "run.json").read_text()) == {"format": 2, "a": 1}
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+
+
+def linked(path: Path) -> None:
+    path.symlink_to(path.with_name("elsewhere"))
+
+
+def links_back(path: Path) -> None:
+    path.with_name("elsewhere").write_text('{"format": 2}\n')
+    linked(path)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"), [(links_back, "a link"), (linked, "a link"), (os.mkfifo, "a pipe"), (os.mkdir, "a folder")]
+)
+def test_links_are_not_followed_and_pipes_not_waited_for(
+    tmp_path: Path, make: Callable[[Path], None], kind: str
+) -> None:
+    nothing = {"rounds.jsonl": 0, "clients.jsonl": 0}
+    tries: dict[str, Callable[[RunFolder], object]] = {
+        ".lock": lambda folder: folder.locked().__enter__(),
+        "run.json": lambda folder: folder.read_json("run.json"),
+        "clients.jsonl": lambda folder: folder.rows("clients.jsonl"),
+        "rounds.jsonl": lambda folder: folder.append_json("rounds.jsonl", {}),
+        "timing.jsonl": lambda folder: folder.rewind(nothing, 1),
+        "last.safetensors": lambda folder: folder.read_tensors("last.safetensors"),
+        "memory.rows": lambda folder: RowFile(folder.path / "memory.rows", 4, taken=[0]),
+    }
+    for name, attempt in tries.items():
+        path = tmp_path / name.strip(".") / name
+        path.parent.mkdir()
+        make(path)
+        with pytest.raises(RunFolderError, match=rf"{name} is {kind}; .* are plain files"):
+            attempt(RunFolder(path.parent))
+        if path.with_name("elsewhere").exists():
+            assert path.with_name("elsewhere").read_text() == '{"format": 2}\n'
+
+
+def test_what_others_left_in_a_folder_stays_and_what_was_half_written_goes(tmp_path: Path) -> None:
+    others = (".notes.2024", ".x.json.123", "memory.rows.bak", ".lock.1")
+    for name in others:
+        (tmp_path / name).write_text("mine")
+    folder = RunFolder(tmp_path)
+    with folder.whole("run.json") as half:
+        half.write_text("{}")
+        half.with_name(half.name.replace("run", "killed")).write_text("{")
+    (tmp_path / "run.json").unlink()
+    assert list(tmp_path.glob(f".killed*{UNFINISHED}"))
+    with folder.locked():
+        assert not list(tmp_path.glob(f"*{UNFINISHED}"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*others, ".lock"])
+
+
+def test_files_are_for_those_whom_the_users_umask_lets_in(tmp_path: Path) -> None:
+    folder, before = RunFolder(tmp_path / "run"), os.umask(0o027)
+    try:
+        with folder.locked():
+            folder.agree_on("engine.json", {"name": "native"})
+            folder.write_json("run.json", {})
+            folder.append_json("rounds.jsonl", {"round": 0})
+            folder.write_tensors("last.safetensors", ARRAYS, {"round": 3})
+            RowFile(folder.path / "memory.rows", 4)
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in folder.path.iterdir()} == {0o640}
+    assert folder.path.stat().st_mode & 0o777 == 0o750

@@ -3,6 +3,7 @@
 import copy
 import json
 import re
+import reprlib
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,8 @@ from fedreach.federation.traits import Traits, name_of
 from fedreach.registry import KINDS, imported
 
 DEFAULT = Path(__file__).parent / "templates" / "digits.toml"
+LONGEST_NAME = 100  # bytes of what becomes a folder
+FOLDER_NAME = f"no slash, no control character, no dot in front, no name of a device, at most {LONGEST_NAME} bytes"
 
 
 def load(source: Path | None, overrides: Sequence[str] = ()) -> Experiment:
@@ -97,6 +100,13 @@ def _understood(raw: Mapping[str, Any], error: pydantic.ValidationError) -> Expe
         return None
 
 
+def _names_a_folder(name: str) -> bool:
+    """Say whether a name is one folder, wherever it stands."""
+    plain = re.fullmatch(r"[^/\\\x00-\x1f\x7f]+", name) is not None and not name.startswith((".", " "))
+    reserved = re.fullmatch(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", name, re.IGNORECASE) is not None
+    return plain and not reserved and len(name.encode()) <= LONGEST_NAME
+
+
 def _contradictions(e: Experiment, base: Path) -> list[Problem]:
     problems = []
     if e.baseline is not None and e.baseline not in e.methods:
@@ -104,11 +114,12 @@ def _contradictions(e: Experiment, base: Path) -> list[Problem]:
         problems.append(Problem(("baseline",), f"must name a method; got {e.baseline!r}.{hint}"))
     if len(set(e.seeds)) < len(e.seeds):
         problems.append(Problem(("seeds",), f"must not repeat a seed; got {e.seeds}."))
+    if not _names_a_folder(e.name):
+        problems.append(Problem(("name",), f"becomes a folder in runs/: {FOLDER_NAME}; got {reprlib.repr(e.name)}."))
     for name in e.methods:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9 _.+=-]*", name):
-            problems.append(
-                Problem(("methods", name), "a method's name becomes a folder: use letters, digits, _ . + = -.")
-            )
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9 _.+=-]*", name) or not _names_a_folder(name):
+            rule = f"a method's name becomes a folder: use letters, digits, _ . + = -; {FOLDER_NAME}."
+            problems.append(Problem(("methods", name), rule))
     problems += _statistics(e)
     own = e.server_data
     if own is not None and (own.examples is None) == (own.file is None):

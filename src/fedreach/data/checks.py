@@ -11,6 +11,7 @@ import numpy as np
 from fedreach.arrays import AnyArray, Ints
 from fedreach.errors import DataError, nearest
 from fedreach.registry import RELATIVE
+from fedreach.tables import visible
 
 Kind = Literal["image", "features", "tokens"]
 BLOCK = 2**24  # numbers that are looked at together
@@ -135,7 +136,7 @@ class Check:
             if strange.size:
                 raise self.error(f"{name} must be one of the class names {classes.tolist()}; got {str(strange[0])!r}")
             texts[name] = order[np.searchsorted(classes, text, sorter=order)]
-        return texts["train_y"], texts.get("test_y"), tuple(classes.tolist())
+        return texts["train_y"], texts.get("test_y"), tuple(map(visible, classes.tolist()))
 
     def owners(self, value: Any, names: Sequence[str] | None, n: int) -> tuple[Ints | None, tuple[str, ...]]:
         """Return (n,) indices into the names of the clients, and the names."""
@@ -150,11 +151,11 @@ class Check:
         if names is None:
             distinct, index = np.unique(owners, return_inverse=True)
             return own(index, np.int64), tuple(
-                entry.decode() if isinstance(entry, bytes) else str(entry) for entry in distinct.tolist()
+                visible(entry.decode() if isinstance(entry, bytes) else str(entry)) for entry in distinct.tolist()
             )
         if owners.dtype.kind not in "ui" or owners.min() < 0 or owners.max() >= len(names):
             raise self.error(f"owners must be indices into the {len(names)} owner_names")
-        return own(owners, np.int64), tuple(names)
+        return own(owners, np.int64), tuple(map(visible, names))
 
 
 def own(array: AnyArray, dtype: Any) -> AnyArray:

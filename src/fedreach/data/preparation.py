@@ -11,6 +11,7 @@ import numpy as np
 from fedreach.arrays import Float32s, Floats, Ints
 from fedreach.data.tabular import Values, Words, column, values_of
 from fedreach.errors import DataError
+from fedreach.tables import visible
 
 MOST_CATEGORIES = 100  # what has more of them names a row rather than says something about it
 CONSTANT = 1e-12  # of the mean: a smaller deviation is rounding
@@ -69,12 +70,12 @@ class InputColumn:
 
     def __str__(self) -> str:
         if self.kind == "left out":
-            return f"{self.name}: left out, {self.why}"
+            return visible(f"{self.name}: left out, {self.why}")
         what = f"number, {self.mean:.4g} ± {self.sd:.4g}"
         if self.kind == "category":
             more = "" if len(self.categories) <= 6 else f" and {len(self.categories) - 6} more"
             what = f"{len(self.categories)} categories, {', '.join(self.categories[:6])}{more}"
-        return f"{self.name}: {what}" + (f", {self.missing} missing" if self.missing else "")
+        return visible(f"{self.name}: {what}") + (f", {self.missing} missing" if self.missing else "")
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import numpy as np
 from fedreach.arrays import AnyArray, Floats, Ints
 from fedreach.data.checks import no_such_file
 from fedreach.errors import ConfigError, DataError, nearest
+from fedreach.tables import visible
 
 TEXTS, ENDINGS = (".csv", ".tsv", ".txt"), (".csv", ".tsv", ".txt", ".parquet")  # of files
 EMPTY = ("", "NA")  # cells of a file that hold nothing
@@ -148,7 +149,7 @@ def numbered(what: str, values: Any) -> tuple[Ints, tuple[str, ...]]:
         distinct, index = np.unique(np.array([int(value) for value in plain]), return_inverse=True)
     else:
         distinct, index = np.unique(np.array([_text(value) for value in plain]), return_inverse=True)
-    return index.astype(np.int64), tuple(map(str, distinct.tolist()))
+    return index.astype(np.int64), tuple(visible(str(name)) for name in distinct.tolist())
 
 
 def _is_whole(value: Any) -> bool:

@@ -35,6 +35,7 @@ from fedreach.runs.schema import (
     ServingRecord,
     Timing,
 )
+from fedreach.storage.files import plain_file
 
 R = TypeVar("R", bound=Record)
 
@@ -205,7 +206,7 @@ def _text(path: Path, *, whole: bool = True) -> str:
     if not whole and not path.exists():
         return ""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = plain_file(path).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise RunFolderError(f"{path} is missing. Copy the run folder whole, or run the same command again.") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -62,7 +62,7 @@ class RunFolder(Folder):
 
     def read_json(self, name: str) -> dict[str, Any] | None:
         """Return a JSON file of the folder, or None where there is none."""
-        path = self.path / name
+        path = self.plain(name)
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -115,8 +115,8 @@ class RunFolder(Folder):
         self.check_lengths(lengths)
         for name, length in lengths.items():
             if self.lengths()[name] > length:
-                os.truncate(self.path / name, length)
-        timing = self.path / Timing.FILE
+                os.truncate(self.plain(name), length)
+        timing = self.plain(Timing.FILE)
         if timing.exists():
             kept = [line for line in timing.read_text(encoding="utf-8").splitlines() if _round(line) <= round_]
             with self.whole(Timing.FILE) as temporary:
@@ -138,7 +138,7 @@ class RunFolder(Folder):
         """Return the arrays and the record of a safetensors file, or None where there is none."""
         from safetensors import SafetensorError, safe_open
 
-        path = self.path / name
+        path = self.plain(name)
         if not path.exists():
             return None
         try:

@@ -6,12 +6,13 @@ import errno
 import hashlib
 import json
 import os
+import stat
 import time
+import uuid
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ try:
 except ImportError:  # Windows has no such lock; two processes on one folder are then not kept apart
     fcntl = None  # type: ignore[assignment]
 
+UNFINISHED = ".fedreach-part"  # how the name of a file ends that is not in its place yet
 LOCK_SECONDS = 5.0  # a worker whose comparison was killed ends within a round
 
 
@@ -53,7 +55,7 @@ class Folder:
         """Keep other processes from writing to the folder; the lock ends with the process, however that ends."""
         with self.disk(".lock"):
             self.path.mkdir(parents=True, exist_ok=True)
-            file = (self.path / ".lock").open("w")
+            file = self.plain(".lock").open("a")
         with file:
             until = time.monotonic() + LOCK_SECONDS
             while not _taken(file):
@@ -62,9 +64,8 @@ class Folder:
                         f"Another process is writing to {self.path}. Wait for it, or choose {ANOTHER_FOLDER}."
                     )
                 time.sleep(0.1)
-            for left in self.path.glob(".*.*"):
-                if left.suffix[1:].isdigit():  # half-written by a process that was killed
-                    left.unlink()
+            for left in self.path.glob(f".*{UNFINISHED}"):  # by a process that was killed
+                left.unlink()
             try:
                 yield
             finally:
@@ -74,12 +75,16 @@ class Folder:
         """Close the files of lines; the next line opens them again."""
         _close(self._files)
 
+    def plain(self, name: str) -> Path:
+        """Return the path of a file that is to be read or written, see `plain_file`."""
+        return plain_file(self.path / name)
+
     # ------------------------------------------------------------------------------------------------- whole files
 
     @contextmanager
     def whole(self, name: str) -> Iterator[Path]:
         """Hand out a temporary path and put it in place once it is written."""
-        temporary = self.path / f".{name}.{os.getpid()}"
+        temporary = self.path / f".{name}.{os.getpid()}{UNFINISHED}"
         with self.disk(name):
             self.path.mkdir(parents=True, exist_ok=True)
             try:
@@ -92,11 +97,13 @@ class Folder:
         """Write a file whole unless there is one: of all who try, one succeeds."""
         with self.disk(name):
             self.path.mkdir(parents=True, exist_ok=True)
-            with NamedTemporaryFile("w", dir=self.path, prefix=".", suffix=f".{os.getpid()}", encoding="utf-8") as own:
-                own.write(text)
-                own.flush()
+            own = self.path / f".{name}.{uuid.uuid4().hex}{UNFINISHED}"
+            try:
+                own.write_text(text, encoding="utf-8")
                 with suppress(FileExistsError):
-                    os.link(own.name, self.path / name)
+                    os.link(own, self.path / name)
+            finally:
+                own.unlink(missing_ok=True)
 
     # ------------------------------------------------------------------------------------------------------- lines
 
@@ -105,7 +112,7 @@ class Folder:
         left = "".join(f"{line}\n" for line in lines).encode()
         try:
             if name not in self._files:
-                self._files[name] = (self.path / name).open("ab", buffering=0)
+                self._files[name] = self.plain(name).open("ab", buffering=0)
             while left:  # a disk that fills up takes some of it before it says so
                 left = left[self._files[name].write(left) :]
         except OSError as error:
@@ -113,7 +120,7 @@ class Folder:
 
     def lines(self, name: str) -> Iterator[str]:
         """Yield the lines of a file; none where there is no file. A last line that was cut off is left out."""
-        path = self.path / name
+        path = self.plain(name)
         if path.exists():
             with path.open(encoding="utf-8", newline="\n") as file:
                 yield from (line for line in file if line.endswith("\n"))
@@ -140,6 +147,25 @@ class Folder:
         else:
             remedy = "Make the folder writable" + repeat
         return RunFolderError(f"{self.path / name} cannot be written: {what}. {remedy}")
+
+
+def plain_file(path: Path) -> Path:
+    """Return a path where there is a plain file, or nothing: a link may lead anywhere, and a pipe has readers wait.
+
+    Raises:
+        RunFolderError: If there is something else.
+    """
+    try:
+        mode = path.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return path
+    if not stat.S_ISREG(mode):
+        kind = {stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe", stat.S_IFDIR: "a folder"}.get(stat.S_IFMT(mode))
+        raise RunFolderError(
+            f"{path} is {kind or 'no plain file'}; what FedReach reads and writes in its folders are plain files. "
+            "Put the file itself there, or move it away."
+        )
+    return path
 
 
 def _close(files: dict[str, IO[bytes]]) -> None:

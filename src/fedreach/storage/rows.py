@@ -12,6 +12,7 @@ from typing import IO, Any, Literal
 import numpy as np
 
 from fedreach.arrays import AnyArray, Ints
+from fedreach.storage.files import plain_file
 
 Dtype = Literal["float32", "float16"]
 ALL = slice(None)
@@ -67,7 +68,7 @@ class RowFile:
 def _opened(path: Path, *, anew: bool) -> IO[bytes]:
     if anew:
         path.unlink(missing_ok=True)  # another memory that was begun there keeps its own
-    return path.open("w+b" if anew else "r+b")
+    return plain_file(path).open("w+b" if anew else "r+b")
 
 
 class StoredRow:

@@ -76,7 +76,7 @@ class Process:
         # A session of its own: Ctrl-C reaches the comparison only, which passes it on once.
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "fedreach.experiments.executors.worker"],
+                [sys.executable, "-P", "-m", "fedreach.experiments.executors.worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
