@@ -301,7 +301,7 @@ def test_a_row_that_was_cut_off_is_written_anew(
     for name in ("rounds.jsonl", "clients.jsonl", "timing.jsonl"):
         with (home / "x" / name).open("a") as file:
             file.write('{"round": 10, "coh')
-    (home / "x" / f".checkpoint.safetensors.{killed.pid}").write_bytes(b"half")
+    (home / "x" / f".checkpoint.safetensors.{killed.pid}{folder_module.UNFINISHED}").write_bytes(b"half")
     assert fedreach(*command).exit_code == 0
     assert exact(home / "x") == uninterrupted
     assert len(rows(home / "x", "timing.jsonl")) == ROUNDS + 1
