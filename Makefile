@@ -6,13 +6,13 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 # One thread a test process: pytest-xdist fills the cores.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: demo test test-all check format bench bench-long bench-gpu docs clean
+.PHONY: demo test test-all check format bench bench-long bench-gpu mutate docs clean
 
 demo: $(VENV)/.installed-base
 	$(BIN)/fedreach compare --set method.serving=label_shift --out runs/digits
 
 test: $(VENV)/.installed-dev
-	$(TEST_ENV) $(BIN)/pytest -n 2 --dist worksteal -m "not slow" tests src/fedreach
+	$(TEST_ENV) $(BIN)/pytest -n 2 --dist worksteal --timeout 600 -m "not slow" tests src/fedreach
 
 test-all: $(VENV)/.installed-oracles
 	$(TEST_ENV) $(BIN)/pytest -n 2 --dist worksteal tests src/fedreach
@@ -42,6 +42,11 @@ bench-long: $(VENV)/.installed-bench $(VENV)/.installed-oracles
 bench-gpu: $(VENV)/.installed-bench
 	$(BIN)/python benchmarks/gpu.py --write
 
+# Changes the core line by line, and tries each change with the tests that run through it. It takes a day, stops and goes
+# on at any time, and is no part of what has to pass; `python benchmarks/faults/mutants.py` tries a sample.
+mutate: $(VENV)/.installed-mutate
+	$(TEST_ENV) $(BIN)/mutmut run --max-children 2
+
 $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)
 
@@ -63,6 +68,10 @@ $(VENV)/.installed-docs: $(VENV)/.installed-base
 	$(PIP) --editable '.[docs]'
 	touch $@
 
+$(VENV)/.installed-mutate: $(VENV)/.installed-dev
+	$(PIP) --editable '.[mutate]'
+	touch $@
+
 $(VENV)/.installed-bench: $(VENV)/.installed-dev
 	$(PIP) --editable '.[bench]'
 	touch $@
@@ -72,5 +81,5 @@ docs: $(VENV)/.installed-docs
 	$(BIN)/mkdocs build
 
 clean:
-	rm -rf $(VENV) runs site build dist .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) mutants runs site build dist .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

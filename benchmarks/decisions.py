@@ -99,7 +99,7 @@ def reports_of(ids: Any, update: Any, part: Any, **more: Any) -> Any:
     metrics = {"num_examples": rng.integers(10, 500, len(ids)) * 1.0, "loss": rng.random(len(ids))}
     metrics["label_entropy"] = rng.random(len(ids)) * np.log(CLASSES)
     metrics |= {measurement.name: rng.random(len(ids)) + 0.1 for measurement in getattr(part, "measures", ())}
-    return Reports(ids, update, metrics, rng.integers(0, 50, (len(ids), CLASSES)) * 1.0, **more)
+    return Reports(ids, update, metrics, rng.integers(0, 50, (len(ids), CLASSES)) * 1.0, output_bias=CLASSES, **more)
 
 
 def selection_work(policy: Any, clients: int, numbers: int) -> dict[str, Callable[[], object]]:

@@ -1,6 +1,6 @@
 """Long workloads, as others publish them: FedReach's command, its peers in the same run, and what others published.
 
-    make bench-long                                     # all, in full; writes its section of docs/benchmarks.md
+    make bench-long                                     # all, in full; writes their sections of docs/benchmarks.md
     python benchmarks/long.py --only flute_lr           # one of them, printed only
     python benchmarks/long.py --only cifar --rounds 30  # a part; the whole is worked out from steady rounds
     python benchmarks/long.py --part cifar=900          # all, of this one a part of FedReach's rounds
@@ -22,7 +22,7 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,7 +34,7 @@ from cases import CASES
 from measure import CORES, family_peak_rss_mb, versions
 
 from contenders import FLOWER, PEERS, PFL, end_cleanly, present, started
-from long_workloads import FLUTE, WORKLOADS, Workload
+from long_workloads import WORKLOADS, Workload
 from page import PAGE, processor, put
 from tables import table
 
@@ -70,14 +70,14 @@ class Run(NamedTuple):
 
     who: str
     seconds: float  # of all rounds, the start included
-    exact: bool  # whether all of them were run
+    rounds: int  # that were run; what the others take is worked out
     round_seconds: float  # a steady round without evaluation
     accuracy: float | None  # on the test set, after the last round that was run
     peak_mb: float
 
 
-def whole(seconds: float, rounds: Sequence[float], evaluations: Sequence[float], work: Workload) -> tuple[float, bool]:
-    """Return what all rounds take, and whether they were run: rounds and evaluations that were not are as the steady.
+def whole(seconds: float, rounds: Sequence[float], evaluations: Sequence[float], work: Workload) -> float:
+    """Return what all rounds take: rounds and evaluations that were not run are as the steady ones.
 
     Args:
         seconds: From start to end of the program that ran these.
@@ -89,14 +89,14 @@ def whole(seconds: float, rounds: Sequence[float], evaluations: Sequence[float],
         >>> from dataclasses import replace
         >>> work = replace(WORKLOADS["flute_lr"], rounds=10, every=5)
         >>> whole(20.0, [3.0, 2.0, 1.0, 1.0], [2.0], work)  # six more rounds and two more evaluations
-        (30.0, False)
+        30.0
     """
     missing = work.rounds - len(rounds)
     if missing <= 0:
-        return seconds, True
+        return seconds
     due = max(0, work.rounds // work.every + 1 - len(evaluations))
     steady = statistics.mean(rounds[2:] or rounds)
-    return seconds + missing * steady + due * (statistics.median(evaluations) if evaluations else 0.0), False
+    return seconds + missing * steady + due * (statistics.median(evaluations) if evaluations else 0.0)
 
 
 def timed(command: Sequence[str], threads: int = 1) -> tuple[float, float, str]:
@@ -129,12 +129,10 @@ def run_fedreach(name: str, folder: Path, rounds: int, seed: int) -> Run:
     rows = read_lines(out / "rounds.jsonl")
     times = read_lines(out / "timing.jsonl")
     trained = [row["train_seconds"] for row in times if row["round"]]
-    total, exact = whole(
-        seconds, trained, [row["evaluate_seconds"] for row in times if "evaluate_seconds" in row], work
-    )
+    total = whole(seconds, trained, [row["evaluate_seconds"] for row in times if "evaluate_seconds" in row], work)
     engine = json.loads((out / "engine.json").read_text())["name"]
     accuracy = [row["test_accuracy"] for row in rows if row.get("test_accuracy") is not None][-1]
-    return Run(f"FedReach, `{engine}`", total, exact, statistics.mean(trained[2:] or trained), accuracy, peak)
+    return Run(f"FedReach, `{engine}`", total, len(trained), statistics.mean(trained[2:] or trained), accuracy, peak)
 
 
 def run_pfl(name: str, folder: Path, rounds: int, seed: int) -> Run:
@@ -145,9 +143,9 @@ def run_pfl(name: str, folder: Path, rounds: int, seed: int) -> Run:
     command += ["--case", name, "--rounds", str(rounds), "--every", str(work.every), "--seed", str(seed)]
     seconds, peak, out = timed(command)
     row = last_row(out)
-    total, exact = whole(seconds, row["rounds"], row["evaluations"], work)
-    steady = statistics.mean(row["rounds"][2:] or row["rounds"])
-    return Run(f"pfl {row['versions']['pfl']}", total, exact, steady, row["accuracy"], peak)
+    taken: list[float] = row["rounds"]
+    total, steady = whole(seconds, taken, row["evaluations"], work), statistics.mean(taken[2:] or taken)
+    return Run(f"pfl {row['versions']['pfl']}", total, len(taken), steady, row["accuracy"], peak)
 
 
 def run_flower(name: str) -> Run:
@@ -158,7 +156,9 @@ def run_flower(name: str) -> Run:
     row = last_row(out)
     steady = statistics.mean(row["seconds_per_round"])
     total = seconds + (work.rounds - 1 - FLOWER_ROUNDS) * steady
-    return Run(f"Flower {row['versions']['flwr']}", total, False, steady, None, max(peak, row["peak_rss_mb"]))
+    return Run(
+        f"Flower {row['versions']['flwr']}", total, 1 + FLOWER_ROUNDS, steady, None, max(peak, row["peak_rss_mb"])
+    )
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -228,46 +228,34 @@ def clock(seconds: float) -> str:
     return f"{minutes // 60:02}:{minutes % 60:02}:{rest:02}"
 
 
-def results(found: Mapping[str, list[Run]]) -> str:
-    """Return the table of all runs, with what others published."""
-    lines: list[list[str]] = []
-    for name, runs in found.items():
-        ours = next((run.seconds for run in runs if run.who.startswith("FedReach")), None)
-        for run in runs:
-            ratio = f"{run.seconds / ours:.1f}" if ours else "-"
-            accuracy = "-" if run.accuracy is None else f"{100 * run.accuracy:.1f}"
-            if not run.exact and run.accuracy is not None:
-                accuracy = "-"  # of other rounds than the whole has
-            took = ("" if run.exact else "~") + clock(run.seconds)
-            lines.append(
-                [name, run.who, took, ratio, f"{1e3 * run.round_seconds:.3g}", accuracy, f"{run.peak_mb:,.0f}"]
-            )
-        for other in WORKLOADS[name].published:
-            h, m, s = map(int, other.clock.split(":"))
-            ratio = f"{(3600 * h + 60 * m + s) / ours:.1f}" if ours else "-"
-            lines.append([name, f"{other.who} (published)", other.clock, ratio, "-", other.accuracy, "-"])
-    head = "workload, who, h:m:s, as many times FedReach's, ms a round, test accuracy %, peak MB"
-    return table(head.split(", "), lines, left=2)
+def results(name: str, runs: Sequence[Run]) -> str:
+    """Return the table of all runs of a workload, with what others published."""
+    work, lines = WORKLOADS[name], []
+    ours = next((run.seconds for run in runs if run.who.startswith("FedReach")), None)
+    for run in runs:
+        exact = run.rounds >= work.rounds
+        ratio = f"{run.seconds / ours:.1f}" if ours else "-"
+        accuracy = f"{100 * run.accuracy:.1f}" if exact and run.accuracy is not None else "-"  # of all rounds only
+        took = ("" if exact else "~") + clock(run.seconds)
+        each = f"{1e3 * run.round_seconds:.3g}"
+        lines.append([run.who, f"{run.rounds:,}", took, ratio, each, accuracy, f"{run.peak_mb:,.0f}"])
+    for other in work.published:
+        h, m, s = map(int, other.clock.split(":"))
+        ratio = f"{(3600 * h + 60 * m + s) / ours:.1f}" if ours else "-"
+        lines.append([f"{other.who} (published)", "-", other.clock, ratio, "-", other.accuracy, "-"])
+    head = "who, rounds run, h:m:s, as many times FedReach's, ms a round, test accuracy %, peak MB"
+    return table(head.split(", "), lines, left=1)
 
 
-def page_of(found: Mapping[str, list[Run]], words: Mapping[str, str], seconds: float) -> str:
-    """Return the section of the page."""
-    about = ", ".join(f"{name} {version}" for name, version in sorted(versions().items()))
-    made = (
-        f"Made by `python benchmarks/long.py --write` in {seconds / 60:.0f} minutes on {CORES} cores of {processor()}: "
-        f"{about}. Whole runs of `fedreach run` from start to end, with rows, checkpoints and evaluations on the test "
-        f"set; ~ is worked out from steady rounds, and of Flower without evaluation. Published times are those of "
-        f"[FLUTE's README]({FLUTE}), on other machines; neither FLUTE nor FedML is run here. "
-        f"[How it is run](../benchmarks/README.md#long-workloads)."
+def section(name: str, words: str, runs: Sequence[Run]) -> str:
+    """Return the section of the page about a workload."""
+    work = WORKLOADS[name]
+    about = ", ".join(f"{package} {version}" for package, version in sorted(versions().items()))
+    said = (
+        f"{work.words} {work.rounds:,} rounds, evaluated every {work.every}. Data: {words}. "
+        f"`python benchmarks/long.py --only {name} --write` on {CORES} cores of {processor()}: {about}."
     )
-    items = []
-    for name in found:
-        work = WORKLOADS[name]
-        many = f"{work.rounds:,} rounds, evaluated every {work.every}"
-        items.append(
-            textwrap.fill(f"- `{name}`: {work.words} {many}. Data: {words[name]}.", 120, subsequent_indent="  ")
-        )
-    return "\n\n".join(["## Long workloads", textwrap.fill(made, 120), "\n".join(items), results(found)])
+    return "\n\n".join([f"### {name}", textwrap.fill(said[0].upper() + said[1:], 120), results(name, runs)])
 
 
 def main() -> None:
@@ -279,21 +267,18 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="of weights and cohorts, not of Flower's; default: 0")
     parser.add_argument("--peers", nargs="*", default=["pfl", "flower"], choices=["pfl", "flower"])
-    parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
+    parser.add_argument("--write", action="store_true", help=f"put each into its section of {PAGE.name}")
     arguments = parser.parse_args()
     end_cleanly()
     wanted = [peer for peer in (PFL, FLOWER) if peer.name in arguments.peers]
     peers = [peer.name for peer in present(wanted)]
-    began, words, found = time.monotonic(), {}, {}
     parts = dict(arguments.part)
     for name in arguments.only:
-        words[name], found[name] = run_workload(name, arguments.rounds, parts.get(name), peers, arguments.seed)
-        page = page_of(found, words, time.monotonic() - began)
+        words, runs = run_workload(name, arguments.rounds, parts.get(name), peers, arguments.seed)
+        print(section(name, words, runs), flush=True)
         if arguments.write:  # after each, as they take long
-            put("long", page)
-    print(page)
-    if arguments.write:
-        print(f"\nWrote {PAGE}")
+            put(f"long {name}", section(name, words, runs))
+            print(f"\nWrote {PAGE}")
 
 
 if __name__ == "__main__":

@@ -81,8 +81,8 @@ WORKLOADS = {
         100,
         True,
         (),
-        "pfl-research's own benchmark: CNN of 1.6 million parameters, 1000 clients of 50, 50 a round, batch 10, "
-        "rate 0.1.",
+        "the benchmark of pfl-research itself: CNN of 1.6 million parameters, 1000 clients of 50, 50 a round, "
+        "batch 10, rate 0.1.",
     ),
     "many_clients": Workload(
         long_data.many_clients,

@@ -8,6 +8,12 @@ from pathlib import Path
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 
 
+def section(name: str, page: Path = PAGE) -> str:
+    """Return what stands in the section of this name; nothing where there is none."""
+    _, _, rest = page.read_text(encoding="utf-8").partition(f"<!-- {name} -->")
+    return rest.partition(f"<!-- /{name} -->")[0]
+
+
 def put(name: str, text: str, page: Path = PAGE) -> None:
     """Put the text into the section of this name, ``<!-- name -->``; all else stays. A new section goes to the end."""
     begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
@@ -16,8 +22,8 @@ def put(name: str, text: str, page: Path = PAGE) -> None:
     _, closed, tail = rest.partition(end)
     if found and not closed:
         raise ValueError(f"{page.name} must have {end} after {begin}; add it where the section ends")
-    section = f"{begin}\n{text.strip()}\n{end}"
-    page.write_text(f"{head}{section}{tail}" if found else f"{old.rstrip()}\n\n{section}\n", encoding="utf-8")
+    new = f"{begin}\n{text.strip()}\n{end}"
+    page.write_text(f"{head}{new}{tail}" if found else f"{old.rstrip()}\n\n{new}\n", encoding="utf-8")
 
 
 def processor() -> str:

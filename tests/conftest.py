@@ -24,8 +24,15 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the tests of pages: they take longest, and at the end all other processes would wait for them."""
+    """Begin with the tests of pages: they take longest, and at the end all other processes would wait for them.
+
+    On a mutant (see `[tool.mutmut]`) begin with the quickest, as the first that fails ends it.
+    """
     items.sort(key=lambda item: item.path.name != "test_docs.py")
+    stats = Path("mutmut-stats.json")  # mutmut runs tests where it writes this
+    if os.environ.get("MUTANT_UNDER_TEST") and stats.exists():
+        seconds = json.loads(stats.read_text(encoding="utf-8"))["duration_by_test"]
+        items.sort(key=lambda item: seconds.get(item.nodeid, 0.0))
 
 
 TINY = """\

@@ -66,7 +66,7 @@ def follow(copy: Path, block: str) -> None:
         assert not missing, f"{line} did not print {missing}, but\n{said}"
 
 
-LONG = ("A new figure", "A new recipe")  # they draw a whole report, and read a large data set
+LONG = ("A new figure", "A new recipe", "A new engine")  # they draw a report, read a large data set, compile
 
 
 @pytest.mark.parametrize("recipe", [pytest.param(r, marks=pytest.mark.slow) if r in LONG else r for r in RECIPES])

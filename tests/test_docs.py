@@ -25,6 +25,8 @@ from .installed import EXTRAS, environment, extras_named, packages_named
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "benchmarks").glob("*.md"))]
+LONG_PAGES = {"README.md", "flower.md", "python.md", "serving.md", "statistics.md", "variance.md"}
+SHOWN = [pytest.param(page, marks=pytest.mark.slow) if page.name in LONG_PAGES else page for page in PAGES]
 FEW = [
     word
     for option in ("rounds=2", "evaluation.every=2", "evaluation.samples_per_client=20")
@@ -82,7 +84,7 @@ def is_example(line: str) -> bool:
     return words[:2] == ["fedreach", "compare"] and len(words) == 3 and ROOT / words[2] in EXAMPLES
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", SHOWN, ids=lambda page: page.name)
 def test_what_a_page_shows_runs(page: Path, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     for language in ("python", "toml"):
@@ -134,7 +136,7 @@ def test_the_readme_names_every_experiment_of_the_examples() -> None:
 
 
 PROGRAMS = [*sorted((ROOT / "examples").glob("*.py")), *sorted((ROOT / "examples" / "deeper").glob("*.py"))]
-QUICK = {"01_hospitals.py", "07_own_functions.py", "09_loop.py", "rounds.py"}  # the others take a minute together
+QUICK = {"01_hospitals.py", "rounds.py"}  # the others take a minute together
 RUN = [path if path.name in QUICK else pytest.param(path, marks=pytest.mark.slow) for path in PROGRAMS]
 
 
@@ -176,7 +178,8 @@ def test_a_papers_example_says_what_is_claimed_and_what_was_measured(example: Pa
 KINDS = ("", "_selection", "_serving", "_serving_few", "_serving_rules", "_weighting", "_radio")
 LONG = {f"fashion_mnist{kind}.toml" for kind in KINDS}
 """A minute and more, even with two rounds."""
-EXPERIMENTS = [pytest.param(path, marks=pytest.mark.slow) if path.name in LONG else path for path in EXAMPLES]
+LONGER = {"breast_cancer.toml", *LONG}
+EXPERIMENTS = [pytest.param(path, marks=pytest.mark.slow) if path.name in LONGER else path for path in EXAMPLES]
 
 
 @pytest.mark.parametrize("example", EXPERIMENTS, ids=lambda path: path.name)

@@ -64,6 +64,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     return home_with_wheel(tmp_path_factory.mktemp("wheel"))
 
 
+@pytest.mark.slow
 def test_pip_installs_the_wheel_and_nothing_else_beside_a_torch_that_is_there(home: Home) -> None:
     assert home.installed() == {"fedreach"}
     said = home.python("import fedreach, torch; print(fedreach.__file__, torch.__version__)").split()

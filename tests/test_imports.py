@@ -126,7 +126,7 @@ def test_the_map_knows_every_folder_and_no_other() -> None:
         ("data/noise.py", "from fedreach.federation.round import plan_round", "data must not import federation.round"),
         ("models/flat.py", "def late():\n    import fedreach.data.noise", "models must not import data.noise"),
         ("federation/round.py", "import torch", "federation must not know torch"),
-        ("report/load.py", "from fedreach.runs.folder import RunFolder", "report must not import runs.folder"),
+        ("report/load.py", "from fedreach.runs.loop import each_round", "report must not import runs.loop"),
         ("runs/loop.py", "from fedreach.config.sections import Experiment", "runs must not import config.sections"),
     ],
 )
@@ -209,6 +209,7 @@ def test_scipy_is_loaded_only_where_something_is_worked_out() -> None:
     assert not loaded("import fedreach.experiments.executors.worker, fedreach.serving") & {"scipy", "sklearn"}
 
 
+@pytest.mark.slow
 def test_a_comparison_draws_nothing_until_its_last_run_is_done_and_a_report_needs_no_torch(tmp_path: Path) -> None:
     experiment = tmp_path / "two.toml"
     experiment.write_text("rounds = 2\nseeds = [0, 1]\n[evaluation]\nevery = 1\n[methods.a]\n[methods.b]\n", "utf-8")

@@ -131,7 +131,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Run:
     imports = "from fedreach.federation.shrinking import Shrinking, Whole\n"
     inserted(package / "federation" / "federation.py", "from fedreach.federation.traits import", imports)
     line = "    step = federation.shrinking.shrunk(step)\n"
-    inserted(package / "federation" / "round.py", "    if solver is not None:\n        n = ", line)
+    inserted(package / "federation" / "round.py", "    if solver is not None:\n        step, solver_state = ", line)
     (folder / "mine.py").write_text(MINE, encoding="utf-8")
     (folder / "x.toml").write_text('[methods.a]\n[methods.b]\nshrinking = "scaled"\n', encoding="utf-8")
 

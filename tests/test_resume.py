@@ -18,6 +18,7 @@ from fedreach.cli import main
 from fedreach.config.load import load
 from fedreach.errors import RunFolderError
 from fedreach.experiments.run import run
+from fedreach.federation import round as decisions
 from fedreach.federation.selection.shared import gradient_table
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.folder import RunFolder
@@ -131,7 +132,9 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     return exact(home / "whole")
 
 
-@pytest.mark.parametrize("moment", [1, 13, pytest.param(29, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "moment", [pytest.param(1, marks=pytest.mark.slow), 13, pytest.param(29, marks=pytest.mark.slow)]
+)
 def test_a_run_killed_in_any_round_goes_on_as_if_nothing_had_happened(
     fedreach: Command, start: Start, home: Path, slow: list[str], uninterrupted: dict[str, bytes], moment: int
 ) -> None:
@@ -147,7 +150,8 @@ def test_a_run_killed_in_any_round_goes_on_as_if_nothing_had_happened(
 
 
 @pytest.mark.parametrize(
-    ("solver", "selection", "server"), [("scaffold", "minimax", "yogi"), ("feddyn", "rademacher", "adam")]
+    ("solver", "selection", "server"),
+    [("scaffold", "minimax", "yogi"), pytest.param("feddyn", "rademacher", "adam", marks=pytest.mark.slow)],
 )
 def test_what_clients_and_parts_remember_survives_a_kill(
     fedreach: Command, start: Start, home: Path, slow: list[str], solver: str, selection: str, server: str
@@ -180,6 +184,74 @@ class StopAfter(Callback):
             raise KeyboardInterrupt
 
 
+@pytest.mark.parametrize(
+    ("selection", "weighting"), [("hics", "fedau"), ("urns_by_similarity", "by_draws"), ("urns_by_size", "fedau")]
+)
+def test_draws_and_what_a_weighting_keeps_survive_an_interruption(home: Path, selection: str, weighting: str) -> None:
+    config = TINY.replace("[method]", f'[method]\nselection = "{selection}"\nweighting = "{weighting}"')
+    (home / "tiny.toml").write_text(config, encoding="utf-8")
+    experiment = load(home / "tiny.toml").resolved("uniform").model_copy(update={"rounds": 8})
+
+    def made(name: str, *callbacks: Callback) -> dict[str, bytes]:
+        run(experiment, seed=0, folder=home / name, base=home, callbacks=callbacks)
+        return exact(home / name)
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            made("x", StopAfter(3))
+    assert made("x") == made("whole")
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        'name = "server_only", steps = 5, rate = 5.0, batch_size = 8, held_out = 0.3, patience = 2',
+        'name = "fine_tune", inner = "adam", batch_size = 8',
+        'name = "fine_tune", when = "end", steps = 3',
+        'name = "feddf", batch_size = 8, steps = 3',
+    ],
+)
+def test_what_a_server_learns_survives_an_interruption(home: Path, server: str) -> None:
+    config = TINY.replace("[method]", f"[server_data]\nexamples = 30\n\n[method]\nserver = {{ {server} }}")
+    (home / "tiny.toml").write_text(config, encoding="utf-8")
+    experiment = load(home / "tiny.toml").resolved("uniform").model_copy(update={"rounds": 8})
+
+    def made(name: str, *callbacks: Callback) -> dict[str, bytes]:
+        run(experiment, seed=0, folder=home / name, base=home, callbacks=callbacks)
+        return exact(home / name)
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            made("x", StopAfter(3))
+    assert made("x") == made("whole")
+    (home / "tiny.toml").write_text(config.replace("seeds", "engine.threads = 2\nseeds"), encoding="utf-8")
+    experiment = load(home / "tiny.toml").resolved("uniform").model_copy(update={"rounds": 8})
+    assert made("threads")["last.safetensors"] == made("whole")["last.safetensors"]
+
+
+@pytest.mark.parametrize("aggregation", ["fedvarp", "mifa"])
+def test_what_clients_sent_last_survives_an_interruption(
+    home: Path, monkeypatch: pytest.MonkeyPatch, aggregation: str
+) -> None:
+    config = TINY.replace("[method]", f'[method]\naggregation = "{aggregation}"')
+    (home / "tiny.toml").write_text(config, encoding="utf-8")
+    experiment = load(home / "tiny.toml").resolved("uniform").model_copy(update={"rounds": 8})
+
+    def made(name: str, *callbacks: Callback) -> dict[str, bytes]:
+        run(experiment, seed=0, folder=home / name, base=home, callbacks=callbacks)
+        return exact(home / name)
+
+    whole = made("whole")
+    for name, large in (("x", 2**24), ("y", 1)):
+        monkeypatch.setattr(decisions, "LARGE", large)
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                made(name, StopAfter(3))
+            assert (home / name / "sent.rows").exists()
+        assert made(name) == whole
+        assert not (home / name / "sent.rows").exists()
+
+
 @pytest.mark.parametrize("options", ["", ', dtype = "float16"', ', storage = "disk"'])
 def test_a_large_table_changes_no_byte_and_survives_an_interruption(
     home: Path, monkeypatch: pytest.MonkeyPatch, options: str
@@ -206,6 +278,7 @@ def test_a_large_table_changes_no_byte_and_survives_an_interruption(
     assert large == small
 
 
+@pytest.mark.slow
 def test_seconds_and_joules_add_up_over_a_kill(fedreach: Command, start: Start, home: Path, slow: list[str]) -> None:
     radio = [*slow, "--set", "radio.bandwidth_hertz=1e6", "--set", "method.allocation=random"]
     assert fedreach("run", "tiny.toml", *radio, "--out", "whole", "-q").exit_code == 0
@@ -272,7 +345,7 @@ def test_ctrl_c_writes_a_checkpoint_and_says_that_nothing_is_lost(
     assert exact(home / "x") == uninterrupted
 
 
-@pytest.mark.parametrize("limit", [2000, 6000])
+@pytest.mark.parametrize("limit", [pytest.param(2000, marks=pytest.mark.slow), 6000])
 def test_a_full_disk_loses_nothing(
     fedreach: Command, start: Start, home: Path, slow: list[str], uninterrupted: dict[str, bytes], limit: int
 ) -> None:
@@ -372,6 +445,7 @@ def begun(folder: Path) -> int:
     return max((lines(path) for path in folder.glob("runs/*/*/rounds.jsonl")), default=0)
 
 
+@pytest.mark.slow
 @needs_proc
 def test_a_comparison_survives_ctrl_c_and_kill(
     fedreach: Command, start: Start, home: Path, comparison: list[str], whole: dict[str, dict[str, bytes]]

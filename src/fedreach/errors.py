@@ -6,12 +6,14 @@
 
 import dataclasses
 import difflib
+import errno
 import math
 import operator
 from collections.abc import Iterable, Sequence
 from numbers import Real
 from typing import Any
 
+IN_WORDS = {str: "a text", int: "a whole number", float: "a number", type(None): "None"}
 ANOTHER_FOLDER = "another folder with --out (in Python, out)"
 
 
@@ -51,6 +53,34 @@ class RunFolderError(FedReachError):
 
 class TrainingError(FedReachError):
     """A client failed: its id, the round and the cause are in the message."""
+
+
+OUT_OF_MEMORY = "Out of memory. Lower --workers, or use smaller models or data."
+
+DISK = {
+    errno.ENOSPC: "Free some space",
+    errno.EFBIG: "Free some space",
+    errno.EDQUOT: "Free some space of your quota",
+    errno.EROFS: "Mount its disk for writing",
+    errno.EMFILE: "Raise the limit of open files (ulimit -n) or lower --workers",
+    errno.ENFILE: "Close other programs, as this machine has no more open files to give",
+    errno.EIO: "See to the disk, which fails",
+    errno.EACCES: "Make it readable and writable for you",
+    errno.EPERM: "Make it readable and writable for you",
+}
+"""What to do about a file that the system refuses, by the number of its error."""
+
+
+def of_system(error: OSError) -> str:
+    """Return what the system refused, and what to do about it.
+
+    Example:
+        >>> of_system(OSError(errno.ENOSPC, "No space left on device", "runs/x/rounds.jsonl"))
+        'runs/x/rounds.jsonl: No space left on device. Free some space; nothing is lost, the same command goes on.'
+    """
+    said = f"{error.filename or 'A file'}: {error.strerror or error}."
+    remedy = DISK.get(error.errno or 0)
+    return said if remedy is None else f"{said} {remedy}; nothing is lost, the same command goes on."
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -124,6 +154,20 @@ def check(function: str, name: str, value: float, interval: str) -> None:
     """
     if not _lies_in(value, interval):
         raise ConfigError(f"{function}: {name} must be in {interval}; got {value!r}.")
+
+
+def check_type(function: str, name: str, value: object, *types: type) -> None:
+    """Raise ConfigError unless an argument of a function is of one of these types; a truth value is no number.
+
+    Example:
+        >>> check_type("load", "name", "digits", str)
+        >>> check_type("load", "name", None, str)
+        Traceback (most recent call last):
+        fedreach.errors.ConfigError: load: name must be a text; got NoneType.
+    """
+    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+        words = " or ".join(dict.fromkeys(IN_WORDS.get(each, each.__name__) for each in types))
+        raise ConfigError(f"{function}: {name} must be {words}; got {type(value).__name__}.")
 
 
 def _did_you_mean(name: str, names: Sequence[str]) -> str:

@@ -84,7 +84,7 @@ KINDS: Mapping[str, Kind] = {
     "weighting": Kind(
         "fedreach.federation.weighting:WEIGHTINGS",
         f"{PROTOCOLS}:Weighting",
-        also={"raw": f"{PROTOCOLS}:ClientsOwn"},
+        also={"raw": f"{PROTOCOLS}:ClientsOwn", "mean_scale": f"{PROTOCOLS}:ScalesMean"},
         known_by=("weights",),
         function="fedreach.federation.weighting:FunctionWeighting",
         handed=("reports",),
@@ -104,7 +104,7 @@ KINDS: Mapping[str, Kind] = {
     "server": Kind(
         "fedreach.federation.server:SERVERS",
         f"{PROTOCOLS}:ServerStep",
-        also={"trains": f"{PROTOCOLS}:ServerTrains"},
+        also={"trains": f"{PROTOCOLS}:ServerTrains", "tunes": f"{PROTOCOLS}:ServerTunes"},
         known_by=("apply",),
         path=METHOD,
         default="average",
@@ -134,8 +134,10 @@ KINDS: Mapping[str, Kind] = {
         f"{PROTOCOLS}:Serving",
         also={
             "with_prior": f"{PROTOCOLS}:KnowsPrior",
+            "with_labels": f"{PROTOCOLS}:LearnsLabels",
             "update_many": f"{PROTOCOLS}:ServesMany",
             "predict_online": f"{PROTOCOLS}:ServesOnline",
+            "possible": f"{PROTOCOLS}:KnowsPossibleSums",
         },
         known_by=("contribute", "predict"),
         path=METHOD,
@@ -145,6 +147,7 @@ KINDS: Mapping[str, Kind] = {
     "label_statistics": Kind(
         "fedreach.federation.labels:LABEL_STATISTICS",
         f"{PROTOCOLS}:LabelStatistics",
+        also={"possible": f"{PROTOCOLS}:KnowsPossibleLabels"},
         known_by=("release",),
         path=METHOD,
         default="exact",
@@ -295,12 +298,14 @@ class Instance:
         return self.part
 
 
+@cache
 def is_installed(place: str) -> bool:
     """Say whether a file or folder belongs to Python or to an installed package, and so is nobody's own code."""
     paths = sysconfig.get_paths()
     roots = {Path(paths[key]).resolve() for key in ("stdlib", "platstdlib", "purelib", "platlib")}
     path = Path(place).resolve()
-    return path.suffix == ".zip" or any(path.is_relative_to(root) for root in roots)
+    by_others = {".zip", "site-packages", "dist-packages"} & {path.suffix, *path.parts}  # a user's, or a system's
+    return bool(by_others) or any(path.is_relative_to(root) for root in roots)
 
 
 def code_file(name: str, base: Path) -> Path | None:
@@ -328,7 +333,7 @@ def load_users(name: str, base: Path) -> Any:
     try:
         if where.endswith(".pkl"):
             return pickle.loads(path.read_bytes())
-        module = _from_file(path) if where.endswith(".py") else importlib.import_module(where)
+        module = _from_file(path, path.read_bytes()) if where.endswith(".py") else importlib.import_module(where)
     except (Exception, SystemExit) as error:
         raise ConfigError(f"{name!r} cannot be imported: {type(error).__name__}: {error}.") from error
     if not hasattr(module, attribute):
@@ -338,12 +343,11 @@ def load_users(name: str, base: Path) -> Any:
 
 
 @cache
-def _from_file(path: Path) -> Any:
+def _from_file(path: Path, content: bytes) -> Any:
     module_name = f"fedreach_user_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None  # a .py file always has a loader
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
-    spec.loader.exec_module(module)
+    exec(compile(content, path, "exec"), vars(module))  # not by its loader, which may take what stood there before
     return module

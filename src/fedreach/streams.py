@@ -9,6 +9,8 @@ import zlib
 
 import numpy as np
 
+from fedreach.errors import ConfigError
+
 
 def generator(seed: int, purpose: str, round_: int = 0, client: int = 0) -> np.random.Generator:
     """Return the numpy generator of one purpose, round and client.
@@ -25,12 +27,19 @@ def generator(seed: int, purpose: str, round_: int = 0, client: int = 0) -> np.r
         >>> bool(a.random() == b.random())
         True
     """
+    check_seed(seed)
     key = (zlib.crc32(purpose.encode()), round_, client)
     if (seed | round_ | client) >> 32:
         sequence = np.random.SeedSequence(seed, spawn_key=key)
     else:  # the words that numpy would make of these, in half the time: a round needs a generator for each client
         sequence = np.random.SeedSequence(np.array((seed, 0, 0, 0, *key), np.uint32))
     return np.random.Generator(np.random.Philox(sequence))
+
+
+def check_seed(seed: object) -> None:
+    """Raise ConfigError unless it is a whole number, not negative."""
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise ConfigError(f"seed must be a non-negative whole number; got {seed!r:.100}.")
 
 
 def torch_seed(seed: int, purpose: str, round_: int = 0, client: int = 0) -> int:

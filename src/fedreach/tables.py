@@ -43,15 +43,28 @@ def _harmless(cell: Any) -> Any:
 
 
 def visible(text: str) -> str:
-    r"""Return a text in which no character moves a terminal's cursor or changes its colours.
+    r"""Return a text in which no character moves a terminal's cursor, changes its colours or turns its direction.
 
     Example:
         >>> visible("ward\x1b[2J 7\u202e")
         'ward\\x1b[2J 7\\u202e'
     """
-    return "".join(
-        c if unicodedata.category(c) not in ("Cc", "Cf") else c.encode("unicode_escape").decode() for c in text
-    )
+    return "".join(c.encode("unicode_escape").decode() if _commands(c) else c for c in text)
+
+
+def visible_lines(text: str) -> str:
+    r"""Return a text of several lines likewise.
+
+    Example:
+        >>> visible_lines("one\ntwo\a")
+        'one\ntwo\\x07'
+    """
+    return "\n".join(map(visible, text.split("\n")))
+
+
+def _commands(character: str) -> bool:
+    turns = unicodedata.bidirectional(character) in ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
+    return turns or unicodedata.category(character) == "Cc"
 
 
 def markdown_lines(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: bool = False) -> list[str]:

@@ -65,6 +65,7 @@ def test_hospitals_are_compared_by_name(fedreach: Command, patients: Path) -> No
     assert {column["name"]: column["kind"] for column in one["preparation"]}["ward"] == "category"
 
 
+@pytest.mark.slow
 def test_without_names_each_seed_draws_two_in_five_and_that_is_said(fedreach: Command, patients: Path) -> None:
     result = fedreach("compare", *COLUMNS, "--seeds", 4, "--out", "o", *SHORT)
     assert result.exit_code == 0, result.output

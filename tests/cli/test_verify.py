@@ -228,6 +228,7 @@ def test_a_part_that_was_asked_for_and_cannot_be_tried_is_an_error(
     assert "pip install 'fedreach[reproduce]'" in said
 
 
+@pytest.mark.slow
 def test_every_example_of_the_help_runs(fedreach: Command, home: Path) -> None:
     lines = re.findall(r"^\s*fedreach (verify.*)$", main.commands["verify"].epilog or "", re.MULTILINE)
     assert len(lines) == 4

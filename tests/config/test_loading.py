@@ -152,6 +152,15 @@ def test_a_policy_that_ignores_the_cohort_may_have_any() -> None:
         load(None, ["method.cohort=49", "methods={a={}}", "baseline=a"])
 
 
+def test_a_budget_is_of_what_is_counted() -> None:
+    assert load(None, ["budget.megabytes=3.5"]).budget.limits == {"megabytes": 3.5}
+    assert load(None, ["budget.seconds=9.0", "radio={}"]).budget.limits == {"seconds": 9.0}
+    with pytest.raises(ConfigError, match=r"budget\.joules: is counted by a \[radio\], and there is none: add one\."):
+        load(None, ["budget.joules=9.0"])
+    with pytest.raises(ConfigError, match=r"budget\.megabytes: must be greater than 0; got 0"):
+        load(None, ["budget.megabytes=0.0"])
+
+
 def test_a_refused_value_is_told_once_and_its_default_is_nobodys_mistake() -> None:
     raw = {"partition": {"clients": 12}, "population": {"participants": 4}, "method": {"cohort": "x"}}
     _, problems = check(raw, Path())

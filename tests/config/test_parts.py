@@ -107,9 +107,7 @@ class Widest:
 
 @dataclass(frozen=True)
 class HalfATrainer:
-    """Trains on the server, but does not say at which rate."""
-
-    batch_size: int = 3
+    """Trains on the server, but does not say how."""
 
     def trains(self, rng):
         return True
@@ -266,7 +264,7 @@ def test_what_a_protocol_asks_besides_methods_is_asked_for(own: Path) -> None:
         "only_sum missing."
     )
     (line,) = said({"method": {"server": "own.py:HalfATrainer"}}, own)
-    assert "must have all of fedreach.federation.protocols.ServerTrains; rate missing." in line
+    assert "must have all of fedreach.federation.protocols.ServerTrains; learn missing." in line
     (line,) = said({"method": {"weighting": {"name": "product", "parts": ["own.py:Told"]}}}, own)
     assert line.startswith("method.weighting.parts[0]: 'own.py:Told' must have all of")
     assert line.endswith("Weighting; weights missing.")

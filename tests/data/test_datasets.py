@@ -103,7 +103,8 @@ IMAGES = np.zeros((4, 3, 8, 8), np.uint8)
 WRONG = [
     ({"train_y": Y[:3]}, r"train_y must have one label per sample, shape \(4,\); got shape \(3,\)"),
     ({"train_y": Y - 1}, "train_y must be at least 0; got -1"),
-    ({"train_y": Y / 2}, "train_y must be integers; got dtype float64. FedReach classifies, and regression"),
+    ({"train_y": Y / 2, "num_classes": 2}, "train_y must be integers; got dtype float64. Convert numbers"),
+    ({"train_y": [np.inf, 0, 1, 0]}, "train_y must be finite as float32; 1 targets are not, the first in row 0"),
     ({"num_classes": 1}, "train_y must be 0 to 0; got 1"),
     ({"train_x": [["a", None]] * 4}, "train_x must hold numbers, not python objects"),
     ({"train_x": [[1.0], [1.0, 2.0], [0.0], [0.0]]}, "train_x must be one rectangular array"),

@@ -197,3 +197,11 @@ def test_the_partition_of_feddyn_on_mnist_always_ends():
         counts = p.label_counts(labels, 10)
         assert counts.sum(axis=0).tolist() == np.bincount(labels).tolist()
         assert counts.sum(axis=1).tolist() == p.sizes.tolist()
+
+
+def test_each_class_is_split_by_a_draw_of_its_own():
+    labels = np.repeat(np.arange(6), 1000)
+    counts = dirichlet_by_class(labels, 5, np.random.default_rng(0), alpha=1.0, min_size=0).label_counts(labels, 6)
+    shares = np.corrcoef(counts.T)[np.triu_indices(6, 1)]
+    assert abs(shares.mean()) < 0.5  # 1 if all classes went the same way
+    assert shares.min() < 0

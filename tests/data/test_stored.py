@@ -10,7 +10,7 @@ import pytest
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData
 from fedreach.data.own import of_clients, of_file, of_frame
-from fedreach.data.stored import opened, store
+from fedreach.data.stored import digest, opened, store
 from fedreach.errors import ConfigError, DataError
 
 from .hospitals import reordered, table
@@ -103,3 +103,21 @@ def test_prepared_data_are_not_stored_as_they_are_one_draws():
     data = FederatedData.from_frame(table(), client="hospital", label="readmitted")
     with pytest.raises(DataError, match="Only data sets and one's own data can be stored"):
         store(data.dataset, None)  # type: ignore[arg-type]
+
+
+def test_a_digest_is_of_what_was_read_whoever_takes_part_and_of_every_number():
+    """The data set that a seed makes of a table is another one for each choice of participants."""
+
+    def aged(age):
+        rows = {"who": list("aabbcc"), "age": [1.0, 2.0, 3.0, 4.0, 5.0, age], "label": [0, 1] * 3}
+        return of_frame(rows, "who", "label", "t")
+
+    one = aged(6.0)
+    before = digest(one)
+    assert one.prepared([np.arange(3)]).sha256 != one.prepared([np.arange(5)]).sha256
+    assert digest(one) == digest(aged(6.0)) == before
+    assert digest(aged(6.5)) != before
+    plain = from_arrays(np.eye(4, dtype=np.float32), [0, 1, 0, 1], owners=[0, 0, 1, 1], name="t")
+    assert digest(plain) != digest(
+        from_arrays(np.eye(4, dtype=np.float32), [0, 1, 0, 1], owners=[0, 1, 1, 1], name="t")
+    )

@@ -47,25 +47,42 @@ def test_a_client_trains_to_the_same_bits_alone_and_beside_others(federated):
         assert made.train(made.initial, np.array(some), 1, 0.1).update.tobytes() == together[some].tobytes()
 
 
+class Counted:
+    """The library, which counts what `train` returns: 0 where time was up."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __getattr__(self, name):
+        found = getattr(library.library(), name)
+        return found if name != "train" else lambda *given: self.calls.append(found(*given)) or self.calls[-1]
+
+
 @pytest.mark.parametrize("how", [PLAIN, CORRECTED], ids=["plain", "corrected"])
-def test_a_large_client_is_trained_in_parts_to_the_same_bits(how, federated, monkeypatch):
+@pytest.mark.parametrize("look", [1, 10**6])
+def test_a_large_client_is_trained_in_parts_to_the_same_bits(how, look, federated, monkeypatch):
     module, shape = model("borders")
     whole, data = moved(Native, module, federated(SIZES, shape), how), federated(SIZES, shape)
-    monkeypatch.setattr(native, "MAX_PRODUCTS", 3 * 10**6)
-    calls, made = [], engine(Native, module, data, *how)
-
-    class Counted:
-        def __getattr__(self, name):
-            found = getattr(library.library(), name)
-            return found if name != "train" else lambda *given: calls.append(given[6:8]) or found(*given)
-
-    made.trainer.library = Counted()
+    monkeypatch.setattr(native, "SECONDS", 0.0)
+    monkeypatch.setattr(native, "LOOK", look)
+    made = engine(Native, module, data, *how)
+    made.trainer.library = counted = Counted()
     parts = made.train(made.initial, IDS, 2, 0.05)
-    assert len(calls) > 5
-    assert {begin for begin, _ in calls} > {0}
+    assert counted.calls.count(0) > 5
+    assert counted.calls[-1] == 1
     assert parts.update.tobytes() == whole.update.tobytes()
     np.testing.assert_allclose(parts.loss, whole.loss, rtol=1e-12)
     np.testing.assert_array_equal(parts.steps, whole.steps)
+
+
+def test_between_clients_of_one_step_each_ctrl_c_is_heard_too(federated, monkeypatch):
+    module, shape = model("borders")
+    monkeypatch.setattr(native, "SECONDS", 0.0)
+    monkeypatch.setattr(native, "LOOK", 1)
+    made = engine(Native, module, federated(SIZES, shape), LocalSGD(batch_size=5, steps=1), FedAvg())
+    made.trainer.library = counted = Counted()
+    made.train(made.initial, IDS, 2, 0.05)
+    assert counted.calls.count(0) >= len(IDS) - 1
 
 
 @pytest.mark.parametrize("name", ["few_filters", "windows", "without_pooling", "norms"])
@@ -253,7 +270,7 @@ FAULTS = {
         "(kind == CONVOLUTION && !model->space.turned[l])",
         "(kind == CONVOLUTION && model->layers[l].pooled)",
     ),
-    "a step begins at the first batch again": ("training.c", "plan += begin * batch;", ""),
+    "a step begins at the first batch again": ("training.c", "next * batch;", "0;"),
 }
 
 
@@ -264,6 +281,6 @@ def test_a_fault_planted_in_a_kernel_is_found(fault, federated, tmp_path, monkey
     checks = [
         *(partial(check, name, "features", PLAIN, federated) for name in MODELS),
         partial(test_of_equal_places_the_first_passes_the_gradient, federated),
-        partial(test_a_large_client_is_trained_in_parts_to_the_same_bits, PLAIN, federated, monkeypatch),
+        partial(test_a_large_client_is_trained_in_parts_to_the_same_bits, PLAIN, 1, federated, monkeypatch),
     ]
     assert is_noticed(FAULTS[fault], checks, tmp_path), f"nobody noticed that {fault}"

@@ -118,6 +118,21 @@ def test_dropping_changes_no_bit_where_all_batches_are_full(kind, name, loop, fe
 
 
 @pytest.mark.parametrize(("kind", "name"), EVERY)
+def test_a_clipped_step_is_the_solvers_whole_correction_shortened(kind, name, federated):
+    module, data = make(name, federated)
+    updates = []
+    for limit in (None, 0.01):
+        local = LocalSGD(batch_size=16, steps=1, clip_norm=limit)
+        engine = TorchEngine(kind, Task(module, data, FedDyn(), local, seed=3))
+        memory = np.random.default_rng(0).standard_normal((len(IDS), engine.num_trainable)).astype(np.float32)
+        terms = {"pull": np.full((len(IDS), 1), 0.5, np.float32), "memory": memory}  # longer than the gradient
+        updates.append(engine.train(engine.initial, IDS, 1, RATE, terms).update[:, : engine.num_trainable])
+    whole, clipped = updates
+    length = np.linalg.norm(whole, axis=1, keepdims=True)
+    np.testing.assert_allclose(clipped, whole * (RATE * 0.01 / length), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("kind", "name"), EVERY)
 def test_clients_measure_with_their_local_models_and_what_was_broadcast_stands_beside(kind, name, federated):
     module, data = make(name, federated)
     engine = TorchEngine(kind, Task(module, data, FedAvg(), LocalSGD(batch_size=4), seed=3))

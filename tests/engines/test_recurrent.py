@@ -16,7 +16,7 @@ from torch import nn
 from fedreach.engines import Native, Sequential
 from fedreach.engines.native import library
 from fedreach.engines.native import trainer as native
-from fedreach.engines.native.table import layer_table, products_of
+from fedreach.engines.native.table import layer_table
 from fedreach.engines.recognition import NotAChainError, chain_of
 from fedreach.errors import ConfigError
 from fedreach.federation.local_sgd import LocalSGD
@@ -52,7 +52,7 @@ def test_it_judges_sequences_as_torch_does(name, federated, monkeypatch):
     module, shape = model(name)
     data, index = SEQUENCES.data(federated, shape, (150,)), np.arange(150)  # more than it predicts at a time
     found, as_torch = (engine(kind, module, data) for kind in (Native, Sequential))
-    monkeypatch.setattr(native, "MAX_PRODUCTS", 70 * products_of(found.trainer.table))
+    monkeypatch.setattr(native, "SECONDS", 0.0)
     must_judge_as_torch(found, as_torch, index)
 
 
@@ -69,7 +69,8 @@ def test_a_large_client_is_trained_in_parts_to_the_same_bits(how, federated, mon
     module, shape = model("as in LEAF")
     data = SEQUENCES.data(federated, shape)
     whole = moved(Native, module, data, how)
-    monkeypatch.setattr(native, "MAX_PRODUCTS", 1)
+    monkeypatch.setattr(native, "SECONDS", 0.0)
+    monkeypatch.setattr(native, "LOOK", 1)
     parts = moved(Native, module, data, how)
     assert parts.update.tobytes() == whole.update.tobytes()
     np.testing.assert_allclose(parts.loss, whole.loss, rtol=1e-12)

@@ -73,15 +73,13 @@ def asked(trainer, local, solver, rate):
     x = ((samples.x * samples.factor + samples.offset) if samples.factor is not None else samples.x).numpy()
     x = x.astype(np.int64 if samples.kind == "tokens" else np.float32)
     words = native.words_of(3, 2)
-    most = native.plan_size(int(sizes.max()), local)
-    batch = min(local.batch_size, int(sizes.max()))
+    batch, steps = min(local.batch_size, int(sizes.max())), local.steps_of(sizes, IDS, 3, 2)
     heads = [
         *table.shape,
         len(x),
         x[0].nbytes // 4,
         batch,
-        local.epochs,
-        most,
+        batch * int(steps.max()),
         len(sizes),
         len(trainer.initial),
         len(words),
@@ -90,5 +88,5 @@ def asked(trainer, local, solver, rate):
     rates = [rate, local.momentum, local.weight_decay, local.clip_norm or 0.0]
     pull = np.full(len(sizes), getattr(solver, "mu", 0.0), np.float32)
     parts = [np.array(heads, np.int64), table, x, samples.y.numpy(), np.array(rates), pull]
-    parts += [order, ranges.offsets, words, trainer.initial]
+    parts += [steps, order, ranges.offsets, words, trainer.initial]
     return b"".join(np.ascontiguousarray(part).tobytes() for part in parts)

@@ -1,6 +1,7 @@
 """Rounds in which the server trains on its own data: SAFARI between FedAvg and SGD."""
 
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import ClassVar
 
 import numpy as np
@@ -17,8 +18,9 @@ from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.selection import Uniform
 from fedreach.federation.server import Average, FedAdam, Safari, ServerOnly
+from fedreach.federation.server.batches import batches
 from fedreach.federation.solvers import FedAvg
-from fedreach.federation.steps import server_batch
+from fedreach.federation.steps import server_batches
 from fedreach.federation.weighting import ByExamples, Equal
 from fedreach.simulation.simulation import simulate
 from fedreach.streams import generator
@@ -98,12 +100,12 @@ def test_the_coin_changes_neither_cohorts_nor_client_batches():
 
 def test_a_smaller_batch_is_drawn_anew_in_every_round():
     server = Safari(client_probability=0.0, batch_size=3)
-    batches = [server_batch(server, 10, 0, number) for number in range(1, 13)]
-    assert len({batch.tobytes() for batch in batches}) > 8  # of 120 possible ones
-    assert set(np.concatenate(batches)) == set(range(10))
+    drawn = [*chain.from_iterable(batches(server_batches(0, n), np.arange(10), 3, steps=1) for n in range(1, 13))]
+    assert len({batch.tobytes() for batch in drawn}) > 8  # of 120 possible ones
+    assert set(np.concatenate(drawn)) == set(range(10))
     simulation = with_server(server)
     state, (x, y) = simulation.start(), (simulation.data.server.x, simulation.data.server.y)
-    for batch in batches[:4]:  # and each round takes its own
+    for batch in drawn[:4]:  # and each round takes its own
         w, b = (torch.from_numpy(part.copy()).requires_grad_() for part in np.split(state.params, [4]))
         loss = F.cross_entropy(F.linear(torch.from_numpy(x[batch]), w.view(2, 2), b), torch.from_numpy(y[batch]))
         moved = torch.cat(torch.autograd.grad(loss, (w, b))).numpy()

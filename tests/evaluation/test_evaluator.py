@@ -12,7 +12,10 @@ from fedreach.data.partition import Partition
 from fedreach.data.population import Population, Ranges
 from fedreach.engines import Sequential, Stacked, Task, TorchEngine
 from fedreach.evaluation import Evaluator, Group
-from fedreach.evaluation.populations import worst_decile
+from fedreach.evaluation.confidence import bootstrap_means, interval
+from fedreach.evaluation.evaluator import summarized
+from fedreach.evaluation.populations import Scores
+from fedreach.evidence.scores import worst_decile
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg
 from fedreach.models import build
@@ -202,9 +205,9 @@ def test_a_group_leaves_out_clients_without_samples_and_joins_ranges_client_by_c
     assert (group.ids.tolist(), group.sizes.tolist()) == ([0, 2], [2, 4])
     assert group.index.tolist() == [9, 8, 7, 6, 1, 2]
     scores = group.scores(np.array([1, 0, 1, 1, 1, 0], np.bool_), np.arange(6, dtype=np.float32))
-    assert scores.accuracy.tolist() == [0.5, 0.75]
+    assert scores.score.tolist() == [0.5, 0.75]
     assert scores.loss.tolist() == [0.5, 3.5]
-    assert scores.pooled_accuracy == pytest.approx(4 / 6)
+    assert scores.pooled == pytest.approx(4 / 6)
 
 
 def test_a_limit_of_samples_per_client_takes_the_first_ones_of_each():
@@ -216,6 +219,37 @@ def test_a_limit_of_samples_per_client_takes_the_first_ones_of_each():
         starts = np.cumsum(whole.sizes) - whole.sizes
         firsts = [whole.index[i : i + min(2, m)] for i, m in zip(starts, whole.sizes, strict=True)]
         assert limited.index.tolist() == np.concatenate(firsts).tolist()
+
+
+def test_the_limit_holds_for_local_models_too():
+    data = make_data()
+    evaluator = make(data)
+    limited = Evaluator(evaluator.engine, data, 5, samples_per_client=2)
+    columns, (record,) = limited.evaluate_local(params_of()[None], np.array([3]), 1)
+    first = data.held_out[3][:2]
+    right, _ = by_hand(params_of(), data.dataset.train_x[first], data.dataset.train_y[first])
+    assert (record["examples"], columns["local_accuracy"]) == ([2], right.mean())
+
+
+def test_intervals_are_drawn_by_seed_and_round_participants_first():
+    rng, n = generator(1, "scores"), 30
+    first, second = (Scores(np.arange(n), np.full(n, 9), rng.random(n), rng.random(n)) for _ in range(2))
+    columns, _ = summarized(5, 7, first, second, first)
+    drawn = generator(5, "bootstrap", 7)
+    means = {name: bootstrap_means(one.score, drawn) for name, one in (("id", first), ("unseen", second))}
+    bounds = {f"{name}_accuracy": interval(one) for name, one in means.items()}
+    bounds["participation_gap"] = interval(means["id"] - means["unseen"])
+    for name, (low, high) in bounds.items():
+        assert (columns[f"{name}_low"], columns[f"{name}_high"]) == pytest.approx((low, high), abs=1e-9)
+
+
+def test_lines_about_clients_have_six_digits_and_columns_nine():
+    columns, lines = make(make_data()).evaluate(params_of(), 1)
+    for line in lines:
+        assert line["loss"] == [round(loss, 6) for loss in line["loss"]]
+        assert line["accuracy"] == [round(share, 6) for share in line["accuracy"]]
+    assert columns == {name: round(value, 9) for name, value in columns.items()}
+    assert columns["id_loss"] != round(columns["id_loss"], 8)
 
 
 def test_each_participant_is_scored_by_its_clusters_model_and_strangers_by_all_in_proportion():

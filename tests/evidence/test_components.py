@@ -105,12 +105,30 @@ def test_a_component_is_sure_to_be_there_exactly_where_its_f_test_says_so() -> N
             assert made.component(level).shown == (p < 0.025)
 
 
+@pytest.mark.parametrize("freedom", [(2, 30), (5, 12), (12, 5), (40, 40)])
+def test_both_limits_of_a_component_pass_0_where_an_f_test_turns(freedom: tuple[int, int]) -> None:
+    """Ting et al. choose their factors such that a limit is 0 exactly where MS_1 / MS_2 is the quantile of F."""
+    for probability, limit in ((0.975, "low"), (0.025, "high")):
+        turn = stats.f.ppf(probability, *freedom)
+        for nudge in (1 - 1e-6, 1 + 1e-6):
+            made = Nested((3, 2), 0.0, np.array([turn * nudge, 1.0]), np.array(freedom))
+            assert (getattr(made.component(0), limit) > 0) == (nudge > 1)
+
+
 def test_the_innermost_interval_is_the_one_of_chi_squared() -> None:
     made = Nested.of(drawn((1.0, 1.0, 1.0, 1.0), np.random.default_rng(0)))
     inner, f = made.component(3), int(made.freedom[3])
     assert inner.low == pytest.approx(f * inner.value / stats.chi2.ppf(0.975, f))
     assert inner.high == pytest.approx(f * inner.value / stats.chi2.ppf(0.025, f))
     assert made.of_one(3) == inner
+
+
+def test_what_is_twice_as_large_varies_four_times_as_much_at_the_same_degrees_of_freedom() -> None:
+    y = drawn((1.0, 1.0, 1.0, 1.0), np.random.default_rng(11))
+    for level in range(4):
+        scaled, times = Nested.of(2 * y).component(level), Nested.of(y).component(level).times(4)
+        assert (times.value, times.low, times.high) == pytest.approx((scaled.value, scaled.low, scaled.high))
+        assert times.freedom == scaled.freedom
 
 
 # -------------------------------------------------------------------------------------------------- what must hold
@@ -149,6 +167,12 @@ def test_a_shift_changes_nothing_and_a_scale_its_square() -> None:
         assert (c.value, c.low, c.high) == pytest.approx((9 * a.value, 9 * a.low, 9 * a.high))
 
 
+def test_a_spread_far_below_the_mean_is_no_rounding() -> None:
+    y = drawn((1.0, 1.0, 1.0, 1.0), np.random.default_rng(13))
+    one, small = Nested.of(y), Nested.of(0.7 + 1e-8 * y)
+    assert small.mean_squares == pytest.approx(1e-16 * one.mean_squares, rel=1e-5)
+
+
 def test_the_order_of_siblings_does_not_matter_but_that_of_cousins_does() -> None:
     rng = np.random.default_rng(8)
     y = drawn((1.0, 1.0, 1.0, 1.0), rng)
@@ -179,6 +203,7 @@ def test_where_all_is_the_same_nothing_varies() -> None:
     assert [made.component(level) for level in range(3)] == [Variance(0.0, 0.0, 0.0, f) for f in (5.0, 12.0, 18.0)]
     assert made.of_one().value == 0.0
     assert not made.of_one().shown
+    assert made.of_one().freedom == 36.0  # of the innermost level, as Satterthwaite's are 0 / 0
 
 
 # ------------------------------------------------------------------------------------- rounds, and clients
@@ -198,6 +223,12 @@ def test_noise_from_round_to_round_is_told_and_what_lasts_is_not() -> None:
     assert values.var() == pytest.approx(2 * 0.25**2 / found[0].freedom, rel=0.3)
 
 
+def test_three_runs_a_cell_have_two_degrees_of_freedom_each() -> None:
+    # Steps (1, -1), (-1, 1) and (0, 0), which have the mean 0: 1/2 * 4 / (2 * 2). Two steps count as 2 * 4 / 5 each.
+    found = round_noise([[[0.0, 1.0, 0.0], [0.0, -1.0, 0.0], [3.0, 3.0, 3.0]]])
+    assert (found.value, found.freedom) == pytest.approx((0.5, 2 * 8 / 5))
+
+
 @pytest.mark.parametrize("shape", [(3,), (1, 3), (2, 1)])
 def test_one_run_or_one_round_has_no_noise_to_be_told(shape: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match="two runs a cell and two evaluated rounds"):
@@ -208,6 +239,7 @@ def test_the_variance_of_a_mean_of_n_is_that_of_one_by_n() -> None:
     rng = np.random.default_rng(10)
     samples = 2 * rng.standard_normal((4000, 8))
     assert np.mean([of_sample(row) for row in samples]) == pytest.approx(samples.mean(axis=1).var(), rel=0.1)
+    assert of_sample([1.0, 3.0]) == 1.0  # two are enough: their variance is 2
     assert math.isnan(of_sample([0.5]))
 
 

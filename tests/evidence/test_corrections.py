@@ -42,6 +42,10 @@ def test_equal_p_values_have_equal_levels_and_so_equal_intervals() -> None:
     assert holm_levels([0.04, 0.04]) == pytest.approx([LEVEL / 2, LEVEL / 2])
 
 
+def test_a_p_value_exactly_at_its_level_is_not_below_it() -> None:
+    assert holm_levels([LEVEL / 2, 0.03]) == [LEVEL / 2, LEVEL / 2]
+
+
 def test_one_comparison_has_students_quantile_but_for_the_draws() -> None:
     differences = np.random.default_rng(0).normal(size=(12, 1))
     assert max_t(differences, 11).critical == pytest.approx(stats.t.isf(LEVEL / 2, 11), rel=0.02)
@@ -83,3 +87,10 @@ def test_max_t_forgives_more_than_bonferroni_and_never_less() -> None:
     methods = np.random.default_rng(5).normal(size=(20, 6))
     critical = max_t(methods - base, 19).critical
     assert stats.t.isf(LEVEL / 2, 19) < critical < stats.t.isf(LEVEL / 2 / 6, 19)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_the_units_of_the_differences_change_nothing(scale: float) -> None:
+    differences = np.random.default_rng(6).normal(size=(9, 3)) @ np.array([[1.0, 1, 0], [0, 1, 1], [0, 0, 1]])
+    scaled = max_t(differences * np.array([scale, 1.0, 1.0]), 8)
+    np.testing.assert_allclose(scaled.largest, max_t(differences, 8).largest, rtol=1e-9)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedreach.errors import ConfigError
 from fedreach.evidence.corrections import LEVEL
-from fedreach.evidence.judgement import judge
+from fedreach.evidence.judgement import judge, paired
 from fedreach.evidence.plan import AnalysisPlan
 from fedreach.evidence.power import seeds_to_equate, seeds_to_find, shift_found
 from fedreach.evidence.spread import spread, t_quantile
@@ -23,6 +24,7 @@ def test_the_paired_test_agrees_with_scipy() -> None:
     interval = theirs.confidence_interval(0.95)
     assert ours.p == ours.p_corrected == pytest.approx(theirs.pvalue, rel=1e-9)
     assert (ours.low, ours.high) == pytest.approx((interval.low, interval.high), rel=1e-9)
+    assert paired(first - second) == ours
 
 
 def test_a_small_p_does_not_become_none() -> None:
@@ -63,13 +65,17 @@ def test_swapping_the_methods_mirrors_everything() -> None:
 
 def test_one_seed_has_a_difference_but_no_test() -> None:
     (result,) = judge([by_seed(0.02)])
-    assert (result.mean, result.low, result.p, result.verdict) == (0.02, None, None, "")
-    assert "one seed" in result.note
+    assert (result.count, result.mean, result.low, result.p, result.verdict) == (1, 0.02, None, None, "")
+    assert result.note == "one seed: no interval, no test"
+    assert spread([0.02]).count == 1
+    (result,) = judge([by_seed(0.02, 0.03)], pilot=[5, 6])
+    assert (result.count, result.p) == (2, None)
+    assert "one seed" not in result.note
 
 
-@pytest.mark.parametrize("value", [0.0, 0.02, 0.1 + 0.2])
+@pytest.mark.parametrize("value", [0.0, 0.02, 0.1 + 0.2, 1000 / 3])
 def test_equal_differences_are_not_called_significant(value: float) -> None:
-    (result,) = judge([by_seed(value, value, value * (1 + 1e-16), value)])
+    (result,) = judge([by_seed(value, value, np.nextafter(value, 2 * value), value)])
     assert (result.mean, result.p, result.low, result.verdict) == (pytest.approx(value), None, None, "")
     assert "equal" in result.note
 
@@ -127,11 +133,101 @@ def test_the_number_of_seeds_is_the_first_that_finds_the_difference() -> None:
     assert seeds_to_find(0.0, 0.04, LEVEL) is None
 
 
+def test_no_number_of_seeds_is_below_those_of_the_pilot_that_were_run() -> None:
+    assert seeds_to_find(1.0, 0.01, LEVEL, pilot_freedom=9) == 10
+    assert seeds_to_find(1.0, 0.01, LEVEL) == 2  # the fewest that have a spread
+
+
 def test_no_number_of_seeds_shows_an_equivalence_that_is_none() -> None:
     assert seeds_to_equate(0.03, 0.02, 0.04, LEVEL) is None
     assert seeds_to_equate(0.0, 0.02, 0.04, LEVEL) > seeds_to_equate(0.0, 0.02, 0.02, LEVEL)  # type: ignore[operator]
 
 
+@pytest.mark.parametrize("difference", [0.0, 0.004])
+def test_near_zero_either_limit_of_an_equivalence_may_fail(difference: float) -> None:
+    seeds = seeds_to_equate(difference, 0.02, 0.04, LEVEL)
+    assert seeds is not None
+
+    def power(s: int) -> float:
+        within = 0.02 - t_quantile(1 - LEVEL, s - 1) * 0.04 / math.sqrt(s)  # of |mean|, for both tests to reject
+        error = 0.04 / math.sqrt(s)
+        return float(stats.norm.cdf((within - difference) / error) - stats.norm.cdf((-within - difference) / error))
+
+    assert power(seeds) >= 0.785
+    assert power(seeds - 2) < 0.805
+
+
+def test_what_is_detectable_is_found_at_the_level_of_all_comparisons() -> None:
+    differences = [by_seed(0.01, 0.02, 0.06, -0.03), by_seed(0.03, -0.01, 0.02, 0.05)]
+    critical = t_quantile(1 - LEVEL / 2 / 2, 3)
+    for found, each in zip(judge(differences), differences, strict=True):
+        error = float(np.std(list(each.values()), ddof=1)) / 2
+        assert found.detectable == pytest.approx(error * shift_found(critical, 3))
+    assert judge(differences[:1])[0].detectable < judge(differences)[0].detectable  # type: ignore[operator]
+    # With the pilot's spread t has Student's distribution about the shift, which is then a sum of two quantiles.
+    for found, each in zip(judge(differences, pilot=[0, 1, 2]), differences, strict=True):
+        error = float(np.std(list(each.values())[:3], ddof=1)) / 2
+        assert found.detectable == pytest.approx(error * (t_quantile(1 - LEVEL / 2 / 2, 2) + t_quantile(0.8, 2)))
+
+
+def test_seeds_that_would_decide_are_those_of_the_nearer_verdict() -> None:
+    far, near = by_seed(0.01, 0.05, -0.02, 0.04), by_seed(0.01, -0.02, 0.02, -0.01)
+    for differences, equated in ((far, False), (near, True)):
+        (found,) = judge([differences], margin=0.015)
+        values = np.array(list(differences.values()))
+        finds = seeds_to_find(values.mean(), values.std(ddof=1), LEVEL)
+        equates = seeds_to_equate(values.mean(), 0.015, values.std(ddof=1), LEVEL)
+        assert found.verdict == "not decided"
+        assert found.seeds_needed == (equates if equated else finds)
+    assert judge([near])[0].seeds_needed is None  # without a margin nothing shows that a difference of 0 is none
+
+
+def test_a_pilots_degrees_of_freedom_are_those_of_the_seeds_that_would_decide() -> None:
+    values = by_seed(0.01, 0.05, -0.02, 0.04, 0.03, -0.01)
+    (found,) = judge([values], pilot=range(4), margin=0.03)
+    mean, sd = float(np.mean(list(values.values()))), float(np.std([0.01, 0.05, -0.02, 0.04], ddof=1))
+    decided = seeds_to_find(mean, sd, LEVEL, 3), seeds_to_equate(mean, 0.03, sd, LEVEL, 3)
+    assert found.verdict == "not decided"
+    assert found.seeds_needed == min(number for number in decided if number is not None)
+    assert found.seeds_needed != min(seeds_to_find(mean, sd, LEVEL), seeds_to_equate(mean, 0.03, sd, LEVEL))  # type: ignore[type-var]
+
+
+def test_with_a_pilot_max_t_goes_by_the_pilots_correlation_alone() -> None:
+    rng = np.random.default_rng(12)
+    pilot, later = rng.normal(size=(5, 3)) @ np.array([[1.0, 0.9, 0], [0, 1, 0.5], [0, 0, 1]]), rng.normal(size=(9, 3))
+    widths = []
+    for rest in (later, -3 * later[:, ::-1]):
+        columns = np.vstack([pilot, rest]).T
+        judged = judge([by_seed(*column) for column in columns], correction="max_t", pilot=range(5))
+        widths.append([found.high - found.mean for found in judged])  # type: ignore[operator]
+    assert widths[0] == pytest.approx(widths[1])
+
+
+def test_two_seeds_that_all_have_are_enough_for_max_t() -> None:
+    differences = [by_seed(0.01, 0.02, 0.03), by_seed(0.02, 0.05), by_seed(0.01, -0.02)]
+    shared = [found.p_corrected for found in judge(differences, correction="max_t")]
+    assert shared != [found.p_corrected for found in judge(differences)]
+    apart = [{0: 0.01, 1: 0.02}, {1: 0.03, 2: 0.05}]
+    assert judge(apart, correction="max_t") == judge(apart)
+
+
 def test_the_contrasts_of_a_plan() -> None:
     assert AnalysisPlan().pairs(["a", "b", "c"], "b") == [("a", "b"), ("c", "b")]
     assert AnalysisPlan(contrasts=[["c", "a"]]).pairs(["a", "b", "c"], "b") == [("c", "a")]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"correction": "bonferroni"},
+        {"margin_points": 0.0},
+        {"margin_points": 101.0},
+        {"last_rounds": 0},
+        {"detect_points": 0.0},
+        {"most_seeds": 0},
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused_by_its_option(wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=rf"^AnalysisPlan\.{next(iter(wrong))} must "):
+        AnalysisPlan(**wrong)  # type: ignore[arg-type]
+    AnalysisPlan(correction="max_t", margin_points=100.0, last_rounds=1, detect_points=100.0, most_seeds=1)

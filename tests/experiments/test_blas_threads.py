@@ -90,6 +90,7 @@ def test_every_process_of_a_run_decides_with_one_thread(arguments, tmp_path):
     assert len(remarks) >= 2
 
 
+@pytest.mark.slow
 def test_hulls_and_nearest_rows_are_the_same_bytes_with_one_thread_and_with_two(tmp_path):
     program = in_python(
         """

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fedreach.config.load import load
+from fedreach.config.user_code import file_digests
 from fedreach.errors import ConfigError, TrainingError
 from fedreach.experiments.compare import plan
 from fedreach.experiments.executors.base import Message
@@ -41,6 +42,21 @@ def test_the_time_left_follows_from_the_rounds_run_so_far() -> None:
     status.failed[jobs[2]] = "cause"
     assert status.rounds_left == 15
     assert clock(status.seconds_left) == "0:30"
+
+
+def test_the_time_left_knows_how_early_others_ended() -> None:
+    jobs = plan(load(None, ["rounds=100", "seeds=[0, 1, 2]", "budget.megabytes=1.0"]), Path("out"))
+    first, other, again = jobs[0], jobs[1], next(job for job in jobs[1:] if job.method == jobs[0].method)
+    status = ComparisonStatus([first, other, again])
+    assert status.rounds_left == 300
+    status.finished.append(first)
+    status.lengths[first] = 10
+    assert status.rounds_left == 10 + 10
+    status.finished.append(other)
+    status.lengths[other] = 30
+    assert status.rounds_left == 10  # as many as that of its own method
+    status.running[again] = 12  # more than that: it ends soon
+    assert status.rounds_left == 0
 
 
 def test_the_time_left_counts_what_an_interrupted_run_has_behind_it(tmp_path: Path) -> None:
@@ -95,7 +111,7 @@ def test_a_worker_ends_with_its_input_and_what_users_print_is_no_message(home: P
     (home / "noisy.py").write_text(NOISY, encoding="utf-8")
     e = load(home / "tiny.toml", ["method.selection=noisy.py:noisy"]).resolved("uniform")
     request = {"method": "uniform", "seed": 0, "folder": "x", "out": ".", "base": str(home)}
-    request["config"] = e.model_dump(mode="json")
+    request |= {"config": e.model_dump(mode="json"), "files": file_digests(e, home)}
     process = subprocess.Popen(
         [sys.executable, "-m", "fedreach.experiments.executors.worker"],
         stdin=subprocess.PIPE,

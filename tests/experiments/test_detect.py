@@ -22,6 +22,8 @@ from fedreach.report.load import read
 from fedreach.report.write import write_report
 from fedreach.runs.schema import ComparisonRecord, Result
 
+from ..report.made_up import rewrite  # noqa: TID252 (tests are no package that has a name)
+
 PILOT = 10
 TWO = ["rounds=2", "methods={uniform={},full={selection='full'}}", "baseline=uniform", "method.cohort=3"]
 TWO += ["evaluation.every=1", "evaluation.local=false", "target_accuracy=0.5", "run.checkpoint_seconds=1000.0"]
@@ -119,7 +121,7 @@ def test_where_the_rule_asks_for_more_than_the_most_it_is_said(study: Path, tmp_
     shutil.copytree(study, out)
     stored = json.loads((out / ComparisonRecord.FILE).read_text())
     stored["statistics"] |= {"detect_points": 0.1, "most_seeds": 40}
-    (out / ComparisonRecord.FILE).write_text(json.dumps(stored))
+    rewrite(out / ComparisonRecord.FILE, stored)
     number, why = seeds_to_detect(out)
     assert number == 40
     assert why.endswith("no more than 40 are run.")

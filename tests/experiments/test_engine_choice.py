@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from fedreach.engines.native import library
+from fedreach.runs.folder import RunFolder
 
 Command = Callable[..., Any]
 
 
 def note(folder: Path, name: str | None) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "engine.json").write_text(json.dumps({"format": 2, "name": name}), encoding="utf-8")
+    RunFolder(folder).write_json("engine.json", {"name": name})
 
 
 def noted(folder: Path) -> str:
@@ -65,6 +65,7 @@ def test_a_run_goes_on_with_the_engine_that_was_noted(fedreach: Command, home: P
         assert (home / "x" / name).read_bytes() == (home / "y" / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_all_runs_of_a_comparison_take_the_engine_that_was_noted_for_it(fedreach: Command, home: Path) -> None:
     note(home / "noted", "sequential")
     for out, *more in (("noted",), ("named", "--set", "engine.name=sequential"), ("open",)):

@@ -8,7 +8,7 @@ import pytest
 
 from fedreach.config import parts
 from fedreach.config.load import load
-from fedreach.config.user_code import users_files
+from fedreach.config.user_code import users_code
 from fedreach.errors import ConfigError
 from fedreach.federation.federation import Federation
 from fedreach.wireless.allocation.rules import Equal, Greedy
@@ -48,7 +48,7 @@ def test_an_allocation_rule_of_ones_own_is_found_and_belongs_to_the_run(
     (tmp_path / "study.toml").write_text('[radio]\n[method]\nallocation = "mine.py:Mine"\n', encoding="utf-8")
     e = load(tmp_path / "study.toml")
     assert type(parts.federation(e, 0, tmp_path).allocation).__name__ == "Mine"
-    assert users_files(e, tmp_path) == {"mine.py:Mine": tmp_path / "mine.py"}
+    assert users_code(e, tmp_path) == {"mine.py:Mine": tmp_path / "mine.py"}
 
 
 @pytest.mark.parametrize(

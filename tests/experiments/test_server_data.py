@@ -33,15 +33,30 @@ def test_a_wrong_section_is_refused_before_data_are_read(refused: Refused, optio
     assert message in refused(2, "compare", "tiny.toml", *(word for o in options for word in ("--set", o)))
 
 
-@pytest.mark.parametrize("step", ["safari", "server_only"])
+@pytest.mark.parametrize("step", ["safari", "server_only", "fine_tune", "feddf"])
 def test_a_method_that_trains_on_the_server_needs_data_there(refused: Refused, home: Path, step: str) -> None:
-    kind = {"safari": "Safari", "server_only": "ServerOnly"}[step]
+    kind = {"safari": "Safari", "server_only": "ServerOnly", "fine_tune": "FineTune", "feddf": "FedDF"}[step]
     rule = "trains on data of the server's own, and there is none. Add `[server_data] examples = 100`."
     told = refused(2, "compare", "tiny.toml", "--set", f"methods.entropy.server={step}")
     assert f"methods.entropy.server: {kind} {rule}" in told
     told = refused(2, "compare", "tiny.toml", "--set", f"method.server={step}")
     assert told.count(f"method.server: {kind} {rule}") == 1  # once for both methods
     assert not (home / "runs").exists()
+
+
+@pytest.mark.parametrize("when", ["end", "each_round"])
+def test_a_run_that_may_end_early_is_not_tuned_at_the_end(fedreach: Command, home: Path, when: str) -> None:
+    tuned = ["--set", f"method.server={{name='fine_tune',when='{when}'}}", *EXAMPLES]
+    said = fedreach("run", "tiny.toml", *tuned, "--set", "evaluation.patience=3", "--out", "x")
+    rule = "method.server: FineTune tunes the model after the last round, which evaluation.patience may leave out."
+    assert (said.exit_code, rule in said.stderr) == ((2, True) if when == "end" else (0, False))
+
+
+def test_feddf_and_secure_sums_do_not_go_together(refused: Refused) -> None:
+    told = refused(
+        2, "run", "tiny.toml", "--set", "method.server=feddf", *EXAMPLES, "--set", "method.label_statistics=secure_sum"
+    )
+    assert "SecureSum shows the server sums only, but FedDF looks at single clients' labels or updates" in told
 
 
 def test_more_than_the_clients_can_give_is_refused(refused: Refused) -> None:

@@ -88,6 +88,7 @@ def test_the_methods_are_the_baseline_and_the_first_other_or_those_named() -> No
 # ---------------------------------------------------------------------------------------------------- the command
 
 
+@pytest.mark.slow
 def test_a_killed_study_goes_on_and_is_made_of_ordinary_runs(fedreach: Command, start: Start, home: Path) -> None:
     command = ["variance", "tiny.toml", *SMALL, "--workers", "2", "--formats", "svg"]
     out = home / "runs" / "tiny-variance"

@@ -49,8 +49,8 @@ def make_reports(ids, update=None, trainable=None):
     ids = np.asarray(ids, np.int64)
     update = np.outer(ids + 1.0, np.ones(D)).astype(np.float32) if update is None else update
     metrics = {"num_examples": (ids + 1.0) * 10, "loss": ids * 0.5, "label_entropy": ids * 0.1}
-    metrics |= {"disagreement": ids * 0.1 + 0.5, "wlrc": ids * 0.01 + 0.1}
-    return Reports(ids, update, metrics, np.ones((len(ids), 3), np.int64), trainable=trainable)
+    metrics |= {"disagreement": ids * 0.1 + 0.5, "wlrc": ids * 0.01 + 0.1, "loss_rms": ids * 0.1 + 0.2}
+    return Reports(ids, update, metrics, np.ones((len(ids), 3), np.int64), trainable=trainable, output_bias=3)
 
 
 def start(chosen, view):

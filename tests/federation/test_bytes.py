@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach.federation.round import conclude_round
+from fedreach.federation.round import conclude_round, conclude_server_round
 from fedreach.federation.selection import SELECTIONS, FunctionSelection
 from fedreach.federation.values import Selection
 from fedreach.federation.weighting import ByEntropy
@@ -56,6 +56,11 @@ def test_facts_are_counted_once_in_round_one_for_every_participant(facts, number
     assert report.bytes_up == 2 * REPORT + 4 * numbers
     _, report = conclude(chosen, [0, 1], view, first)
     assert report.bytes_up == 2 * REPORT
+    # They are sent as the federation begins, also where the server trains in round 1.
+    state = start(chosen, view)
+    for sent in (4 * numbers, 0):
+        state, report = conclude_server_round(chosen, state, view, state)
+        assert (report.bytes_down, report.bytes_up, report.probe_bytes) == (0, sent, 0)
 
 
 def test_a_fact_that_selection_and_weighting_both_need_is_sent_once():

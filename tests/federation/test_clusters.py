@@ -66,6 +66,21 @@ def test_each_model_takes_the_mean_of_its_own_clients_only():
     np.testing.assert_allclose(report.weights, np.full(3, 1 / 3))
 
 
+class Half(Equal):
+    """Weighs only clients below 3."""
+
+    def raw(self, metrics):
+        return (metrics["num_examples"] <= 30.0).astype(np.float64)
+
+
+def test_a_model_whose_clients_have_no_weight_stays_and_the_others_take_their_own_mean():
+    chosen, view, state = two_rounds((0, 0, 0, 1, 1, 1))
+    chosen = replace(chosen, weighting=Half(), server=Average(momentum=0.5))
+    after, _ = conclude_round(chosen, state, view, Selection(np.arange(6)), make_reports(range(6)))
+    np.testing.assert_allclose(after.models[:, 0], [7 + 2, 7], rtol=1e-6)
+    assert [dict(one) == {} for one in after.server] == [False, True]
+
+
 def test_each_model_has_its_own_server_state_which_a_split_forgets():
     chosen, view, state = two_rounds((0, 0, 0, 1, 1, 1), server=Average(momentum=0.5))
     assert [dict(s) for s in state.server] == [{}, {}]

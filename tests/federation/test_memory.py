@@ -98,7 +98,7 @@ def test_what_was_handed_in_may_be_changed_afterwards(kind):
 def test_it_comes_back_from_its_file(kind, tmp_path):
     path = tmp_path / "rows"
     memory, plain = history(RowTable.zeros(N, P, **kind))[-1]
-    again = RowTable.stored(path, P, memory.places(path), n=N, **kind)
+    again = RowTable.stored(path, P, memory.places(path), memory.digests(), n=N, **kind)
     np.testing.assert_array_equal(np.asarray(again), plain)
     later, plain_later = again.written(np.array([0]), rows(1)), plain.copy()
     plain_later[0] = twin(kind["dtype"], rows(1))
@@ -114,10 +114,15 @@ def test_rounds_after_a_checkpoint_leave_what_it_refers_to(kind, tmp_path):
     for number in range(40):
         memory = memory.written(rng.choice(N, size=5, replace=False), rows(5, seed=number))
         if number % 3 == 0:
-            saved = memory.places(path), np.asarray(memory), memory  # which is held, as a run holds it
+            saved = (
+                memory.places(path),
+                memory.digests(),
+                np.asarray(memory),
+                memory,
+            )  # which is held, as a run holds it
         copy.write_bytes(path.read_bytes())  # what a process that is killed now leaves behind
-        again = RowTable.stored(copy, P, saved[0], n=N, **kind)
-        np.testing.assert_array_equal(np.asarray(again), saved[1])
+        again = RowTable.stored(copy, P, saved[0], saved[1], n=N, **kind)
+        np.testing.assert_array_equal(np.asarray(again), saved[2])
     bytes_each = kind["each"] * memory.layout.stored_width * np.dtype(kind["dtype"]).itemsize
     most = 2 * len(memory.blocks) + 5  # those of the checkpoint, of now, and of the round that is being written
     assert path.stat().st_size <= most * bytes_each  # places that nobody refers to are used again
@@ -145,11 +150,12 @@ def test_clients_that_never_trained_take_no_room(tmp_path):
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_a_file_that_is_too_short_is_refused(dtype, tmp_path):
     path = tmp_path / "rows"
-    places = RowTable.zeros(N, P, path, dtype=dtype).written(np.arange(3), rows(3)).places()
+    memory = RowTable.zeros(N, P, path, dtype=dtype).written(np.arange(3), rows(3))
+    places = memory.places()
     needed = path.stat().st_size
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(RunFolderError, match=f"must hold {needed} bytes .* it holds {needed - 1}. Put it back"):
-        RowTable.stored(path, P, places, dtype=dtype)
+        RowTable.stored(path, P, places, memory.digests(), dtype=dtype)
 
 
 # ------------------------------------------------------------------------------------------------ float16

@@ -10,7 +10,7 @@ from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.participation import Always, Bernoulli
 from fedreach.federation.selection import Full, FunctionSelection, Policy, Uniform
 from fedreach.federation.server import Average
-from fedreach.federation.solvers import FedAvg, FedDyn, Scaffold
+from fedreach.federation.solvers import FedAvg, FedDyn, FedProx, Scaffold
 from fedreach.federation.values import Probe, Selection
 from fedreach.federation.weighting import ByExamples, Equal
 from fedreach.testing.problems import two_quadratics
@@ -114,6 +114,7 @@ def test_scaffolds_c_is_the_mean_of_the_clients_control_variates_whoever_replies
     assert {(1, 0), (2, 0), (1, 1)} <= seen  # partial cohorts and lost replies did occur
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("participation", [Always(), Bernoulli(act_prob=0.7, reply_prob=0.7)], ids=repr)
 def test_scaffold_with_halves_reaches_the_optimum_but_for_their_rounding(participation):
     """c stays the mean of the c_i, and of the drift that FedAvg has, 2^-10 at most is left."""
@@ -265,3 +266,17 @@ def test_bytes_count_the_control_variates():
     )
     assert (scaffold.bytes_down, scaffold.bytes_up) == (2 * 4 * 4, 2 * (4 + 2) * 4)
     assert (feddyn.bytes_down, feddyn.bytes_up) == (fedavg.bytes_down, fedavg.bytes_up) == (2 * 2 * 4, 2 * (2 + 2) * 4)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: FedDyn(alpha=0.0), r"FedDyn\.alpha must be positive.*Without a pull it is FedAvg"),
+        (lambda: FedDyn(alpha=np.inf), r"FedDyn\.alpha must be"),
+        (lambda: FedProx(mu=-0.1), r"FedProx\.mu must be"),
+        (lambda: Scaffold(memory_dtype="float64"), r"Scaffold\.memory_dtype must be 'float32' or 'float16'"),
+    ],
+)
+def test_options_outside_their_range_are_refused(make, said):
+    with pytest.raises(ConfigError, match=said):
+        make()

@@ -5,14 +5,16 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
+from fedreach.federation.aggregation import Mean
 from fedreach.federation.aggregation.mean import weighted_sum
-from fedreach.federation.round import conclude_round, observe_probe, plan_probe, plan_round
+from fedreach.federation.round import conclude_round, conclude_server_round, observe_probe, plan_probe, plan_round
 from fedreach.federation.selection import SELECTIONS, Full, PowerOfChoice, Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.state import FederationState
-from fedreach.federation.values import Probe, Selection
-from fedreach.federation.weighting import WEIGHTINGS, Equal
+from fedreach.federation.values import Probe, RoundCost, Selection
+from fedreach.federation.weighting import WEIGHTINGS, ByDisagreement, Equal
 from fedreach.streams import generator
+from fedreach.wireless.radio import Radio
 
 from .small import D, conclude, federation, make_reports, make_view, part, start
 
@@ -89,6 +91,12 @@ def test_the_server_remembers_the_last_loss_heard_from_each_client():
     np.testing.assert_array_equal(state.loss, [7.0, 0.5, np.nan, np.nan, 2.0, np.nan])
 
 
+def test_losses_told_in_a_probe_are_remembered_also_where_nobody_reports():
+    chosen, view = federation(), replace(make_view(), loss=np.full(6, 7.0), probed=np.arange(6) < 2)
+    state, _ = conclude(chosen, [], view, start(chosen, make_view()))
+    np.testing.assert_array_equal(state.loss, [7.0, 7.0, *[np.nan] * 4])
+
+
 def test_a_round_without_reports_keeps_the_model_and_sends_no_model():
     chosen, view = federation(server=Average(momentum=0.9)), make_view()
     before, _ = conclude(chosen, [1, 4])
@@ -119,6 +127,61 @@ def test_rate_and_momentum_of_the_server_move_parameters_only_and_leave_buffers_
     # by the rate alone, .55.
     np.testing.assert_allclose(state.params, [3.805] * 4 + [0.1], rtol=1e-6)
     assert state.params.dtype == np.float32
+
+
+class Remarking(Uniform):
+    def select(self, state, view, k, rng):
+        return Selection(view.ids[1:3], "the second and the third")
+
+
+def test_a_remark_of_the_policy_stands_in_the_row_also_where_nobody_replies():
+    chosen, view = federation(Remarking()), make_view()
+    state = start(chosen, view)
+    selection = plan_round(chosen, state, view)
+    assert selection.ids.tolist() == [1, 2]
+    for ids in ([1, 2], []):
+        _, row = conclude_round(chosen, state, view, selection, make_reports(ids))
+        assert row.remark == "the second and the third"
+
+
+def test_a_row_says_who_was_lost_why_and_what_those_that_replied_measured():
+    chosen, view = federation(weighting=ByDisagreement()), make_view()
+    reports = replace(make_reports([1, 4]), lost={3: "late"})
+    _, row = conclude_round(chosen, start(chosen, view), view, Selection(np.array([1, 3, 4])), reports)
+    assert row.metrics == {"loss": (0.5, 2.0), "disagreement": (0.6, 0.9)}  # and nothing that nobody asked for
+    assert row.lost == {3: "late"}
+    assert conclude_round(
+        chosen, start(chosen, view), view, Selection(np.array([3])), replace(make_reports([]), lost={3: "late"})
+    )[1].lost == {3: "late"}
+
+
+def test_a_round_of_the_server_ends_with_what_it_learnt_and_leaves_all_else():
+    chosen, view = federation(PowerOfChoice(), server=Average(momentum=0.9)), make_view()
+    before, _ = conclude(chosen, [1, 4])
+    learnt = replace(before, models=before.models + 1, server=({"at": np.zeros(1)},))
+    after, row = conclude_server_round(chosen, before, view, learnt)
+    assert after.round == 2
+    kept = {f.name for f in fields(after)} - {"round"}
+    assert all(getattr(after, name) is getattr(learnt, name) for name in kept)
+    assert row == type(row)((), (), {}, None, 0, 0, 0, by_server=True)
+    _, row = conclude_server_round(replace(chosen, radio=Radio()), before, view, learnt)
+    assert vars(row.cost) == vars(RoundCost(0.0, 0.0, 0.0, 0.0, None))
+
+
+class Twice(Mean):
+    def combine(self, state, weights, update, rng):
+        return 2 * weighted_sum(weights, update), state
+
+
+def test_a_faster_sum_is_taken_for_what_says_that_it_is_one_and_for_nothing_else():
+    def faster(weights, update):
+        return 100 * weighted_sum(weights, update)
+
+    view, reports = make_view(), make_reports([1, 4])
+    for aggregation, factor in ((Mean(), 100), (Twice(), 2)):
+        chosen = replace(federation(), aggregation=aggregation)
+        state, _ = conclude_round(chosen, start(chosen, view), view, Selection(reports.ids), reports, faster)
+        np.testing.assert_allclose(state.params, np.full(D, factor * 29 / 7), rtol=1e-6)
 
 
 def frozen(value):

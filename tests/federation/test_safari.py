@@ -6,14 +6,34 @@ import numpy as np
 import pytest
 
 from fedreach.errors import ConfigError
-from fedreach.federation.protocols import ServerStep, ServerTrains
+from fedreach.federation.protocols import ServerStep, ServerTrains, ServerTunes
 from fedreach.federation.round import conclude_server_round, server_trains
-from fedreach.federation.server import SERVERS, Average, FedAdam, FedYogi, Safari, ServerOnly, TorchOptimizer
+from fedreach.federation.server import (
+    SERVERS,
+    Average,
+    FedAdam,
+    FedDF,
+    FedYogi,
+    FineTune,
+    Safari,
+    ServerOnly,
+    TorchOptimizer,
+)
 from fedreach.streams import generator
 
-from .small import D, conclude, federation, make_view, start
+from .small import conclude, federation, make_view, start
 
 INNER = [Average(), Average(rate=0.5, momentum=0.9), FedAdam(), FedYogi(), TorchOptimizer("Adam")]
+
+
+class OneStep:
+    """Data of the server by which each step adds 1."""
+
+    def __init__(self, examples):
+        self.examples, self.rng = examples, generator(0, "server-batches", 1)
+
+    def step(self, params, index, rate):
+        return params + np.float32(1)
 
 
 def by_server(step, rounds):
@@ -60,12 +80,13 @@ def test_a_round_of_clients_is_a_round_of_the_inner_step_bit_by_bit(inner):
             assert value.tobytes() == theirs.server[0][key].tobytes()
 
 
-def test_a_round_of_the_server_adds_its_step_and_rests_the_state_of_the_inner_one():
+def test_a_round_of_the_server_rests_the_state_of_the_inner_step():
     chosen = federation(server=Safari(Average(momentum=0.5)))
     state, _ = conclude(chosen, [0, 1])
-    step = np.arange(D, dtype=np.float32)[None]
-    after, report = conclude_server_round(chosen, state, make_view(), step)
-    assert after.params.tolist() == (state.params + step[0]).tolist()
+    params, kept = chosen.server.learn(state.params, state.server[0], OneStep(10))
+    learnt = replace(state, models=params[None], server=(kept,))
+    after, report = conclude_server_round(chosen, state, make_view(), learnt)
+    assert after.params.tolist() == (state.params + 1).tolist()
     assert after.server[0]["velocity"].tobytes() == state.server[0]["velocity"].tobytes()
     assert report.by_server
     assert (report.cohort, report.bytes_down, report.bytes_up) == ((), 0, 0)
@@ -73,7 +94,8 @@ def test_a_round_of_the_server_adds_its_step_and_rests_the_state_of_the_inner_on
 
 def test_only_what_trains_says_so():
     training = {name for name, kind in SERVERS.items() if isinstance(kind(), ServerTrains)}
-    assert training == {"safari", "server_only"}
+    tuning = {name for name, kind in SERVERS.items() if isinstance(kind(), ServerTunes)}
+    assert (training, tuning) == ({"safari", "server_only"}, {"fine_tune", "feddf"})
     assert all(isinstance(kind(), ServerStep) for kind in SERVERS.values())
 
 
@@ -83,13 +105,15 @@ def test_the_control_leaves_clients_updates_alone():
     assert state == {}
 
 
-@pytest.mark.parametrize("inner", [Safari(), ServerOnly()])
-def test_a_step_that_trains_itself_is_no_step_of_the_clients_rounds(inner):
-    with pytest.raises(ConfigError, match=rf"Safari\.inner must be .*got {type(inner).__name__}, which trains"):
-        Safari(inner)
+@pytest.mark.parametrize("inner", [Safari(), ServerOnly(), FineTune(), FedDF()])
+@pytest.mark.parametrize("kind", [Safari, FineTune, FedDF])
+def test_a_step_that_trains_itself_is_no_step_of_the_clients_rounds(kind, inner):
+    rule = rf"{kind.__name__}\.inner must be .*got {type(inner).__name__}, which trains"
+    with pytest.raises(ConfigError, match=rule):
+        kind(inner)
 
 
-@pytest.mark.parametrize("kind", [Safari, ServerOnly])
+@pytest.mark.parametrize("kind", [Safari, ServerOnly, FineTune, FedDF])
 @pytest.mark.parametrize(("option", "value"), [("rate", 0.0), ("rate", np.inf), ("rate", np.nan), ("batch_size", 0)])
 def test_an_option_outside_its_range_is_refused_by_name(kind, option, value):
     with pytest.raises(ConfigError, match=rf"{kind.__name__}\.{option} must be .*got {value}"):

@@ -230,7 +230,9 @@ def test_a_policy_in_the_simulator_sees_no_more_than_a_real_server_would():
     assert len(views) == 3  # init, probe, select
     assert all(view.label_entropy is None and view.label_counts is None for view in views)
     assert not np.isnan(views[-1].loss).any()  # losses are told openly
-    assert (reports.update.shape, set(reports.metrics)) == ((3, 0), {"num_examples", "loss"})
+    assert (reports.update.shape, set(reports.metrics)) == ((3, 0), {"num_examples", "loss", "steps"})
+    asked = simulation.federation.local.steps_of(reports.metrics["num_examples"], reports.ids, 0, 1)
+    np.testing.assert_array_equal(reports.metrics["steps"], asked)  # which the server knows, as it asks for them
     assert reports.label_counts is reports.note is reports.steps is None
     step = (done.state.params - before.params).astype(np.float64)
     np.testing.assert_allclose(reports.secure_mean, step, atol=1e-6)

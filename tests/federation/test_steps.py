@@ -86,6 +86,7 @@ def test_losses_are_asked_first_and_stand_in_the_view_of_the_cohort():
     assert np.isnan(second.view.loss[silent])  # never heard from, and silent now
     assert second.view.probed[first.probe.ids].all()
     assert second.view.sent_update is None
+    assert second.view.probe.ids.tolist() == first.probe.ids.tolist()
     assert np.isnan(view.loss).all()  # what went in stays as it is
 
 
@@ -109,7 +110,7 @@ def test_a_round_of_the_server_asks_no_client():
     _, _, steps = begun(simulation)
     request = advance(steps)
     assert isinstance(request, AskServer)
-    done = advance(steps, simulation.clients.server_steps(request))
+    done = advance(steps, simulation.clients.learnt(request))
     assert done.result.by_server
     assert (done.result.cohort, done.update.shape) == ((), (0, 2))
 
@@ -234,3 +235,10 @@ def test_a_part_that_runs_out_of_something_does_not_end_the_round_silently():
     simulation = with_parts(selection=Asks())
     with pytest.raises(RuntimeError, match="StopIteration"):
         simulation.step(simulation.start())
+
+
+@pytest.mark.parametrize("probe", [False, True])
+def test_other_replies_get_lost_in_other_rounds(probe):
+    lossy, ids = Bernoulli(1.0, 0.5), np.arange(20)
+    lost = [lost_replies(lossy, ids, 0, number, probe=probe).tobytes() for number in range(1, 6)]
+    assert len(set(lost)) == 5

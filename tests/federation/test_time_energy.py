@@ -14,6 +14,7 @@ from fedreach.federation.selection import Policy, PowerOfChoice, Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.solvers import FedAvg, Scaffold
 from fedreach.federation.time_energy import round_cost, training_passes, with_radio
+from fedreach.federation.uneven_steps import UnevenSteps
 from fedreach.federation.values import ClientView, Probe, Selection
 from fedreach.federation.weighting import ByDisagreement, ByExamples
 from fedreach.streams import generator
@@ -113,14 +114,19 @@ def test_nobody_chosen_costs_nothing_and_lost_replies_cost_all_the_same():
 
 
 def test_steps_measurements_and_second_messages_are_work_too():
-    examples = np.array([10.0, 64.0, 640.0])
+    examples, later = (ClientView.of(np.arange(3), np.array(sizes)) for sizes in ([10, 64, 640], [10, 64, 75]))
     passes = training_passes(federation(local=LocalSGD(epochs=5)), examples)
     assert passes.tolist() == [5, 5, 5]
     # 4 steps of a batch of 32: of 10 examples a batch is all there are; of 640 it is a twentieth.
     assert training_passes(federation(local=LocalSGD(steps=4)), examples).tolist() == [4, 2, 0.2]
     # Of 75 examples, 64 are in full batches of 32.
     full = LocalSGD(epochs=2, drop_last=True)
-    assert training_passes(federation(local=full), np.array([10.0, 64.0, 75.0])).tolist() == [2, 2, 2 * 64 / 75]
+    assert training_passes(federation(local=full), later).tolist() == [2, 2, 2 * 64 / 75]
+    # Where steps are drawn, the server knows of each client how many it will take.
+    uneven = LocalSGD(steps=UnevenSteps(1, 9))
+    steps = uneven.steps_of(examples.num_examples, examples.ids, 3, examples.round)
+    passes = training_passes(federation(local=uneven), examples)
+    assert passes.tolist() == (steps * np.array([1, 1 / 2, 1 / 20])).tolist()
     looks = 1 + ByDisagreement().measures[0].wants_before
     measured = training_passes(federation(weighting=ByDisagreement()), examples)
     assert measured.tolist() == pytest.approx([1 + looks / 3] * 3)

@@ -13,7 +13,7 @@ from fedreach.federation.labels import Exact, SecureSum
 from fedreach.federation.measurements import WLRC, Disagreement
 from fedreach.federation.participation import Always, Bernoulli
 from fedreach.federation.selection import CSRA, Clustered, FunctionSelection, Policy, Rademacher, Uniform
-from fedreach.federation.server import Average, Safari, ServerOnly
+from fedreach.federation.server import Average, FedDF, FineTune, Safari, ServerOnly
 from fedreach.federation.solvers import FedAvg, FedDyn, FedProx, Scaffold
 from fedreach.federation.traits import Traits
 from fedreach.federation.weighting import ByEntropy, ByExamples, Clip, FunctionWeighting, Mix, Product
@@ -173,6 +173,8 @@ def test_traits_are_what_the_parts_say():
     )
     assert Traits.of(FedDyn()) == Traits(affine=True, keeps_memory=True)
     assert Traits.of(ServerOnly()) == Traits.of(Safari()) == Traits(trains_server=True)
+    assert Traits.of(FineTune()) == Traits(tunes_server=True)
+    assert Traits.of(FedDF()) == Traits(tunes_server=True, reads_updates=True)
     assert Traits.of(SecureSum()) == Traits(only_sum=True)
     assert Traits.of(Bernoulli(0.5)) == Traits(loses_replies=True)
     assert Traits.of(Disagreement()).minimum > 0

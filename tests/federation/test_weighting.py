@@ -14,10 +14,13 @@ from fedreach.federation.values import Reports
 from fedreach.federation.weighting import (
     WEIGHTINGS,
     ByDisagreement,
+    ByDraws,
     ByEntropy,
     ByExamples,
     Clip,
     Equal,
+    FedAU,
+    FedNova,
     FunctionWeighting,
     Mix,
     OwnWeight,
@@ -35,6 +38,10 @@ EVERY = [
     ByEntropy(),
     ByEntropy(temperature=0.3),
     ByDisagreement(),
+    ByDraws(),
+    FedAU(),
+    FedNova(),
+    FedNova(ByEntropy()),
     Product((ByEntropy(), ByExamples())),
     Product((ByDisagreement(), Equal(), ByEntropy()), exponents=(2, 7, 0.5)),
     Mix((ByEntropy(), ByExamples(), ByDisagreement()), shares=(1, 0, 2.5)),
@@ -57,6 +64,7 @@ def make_reports(counts):
         "loss": np.linspace(0.1, 2.0, len(counts)),
         "label_entropy": label_entropy(counts),
         "disagreement": 0.3 + np.square(counts / counts.sum(axis=1, keepdims=True)).max(axis=1),  # the client's own
+        "steps": 1.0 + (counts > 0).sum(axis=1),  # likewise
     }
     reports = Reports(np.arange(len(counts)), np.ones((len(counts), 3), np.float32), metrics, counts)
     for array in (reports.ids, reports.update, counts, *metrics.values()):
@@ -115,8 +123,8 @@ def test_clients_alike_weigh_the_same(weighting, r):
     np.testing.assert_allclose(weights_of(weighting, np.tile([3, 1, 6], (r, 1))), np.full(r, 1 / r), rtol=1e-12)
 
 
-def test_all_weightings_but_those_that_compare_clients_have_raw_weights():
-    assert {type(weighting) for weighting in EVERY if not hasattr(weighting, "raw")} == {Mix, Clip}
+def test_all_weightings_but_those_that_compare_clients_or_rounds_have_raw_weights():
+    assert {type(weighting) for weighting in EVERY if not hasattr(weighting, "raw")} == {Mix, Clip, FedAU, FedNova}
 
 
 @pytest.mark.parametrize("weighting", [weighting for weighting in EVERY if hasattr(weighting, "raw")], ids=repr)

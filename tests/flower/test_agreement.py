@@ -178,12 +178,18 @@ def test_clients_that_train_by_another_loss_are_told_apart():
     assert difference(terms_of(ours, layout), terms_of(theirs, layout)).startswith("its loss is FunctionLoss(")
 
 
+@pytest.mark.parametrize("option", ["evaluation.patience=3", "budget.megabytes=1.0"])
+def test_what_would_end_a_run_early_is_refused(option: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has no effect on Flower: Flower runs a number of rounds that is fixed"):
+        experiment(tmp_path, option)
+
+
 @pytest.mark.parametrize("name", ["own.py:Recall", "auroc"])
 def test_metrics_that_flower_would_leave_out_are_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "x.toml").write_text(f'[evaluation]\nmetrics = ["accuracy", "{name}", "log_loss"]\n', encoding="utf-8")
     own = 'class Recall:\n    name = "recall"\n\n    def of(self, labels, scores):\n        return 0.0\n'
     (tmp_path / "own.py").write_text(own, encoding="utf-8")
-    with pytest.raises(ConfigError, match=rf"are accuracy and loss only: clients send no others; got \['{name}'\]"):
+    with pytest.raises(ConfigError, match=rf"and loss only: clients send no others; got \['{name}'\]"):
         FlowerExperiment(tmp_path / "x.toml")
 
 

@@ -53,7 +53,46 @@ PARTS = {
     "noised labels": ['method.label_statistics={name="discrete_laplace", epsilon=1.0}', "method.weighting=entropy"],
     "secure sum": ["method.label_statistics=secure_sum", "method.weighting=entropy"],
     "secure sum of disagreements": ["method.label_statistics=secure_sum", "method.weighting=disagreement"],
+    "draws": ["method.selection=urns_by_similarity", "method.weighting=by_draws"],
+    "secure sum of draws": [
+        "method.label_statistics=secure_sum",
+        "method.selection=multinomial",
+        "method.weighting={name='product', parts=['by_draws', 'by_examples']}",
+    ],
+    "HiCS, FedAU": [
+        "method.selection={name='hics', temperature=0.1}",
+        "method.weighting=fedau",
+        "population.participation={name='bernoulli', act_prob=0.9}",
+    ],
+    "FedVARP, FedAvgM": ["method.aggregation=fedvarp", "method.server=fedavgm"],
+    "MIFA where replies get lost": [
+        "method.aggregation=mifa",
+        "population.participation={name='bernoulli', act_prob=0.9, reply_prob=0.7}",
+        "local.schedule=exponential",
+        "local.decay=0.5",
+    ],
+    "FedNova, uneven steps": ["method.weighting=fednova", "local.steps={least=1, most=6}"],
+    "SCAFFOLD, uneven steps": ["method.solver=scaffold", "local.steps={least=1, most=6, drawn='client'}"],
+    "secure sum, uneven steps": ["method.label_statistics=secure_sum", "local.steps={least=1, most=6}"],
+    "AdamW at clients": ['local.optimizer={name="adamw", beta2=0.99}', "local.rate=0.01", "local.weight_decay=0.1"],
     "SAFARI": ['method.server={name="safari", client_probability=0.5}', "server_data.examples=100"],
+    "the server alone, until it stops": [
+        'method.server={name="server_only", held_out=0.2, patience=1, steps=5, rate=5.0}',
+        "server_data.examples=40",
+    ],
+    "fine-tuning": ['method.server={name="fine_tune", inner="adam"}', "server_data.examples=100"],
+    "fine-tuning at the end, under a secure sum": [
+        'method.server={name="fine_tune", when="end"}',
+        "method.label_statistics=secure_sum",
+        "server_data.examples=100",
+    ],
+    "FedDF": ['method.server={name="feddf", batch_size=16}', "server_data.examples=100"],
+    "FedDF in clusters": [
+        'method.selection={name="clustered", eps1=1000.0, eps2=0.0, thresholds="absolute", first_round=1}',
+        "method.server=feddf",
+        "server_data.examples=100",
+        "method.cohort=5",
+    ],
     "Adam": ["method.server=adam"],
     "SCAFFOLD": ["method.solver=scaffold"],
     "SCAFFOLD in half": ['method.solver={name="scaffold", memory_dtype="float16"}'],
@@ -75,6 +114,8 @@ PARTS = {
     "dropout": ["model.name=tests_dropout.py:net"],
 }
 HIDDEN = {"secure sum": ("weights", "train_loss"), "secure sum of disagreements": ("weights", "train_loss", "metrics")}
+HIDDEN["secure sum of draws"] = HIDDEN["secure sum, uneven steps"] = HIDDEN["secure sum"]
+HIDDEN["fine-tuning at the end, under a secure sum"] = HIDDEN["secure sum"]
 NET = """
 from torch import nn
 def net(sample_shape, num_classes):

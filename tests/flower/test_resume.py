@@ -44,6 +44,7 @@ METHODS = {
     "minimax": ("method.selection={name='minimax',refresh=1}", "method.weighting=entropy"),  # probes for updates
     "choice": ("method.selection=power_of_choice",),  # probes for losses
     "safari": ("method.server={name='safari',client_probability=0.5}", "server_data.examples=100"),
+    "feddf": ("method.server=feddf", "server_data.examples=100"),
     "clustered": (SPLITTING,),
     "clustered scaffold": (SPLITTING, "method.solver=scaffold"),  # who changes its cluster forgets
     "private": ("method.weighting=entropy", "method.label_statistics={name='discrete_laplace',epsilon=1.0}"),

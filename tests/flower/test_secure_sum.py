@@ -189,7 +189,7 @@ def test_a_policy_sees_here_what_it_sees_in_the_simulator_bit_for_bit(setup: Flo
                 continue
             mine, other = getattr(ours, one.name), getattr(theirs, one.name)
             if one.name == "metrics":
-                assert list(mine) == list(other) == ["num_examples", "loss"]
+                assert list(mine) == list(other) == ["num_examples", "loss", "steps"]
                 mine, other = np.array(list(mine.values())), np.array(list(other.values()))
             assert type(mine) is type(other), one.name
             np.testing.assert_array_equal(mine, other, err_msg=one.name)

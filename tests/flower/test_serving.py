@@ -27,7 +27,7 @@ from fedreach.evaluation.serving import ServingEvaluator
 from fedreach.experiments.run import run
 from fedreach.flower import FlowerExperiment
 from fedreach.runs.folder import SERVING, RunFolder
-from fedreach.runs.schema import ServedLine, ServingRecord
+from fedreach.runs.schema import CHECKPOINT, ServedLine, ServingRecord
 from fedreach.runs.serving import serve_models, served_table
 
 from .in_process import Answering, InProcess
@@ -66,6 +66,13 @@ METHODS = {
     "guarded": (GUARDED, "model=mlp"),
     "confusion": ("method.serving=bbse", "partition.alpha=0.1"),
     "reference": ("method.serving=true_prior",),
+    "few labels": ("method.serving=few_labels", "model=mlp"),
+    "few labels of clusters": (
+        'method.serving={name="few_labels", labels=60}',
+        SPLITTING,
+        "method.cohort=5",
+        "rounds=3",
+    ),
     "clusters": (SPLITTING, "method.cohort=5", "rounds=3"),
     "what the solver serves": ("method.solver=feddyn",),
     "two participants": ("population.participants=2", "method.cohort=2"),
@@ -218,7 +225,7 @@ def check_fitted_by_those_that_stayed(folder: Path, alone: Path, leavers: set[in
     """Assert that the last model is served as if these had never held out an example, bit for bit."""
     setup, other = setup_of(*overrides), RunFolder(alone)
     alone.mkdir()
-    for name in ("last.safetensors", "rounds.jsonl", "federation.json"):
+    for name in ("last.safetensors", "rounds.jsonl", "federation.json", "run.json", CHECKPOINT):
         (alone / name).write_bytes((folder / name).read_bytes())
     serve_models(other, setup.simulation.engine.layout, served_without(setup, leavers))
     ours, theirs = RunFolder(folder).read_tensors(SERVING), other.read_tensors(SERVING)

@@ -20,7 +20,7 @@ from fedreach.federation.values import RoundCost, RoundResult
 from fedreach.models.flat import Layout
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.recorder import Evaluated, Recorder
-from fedreach.runs.schema import ComparisonRecord, FederationRecord, Result, RoundRow, RunRecord, Timing
+from fedreach.runs.schema import CHECKPOINT, ComparisonRecord, FederationRecord, Result, RoundRow, RunRecord, Timing
 from fedreach.testing.problems import tiny_federation
 from fedreach.wireless.allocation.problem import Allocation
 from fedreach.wireless.radio import Radio
@@ -134,7 +134,7 @@ def write_run(
         due = r % every == 0 or r == rounds
         evaluated = _evaluation(r, rng, own, level + luck, gap, held, test) if due else None
         snapshot, _ = recorder.close(snapshot, row, timing, evaluated)
-    snapshot = recorder.written(snapshot)
+    snapshot = recorder.save(snapshot)
     if finished:
         recorder.finish(snapshot)
     return path
@@ -264,6 +264,7 @@ def write_curve(
     numbers = [{name: values[r] for name, values in columns.items() if values[r] is not None} for r in range(length)]
     write_rows(path, *(row(r, **numbers[r]) for r in range(length)))
     RunFolder(path).write(Result(status="finished", rounds=length - 1, best_round=best_round, error=None))
+    sealed(path)
     return path
 
 
@@ -281,13 +282,31 @@ def write_rows(path: Path, *rows: RoundRow) -> None:
     folder = RunFolder(path)
     for each in rows:
         folder.append(each)
+    sealed(path)
 
 
 def edit(path: Path, **values: Any) -> None:
-    """Change keys of a JSON file; None removes one."""
+    """Change keys of a JSON file as its writer might have; None removes one."""
     content = json.loads(path.read_text(encoding="utf-8")) | values
     gone = {key for key, value in values.items() if value is None}
-    path.write_text(json.dumps({key: content[key] for key in content if key not in gone}), encoding="utf-8")
+    rewrite(path, {key: value for key, value in content.items() if key not in gone})
+
+
+def rewrite(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON file as its writer might have."""
+    digest = RunFolder(path.parent).write_json(path.name, {key: content[key] for key in content if key != "seal"})
+    if path.name == FederationRecord.FILE:
+        edit(path.with_name(RunRecord.FILE), federation=digest)
+
+
+def sealed(path: Path) -> None:
+    """Have a run vouch for the rows that now stand in its folder, as if they had been written so."""
+    folder = RunFolder(path)
+    if (path / Result.FILE).exists():
+        edit(path / Result.FILE, run=folder.run, seals=folder.seals())
+    found = folder.read_tensors(CHECKPOINT)
+    if found is not None:
+        folder.write_tensors(CHECKPOINT, found[0], {**found[1], "seals": folder.seals()})
 
 
 def edit_rows(path: Path, change: Any) -> list[dict[str, Any]]:
@@ -295,6 +314,7 @@ def edit_rows(path: Path, change: Any) -> list[dict[str, Any]]:
     rows = [json.loads(line) for line in (path / RoundRow.FILE).read_text(encoding="utf-8").splitlines()]
     change(rows)
     (path / RoundRow.FILE).write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")
+    sealed(path)
     return rows
 
 

@@ -100,6 +100,7 @@ def test_the_callers_matplotlib_settings_are_left_alone(comparison: Comparison) 
     assert dict(matplotlib.rcParams) == before
 
 
+@pytest.mark.slow
 def test_figures_are_the_same_however_many_processes_draw_them(comparison: Comparison, tmp_path: Path) -> None:
     drawn = {}
     for processes in (1, 3):

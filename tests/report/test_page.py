@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from html.parser import HTMLParser
@@ -10,7 +11,7 @@ import pytest
 from fedreach.errors import ConfigError
 from fedreach.report import ReportPaths, write_report
 
-from .made_up import write_comparison, write_run
+from .made_up import edit, write_comparison, write_run
 
 FORMATS = ("svg", "png")
 VOID = {"meta", "br", "wbr", "hr", "img", "input", "link"}
@@ -120,9 +121,10 @@ def test_names_are_shown_and_not_run(tmp_path: Path) -> None:
     out = write_comparison(tmp_path, ["fedavg", "own"], [0], rounds=4, name=name)
     runs = tmp_path / "runs"
     for seed in runs.glob("*/seed-0/run.json"):
-        seed.write_text(seed.read_text().replace('"method": "own"', '"method": "<b>own</b>$"'))
+        if json.loads(seed.read_text())["method"] == "own":
+            edit(seed, method="<b>own</b>$")
     comparison = tmp_path / "comparison.json"
-    comparison.write_text(comparison.read_text().replace('"own"', '"<b>own</b>$"', 2))
+    edit(comparison, **json.loads(comparison.read_text().replace('"own"', '"<b>own</b>$"', 2)))
     text = write_report([out], out, formats=()).page.read_text()
     assert "<script>alert" not in text
     assert "<b>own" not in text

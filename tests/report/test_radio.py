@@ -33,7 +33,7 @@ from fedreach.report.render.tensorboard import tag_of
 from fedreach.report.values import Comparison
 
 from .made_up import compared as write_compared
-from .made_up import row, write_comparison, write_curve, write_rows
+from .made_up import rewrite, row, write_comparison, write_curve, write_rows
 
 NEVER = [0.1, 0.2, 0.3]
 # method -> one course on unseen clients per seed; the target is 50 %.
@@ -401,5 +401,5 @@ def test_the_table_says_how_the_band_is_shared(folder: Path, tmp_path: Path) -> 
         if stored["method"] == "exact":
             continue
         stored["config"]["method"] = {"allocation": {"name": "greedy"}}
-        path.write_text(json.dumps(stored), encoding="utf-8")
+        rewrite(path, stored)
     assert f"{own}; but greedy for fedavg, power_of_choice." in tabulate(analyse(read([tmp_path / "copy"]))).note

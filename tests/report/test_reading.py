@@ -13,7 +13,18 @@ from fedreach.report.load import read, read_run
 from fedreach.report.values import Comparison
 from fedreach.runs.schema import FORMAT
 
-from .made_up import edit, edit_rows, fail, federation, row, write_comparison, write_curve, write_rows, write_run
+from .made_up import (
+    edit,
+    edit_rows,
+    fail,
+    federation,
+    row,
+    sealed,
+    write_comparison,
+    write_curve,
+    write_rows,
+    write_run,
+)
 
 
 @pytest.fixture
@@ -41,7 +52,7 @@ def test_the_scores_of_clients_are_those_of_the_last_evaluation(run: Path) -> No
     rows = [json.loads(line) for line in (run / "clients.jsonl").read_text().splitlines()]
     last = [row for row in rows if row["population"] == "unseen"][-1]
     scores = read_run(run).clients["unseen"]
-    assert (scores.round, scores.accuracy.tolist()) == (6, last["accuracy"])
+    assert (scores.round, scores.score.tolist()) == (6, last["accuracy"])
 
 
 def test_lost_clients_have_no_weight_but_were_chosen(run: Path) -> None:
@@ -83,6 +94,7 @@ def test_a_cut_line_of_a_finished_run_is_an_error_with_its_number(run: Path) -> 
     lines = (run / "rounds.jsonl").read_text().splitlines()
     lines[3] = lines[3][:20]
     (run / "rounds.jsonl").write_text("\n".join(lines))
+    sealed(run)
     with pytest.raises(RunFolderError, match=r"rounds\.jsonl, line 4 is not JSON"):
         read_run(run)
 
@@ -96,7 +108,7 @@ def test_a_missing_file_of_a_finished_run_is_named(run: Path, name: str) -> None
 
 def test_a_run_that_failed_before_its_first_round_is_readable(tmp_path: Path) -> None:
     out = write_comparison(tmp_path, ["a", "b"], [0], rounds=2)
-    for name in ("rounds.jsonl", "clients.jsonl", "timing.jsonl"):
+    for name in ("rounds.jsonl", "clients.jsonl", "timing.jsonl", "checkpoint.safetensors"):
         (out / "runs/b/seed-0" / name).unlink()
     fail(out / "runs/b/seed-0", "no")
     comparison = read([out])
@@ -106,7 +118,7 @@ def test_a_run_that_failed_before_its_first_round_is_readable(tmp_path: Path) ->
 
 def test_another_format_is_refused(run: Path) -> None:
     edit(run / "run.json", format=FORMAT + 1)
-    with pytest.raises(RunFolderError, match=rf"must be of format {FORMAT}; got format {FORMAT + 1}\. Report it with"):
+    with pytest.raises(RunFolderError, match=rf"is of format {FORMAT + 1}, .* reads format {FORMAT}\. Use"):
         read_run(run)
 
 
@@ -117,6 +129,7 @@ def test_the_first_damaged_run_is_told_however_many_processes_read(
     out = write_comparison(tmp_path, ["a", "b", "c"], [0, 1], rounds=2)
     edit_rows(out / "runs/b/seed-1", lambda rows: rows[1].update(cohort=7))
     (out / "runs/c/seed-0/rounds.jsonl").write_text("no\n")
+    sealed(out / "runs/c/seed-0")
     monkeypatch.setattr("fedreach.forks.free_processes", lambda: processes)
     with pytest.raises(RunFolderError, match=r"b/seed-1/rounds.jsonl, line 2: 'cohort' must be list; got int"):
         read([out])
@@ -131,6 +144,7 @@ def test_a_missing_key_is_named(run: Path) -> None:
 def test_rounds_written_twice_are_refused(run: Path) -> None:
     lines = (run / "rounds.jsonl").read_text()
     (run / "rounds.jsonl").write_text(lines + lines)
+    sealed(run)
     with pytest.raises(RunFolderError, match="line 8: rounds must increase; got 0 after 6"):
         read_run(run)
 

@@ -275,11 +275,12 @@ def test_what_is_unpaired_or_unfinished_is_refused(copy: Path) -> None:
     path = copy / name(METHODS[1], (0, 1, 0, 0))
     for said, changes in FAULTS.items():
         for file, values in changes.items():
-            before = (path / file).read_bytes()
+            before = {each: (path / each).read_bytes() for each in (file, "run.json")}
             edit(path / file, **values)
             with pytest.raises(RunFolderError, match=re.escape(said)):
                 read_study(copy, design())
-            (path / file).write_bytes(before)
+            for each, content in before.items():
+                (path / each).write_bytes(content)
     for method in METHODS:  # a pair by its batches, which are those of another draw
         edit(copy / name(method, (0, 1, 0, 0)) / "run.json", seed=101)
     with pytest.raises(RunFolderError, match="Two draws of the design have the same seed"):

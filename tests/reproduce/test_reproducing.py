@@ -231,6 +231,16 @@ def test_decisions_go_on_where_they_were_interrupted(home: Path) -> None:
     assert len(store.rows(ROWS)) == 4 * 6 * 2 * 3
 
 
+@pytest.mark.parametrize("damage", ["0.", "seed", "{", '"check"'])
+def test_decisions_that_were_changed_are_told_by_their_line(home: Path, damage: str) -> None:
+    decide(digits(home), RunFolder(home / "out"))
+    lines = (home / "out" / ROWS).read_text(encoding="utf-8").splitlines(keepends=True)
+    lines[4] = lines[4].replace(damage, damage[:-1] + "7", 1)
+    (home / "out" / ROWS).write_text("".join(lines), encoding="utf-8")
+    with pytest.raises(RunFolderError, match=r"decisions\.jsonl: line 5 is not what was written there"):
+        decide(digits(home), RunFolder(home / "out"))
+
+
 def test_a_folder_of_other_decisions_is_refused(home: Path) -> None:
     decide(digits(home), RunFolder(home / "out"))
     with pytest.raises(RunFolderError, match="other options"):

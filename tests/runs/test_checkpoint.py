@@ -1,6 +1,7 @@
 """A checkpoint gives back the state, and writes of large tables and of what clients keep only what changed."""
 
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,10 @@ from fedreach.federation.selection.shared import gradient_table
 from fedreach.federation.solvers import Scaffold
 from fedreach.federation.values import State
 from fedreach.runs import checkpoint
-from fedreach.runs.checkpoint import CHECKPOINT, MEMORY, Snapshot
+from fedreach.runs.checkpoint import MEMORY, Snapshot
 from fedreach.runs.folder import RunFolder
+from fedreach.runs.schema import CHECKPOINT, Timing
+from fedreach.storage.files import Seal
 from fedreach.storage.table import RowTable
 from fedreach.testing.problems import tiny_simulation
 
@@ -31,7 +34,15 @@ def simulation_of(policy: Minimax, *, memory: Path | None = None):
 
 
 def snapshot_of(state) -> Snapshot:
-    return Snapshot(state, 0, 0, np.inf, 0, {"rounds.jsonl": 0, "clients.jsonl": 0})
+    nothing = Seal(0, sha256().hexdigest())
+    return Snapshot(state, 0, 0, np.inf, 0, {"rounds.jsonl": nothing, "clients.jsonl": nothing})
+
+
+def saved(store: RunFolder, snapshot: Snapshot) -> None:
+    """Write a checkpoint with how long the rounds before it took, which the recorder writes."""
+    store.cut(Timing.FILE, 0)
+    store.append(*(Timing(round=number).checked("") for number in range(snapshot.state.round + 1)))
+    checkpoint.save(store, snapshot)
 
 
 def plain(state: State) -> dict[str, np.ndarray]:
@@ -48,7 +59,7 @@ def test_a_run_goes_on_from_any_checkpoint_as_if_there_had_been_none(options, la
     held = None
     for _ in range(6):
         state, through = simulation.step(state).state, simulation.step(through).state
-        checkpoint.save(store, snapshot_of(through))
+        saved(store, snapshot_of(through))
         held = through  # as a run does, so that its places are not written over
         through = checkpoint.load(store, p).state
         assert isinstance(through.selection["rows"], RowTable if large else np.ndarray)
@@ -64,14 +75,14 @@ def test_of_a_large_table_a_checkpoint_writes_what_changed(store, monkeypatch):
     monkeypatch.setattr(gradient_table, "TOGETHER", 1)
     simulation = simulation_of(Minimax())
     state = simulation.step(simulation.start()).state
-    checkpoint.save(store, snapshot_of(state))
+    saved(store, snapshot_of(state))
     row, clients = 4 * simulation.engine.num_trainable, len(state.clusters)
     assert (store.path / ROWS).stat().st_size == clients * row
     assert (store.path / CHECKPOINT).stat().st_size < 4 * row + 4000  # nothing as long as the model but the model
     done = simulation.step(state)
-    checkpoint.save(store, snapshot_of(done.state))
+    saved(store, snapshot_of(done.state))
     assert (store.path / ROWS).stat().st_size == (clients + len(done.result.cohort)) * row
-    checkpoint.save(store, snapshot_of(done.state))
+    saved(store, snapshot_of(done.state))
     assert (store.path / ROWS).stat().st_size == (clients + len(done.result.cohort)) * row
 
 
@@ -84,7 +95,7 @@ def test_what_clients_keep_comes_back_in_its_type(dtype, store):
     values = np.linspace(-1, 1, 2 * p, dtype=np.float32).reshape(2, p)
     state = replace(tiny.start(), memory=memory.written(np.array([0, 2]), values), round=3)
     assert federation.has_memory
-    checkpoint.save(store, snapshot_of(state))
+    saved(store, snapshot_of(state))
     again = checkpoint.load(store, p).state.memory
     assert again.layout == memory.layout
     np.testing.assert_array_equal(np.asarray(again), np.asarray(state.memory))
@@ -92,7 +103,7 @@ def test_what_clients_keep_comes_back_in_its_type(dtype, store):
 
 def test_a_checkpoint_of_a_small_table_has_no_word_of_files(store):
     simulation = simulation_of(Minimax())
-    checkpoint.save(store, snapshot_of(simulation.step(simulation.start()).state))
+    saved(store, snapshot_of(simulation.step(simulation.start()).state))
     tensors, record = store.read_tensors(CHECKPOINT)
     assert tensors[ROWS].dtype == np.float32
     assert "layouts" not in record
@@ -104,10 +115,10 @@ def test_of_a_finished_run_no_files_of_rows_are_left(store, monkeypatch):
     state = simulation.step(simulation.start()).state
     memory = RowTable.zeros(4, 3, store.path / MEMORY).written(np.array([1]), np.ones((1, 3), np.float32))
     snapshot = snapshot_of(replace(state, memory=memory))
-    checkpoint.save(store, snapshot)
+    saved(store, snapshot)
     assert {ROWS, MEMORY} <= {path.name for path in store.path.iterdir()}
     checkpoint.finish(store, snapshot)
-    assert {path.name for path in store.path.iterdir()} == {CHECKPOINT}
+    assert {path.name for path in store.path.iterdir()} == {CHECKPOINT, Timing.FILE}
     left = checkpoint.load(store, 3).state
     assert left.memory is None
     assert "rows" not in left.selection

@@ -12,7 +12,8 @@ import pytest
 
 from fedreach.errors import RunFolderError
 from fedreach.runs.folder import RunFolder
-from fedreach.storage.files import UNFINISHED
+from fedreach.runs.schema import FORMAT, Timing
+from fedreach.storage.files import UNFINISHED, Seal, with_digest
 from fedreach.storage.rows import RowFile
 
 ARRAYS = {
@@ -64,35 +65,42 @@ def test_a_number_that_is_not_finite_is_null(tmp_path: Path) -> None:
 
 def test_rewinding_cuts_rows_and_timing_to_the_round(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    lengths = folder.lengths()
+    seals = folder.seals()
     for number in range(5):
         folder.append_json("rounds.jsonl", {"round": number})
-        folder.append_json("timing.jsonl", {"round": number, "train_seconds": 0.1 / (number + 3)})
+        folder.append(Timing(round=number, train_seconds=0.1 / (number + 3)).checked(""))
         if number == 2:
-            lengths = folder.lengths()
+            seals = folder.seals()
     with (tmp_path / "timing.jsonl").open("a") as file:
         file.write('{"round": 1')  # cut off
-    folder.rewind(lengths, 2)
+    folder.rewind(seals, 2)
     assert [row["round"] for row in folder.rows("rounds.jsonl")] == [0, 1, 2]
     assert [row["round"] for row in folder.rows("timing.jsonl")] == [0, 1, 2]
     with pytest.raises(RunFolderError, match="holds 39 bytes, but 50 were written to it"):  # 3 rows of 13
-        folder.rewind({"rounds.jsonl": 50, "clients.jsonl": 0}, 2)
+        folder.rewind({"rounds.jsonl": Seal(50, "")}, 2)
 
 
 def test_rows_go_on_after_a_rewinding_and_from_another_folder_object(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     for number in range(5):
         folder.append_json("rounds.jsonl", {"round": number})
-        folder.append_json("timing.jsonl", {"round": number})
+        folder.append(Timing(round=number).checked(""))
+        if number == 1:
+            seals = folder.seals()
         assert RunFolder(tmp_path).rows("rounds.jsonl")[-1] == {"round": number}  # nothing waits in this process
-    assert folder.lengths() == RunFolder(tmp_path).lengths() == {"rounds.jsonl": 65, "clients.jsonl": 0}  # 5 rows of 13
-    folder.rewind({"rounds.jsonl": 26, "clients.jsonl": 0}, 1)
+    assert folder.seals() == RunFolder(tmp_path).seals()
+    assert sizes(folder) == {"rounds.jsonl": 65, "clients.jsonl": 0}  # 5 rows of 13
+    folder.rewind(seals, 1)
     for writer in (folder, RunFolder(tmp_path)):
         for name in ("rounds.jsonl", "timing.jsonl"):
             writer.append_json(name, {"round": 7})
     for name in ("rounds.jsonl", "timing.jsonl"):
         assert [row["round"] for row in folder.rows(name)] == [0, 1, 7, 7]
-    assert RunFolder(tmp_path).lengths() == {"rounds.jsonl": 52, "clients.jsonl": 0}
+    assert sizes(RunFolder(tmp_path)) == {"rounds.jsonl": 52, "clients.jsonl": 0}
+
+
+def sizes(folder: RunFolder) -> dict[str, int]:
+    return {name: seal.size for name, seal in folder.seals().items()}
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files are counted where Linux lists them")
@@ -111,7 +119,8 @@ def test_json_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     folder.write_json("run.json", {"a": 1})
     with pytest.raises(ValueError, match="not JSON compliant"):
         folder.write_json("run.json", {"a": float("nan")})
-    assert json.loads((tmp_path / "run.json").read_text()) == {"format": 2, "a": 1}
+    there = json.loads((tmp_path / "run.json").read_text())
+    assert there == with_digest("run.json", {"format": FORMAT, "a": 1})
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
 
@@ -130,13 +139,12 @@ def links_back(path: Path) -> None:
 def test_links_are_not_followed_and_pipes_not_waited_for(
     tmp_path: Path, make: Callable[[Path], None], kind: str
 ) -> None:
-    nothing = {"rounds.jsonl": 0, "clients.jsonl": 0}
     tries: dict[str, Callable[[RunFolder], object]] = {
         ".lock": lambda folder: folder.locked().__enter__(),
         "run.json": lambda folder: folder.read_json("run.json"),
         "clients.jsonl": lambda folder: folder.rows("clients.jsonl"),
         "rounds.jsonl": lambda folder: folder.append_json("rounds.jsonl", {}),
-        "timing.jsonl": lambda folder: folder.rewind(nothing, 1),
+        "timing.jsonl": lambda folder: folder.rewind({}, 1),
         "last.safetensors": lambda folder: folder.read_tensors("last.safetensors"),
         "memory.rows": lambda folder: RowFile(folder.path / "memory.rows", 4, taken=[0]),
     }

@@ -16,8 +16,9 @@ from fedreach.errors import RunFolderError, TrainingError
 from fedreach.evaluation import Evaluator
 from fedreach.report import read_run
 from fedreach.runs import loop
+from fedreach.runs.budget import Budget
 from fedreach.runs.callbacks import Callback
-from fedreach.runs.folder import RunFolder
+from fedreach.runs.folder import RunFolder, seals_of
 from fedreach.runs.loop import each_round, exhausted
 from fedreach.runs.recorder import Recorder, note_failure
 from fedreach.runs.schema import FederationRecord, Result, RoundRow, RunRecord, Timing
@@ -143,7 +144,7 @@ def test_a_checkpoint_holds_the_rows_of_its_round_and_of_no_later_one(tmp_path: 
     found = folder.read_tensors("checkpoint.safetensors")
     assert found is not None
     assert found[1]["round"] == 3
-    assert found[1]["lengths"] == folder.lengths()
+    assert seals_of(found[1]["seals"]) == folder.seals()
     assert [row["round"] for row in folder.rows("rounds.jsonl")] == [0, 1, 2, 3]
 
 
@@ -169,6 +170,28 @@ def test_a_run_is_not_gone_on_with_on_another_federation(tmp_path: Path) -> None
 
 def test_patience_ends_a_run(tmp_path: Path) -> None:
     assert go_on(tmp_path / "run", rounds=40, every=1, patience=1).rounds < 40  # type: ignore[operator]
+
+
+def test_a_budget_ends_a_run_with_the_round_that_reaches_it(tmp_path: Path) -> None:
+    """Whatever of it is reached first; that round is evaluated, as the last always is."""
+    go_on(tmp_path / "all", rounds=9, every=4)
+    rows = RunFolder(tmp_path / "all").rows(RoundRow.FILE)
+    sent = [row["bytes_total"] / 1e6 for row in rows]
+    for i, megabytes in enumerate((sent[5], sent[5] + 1e-6, 1e-9), start=1):
+        path, end = tmp_path / str(i), {1: 5, 2: 6, 3: 1}[i]
+        assert go_on(path, rounds=9, every=4, budget=Budget(megabytes)).rounds == end
+        spent = RunFolder(path).rows(RoundRow.FILE)
+        assert spent[:-1] == rows[:end]
+        assert spent[-1]["bytes_total"] == rows[end]["bytes_total"]
+        assert "id_accuracy" in spent[-1]
+    assert go_on(tmp_path / "seconds", budget=Budget(seconds=1.0)).rounds == 4  # there is no radio: none passes
+
+
+def test_a_run_that_goes_on_has_spent_what_it_spent_before(tmp_path: Path) -> None:
+    go_on(tmp_path / "run", rounds=3)
+    sent = RunFolder(tmp_path / "run").rows(RoundRow.FILE)[-1]["bytes_total"]
+    assert go_on(tmp_path / "run", rounds=9, budget=Budget(1.5 * sent / 1e6)).rounds == 5
+    assert go_on(tmp_path / "run", rounds=9, budget=Budget(sent / 1e6)).rounds == 5
 
 
 def test_a_model_that_is_not_finite_ends_a_run_that_goes_on_without_failing_clients(tmp_path: Path) -> None:

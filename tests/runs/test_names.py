@@ -73,6 +73,7 @@ def test_names_stand_beside_ids_and_change_no_number(fedreach: Command, digits: 
     assert other["label_counts"] == record["label_counts"]
 
 
+@pytest.mark.slow
 def test_names_stand_on_the_terminal_and_in_figures(fedreach: Command, digits: Path) -> None:
     shown = fedreach("partition", "words.toml").output
     assert "ward a" in shown

@@ -20,6 +20,7 @@ from fedreach.cli import main
 from fedreach.data.sets.catalogue import load as load_data
 from fedreach.errors import ConfigError, RunFolderError
 from fedreach.federation.serving.bbse import BBSE
+from fedreach.federation.serving.few_labels import FewLabels
 from fedreach.federation.serving.label_shift import LabelShift
 from fedreach.federation.serving.plain import Plain
 from fedreach.federation.serving.true_prior import TruePrior
@@ -283,6 +284,7 @@ def test_modules_of_one_name_are_told_apart(tmp_path: Path) -> None:
     ("rule", "said"),
     [
         (TruePrior(), "TruePrior needs the labels of those that it serves"),
+        (FewLabels(), "FewLabels needs the labels of those that it serves"),
         (LabelShift(odds=np.float64(3.0)), r"LabelShift\.odds must be a number, a text"),
     ],
 )

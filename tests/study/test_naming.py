@@ -274,6 +274,7 @@ shelf.write()
 """
 
 
+@pytest.mark.slow
 def test_the_same_program_gives_the_same_names_and_another_one_others(tmp_path):
     def names(step: int) -> list[str]:
         (tmp_path / "program.py").write_text(PROGRAM.format(step=step), encoding="utf-8")
@@ -315,6 +316,21 @@ def test_a_part_of_a_module_of_ones_own_has_another_name_once_that_is_changed(tm
 
     def name(step: int) -> str:
         (tmp_path / "mine.py").write_text(f"{MODULE}# {step}\n", encoding="utf-8")
+        command = [sys.executable, "-B", "program.py"]
+        return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+
+    assert name(1) == name(1) != name(2)
+
+
+@pytest.mark.slow
+def test_a_part_of_a_module_of_ones_own_has_another_name_once_what_that_imports_is_changed(tmp_path):
+    program = "from pathlib import Path\nfrom mine import Mine\nfrom fedreach.study.naming import Shelf, said\n"
+    program += "shelf = Shelf(Path('parts'))\nprint(said('weighting', Mine([1]), shelf))\nshelf.write()\n"
+    (tmp_path / "program.py").write_text(program, encoding="utf-8")
+    (tmp_path / "mine.py").write_text(f"{MODULE}        import beside\n", encoding="utf-8")
+
+    def name(step: int) -> str:
+        (tmp_path / "beside.py").write_text(f"STEP = {step}\n", encoding="utf-8")
         command = [sys.executable, "-B", "program.py"]
         return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
 

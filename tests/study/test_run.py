@@ -11,7 +11,7 @@ import pytest
 from threadpoolctl import threadpool_info
 
 import fedreach as fr
-from fedreach.errors import ConfigError
+from fedreach.errors import ConfigError, PartError
 
 SMALL: dict[str, Any] = {"model": "linear", "rounds": 5, "cohort": 3}
 
@@ -48,6 +48,20 @@ def test_a_loop_is_the_run_that_a_comparison_makes(tmp_path):
     assert [row["unseen_accuracy"] for row in rows] == study["scaffold"].rounds()["unseen_accuracy"].tolist()[1:]
 
 
+def test_a_loop_ends_with_its_budget(tmp_path):
+    sent = [row["bytes_total"] / 1e6 for row in fr.run(digits(), **SMALL)]
+    assert len(list(fr.run(digits(), **SMALL, budget={"megabytes": sent[1]}))) == 2
+
+
+@pytest.mark.parametrize("out", [".", ".hidden", "x" * 120])
+def test_a_folder_may_be_called_what_a_study_may_not(tmp_path, monkeypatch, out):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    study = fr.compare(digits(), {"a": {}}, out=out, progress=False, **SMALL | {"rounds": 1})
+    assert study.name == ("here" if out == "." else "study")
+    assert len(list(fr.run(digits(), out=Path(out) / "run" / out, **SMALL | {"rounds": 1}))) == 1
+
+
 def test_between_rounds_libraries_have_their_threads_again(tmp_path):
     before = {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
     for _ in islice(fr.run(digits(), **SMALL), 2):
@@ -65,12 +79,13 @@ def test_nothing_is_left_where_no_folder_was_named(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_users_error_is_raised_where_it_is(tmp_path):
+def test_a_users_error_is_told_with_its_place_and_has_the_error_itself(tmp_path):
     def wrong(reports):
         raise RuntimeError("mine")
 
-    with pytest.raises(RuntimeError, match="mine"):
+    with pytest.raises(PartError, match=r"^test_run\.py, line \d+, in wrong: RuntimeError: mine\.$") as told:
         list(fr.run(digits(), {"weighting": wrong}, **SMALL))
+    assert isinstance(told.value.__cause__, RuntimeError)
 
 
 def test_mistakes_are_told_before_the_first_round():

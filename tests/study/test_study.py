@@ -94,6 +94,7 @@ def test_python_and_toml_of_the_same_study_give_the_same_bytes(here):
     assert same_files(here / "python", here / "toml") > 40
 
 
+@pytest.mark.slow
 def test_what_has_no_name_runs_by_its_toml_to_the_same_bytes(here):
     def half(reports):
         return np.full(len(reports.ids), 1 / len(reports.ids))
@@ -204,6 +205,7 @@ def participants(study: fr.Study) -> set[tuple[int, ...]]:
     return {tuple(record["participants"]) for record in records}
 
 
+@pytest.mark.slow
 def test_a_seed_draws_who_takes_part_unless_they_are_named(here):
     drawn = fr.compare(hospitals(participants=2), {"a": {}}, seeds=4, out="drawn", **SMALL | {"cohort": 2})
     named = fr.compare(
@@ -458,6 +460,7 @@ def test_a_module_without_a_name_is_found_again_from_anywhere(here, monkeypatch)
 # --------------------------------------------------------------------------------- what was changed in Python
 
 
+@pytest.mark.slow
 def test_data_that_were_changed_after_they_were_loaded_are_not_loaded_again(here):
     plain = fr.load("digits")
     upside_down = replace(plain, train_x=np.ascontiguousarray(plain.train_x[:, :, ::-1]), name="turned")

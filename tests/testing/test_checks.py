@@ -32,9 +32,11 @@ from fedreach.testing.rounds import played
 from fedreach.testing.worlds import report_series, worlds
 
 EVERYTHING = [(kind, name) for kind in registry.VERIFIED for name in registry.table(kind)]
+LONG = {("selection", "csra"), ("selection", "rademacher")}  # a minute together: they solve a problem a round
+TRIED = [pytest.param(*one, marks=pytest.mark.slow) if one in LONG else one for one in EVERYTHING]
 
 
-@pytest.mark.parametrize(("kind", "name"), EVERYTHING, ids=lambda value: value)
+@pytest.mark.parametrize(("kind", "name"), TRIED, ids=lambda value: value)
 def test_a_built_in_part_keeps_all_laws(kind, name):
     found = trial.verdict_of_built_in(kind, name)
     assert not found.broken, "\n".join(map(str, found.broken))

@@ -52,6 +52,12 @@ class Unfiltered(CSRA):
         return CSRA(threshold=np.inf, min_examples=self.min_examples).admitted(view, k)
 
 
+@caught_by("the proof ends at the tolerance", threshold=10.0)
+class ToleranceOfItsOwn(CSRA):
+    def _searched(self, problem, min_examples, rng):
+        return CSRA(max_nodes=self.max_nodes)._searched(problem, min_examples, rng)
+
+
 # ----------------------------------------------------------------------------------------------------------- allocation
 
 
@@ -69,6 +75,12 @@ class BillsTheWholeBand(EqualShares):
     def allocate(self, problem, rng):
         given = super().allocate(problem, rng)
         return replace(given, upload_joules=given.upload_joules * given.share)
+
+
+@caught_by("band and frequencies are kept")
+class FasterThanTheDevice(EqualShares):
+    def allocate(self, problem, rng):
+        return super().allocate(replace(problem, max_hertz=10 * problem.max_hertz), rng)
 
 
 @caught_by("same again")

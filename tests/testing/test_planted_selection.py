@@ -18,6 +18,7 @@ from fedreach.federation.selection import (
     PowerOfChoice,
     Uniform,
 )
+from fedreach.federation.selection.shared.hull import farthest_first, principal_points, vertices
 from fedreach.federation.values import ClientView, Probe, Selection
 
 from .planted import check_caught, noting
@@ -66,6 +67,26 @@ class MinimaxByInnerProduct(Minimax):
         return Selection(ids[np.argsort(product.max(axis=1), kind="stable")[:k]])
 
 
+@caught_by("the latest updates count")
+class StaleNearest(Minimax):
+    """Who is nearest to whom stays as it was after round 1."""
+
+    def observe(self, state, reports):
+        return {**super().observe(state, reports), **{key: state[key] for key in ("nearest", "whom") if key in state}}
+
+
+@caught_by("the farthest from the mean is first")
+class HullFromTheInnermost(ConvexHull):
+    def choose(self, ids, rows, k, rng):
+        points = principal_points(rows, self.components, normalize=self.normalize)
+        layer = vertices(points)
+        if not self.exact or k >= len(layer):
+            return super().choose(ids, rows, k, rng)
+        out = np.linalg.norm(points - points.mean(axis=0), axis=1)
+        found = farthest_first(lambda i: np.linalg.norm(points - points[i], axis=1), -out, layer, [], k)
+        return Selection(ids[np.sort(found)])
+
+
 @caught_by("valid choice")
 class HullWithDuplicates(ConvexHull):
     def choose(self, ids, rows, k, rng):
@@ -97,6 +118,14 @@ class KLInTheWrongDirection(KLFilter):
         return right.select(state, view, k, rng)
 
 
+@caught_by("who is away counts in the pool")
+class PoolOfThoseAvailable(KLFilter):
+    def select(self, state, view, k, rng):
+        there = view.available
+        seen = ClientView.of(view.ids[there], view.num_examples[there])
+        return super().select(state, replace(seen, label_counts=view.label_counts[there], round=view.round), k, rng)
+
+
 @caught_by("the most varied labels")
 class LeastEntropy(EntropyTopK):
     def select(self, state, view, k, rng):
@@ -118,6 +147,16 @@ class HighestScoreIsBest(Rademacher):
 
     def scores(self, state, view):
         return -super().scores(state, view)
+
+
+@caught_by("a clusters score is the mean")
+class SumOfScores(Rademacher):
+    def __init__(self, n_clusters=3, average="mean"):
+        super().__init__(n_clusters=n_clusters, average=average)
+
+    def scores(self, state, view):
+        known = state["cluster"] >= 0
+        return super().scores(state, view) * np.bincount(state["cluster"][known])
 
 
 @caught_by("every set equally often")

@@ -16,6 +16,7 @@ from fedreach.testing import trial
 from .own_rule import Own
 from .planted import check_caught_alone, noting
 from .test_planted_batchnorm import FAULTS as BATCHNORM
+from .test_planted_few_labels import FAULTS as FEW_LABELS
 from .test_planted_rules import FAULTS as OF_RULES
 from .test_planted_rules import CalibratedByClient
 
@@ -179,6 +180,17 @@ class FailsWithoutAnExampleOfAClass(Own):
         return {"held": held * held / held}
 
 
+@caught_by("contributions are possible")
+class CountsOneParticipantOnly(Own):
+    """Holds the sum over participants to what one of them may hold out."""
+
+    def contribute(self, query, outputs, labels, counts):
+        return super().contribute(query, outputs, labels, counts)
+
+    def possible(self, query, sums, held_out, trained):
+        return held_out < 10
+
+
 @caught_by("sums of one shape")
 class ArraysThatAreStretched(Own):
     """A number for each example, which numpy adds to a single one without a word."""
@@ -333,7 +345,7 @@ def test_a_right_rule_keeps_all_laws(part):
 
 def test_each_law_has_a_fault():
     laws = trial.laws_of("serving", list(registry.table("serving")))
-    assert {law.name for law in laws} == {fault.values[3] for fault in (*FAULTS, *OF_RULES, *BATCHNORM)}
+    assert {law.name for law in laws} == {fault.values[3] for fault in (*FAULTS, *OF_RULES, *BATCHNORM, *FEW_LABELS)}
 
 
 def test_a_rule_of_ones_own_is_seen_to_be_one():

@@ -51,6 +51,14 @@ class ScaffoldThatCountsOneStep(Scaffold):
         return super().remember(memory, state, update, np.ones_like(steps), rate)
 
 
+@caught_by("the rate of the round divides")
+class ScaffoldWithTheRateOfRoundOne(Scaffold):
+    """The rate falls, and what the memory is divided by does not."""
+
+    def remember(self, memory, state, update, steps, rate):
+        return super().remember(memory, state, update, steps, 0.1)
+
+
 @caught_by("own memory")
 class FedDynByPosition(FedDyn):
     """Memory is looked up by place in the cohort and not by client."""
@@ -163,6 +171,14 @@ class CountsRoundsInAList(FedDyn):
 class LossOfTheBatch(CrossEntropy):
     def per_example(self, outputs, targets):
         return super().per_example(outputs, targets).mean()
+
+
+@caught_by("losses in their range", kind="loss")
+class LossAboveChance(CrossEntropy):
+    minimum: ClassVar[float] = 0.0
+
+    def per_example(self, outputs, targets):
+        return super().per_example(outputs, targets) - np.log(outputs.shape[1])
 
 
 @caught_by("downhill", kind="loss")

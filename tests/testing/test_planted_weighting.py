@@ -11,7 +11,7 @@ import pytest
 from fedreach.evaluation.metrics import AUROC, Accuracy, BalancedAccuracy, MacroF1, MeanLoss, Miscalibration
 from fedreach.federation.measurements import WLRC, Disagreement
 from fedreach.federation.serving.softmax import log_softmax
-from fedreach.federation.weighting import ByEntropy, ByExamples
+from fedreach.federation.weighting import ByEntropy, ByExamples, Clip, FedNova
 
 from .planted import check_caught, noting
 
@@ -20,6 +20,39 @@ caught_by = noting(FAULTS)
 
 
 # ------------------------------------------------------------------------------------------------------------ weighting
+
+
+@caught_by("per step and as many steps")
+class NotNormalised(FedNova):
+    """Divides no update by its steps."""
+
+    def weights(self, state, reports):
+        return self.inner.weights(state, reports)
+
+
+@caught_by("per step and as many steps")
+class OneStepOnly(FedNova):
+    """Leaves out how many steps were taken: weights alone sum to 1."""
+
+    def mean_scale(self, state, reports, n):
+        return 1.0
+
+
+@caught_by("per step and as many steps")
+class PlainMeanOfSteps(FedNova):
+    """Takes the mean of the steps for the weighted one."""
+
+    def mean_scale(self, state, reports, n):
+        share, steps = self.inner.weights(state, reports)[0], reports.metrics["steps"]
+        return float(steps.mean() * (share / steps).sum())
+
+
+@caught_by("equal steps are those of inner")
+class SumOfSteps(FedNova):
+    """Takes as many steps as all clients together."""
+
+    def mean_scale(self, state, reports, n):
+        return len(reports.ids) * super().mean_scale(state, reports, n)
 
 
 class Weighs:
@@ -40,6 +73,12 @@ class DoesNotSumToOne:
 class FirstCountsMore(Weighs):
     def number(self, reports):
         return 1.0 / np.arange(1, len(reports.ids) + 1)
+
+
+@caught_by("the lower cap counts", inner=ByExamples(), times_equal=1.5)
+class ClipOfTheMostAlone(Clip):
+    def weights(self, state, reports):
+        return Clip(self.inner, self.most or 1.0).weights(state, reports)
 
 
 @caught_by("golden entropy")
@@ -154,6 +193,16 @@ class LogOfProbability:
         p = np.exp(outputs.logits.astype(np.float64))
         p = p / p.sum(axis=1, keepdims=True)
         return float(np.log(p[np.arange(len(p)), outputs.labels]).mean())
+
+
+@caught_by("a number in its range")
+class BelowWhatItSays(WLRC):
+    @property
+    def minimum(self):
+        return 0.0
+
+    def measure(self, outputs, rng):
+        return super().measure(outputs, rng) - 0.05
 
 
 @caught_by("same again")

@@ -29,6 +29,7 @@ from fedreach.trained import load
 from fedreach.trained.file import write
 from fedreach.trained.inputs import Expected
 
+from ..report.made_up import rewrite  # noqa: TID252 (tests are no package that has a name)
 from .worlds import OWN, World, make
 
 WorldNamed = Callable[[str], World]
@@ -461,7 +462,7 @@ def test_samples_unlike_those_of_training_are_refused(world: WorldNamed, name: s
 def changed(folder: Path, file: str, change: Callable[[dict[str, Any]], object]) -> None:
     content = json.loads((folder / file).read_text(encoding="utf-8"))
     change(content)
-    (folder / file).write_text(json.dumps(content), encoding="utf-8")
+    rewrite(folder / file, content)
 
 
 def test_of_several_models_one_must_be_named(world: WorldNamed) -> None:

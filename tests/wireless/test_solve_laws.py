@@ -91,7 +91,7 @@ def test_the_worked_examples():
 
 
 def test_every_set_in_turn_has_no_better_one():
-    for problem, demand in random_cells(150, seed=1):
+    for problem, demand in random_cells(40, seed=1):
         agrees_with_brute(problem, demand)
 
 

@@ -3,6 +3,7 @@
 A file of a command imports nothing heavy at its top, so that help and completion answer at once.
 """
 
+import io
 import os
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,8 @@ import click
 import fedreach
 from fedreach.cli import allocate, compare, export, listing, partition, report, reproduce, run, variance, verify
 from fedreach.cli.options import InterruptError, promise_json, say_json
-from fedreach.errors import DataError, FedReachError, nearest
+from fedreach.errors import OUT_OF_MEMORY, DataError, FedReachError, nearest, of_system
+from fedreach.tables import visible_lines
 from fedreach.threads import ONE_THREAD
 
 
@@ -36,6 +38,8 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         if "numpy" not in sys.modules:  # or it is somebody else's process
             os.environ.update(ONE_THREAD)
+        if isinstance(sys.stdout, io.TextIOWrapper):  # a path may hold bytes that are no text
+            sys.stdout.reconfigure(errors="backslashreplace")
         try:
             with _said_as_json(ctx):
                 result = super().invoke(ctx)
@@ -51,9 +55,9 @@ class _Commands(click.Group):
             sys.stdout = None
             sys.exit(0)
         except MemoryError:
-            _end(ctx, "Out of memory. Lower --workers, or use smaller models or data.", 1)
+            _end(ctx, OUT_OF_MEMORY, 1)
         except OSError as error:
-            _end(ctx, f"{error.filename or 'A file'}: {error.strerror or error}.", DataError.exit_code)
+            _end(ctx, of_system(error), DataError.exit_code)
 
 
 @contextmanager
@@ -73,7 +77,7 @@ def _said_as_json(ctx: click.Context) -> Iterator[None]:
 
 def _end(ctx: click.Context, message: str, code: int) -> NoReturn:
     click.secho("error: ", fg="red", bold=True, err=True, nl=False)
-    click.echo(message, err=True)
+    click.echo(visible_lines(message), err=True)
     say_json(ctx, message)
     sys.exit(code)
 
@@ -87,7 +91,7 @@ def _end(ctx: click.Context, message: str, code: int) -> NoReturn:
 def main() -> None:
     """Federated learning for the clients who train and for those who never do.
 
-    FedReach classifies: labels are numbers of classes. Regression is not there yet.
+    Targets are classes, or numbers to predict: then take method.loss = "mse" or "huber".
     """
 
 

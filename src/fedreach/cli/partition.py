@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fedreach.cli import options
+from fedreach.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedreach.config.sections import Experiment
@@ -53,6 +54,8 @@ def partition(
     if plot is not None:
         from fedreach.report import partition_heatmap
 
+        if not data.dataset.num_classes:
+            raise ConfigError("--plot draws who holds which class, and targets are numbers. Leave it out.")
         figure = partition_heatmap(
             record.label_counts, record.participants, record.unseen, record.client_names, record.class_names
         )
@@ -67,12 +70,16 @@ def _text(experiment: Experiment, data: FederatedData) -> str:
 
     from fedreach.data.partition import statistics
     from fedreach.study import terminal
+    from fedreach.tables import visible
 
     d = data.dataset
-    stats = statistics(data.partition, d.train_y, d.num_classes)
     out = StringIO()
     console = Console(file=out, width=110)
-    console.print(terminal.summary(experiment, data), highlight=False)
+    console.print(terminal.summary(experiment, data), highlight=False, markup=False)
+    if not d.num_classes:  # nothing is skewed but sizes, which the summary tells
+        console.print(f"federation {data.digest()}", highlight=False)
+        return out.getvalue()
+    stats = statistics(data.partition, d.train_y, d.num_classes)
     table = Table("per client", "min", "median", "mean", "max")
     labels = {
         "size": "samples",
@@ -87,14 +94,13 @@ def _text(experiment: Experiment, data: FederatedData) -> str:
     if data.num_clients <= 60 and d.num_classes <= 20:
         counts = data.partition.label_counts(d.train_y, d.num_classes)
         unseen = set(data.population.unseen.tolist())
-        held = Table(
-            "client", "role", *map(escape, d.class_names or map(str, range(d.num_classes))), "samples", "entropy"
-        )
+        names = d.class_names or tuple(map(str, range(d.num_classes)))
+        held = Table("client", "role", *(escape(visible(name)) for name in names), "samples", "entropy")
         for client, row in enumerate(counts):
             role = "unseen" if client in unseen else "trains"
             cells = [str(n) if n else "." for n in row]
             held.add_row(
-                escape(data.name_of(client)), role, *cells, str(row.sum()), f"{stats.entropy_nats[client]:.2f}"
+                escape(visible(data.name_of(client))), role, *cells, str(row.sum()), f"{stats.entropy_nats[client]:.2f}"
             )
         console.print(held)
     console.print(f"federation {data.digest()}", highlight=False)

@@ -51,7 +51,7 @@ def run(
     and does nothing where the run is finished. Started by torchrun, all processes share the work of the run.
     """
     from fedreach.experiments.run import run as run_one
-    from fedreach.runs.checkpoint import CHECKPOINT
+    from fedreach.runs.schema import CHECKPOINT
     from fedreach.study import terminal
 
     with _ranks(alone=explain) as ranks:

@@ -11,9 +11,9 @@ import pydantic
 
 from fedreach import registry
 from fedreach.config import parts
-from fedreach.config.load import toml_value
 from fedreach.config.messages import explained
 from fedreach.config.options import options_model
+from fedreach.config.reading import toml_value
 from fedreach.config.sections import Choice
 from fedreach.errors import ConfigError, nearest
 from fedreach.testing import trial
@@ -136,7 +136,7 @@ def _made(kind: str, name: str, thing: Any, options: dict[str, Any], base: Path)
         try:
             model.model_validate(options)
         except pydantic.ValidationError as error:
-            problems = explained(error, known=list(model.model_fields), owner=f"{kind} {name!r}")
+            problems = explained(error, options, known=list(model.model_fields), owner=f"{kind} {name!r}")
             said = " ".join(f"--set {'.'.join(map(str, path))}: {message}" for path, message in problems)
             raise ConfigError(said) from error
     try:

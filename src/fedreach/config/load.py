@@ -1,10 +1,8 @@
 """Reading an experiment. All mistakes are reported at once, each with file, line, the path of the key and the rule."""
 
 import copy
-import json
 import re
 import reprlib
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,10 +13,12 @@ from fedreach.config import parts
 from fedreach.config.messages import Path_, Problem, explained, listed
 from fedreach.config.options import check_choice
 from fedreach.config.paths import folder_of, seen_from
+from fedreach.config.reading import check_plain, read, toml_value
 from fedreach.config.sections import PARTS, Choice, Experiment, LocalSection
 from fedreach.data.population import share_of
 from fedreach.errors import ConfigError, FedReachError, nearest
 from fedreach.evidence.plan import LEAST_PILOT
+from fedreach.federation.round import server_tunes
 from fedreach.federation.traits import Traits, name_of
 from fedreach.registry import KINDS, imported
 
@@ -44,10 +44,12 @@ def load(source: Path | None, overrides: Sequence[str] = ()) -> Experiment:
     """
     base = folder_of(source)
     source = DEFAULT if source is None else source
-    text, raw = _read(source)
+    text, raw = read(source)
+    check_plain(raw, str(source))
     if source.suffix != ".json":
-        raw.setdefault("name", source.stem)
+        raw.setdefault("name", named_after(source.with_suffix(""), "experiment"))
     overridden = [_override(raw, override, base) for override in overrides]
+    check_plain(raw, "--set")
     experiment, problems = check(raw, base)
     if problems or experiment is None:
         raise ConfigError(listed(problems, source, text, overridden))
@@ -61,7 +63,7 @@ def check(raw: Mapping[str, Any], base: Path) -> tuple[Experiment | None, list[P
     try:
         experiment = Experiment.model_validate(raw)
     except pydantic.ValidationError as error:
-        problems += explained(error)
+        problems += explained(error, raw)
         experiment = _understood(raw, error)
     for kind, path in _choices(raw):
         value = _at(raw, path)
@@ -75,7 +77,7 @@ def check(raw: Mapping[str, Any], base: Path) -> tuple[Experiment | None, list[P
             try:
                 LocalSection.model_validate(local)
             except pydantic.ValidationError as error:
-                problems += explained(error, ("methods", name, "local"), LocalSection)
+                problems += explained(error, local, ("methods", name, "local"), LocalSection)
     if experiment is not None:
         refused = {problem.path for problem in problems}  # in whose place the default stands
         problems += [problem for problem in _contradictions(experiment, base) if problem.path not in refused]
@@ -100,6 +102,17 @@ def _understood(raw: Mapping[str, Any], error: pydantic.ValidationError) -> Expe
         return None
 
 
+def named_after(path: Path, default: str) -> str:
+    """Return the last part of a path, or the default where an experiment cannot be called so.
+
+    Example:
+        >>> named_after(Path("studies/first"), "study"), named_after(Path("studies/.hidden"), "study")
+        ('first', 'study')
+    """
+    name = path.resolve().name
+    return name if _names_a_folder(name) else default
+
+
 def _names_a_folder(name: str) -> bool:
     """Say whether a name is one folder, wherever it stands."""
     plain = re.fullmatch(r"[^/\\\x00-\x1f\x7f]+", name) is not None and not name.startswith((".", " "))
@@ -120,6 +133,9 @@ def _contradictions(e: Experiment, base: Path) -> list[Problem]:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9 _.+=-]*", name) or not _names_a_folder(name):
             rule = f"a method's name becomes a folder: use letters, digits, _ . + = -; {FOLDER_NAME}."
             problems.append(Problem(("methods", name), rule))
+    for name in ("seconds", "joules"):
+        if getattr(e.budget, name) is not None and e.radio is None:
+            problems.append(Problem(("budget", name), "is counted by a [radio], and there is none: add one."))
     problems += _statistics(e)
     own = e.server_data
     if own is not None and (own.examples is None) == (own.file is None):
@@ -215,14 +231,19 @@ def _clashes(e: Experiment, base: Path, known: Sequence[Problem]) -> list[Proble
             federation = parts.federation(e.resolved(name), 0, base)
             federation.needs()
             federation.measurements()
+            last, before = (server_tunes(federation, number, 2) for number in (2, 1))
         except FedReachError as error:
             problems.append(Problem(where, str(error)))
             continue
         except Exception as error:  # in a user's own part
             problems.append(Problem(where, f"the parts cannot be joined: {type(error).__name__}: {error}."))
             continue
-        if federation.training_server is not None and e.server_data is None:
+        if federation.learning_server is not None and e.server_data is None:
             rule = "trains on data of the server's own, and there is none. Add `[server_data] examples = 100`."
+            problems.append(Problem(places["server"], f"{name_of(federation.server)} {rule}"))
+        early = "evaluation.patience" if e.evaluation.patience is not None else "[budget]" if e.budget.limits else ""
+        if last and not before and early:
+            rule = f"tunes the model after the last round, which {early} may leave out. Leave out {early}."
             problems.append(Problem(places["server"], f"{name_of(federation.server)} {rule}"))
     return problems
 
@@ -264,30 +285,6 @@ def _at(raw: Mapping[str, Any], path: Path_) -> Any:
     return value
 
 
-def _read(source: Path) -> tuple[str, dict[str, Any]]:
-    what = "TOML" if source.suffix != ".json" else "JSON"
-    try:
-        text = source.read_text(encoding="utf-8")
-        if what == "TOML":
-            return text, tomllib.loads(text)
-        stored = json.loads(text)
-        if not isinstance(stored, dict) or not isinstance(stored.get("config", {}), dict):
-            raise ConfigError(f"{source} must hold a table of options, as run.json of a run folder does.")
-        return text, stored.get("config", stored)
-    except FileNotFoundError as error:
-        raise ConfigError(f"There is no file {source}. `fedreach init` writes a commented one.") from error
-    except IsADirectoryError as error:
-        raise ConfigError(f"{source} is a folder. Name the TOML file in it.") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"{source} is not a text in UTF-8: {error.reason} at byte {error.start}. Save it as UTF-8."
-        ) from error
-    except OSError as error:
-        raise ConfigError(f"{source} cannot be read: {error.strerror}. Make it readable.") from error
-    except (tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
-        raise ConfigError(f"{source} is not valid {what}: {error}. `fedreach init` writes a valid one.") from error
-
-
 def _override(raw: dict[str, Any], override: str, base: Path) -> Path_:
     """Set one option and return its path; a step into a list is a number, ``parts[1]`` or ``parts.1``."""
     key, equals, value = override.partition("=")
@@ -307,14 +304,6 @@ def _override(raw: dict[str, Any], override: str, base: Path) -> Path_:
         table[step] = inner if isinstance(inner, dict | list) else {}
         table = table[step]
     return tuple(path)
-
-
-def toml_value(text: str) -> Any:
-    """Return a value written as in TOML; a bare word is a string."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text.strip()
 
 
 def _index(step: str | int, table: Sequence[Any], override: str) -> int:

@@ -3,17 +3,18 @@
 import inspect
 import re
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pydantic
 from pydantic import BaseModel
 
-from fedreach.config.sections import Choice, Experiment, Method
+from fedreach.config.sections import Choice, Experiment, Method, OptimizerSection
 from fedreach.errors import nearest
 
 Path_ = tuple[str | int, ...]
+MOST_SHOWN = 300  # characters of a value, or of a key
 
 
 class Problem(NamedTuple):
@@ -25,6 +26,7 @@ class Problem(NamedTuple):
 
 def explained(
     error: pydantic.ValidationError,
+    given: Any,
     prefix: Path_ = (),
     section: type[BaseModel] = Experiment,
     known: Sequence[str] | None = None,
@@ -34,6 +36,7 @@ def explained(
 
     Args:
         error: The refusal.
+        given: What was refused.
         prefix: Path of the table that was refused.
         section: Model of that table.
         known: Right names of its keys, where they are not the fields of `section`.
@@ -42,8 +45,9 @@ def explained(
     rules: dict[Path_, tuple[list[str], Any]] = {}
     problems = []
     for found in error.errors():
-        loc = tuple(step for step in found["loc"] if not _is_tag(step))
-        path, kind = (*prefix, *loc), found["type"]
+        kind = found["type"]
+        loc = _keys_of(found["loc"], given, missing=kind == "missing")
+        path = (*prefix, *loc)
         if kind == "extra_forbidden":
             options = known if known is not None else _keys_at(section, loc[:-1])
             what = f"{owner} has no such option." if owner else "unknown key."
@@ -55,15 +59,18 @@ def explained(
             problems.append(Problem(path, what))
         else:  # a union such as `int | list[int]` gives one refusal for each member
             rules.setdefault(path, ([], found["input"]))[0].append(_rule(found["msg"]))
+    beneath = {place[:depth] for place in (*rules, *(each.path for each in problems)) for depth in range(len(place))}
     for path, (said, got) in rules.items():
-        problems.append(Problem(path, f"must be {' or '.join(said)}; got {got!r} ({type(got).__name__})."))
+        if path in beneath:  # of a union with a table, where something in the table is wrong
+            continue
+        problems.append(Problem(path, f"must be {' or '.join(said)}; got {shown(got)} ({type(got).__name__})."))
     return problems
 
 
 def _rule(message: str) -> str:
     """Return pydantic's rule as the end of "must be ..."."""
     if found := re.search(r"instance of (\w+)", message):
-        choices: list[type[Choice]] = [Choice, *Choice.__subclasses__()]
+        choices: list[type[BaseModel]] = [Choice, *Choice.__subclasses__(), OptimizerSection]
         choice = found[1] in {model.__name__ for model in choices}
         return "a name, or a table with a `name`" if choice else "a table"
     rule = re.sub(r"^(Input|List|Tuple|Dictionary) should (be )?", "", message)
@@ -76,11 +83,25 @@ def _rule(message: str) -> str:
     return rule.replace("a valid ", "a ")
 
 
-def _is_tag(step: str | int) -> bool:
-    """Say whether a step of pydantic's path names a member of a union, such as ``list[int]``, and no key."""
-    return isinstance(step, str) and (
-        step in ("int", "float", "str", "bool", "none", "constrained-int", "constrained-float") or "[" in step
-    )
+def _keys_of(loc: Path_, given: Any, *, missing: bool) -> Path_:
+    """Return the keys of pydantic's path: it also names members of unions, such as ``list[int]``, which are left out.
+
+    Args:
+        loc: The path.
+        given: What it leads into.
+        missing: Whether its last step is a key that is not there.
+    """
+    keys: list[str | int] = []
+    for place, step in enumerate(loc, start=1):
+        if isinstance(given, Mapping):
+            there = step in given
+        else:
+            there = isinstance(given, list | tuple) and isinstance(step, int) and step < len(given)
+        if there:
+            given = given[step]
+        if there or (missing and place == len(loc)):
+            keys.append(step)
+    return tuple(keys)
 
 
 def _keys_at(section: type[BaseModel], path: Sequence[str | int]) -> list[str]:
@@ -107,9 +128,16 @@ def listed(problems: Iterable[Problem], source: Path, text: str, overridden: Seq
     return f"{count} in {source.name}:\n  " + "\n  ".join(line for _, _, line in sorted(lines))
 
 
+def shown(value: object) -> str:
+    """Return a value as it is shown in a message, of which it is not to be the most part."""
+    text = repr(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 1]}…"
+
+
 def _key(path: Path_) -> str:
     """Return a path as people write it: ``methods.x.weighting.parts[1].temperature``."""
-    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
+    key = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
+    return key if len(key) <= MOST_SHOWN else f"{key[: MOST_SHOWN - 1]}…"
 
 
 def _came_from(path: Path_, overridden: Sequence[Path_]) -> bool:

@@ -50,7 +50,7 @@ def check_choice(kind: str, path: Path_, choice: Mapping[str, Any], base: Path) 
             model.model_validate(options)
         except pydantic.ValidationError as error:
             known = [*model.model_fields, *own.model_fields]
-            problems += explained(error, path, known=known, owner=f"{kind} {name!r}")
+            problems += explained(error, options, path, known=known, owner=f"{kind} {name!r}")
     if problems:
         return problems
     if kind == "partition" and ":" not in name and name != "natural":

@@ -11,9 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from fedreach import registry
-from fedreach.config.sections import Choice, Experiment
+from fedreach.config.sections import Choice, Experiment, LocalSection
+from fedreach.errors import ConfigError
+from fedreach.federation.adam import Adam, AdamW
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
+from fedreach.federation.uneven_steps import UnevenSteps
 
 
 def nested(options: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Any]]:
@@ -58,15 +61,33 @@ def make(kind: str, choice: Choice, base: Path) -> Any:
         elif isinstance(value, list) and is_tuple(types.get(option)):
             options[option] = tuple(value)
     wrapper = registry.wrapper(kind, target)
-    return target(**options) if wrapper is None else wrapper(_with_options(target, options))
+    try:
+        return target(**options) if wrapper is None else wrapper(_with_options(target, options))
+    except SystemExit as error:  # or the whole program would end there, and as if all was well
+        raise ConfigError(f"{choice.name!r} cannot be made: SystemExit: {error}.") from error
+
+
+OPTIMIZERS = {"adam": Adam, "adamw": AdamW}
+
+
+def local_of(section: LocalSection) -> LocalSGD:
+    """Return how clients train."""
+    said = section.model_dump()
+    if isinstance(said["steps"], dict):
+        said["steps"] = UnevenSteps(**said["steps"])
+    options = {key: value for key, value in said["optimizer"].items() if value is not None}
+    name = options.pop("name")
+    if name not in OPTIMIZERS and options:
+        raise ConfigError(f"local.optimizer {name!r} has no options; got {', '.join(options)}. Remove them.")
+    said["optimizer"] = OPTIMIZERS[name](**options) if name in OPTIMIZERS else None
+    return LocalSGD(**said)
 
 
 def federation(experiment: Experiment, seed: int, base: Path) -> Federation:
     """Return the federation that `[method]` describes."""
     said = {field.name: experiment.choice(field.name) for field in fields(Federation) if field.name in registry.KINDS}
     parts = {kind: make(kind, choice, base) for kind, choice in said.items() if choice is not None}
-    local = LocalSGD(**experiment.local.model_dump())
-    return Federation(**parts, local=local, cohort=experiment.method.cohort, seed=seed)
+    return Federation(**parts, local=local_of(experiment.local), cohort=experiment.method.cohort, seed=seed)
 
 
 def hints(target: Callable[..., Any]) -> dict[str, Any]:

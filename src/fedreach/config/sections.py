@@ -98,19 +98,42 @@ class RadioSection(Choice):
     name: str = "gigahertz"
 
 
+class UnevenStepsSection(Section):
+    """Steps that differ between clients, see `fedreach.federation.uneven_steps.UnevenSteps`."""
+
+    least: Positive
+    most: Positive
+    drawn: Literal["client", "round"] = "round"
+
+
+class OptimizerSection(Section):
+    """How a client follows its gradients, see `fedreach.federation.adam`."""
+
+    name: Literal["sgd", "adam", "adamw"] = "sgd"
+    beta1: Annotated[float, Field(ge=0, lt=1)] | None = None  # these where it is Adam; default: as in torch
+    beta2: Annotated[float, Field(ge=0, lt=1)] | None = None
+    epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+
 class LocalSection(Section):
     """Local SGD, see `fedreach.federation.local_sgd.LocalSGD`."""
 
     rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
     batch_size: Positive = 32
     epochs: Positive = 1
-    steps: Positive | None = None
+    steps: Positive | UnevenStepsSection | None = None
     drop_last: bool = False  # what an epoch has left after its full batches
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     clip_norm: Annotated[float, Field(gt=0)] | None = None
     schedule: Literal["constant", "exponential", "cosine"] = "constant"
     decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    optimizer: OptimizerSection = OptimizerSection()
 
 
 class EngineSection(Section):
@@ -177,6 +200,19 @@ class DefaultMethod(Parts):
         return value | {kind: name for kind, name in PARTS.items() if value.get(kind) is None}
 
 
+class BudgetSection(Section):
+    """What a run may spend: it ends with the round that reaches one of these, or after `rounds`."""
+
+    megabytes: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None  # sent, both ways, probes included
+    seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None  # simulated, by [radio]
+    joules: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The limits that are set, by name."""
+        return {name: limit for name, limit in self if limit is not None}
+
+
 class Experiment(Section):
     """A whole experiment file."""
 
@@ -191,6 +227,7 @@ class Experiment(Section):
     shift: ShiftSection | None = None
     population: PopulationSection = PopulationSection()
     server_data: ServerDataSection | None = None
+    budget: BudgetSection = BudgetSection()
     radio: RadioSection | None = None
     model: ModelSection = ModelSection()
     local: LocalSection = LocalSection()

@@ -11,7 +11,6 @@ import numpy as np
 from fedreach.arrays import AnyArray, Ints
 from fedreach.errors import DataError, nearest
 from fedreach.registry import RELATIVE
-from fedreach.tables import visible
 
 Kind = Literal["image", "features", "tokens"]
 BLOCK = 2**24  # numbers that are looked at together
@@ -53,6 +52,13 @@ class Check:
             raise self.error(f"{argument} must be one rectangular array; {error}") from error
         if array.dtype.kind not in "uifbUS":
             raise self.error(f"{argument} must hold numbers, not python objects; got dtype {array.dtype}")
+        return array
+
+    def rows(self, argument: str, value: Any) -> AnyArray:
+        """Return the value as an array with an entry for each example."""
+        array = self.array(argument, value)
+        if array.ndim == 0:
+            raise self.error(f"{argument} must have an entry for each example; got a single value")
         return array
 
     def samples(self, argument: str, value: Any, kind: Kind | None, *, known: bool = False) -> tuple[AnyArray, Kind]:
@@ -104,15 +110,17 @@ class Check:
             )
         return own(x, np.uint8)
 
-    def labels(self, argument: str, value: Any, n: int, num_classes: int | None) -> Ints:
-        """Return (n,) labels from 0 to `num_classes` - 1."""
+    def labels(self, argument: str, value: Any, n: int, num_classes: int | None) -> AnyArray:
+        """Return (n,) labels from 0 to `num_classes` - 1; or (n, t) numbers, where it is 0 or the labels are floats."""
         y = self.array(argument, value)
+        if num_classes == 0 or (num_classes is None and y.dtype.kind == "f"):
+            return self._numbers(argument, y, n)
         if y.shape != (n,):
             raise self.error(f"{argument} must have one label per sample, shape ({n},); got shape {y.shape}")
         if n and y.dtype.kind not in "ui":
             raise self.error(
-                f"{argument} must be integers; got dtype {y.dtype}. FedReach classifies, and regression is not there "
-                "yet. Convert numbers of classes with y.astype(np.int64)"
+                f"{argument} must be integers; got dtype {y.dtype}. Convert numbers of classes with "
+                "y.astype(np.int64), or leave num_classes out where floats are to be predicted"
             )
         y = own(y, np.int64)
         low, high = y.min(initial=0), y.max(initial=0)
@@ -120,6 +128,21 @@ class Check:
             rule = "at least 0" if num_classes is None else f"0 to {num_classes - 1}"
             raise self.error(f"{argument} must be {rule}; got {low if low < 0 else high}")
         return y
+
+    def _numbers(self, argument: str, y: AnyArray, n: int) -> AnyArray:
+        if y.ndim not in (1, 2) or len(y) != n or 0 in y.shape[1:] or y.dtype.kind not in "uifb":
+            raise self.error(
+                f"{argument} must be numbers of shape ({n},) or ({n}, t); got shape {y.shape}, dtype {y.dtype}"
+            )
+        with np.errstate(over="ignore"):  # what overflows float32 is refused below
+            numbers = own(y.reshape(n, -1) if n else y.reshape(0, *(y.shape[1:] or (1,))), np.float32)
+        bad = _not_finite(numbers)
+        if len(bad):
+            raise self.error(
+                f"{argument} must be finite as float32; {len(bad)} targets are not, the first in row {bad[0]}. "
+                "Leave those samples out"
+            )
+        return numbers
 
     def words(self, train_y: Any, test_y: Any, names: Sequence[str] | None) -> tuple[Any, Any, tuple[str, ...] | None]:
         """Return labels as numbers where they are words, and what the classes are called; None where nobody says."""
@@ -136,7 +159,7 @@ class Check:
             if strange.size:
                 raise self.error(f"{name} must be one of the class names {classes.tolist()}; got {str(strange[0])!r}")
             texts[name] = order[np.searchsorted(classes, text, sorter=order)]
-        return texts["train_y"], texts.get("test_y"), tuple(map(visible, classes.tolist()))
+        return texts["train_y"], texts.get("test_y"), tuple(classes.tolist())
 
     def owners(self, value: Any, names: Sequence[str] | None, n: int) -> tuple[Ints | None, tuple[str, ...]]:
         """Return (n,) indices into the names of the clients, and the names."""
@@ -151,11 +174,11 @@ class Check:
         if names is None:
             distinct, index = np.unique(owners, return_inverse=True)
             return own(index, np.int64), tuple(
-                visible(entry.decode() if isinstance(entry, bytes) else str(entry)) for entry in distinct.tolist()
+                entry.decode() if isinstance(entry, bytes) else str(entry) for entry in distinct.tolist()
             )
         if owners.dtype.kind not in "ui" or owners.min() < 0 or owners.max() >= len(names):
             raise self.error(f"owners must be indices into the {len(names)} owner_names")
-        return own(owners, np.int64), tuple(map(visible, names))
+        return own(owners, np.int64), tuple(names)
 
 
 def own(array: AnyArray, dtype: Any) -> AnyArray:

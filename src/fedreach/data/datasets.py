@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import zipfile
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -13,13 +11,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from fedreach.arrays import AnyArray, Ints
+from fedreach.data.array_files import read_npz
 from fedreach.data.checks import Check, Kind, no_such_file, normalisation
 from fedreach.data.preparation import Preparation
-from fedreach.errors import DataError, nearest
+from fedreach.errors import DataError, check_type, nearest
 
 if TYPE_CHECKING:
     from fedreach.data.partition import Partition
 
+HASHED = 2**26  # bytes that are hashed at a time
 ARRAYS = {"x": "train_x", "y": "train_y", "client": "owners", "x_test": "test_x", "y_test": "test_y"}
 """Names of arrays in users' own files, and the arguments of `from_arrays` that they are."""
 
@@ -35,10 +35,10 @@ class Dataset:
 
     name: str
     train_x: AnyArray  # (n, C, H, W) uint8 images, (n, ...) float32 features, or (n, T) tokens, uint8 or int64
-    train_y: Ints  # (n,)
+    train_y: AnyArray  # (n,) int64 classes; or (n, t) float32 numbers, t of them to predict for each sample
     test_x: AnyArray  # (s, ...) of the same type and shape; s = 0 where there is no test set
-    test_y: Ints  # (s,)
-    num_classes: int
+    test_y: AnyArray  # (s,) or (s, t)
+    num_classes: int  # 0 where targets are numbers
     mean: tuple[float, ...]  # (C,) after scaling to [0, 1]; () for features and tokens
     std: tuple[float, ...]  # (C,)
     kind: Kind
@@ -51,6 +51,11 @@ class Dataset:
     class_names: tuple[str, ...] | None = None  # where labels are words
     preparation: Preparation | None = None  # where the samples are rows of a table
     loaded: Loaded | None = None  # where an experiment would load it, too
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a model must return for a sample: one a class, or one a target."""
+        return self.num_classes or int(self.train_y.shape[1])
 
     @property
     def section(self) -> Mapping[str, Any] | None:
@@ -92,12 +97,18 @@ class Dataset:
         excluded = tuple(exclude_clients), tuple(exclude_labels)
         return Recipe(self, kind, clients, options, who, held_out, *excluded, empty)
 
+    @property
+    def targets(self) -> str:
+        """What is predicted, in words."""
+        numbers = "1 number" if self.outputs == 1 else f"{self.outputs} numbers"
+        return f"{self.num_classes} classes" if self.num_classes else f"{numbers} to predict"
+
     def __repr__(self) -> str:
         shape = "x".join(str(size) for size in self.train_x.shape[1:])
         clients = f", {len(self.owner_names)} natural clients" if self.owners is not None else ""
         return (
             f"Dataset({self.name}: {len(self.train_y)} training and {len(self.test_y)} test samples, {self.kind} "
-            f"{shape} {self.train_x.dtype}, {self.num_classes} classes{clients}, sha256 {self.sha256[:12]})"
+            f"{shape} {self.train_x.dtype}, {self.targets}{clients}, sha256 {self.sha256[:12]})"
         )
 
 
@@ -130,6 +141,11 @@ class Recipe:
     exclude_labels: Sequence[int] = ()
     empty: Literal["error", "drop", "merge"] = "error"
 
+    @property
+    def called(self) -> str:
+        """What the kind is called."""
+        return self.kind if isinstance(self.kind, str) else getattr(self.kind, "__name__", repr(self.kind))
+
     def tables(self) -> dict[str, dict[str, Any]]:
         """Return what an experiment file says of it."""
         clients = {} if self.kind == "natural" else {"clients": self.clients}
@@ -145,8 +161,7 @@ class Recipe:
     def __repr__(self) -> str:
         said = "".join(f", {key}={value!r}" for key, value in self.options.items())
         clients = "" if self.kind == "natural" else f", {self.clients} clients"
-        kind = self.kind if isinstance(self.kind, str) else getattr(self.kind, "__name__", repr(self.kind))
-        return f"Recipe({self.dataset.name}: {kind}{clients}{said}, participants={self.participants!r})"
+        return f"Recipe({self.dataset.name}: {self.called}{clients}{said}, participants={self.participants!r})"
 
 
 def content_hash(*arrays: AnyArray) -> str:
@@ -163,8 +178,15 @@ def content_hash(*arrays: AnyArray) -> str:
     for array in arrays:
         plain = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
         digest.update(f"{plain.dtype.name} {array.shape};".encode())
-        digest.update(plain.data if plain.size else b"")
+        add_bytes(digest, plain)
     return digest.hexdigest()
+
+
+def add_bytes(digest: Any, array: AnyArray) -> None:
+    """Add the bytes of a contiguous array to a hash, block by block: Ctrl-C is heard between two."""
+    content = array.data.cast("B") if array.size else memoryview(b"")
+    for begin in range(0, len(content), HASHED):
+        digest.update(content[begin : begin + HASHED])
 
 
 def from_arrays(
@@ -191,12 +213,14 @@ def from_arrays(
     Args:
         train_x: (n, C, H, W) or (n, H, W) uint8 images; (n, ...) floats, kept as float32; or (n, T) integers, for
             which `kind` must be given, because they could be tokens or features.
-        train_y: (n,) integer labels, 0 to `num_classes` - 1; or words, which are numbered by the alphabet.
+        train_y: (n,) integer labels, 0 to `num_classes` - 1; or words, which are numbered by the alphabet; or (n,) or
+            (n, t) floats to predict, kept as (n, t) float32.
         test_x: Standard test set, each sample like a training sample; or None.
         test_y: Its labels, together with `test_x`.
         owners: (n,) client of each training sample, integers or strings; or None.
         owner_names: Names of the clients; `owners` are then indices into it. Default: the sorted distinct owners.
-        num_classes: Default: one for each class name, or else largest label + 1.
+        num_classes: Default: one for each class name, or else largest label + 1. 0: labels are numbers to predict, also
+            whole ones.
         class_names: What the classes are called, from 0 on. Default: the words, where labels are words.
         kind: ``"image"``, ``"features"`` or ``"tokens"``. Default: from type and shape.
         mean: (C,) mean of each channel after scaling to [0, 1]; default: of the training images. Images only.
@@ -215,6 +239,9 @@ def from_arrays(
         >>> from_arrays(x, [0, 1, 0, 1, 0, 1], owners=["ann", "ann", "bob", "bob", "eve", "eve"], name="toy")
         Dataset(toy: 6 training and 0 test samples, features 4 float32, 2 classes, 3 natural clients, sha256 ...)
     """
+    for argument, given in {"name": name, "kind": kind}.items():
+        check_type("from_arrays", argument, given, str, *([type(None)] if argument == "kind" else []))
+    check_type("from_arrays", "num_classes", num_classes, int, np.integer, type(None))
     check, known = Check(name), sha256 is not None
     if (test_x is None) != (test_y is None):
         raise check.error("test_x and test_y go together; got only one of them. Give both or neither")
@@ -225,11 +252,15 @@ def from_arrays(
     y = check.labels("train_y", train_y, len(x), num_classes)
     if not len(y):
         raise check.error("train_x must hold at least one sample; got none")
+    if y.dtype.kind == "f":
+        num_classes = 0
     if test_x is None:
-        x_test, y_test = np.empty((0, *x.shape[1:]), x.dtype), np.empty(0, np.int64)
+        x_test, y_test = np.empty((0, *x.shape[1:]), x.dtype), np.empty((0, *y.shape[1:]), y.dtype)
     else:
         x_test, _ = check.samples("test_x", test_x, kind, known=known)
         y_test = check.labels("test_y", test_y, len(x_test), num_classes)
+        if y_test.shape[1:] != y.shape[1:]:
+            raise check.error(f"test_y must have {y.shape[1:]} numbers a sample, as train_y; got {y_test.shape[1:]}")
         if (x_test.shape[1:], x_test.dtype) != (x.shape[1:], x.dtype):
             raise check.error(
                 f"test_x must have samples like train_x, {x.shape[1:]} {x.dtype}; got {x_test.shape[1:]} {x_test.dtype}"
@@ -268,21 +299,18 @@ def from_npz(path: Path | str, *, kind: Kind | None = None, num_classes: int | N
     """
     path = Path(path)
     try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            unknown = [key for key in file.files if key not in ARRAYS]
-            missing = [key for key in ("x", "y") if key not in file.files]
-            if unknown or missing:
-                said = f"unknown array {unknown[0]!r}" if unknown else f"no array {missing[0]!r}"
-                raise DataError(f"{path}: {said}.{nearest(unknown[0] if unknown else '', ARRAYS)}")
-            arrays = {ARRAYS[key]: file[key] for key in file.files}
-    except DataError:
-        raise
+        with path.open("rb") as stream:
+            file = read_npz(stream)
     except FileNotFoundError as error:
         raise no_such_file(path, (".npz",)) from error
-    except (OSError, EOFError, ValueError, TypeError, zipfile.BadZipFile, zlib.error) as error:
-        # TypeError: np.load of a single .npy file gives an array, which cannot be closed.
+    except (OSError, ValueError) as error:  # no whole file, or a path that is none
         raise DataError(
             f"{path}: must be a readable .npz file without python objects; got: {error}. "
             "Write it with np.savez_compressed(path, x=x, y=y)."
         ) from error
+    unknown, missing = [key for key in file if key not in ARRAYS], [key for key in ("x", "y") if key not in file]
+    if unknown or missing:
+        said = f"unknown array {unknown[0]!r}" if unknown else f"no array {missing[0]!r}"
+        raise DataError(f"{path}: {said}.{nearest(unknown[0] if unknown else '', ARRAYS)}")
+    arrays: dict[str, Any] = {ARRAYS[key]: array for key, array in file.items()}
     return from_arrays(**arrays, kind=kind, num_classes=num_classes, name=path.stem, source=str(path.name))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedreach.arrays import Ints
+from fedreach.arrays import AnyArray, Ints
 from fedreach.data import own
 from fedreach.data.checks import Kind
 from fedreach.data.datasets import Dataset, Recipe, content_hash, same_fields
@@ -22,9 +22,10 @@ from fedreach.data.partition import partition as partition_of_kind
 from fedreach.data.population import Population, Ranges, draw_population, ids_of, split_held_out
 from fedreach.data.server_data import ServerData, drawn_for_server, given_to_server
 from fedreach.data.tabular import named, read_file
-from fedreach.errors import ConfigError, DataError
+from fedreach.errors import ConfigError, DataError, check_type
 from fedreach.registry import find
 from fedreach.streams import generator
+from fedreach.tables import visible
 
 Participants = int | str | Sequence[object] | None
 """How many take part, drawn by the seed; or the names of those that do; or None: 40 % of them, drawn likewise."""
@@ -60,7 +61,7 @@ class FederatedData:
     """
 
     dataset: Dataset
-    labels: Ints  # (samples,) of the training set, as clients see them
+    labels: AnyArray  # of the training set, as clients see them: (samples,) classes, or (samples, t) numbers
     partition: Partition
     population: Population
     train: Ranges
@@ -86,7 +87,8 @@ class FederatedData:
         table: Any,
         *,
         client: str,
-        label: str,
+        label: str | None = None,
+        target: str | Sequence[str] | None = None,
         participants: Participants = None,
         held_out: float = 0.2,
         seed: int = 0,
@@ -102,7 +104,9 @@ class FederatedData:
         Args:
             table: Of pandas, polars or pyarrow, a dictionary of a list for each column, or a .csv or .parquet file.
             client: The column that names each row's client.
-            label: The column of classes, numbers or words.
+            label: The column of classes, numbers or words. Or instead:
+            target: The column of numbers to predict, or several; they stay as they are. Train with the loss ``mse`` or
+                ``huber``; models begin with outputs near 0, so that targets of about 1 to 100 are learnt the quickest.
             participants: How many of the clients take part, or the names of those that do. Default: 40 % at random.
             held_out: Share of each client's rows that is held out, see `fedreach.data.population.split_held_out`.
             seed: Of what is held out, and of who takes part where that is drawn.
@@ -123,9 +127,10 @@ class FederatedData:
             >>> print(data.dataset.preparation)
             age: number, 23 ± 2.449
         """
-        name = name or (Path(table).stem if isinstance(table, str | Path) else "table")
-        rows = read_file(table) if isinstance(table, str | Path) else table
-        return _drawn(own.of_frame(rows, client, label, name), participants, held_out, seed, seed)
+        check_type("from_frame", "name", name, str, type(None))
+        if isinstance(table, str | Path):
+            name, table = name or Path(table).stem, read_file(table)
+        return _drawn(own.of_frame(table, client, label, name or "table", target), participants, held_out, seed, seed)
 
     @classmethod
     def from_torch(
@@ -239,7 +244,8 @@ class FederatedData:
             make: Callable[..., Partition] = kind
         else:
             make = find("partition", kind, Path.cwd()) if ":" in kind else partial(partition_of_kind, kind)
-        partition = divided(recipe.dataset, kind, make, recipe.clients, seed, recipe.options, recipe.empty)
+        drawn = recipe.clients, seed, recipe.options, recipe.empty
+        partition = divided(recipe.dataset, recipe.called, make, *drawn, natural=kind == "natural")
         made = federate(
             recipe.dataset,
             partition,
@@ -270,7 +276,7 @@ class FederatedData:
 
     def __repr__(self) -> str:
         chosen, unseen = self.population.participants.tolist(), len(self.population.unseen)
-        who = ", ".join(map(self.name_of, chosen[:6])) + (", ..." if len(chosen) > 6 else "")
+        who = ", ".join(visible(self.name_of(client)) for client in chosen[:6]) + (", ..." if len(chosen) > 6 else "")
         takes, trains = "takes" if len(chosen) == 1 else "take", "trains" if unseen == 1 else "train"
         return (
             f"FederatedData({self.dataset.name}: {self.num_clients} clients; {len(chosen)} {takes} part ({who}), "
@@ -283,7 +289,7 @@ class FederatedData:
         return len(self.train.offsets) - 1
 
     def label_counts(self) -> Ints:
-        """Return the (N, c) labels that the clients see on their training part."""
+        """Return the (N, c) labels that the clients see on their training part; c = 0 where they are numbers."""
         return self.train.label_counts(self.labels, self.dataset.num_classes)
 
     def taken_by_server(self) -> Ints:
@@ -295,7 +301,11 @@ class FederatedData:
         """Return the sha256 that names this federation: data, labels, partition, splits and who takes part."""
         d = self.dataset
         digest = hashlib.sha256(f"{d.sha256} {d.kind} {d.num_classes} {d.mean} {d.std}".encode())
-        arrays = (self.labels, self.train.order, self.train.offsets, self.held_out.order, self.held_out.offsets)
+        labels = self.labels
+        if labels.dtype.kind == "f":  # which would be cut off below; without label noise they are the data set's
+            digest.update(content_hash(labels).encode())
+            labels = labels[:0]
+        arrays = (labels, self.train.order, self.train.offsets, self.held_out.order, self.held_out.offsets)
         for array in (*arrays, self.population.participants):
             digest.update(np.ascontiguousarray(array, dtype="<i8").tobytes())
         if self.server is not None:
@@ -353,6 +363,12 @@ def federate(
         raise DataError(
             f"The partition divides {len(partition.order)} samples, but {dataset.name} has {len(dataset.train_y)} "
             "training samples. It belongs to another data set."
+        )
+    if noise is not None and not dataset.num_classes:
+        raise ConfigError(f"noise: it makes classes wrong, and targets of {dataset.name} are numbers. Leave it out.")
+    if exclude_labels and not dataset.num_classes:
+        raise ConfigError(
+            f"population.exclude_labels names classes, and targets of {dataset.name} are numbers. Use exclude_clients."
         )
     names = names_of(dataset, partition)
     train, held = split_held_out(partition, held_out, generator(seed, "held-out"))

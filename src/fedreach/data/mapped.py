@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from fedreach.arrays import AnyArray
+from fedreach.data.array_files import UnreadableError, read_npy
 from fedreach.data.checks import Kind
 from fedreach.data.datasets import ARRAYS, Dataset, from_arrays
 from fedreach.errors import DataError, nearest
@@ -101,14 +102,13 @@ def _arrays(path: Path) -> dict[str, Any]:
 def _mapped(file: Path, *, samples: bool) -> AnyArray:
     """Return the array of a file; of samples nothing is read."""
     try:
-        if file.stat().st_size and samples:
-            array: AnyArray = np.load(file, mmap_mode="r", allow_pickle=False)
-        else:
-            array = np.load(file, allow_pickle=False)
-    except (OSError, EOFError, ValueError) as error:
+        array = read_npy(file, "r" if samples else None)
+    except (OSError, UnreadableError) as error:
         raise DataError(
             f"{file}: must be a whole .npy file without python objects; got: {error}. Write it with np.save."
         ) from error
+    if array.ndim == 0:
+        raise DataError(f"{file}: must hold an array with an entry for each sample; got a single value.")
     if samples and (array.dtype.name not in KEPT or not array.flags.c_contiguous or not array.dtype.isnative):
         order = "" if array.flags.c_contiguous else ", in Fortran order"
         raise DataError(
@@ -125,7 +125,7 @@ def _note(path: Path) -> dict[str, Any] | None:
             raise ValueError("keys are missing")
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise DataError(
             f"{path / NOTE}: cannot be read ({error}). Repeat index_folder, which reads the folder once."
         ) from error

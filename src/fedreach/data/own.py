@@ -17,16 +17,34 @@ from fedreach.data.own_data import OwnData, OwnSamples, OwnTable
 from fedreach.errors import ConfigError, DataError, nearest
 
 
-def of_frame(table: Any, client: str, label: str, name: str) -> OwnData:
+def of_frame(
+    table: Any, client: str, label: str | None, name: str, target: str | Sequence[str] | None = None
+) -> OwnData:
     """Return the rows of a table, by client; see `fedreach.data.federated.FederatedData.from_frame`."""
-    owners, names = tabular.numbered(f"table: column {client!r}", tabular.column(table, client))
-    labels, classes = tabular.numbered(f"table: column {label!r}", tabular.column(table, label))
-    if len(labels) > 20 and len(classes) > len(labels) / 2:
-        raise DataError(
-            f"table: column {label!r} has {len(classes)} different values in {len(labels)} rows; a label must be a "
-            "class. Make classes of it."
+    if (label is None) == (target is None):
+        raise ConfigError(
+            "table: say label, a column of classes, or target, one or several columns of numbers to predict; got "
+            f"{'neither' if label is None else 'both'}."
         )
-    columns = tabular.read(table, without=(client, label))
+    owners, names = tabular.numbered(f"table: column {client!r}", tabular.column(table, client))
+    classes: tuple[str, ...] = ()
+    labels: AnyArray
+    said: list[Any]
+    if label is None:
+        assert target is not None
+        said = list(target) if isinstance(target, list | tuple) else [target]
+        labels = tabular.targets(table, said)
+    else:
+        said = [label]
+        labels, classes = tabular.numbered(f"table: column {label!r}", tabular.column(table, label))
+        if len(labels) > 20 and len(classes) > len(labels) / 2:
+            raise DataError(
+                f"table: column {label!r} has {len(classes)} different values in {len(labels)} rows; a label must be a "
+                f"class. Make classes of it, or predict the number: target = {label!r} instead of label."
+            )
+    columns = tabular.read(table, without=(client, *said))
+    first = labels.reshape(len(labels), -1)[:, 0].astype(np.float64)
+    tabular.check_lengths({said[0]: first, **columns}, client, len(owners))
     order = tabular.row_order(owners, labels, columns)
     owners, labels, columns = owners[order], labels[order], tabular.rows_of(columns, order)
     return OwnTable(name, owners, names, columns, labels, classes)
@@ -38,23 +56,23 @@ FILES = (".csv", ".tsv", ".parquet", stored.FILE)  # of tables, and of what Pyth
 def of_file(path: Path, **options: Any) -> Dataset | OwnData:
     """Return the rows of a table in a file, by client, or what `fedreach.data.stored` wrote.
 
-    The options of a table are ``client`` and ``label``, columns of it; what was stored has none.
+    The options of a table are ``client`` and ``label`` or ``target``, columns of it; what was stored has none.
 
     Raises:
         ConfigError: If an option is missing or unknown.
         DataError: As `fedreach.data.tabular.read_file`.
     """
-    known = ("client", "label") if path.name != stored.FILE else ()
+    known = ("client", "label", "target") if path.name != stored.FILE else ()
     for option in options:
         if option not in known:
             hint = nearest(option, known) if known else " It has no options."
             raise ConfigError(f"data {path.name!r} has no option {option!r}.{hint}")
     if path.name == stored.FILE:
         return stored.opened(path)
-    for option in known:
+    for option in ("client", *(() if "target" in options else ("label",))):
         if option not in options:
             raise ConfigError(f"data {path.name!r} needs the option {option!r}: the name of a column of the table.")
-    return of_frame(tabular.read_file(path), options["client"], options["label"], path.stem)
+    return of_frame(tabular.read_file(path), options["client"], options.get("label"), path.stem, options.get("target"))
 
 
 def of_samples(
@@ -95,7 +113,7 @@ def of_clients(data: Mapping[Any, Any], kind: Kind | None, num_classes: int | No
     for number, (client, own) in zip(numbers.tolist(), data.items(), strict=True):
         check = Check(f"data of {client}")
         if isinstance(own, tuple) and len(own) == 2:
-            held[number] = check.array("x", own[0]), check.array("y", own[1])
+            held[number] = check.rows("x", own[0]), check.rows("y", own[1])
             if len(held[number][0]) != len(held[number][1]):
                 raise check.error(f"x and y must be as long; got {len(own[0])} and {len(own[1])}")
         else:
@@ -197,7 +215,12 @@ def size(dataset: Any, name: str) -> int:
         ConfigError: If it cannot say, or its samples have no numbers.
     """
     endless = any(each.__name__ == "IterableDataset" for each in type(dataset).__mro__)
-    if not endless and hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
+    if (
+        not endless
+        and not isinstance(dataset, Mapping)
+        and hasattr(dataset, "__getitem__")
+        and hasattr(dataset, "__len__")
+    ):
         try:
             return len(dataset)
         except (TypeError, NotImplementedError):
@@ -237,10 +260,13 @@ def samples(rows: Iterable[tuple[Any, Any]], length: int, name: str) -> tuple[An
                 f"{number} has {array.shape} {array.dtype}."
             )
         x[number] = array
-        labels.append(label if isinstance(label, str) else _plain(label).item())
+        labels.append(label if isinstance(label, str) else _plain(label).tolist())
     if x is None:
         raise DataError(f"{name} must hold at least one sample; got none.")
-    return x, np.array(labels)
+    try:
+        return x, np.array(labels)
+    except ValueError as error:  # of unequal length
+        raise DataError(f"{name}: all labels must be a class, a number, or as many numbers; {error}.") from error
 
 
 def _plain(value: Any) -> AnyArray:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedreach.arrays import Ints
+from fedreach.arrays import AnyArray, Ints
 from fedreach.data import tabular
 from fedreach.data.checks import Check, normalisation
 from fedreach.data.datasets import Dataset, from_arrays
@@ -29,13 +29,13 @@ class OwnData(ABC):
 
     @property
     @abstractmethod
-    def train_y(self) -> Ints:
-        """Labels, (n,)."""
+    def train_y(self) -> AnyArray:
+        """Labels, (n,), or (n, t) numbers to predict."""
 
     @property
     @abstractmethod
     def num_classes(self) -> int:
-        """c."""
+        """c; 0 where labels are numbers."""
 
     @abstractmethod
     def prepared(self, clients: Sequence[Ints]) -> Dataset:
@@ -50,11 +50,11 @@ class OwnTable(OwnData):
     owners: Ints
     owner_names: tuple[str, ...]
     columns: Mapping[str, Values]
-    labels: Ints  # (n,)
-    classes: tuple[str, ...]
+    labels: AnyArray  # (n,), or (n, t) numbers to predict
+    classes: tuple[str, ...]  # none where labels are numbers
 
     @property
-    def train_y(self) -> Ints:
+    def train_y(self) -> AnyArray:
         return self.labels
 
     @property
@@ -63,7 +63,7 @@ class OwnTable(OwnData):
 
     def prepared(self, clients: Sequence[Ints]) -> Dataset:
         made = Preparation.of(self.columns, clients)
-        x, names = made.written(self.columns), tabular.named(self.classes)
+        x, names = made.written(self.columns), tabular.named(self.classes) if self.classes else None
         plain = from_arrays(
             x, self.labels, num_classes=self.num_classes, class_names=names, kind="features", name=self.name
         )
@@ -80,7 +80,7 @@ class OwnSamples(OwnData):
     plain: Dataset
 
     @property
-    def train_y(self) -> Ints:
+    def train_y(self) -> AnyArray:
         return self.plain.train_y
 
     @property

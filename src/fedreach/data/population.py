@@ -9,7 +9,8 @@ import numpy as np
 
 from fedreach.arrays import AnyArray, Bools, Ints
 from fedreach.data.partition import Partition
-from fedreach.errors import ConfigError, nearest
+from fedreach.data.partition.draws import check_table
+from fedreach.errors import ConfigError, check_type, nearest
 
 SHARE = 0.4  # of the clients take part, where nothing else is said
 
@@ -56,6 +57,9 @@ class Ranges:
     def label_counts(self, labels: Ints, num_classes: int) -> Ints:
         """Return the (N, c) number of samples per client and class."""
         n = len(self.offsets) - 1
+        if not num_classes:  # targets are numbers
+            return np.zeros((n, 0), np.int64)
+        check_table(n, num_classes)
         cells = self.owner() * num_classes + labels[self.order]
         return np.bincount(cells, minlength=n * num_classes).reshape(n, num_classes)
 
@@ -75,6 +79,7 @@ def split_held_out(partition: Partition, share: float, rng: np.random.Generator)
         >>> train.sizes, held_out.sizes
         (array([3, 4]), array([1, 2]))
     """
+    check_type("population", "held_out", share, int, float, np.floating)
     if not 0 < share < 1:
         raise ConfigError(f"population.held_out must be a share in (0, 1); got {share}.")
     sizes = partition.sizes
@@ -190,8 +195,10 @@ def ids_of(participants: int | str | Sequence[object] | None, names: Sequence[st
     """
     if participants is None:
         return min(share_of(SHARE, len(names)), max(1, len(names) - 1))
-    if isinstance(participants, int | np.integer):
+    if isinstance(participants, int | np.integer) and not isinstance(participants, bool):
         return int(participants)
+    if isinstance(participants, bool | float) or not isinstance(participants, str | Sequence | np.ndarray):
+        raise ConfigError(f"participants must be how many, or a list of names; got {type(participants).__name__}.")
     asked = [participants] if isinstance(participants, str) else [str(each) for each in participants]
     if not asked:
         raise ConfigError("participants must name at least one client; got none.")

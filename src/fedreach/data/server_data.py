@@ -18,7 +18,7 @@ class ServerData:
     """What the server holds itself. Its labels are right: label noise is the clients' matter."""
 
     x: AnyArray  # (s, ...) samples of the type and shape of the data set's
-    y: Ints  # (s,)
+    y: AnyArray  # (s,) classes, or (s, t) numbers
 
 
 def drawn_for_server(owner: Ints, examples: int, rng: np.random.Generator) -> Bools:
@@ -74,6 +74,10 @@ def given_to_server(dataset: Dataset, data: tuple[Any, Any] | Path | str) -> Ser
         check, name = Check("server_data"), "server_data"
         x, _ = check.samples("x", data[0], dataset.kind)
         y = check.labels("y", data[1], len(x), dataset.num_classes)
+    if y.shape[1:] != dataset.train_y.shape[1:]:
+        raise DataError(
+            f"{name} must have {dataset.train_y.shape[1:]} numbers a sample, as {dataset.name}; got {y.shape[1:]}."
+        )
     if len(y) == 0:
         raise DataError(f"{name} must hold at least one sample; got none.")
     if (x.shape[1:], x.dtype) != (dataset.train_x.shape[1:], dataset.train_x.dtype):

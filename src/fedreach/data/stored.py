@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from fedreach.arrays import AnyArray
-from fedreach.data.datasets import Dataset, from_arrays
+from fedreach.data.array_files import read_npy
+from fedreach.data.datasets import Dataset, add_bytes, from_arrays
 from fedreach.data.own_data import OwnData, OwnSamples, OwnTable
 from fedreach.data.tabular import Values, Words
 from fedreach.errors import DataError
@@ -42,13 +43,10 @@ def store(data: Dataset | OwnData, folder: Path) -> Path:
         True
     """
     words, arrays = _taken_apart(data)
-    digest = hashlib.sha256(json.dumps(words, sort_keys=True).encode())
-    for name, array in arrays.items():
-        plain = np.ascontiguousarray(array)
-        digest.update(f"{name} {plain.dtype.str} {plain.shape};".encode())
-        digest.update(plain.data if plain.size else b"")
+    if isinstance(data, Dataset) and data.preparation is not None:
+        raise DataError("Only data sets and one's own data can be stored; got a table that was prepared already.")
     stem = re.sub(r"[^\w-]+", "-", data.name).strip("-")[:40] or "data"
-    own = folder / f"{stem}-{digest.hexdigest()[:SHORT]}"
+    own = folder / f"{stem}-{_digest(words, arrays)[:SHORT]}"
     if not (own / FILE).exists():
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".") as temporary:
@@ -65,6 +63,31 @@ def store(data: Dataset | OwnData, folder: Path) -> Path:
     return own / FILE
 
 
+def digest(data: Dataset | OwnData) -> str:
+    """Return the sha256 of data as they were read, before a seed says who takes part and what follows from that.
+
+    What a data set's own hash covers is not read again.
+
+    Example:
+        >>> from fedreach.data.datasets import from_arrays
+        >>> one, other = (from_arrays(np.eye(4), [0, 1, 0, last], num_classes=2) for last in (0, 1))
+        >>> digest(one) == digest(one), digest(one) == digest(other)
+        (True, False)
+    """
+    words, arrays = _taken_apart(data)
+    hashed = ARRAYS if "sha256" in words else ()
+    return _digest(words, {name: array for name, array in arrays.items() if name not in hashed})
+
+
+def _digest(words: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> str:
+    found = hashlib.sha256(json.dumps(words, sort_keys=True).encode())
+    for name, array in arrays.items():
+        plain = np.ascontiguousarray(array)
+        found.update(f"{name} {plain.dtype.str} {plain.shape};".encode())
+        add_bytes(found, plain)
+    return found.hexdigest()
+
+
 def opened(path: Path) -> Dataset | OwnData:
     """Return the data that `store` wrote.
 
@@ -77,7 +100,7 @@ def opened(path: Path) -> Dataset | OwnData:
         return _put_together(words, arrays)
     except FileNotFoundError as error:
         raise DataError(f"There is no file {path}. Run the program again that stored the data there.") from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(
             f"{path}: must be data as FedReach stored them; got: {type(error).__name__}: {error}. "
             "Remove the folder and run the program again that stored them."
@@ -86,8 +109,7 @@ def opened(path: Path) -> Dataset | OwnData:
 
 def _array(file: Path) -> AnyArray:
     """Return the array of a file; samples are mapped."""
-    array: AnyArray = np.load(file, allow_pickle=False, mmap_mode="r" if file.stem in ("train_x", "test_x") else None)
-    return array
+    return read_npy(file, "r" if file.stem in ("train_x", "test_x") else None)
 
 
 def _taken_apart(data: Dataset | OwnData) -> tuple[dict[str, Any], dict[str, AnyArray]]:
@@ -105,7 +127,7 @@ def _taken_apart(data: Dataset | OwnData) -> tuple[dict[str, Any], dict[str, Any
         words, arrays = _taken_apart(data.plain)
         words |= {"what": "samples", "client_names": list(data.owner_names)}
         return words, {**arrays, "clients": data.owners}
-    if not isinstance(data, Dataset) or data.preparation is not None:
+    if not isinstance(data, Dataset):
         raise DataError(f"Only data sets and one's own data can be stored; got {type(data).__name__}.")
     words = {key: getattr(data, key) for key in WORDS}
     words |= {key: None if (found := getattr(data, key)) is None else list(found) for key in LISTS}

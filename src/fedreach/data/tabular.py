@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from numbers import Number
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,6 @@ import numpy as np
 from fedreach.arrays import AnyArray, Floats, Ints
 from fedreach.data.checks import no_such_file
 from fedreach.errors import ConfigError, DataError, nearest
-from fedreach.tables import visible
 
 TEXTS, ENDINGS = (".csv", ".tsv", ".txt"), (".csv", ".tsv", ".txt", ".parquet")  # of files
 EMPTY = ("", "NA")  # cells of a file that hold nothing
@@ -58,7 +57,7 @@ def column(table: Any, name: str) -> Any:
         ConfigError: If there is none.
     """
     names = column_names(table)
-    if name not in names:
+    if not isinstance(name, Hashable) or name not in names:
         raise ConfigError(f"table: there is no column {name!r}.{nearest(str(name), map(str, names))}")
     return table[name]
 
@@ -68,9 +67,17 @@ def read(table: Any, without: Sequence[str] = ()) -> dict[str, Values]:
 
     Raises:
         ConfigError: If it is no table.
-        DataError: If a number is infinite.
+        DataError: If a number is infinite, or a column is no list.
     """
     return {str(name): values_of(str(name), table[name]) for name in column_names(table) if name not in without}
+
+
+def check_lengths(table: Mapping[str, Values], first: str, rows: int) -> None:
+    """Refuse a table whose columns are not all as long as its first one, which has so many rows."""
+    for name, values in table.items():
+        length = rows if values is None else len(values.codes if isinstance(values, Words) else values)
+        if length != rows:
+            raise DataError(f"table: all columns must be as long; {first!r} has {rows} rows and {name!r} has {length}.")
 
 
 def values_of(name: str, column: Any) -> Values:
@@ -83,7 +90,7 @@ def values_of(name: str, column: Any) -> Values:
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "uifb":
         if isinstance(array, np.ndarray) and array.dtype.kind in "Mm":
             return None
-        plain = listed(array)
+        plain = listed(array, f"table: column {name!r}")
         there = [value for value in plain if value is not None]
         if any(isinstance(value, str) for value in there):
             return _words(plain)
@@ -104,15 +111,20 @@ def values_of(name: str, column: Any) -> Values:
     return numbers
 
 
-def listed(values: Any) -> list[Any]:
+def listed(values: Any, what: str = "a column") -> list[Any]:
     """Return a column as a list, None where a value is missing: None, not a number, pandas' NA, or an empty text.
+
+    Raises:
+        DataError: If it is a single value.
 
     Example:
         >>> listed(np.array([1.5, np.nan])), listed(["a", " "])
         ([1.5, None], ['a', None])
     """
     values = values.to_numpy() if hasattr(values, "to_numpy") else values
-    plain = values.tolist() if hasattr(values, "tolist") else list(values)
+    plain = values.tolist() if hasattr(values, "tolist") else values
+    if isinstance(plain, str | bytes | Mapping) or not isinstance(plain, Iterable):
+        raise DataError(f"{what} must be a list or an array, a value a row; got {type(values).__name__}.")
     return [None if _missing(value) else value for value in plain]
 
 
@@ -141,7 +153,7 @@ def numbered(what: str, values: Any) -> tuple[Ints, tuple[str, ...]]:
         >>> numbered("client", [10, 9, 10]), numbered("label", ["yes", "no"])
         ((array([1, 0, 1]), ('9', '10')), (array([1, 0]), ('no', 'yes')))
     """
-    plain = listed(values)
+    plain = listed(values, what)
     gone = [row for row, value in enumerate(plain) if value is None]
     if gone:
         raise DataError(f"{what} is missing in {len(gone)} rows, the first is row {gone[0]}. Leave those rows out.")
@@ -149,7 +161,37 @@ def numbered(what: str, values: Any) -> tuple[Ints, tuple[str, ...]]:
         distinct, index = np.unique(np.array([int(value) for value in plain]), return_inverse=True)
     else:
         distinct, index = np.unique(np.array([_text(value) for value in plain]), return_inverse=True)
-    return index.astype(np.int64), tuple(visible(str(name)) for name in distinct.tolist())
+    return index.astype(np.int64), tuple(map(str, distinct.tolist()))
+
+
+def targets(table: Any, names: Sequence[str]) -> Floats:
+    """Return the (n, t) numbers of some columns, which are to be predicted.
+
+    Raises:
+        ConfigError: If a column is not there, or none is named.
+        DataError: If a column does not hold numbers, or a number is missing or infinite; its row is told.
+
+    Example:
+        >>> targets({"days": [3, 5], "cost": [1.5, 2.0]}, ["cost"]).tolist()
+        [[1.5], [2.0]]
+    """
+    if not names or len(set(map(str, names))) < len(names):
+        raise ConfigError(f"table: target must name one column or more, each once; got {list(names)}.")
+    found = []
+    for name in names:
+        numbers = values_of(name, column(table, name))
+        if numbers is None or isinstance(numbers, Words):
+            raise DataError(f"table: column {name!r} must hold numbers to be a target. Say label where it is a class.")
+        gone = np.flatnonzero(np.isnan(numbers))
+        if len(gone):
+            raise DataError(
+                f"table: column {name!r} is missing in {len(gone)} rows, the first is row {gone[0]}. "
+                "Leave those rows out."
+            )
+        found.append(numbers)
+    if len({len(numbers) for numbers in found}) > 1:
+        raise DataError(f"table: all columns must be as long; those of target are {[len(each) for each in found]}.")
+    return np.stack(found, axis=1)
 
 
 def _is_whole(value: Any) -> bool:
@@ -165,10 +207,10 @@ def named(names: tuple[str, ...]) -> tuple[str, ...] | None:
     return None if names == tuple(map(str, range(len(names)))) else names
 
 
-def row_order(owners: Ints, labels: Ints, table: Mapping[str, Values]) -> Ints:
+def row_order(owners: Ints, labels: AnyArray, table: Mapping[str, Values]) -> Ints:
     """Return the rows sorted by client, label and content, so that a shuffled table is the same federation."""
     keys = [values.codes if isinstance(values, Words) else values for values in table.values() if values is not None]
-    return np.lexsort((*reversed(keys), labels, owners))
+    return np.lexsort((*reversed(keys), *reversed(labels.reshape(len(labels), -1).T), owners))
 
 
 def rows_of(table: Mapping[str, Values], rows: Ints) -> dict[str, Values]:
@@ -204,7 +246,7 @@ def read_file(path: Path | str) -> Any:
             lines = [(reader.line_num, cells) for cells in reader if cells]
     except FileNotFoundError as error:
         raise no_such_file(path, ENDINGS) from error
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, ValueError, csv.Error) as error:  # no text, or a path that is none
         raise DataError(f"{path}: must be a table in UTF-8 text; got: {error}.") from error
     if len(lines) < 2:
         raise DataError(f"{path}: a line of names and at least one row must stand in it; got {len(lines)} lines.")

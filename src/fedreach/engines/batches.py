@@ -1,11 +1,13 @@
 """Which examples a client sees in which step: the same for every engine and every method."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from fedreach.arrays import Ints
 from fedreach.federation.local_sgd import LocalSGD
+from fedreach.limits import check_memory
 from fedreach.streams import generator
 
 
@@ -24,12 +26,13 @@ def batch_plan(seed: int, round_: int, client: int, num_examples: int, local: Lo
     batch = min(local.batch_size, num_examples)
     kept = num_examples - num_examples % batch if local.drop_last else num_examples
     steps_per_epoch = -(-kept // batch)
-    epochs = local.epochs if local.steps is None else -(-local.steps // steps_per_epoch)
+    (steps,) = local.steps_of(np.array([num_examples]), np.array([client]), seed, round_).tolist()
+    epochs = -(-steps // steps_per_epoch)
     rng = generator(seed, "batches", round_, client)
     positions = np.broadcast_to(np.arange(num_examples), (epochs, num_examples))
     table = np.full((epochs, steps_per_epoch * batch), -1, np.int64)
     table[:, :kept] = rng.permuted(positions, axis=1)[:, :kept]
-    return table.reshape(-1, batch)[: local.steps]
+    return table.reshape(-1, batch)[:steps]
 
 
 def batch_plans(seed: int, round_: int, clients: Ints, parts: Sequence[Ints], local: LocalSGD) -> Ints:
@@ -44,9 +47,15 @@ def batch_plans(seed: int, round_: int, clients: Ints, parts: Sequence[Ints], lo
     sizes = np.array([len(part) for part in parts])
     batches = np.minimum(local.batch_size, sizes).tolist()
     kept, per_epoch = local.examples_per_epoch(sizes).tolist(), local.steps_per_epoch(sizes).tolist()
-    epochs = [local.epochs if local.steps is None else -(-local.steps // steps) for steps in per_epoch]
-    steps = [local.steps or number * count for number, count in zip(epochs, per_epoch, strict=True)]
-    table = np.full((len(parts), max(steps), max(batches)), -1, np.int64)
+    steps = local.steps_of(sizes, clients, seed, round_).tolist()
+    epochs = [-(-number // count) for number, count in zip(steps, per_epoch, strict=True)]
+    shape = len(parts), max(steps), max(batches)
+    check_memory(
+        f"The batches of {shape[0]} clients in {shape[1]} steps of {shape[2]} examples",
+        8 * math.prod(shape),
+        "Lower local.epochs or local.steps, or use engine.name = 'native', which draws them epoch by epoch.",
+    )
+    table = np.full(shape, -1, np.int64)
     for row, part, seen, batch, count, number, all_steps, client in zip(
         table, parts, kept, batches, per_epoch, epochs, steps, clients, strict=True
     ):

@@ -86,7 +86,8 @@ def choose(
     ids = ids[data.train.sizes[ids] > 0]
     k = min(len(ids), cohort or len(ids))
     middle = np.sort(ids[(len(ids) - k) // 2 :][:k])
-    trial = replace(task, local=replace(local, steps=min(local.steps or STEPS, STEPS)), seed=0)
+    steps = 1 if local.steps == 1 else STEPS
+    trial = replace(task, local=replace(local, steps=steps), seed=0)
     seconds: dict[str, float] = {}
     refused: dict[str, str] = {}
     last: ConfigError | TrainingError | None = None
@@ -130,9 +131,4 @@ def _round_seconds(engine: TorchEngine, cohort: Ints, local: LocalSGD) -> float:
     if count > 1:  # a stack may pay for many clients only
         clients = cohort[(len(cohort) - count) // 2 :][:count]
         took = min(seconds(clients) for _ in range(REPEATS))
-    return float(took * _steps(sizes[cohort], local).sum() / _steps(sizes[clients], engine.local).sum())
-
-
-def _steps(sizes: Ints, local: LocalSGD) -> Ints:
-    """Return the local steps of clients with so many examples."""
-    return local.steps_per_epoch(sizes) * local.epochs if local.steps is None else np.full(len(sizes), local.steps)
+    return float(took * local.expected_steps(sizes[cohort]).sum() / engine.local.expected_steps(sizes[clients]).sum())

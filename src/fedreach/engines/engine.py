@@ -15,10 +15,11 @@ from fedreach.engines.protocols import NO_TERMS, Engine, Precision, Task
 from fedreach.engines.samples import checked_device
 from fedreach.engines.trainer import EVALUATION_BATCH, Group, GroupTrainer
 from fedreach.errors import ConfigError
-from fedreach.evaluation.predictor import Split
+from fedreach.evaluation.predictor import Predictor, Split
 from fedreach.federation.aggregation.mean import BLOCK, finite_rows
 from fedreach.federation.traits import Traits
 from fedreach.federation.values import LocalOutputs, LocalUpdates, Outputs
+from fedreach.limits import check_processes
 
 EVALUATION_PART = 8 * EVALUATION_BATCH
 """Examples that one process is asked about at a time."""
@@ -52,6 +53,7 @@ class TorchEngine(Engine):
         threads: int = 1,
         precision: Precision = "highest",
     ) -> None:
+        check_processes("engine.threads", threads)
         self.task, self.precision = task, precision
         self.solver, self.local = task.solver, task.local
         self.trainer = made = trainer(task, checked_device(device))
@@ -101,9 +103,13 @@ class TorchEngine(Engine):
         self.workers.map(_add_up_part, list(map(slice, ends, ends[1:])), weights, update, total)
         return total
 
-    def server_step(self, params: Float32s, index: Ints, round_: int, rate: float) -> Float32s:
+    def server_step(self, params: Float32s, index: Ints, round_: int, rate: float, step: int = 0) -> Float32s:
         with _kernels(self.precision):
-            return self.trainer.server_step(params, index, round_, rate)
+            return self.trainer.server_step(params, index, round_, rate, step)
+
+    def distill_step(self, params: Float32s, index: Ints, teacher: Float32s, rate: float) -> Float32s:
+        with _kernels(self.precision):
+            return self.trainer.distill_step(params, index, teacher, rate)
 
     def outputs(self, broadcast: Float32s, update: Float32s, ids: Ints, *, before: bool) -> list[LocalOutputs]:
         start = self.workers.copy(broadcast)
@@ -111,14 +117,14 @@ class TorchEngine(Engine):
         with _kernels(self.precision):
             return self.workers.map(GroupTrainer.outputs_of, range(len(ids)), start, moved, ids, before)
 
-    def predict(self, params: Float32s, split: Split, index: Ints) -> tuple[Bools, Float32s]:
-        right = self.workers.array((len(index),), np.bool_)
+    def predict(self, params: Float32s, split: Split, index: Ints) -> tuple[Bools | Float32s, Float32s]:
+        right = self.workers.array((len(index),), np.bool_ if self.task.data.dataset.num_classes else np.float32)
         loss = self.workers.array((len(index),), np.float32)
         self._evaluate(type(self.trainer).predict_part, params, split, index, right, loss)
         return right, loss
 
     def logits(self, params: Float32s, split: Split, index: Ints) -> Float32s:
-        out = self.workers.array((len(index), self.task.data.dataset.num_classes), np.float32)
+        out = self.workers.array((len(index), self.task.data.dataset.outputs), np.float32)
         self._evaluate(GroupTrainer.logits_part, params, split, index, out)
         return out
 
@@ -139,14 +145,21 @@ class TorchEngine(Engine):
             self.workers.map(work, parts, vector, split, rows, *results)
 
     def training_loss(self, params: Float32s, ids: Ints, parts: Sequence[Ints] | None = None) -> Floats:
-        index, sizes = samples_of(self.task.data.train, ids, parts)
-        shifts = self.trainer.shifts_of(ids)
-        if Traits.of(self.task.loss).cross_entropy and shifts is None:
-            return means(self.predict(params, "train", index)[1], sizes)
-        logits, labels = torch.from_numpy(self.logits(params, "train", index)), self.task.data.labels[index]
-        if shifts is not None:
-            shifts = shifts.cpu().repeat_interleave(torch.from_numpy(sizes), 0)
-        return means(self.trainer.losses(logits, torch.from_numpy(labels.astype(np.int64)), shifts).numpy(), sizes)
+        return probed(self, self.trainer, params, ids, parts)
+
+
+def probed(
+    engine: Predictor, trainer: GroupTrainer, params: Float32s, ids: Ints, parts: Sequence[Ints] | None
+) -> Floats:
+    """Return the mean loss of a model on each client's training data, see `Trainer.training_loss`."""
+    index, sizes = samples_of(trainer.data.train, ids, parts)
+    shifts, traits = trainer.shifts_of(ids), Traits.of(trainer.loss)
+    if (traits.cross_entropy or traits.squared_error) and shifts is None:  # which evaluation tells, too
+        return means(engine.predict(params, "train", index)[1], sizes)
+    logits, targets = torch.from_numpy(engine.logits(params, "train", index)), trainer.data.labels[index]
+    if shifts is not None:
+        shifts = shifts.cpu().repeat_interleave(torch.from_numpy(sizes), 0)
+    return means(trainer.losses(logits, torch.from_numpy(targets), shifts).numpy(), sizes)
 
 
 def samples_of(train: Ranges, ids: Ints, parts: Sequence[Ints] | None) -> tuple[Ints, Ints]:

@@ -18,6 +18,7 @@ from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.losses import CrossEntropy
 from fedreach.federation.protocols import LocalSolver, Loss
+from fedreach.federation.targets import refuse_targets_of
 from fedreach.federation.traits import Traits, name_of
 from fedreach.federation.values import LocalOutputs, LocalUpdates
 from fedreach.models.flat import Layout
@@ -54,14 +55,22 @@ class Task:
         """Return what a federation has its clients train.
 
         Raises:
-            ConfigError: If the serving rule refreshes BatchNorm layers, and the model has none or its inputs are words.
+            ConfigError: If the serving rule refreshes BatchNorm layers, and the model has none or its inputs are words;
+                it needs features, and the model has no linear layer; or a part needs classes and targets are numbers,
+                or the other way round.
         """
+        refuse_targets_of(federation, data.dataset)
         rule, has_layers = federation.serving, bool(refreshable_layers(module))
         if Traits.of(rule).needs_batchnorm and (data.dataset.kind == "tokens" or not has_layers):
             raise ConfigError(
                 f"serving {name_of(rule)} refreshes BatchNorm2d and BatchNorm3d layers that have running statistics, "
                 f"of a model whose inputs are numbers; got {type(module).__name__} for {data.dataset.kind}"
                 f"{'' if has_layers else ', which has no such layer'}. Take serving 'label_shift', or another model."
+            )
+        if Traits.of(rule).needs_features and not any(isinstance(part, nn.Linear) for part in module.modules()):
+            raise ConfigError(
+                f"serving {name_of(rule)} goes by what a model's last linear layer is given; got "
+                f"{type(module).__name__}, which has no linear layer. Take serving 'label_shift', or another model."
             )
         return cls(module, data, federation.solver, federation.local, federation.seed, federation.loss)
 
@@ -87,8 +96,19 @@ class Trainer(Protocol):
             before: Whether to add what the broadcast model says.
         """
 
-    def server_step(self, params: Float32s, index: Ints, round_: int, rate: float) -> Float32s:
-        """Return the (d,) move of one gradient step on these examples of the server's data."""
+    def server_step(self, params: Float32s, index: Ints, round_: int, rate: float, step: int = 0) -> Float32s:
+        """Return the (d,) move of one gradient step on these examples of the server's data; `step` counts in a round.
+
+        Raises:
+            TrainingError: If the model fails on them.
+        """
+
+    def distill_step(self, params: Float32s, index: Ints, teacher: Float32s, rate: float) -> Float32s:
+        """Return the (d,) move of one step towards a teacher on these inputs of the server's data.
+
+        Down the gradient of the mean KL(softmax(teacher) || softmax(logits)), the model in evaluation mode; `teacher`
+        is (b, c) logits.
+        """
 
     def training_loss(self, params: Float32s, ids: Ints, parts: Sequence[Ints] | None = None) -> Floats:
         """Return each client's mean loss at the given parameters, as a probe asks for it.

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedreach.arrays import Float32s, Ints
+from fedreach.arrays import AnyArray, Float32s
 from fedreach.errors import ConfigError
 
 
@@ -18,13 +18,13 @@ class Samples:
     """Examples and labels on a device, in their compact type, made into model inputs batch by batch."""
 
     def __init__(
-        self, x: Float32s, y: Ints, kind: str, mean: tuple[float, ...], std: tuple[float, ...], device: torch.device
+        self, x: Float32s, y: AnyArray, kind: str, mean: tuple[float, ...], std: tuple[float, ...], device: torch.device
     ) -> None:
         with warnings.catch_warnings():
             # Arrays of a memory map are read-only and torch says so; nothing here writes to them.
             warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
             self.x = torch.from_numpy(np.ascontiguousarray(x)).to(device)
-            self.y = torch.from_numpy(np.ascontiguousarray(y, dtype=np.int64)).to(device)
+            self.y = torch.from_numpy(np.ascontiguousarray(y, dtype=_kept(y))).to(device)
         self.kind = kind
         scale = 255.0 if self.x.dtype == torch.uint8 else 1.0
         self.factor = self.offset = None
@@ -34,10 +34,10 @@ class Samples:
     def __len__(self) -> int:
         return len(self.y)
 
-    def relabelled(self, y: Ints) -> Self:
+    def relabelled(self, y: AnyArray) -> Self:
         """Return the same examples with other labels; the examples are not copied."""
         other = copy.copy(self)
-        other.y = torch.from_numpy(np.array(y, dtype=np.int64)).to(self.y.device)
+        other.y = torch.from_numpy(np.array(y, dtype=_kept(y))).to(self.y.device)
         return other
 
     def batch_into(self, index: Tensor, x: Tensor) -> None:
@@ -49,14 +49,21 @@ class Samples:
             torch.addcmul(self.offset, x, self.factor, out=x)
 
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Return inputs (..., *sample) and labels (...) for an index of any shape (...)."""
+        """Return inputs (..., *sample) and labels (...), or numbers (..., t), for an index of any shape (...)."""
         flat = index.reshape(-1)
         x = self.x.index_select(0, flat)
         if self.kind == "tokens":
             x = x.long()
         elif self.factor is not None and self.offset is not None:
             x = torch.addcmul(self.offset, x.float(), self.factor)
-        return x.view(*index.shape, *self.x.shape[1:]), self.y.index_select(0, flat).view(index.shape)
+        return x.view(*index.shape, *self.x.shape[1:]), self.y.index_select(0, flat).view(
+            *index.shape, *self.y.shape[1:]
+        )
+
+
+def _kept(y: AnyArray) -> type[np.int64 | np.float32]:
+    """Return the type of targets: classes, or numbers."""
+    return np.float32 if y.dtype.kind == "f" else np.int64
 
 
 def scaling(
@@ -97,4 +104,9 @@ def checked_device(device: str) -> torch.device:
         raise ConfigError(f"engine.device must be a torch device such as 'cpu' or 'cuda:0'; got {device!r}.") from error
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"engine.device is {device!r}, but this torch sees no CUDA device. Use 'cpu'.")
+    try:
+        torch.zeros(1, device=chosen).item()
+    except Exception as error:  # each kind of device has its own; "meta" takes numbers and gives none back
+        said = str(error).splitlines()[0]
+        raise ConfigError(f"engine.device is {device!r}, which this torch cannot use: {said}. Use 'cpu'.") from error
     return chosen

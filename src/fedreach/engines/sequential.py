@@ -61,11 +61,11 @@ class Sequential(GroupTrainer):
         local, p = self.local, self.layout.num_trainable
         vector, gradient = start.clone(), torch.zeros(p, device=self.device)
         weights, broadcast = vector[:p], start[:p]
-        velocity = torch.zeros_like(gradient) if local.momentum else gradient
+        moments = [torch.zeros_like(gradient) for _ in range(local.moments)]
         total, seen = torch.zeros((), device=self.device), 0
         bind(self.module, vector, gradient, layout=self.layout)
         self.module.train()
-        for batch in plan:
+        for step, batch in enumerate(plan, start=1):
             index = torch.from_numpy(batch[batch >= 0]).to(self.device)
             x, y = self.samples["train"].batch(index)
             gradient.zero_()
@@ -75,10 +75,12 @@ class Sequential(GroupTrainer):
             g = self.solver.correct(gradient, weights, broadcast, **terms)
             if local.clip_norm is not None:
                 g = g * torch.clamp(local.clip_norm / g.norm(), max=1.0)
-            if local.weight_decay:
+            if local.optimizer is not None:
+                g, moments[:] = local.optimizer.direction(g, weights, moments, step, local.weight_decay)
+            elif local.weight_decay:
                 g = g + local.weight_decay * weights
             if local.momentum:
-                g = velocity.mul_(local.momentum).add_(g)
+                g = moments[0].mul_(local.momentum).add_(g)
             weights.sub_(g, alpha=rate)
 
             total += loss.detach() * len(index)

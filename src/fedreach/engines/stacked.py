@@ -57,7 +57,7 @@ class Stacked(GroupTrainer):
         in_place = self.device.type == "cpu" and bool((np.diff(rows) == 1).all())
         stack = update[rows[0] : rows[-1] + 1] if in_place else torch.empty(len(rows), len(start), device=self.device)
         stack.copy_(start)
-        velocity = torch.zeros(len(rows), self.layout.num_trainable if self.local.momentum else 0, device=self.device)
+        moments = torch.zeros(self.local.moments, len(rows), self.layout.num_trainable, device=self.device)
         total = torch.zeros(len(rows), device=self.device)
         terms = {name: vectors[torch.from_numpy(rows)].to(self.device) for name, vectors in terms.items()}
         shifts = self.shifts_of(ids[rows])
@@ -70,7 +70,7 @@ class Stacked(GroupTrainer):
                     batch = batches[alike, step, : count.max()]
                     try:
                         own = None if shifts is None else shifts[alike]
-                        total[alike] += self._step(stack, velocity, start, terms, alike, batch, count, rate, own)
+                        total[alike] += self._step(step, stack, moments, start, terms, alike, batch, count, rate, own)
                     except Exception as error:
                         raise TrainingError(
                             f"One of the clients {sorted(map(int, ids[group]))} failed in round {round_}: "
@@ -99,8 +99,9 @@ class Stacked(GroupTrainer):
 
     def _step(
         self,
+        step: int,
         stack: Tensor,
-        velocity: Tensor,
+        moments: Tensor,
         start: Tensor,
         terms: Terms,
         rows: Rows,
@@ -109,7 +110,7 @@ class Stacked(GroupTrainer):
         rate: float,
         shift: Tensor | None,
     ) -> Tensor:
-        """Take one step for these rows of the stack; return each one's loss summed over its samples."""
+        """Take a step, 0 the first, for these rows of the stack; return each one's loss summed over its samples."""
         local, views, p = self.local, self.layout.parameter_views, self.layout.num_trainable
         full = bool((count == batch.shape[1]).all())
         # Filled up with the client's own first sample: weight 0 would not silence another client's infinite loss.
@@ -126,12 +127,22 @@ class Stacked(GroupTrainer):
             norm = torch.stack([tensor.flatten(1).square().sum(1) for tensor in g.values()]).sum(0).sqrt()
             scale = torch.clamp(local.clip_norm / norm, max=1.0)
             g = {name: tensor * scale.view(-1, *[1] * (tensor.dim() - 1)) for name, tensor in g.items()}
-        if local.weight_decay:
+        kept = moments[:, rows]
+        named = [views(vector) for vector in kept]
+        if local.optimizer is not None:
+            for name, tensor in g.items():
+                own_moments = [each[name] for each in named]
+                g[name], new = local.optimizer.direction(
+                    tensor, weights[name], own_moments, step + 1, local.weight_decay
+                )
+                for before, after in zip(own_moments, new, strict=True):
+                    before.copy_(after)
+        elif local.weight_decay:
             g = {name: tensor + local.weight_decay * weights[name] for name, tensor in g.items()}
         if local.momentum:
-            speeds = velocity[rows]
-            g = {name: v.mul_(local.momentum).add_(g[name]) for name, v in views(speeds).items()}
-            velocity[rows] = speeds
+            g = {name: v.mul_(local.momentum).add_(g[name]) for name, v in named[0].items()}
+        if not isinstance(rows, slice):
+            moments[:, rows] = kept
         for name, tensor in weights.items():
             tensor.sub_(g[name], alpha=rate)
         for name, tensor in buffers.items():

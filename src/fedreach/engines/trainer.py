@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, ClassVar
@@ -22,17 +22,21 @@ from fedreach.arrays import Bools, Float32s, Floats, Ints
 from fedreach.engines.protocols import Task, Terms
 from fedreach.engines.samples import Samples, seeded
 from fedreach.engines.statistics import BatchNormStatistics, refreshable_layers
-from fedreach.errors import ConfigError, PartError
+from fedreach.errors import ConfigError, PartError, TrainingError
 from fedreach.evaluation.predictor import Split
 from fedreach.federation.aggregation.mean import weighted_sum
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.protocols import LocalSolver, Loss, ShiftsOutputs
+from fedreach.federation.targets import refuse_targets
 from fedreach.federation.traits import Traits, name_of
 from fedreach.federation.values import LocalOutputs, Outputs
+from fedreach.limits import check_memory
 from fedreach.models.flat import Layout, bind, flatten
 from fedreach.streams import torch_seed
 
 EVALUATION_BATCH = 256
+LOSSES = {"cross_entropy": "cross-entropy", "squared_error": "squared error"}
+"""Trait -> what such a loss is called."""
 Group = tuple[Floats | list[float], Ints | list[int], Bools | None]
 """Of the clients of a group: mean training losses, steps, and whose updates are finite, if that was looked at."""
 
@@ -51,20 +55,27 @@ class GroupTrainer(ABC):
     name: ClassVar[str]
     forks: ClassVar[bool] = True
     """Whether processes that are forked may use it."""
-    any_loss: ClassVar[bool] = True
-    """Whether it follows every loss; if not, the gradient of cross-entropy is written out in it."""
+    written_out: ClassVar[tuple[str, ...]] = ()
+    """Traits of the losses whose gradients are written out in it, such as cross-entropy; none: it follows any."""
+    any_optimizer: ClassVar[bool] = True
+    """Whether it follows every optimiser; if not, plain steps only, with or without momentum."""
 
     @classmethod
-    def refused(cls, solver: LocalSolver, loss: Loss) -> str | None:
+    def refused(cls, solver: LocalSolver, loss: Loss, local: LocalSGD) -> str | None:
         """Return why it cannot train by such parts, whatever the model; None where it can."""
-        if cls.any_loss or Traits.of(loss).cross_entropy:
+        if not cls.any_optimizer and local.optimizer is not None:
+            return f"takes plain gradient steps only; got local.optimizer {type(local.optimizer).__name__}"
+        if not cls.written_out or any(getattr(Traits.of(loss), trait) for trait in cls.written_out):
             return None
-        return f"trains with cross-entropy only; got {name_of(loss)}"
+        known = " or ".join(LOSSES[trait] for trait in cls.written_out)
+        return f"trains with {known} only; got {name_of(loss)}"
 
     def __init__(self, task: Task, device: torch.device) -> None:
-        if (why := self.refused(task.solver, task.loss)) is not None:
+        if (why := self.refused(task.solver, task.loss, task.local)) is not None:
             raise ConfigError(f"engine.name = {self.name!r} {why}. Use 'auto'.")
+        refuse_targets("loss", task.loss, task.data.dataset)
         self.device = device
+        check_memory(*_copies_of(task.module))
         self.module = copy.deepcopy(task.module).to(device)
         self.layout = Layout.of(self.module)
         self.data, self.solver, self.local, self.seed = task.data, task.solver, task.local, task.seed
@@ -86,14 +97,15 @@ class GroupTrainer(ABC):
                 counts = np.bincount(server.y, minlength=d.num_classes)
                 (self.server_shift,) = self._shifts_for(self.loss, counts[None])
         self.initial: Float32s = flatten(self.module).cpu().numpy()
-        self.draws = _draws(self.module, train, d.num_classes)
+        self.draws = _draws(self.module, train, d.outputs)
 
     def losses(self, outputs: Tensor, targets: Tensor, shift: Tensor | None) -> Any:
         """Return each example's loss; a mean over the batch would count examples that only fill it up."""
         found = self.loss.per_example(outputs if shift is None else outputs + shift, targets)
-        if found.shape != targets.shape:
+        examples = outputs.shape[:-1]
+        if found.shape != examples:
             raise PartError(
-                f"{name_of(self.loss)} must return one loss for each example, of shape {tuple(targets.shape)}; got "
+                f"{name_of(self.loss)} must return one loss for each example, of shape {tuple(examples)}; got "
                 f"{tuple(found.shape)}. Leave out the mean."
             )
         return found
@@ -133,12 +145,17 @@ class GroupTrainer(ABC):
         return weighted_sum(weights, update)
 
     def predict_part(
-        self, part: slice, params: Float32s, split: Split, index: Ints, right: Bools, loss: Float32s
+        self, part: slice, params: Float32s, split: Split, index: Ints, right: Bools | Float32s, loss: Float32s
     ) -> None:
-        """Write for a part of the examples whether the model is right, and its loss."""
+        """Write for a part of the examples whether the model is right, or how far off, and its loss."""
         begin = part.start
         for logits, y in self._answers(self._tensor(params), split, index[part]):
             rows = slice(begin, begin := begin + len(y))
+            if y.is_floating_point():
+                off = (logits - y).abs()
+                right[rows] = off.mean(-1).cpu().numpy()
+                loss[rows] = off.square().mean(-1).cpu().numpy()
+                continue
             right[rows] = (logits.argmax(-1) == y).cpu().numpy()
             loss[rows] = F.cross_entropy(logits, y, reduction="none").cpu().numpy()
 
@@ -157,15 +174,33 @@ class GroupTrainer(ABC):
         after = self._logits(start + self._tensor(update[row]), "train", index)
         return LocalOutputs(after, self.data.labels[index], self._logits(start, "train", index) if before else None)
 
-    def server_step(self, params: Float32s, index: Ints, round_: int, rate: float) -> Float32s:
+    def server_step(self, params: Float32s, index: Ints, round_: int, rate: float, step: int = 0) -> Float32s:
+        seed = torch_seed(self.seed, "server-dropout", round_, step) if self.draws else 0
+
+        def loss(x: Tensor, y: Tensor) -> Any:
+            return self.losses(self.module(x), y, self.server_shift).mean()
+
+        self.module.train()
+        try:
+            with seeded(seed, self.device) if self.draws else nullcontext():
+                return self._moved(params, index, rate, loss)
+        except Exception as error:
+            of_one = " Choose a batch_size of the server that leaves no batch of one." if len(index) == 1 else ""
+            raise TrainingError(
+                f"The server's step on {len(index)} of its own examples failed in round {round_}: {error}{of_one}"
+            ) from error
+
+    def distill_step(self, params: Float32s, index: Ints, teacher: Float32s, rate: float) -> Float32s:
+        target = self._tensor(teacher).softmax(-1)  # whose entropy is a constant: cross-entropy has the gradient of KL
+        self.module.eval()
+        return self._moved(params, index, rate, lambda x, _: F.cross_entropy(self.module(x), target))
+
+    def _moved(self, params: Float32s, index: Ints, rate: float, loss: Callable[[Tensor, Tensor], Any]) -> Float32s:
+        """Return the (d,) move of one gradient step on examples of the server's; the module is in its mode already."""
         start, p = self._tensor(params), self.layout.num_trainable
         vector, gradient = start.clone(), torch.zeros(p, device=self.device)
-        seed = torch_seed(self.seed, "server-dropout", round_) if self.draws else 0
-        with seeded(seed, self.device) if self.draws else nullcontext():
-            bind(self.module, vector, gradient, layout=self.layout)
-            self.module.train()
-            x, y = self.samples["server"].batch(torch.from_numpy(index).to(self.device))
-            self.losses(self.module(x), y, self.server_shift).mean().backward()
+        bind(self.module, vector, gradient, layout=self.layout)
+        loss(*self.samples["server"].batch(torch.from_numpy(index).to(self.device))).backward()
         vector[:p].sub_(gradient, alpha=rate)
         return (vector - start).cpu().numpy()
 
@@ -252,11 +287,17 @@ def cause_of(error: Exception, local: LocalSGD) -> str:
     return f"{said.rstrip('.')}. BatchNorm cannot normalise a batch of one example: {advice}"
 
 
-def _draws(module: nn.Module, samples: Samples, num_classes: int) -> bool:
+def _copies_of(module: nn.Module) -> tuple[str, int, str]:
+    """Say what an engine holds of a model of d numbers at least: the task's, its own, and a vector; 12 d bytes."""
+    size = sum(numbers.numel() for numbers in (*module.parameters(), *module.buffers()))
+    return f"Training a model of {size} numbers", 12 * size, "Use a smaller model."
+
+
+def _draws(module: nn.Module, samples: Samples, numbers: int) -> bool:
     """Return whether the model draws random numbers in training, as dropout does, after a trial on two examples.
 
     Raises:
-        ConfigError: If the model does not accept such examples or does not return one number per class.
+        ConfigError: If the model does not accept such examples or does not return so many numbers for each.
     """
     trial = copy.deepcopy(module).train()
     x, _ = samples.batch(torch.tensor([0, min(1, len(samples) - 1)], device=samples.y.device))
@@ -271,11 +312,9 @@ def _draws(module: nn.Module, samples: Samples, num_classes: int) -> bool:
                 f"{x.dtype}: {error}"
             ) from error
         drew = not torch.equal(before, _random_state(x.device))
-    if not isinstance(logits, Tensor) or logits.shape != (2, num_classes):
+    if not isinstance(logits, Tensor) or logits.shape != (2, numbers):
         got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise ConfigError(
-            f"The model {name} must return {num_classes} numbers an example, (2, {num_classes}); got {got}."
-        )
+        raise ConfigError(f"The model {name} must return {numbers} numbers an example, (2, {numbers}); got {got}.")
     return drew
 
 

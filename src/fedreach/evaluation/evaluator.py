@@ -12,9 +12,11 @@ from fedreach.arrays import Bools, Float32s, Floats, Ints
 from fedreach.data.federated import FederatedData
 from fedreach.evaluation.confidence import bootstrap_means, interval
 from fedreach.evaluation.further import SaidOfClients, Values, further_columns, in_a_line
-from fedreach.evaluation.metrics import Metric, further_metrics
-from fedreach.evaluation.populations import Group, Scores, worst_decile
+from fedreach.evaluation.metrics import Accuracy, MeanLoss, Metric, further_metrics
+from fedreach.evaluation.populations import Group, Scores
 from fedreach.evaluation.predictor import Predictor, Split
+from fedreach.evidence.scores import ACCURACY, MAE
+from fedreach.federation.targets import refuse_targets
 from fedreach.streams import generator
 
 
@@ -26,6 +28,9 @@ class Evaluator:
     - ``id_...``: participants' held-out data; ``unseen_...``: all data of clients that never train;
       ``test_...``: the standard test set.
     - ``participation_gap`` = id_accuracy - unseen_accuracy.
+    - Where targets are numbers, ``mae``, the mean absolute error, stands in the place of ``accuracy``, and the loss is
+      the mean squared error. Gaps are turned round, ``participation_gap`` = unseen_mae - id_mae, so that they are
+      positive where the second is worse, as with accuracy; and the worst decile is the tenth with the largest errors.
     - ``train_accuracy``: participants' training data with the labels they train on; every other column is free of
       label noise. ``out_of_sample_gap`` = train_accuracy - id_accuracy.
     - ``local_accuracy``: the models of this round's cohort after local training and before aggregation, each on
@@ -55,7 +60,12 @@ class Evaluator:
         metrics: Sequence[Metric] = (),
     ) -> None:
         self.engine, self.data, self.seed, self.max_samples = engine, data, seed, samples_per_client
+        self.by = ACCURACY if data.dataset.num_classes else MAE
         self.metrics = further_metrics(metrics)
+        for metric in metrics:
+            if type(metric) in (Accuracy, MeanLoss):  # what is asked for by default: the main score and the loss
+                continue
+            refuse_targets("metric", metric, data.dataset)
         population = data.population
         self.participant_ids = population.participants
         self.participants = Group.of(population.participants, data.held_out, max_samples=samples_per_client)
@@ -80,7 +90,7 @@ class Evaluator:
         training = self._scores(served, "train", self.training)
         if len(self.test_index):
             right, loss = served.predict(engine, "test", self.test_index, None)
-            test = float(right.mean()), float(loss.mean(dtype=np.float64))
+            test = float(right.mean(dtype=np.float64)), float(loss.mean(dtype=np.float64))
         columns, records = summarized(self.seed, round_, participants, unseen, training, test)
         further, single = self._further(served)
         return columns | further, [record | in_a_line(single.get(record["population"], {})) for record in records]
@@ -96,8 +106,8 @@ class Evaluator:
         parts = np.split(group.index, np.cumsum(group.sizes)[:-1])
         answers = [self.engine.predict(models[row], "true", part) for row, part in zip(rows, parts, strict=True)]
         right, loss = (np.concatenate(column) for column in zip(*answers, strict=True))
-        joined = group.scores(right, loss)
-        return {"local_accuracy": round(float(joined.accuracy.mean()), 9)}, [joined.record(round_, "local")]
+        joined = group.scores(right, loss, self.by)
+        return {f"local_{self.by.name}": round(float(joined.score.mean()), 9)}, [joined.record(round_, "local")]
 
     def _further(self, served: Served) -> tuple[dict[str, float], dict[str, Values]]:
         """Return the columns of metrics beside accuracy and loss, and by population those of its single clients.
@@ -129,8 +139,8 @@ class Evaluator:
     def _scores(self, served: Served, split: Split, group: Group) -> Scores:
         own = np.repeat(group.ids, group.sizes)
         if not len(own):
-            return Scores(group.ids, group.sizes, np.empty(0), np.empty(0))
-        return group.scores(*served.predict(self.engine, split, group.index, own))
+            return Scores(group.ids, group.sizes, np.empty(0), np.empty(0), self.by)
+        return group.scores(*served.predict(self.engine, split, group.index, own), self.by)
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,13 +169,13 @@ class Served:
 
     def predict(
         self, engine: Predictor, split: Split, index: Ints, owner: Ints | None
-    ) -> tuple[Bools | Floats, Float32s | Floats]:
+    ) -> tuple[Bools | Float32s | Floats, Float32s | Floats]:
         """Return how right each sample is and its loss; `owner` says whose it is, None stands for nobody's."""
         if len(self.models) == 1:
             return engine.predict(self.models[0], split, index)
         if owner is not None and np.isin(owner, self.participants).all():
             model_of = self.clusters[np.searchsorted(self.participants, owner)]
-            right, loss = np.empty(len(index), np.bool_), np.empty(len(index))
+            right, loss = np.empty(len(index)), np.empty(len(index))
             for model in np.unique(model_of):
                 mine = model_of == model
                 right[mine], loss[mine] = engine.predict(self.models[model], split, index[mine])
@@ -194,41 +204,42 @@ def summarized(
         participants: On their held-out data.
         unseen: Clients that never train, on all their data.
         training: Participants on the data they train on.
-        test: Accuracy and mean loss on the standard test set.
+        test: Main score and mean loss on the standard test set.
     """
     columns: dict[str, float] = {}
     records: list[dict[str, Any]] = []
+    by = participants.by
     rng = generator(seed, "bootstrap", round_)
     means = {}
     for name, population, scores in (("id", "participants", participants), ("unseen", "unseen", unseen)):
         if len(scores.ids):
-            means[name] = bootstrap_means(scores.accuracy, rng)
+            means[name] = bootstrap_means(scores.score, rng)
             columns |= _columns(name, scores, interval(means[name]))
             records.append(scores.record(round_, population))
     if {"id", "unseen"} <= means.keys():
-        columns["participation_gap"] = columns["id_accuracy"] - columns["unseen_accuracy"]
-        low, high = interval(means["id"] - means["unseen"])
+        columns["participation_gap"] = by.gap(columns[f"id_{by.name}"], columns[f"unseen_{by.name}"])
+        low, high = interval(by.gap(means["id"], means["unseen"]))
         columns |= {"participation_gap_low": low, "participation_gap_high": high}
     if len(training.ids):
-        columns["train_accuracy"] = float(training.accuracy.mean())
-        if "id_accuracy" in columns:
-            columns["out_of_sample_gap"] = columns["train_accuracy"] - columns["id_accuracy"]
+        columns[f"train_{by.name}"] = float(training.score.mean())
+        if f"id_{by.name}" in columns:
+            columns["out_of_sample_gap"] = by.gap(columns[f"train_{by.name}"], columns[f"id_{by.name}"])
     if test is not None:
-        columns |= {"test_accuracy": test[0], "test_loss": test[1]}
+        columns |= {f"test_{by.name}": test[0], "test_loss": test[1]}
     return {name: round(value, 9) for name, value in columns.items()}, records
 
 
-def _columns(name: str, scores: Scores, bounds: tuple[float, float]) -> dict[str, float]:
-    accuracy = scores.accuracy
-    p10, p50, p90 = np.percentile(accuracy, [10, 50, 90])
+def _columns(population: str, scores: Scores, bounds: tuple[float, float]) -> dict[str, float]:
+    values, name = scores.score, f"{population}_{scores.by.name}"
+    p10, p50, p90 = np.percentile(values, [10, 50, 90])
     return {
-        f"{name}_accuracy": float(accuracy.mean()),
-        f"{name}_accuracy_low": bounds[0],
-        f"{name}_accuracy_high": bounds[1],
-        f"{name}_accuracy_p10": float(p10),
-        f"{name}_accuracy_p50": float(p50),
-        f"{name}_accuracy_p90": float(p90),
-        f"{name}_accuracy_worst_decile": worst_decile(accuracy),
-        f"{name}_accuracy_pooled": scores.pooled_accuracy,
-        f"{name}_loss": float(scores.loss.mean()),
+        name: float(values.mean()),
+        f"{name}_low": bounds[0],
+        f"{name}_high": bounds[1],
+        f"{name}_p10": float(p10),
+        f"{name}_p50": float(p50),
+        f"{name}_p90": float(p90),
+        f"{name}_worst_decile": scores.by.worst_decile(values),
+        f"{name}_pooled": scores.pooled,
+        f"{population}_loss": float(scores.loss.mean()),
     }

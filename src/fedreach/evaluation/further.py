@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from fedreach.arrays import Float32s, Floats, Ints
+from fedreach.arrays import AnyArray, Float32s, Floats, Ints
 from fedreach.evaluation.metrics import Metric, value_of
-from fedreach.evaluation.populations import worst_decile
+from fedreach.evidence.scores import worst_decile
 from fedreach.federation.traits import Traits
 
 Values = Mapping[str, Floats]
@@ -21,8 +21,10 @@ Values = Mapping[str, Floats]
 class SaidOfClients:
     """The samples of n clients, one client's after the other, and what models say of them."""
 
-    truth: Ints  # (samples,)
-    said: Sequence[tuple[float, Float32s]]  # (samples, c) outputs of each model, which counts by its share
+    truth: AnyArray  # (samples,) classes, or (samples, t) numbers
+    said: Sequence[
+        tuple[float, Float32s]
+    ]  # (samples, c) or (samples, t) outputs of each model, which counts by its share
     sizes: Ints  # (n,) samples of each client
 
     def of_clients(self, metric: Metric) -> Floats:
@@ -56,8 +58,7 @@ def further_columns(name: str, metric: Metric, values: Floats, pooled: float | N
     if len(defined):
         columns[name] = float(defined.mean())
     if len(defined) and pooled is not None:
-        sign = -1 if Traits.of(metric).lower_is_better else 1
-        columns[f"{name}_worst_decile"] = sign * worst_decile(sign * defined)
+        columns[f"{name}_worst_decile"] = worst_decile(defined, lower_is_better=Traits.of(metric).lower_is_better)
     if pooled is not None and not np.isnan(pooled):
         columns[f"{name}_pooled"] = pooled
     if len(defined) < len(values):

@@ -9,21 +9,23 @@ import numpy as np
 
 from fedreach.arrays import Bools, Float32s, Floats, Ints
 from fedreach.data.population import Ranges
+from fedreach.evidence.scores import ACCURACY, MainScore
 
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Accuracy and loss of one model for each of n clients that have samples to be tested on."""
+    """The main score and the loss of one model for each of n clients that have samples to be tested on."""
 
     ids: Ints  # (n,)
     examples: Ints  # (n,)
-    accuracy: Floats  # (n,) share of the client's samples that are classified correctly
-    loss: Floats  # (n,) mean cross-entropy in nats
+    score: Floats  # (n,) share of the client's samples that are classified correctly, or mean absolute error
+    loss: Floats  # (n,) mean cross-entropy in nats, or mean squared error
+    by: MainScore = ACCURACY  # which of the two
 
     @property
-    def pooled_accuracy(self) -> float:
-        """Accuracy over all samples, so that large clients count more."""
-        return float(self.accuracy @ self.examples / self.examples.sum())
+    def pooled(self) -> float:
+        """The score over all samples, so that large clients count more."""
+        return float(self.score @ self.examples / self.examples.sum())
 
     def record(self, round_: int, population: str) -> dict[str, Any]:
         """Return the line of ``clients.jsonl``."""
@@ -32,7 +34,7 @@ class Scores:
             "population": population,
             "ids": self.ids.tolist(),
             "examples": self.examples.tolist(),
-            "accuracy": self.accuracy.round(6).tolist(),
+            self.by.name: self.score.round(6).tolist(),
             "loss": self.loss.round(6).tolist(),
         }
 
@@ -61,23 +63,13 @@ class Group:
         index = np.concatenate(parts) if parts else np.empty(0, np.int64)
         return cls(ids[sizes > 0], index, sizes[sizes > 0])
 
-    def scores(self, right: Bools | Floats, loss: Float32s | Floats) -> Scores:
-        """Return each client's scores from those of its samples."""
+    def scores(self, right: Bools | Float32s | Floats, loss: Float32s | Floats, by: MainScore = ACCURACY) -> Scores:
+        """Return each client's scores from those of its samples: whether each is right, or how far off."""
         starts = np.cumsum(self.sizes) - self.sizes
         return Scores(
             ids=self.ids,
             examples=self.sizes,
-            accuracy=np.add.reduceat(right.astype(np.float64), starts) / self.sizes,
+            score=np.add.reduceat(right.astype(np.float64), starts) / self.sizes,
             loss=np.add.reduceat(loss.astype(np.float64), starts) / self.sizes,
+            by=by,
         )
-
-
-def worst_decile(values: Floats) -> float:
-    """Return the mean over the tenth of the values that is lowest, rounded up to at least one value.
-
-    Example:
-        >>> worst_decile(np.arange(20.0))
-        0.5
-    """
-    count = -(-len(values) // 10)
-    return float(np.sort(values)[:count].mean())

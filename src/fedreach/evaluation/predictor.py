@@ -15,11 +15,14 @@ server's own. The first two are the same examples, and the same index means the 
 class Predictor(Protocol):
     """Runs a model over examples of a federation."""
 
-    def predict(self, params: Float32s, split: Split, index: Ints) -> tuple[Bools, Float32s]:
-        """Return (m,) whether the (d,) model is right on each of the m examples of `index`, and its loss in nats."""
+    def predict(self, params: Float32s, split: Split, index: Ints) -> tuple[Bools | Float32s, Float32s]:
+        """Return (m,) whether the (d,) model is right on each of the m examples of `index`, and its loss in nats.
+
+        Of targets that are numbers: the mean absolute error of each example, and the mean squared one.
+        """
 
     def logits(self, params: Float32s, split: Split, index: Ints) -> Float32s:
-        """Return the (m, c) logits of the (d,) model on the m examples of `index`, for any other metric."""
+        """Return the (m, c) logits, or (m, t) numbers, of the (d,) model on the m examples, for any other metric."""
 
     def answers(self, params: Float32s, split: Split, index: Ints, *, inputs: bool) -> Outputs:
         """Return what the model says of one client's examples, for serving; with `inputs`, these and features, too.

@@ -7,6 +7,10 @@
   other ones (*inductive*), with **plain_N** on the same; and **online**: each input predicted before it is learnt from.
 - **true_prior**: the rule, handed the client's class shares. A reference that needs labels: nobody could deploy it.
 
+A rule that learns from a client's labels (`LearnsLabels`) has those of its first examples. They are known, and so never
+scored: all rungs are of the others, as many as `scored_of` says. **served_N** knows at most N labels, and is scored on
+the same examples as every other rule's.
+
 Who is served by which fit says `fedreach.evaluation.serving`.
 """
 
@@ -21,8 +25,8 @@ import numpy as np
 from fedreach.arrays import Floats, Ints
 from fedreach.evaluation.confidence import bootstrap_means, interval
 from fedreach.evaluation.metrics.calibration_error import expected_calibration_error
-from fedreach.evaluation.populations import worst_decile
-from fedreach.federation.protocols import KnowsPrior, ServesMany, ServesOnline, Serving
+from fedreach.evidence.scores import worst_decile
+from fedreach.federation.protocols import KnowsPrior, LearnsLabels, ServesMany, ServesOnline, Serving
 from fedreach.federation.serving.softmax import log_softmax
 from fedreach.federation.traits import Traits
 from fedreach.federation.values import Outputs, State
@@ -65,6 +69,10 @@ class Client(NamedTuple):
     outputs: Outputs
     labels: Ints
 
+    def without(self, known: int) -> Client:
+        """Return the client without its first examples, so many."""
+        return Client(self.id, self.outputs.rows(slice(known, None)), self.labels[known:]) if known else self
+
 
 Rungs = dict[str, dict[int, Score]]
 """Rung -> client -> score; a rung that a client has too few inputs for does without it."""
@@ -82,6 +90,22 @@ def rung_names(rule: Serving, inputs: Sequence[int] = (), *, online: bool = Fals
     names += ["online"] * (online and traits.serves_online) + ["true_prior"] * traits.knows_prior
     more = [[f"plain_{n}"] + [f"served_{n}"] * (not traits.reads_true_prior) for n in inputs]
     return names, more
+
+
+def known_of(rule: Serving, count: int) -> int:
+    """Return of how many of its examples, the first ones, a client has labels: all but one at most."""
+    return min(rule.labels, count - 1) if isinstance(rule, LearnsLabels) else 0
+
+
+def scored_of(rule: Serving, count: int) -> int:
+    """Return on how many of its examples a client is scored.
+
+    Example:
+        >>> from fedreach.federation.serving.few_labels import FewLabels
+        >>> [scored_of(FewLabels(labels=5), count) for count in (1, 5, 20)]
+        [1, 1, 15]
+    """
+    return count - known_of(rule, count)
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +164,9 @@ def serve(
 
     for group in in_groups(clients):
         kept = _updated(rule, state, [start] * len(group), [client.outputs for client in group])
-        for client, own in zip(group, kept, strict=True):
+        for whole, own in zip(group, kept, strict=True):
+            known = known_of(rule, len(whole.labels))
+            client, own = whole.without(known), _learnt(rule, state, own, whole, known)
             take("plain", client, log_softmax(client.outputs.logits))
             take("calibrated", client, rule.predict(state, start, client.outputs))
             told = own
@@ -163,6 +189,7 @@ def serve(
                 others = client.outputs.rows(slice(n, None))
                 take(f"plain_{n}", client, log_softmax(others.logits), n)
                 if not traits.reads_true_prior:  # which does not go by inputs
+                    own = _learnt(rule, state, own, client, min(n, known_of(rule, len(client.labels))))
                     take(f"served_{n}", client, rule.predict(state, own, others), n)
     return ServedScores(rungs, noted)
 
@@ -181,6 +208,13 @@ def in_groups(clients: Iterable[Client]) -> Iterator[list[Client]]:
             group, held = [], 0
     if group:
         yield group
+
+
+def _learnt(rule: Serving, state: State, own: State, client: Client, known: int) -> State:
+    """Return what a client keeps that has the labels of its first examples, so many; of another rule, what it kept."""
+    if not isinstance(rule, LearnsLabels):
+        return own
+    return rule.with_labels(state, client.outputs.rows(slice(known)), client.labels[:known])
 
 
 def _updated(rule: Serving, state: State, clients: Sequence[State], outputs: Sequence[Outputs]) -> list[State]:

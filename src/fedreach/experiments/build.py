@@ -71,6 +71,16 @@ class Builder:
             server_examples=None if own is None else own.examples,
             server_data=None if own is None or own.file is None else self.base / own.file,
         )
+        if not data.dataset.num_classes:
+            for option, given in {
+                "target_accuracy": e.target_accuracy,
+                "statistics.detect_points": e.plan.detect_points,
+            }.items():
+                if given is not None:
+                    raise ConfigError(
+                        f"{option} is about shares of right answers, and targets of {data.dataset.name} are numbers. "
+                        "Leave it out."
+                    )
         if e.shift is None:
             return data
         return shift_unseen(data, parts.make("shift", e.shift, self.base), share=e.shift.share, seed=seed)
@@ -80,7 +90,8 @@ class Builder:
         if section.file is not None:
             return without_empty(Partition.load(self.base / section.file), section.empty)
         make = registry.find("partition", section.name, self.base)
-        return divided(dataset, section.name, make, section.clients, seed, section.options, section.empty)
+        drawn = section.clients, seed, section.options, section.empty
+        return divided(dataset, section.name, make, *drawn, natural=section.name == "natural")
 
     def federation(self, seed: int) -> Federation:
         """Return the federation that `[method]` describes."""
@@ -90,7 +101,7 @@ class Builder:
         """Return which engine is the fastest, by a short trial."""
         e, federation = self.experiment, self.federation(seed)
         module = build_model(
-            self.model(), data.dataset.train_x.shape[1:], data.dataset.num_classes, seed=0, options=e.model.options
+            self.model(), data.dataset.train_x.shape[1:], data.dataset.outputs, seed=0, options=e.model.options
         )
         task = Task.of(module, data, federation)
         return choose(task, e.engine.device, threads, e.engine.precision, cohort=federation.cohort)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 
 from fedreach.config.sections import Experiment
 from fedreach.runs.schema import RoundRow
@@ -51,6 +52,7 @@ class ComparisonStatus:
     running: dict[Job, int] = field(default_factory=dict)  # job -> round
     latest: dict[Job, dict[str, float]] = field(default_factory=dict)  # last evaluation
     finished: list[Job] = field(default_factory=list)
+    lengths: dict[Job, int] = field(default_factory=dict)  # rounds of runs that this command finished
     failed: dict[Job, str] = field(default_factory=dict)
     ended: Job | None = None  # the job that this message ended
     began: float = field(default_factory=time.monotonic)
@@ -58,10 +60,16 @@ class ComparisonStatus:
 
     @property
     def rounds_left(self) -> int:
-        """Rounds that are not run yet."""
+        """Rounds that are not run yet; runs that may end early are taken to be as long as others of their method."""
         over, trained = {*self.finished, *self.failed}, {job.training for job in self.finished}
         left = {job.training: job for job in reversed(self.jobs) if job not in over and job.training not in trained}
-        return sum(job.rounds - self.running.get(job, job.begun) for job in left.values())
+        return sum(max(0, self._length(job) - self.running.get(job, job.begun)) for job in left.values())
+
+    def _length(self, job: Job) -> int:
+        """Return how many rounds a run is likely to have."""
+        alike = [rounds for done, rounds in self.lengths.items() if done.method == job.method]
+        seen = alike or [*self.lengths.values()]
+        return round(fmean(seen)) if seen else job.rounds
 
     def twin(self, job: Job) -> Job | None:
         """Return a finished run whose training a job can take."""

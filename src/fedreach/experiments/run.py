@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+import traceback
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fedreach.config import user_code
 from fedreach.config.sections import Experiment
@@ -13,6 +15,7 @@ from fedreach.config.user_code import locate_user_errors
 from fedreach.data.datasets import Dataset
 from fedreach.data.federated import FederatedData
 from fedreach.data.own_data import OwnData
+from fedreach.data.stored import digest
 from fedreach.engines.choice import ENGINES
 from fedreach.engines.parallel.ranks import LostRankError, Ranks
 from fedreach.errors import ConfigError, RunFolderError
@@ -22,17 +25,20 @@ from fedreach.experiments.build import Builder
 from fedreach.experiments.ranks import announce, distributed, placed, serve_run
 from fedreach.federation.aggregation.secure_sum import exact_sum
 from fedreach.forks import cores
+from fedreach.runs.budget import Budget
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.checkpoint import MEMORY
 from fedreach.runs.describe import environment, git_revision
 from fedreach.runs.folder import RunFolder
-from fedreach.runs.identity import ENGINE, finished, forget_failed
+from fedreach.runs.identity import ENGINE, check_data, check_unchanged, finished, forget_failed
 from fedreach.runs.loop import each_round, exhausted
 from fedreach.runs.recorder import Recorder, note_failure
 from fedreach.runs.schema import Result, RoundRow, RunRecord
 from fedreach.runs.serving import finish_served, take_training
 from fedreach.simulation.simulation import Simulation
 from fedreach.threads import one_thread
+
+TRACEBACK = "traceback.txt"  # of a run that failed
 
 
 @one_thread()
@@ -47,6 +53,7 @@ def run(
     ranks: Ranks | None = None,
     agreed: Path | None = None,
     twin: Path | None = None,
+    files: Mapping[str, Any] | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Result | None:
     """Run one resolved experiment in a folder, or go on with it; return how it ended, as ``result.json`` says.
@@ -61,9 +68,12 @@ def run(
         ranks: This process and others that share the work, see `fedreach.engines.parallel.launch.joined`. Only rank 0
             writes, has callbacks, and returns a result; the others serve it and return None. Changes no number.
         agreed: Folder in which all runs of a comparison note the engine of the one that tried first, so that all are
-            computed alike; None: the run folder. An engine that the experiment names is not noted.
+            computed alike, and the data that the first one read; None: the run folder. An engine that the experiment
+            names is not noted.
         twin: Folder of a run that may differ in its name and in `method.serving` alone: if that is finished, its
             training is taken, and only the serving is done.
+        files: Digests of the user's own files when the comparison began, see
+            `fedreach.config.user_code.file_digests`; None: any will do.
         callbacks: Are told as it goes on; not where the run was finished before.
 
     Raises:
@@ -81,6 +91,7 @@ def run(
             ranks=ranks,
             agreed=agreed,
             twin=twin,
+            files=files,
             callbacks=callbacks,
         )
     )
@@ -98,6 +109,7 @@ def each_round_of(
     ranks: Ranks | None = None,
     agreed: Path | None = None,
     twin: Path | None = None,
+    files: Mapping[str, Any] | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Generator[RoundRow, None, Result | None]:
     """Run as `run` does, and yield the row of each round that is run; whoever stops can go on later.
@@ -108,6 +120,8 @@ def each_round_of(
     The others are those of `run`.
     """
     identity = user_code.identity(experiment, seed, method, base)
+    if files is not None:
+        check_unchanged(files, identity)
     local_size = 1 if ranks is None else ranks.local_size
     threads = experiment.engine.threads or threads or max(1, cores() // local_size)
     if ranks is not None and ranks.rank:
@@ -118,12 +132,16 @@ def each_round_of(
         if (done := finished(own, identity)) is not None:
             return done
         forget_failed(own, identity)
+        (folder / TRACEBACK).unlink(missing_ok=True)
         try:
             if ranks is not None:
                 announce(identity, ranks)
             with locate_user_errors(experiment, base):
                 builder = Builder(placed(experiment, ranks), base)
-                data = builder.federated(builder.dataset() if dataset is None else dataset, seed)
+                read = builder.dataset() if dataset is None else dataset
+                if agreed is not None:
+                    check_data(noted, digest(read), e.data.name)
+                data = builder.federated(read, seed)
                 builder, why = _with_engine(builder, data, seed, threads, noted)
                 with _recorded_engine(experiment, noted.path / _note(builder, seed)):
                     simulation = replace(builder.simulation(data, seed, threads), memory_file=folder / MEMORY)
@@ -132,8 +150,12 @@ def each_round_of(
                 record = RunRecord(**identity, environment=environment(), git=git_revision(base))
                 serving = _serving(e, simulation, seed)
                 recorder = Recorder(own, simulation.federation, simulation.engine.layout, e.run.on_failure == "stop")
-                if serving and twin and (done := take_training(own, RunFolder(twin), identity)) is not None:
-                    return finish_served(record, recorder, serving, done, callbacks)
+                if (
+                    serving
+                    and twin
+                    and (done := take_training(recorder, RunFolder(twin), record, identity)) is not None
+                ):
+                    return finish_served(recorder, serving, done, callbacks)
                 return (
                     yield from each_round(
                         record,
@@ -143,6 +165,7 @@ def each_round_of(
                         rounds=e.rounds,
                         every=e.evaluation.every,
                         patience=e.evaluation.patience,
+                        budget=Budget(**e.budget.limits),
                         local=e.evaluation.local,
                         checkpoint_seconds=e.run.checkpoint_seconds,
                         callbacks=callbacks,
@@ -154,7 +177,14 @@ def each_round_of(
             raise
         except Exception as error:
             note_failure(own, error)
+            _write_traceback(own, error)
             raise
+
+
+def _write_traceback(folder: RunFolder, error: Exception) -> None:
+    """Keep where it came from, of an error in the user's own code, too, of which one line is told."""
+    with suppress(RunFolderError), folder.whole(TRACEBACK) as temporary:
+        temporary.write_text("".join(traceback.format_exception(error)), encoding="utf-8")
 
 
 @one_thread()
@@ -202,7 +232,8 @@ def _engine(builder: Builder, data: FederatedData, seed: int, threads: int, agre
 def _note(builder: Builder, seed: int) -> str:
     """Return the file in which the engine is noted: methods with parts that some cannot train by have one apart."""
     federation = builder.federation(seed)
-    without = [name for name, kind in ENGINES.items() if kind.refused(federation.solver, federation.loss) is not None]
+    parts = federation.solver, federation.loss, federation.local
+    without = [name for name, kind in ENGINES.items() if kind.refused(*parts) is not None]
     return f"{Path(ENGINE).stem}-without-{'-'.join(without)}.json" if without else ENGINE
 
 

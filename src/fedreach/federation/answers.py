@@ -8,11 +8,13 @@ import numpy as np
 
 from fedreach.arrays import Floats, Ints
 from fedreach.errors import PartError
-from fedreach.federation.traits import name_of
+from fedreach.federation.protocols import KnowsPossibleLabels, LabelStatistics, Measurement
+from fedreach.federation.ranges import Range
+from fedreach.federation.traits import Traits, name_of
 from fedreach.wireless.allocation.problem import Allocation, AllocationProblem
 
 if TYPE_CHECKING:
-    from fedreach.federation.values import ClientView, State
+    from fedreach.federation.values import ClientView, Selection, State
 
 
 def checked_ids(policy: object, method: str, ids: Ints, view: ClientView) -> Ints:
@@ -40,6 +42,20 @@ def checked_ids(policy: object, method: str, ids: Ints, view: ClientView) -> Int
     return ids
 
 
+def checked_draws(policy: object, method: str, selection: Selection) -> Ints | None:
+    """Return how often each client was drawn, in the order of increasing ids, or say which rule that breaks."""
+    if selection.draws is None:
+        return None
+    draws = np.asarray(selection.draws)
+    if draws.shape != np.shape(selection.ids) or draws.dtype.kind not in "iu" or not (draws >= 1).all():
+        raise PartError(
+            f"{name_of(policy)}.{method} must say of each of its {np.size(selection.ids)} clients how often it was "
+            f"drawn, a whole number from 1 on; got {draws}. Return `Selection.drawn(ids)`, each id as often as it came "
+            "up."
+        )
+    return draws[np.argsort(selection.ids)].astype(np.int64)
+
+
 def check_type(part: object, method: str, answer: object, wanted: type) -> None:
     """Refuse an answer of another type."""
     if not isinstance(answer, wanted):
@@ -47,6 +63,32 @@ def check_type(part: object, method: str, answer: object, wanted: type) -> None:
         raise PartError(
             f"{name_of(part)}.{method} must return a {name}; got {type(answer).__name__}. Return `{name}(ids)`."
         )
+
+
+def checked_measured(measurement: Measurement, values: Floats, ids: Ints) -> Floats:
+    """Return what clients measured, (r,) of these ids, or say that the measurement left its own range."""
+    wanted = Range.of(measurement)
+    outside = np.flatnonzero(np.isfinite(values) & ~wanted.holds(values))  # a client that diverged is another matter
+    if outside.size:
+        first = outside[0]
+        raise PartError(
+            f"{name_of(measurement)}.measure must return numbers {wanted}, as its `minimum` and `maximum` say; client "
+            f"{ids[first]} measured {values[first]:.6g}."
+        )
+    return values
+
+
+def checked_labels(statistics: LabelStatistics, released: Floats, sizes: Ints, ids: Ints) -> Floats:
+    """Return the (n, c) counts that were released, or say that the statistics call them impossible themselves."""
+    if isinstance(statistics, KnowsPossibleLabels) and Traits.of(statistics).knows_possible:
+        wrong = np.flatnonzero(~statistics.possible(released, sizes))
+        if wrong.size:
+            first = wrong[0]
+            raise PartError(
+                f"{name_of(statistics)}.possible must allow what `release` returns; of client {ids[first]}, with "
+                f"{sizes[first]} examples, {released[first].tolist()} was released."
+            )
+    return released
 
 
 def checked_allocation(part: object, method: str, answer: Allocation, problem: AllocationProblem) -> Allocation:
@@ -87,6 +129,15 @@ def checked_weights(weighting: object, answer: tuple[Floats, State], r: int) -> 
     if abs(total - 1.0) > 1e-6:
         raise PartError(f"{where} must return weights that sum to 1; they sum to {total:.9g}.")
     return weights, state
+
+
+def checked_scale(weighting: object, scale: float) -> float:
+    """Return what a mean update is multiplied by, or say which rule of the contract that breaks."""
+    if not 0 <= scale < np.inf:
+        raise PartError(
+            f"{name_of(weighting)}.mean_scale must return a number that is finite and not negative; got {scale}."
+        )
+    return float(scale)
 
 
 def checked_update(aggregator: object, answer: tuple[Floats, State], d: int) -> tuple[Floats, State]:

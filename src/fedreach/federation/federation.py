@@ -22,6 +22,7 @@ from fedreach.federation.protocols import (
     SelectionPolicy,
     ServerStep,
     ServerTrains,
+    ServerTunes,
     Serving,
     Weighting,
 )
@@ -71,6 +72,18 @@ class Federation:
                 f"{name_of(self.serving)} adds up what participants see of their own labels, and "
                 f"{name_of(self.label_statistics)} would not noise that. Use label_statistics = 'secure_sum', by which "
                 "the server sees sums only, or 'exact'."
+            )
+        if self.traits["aggregation"].remembers_updates and self.traits["weighting"].scales_mean:
+            raise ConfigError(
+                f"{name_of(self.weighting)} scales the mean of those that are there, and {name_of(self.aggregation)} "
+                "takes that over all clients already. Use one of them: another weighting, such as 'equal', or "
+                "aggregation = 'mean'."
+            )
+        if self.has_memory and self.local.optimizer is not None:
+            raise ConfigError(
+                f"{name_of(self.solver)} works out what clients keep from how far plain gradient steps move; got "
+                f"local.optimizer {type(self.local.optimizer).__name__}. Use 'sgd', or a solver without a memory, such "
+                "as 'fedprox'."
             )
         for kind in self.traits:
             part = getattr(self, kind)
@@ -137,9 +150,10 @@ class Federation:
         return cast(MemorySolver, self.solver) if self.has_memory else None
 
     @property
-    def training_server(self) -> ServerTrains | None:
-        """The server step, where the server may train on its own data."""
-        return cast(ServerTrains, self.server) if self.traits["server"].trains_server else None
+    def learning_server(self) -> ServerTrains | ServerTunes | None:
+        """The server step, where it learns from data of the server's own."""
+        says = self.traits["server"]
+        return cast(ServerTrains | ServerTunes, self.server) if says.trains_server or says.tunes_server else None
 
     @property
     def has_memory(self) -> bool:

@@ -8,6 +8,8 @@ import numpy as np
 
 from fedreach.arrays import Floats, Ints
 from fedreach.errors import ConfigError, require
+from fedreach.federation.adam import Adam
+from fedreach.federation.uneven_steps import UnevenSteps
 
 Schedule = Literal["constant", "exponential", "cosine"]
 
@@ -25,9 +27,10 @@ class LocalSGD:
 
     Args:
         rate: Step size of round 1, positive.
-        batch_size: B, examples a step; of a client with fewer, all m of them.
+        batch_size: B, examples a step; of a client with fewer, all m of them. It and the next two are at most 10^9.
         epochs: Passes over the client's training examples; used where `steps` is None.
-        steps: Exact number of steps for every client, whatever its size, or None.
+        steps: Exact number of steps for every client, whatever its size; or `UnevenSteps`, under which each has its
+            own; or None.
         drop_last: Whether an epoch leaves out m mod B examples, those left after its full batches; others each time. If
             not, they are a last, smaller batch. A client with fewer than B examples keeps its one batch. A weight
             counts all of a client's examples.
@@ -37,6 +40,8 @@ class LocalSGD:
         schedule: How the rate changes over rounds: ``constant``; ``exponential``, rate * decay^(round - 1);
             ``cosine``, from rate down to rate * decay at the last round.
         decay: See `schedule`; in (0, 1].
+        optimizer: `Adam` or `AdamW`, which then take the step in place of the last three lines; None: plain steps.
+            Solvers with a memory are refused beside them, and the engines `chain` and `native` do not know them.
 
     Raises:
         ConfigError: If a value is outside its range.
@@ -49,27 +54,34 @@ class LocalSGD:
     rate: float = 0.1
     batch_size: int = 32
     epochs: int = 1
-    steps: int | None = None
+    steps: int | UnevenSteps | None = None
     drop_last: bool = False
     momentum: float = 0.0
     weight_decay: float = 0.0
     clip_norm: float | None = None
     schedule: Schedule = "constant"
     decay: float = 1.0
+    optimizer: Adam | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.steps, UnevenSteps):
+            require(self, steps="[1, 1e9]")
         require(
             self,
             rate="(0, inf)",
-            batch_size="[1, inf)",
-            epochs="[1, inf)",
-            steps="[1, inf)",
+            batch_size="[1, 1e9]",
+            epochs="[1, 1e9]",
             momentum="[0, 1)",
             weight_decay="[0, inf)",
             clip_norm="(0, inf]",
             decay="(0, 1]",
             schedule=get_args(Schedule),
         )
+        if self.optimizer is not None and self.momentum:
+            raise ConfigError(
+                f"LocalSGD.momentum must be 0 under {type(self.optimizer).__name__}, which has beta1 instead; got "
+                f"{self.momentum}."
+            )
         if self.schedule != "constant" and self.decay == 1:
             raise ConfigError(
                 f"LocalSGD.decay must be below 1 for the schedule {self.schedule!r}; got 1, which changes no rate. "
@@ -94,6 +106,36 @@ class LocalSGD:
         """
         return -(-self.examples_per_epoch(sizes) // self._batches(sizes))
 
+    def steps_of(self, sizes: Ints, ids: Ints, seed: int, round_: int) -> Ints:
+        """Return the local steps of clients with so many examples in a round.
+
+        Args:
+            sizes: (k,) examples.
+            ids: (k,) the clients.
+            seed: Of the run.
+            round_: The round.
+
+        Example:
+            >>> LocalSGD(batch_size=4, epochs=2).steps_of(np.array([3, 8, 11]), np.arange(3), seed=0, round_=1)
+            array([2, 4, 6])
+        """
+        if self.steps is None:
+            return self.steps_per_epoch(sizes) * self.epochs
+        if isinstance(self.steps, UnevenSteps):
+            return self.steps.of(ids, seed, round_)
+        return np.full(len(ids), self.steps)
+
+    def expected_steps(self, sizes: Ints) -> Floats:
+        """Return what `steps_of` is on average, to plan work by; the round and who the clients are do not count.
+
+        Example:
+            >>> LocalSGD(steps=UnevenSteps(2, 5)).expected_steps(np.array([3, 8]))
+            array([3.5, 3.5])
+        """
+        if self.steps is None:
+            return (self.steps_per_epoch(sizes) * self.epochs).astype(np.float64)
+        return np.full(len(sizes), self.steps.mean if isinstance(self.steps, UnevenSteps) else float(self.steps))
+
     def _batches(self, sizes: Ints) -> Ints:
         """Return how large they are; 1 where there is no example."""
         return np.minimum(self.batch_size, np.maximum(sizes, 1))
@@ -106,6 +148,28 @@ class LocalSGD:
             share = (round_ - 1) / max(1, rounds - 1)
             return self.rate * (self.decay + (1 - self.decay) * (1 + math.cos(math.pi * share)) / 2)
         return self.rate
+
+    def furthest(self, steps: int, rate: float, size: float) -> float:
+        """Return what the norm of a client's update can be at most, in the numbers that are trained.
+
+        rate clip_norm times what momentum makes of the steps, as each gradient is clipped; infinite without
+        `clip_norm`, under an `optimizer`, and with weight decay, which moves the further the larger the model is.
+        Allowed for is the rounding of each step to single precision, for a model of norm `size`.
+
+        Example:
+            >>> local = LocalSGD(clip_norm=2.0)
+            >>> round(local.furthest(5, rate=0.1, size=1.0), 2), LocalSGD().furthest(5, rate=0.1, size=1.0)
+            (1.0, inf)
+        """
+        if self.clip_norm is None or self.weight_decay or self.optimizer is not None:
+            return math.inf
+        bound = rate * self.clip_norm * float(self.moved_steps(np.array([steps]))[0])
+        return bound * (1 + 1e-3) + steps * 2.0**-23 * (size + bound)
+
+    @property
+    def moments(self) -> int:
+        """How many vectors of the model's length a client keeps from step to step of a round."""
+        return 2 if self.optimizer is not None else int(self.momentum > 0)
 
     def moved_steps(self, steps: Ints) -> Floats:
         """Return (k,) how many plain steps of its mean gradient a client's local training amounts to.

@@ -6,12 +6,12 @@ out, so saving the states saves the run. No method writes into its arguments.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
-from fedreach.arrays import Float32s, Floats, Ints
+from fedreach.arrays import Bools, Float32s, Floats, Ints
 from fedreach.federation.values import ClientView, LocalOutputs, Outputs, Probe, Reports, Selection, State
 
 
@@ -67,6 +67,20 @@ class ClientsOwn(Protocol):
 
     def raw(self, metrics: Mapping[str, Floats]) -> Floats:
         """Return the (r,) numbers, each from the client's own metrics only."""
+
+
+@runtime_checkable
+class ScalesMean(Protocol):
+    """A weighting that also says how far the weighted mean is followed: its paper's weights do not sum to 1."""
+
+    def mean_scale(self, state: State, reports: Reports, n: int) -> float:
+        """Return what the mean update of one model is multiplied by, finite and not negative; buffers are not.
+
+        Args:
+            state: As `weights` was given it.
+            reports: Of those that train this model.
+            n: Participants that share it, whether they were chosen or not.
+        """
 
 
 class LocalSolver(Protocol):
@@ -140,6 +154,8 @@ class Aggregator(Protocol):
 
     Class variable ``linear = True`` says that it is sum_i w_i u_i: then a secure sum may stand in for it, and engines
     may add up in their own way, to the same bits.
+
+    With ``remembers_updates = True`` it is a `RemembersUpdates` and handed what clients sent last.
     """
 
     def combine(
@@ -155,20 +171,46 @@ class Aggregator(Protocol):
         """
 
 
+class RemembersUpdates(Protocol):
+    """An aggregator for which the server keeps what each client sent last: that with ``remembers_updates = True``.
+
+    What is kept of a client is a row of p float32 numbers, r w_i u_i / rate: its update without buffers, weighed so
+    that the plain mean over the r reports is the weighted one, per unit of the round's local rate. Rows are 0 at first.
+    Buffers take their weighted mean.
+    """
+
+    def combine(
+        self, state: State, weights: Floats, update: Float32s, rng: np.random.Generator, *, last: Float32s, n: int
+    ) -> tuple[Floats, State]:
+        """Return the (p,) update, which is then multiplied by the rate, and the new state (`NO_STATE` at first).
+
+        Args:
+            state: Of this model's aggregator.
+            weights: (r,) not negative, summing to 1; they are in `update` already.
+            update: (r, p) what is kept of the clients of this round from now on.
+            rng: A stream of its own for each round and model.
+            last: (r, p) what was kept of them before.
+            n: Participants that share this model, whether they were chosen or not.
+        """
+
+
 class Loss(Protocol):
     """What a client's model is trained to make small.
 
     Class variable ``cross_entropy = True`` says that it is the cross-entropy of the outputs as they are, whose gradient
-    some engines have written out; others are trained by `sequential` and `stacked`. With a method `shift` it is that of
-    shifted outputs, see `ShiftsOutputs`, which all engines follow.
+    some engines have written out, and ``squared_error = True`` that it is their mean squared error, which `chain` has,
+    too; others are trained by `sequential` and `stacked`. With a method `shift` it is that of
+    shifted outputs, see `ShiftsOutputs`, which all engines follow. Attributes ``minimum`` and ``maximum`` say that no
+    loss is below or above: a real federation refuses the report of a client that is. ``needs_classes`` and
+    ``needs_numbers`` say what targets it takes; without either, both.
     """
 
     def per_example(self, outputs: Any, targets: Any) -> Any:
         """Return the loss of each example, a (b,) tensor that torch can differentiate.
 
         Args:
-            outputs: (b, c) tensor, what the model says.
-            targets: (b,) tensor of classes.
+            outputs: (b, c) tensor, what the model says; (b, t) where targets are numbers.
+            targets: (b,) tensor of classes, or (b, t) of numbers.
         """
 
 
@@ -193,20 +235,75 @@ class ServerStep(Protocol):
         """Return the new (d,) parameters and the new state (`NO_STATE` at first)."""
 
 
+class OwnData(Protocol):
+    """What a server can do with its own data in one round, for one model; it never sees a test set.
+
+    An `index` says which of its examples, (b,) numbers below `examples`.
+    """
+
+    @property
+    def examples(self) -> int:
+        """How many there are."""
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """The stream of the round's batches, the same for each model."""
+
+    def split(self, held_out: float) -> tuple[Ints, Ints]:
+        """Return what it trains on and what it holds out, a share of each class; the same in every round.
+
+        Raises:
+            ConfigError: If nothing would be left of either.
+        """
+
+    def step(self, params: Float32s, index: Ints, rate: float) -> Float32s:
+        """Return the (d,) model after one gradient step on the task's loss, with the labels."""
+
+    def distill(self, params: Float32s, index: Ints, teacher: Float32s, rate: float) -> Float32s:
+        """Return the (d,) model after one gradient step on the mean KL(softmax(teacher) || softmax(logits)).
+
+        The model is in evaluation mode: dropout rests, and BatchNorm goes by its running statistics.
+
+        Args:
+            params: (d,) the model before.
+            index: (b,) the examples, of which no label is looked at.
+            teacher: (b, c) logits.
+            rate: Step size.
+        """
+
+    def logits(self, params: Float32s, index: Ints) -> Float32s:
+        """Return what the (d,) model says in evaluation mode, (b, c)."""
+
+    def loss(self, params: Float32s, index: Ints) -> float:
+        """Return the mean cross-entropy of the (d,) model in evaluation mode, in nats."""
+
+    def local_models(self) -> Iterator[Float32s]:
+        """Yield the (d,) local models of this round's reports, ids increasing; only to parts with `reads_updates`."""
+
+
 @runtime_checkable
 class ServerTrains(Protocol):
     """A server step that in some rounds trains on the server's own data instead of asking clients."""
 
-    @property
-    def rate(self) -> float:
-        """Step size of the server's stochastic gradient step."""
-
-    @property
-    def batch_size(self) -> int:
-        """Examples of the server's data that one step sees."""
-
     def trains(self, rng: np.random.Generator) -> bool:
         """Return whether the server trains in this round; `rng` is a stream of its own for each round."""
+
+    def learn(self, params: Float32s, state: State, own: OwnData) -> tuple[Float32s, State]:
+        """Return the (d,) model after the server's work on its own data, and the new state, which `apply` shares."""
+
+
+@runtime_checkable
+class ServerTunes(Protocol):
+    """A server step that goes on with the server's own data once the clients' updates are in.
+
+    Says ``reads_updates = True`` where it looks at the clients' local models.
+    """
+
+    def tunes(self, round_: int, rounds: int) -> bool:
+        """Return whether it does after round `round_` of so many."""
+
+    def learn(self, params: Float32s, state: State, own: OwnData) -> tuple[Float32s, State]:
+        """Return the (d,) model and the new state, given those that the round ended with."""
 
 
 @runtime_checkable
@@ -221,6 +318,9 @@ class Serving(Protocol):
     With ``needs_batchnorm = True``, too, a model without BatchNorm after convolutions is refused before it is trained.
     With a method `with_prior(state, prior)` it says what it were to predict if it knew the (c,) class shares of a
     client: a reference that needs labels. With ``reads_true_prior = True`` it is that reference and nothing else.
+    With a method `with_labels(state, outputs, labels)` and a number `labels` it learns from so many labelled examples
+    of a client, which are never scored: a reference, too. With ``needs_features = True`` a model without a last linear
+    layer is refused before it is trained.
     ``keeps_bias = True`` says that it takes the model's mean prediction for right where it differs from the
     participants' class shares: the laws then try it with a calibrated model only.
     """
@@ -256,11 +356,44 @@ class Serving(Protocol):
 
 
 @runtime_checkable
+class KnowsPossibleSums(Protocol):
+    """A serving rule that says which contributions no honest participant makes: a real federation refuses those."""
+
+    def possible(self, query: State, sums: State, held_out: int, trained: int) -> bool:
+        """Return whether participants can have contributed this, one of them or several in sum.
+
+        Args:
+            query: What they were sent.
+            sums: By name, as `contribute` returns them, or added up.
+            held_out: How many examples they hold out together.
+            trained: How many they trained on.
+        """
+
+
+@runtime_checkable
 class KnowsPrior(Protocol):
     """A serving rule that says what it would do if a client knew its class shares."""
 
     def with_prior(self, state: State, prior: Floats) -> State:
         """Return what a client keeps that has these (c,) class shares, positive and summing to 1."""
+
+
+@runtime_checkable
+class LearnsLabels(Protocol):
+    """A serving rule that learns from a few labelled examples of a client: a reference that nobody without them has."""
+
+    @property
+    def labels(self) -> int:
+        """How many of its examples, the first ones, a client has labels of."""
+
+    def with_labels(self, state: State, outputs: Outputs, labels: Ints) -> State:
+        """Return what a client keeps that has labelled examples.
+
+        Args:
+            state: As the rule was fitted.
+            outputs: Of the model on these m examples, m at most `labels`, and 0 of a client with a single example.
+            labels: (m,) of these.
+        """
 
 
 @runtime_checkable
@@ -285,7 +418,8 @@ class Measurement(Protocol):
 
     Its name is the key of ``Reports.metrics``. With ``wants_before = True`` it also sees what the broadcast model says.
 
-    May have an attribute `minimum`, a number that no honest client is below: a real federation refuses such a report.
+    May have attributes `minimum` and `maximum`, numbers that no honest client is below or above: a real federation
+    refuses a report that is, and a simulated one says that the measurement is wrong.
     """
 
     wants_before: ClassVar[bool]
@@ -300,9 +434,20 @@ class Measurement(Protocol):
 
 @runtime_checkable
 class LabelStatistics(Protocol):
-    """What the server is told of clients' labels. `only_sum`: nothing; clients scale their own updates (secure sum)."""
+    """What the server is told of clients' labels. `only_sum`: nothing; clients scale their own updates (secure sum).
+
+    One that is a `KnowsPossibleLabels`, too, says what a real federation refuses.
+    """
 
     only_sum: ClassVar[bool]
 
     def release(self, counts: Ints, rng: np.random.Generator) -> Floats:
         """Return the (n, c) label counts that the server sees, given the true ones."""
+
+
+@runtime_checkable
+class KnowsPossibleLabels(Protocol):
+    """Label statistics that say which counts they never release: a real federation refuses a client that tells them."""
+
+    def possible(self, counts: Floats, sizes: Ints) -> Bools:
+        """Return (n,) whether clients with these (n,) numbers of examples can have told these (n, c) finite counts."""

@@ -7,32 +7,47 @@ decisions are small numpy functions, the same in the simulator and on a real net
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 
 from fedreach.arrays import Float32s, Floats, Ints
 from fedreach.errors import PartError
+from fedreach.federation.aggregation.mean import weighted_sum
 from fedreach.federation.answers import (
     check_type,
     checked_allocation,
+    checked_draws,
     checked_ids,
+    checked_scale,
     checked_update,
     checked_weights,
 )
 from fedreach.federation.bytes import count_bytes
 from fedreach.federation.federation import Federation
+from fedreach.federation.protocols import RemembersUpdates, ScalesMean, ServerTrains, ServerTunes
 from fedreach.federation.state import FederationState, reclustered
 from fedreach.federation.time_energy import round_cost
 from fedreach.federation.traits import name_of
+from fedreach.federation.uneven_steps import UnevenSteps
 from fedreach.federation.values import ClientView, Probe, Reports, RoundCost, RoundResult, Selection, State
 from fedreach.federation.visible import visible_reports, visible_view
+from fedreach.storage.table import RowTable
 from fedreach.streams import generator
+
+LARGE = 2**24  # bytes of what clients sent last that are not kept in main memory
 
 
 def server_trains(federation: Federation, state: FederationState) -> bool:
     """Return whether the server trains on its own data in round ``state.round + 1`` and no client is asked."""
-    server = federation.training_server
-    return server is not None and server.trains(generator(federation.seed, "coin", state.round + 1))
+    if not federation.traits["server"].trains_server:
+        return False
+    return cast(ServerTrains, federation.server).trains(generator(federation.seed, "coin", state.round + 1))
+
+
+def server_tunes(federation: Federation, round_: int, rounds: int) -> bool:
+    """Return whether the server goes on with its own data after a round in which clients were asked."""
+    return federation.traits["server"].tunes_server and cast(ServerTunes, federation.server).tunes(round_, rounds)
 
 
 def plan_probe(federation: Federation, state: FederationState, view: ClientView) -> Probe | None:
@@ -69,16 +84,17 @@ def plan_round(federation: Federation, state: FederationState, view: ClientView)
     rng = generator(federation.seed, "select", state.round + 1)
     chosen = policy.select(state.selection, visible_view(federation, view), k, rng)
     check_type(policy, "select", chosen, Selection)
-    ids = checked_ids(policy, "select", chosen.ids, view)
-    if len(ids) > k and not federation.traits["selection"].ignores_cohort:
+    ids, draws = checked_ids(policy, "select", chosen.ids, view), checked_draws(policy, "select", chosen)
+    checked = Selection(ids, chosen.remark, draws=draws)
+    if checked.places > k and not federation.traits["selection"].ignores_cohort:
         raise PartError(
-            f"{name_of(policy)}.select must return at most the {k} clients it was asked for; got {len(ids)}. "
+            f"{name_of(policy)}.select must return at most the {k} clients it was asked for; got {checked.places}. "
             "Cut the choice to k, or set `ignores_cohort = True` on the policy."
         )
     if chosen.allocation is None or view.radio is None:
-        return Selection(ids, chosen.remark)
+        return checked
     problem = view.radio.problem().only(view.rows(ids))
-    return Selection(ids, chosen.remark, checked_allocation(policy, "select", chosen.allocation, problem))
+    return replace(checked, allocation=checked_allocation(policy, "select", chosen.allocation, problem))
 
 
 def conclude_round(
@@ -99,6 +115,10 @@ def conclude_round(
     does without it.
     """
     d = state.models.shape[1]
+    if selection.draws is not None:
+        draws = selection.draws[np.searchsorted(selection.ids, reports.ids)].astype(np.float64)
+        reports = replace(reports, metrics={**reports.metrics, "draws": draws})
+    reports = replace(reports, metrics={**reports.metrics, "steps": _steps(federation, view, reports)})
     down, up, probe_bytes = count_bytes(federation, state.round + 1, view, selection, reports, d)
     cost = round_cost(federation, view, selection, d)
     loss = state.loss.copy()
@@ -116,10 +136,13 @@ def conclude_round(
     rows = view.rows(reports.ids)
     weights, weighed = _weights(federation, state, reports)
     loss[rows] = reports.metrics["loss"]
-    models = state.models.copy()
+    models, sent = state.models.copy(), state.sent
     kept = list(zip(state.server, state.solver, state.aggregation, strict=True))
     for model, mine in state.by_model(rows):
-        models[model], kept[model] = _updated(federation, state, model, weights, reports, seen, mine, summed)
+        state = replace(state, sent=sent)
+        models[model], kept[model], sent = _updated(
+            federation, state, view, model, weights, reports, seen, mine, summed
+        )
     server, solver, aggregation = zip(*kept, strict=True)
     state = FederationState(
         round=state.round + 1,
@@ -132,7 +155,9 @@ def conclude_round(
         solver=solver,
         aggregation=aggregation,
         memory=state.memory,
+        sent=sent,
     )
+    steps = ("steps",) if isinstance(federation.local.steps, UnevenSteps) else ()  # else they follow from sizes
     report = RoundResult(
         cohort=tuple(reports.ids.tolist()),
         weights=tuple(weights.tolist()),
@@ -143,7 +168,7 @@ def conclude_round(
         probe_bytes=probe_bytes,
         metrics={
             name: tuple(reports.metrics[name].tolist())
-            for name in ("loss", *(measurement.name for measurement in federation.measurements()))
+            for name in ("loss", "draws", *steps, *(measurement.name for measurement in federation.measurements()))
             if name in reports.metrics  # not where a secure sum hides it
         },
         remark=selection.remark,
@@ -153,15 +178,24 @@ def conclude_round(
 
 
 def conclude_server_round(
-    federation: Federation, state: FederationState, view: ClientView, step: Float32s
+    federation: Federation, state: FederationState, view: ClientView, learnt: FederationState
 ) -> tuple[FederationState, RoundResult]:
-    """Return the state after a round in which the server trained: it adds its own (m, d) step to the models."""
+    """Return the state after a round in which the server trained and no client was asked: what was `learnt`."""
     nobody, d = Selection(np.empty(0, np.int64)), state.models.shape[1]
     silence = Reports(nobody.ids, np.empty((0, d), np.float32), {})
     down, up, probe_bytes = count_bytes(federation, state.round + 1, view, nobody, silence, d)
     cost = None if federation.radio is None else RoundCost(0.0, 0.0, 0.0, 0.0, None)
     report = RoundResult((), (), {}, None, down, up, probe_bytes, by_server=True, cost=cost)
-    return replace(state, round=state.round + 1, models=state.models + step), report
+    return replace(learnt, round=state.round + 1), report
+
+
+def _steps(federation: Federation, view: ClientView, reports: Reports) -> Floats:
+    """Return (r,) local steps, with momentum what they amount to; where nobody says, as many as were asked for."""
+    local, steps = federation.local, reports.steps
+    if steps is None:
+        sizes = view.num_examples[view.rows(reports.ids)]
+        steps = local.steps_of(sizes, reports.ids, federation.seed, view.round)
+    return local.moved_steps(steps)
 
 
 def _weights(federation: Federation, state: FederationState, reports: Reports) -> tuple[Floats, State]:
@@ -177,33 +211,65 @@ def _weights(federation: Federation, state: FederationState, reports: Reports) -
 def _updated(
     federation: Federation,
     state: FederationState,
+    view: ClientView,
     model: int,
     weights: Floats,
     reports: Reports,
     seen: Reports,
     mine: Ints,
     summed: Callable[[Floats, Float32s], Floats] | None,
-) -> tuple[Float32s, tuple[State, State, State]]:
-    """Return one model, and what server, solver and aggregation keep, after the reports of those that train it."""
+) -> tuple[Float32s, tuple[State, State, State], RowTable | None]:
+    """Return one model, and what server, solver and aggregation keep, after the reports of those that train it.
+
+    Returned as well is what clients sent last, where the aggregation wants it.
+    """
     solver, p, params = federation.memory_solver, reports.trainable, state.models[model]
     server_state, solver_state, aggregated = state.server[model], state.solver[model], state.aggregation[model]
+    traits, sent = federation.traits, state.sent
     if len(mine) < len(reports.ids):
         reports, weights = reports.at(mine), weights[mine]
         if weights.sum() == 0:
-            return params, (server_state, solver_state, aggregated)
+            return params, (server_state, solver_state, aggregated), sent
         weights, seen = weights / weights.sum(), visible_reports(federation, reports)
     mean = seen.secure_mean
-    if mean is None and summed is not None and federation.traits["aggregation"].linear:
+    if mean is None and summed is not None and traits["aggregation"].linear:
         mean = summed(weights, reports.update)
+    elif mean is None and traits["aggregation"].remembers_updates:
+        mean, aggregated, sent = _with_last(federation, state, view, model, weights, reports)
     elif mean is None:
         rng = generator(federation.seed, "aggregate", state.round + 1, model)
         answer = federation.aggregation.combine(aggregated, weights, reports.update, rng)
         mean, aggregated = checked_update(federation.aggregation, answer, len(params))
-    step = mean[:p]
+    step, scales = mean[:p], traits["weighting"].scales_mean
+    n = int((state.clusters == model).sum()) if scales or solver is not None else 0
+    if scales:
+        scale = cast(ScalesMean, federation.weighting).mean_scale(state.weighting, reports, n)
+        step = checked_scale(federation.weighting, scale) * step
     if solver is not None:
-        n = int((state.clusters == model).sum())
         step, solver_state = solver.conclude(solver_state, reports, step, n)
     new, server_state = federation.server.apply(params[:p], server_state, step)
     if p is not None and p < len(params):
         new = np.concatenate([new, (params[p:] + mean[p:]).astype(np.float32)])
-    return new, (server_state, solver_state, aggregated)
+    return new, (server_state, solver_state, aggregated), sent
+
+
+def _with_last(
+    federation: Federation, state: FederationState, view: ClientView, model: int, weights: Floats, reports: Reports
+) -> tuple[Floats, State, RowTable]:
+    """Return the (d,) update by an aggregation that is handed what clients sent last, its state, and what that is now.
+
+    What is kept of a client is r w_i update_i / rate: weighed, and the same under any local rate. Buffers are averaged.
+    """
+    aggregation, trained = cast(RemembersUpdates, federation.aggregation), reports.trained
+    rows, (n, p) = view.rows(reports.ids), (len(view.ids), trained.shape[1])
+    rate = federation.local.rate_at(view.round, view.rounds or view.round)
+    sent = RowTable.zeros(n, p, on_disk=4 * n * p >= LARGE) if state.sent is None else state.sent
+    update = np.empty_like(trained)  # computed in float64, without an array of it
+    scale = (len(weights) / rate * weights)[:, None]
+    np.multiply(scale, trained, out=update, dtype=np.float64, casting="same_kind")
+    rng = generator(federation.seed, "aggregate", state.round + 1, model)
+    sharing = int((state.clusters == model).sum())
+    answer = aggregation.combine(state.aggregation[model], weights, update, rng, last=sent.read(rows), n=sharing)
+    step, aggregated = checked_update(aggregation, answer, p)
+    mean = np.concatenate([rate * step, weighted_sum(weights, reports.update[:, p:])])
+    return mean, aggregated, sent.written(rows, update)

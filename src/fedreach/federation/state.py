@@ -30,6 +30,7 @@ class FederationState:
     solver: tuple[State, ...]  # one a model
     aggregation: tuple[State, ...] = (NO_STATE,)  # one a model
     memory: RowTable | None = None  # in a simulation, what the n clients keep; elsewhere they keep it themselves
+    sent: RowTable | None = None  # what the n clients sent last, from the first reports on, if the aggregation wants it
 
     @property
     def params(self) -> Float32s:
@@ -76,8 +77,8 @@ def initial_state(
 def reclustered(federation: Federation, state: FederationState) -> FederationState:
     """Return the state after the policy's clusters, if it makes any, changed.
 
-    A new cluster's model starts as that of the one its members come from. What server and solver kept, and the
-    memory of the clients in a cluster that changed, belong to an average over other clients, and are forgotten.
+    A new cluster's model starts as that of the one its members come from. What server, solver and aggregation kept, and
+    what the clients in a cluster that changed keep or sent, belong to an average over other clients, and are forgotten.
     """
     if not federation.traits["selection"].clusters:
         return state
@@ -90,9 +91,8 @@ def reclustered(federation: Federation, state: FederationState) -> FederationSta
         return state
     count = int(clusters.max()) + 1
     parents = [m if m < len(state.models) else int(state.clusters[clusters == m][0]) for m in range(count)]
-    memory = state.memory
-    if memory is not None:
-        memory = memory.forget(np.flatnonzero(np.isin(clusters, changed)))
+    moved = np.flatnonzero(np.isin(clusters, changed))
+    memory, sent = (None if rows is None else rows.forget(moved) for rows in (state.memory, state.sent))
     return replace(
         state,
         models=state.models[parents],
@@ -101,4 +101,5 @@ def reclustered(federation: Federation, state: FederationState) -> FederationSta
         solver=tuple(NO_STATE if m in changed else state.solver[m] for m in range(count)),
         aggregation=tuple(NO_STATE if m in changed else state.aggregation[m] for m in range(count)),
         memory=memory,
+        sent=sent,
     )

@@ -4,7 +4,7 @@
 
 ```
 view -> plan_probe -> [AskLosses | AskUpdates] -> after_probe
-     -> plan_round -> [AskUpdates]             -> remembered -> conclude_round
+     -> plan_round -> [AskUpdates]             -> remembered -> conclude_round -> [AskServer]
 ```
 
 A `Side` answers: `fedreach.simulation` with an engine, `fedreach.flower` by messages, `fedreach.testing` with a made-up
@@ -20,9 +20,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from fedreach.arrays import Float32s, Floats, Ints
+from fedreach.errors import ConfigError
 from fedreach.federation.federation import Federation
 from fedreach.federation.participation import Always, Participation, replies_of
-from fedreach.federation.protocols import Measurement, ServerTrains
+from fedreach.federation.protocols import Measurement
 from fedreach.federation.round import (
     conclude_round,
     conclude_server_round,
@@ -30,6 +31,7 @@ from fedreach.federation.round import (
     plan_probe,
     plan_round,
     server_trains,
+    server_tunes,
 )
 from fedreach.federation.state import FederationState
 from fedreach.federation.values import ClientView, LocalOutputs, Probe, Reports, RoundResult, Selection
@@ -60,10 +62,12 @@ class AskUpdates:
 
 @dataclass(frozen=True, eq=False)
 class AskServer:
-    """Asks the server to train on its own data; the answer is its (m, d) step, of each model."""
+    """Asks the server to learn from its own data; the answer is the state with what that made of the models."""
 
     state: FederationState
     view: ClientView
+    sent: FederationState | None = None  # what the clients of this round were sent, if they were asked before it,
+    reports: Reports | None = None  # and what counts of their answers
 
 
 Request = AskLosses | AskUpdates | AskServer
@@ -89,8 +93,8 @@ class Side(Protocol):
     def updates(self, request: AskUpdates) -> Reports:
         """Return the reports that count; `lost` says why the others do not."""
 
-    def server_steps(self, request: AskServer) -> Float32s:
-        """Return the (m, d) step of the server on each model."""
+    def learnt(self, request: AskServer) -> FederationState:
+        """Return the state after the server's work on its own data, for each model."""
 
 
 def play(
@@ -104,7 +108,7 @@ def play(
     """Play round ``state.round + 1``.
 
     Args:
-        rounds: Length of the run, which schedules of the local rate refer to.
+        rounds: Length of the run, which schedules of the local rate refer to, and servers that tune at its end.
         summed: A faster way to the numbers of `weighted_sum`, where there is one.
 
     Example:
@@ -117,10 +121,12 @@ def play(
         >>> advance(steps, s.clients.updates(request)).result.cohort
         (0, 2)
     """
+    if view.rounds != rounds:
+        view = replace(view, rounds=rounds)
     if server_trains(federation, state):
-        steps = yield AskServer(state, view)
+        learnt = yield AskServer(state, view)
         nothing = np.empty((0, state.models.shape[1]), np.float32)
-        return Done(*conclude_server_round(federation, state, view, steps), nothing)
+        return Done(*conclude_server_round(federation, state, view, learnt), nothing)
     probe = plan_probe(federation, state, view)
     if probe is not None:
         if probe.asks == "update":
@@ -131,7 +137,10 @@ def play(
     selection = plan_round(federation, state, view)
     reports = yield AskUpdates(state, view, selection)
     state, reports = remembered(federation, state, view, reports, rounds)
-    return Done(*conclude_round(federation, state, view, selection, reports, summed), reports.update)
+    after, result = conclude_round(federation, state, view, selection, reports, summed)
+    if server_tunes(federation, view.round, rounds):
+        after = yield AskServer(after, view, state, reports)
+    return Done(after, result, reports.update)
 
 
 # ------------------------------------------------------------------------------------------------- driving a round
@@ -139,10 +148,10 @@ def play(
 
 def drive(steps: Steps, side: Side) -> Done:
     """Let a side answer all that a round asks for."""
-    request = planned(steps, side)
-    done = advance(steps, answered(side, request))
-    assert isinstance(done, Done)  # nothing is asked after the updates
-    return done
+    request = advance(steps)
+    while not isinstance(request, Done):
+        request = advance(steps, answered(side, request))
+    return request
 
 
 def planned(steps: Steps, side: Side) -> AskUpdates | AskServer:
@@ -167,7 +176,7 @@ def answered(side: Side, request: Request) -> Any:
     """Return what a side answers."""
     if isinstance(request, AskUpdates):
         return side.updates(request)
-    return side.losses(request) if isinstance(request, AskLosses) else side.server_steps(request)
+    return side.losses(request) if isinstance(request, AskLosses) else side.learnt(request)
 
 
 # -------------------------------------------------------------------------------- what the server does between requests
@@ -263,10 +272,30 @@ def probe_batch(samples: Ints, size: int, seed: int, round_: int, client: int) -
     return rng.choice(samples, size=min(size, len(samples)), replace=False)
 
 
-def server_batch(server: ServerTrains, examples: int, seed: int, round_: int) -> Ints:
-    """Return which of its own examples a server trains on in a round."""
-    rng = generator(seed, "server-batches", round_)
-    return np.sort(rng.choice(examples, size=min(server.batch_size, examples), replace=False))
+def server_batches(seed: int, round_: int) -> np.random.Generator:
+    """Return the stream of the batches of its own data that a server learns from in a round."""
+    return generator(seed, "server-batches", round_)
+
+
+def server_split(labels: Ints, held_out: float, seed: int) -> tuple[Ints, Ints]:
+    """Return which of its own examples a server trains on and which it holds out, the same in all rounds.
+
+    Of each class it holds out its share, one example more or less.
+
+    Raises:
+        ConfigError: If nothing would be left of either.
+    """
+    n, least = len(labels), 2
+    if n < least:
+        raise ConfigError(
+            f"A server that holds examples out of its own data must have at least {least}; it has {n}. Raise "
+            "server_data.examples, or leave out `held_out`."
+        )
+    order = generator(seed, "server-held-out").permutation(n)
+    by_class = order[np.argsort(labels[order], kind="stable")]
+    count = min(max(1, round(held_out * n)), n - 1)
+    chosen = np.diff(np.arange(n + 1) * count // n) > 0  # evenly over the classes
+    return np.sort(by_class[~chosen]), np.sort(by_class[chosen])
 
 
 def measured(

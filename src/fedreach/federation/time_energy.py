@@ -39,21 +39,22 @@ def with_radio(
         ids=view.ids,
         num_examples=view.num_examples,
         bits_per_example=bits_per_example,
-        passes=training_passes(federation, view.num_examples.astype(np.float64)),
+        passes=training_passes(federation, view),
         report_bits=8 * BYTES_PER_NUMBER * numbers,
     )
     return replace(view, radio=state)
 
 
-def training_passes(federation: Federation, num_examples: Floats) -> Floats:
+def training_passes(federation: Federation, view: ClientView) -> Floats:
     """Return (n,) the passes over its data that each client's round takes; looking at all of it is a third of one."""
-    local, measured = federation.local, federation.measurements()
+    local, measured, num_examples = federation.local, federation.measurements(), view.num_examples.astype(np.float64)
     looks = bool(measured) + any(measurement.wants_before for measurement in measured)
     if local.steps is None:
         seen = local.examples_per_epoch(np.maximum(num_examples, 1).astype(np.int64))
         trained = local.epochs * seen / np.maximum(num_examples, 1)
     else:
-        trained = local.steps * np.minimum(local.batch_size, num_examples) / np.maximum(num_examples, 1)
+        steps = local.steps_of(view.num_examples, view.ids, federation.seed, view.round)
+        trained = steps * np.minimum(local.batch_size, num_examples) / np.maximum(num_examples, 1)
     return trained + looks * FORWARD_PASS
 
 

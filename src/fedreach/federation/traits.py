@@ -46,7 +46,7 @@ class Traits:
     A part that is made of others of its kind, as `inner` or `parts`, or of a `function`, needs and measures what they
     do.
 
-    A promise about a method (`affine` about `correct`, `raw` about `weights`) holds for the method that it was made
+    A promise about a method (`affine` about `correct`, `minimum` about `measure`) holds for the method that it was made
     for: a subclass with a method of its own makes the promise again, or it does not count.
 
     Example:
@@ -67,25 +67,40 @@ class Traits:
     memory_dtype: Dtype = "float32"  # in which clients' memories are kept
     affine: bool = False  # `correct` returns g + pull (w - w0) + shift
     linear: bool = False  # `combine` returns the weighted sum
+    remembers_updates: bool = False  # `combine` is handed what clients sent last
     cross_entropy: bool = False  # the loss is that of the outputs as they are
+    squared_error: bool = False  # the loss is the mean squared error of the outputs as they are
+    needs_classes: bool = False  # targets must be classes,
+    needs_numbers: bool = False  # or numbers
     reads_inputs: bool = False  # a serving rule looks at features and inputs, beside logits
     reads_true_prior: bool = False  # a serving rule needs labels of those that it serves: a reference
     needs_batchnorm: bool = False  # a serving rule refreshes BatchNorm layers after convolutions
+    needs_features: bool = False  # a serving rule can do nothing with a model that has no last linear layer
     keeps_bias: bool = False  # a serving rule takes the model's mean prediction for right, not the class shares
-    minimum: float | None = None  # of a measurement: no honest client is below it
+    minimum: float | None = None  # of a measurement or a loss: no honest client's number is below it,
+    maximum: float | None = None  # or above it
     lower_is_better: bool = False  # of a metric
 
     # Methods that the part has, see `METHODS`.
     probes: bool = False
     clusters: bool = False
     own_weight: bool = False
+    scales_mean: bool = False
     loses_replies: bool = False
     keeps_memory: bool = False
     trains_server: bool = False
+    tunes_server: bool = False
     knows_prior: bool = False
+    learns_labels: bool = False
     serves_many: bool = False
     serves_online: bool = False
     shifts_outputs: bool = False
+    knows_possible: bool = False
+
+    @property
+    def needs_labels(self) -> bool:
+        """Whether a serving rule needs labels of those that it serves: a reference, which none can deploy."""
+        return self.reads_true_prior or self.learns_labels
 
     @classmethod
     def of(cls, part: object) -> Traits:
@@ -112,41 +127,55 @@ class Traits:
         names = NAMES if hasattr(type(part), "__getattr__") else NAMES & (owners.keys() | own.keys())
         said: dict[str, Any] = {name: _stated(part, name, owners) for name in ATTRIBUTES if name in names}
         said |= {trait: _has(part, method) for trait, method in METHODS.items() if method in names}
-        said |= {trait: False for trait in PROMISES if said.get(trait) and not _kept(owners, *PROMISES[trait])}
+        broken = [trait for trait in PROMISES if trait in said and not _kept(owners, *PROMISES[trait])]
+        said |= {trait: ATTRIBUTES.get(trait, False) for trait in broken}
         for other in map(cls.of, _made_of(part)):
             said |= {key: (*said.get(key, ()), *getattr(other, key)) for key in ("needs", "measures")}
-            said |= {key: said.get(key, False) or getattr(other, key) for key in ("reads_updates", "needs_radio")}
+            said |= {key: said.get(key, False) or getattr(other, key) for key in INHERITED}
         if "needs" in said:
             said["needs"] = tuple(dict.fromkeys(said["needs"]))
         return cls(**said)
 
 
+INHERITED = ("reads_updates", "needs_radio", "needs_classes", "needs_numbers")
+"""Traits that a part has where one that it is made of has them."""
+
 METHODS: Mapping[str, str] = {
     "probes": "probe",
     "clusters": "clusters",
     "own_weight": "raw",
+    "scales_mean": "mean_scale",
     "loses_replies": "replies",
     "keeps_memory": "prepare",
     "trains_server": "trains",
+    "tunes_server": "tunes",
     "knows_prior": "with_prior",
+    "learns_labels": "with_labels",
     "serves_many": "update_many",
     "serves_online": "predict_online",
     "shifts_outputs": "shift",
+    "knows_possible": "possible",
 }
 """Trait -> the optional method that a part with it has."""
 
-PROMISES: Mapping[str, tuple[str, str]] = {
+PROMISES: Mapping[str, tuple[str, ...]] = {
     "affine": ("affine", "correct"),
     "linear": ("linear", "combine"),
+    "remembers_updates": ("remembers_updates", "combine"),
     "cross_entropy": ("cross_entropy", "per_example"),
+    "squared_error": ("squared_error", "per_example"),
     "own_weight": ("raw", "weights"),
+    "scales_mean": ("mean_scale", "weights"),
+    "knows_possible": ("possible", "release", "contribute"),
+    "minimum": ("minimum", "measure", "per_example"),
+    "maximum": ("maximum", "measure", "per_example"),
 }
-"""Trait -> (what states it, the method that it speaks about)."""
+"""Trait -> what states it, and the methods, of different kinds of parts, that it speaks about."""
 
 ATTRIBUTES: Mapping[str, Any] = {field.name: field.default for field in fields(Traits) if field.name not in METHODS}
 """Trait that is stated as an attribute -> what holds where it is not."""
 
-NAMES = ATTRIBUTES.keys() | METHODS.values() | {method for _, method in PROMISES.values()}
+NAMES = ATTRIBUTES.keys() | METHODS.values() | {method for _, *methods in PROMISES.values() for method in methods}
 """All that is asked of a part."""
 
 
@@ -196,9 +225,10 @@ def _has(part: object, method: str) -> bool:
     return callable(getattr(part, method, None)) and getattr(part.__class__, method, None) is not no_probe
 
 
-def _kept(owners: Mapping[str, int], promise: str, method: str) -> bool:
-    """Return whether a promise was made for the method that the part has, and not for one that it replaced."""
-    return method not in owners or owners.get(promise, len(owners)) <= owners[method]
+def _kept(owners: Mapping[str, int], promise: str, *methods: str) -> bool:
+    """Return whether a promise was made for the methods that the part has, and not for some that it replaced."""
+    made = owners.get(promise, len(owners))
+    return all(made <= owners[method] for method in methods if method in owners)
 
 
 def _made_of(part: object) -> list[object]:
@@ -218,7 +248,7 @@ def _stated(part: object, name: str, owners: Mapping[str, int]) -> Any:
     elif isinstance(default, tuple):
         rule = "a tuple of facts, such as ('label_counts',)" if name == "needs" else "a tuple of measurements"
         right = isinstance(value, tuple | list | set | frozenset)
-    elif name == "minimum":
+    elif name in ("minimum", "maximum"):
         rule, right = "a number, or None", value is None or isinstance(value, Real)
     else:
         rule, right = f"one of {', '.join(map(repr, get_args(Dtype)))}", value in get_args(Dtype)

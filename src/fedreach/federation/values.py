@@ -33,6 +33,7 @@ class ClientView:
     label_entropy: Floats | None = None  # (n,) in nats, likewise
     sent_update: Bools | None = None  # (n,) answered this round's probe for updates, if that was one
     round: int = 1  # the round that is being planned
+    rounds: int | None = None  # length of the run, which schedules refer to; None: nobody said
     probe: Probe | None = None  # that of this round, if there was one
     radio: RadioState | None = None  # channels and devices, where the federation has a radio
 
@@ -82,11 +83,33 @@ class Probe:
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """The cohort of a round."""
+    """The cohort of a round.
+
+    A policy that draws with replacement says in `draws` how often each client came up. Such a client trains once and
+    sends one report; `draws` is among its metrics, and counts under the weighting `by_draws`.
+    """
 
     ids: Ints  # (k,)
     remark: str = ""  # what the row of the round should say, such as a filter that could not be kept
     allocation: Allocation | None = None  # of bandwidth and CPU frequency, of a policy that decides these too
+    draws: Ints | None = None  # (k,) how often each was drawn, 1 at least; None: once
+
+    @classmethod
+    def drawn(cls, ids: Ints, remark: str = "") -> Selection:
+        """Return the selection of clients that may be listed several times.
+
+        Example:
+            >>> selection = Selection.drawn(np.array([7, 3, 7]))
+            >>> selection.ids, selection.draws
+            (array([3, 7]), array([1, 2]))
+        """
+        once, draws = np.unique(ids, return_counts=True)
+        return cls(once, remark, draws=draws)
+
+    @property
+    def places(self) -> int:
+        """How many places of the cohort are taken: a client that was drawn twice takes two."""
+        return len(self.ids) if self.draws is None else int(self.draws.sum())
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,10 +129,13 @@ class Reports:
 
     ids: Ints  # (r,)
     update: Float32s  # (r, d) local - broadcast, always this sign
-    metrics: Mapping[str, Floats]  # name -> (r,): num_examples, loss, label_entropy where asked for, measurements
+    # name -> (r,): num_examples, loss, label_entropy where asked for, measurements, draws where a `Selection` has them;
+    # where reports are weighed, also steps: `LocalSGD.moved_steps` of those that each client ran
+    metrics: Mapping[str, Floats]
     label_counts: Floats | None = None  # (r, c) where asked for
     lost: Mapping[int, str] = field(default_factory=dict)  # client id -> why its reply does not count
     trainable: int | None = None  # p: the first p of the d numbers are trained, the rest are buffers; None: all d
+    output_bias: int | None = None  # the last so many of the p are the bias of the output layer; None: it has none
     steps: Ints | None = None  # (r,) local steps that each client ran; solvers with a memory need them
     note: Float32s | None = None  # (r, p) the second message, where the solver sends one: the change of its memory
     round: int = 1
@@ -141,7 +167,7 @@ class LocalOutputs:
     """
 
     logits: Float32s  # (m, c)
-    labels: Ints  # (m,) as the client sees them
+    labels: AnyArray  # as the client sees them: (m,) classes, or (m, t) numbers
     before: Float32s | None = None  # (m, c) of the broadcast model, where a measurement asks for it
 
 

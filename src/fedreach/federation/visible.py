@@ -14,7 +14,7 @@ from fedreach.federation.federation import Federation
 from fedreach.federation.protocols import ClientsOwn
 from fedreach.federation.values import ClientView, Reports
 
-SENT_OPENLY = ("num_examples", "loss")  # metrics that each client tells under a secure sum, too
+KNOWN_OPENLY = ("num_examples", "loss", "draws", "steps")  # metrics that the server knows under a secure sum, too
 
 
 def visible_view(federation: Federation, view: ClientView) -> ClientView:
@@ -27,8 +27,8 @@ def visible_view(federation: Federation, view: ClientView) -> ClientView:
 def visible_reports(federation: Federation, reports: Reports) -> Reports:
     """Return the reports as the server sees them.
 
-    Under a secure sum it sees the weighted mean of the updates, and of each client its number of examples and its
-    loss: `update` is (r, 0), and there are no measurements, labels or notes.
+    Under a secure sum it sees the weighted mean of the updates, and of each client its number of examples, its loss
+    and the steps that it was asked for: `update` is (r, 0), and there are no measurements, labels or notes.
     """
     if not federation.label_statistics.only_sum or reports.secure_mean is not None:
         return reports
@@ -39,7 +39,7 @@ def visible_reports(federation: Federation, reports: Reports) -> Reports:
     return replace(
         reports,
         update=reports.update[:, :0],
-        metrics={name: reports.metrics[name] for name in SENT_OPENLY},
+        metrics={name: reports.metrics[name] for name in KNOWN_OPENLY if name in reports.metrics},
         label_counts=None,
         steps=None,
         note=None,

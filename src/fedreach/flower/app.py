@@ -24,8 +24,11 @@ from fedreach.flower import masks, messages, served
 from fedreach.flower.agreement import MOST_CLIENTS, terms_of
 from fedreach.flower.local import ClientData, LocalClient, Work
 from fedreach.flower.messages import (
+    BITS,
     CLIENT,
+    DRAWS,
     EXAMPLES,
+    HELD_OUT,
     KEPT,
     KEY,
     KEYS,
@@ -37,7 +40,9 @@ from fedreach.flower.messages import (
     METRICS,
     MODEL,
     OURS,
+    ROUND,
     RUN,
+    SHORT,
     SOLVER,
     STEPS,
     UPDATE,
@@ -93,7 +98,7 @@ def client_app(
         own = given.federated(client) if isinstance(given, ClientData) else given
         d = own.dataset
         seed = torch_seed(federation.seed if model_seed is None else model_seed, "model")
-        module = build_model(model, d.train_x.shape[1:], d.num_classes, seed=seed, options=model_options)
+        module = build_model(model, d.train_x.shape[1:], d.outputs, seed=seed, options=model_options)
         return LocalClient(client, own, federation, module, engine, device)
 
     worker = _Loaded(load, kept_in_process)
@@ -101,7 +106,8 @@ def client_app(
     @app.query()
     def introduce(message: Message, context: Context) -> Message:
         local = worker(context)
-        numbers = {CLIENT: local.client, EXAMPLES: local.num_examples, "bits-per-example": local.bits_per_example}
+        numbers = {CLIENT: local.client, EXAMPLES: local.num_examples, HELD_OUT: local.num_held_out}
+        numbers[BITS] = local.bits_per_example
         terms = ConfigRecord(dict(terms_of(federation, local.engine.layout)))
         if federation.label_statistics.only_sum:
             terms[KEY] = masks.public_key(_private_key(context))
@@ -120,13 +126,13 @@ def client_app(
     def loss(message: Message, context: Context) -> Message:
         local, asked = worker(context), message.content.config_records[OURS]
         params = messages.params_of(message.content.array_records[MODEL], local.engine.layout)
-        value = local.loss(params, _whole(asked, "round"), _whole(asked, "batch-size") or None)
+        value = local.loss(params, _whole(asked, ROUND), _whole(asked, "batch-size") or None)
         return _reply(message, metrics={LOSS: value})
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
         local, asked = worker(context), message.content.config_records[OURS]
-        round_, version = _whole(asked, "round"), _whole(asked, "memory-round")
+        round_, version = _whole(asked, ROUND), _whole(asked, "memory-round")
         rate, relative_size = messages.number(asked, "rate"), messages.number(asked, "share")
         params = messages.params_of(message.content.array_records[MODEL], local.engine.layout)
         sent = message.content.array_records
@@ -141,6 +147,8 @@ def client_app(
             _keep(context, str(asked[RUN]), version, memory, round_, work.memory)
         metrics = {LOSS: work.metrics["loss"], EXAMPLES: local.num_examples, STEPS: work.steps}
         if federation.label_statistics.only_sum:
+            if DRAWS in asked:
+                work = work._replace(metrics={**work.metrics, DRAWS: float(_whole(asked, DRAWS))})
             masked = _masked(context, local, work, message.content.config_records[KEYS], str(asked[RUN]), round_)
             return _reply(message, metrics=metrics, others={MASKED: messages.array_record({MASKED: masked})})
         metrics |= {name: value for name, value in work.metrics.items() if name not in ("loss", "num_examples")}
@@ -154,11 +162,12 @@ def client_app(
         held_out = scores.pop("held_out")
         numbers: dict[str, float] = {
             EXAMPLES: held_out.examples,
-            "eval_acc": held_out.accuracy,
+            f"eval_{SHORT[held_out.by.name]}": held_out.score,
             "eval_loss": held_out.loss,
         }
         for name, score in scores.items():
-            numbers |= {f"{name}-examples": score.examples, f"{name}_acc": score.accuracy, f"{name}_loss": score.loss}
+            short = f"{name}_{SHORT[score.by.name]}"
+            numbers |= {f"{name}-examples": score.examples, short: score.score, f"{name}_loss": score.loss}
         return _reply(message, metrics=numbers)
 
     @app.query("serving")
@@ -238,7 +247,7 @@ def share_labels(
         numbers = {
             CLIENT: client_of(context),
             EXAMPLES: int(counts(context).sum()),
-            "bits-per-example": bits_per_example,
+            BITS: bits_per_example,
         }
         return _reply(message, metrics=numbers)
 
@@ -304,9 +313,13 @@ def _masked(context: Context, local: LocalClient, work: Work, keys: ConfigRecord
 
 
 def _whole(record: ConfigRecord, name: str) -> int:
-    return int(messages.number(record, name, minimum=0, whole=True))
+    return messages.whole(record, name)
 
 
 def _reply(message: Message, *, metrics: Mapping[str, float], others: Mapping[str, Any] | None = None) -> Message:
+    """Reply, and say which round of which run this answers if it was asked for one."""
     content = RecordDict({METRICS: MetricRecord(dict(metrics)), **(others or {})})
+    asked: Mapping[str, Any] = message.content.config_records.get(OURS, {})
+    if ROUND in asked:
+        content[OURS] = ConfigRecord({RUN: asked[RUN], ROUND: asked[ROUND]})
     return Message(content, reply_to=message)

@@ -1,6 +1,5 @@
 """Which node is which client, and what the server was told of each."""
 
-import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,11 +14,14 @@ from fedreach.arrays import Floats
 from fedreach.data.population import Population
 from fedreach.errors import ConfigError, TrainingError
 from fedreach.federation.federation import Federation
-from fedreach.federation.labels import Exact
+from fedreach.federation.labels import released_entropy
 from fedreach.federation.values import ClientView
 from fedreach.flower import messages
 from fedreach.flower.agreement import MOST_CLIENTS, difference
-from fedreach.flower.messages import CLIENT, EXAMPLES, KEY, LABELS, OURS, ReplyError
+from fedreach.flower.checks import Checks
+from fedreach.flower.facts import Facts
+from fedreach.flower.masks import is_public_key
+from fedreach.flower.messages import BITS, CLIENT, EXAMPLES, HELD_OUT, KEY, LABELS, OURS, LostError, ReplyError
 
 LOG = getLogger("flwr")
 POLL_SECONDS = 0.2
@@ -35,30 +37,20 @@ class Handshake(NamedTuple):
     until: float  # when it is given up
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What a client told of itself."""
-
-    num_examples: int
-    bits_per_example: int
-    trains_as_asked: bool  # by `client_app`, or by an app of its own
-    label_counts: tuple[float, ...] | None = None
-    label_entropy: float | None = None
-    public_key: str | None = None  # in hex, for a secure sum
-
-
 @dataclass
 class ClientRegistry:
     """Clients by id, and the nodes that stand for them in this run of the app."""
 
     federation: Federation
     terms: dict[str, str]  # what clients must agree to, see `terms_of`
+    checks: Checks
     timeout: float  # seconds that a client has for an answer
     population: Population | None = None  # who takes part, who never does; None: whoever is there at first takes part
     known: dict[int, Facts] = field(default_factory=dict)  # told to an earlier process of the run: not asked for again
     nodes: dict[int, int] = field(default_factory=dict)  # client -> node
     online: frozenset[int] = frozenset()  # nodes
     refused: dict[int, str] = field(default_factory=dict)  # node -> why it is not taken
+    blamed: dict[str, str] = field(default_factory=dict)  # "client 3" or "node 7" -> what it said wrong
     duplicates: dict[int, int] = field(default_factory=dict)  # node -> client, for which another node stands
     asked: dict[str, Handshake] = field(default_factory=dict)  # by message, of those who have not answered yet
     ask_again: dict[int, float] = field(default_factory=dict)  # node -> when, of those that failed
@@ -126,29 +118,42 @@ class ClientRegistry:
             if node not in self.refused:
                 LOG.warning("Node %s does not take part: %s.", node, error)
             self.refused[node] = str(error)
+            self.blame(f"node {node}", error)
             return
         self.refused.pop(node, None)
         holder = self.nodes.get(client)
         if holder in self.online:  # a node that died may count as online for a minute
-            self.duplicates[node] = client
-            LOG.warning("Node %s says it is client %s, and so does node %s, which is online.", node, client, holder)
+            self._refuse_duplicate(node, client)
             return
         before = self.known.get(client)
-        if before is not None and before.num_examples != facts.num_examples:
-            change = before.num_examples, facts.num_examples
-            LOG.warning("Client %s had %s examples when the run began, and has %s now.", client, *change)
         labels = (before.label_counts, before.label_entropy) if before else (None, None)
         self.known[client] = replace(facts, label_counts=labels[0], label_entropy=labels[1])
         self.nodes[client] = node
 
+    def _refuse_duplicate(self, node: int, client: int) -> None:
+        """Note that a node says it is a client whose node is online; it is asked again once that one is gone."""
+        why = f"says it is client {client}, and so does node {self.nodes[client]}, which is online"
+        self.duplicates[node] = client
+        self.blame(f"node {node}", ReplyError(f"it {why}"))
+        LOG.warning("Node %s %s: it is refused until that one is gone.", node, why)
+
+    def blame(self, who: str, error: ReplyError) -> None:
+        """Note for the next row of the run what somebody said that cannot be believed; a lost reply is none."""
+        if not isinstance(error, LostError):
+            self.blamed.setdefault(who, str(error))
+
+    def blamed_since(self) -> dict[str, str]:
+        """Return who was blamed since this was asked last, and for what."""
+        blamed, self.blamed = self.blamed, {}
+        return blamed
+
     def _handshake(self, reply: Message) -> tuple[int, Facts]:
         content = messages.content_of(reply).content
         metrics = messages.metrics_of(reply)
-        client = int(messages.number(metrics, CLIENT, minimum=0, whole=True))
+        client = messages.whole(metrics, CLIENT)
         if client >= MOST_CLIENTS:
             raise ReplyError(f"its partition-id must be below {MOST_CLIENTS}; got {client}")
-        count = int(messages.number(metrics, EXAMPLES, minimum=0, whole=True))
-        bits = int(messages.number(metrics, "bits-per-example", minimum=0, whole=True))
+        count, bits = messages.whole(metrics, EXAMPLES), messages.whole(metrics, BITS)
         agreed = content.config_records.get(OURS)
         if agreed is not None:
             reason = difference(self.terms, agreed)
@@ -160,18 +165,30 @@ class ClientRegistry:
             )
         elif self.federation.serves:
             raise ReplyError("it trains by itself, and the federation's serving rule needs fedreach.flower.client_app")
+        held_out = None if agreed is None else messages.whole(metrics, HELD_OUT)
+        facts = Facts(count, bits, agreed is not None, held_out, public_key=self._key(agreed, client))
+        self.checks.examples(client, facts, self.known.get(client))
+        return client, facts
+
+    def _key(self, agreed: ConfigRecord | None, client: int) -> str | None:
+        """Return the public key of a client in hex, where there is a secure sum, if it can hide anything."""
+        if not self.federation.label_statistics.only_sum:
+            return None
         key = None if agreed is None else agreed.get(KEY)
-        if self.federation.label_statistics.only_sum and not (isinstance(key, bytes) and len(key) == 32):
+        if not isinstance(key, bytes) or not is_public_key(key):
             raise ReplyError("it has no key for a secure sum, which needs fedreach.flower.client_app")
-        return client, Facts(count, bits, agreed is not None, public_key=key.hex() if isinstance(key, bytes) else None)
+        if any(facts.public_key == key.hex() for other, facts in self.known.items() if other != client):
+            raise ReplyError("its key for a secure sum is that of another client")
+        return key.hex()
 
     # ------------------------------------------------------------------------------------------------ facts and view
 
     def learn_labels(self, grid: Grid, clients: Iterable[int]) -> dict[int, str]:
         """Ask clients for what the parts need to know of their labels; return why some did not tell."""
         lacking: dict[int, str] = {}
-        for fact in sorted(self._needs()):
-            asked = [c for c in clients if c in self.nodes and getattr(self.known[c], fact) is None]
+        for fact in sorted(self._needs()):  # entropies last: of counts, the server works them out itself
+            there = [client for client in clients if client in self.nodes and client not in lacking]
+            asked = [client for client in there if getattr(self.known[client], fact) is None]
             content = RecordDict({OURS: ConfigRecord({"fact": fact})})
             sent = {c: self._message(self.nodes[c], "query.labels", content) for c in asked}
             replies = {reply.metadata.src_node_id: reply for reply in ask(grid, sent.values(), self.timeout)}
@@ -180,6 +197,7 @@ class ClientRegistry:
                     self.known[client] = replace(self.known[client], **self._fact(fact, replies, client))
                 except ReplyError as error:
                     lacking[client] = str(error)
+                    self.blame(f"client {client}", error)
         return lacking | self._of_other_width()
 
     def _of_other_width(self) -> dict[int, str]:
@@ -225,30 +243,21 @@ class ClientRegistry:
         self.population = Population(np.array(participants, np.int64), np.array(others, np.int64))
 
     def _fact(self, fact: str, replies: dict[int, Message], client: int) -> dict[str, Any]:
-        node, num_examples = self.nodes[client], self.known[client].num_examples
+        node, facts = self.nodes[client], self.known[client]
         if node not in replies:
-            raise ReplyError(f"no answer within {self.timeout:g} s")
+            raise LostError(f"no answer within {self.timeout:g} s")
         record = messages.arrays(messages.content_of(replies[node]), LABELS)
         if fact not in record:
             raise ReplyError(f"it sent no {fact!r}")
         try:
-            values = np.asarray(record[fact].numpy(), np.float64)
+            values = record[fact].numpy().astype(np.float64, casting="same_kind")  # of a complex number, no half
         except Exception as error:
             raise ReplyError(f"its {fact!r} cannot be read: {error}") from error
-        if not np.isfinite(values).all() or (values < 0).any() or (values > messages.LARGEST).any():
-            raise ReplyError(f"its {fact!r} must be from 0 to {messages.LARGEST}; got {str(values.tolist())[:100]}")
         if fact == "label_entropy":
-            if values.shape != (1,) or values[0] > math.log(messages.LARGEST):
-                raise ReplyError(f"its label_entropy must be one number, in nats; got {str(values.tolist())[:100]}")
-            return {fact: float(values[0])}
-        if values.ndim != 1:
-            raise ReplyError(f"its label_counts must be a list of numbers; got {values.shape}")
-        exact = isinstance(self.federation.label_statistics, Exact) and self.known[client].trains_as_asked
-        if exact and values.sum() != num_examples:
-            raise ReplyError(
-                f"its label_counts sum to {values.sum():g}, and it said that it has {num_examples} examples"
-            )
-        return {fact: tuple(map(float, values))}
+            return {fact: self.checks.label_entropy(values, facts)}
+        counts = self.checks.label_counts(values, facts)
+        entropy = float(released_entropy(np.array([counts]))[0]) if "label_entropy" in self._needs() else None
+        return {fact: counts, "label_entropy": entropy}
 
     def view(self, participants: Sequence[int]) -> ClientView:
         """Return what the server knows of the participants as a round begins; of those not heard of, no examples."""

@@ -11,11 +11,16 @@ from flwr.app import Message
 from fedreach.arrays import Floats
 from fedreach.engines.protocols import Engine
 from fedreach.evaluation import Scores, Served, summarized
+from fedreach.evidence.scores import ACCURACY, MAE
 from fedreach.federation.federation import Federation
 from fedreach.federation.state import FederationState
+from fedreach.federation.traits import Traits
 from fedreach.flower import messages
+from fedreach.flower.checks import Checks
+from fedreach.flower.clients import ClientRegistry
+from fedreach.flower.facts import Facts
 from fedreach.flower.local import PartScore
-from fedreach.flower.messages import ReplyError
+from fedreach.flower.messages import SHORT, ReplyError
 
 LOG = getLogger("flwr")
 PARTS = {"held_out": ("num-examples", "eval"), "train": ("train-examples", "train"), "both": ("both-examples", "both")}
@@ -44,9 +49,13 @@ def evaluation_tasks(clients: Iterable[int], clusters: Mapping[int, int], models
 
 
 def answered(
-    replies: Iterable[Message], asked: Mapping[tuple[int, str], EvaluationTask]
+    replies: Iterable[Message],
+    asked: Mapping[tuple[int, str], EvaluationTask],
+    registry: ClientRegistry,
+    run: str,
+    round_: int,
 ) -> dict[EvaluationTask, PartScores]:
-    """Return the scores that came; who sent nothing, or nonsense, is logged and left out.
+    """Return the scores that came; who sent nothing, or what cannot be, is logged and left out.
 
     `asked` maps a node and the group of its message to the task; each counts once.
     """
@@ -55,26 +64,33 @@ def answered(
         task = waiting.pop((reply.metadata.src_node_id, reply.metadata.group_id), None)
         if task is None:
             continue
-        client = task.client
+        client, facts = task.client, registry.known[task.client]
         try:
-            found[task] = _part_scores(messages.metrics_of(messages.content_of(reply)))
+            metrics = messages.metrics_of(messages.content_of(reply))
+            if facts.trains_as_asked:
+                messages.check_question(reply, run, round_)
+            found[task] = _part_scores(metrics, facts, registry.checks)
         except ReplyError as error:
             LOG.warning("Client %s did not evaluate: %s.", client, error)
+            registry.blame(f"client {client}", error)
     return found
 
 
-def _part_scores(metrics: Mapping[str, object]) -> PartScores:
+def _part_scores(metrics: Mapping[str, object], facts: Facts, checks: Checks) -> PartScores:
     """Return a client's scores; an app of its own tells of what it tests on only, and of both parts that."""
     found = {}
     for part, (examples, name) in PARTS.items():
-        if part != "held_out" and examples not in metrics:
+        if part != "held_out" and facts.parts is None and examples not in metrics:
             continue
-        count = int(messages.number(metrics, examples, minimum=0, whole=True))
-        accuracy = messages.number(metrics, f"{name}_acc", minimum=0)
-        loss = messages.number(metrics, f"{name}_loss", minimum=0)
-        if accuracy > 1:
-            raise ReplyError(f"its '{name}_acc' must be at most 1; got {accuracy}")
-        found[part] = PartScore(count, float(accuracy), float(loss))
+        count = messages.whole(metrics, examples)
+        if facts.parts is not None and count != facts.parts[part]:
+            raise ReplyError(f"its {examples!r} must be {facts.parts[part]}, as it said before; got {count}")
+        loss = checks.score(metrics, f"{name}_loss")
+        if Traits.of(checks.federation.loss).needs_numbers:
+            found[part] = PartScore(count, checks.score(metrics, f"{name}_{SHORT[MAE.name]}"), loss, MAE)
+        else:
+            accuracy = checks.accuracy(metrics, f"{name}_{SHORT[ACCURACY.name]}", count, facts)
+            found[part] = PartScore(count, accuracy, loss)
     return found | {"both": found.get("both", found["held_out"])}
 
 
@@ -100,9 +116,9 @@ def combined(
 
 def _mixed(scores: Sequence[PartScores], shares: Floats) -> PartScores:
     both = [each["both"] for each in scores]
-    accuracy = sum(share * score.accuracy for share, score in zip(shares.tolist(), both, strict=True))
+    mean = sum(share * score.score for share, score in zip(shares.tolist(), both, strict=True))
     loss = sum(share * score.loss for share, score in zip(shares.tolist(), both, strict=True))
-    return {"both": PartScore(both[0].examples, accuracy, loss)}
+    return {"both": PartScore(both[0].examples, mean, loss, both[0].by)}
 
 
 def _scores(scores: Mapping[int, PartScores], part: str) -> Scores:
@@ -111,8 +127,9 @@ def _scores(scores: Mapping[int, PartScores], part: str) -> Scores:
     return Scores(
         ids=np.array(list(own), np.int64),
         examples=np.array([score.examples for score in own.values()], np.int64),
-        accuracy=np.array([score.accuracy for score in own.values()]),
+        score=np.array([score.score for score in own.values()]),
         loss=np.array([score.loss for score in own.values()]),
+        by=next((score.by for score in own.values()), ACCURACY),
     )
 
 
@@ -133,6 +150,6 @@ def evaluation(
         index = np.arange(len(engine.task.data.dataset.test_y))
         served = Served.of(models, state.clusters, np.array(participants, np.int64))
         right, loss = served.predict(engine, "test", index, None)
-        test = float(right.mean()), float(loss.mean(dtype=np.float64))
+        test = float(right.mean(dtype=np.float64)), float(loss.mean(dtype=np.float64))
     columns, lines = summarized(federation.seed, state.round, *combined(scores, participants, shares), test)
     return (columns, lines) if columns else None

@@ -60,11 +60,15 @@ class FlowerExperiment:
             section, _, name = option.partition(".")
             if getattr(getattr(self.experiment, section), name) not in (None, "highest"):
                 raise ConfigError(f"{option} has no effect on Flower: {reason}. Remove the option.")
-        asked = [metric.name for metric in self.experiment.evaluation.metrics]
-        if further := [name for name in asked if name not in ("accuracy", "loss", "log_loss")]:
+        if self.experiment.budget.limits:
             raise ConfigError(
-                f"evaluation.metrics on Flower are accuracy and loss only: clients send no others; got {further}. "
-                "Remove these."
+                "[budget] has no effect on Flower: Flower runs a number of rounds that is fixed beforehand. Remove it."
+            )
+        asked = [metric.name for metric in self.experiment.evaluation.metrics]
+        if further := [name for name in asked if name not in ("accuracy", "mae", "loss", "log_loss")]:
+            raise ConfigError(
+                "evaluation.metrics on Flower are accuracy (of numbers mae) and loss only: clients send no others; "
+                f"got {further}. Remove these."
             )
         self.seed = self.experiment.seeds[0] if seed is None else seed
         if self.seed < 0:

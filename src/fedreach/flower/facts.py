@@ -3,15 +3,37 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from fedreach.flower.clients import Facts
+from fedreach.arrays import Ints
+from fedreach.engines.protocols import Engine
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import FederationRecord
 
 FACTS = "facts.json"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a client told of itself."""
+
+    num_examples: int
+    bits_per_example: int
+    trains_as_asked: bool  # by `client_app`, or by an app of its own
+    num_held_out: int | None = None  # which only `client_app` tells before it evaluates
+    label_counts: tuple[float, ...] | None = None
+    label_entropy: float | None = None
+    public_key: str | None = None  # in hex, for a secure sum
+
+    @property
+    def parts(self) -> dict[str, int] | None:
+        """How many examples the client has in each part of its data; None where it did not say."""
+        if self.num_held_out is None:
+            return None
+        train, held_out = self.num_examples, self.num_held_out
+        return {"train": train, "held_out": held_out, "both": train + held_out}
 
 
 def save_facts(folder: RunFolder, participants: Sequence[int], known: Mapping[int, Facts], run: str) -> None:
@@ -30,6 +52,13 @@ def load_facts(folder: RunFolder) -> tuple[list[int] | None, dict[int, Facts], s
         counts = facts.pop("label_counts")
         known[int(client)] = Facts(**facts, label_counts=None if counts is None else tuple(counts))
     return stored["participants"], known, stored["run"]
+
+
+def who_holds_what(record: FederationRecord | None, engine: Engine | None) -> tuple[int | None, Ints | None]:
+    """Return how many classes there are and the (n,) examples of each client, as far as the server knows."""
+    if record is not None:
+        return record.num_classes, record.sizes
+    return (None if engine is None else engine.task.data.dataset.num_classes), None
 
 
 def record_of(

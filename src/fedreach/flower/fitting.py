@@ -16,16 +16,16 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedreach.arrays import AnyArray, Floats
-from fedreach.errors import TrainingError
+from fedreach.errors import PartError, TrainingError
 from fedreach.evaluation.serving import folds
-from fedreach.federation.aggregation.secure_sum import LARGEST_EXACT, sum_of_limbs
+from fedreach.federation.aggregation.secure_sum import LARGEST_EXACT, NO_SUM, sum_of_limbs
 from fedreach.federation.federation import Federation
 from fedreach.federation.serving.fit import UNFITTED, Fitted, after_exchange, next_query, plain_sum
 from fedreach.federation.traits import name_of
 from fedreach.federation.values import State
 from fedreach.flower import masks, messages
 from fedreach.flower.clients import ClientRegistry, ask
-from fedreach.flower.messages import EXAMPLES, EXCHANGE, FITS, KEYS, MODEL, OURS, RUN, SESSION, ReplyError
+from fedreach.flower.messages import EXAMPLES, EXCHANGE, FITS, KEYS, MODEL, OURS, RUN, SESSION, LostError, ReplyError
 
 LOG = getLogger("flwr")
 Answers = dict[int, dict[str, AnyArray]]
@@ -75,10 +75,14 @@ class RemoteFit:
         for client, node in nodes.items():
             try:
                 said = messages.metrics_of(self._reply(replies, node))
-                if count := int(messages.number(said, EXAMPLES, minimum=0, whole=True)):
+                count, known = messages.whole(said, EXAMPLES), self.registry.known[client].num_held_out
+                if count != known:
+                    raise ReplyError(f"it says that it holds {count} examples out, but it said {known} before")
+                if count:
                     self.held_out[client] = count
                     found.append(client)
             except ReplyError as error:
+                self.registry.blame(f"client {client}", error)
                 LOG.warning("Client %s does not help to fit the serving rule: %s.", client, error)
         return found
 
@@ -94,7 +98,7 @@ class RemoteFit:
             TrainingError: If nobody is left; under a secure sum, if one is left.
         """
         there, left = list(members), dict[int, int]()
-        hidden = self.federation.label_statistics.only_sum
+        hidden = self._hidden
         while True:
             if len(there) < (masks.MIN_CLIENTS if hidden else 1):
                 gone = f", and clients {sorted(left)} left in the midst" if left else ""
@@ -136,6 +140,9 @@ class RemoteFit:
                 return fits, lost, number
             for fit, query in queries.items():
                 sums = self._summed([answers[client][fit] for client in sets[fit]])
+                facts = [self.registry.known[client] for client in sets[fit]]
+                if self._hidden and not self.registry.checks.are_contributions(query, sums, facts):
+                    raise PartError(NO_SUM)
                 fits[fit] = after_exchange(self.federation.serving, fits[fit], query, sums)
 
     def _exchange(self, record: ArrayRecord, exchange: Exchange) -> tuple[dict[int, Answers], dict[int, str]]:
@@ -154,9 +161,28 @@ class RemoteFit:
                 answers[client] = {fit: self._arrays(reply, messages.sums_name(fit)) for fit in asked[client]}
             except ReplyError as error:
                 lost[client] = str(error)
-        for fit in exchange.queries:
-            lost |= _of_other_shapes({client: answer[fit] for client, answer in answers.items() if fit in answer})
+        for fit, query in exchange.queries.items():
+            mine = {client: answer[fit] for client, answer in answers.items() if fit in answer}
+            impossible = {} if self._hidden else self._impossible(query, mine)
+            lost |= impossible | _of_other_shapes({c: answer for c, answer in mine.items() if c not in impossible})
+        for client, reason in lost.items():
+            if client in answers:
+                self.registry.blame(f"client {client}", ReplyError(reason))
         return answers, lost
+
+    def _impossible(self, query: State, answers: Mapping[int, Mapping[str, AnyArray]]) -> dict[int, str]:
+        """Return whose contributions to a fit no client with their examples makes, and that it is so."""
+        found = {}
+        for client, answer in answers.items():
+            try:
+                self.registry.checks.contribution(query, answer, self.registry.known[client])
+            except ReplyError as error:
+                found[client] = str(error)
+        return found
+
+    @property
+    def _hidden(self) -> bool:
+        return self.federation.label_statistics.only_sum
 
     def _question(self, record: ArrayRecord, exchange: Exchange, fits: Sequence[int], node: int) -> Message:
         asked = ConfigRecord({SESSION: exchange.session, EXCHANGE: exchange.number, FITS: list(fits)})
@@ -164,9 +190,9 @@ class RemoteFit:
         content = RecordDict({MODEL: record, OURS: asked})
         for fit in fits:
             content[messages.query_name(fit)] = messages.array_record(exchange.queries[fit])
-            if self.federation.label_statistics.only_sum:
+            if self._hidden:
                 asked[messages.members_name(fit)] = list(exchange.sets[fit])
-        if self.federation.label_statistics.only_sum:
+        if self._hidden:
             content[KEYS] = self.registry.keys(exchange.sets[0])
         return Message(content, node, "query.serving", ttl=self.registry.timeout)
 
@@ -182,18 +208,18 @@ class RemoteFit:
 
     @property
     def _kind(self) -> type:
-        return np.uint64 if self.federation.label_statistics.only_sum else np.float64
+        return np.uint64 if self._hidden else np.float64
 
     def _summed(self, answers: Sequence[Mapping[str, AnyArray]]) -> dict[str, Floats]:
         """Return sums by name, of what each participant answers, in the order of their ids."""
         columns = {name: [answer[name] for answer in answers] for name in answers[0]}
-        if self.federation.label_statistics.only_sum:  # words wrap around
+        if self._hidden:  # words wrap around
             return {name: sum_of_limbs(np.sum(words, axis=0), len(words)) for name, words in columns.items()}
         return {name: plain_sum(parts) for name, parts in columns.items()}
 
     def _reply(self, replies: Mapping[int, Message], node: int) -> Message:
         if node not in replies:
-            raise ReplyError(f"no answer within {self.registry.timeout:g} s")
+            raise LostError(f"no answer within {self.registry.timeout:g} s")
         return messages.content_of(replies[node])
 
 

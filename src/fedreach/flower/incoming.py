@@ -15,10 +15,11 @@ from fedreach.errors import PartError
 from fedreach.federation.aggregation.secure_sum import FixedPoint, mean_of
 from fedreach.federation.federation import Federation
 from fedreach.federation.state import FederationState
-from fedreach.federation.traits import Traits
 from fedreach.federation.values import ClientView, Reports
 from fedreach.flower import messages
-from fedreach.flower.messages import EXAMPLES, LACKS, LOSS, MASKED, MODEL, STEPS, UPDATE, ReplyError
+from fedreach.flower.checks import Checks
+from fedreach.flower.clients import ClientRegistry
+from fedreach.flower.messages import LACKS, MASKED, MODEL, UPDATE, ReplyError
 from fedreach.models.flat import Layout
 
 LOG = getLogger("flwr")
@@ -52,6 +53,8 @@ class Incoming:
 
     federation: Federation
     layout: Layout
+    checks: Checks
+    registry: ClientRegistry  # knows what clients said before, and takes note of who says what cannot be
 
     def read(
         self,
@@ -60,8 +63,12 @@ class Incoming:
         collected: Collected,
         state: FederationState,
         view: ClientView,
+        run: str,
     ) -> None:
-        """Add the replies of those who were asked, node -> client, to what was collected; a node counts once."""
+        """Add the replies of those who were asked, node -> client, to what was collected; a node counts once.
+
+        `run` names the run, which replies must be of, as of the round of the view.
+        """
         waiting = dict(clients)
         collected.lost_memory = []
         for reply in replies:
@@ -76,31 +83,31 @@ class Incoming:
                     collected.lost_memory.append(client)
                     collected.lost[client] = "it lost what it kept between rounds"
                     continue
+                if self.registry.known[client].trains_as_asked:
+                    messages.check_question(reply, run, view.round)
                 collected.answers[client] = self._answer(client, reply, metrics, state, view)
                 collected.lost.pop(client)
             except ReplyError as error:
                 collected.lost[client] = str(error)
+                self.registry.blame(f"client {client}", error)
 
     def _answer(
         self, client: int, reply: Message, metrics: Mapping[str, Any], state: FederationState, view: ClientView
     ) -> Answer:
         """Return a report, or say by a ReplyError why it cannot be believed."""
-        row, hidden = int(view.rows(np.array([client]))[0]), self.federation.label_statistics.only_sum
+        checks, facts, hidden = self.checks, self.registry.known[client], self.federation.label_statistics.only_sum
+        count, loss = checks.num_examples(metrics, facts), checks.loss(metrics)
+        numbers = {"num_examples": float(count), "loss": loss} | ({} if hidden else checks.measured(metrics))
+        steps = checks.steps(metrics, facts, client, view.round)
+        start = state.models[int(state.clusters[view.rows(np.array([client]))[0]])]
         if hidden:
             update = messages.array(messages.arrays(reply, MASKED), MASKED, (self.layout.size + 1,), np.uint64)
         elif UPDATE in reply.content.array_records:
             update = messages.array(messages.arrays(reply, UPDATE), UPDATE, (self.layout.size,))
         else:
-            start = state.models[int(state.clusters[row])]
             update = messages.params_of(messages.arrays(reply, MODEL), self.layout) - start
-        count, known = messages.number(metrics, EXAMPLES, minimum=1, whole=True), int(view.num_examples[row])
-        if count != known:
-            raise ReplyError(f"it says that it has {count} examples, but it said {known} before")
-        numbers = {"num_examples": float(known), "loss": float(messages.number(metrics, LOSS))}
-        for measurement in () if hidden else self.federation.measurements():
-            minimum = Traits.of(measurement).minimum
-            numbers[measurement.name] = float(messages.number(metrics, measurement.name, minimum=minimum))
-        steps = int(messages.number(metrics, STEPS, minimum=1, whole=True)) if self.federation.has_memory else 1
+        if not hidden:
+            update = checks.update(update, start, facts, steps, view.round)
         return Answer(update, numbers, steps)
 
     def reports(self, collected: Collected, view: ClientView, *, probe: bool = False) -> Reports:
@@ -139,6 +146,7 @@ class Incoming:
             label_counts=None if view.label_counts is None else view.label_counts[rows],
             lost=dict(collected.lost),
             trainable=self.layout.num_trainable,
+            output_bias=self.layout.output_bias,
             steps=None if hidden else np.array([answer.steps for answer in answers], np.int64),
             round=view.round,
             probe=probe,

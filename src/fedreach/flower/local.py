@@ -20,6 +20,7 @@ from fedreach.engines.protocols import Engine, Task
 from fedreach.errors import DataError
 from fedreach.evaluation.predictor import Split
 from fedreach.evaluation.rungs import Client, ServedScores, serve
+from fedreach.evidence.scores import ACCURACY, MAE, MainScore
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import released_entropy
 from fedreach.federation.protocols import ClientsOwn
@@ -40,7 +41,7 @@ class ClientData:
     Args:
         train: Inputs and labels, as arrays or tensors of m examples, or a map-style torch data set of such pairs.
         held_out: Examples that the client is tested on and never trains on; None: none.
-        num_classes: Of the whole federation, not only those that this client has.
+        num_classes: Of the whole federation, not only those that this client has; 0: labels are numbers to predict.
         kind: See `fedreach.data.datasets.from_arrays`.
         mean: (C,) that images are normalised with, the same for all clients; default 0, so that they are only scaled
             to [0, 1].
@@ -61,10 +62,11 @@ class ClientData:
 
     def federated(self, client: int) -> FederatedData:
         """Return a federation in which nobody but this client has anything."""
-        x, y = _arrays(self.train)
+        numbers = self.num_classes == 0
+        x, y = _arrays(self.train, numbers=numbers)
         m = len(y)
         if self.held_out is not None:
-            more_x, more_y = _arrays(self.held_out)
+            more_x, more_y = _arrays(self.held_out, numbers=numbers)
             if more_x.shape[1:] != x.shape[1:]:
                 raise DataError(
                     f"held_out must have examples of the shape of train's, {x.shape[1:]}; got {more_x.shape[1:]}."
@@ -95,13 +97,15 @@ def _offsets(client: int, count: int) -> Ints:
     return offsets
 
 
-def _arrays(examples: Examples) -> tuple[AnyArray, Ints]:
+def _arrays(examples: Examples, *, numbers: bool) -> tuple[AnyArray, AnyArray]:
     if not isinstance(examples, tuple):
         pairs = [examples[i] for i in range(len(examples))]  # type: ignore[arg-type]  # map-style: has both
         if not pairs:
-            return np.empty((0, 1), np.float32), np.empty(0, np.int64)
+            return np.empty((0, 1), np.float32), np.empty(0, np.float32 if numbers else np.int64)
         examples = np.stack([np.asarray(x) for x, _ in pairs]), np.array([np.asarray(y) for _, y in pairs])
     x, y = (np.asarray(values) for values in examples)
+    if numbers:
+        return x, y  # which `from_arrays` checks
     if y.ndim != 1 or not np.issubdtype(y.dtype, np.number) or (y != np.floor(y)).any():
         raise DataError(f"ClientData: labels must be a list of whole numbers; got {y.dtype} {y.shape}.")
     return x, y.astype(np.int64)
@@ -121,8 +125,9 @@ class PartScore:
     """How good a model is on some of a client's examples."""
 
     examples: int
-    accuracy: float = 0.0
+    score: float = 0.0  # share that is right, or mean absolute error
     loss: float = 0.0
+    by: MainScore = ACCURACY
 
 
 class LocalClient:
@@ -219,7 +224,8 @@ class LocalClient:
     def raw_weight(self, work: Work) -> float:
         """Return the client's own weight, up to a factor that all share, of a weighting with a method `raw`."""
         metrics = {name: np.array([value]) for name, value in work.metrics.items()}
-        metrics["label_entropy"] = released_entropy(self._label_counts()[None].astype(np.float64))
+        if self.data.dataset.num_classes:
+            metrics["label_entropy"] = released_entropy(self._label_counts()[None].astype(np.float64))
         return float(np.asarray(cast(ClientsOwn, self.federation.weighting).raw(metrics))[0])
 
     def scores(self, params: Float32s) -> dict[str, PartScore]:
@@ -232,10 +238,11 @@ class LocalClient:
         }
 
     def _scores(self, params: Float32s, split: Split, index: Ints) -> PartScore:
+        by = ACCURACY if self.data.dataset.num_classes else MAE
         if not len(index):
-            return PartScore(0)
+            return PartScore(0, by=by)
         right, loss = self.engine.predict(params, split, index)
-        return PartScore(len(index), float(right.mean()), float(loss.astype(np.float64).mean()))
+        return PartScore(len(index), float(right.mean(dtype=np.float64)), float(loss.astype(np.float64).mean()), by)
 
     @one_thread()  # as the simulator serves
     def contributions(self, params: Float32s, queries: Sequence[State]) -> list[State]:
@@ -288,9 +295,9 @@ def server_engine(
     """Return what runs the model over the server's data.
 
     Args:
-        num_classes: Of the whole federation.
+        num_classes: Of the whole federation; 0: labels are numbers to predict.
         test: Inputs and labels of a test set.
-        own: Inputs and labels that the server trains on, for `Safari` and `ServerOnly`.
+        own: Inputs and labels that the server trains on, for `Safari` and others of `fedreach.federation.server`.
         kind: See `ClientData`, as for `mean` and `std`.
 
     Raises:

@@ -36,6 +36,20 @@ def public_key(private: bytes) -> bytes:
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
+def is_public_key(key: bytes) -> bool:
+    """Return whether two clients can share a secret by this key: of some, all that comes out is zeros.
+
+    Example:
+        >>> is_public_key(public_key(new_private_key())), is_public_key(bytes(32)), is_public_key(b"short")
+        (True, False, False)
+    """
+    try:
+        X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(key))
+    except ValueError:
+        return False
+    return True
+
+
 def pad(private: bytes, other: bytes, run: str, round_: int, count: int) -> Words:
     """Return what two clients share in a round, from the private key of one and the public key of the other.
 

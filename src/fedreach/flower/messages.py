@@ -1,15 +1,18 @@
 """What stands in the messages between server and clients, and what of a reply can be believed.
 
 ```
-query          -> metrics: client, num-examples, bits-per-example          fedreach: how it trains, its public key
+query          -> metrics: client, num-examples, held-out-examples,        fedreach: how it trains, its public key
+                           bits-per-example
 query.labels   fedreach: fact                               -> labels: label_counts or label_entropy
-query.loss     arrays: model                  fedreach: round, batch-size  -> metrics: loss
+query.loss     arrays: model             fedreach: run, round, batch-size  -> metrics: loss
 train          arrays: model    config: the user's own, server-round
                fedreach: run, round, rate, share, memory-round             -> update, or arrays: the local model
+                         draws, where it was drawn with replacement
                solver: what the server's solver sends                         metrics: train_loss, num-examples, steps
                memory: if the client lost it                                  and what the parts have clients measure
                keys: of a secure sum                                       -> masked, in place of update and measures
-evaluate       arrays: model                                               -> metrics: eval_loss, eval_acc, ...
+evaluate       arrays: model                          fedreach: run, round -> metrics: eval_loss, eval_acc, ...
+                                                                              (of numbers eval_mae, ...)
 query.serving  nothing                                                     -> metrics: num-examples, held out
 query.serving  arrays: model    fedreach: run, session, exchange, fits
                query-0, query-1 ...: what a rule asks, one a fit           -> sums-0, sums-1 ...: over its examples
@@ -17,8 +20,9 @@ query.serving  arrays: model    fedreach: run, session, exchange, fits
 evaluate.serving  arrays: model    state: of the fitted rule
                fedreach: part, inputs, online                              -> metrics: served_accuracy, ...
 ```
-Models travel under the names of their `state_dict`, so that clients that know nothing of FedReach can train them. What
-is missing, of another form or out of its range makes a `ReplyError`, which says why the reply does not count.
+What answers a question of a round says in `fedreach`, too, which round of which run that was. Models travel under the
+names of their `state_dict`, so that clients that know nothing of FedReach can train them. What is missing, of another
+form or out of its range makes a `ReplyError`, which says why the reply does not count.
 """
 
 from collections.abc import Mapping
@@ -31,6 +35,7 @@ from torch import nn
 
 from fedreach.arrays import AnyArray, Float32s
 from fedreach.errors import ConfigError
+from fedreach.federation.ranges import ANY, Range
 from fedreach.models.flat import Layout, bind
 
 RUN = "run"  # name of it: contexts may serve several
@@ -43,7 +48,8 @@ KEY, KEYS = "public-key", "keys"  # of a secure sum
 LOSS, EXAMPLES, STEPS, CLIENT = "train_loss", "num-examples", "steps", "client"
 LACKS = "lacks-memory-of-round"
 KEPT = "kept-memory-of-round"
-
+SHORT = {"accuracy": "acc", "mae": "mae"}  # what a main score is called, after the part that it is of
+ROUND, DRAWS, HELD_OUT, BITS = "round", "draws", "held-out-examples", "bits-per-example"
 
 LARGEST = 2**40  # whole number of a reply
 HUGE = 1e30  # number of an update: with larger ones the model soon is not finite
@@ -65,7 +71,11 @@ def members_name(fit: int) -> str:
 
 
 class ReplyError(Exception):
-    """Why a reply does not count."""
+    """Why a reply does not count: what it says cannot be believed."""
+
+
+class LostError(ReplyError):
+    """Why a client's reply is lost, though it said nothing wrong: it was late, or the client failed."""
 
 
 def model_record(module: nn.Module, layout: Layout, params: Float32s) -> ArrayRecord:
@@ -125,25 +135,53 @@ def arrays(message: Message, name: str) -> ArrayRecord:
     return message.content.array_records[name]
 
 
-def number(metrics: Mapping[str, Any], name: str, *, minimum: float | None = None, whole: bool = False) -> float:
-    """Return a finite number of a reply, at least `minimum` and whole where it should be."""
+def number(metrics: Mapping[str, Any], name: str, within: Range = ANY) -> float:
+    """Return a finite number of a reply, which must lie in this range."""
     value = metrics.get(name)
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise ReplyError(f"it sent no number {name!r}" if value is None else f"its {name!r} is not a number: {value!r}")
     if not np.isfinite(value):
         raise ReplyError(f"its {name!r} is not finite")
-    if (minimum is not None and value < minimum) or (whole and (value != int(value) or value > LARGEST)):
-        rule = f"a whole number from {minimum} to {LARGEST}" if whole else f"at least {minimum}"
+    if not within.holds(value):
+        below = within.minimum is not None and value < within.minimum
+        rule = Range(minimum=within.minimum) if below else Range(maximum=within.maximum)
         raise ReplyError(f"its {name!r} must be {rule}; got {value}")
     return value
+
+
+def whole(metrics: Mapping[str, Any], name: str, minimum: int = 0) -> int:
+    """Return a whole number of a reply that is not below `minimum`."""
+    value = number(metrics, name)
+    if value != int(value) or not minimum <= value <= LARGEST:
+        raise ReplyError(f"its {name!r} must be a whole number from {minimum} to {LARGEST}; got {value}")
+    return int(value)
+
+
+def check_question(message: Message, run: str, round_: int) -> None:
+    """Refuse what does not say that it answers this round of this run."""
+    said: Mapping[str, Any] = message.content.config_records.get(OURS, {})
+    if said.get(RUN) != run:
+        raise ReplyError("it answers no question of this run")
+    if said.get(ROUND) != round_:
+        raise ReplyError(f"it answers round {said.get(ROUND)!r}, and was asked for round {round_}")
 
 
 def content_of(message: Message) -> Message:
     """Return the message, unless it tells an error: then the last line of a client's traceback says what happened."""
     if message.has_error():
         lines = (message.error.reason or "").strip().splitlines() or ["it gave no reason"]
-        raise ReplyError(f"it failed: {lines[-1].strip().rstrip('.')[:300]}")
+        raise LostError(f"it failed: {printable(lines[-1].strip().rstrip('.'))[:300]}")
     return message
+
+
+def printable(text: str) -> str:
+    """Return what a client wrote without what a terminal would take for a command.
+
+    Example:
+        >>> printable("oh \\x1b[2J")
+        'oh ?[2J'
+    """
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def metrics_of(message: Message) -> Mapping[str, Any]:

@@ -9,20 +9,20 @@ import numpy as np
 from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
-from fedreach.arrays import Float32s
 from fedreach.engines.protocols import Engine
 from fedreach.errors import ConfigError
 from fedreach.federation.federation import Federation
 from fedreach.federation.participation import Participation
+from fedreach.federation.state import FederationState
 from fedreach.federation.steps import AskLosses, AskServer, AskUpdates, Done, Steps, advance, lost_replies, planned
 from fedreach.federation.traits import name_of
 from fedreach.federation.values import Reports
 from fedreach.flower import messages
 from fedreach.flower.clients import ClientRegistry, ask
 from fedreach.flower.incoming import Answer, Collected, Incoming
-from fedreach.flower.messages import LOSS, ReplyError
+from fedreach.flower.messages import ReplyError
 from fedreach.flower.outgoing import Outgoing
-from fedreach.simulation.clients import server_steps
+from fedreach.simulation.own_data import learnt
 
 LOG = getLogger("flwr")
 
@@ -59,14 +59,17 @@ class OpenRound:
     def end(self, replies: Iterable[Message]) -> Done:
         """Conclude the round with the replies to what `begin` returned."""
         request = self.request
-        if isinstance(request, AskServer):
-            done = advance(self.steps, self.server_steps(request))
-        else:
+        if not isinstance(request, AskServer):
             chosen = request.selection.ids.tolist()
             kept = {client: self.probed[client] for client in chosen if client in self.probed}
             collected = self._collected(request, [client for client in chosen if client not in kept], replies, kept)
             done = advance(self.steps, self.incoming.reports(collected, request.view))
-        assert isinstance(done, Done)  # nothing is asked after the updates
+            if isinstance(done, Done):
+                return done
+            assert isinstance(done, AskServer)  # clients are asked for nothing more
+            request = done
+        done = advance(self.steps, self.learnt(request))
+        assert isinstance(done, Done)
         return done
 
     # ----------------------------------------------------------------------------------------------- as a `Side`
@@ -89,9 +92,12 @@ class OpenRound:
             client = clients.get(reply.metadata.src_node_id)
             try:
                 if client is not None:
-                    found[client] = float(messages.number(messages.metrics_of(messages.content_of(reply)), LOSS))
+                    metrics = messages.metrics_of(messages.content_of(reply))
+                    messages.check_question(reply, self.outgoing.run, request.view.round)
+                    found[client] = self.incoming.checks.loss(metrics)
             except ReplyError as error:
                 LOG.warning("Client %s did not tell its loss: %s.", client, error)
+                self.registry.blame(f"client {client}", error)
         return found
 
     def updates(self, request: AskUpdates) -> Reports:
@@ -103,19 +109,22 @@ class OpenRound:
         self.probed = collected.answers
         return self.incoming.reports(collected, request.view, probe=True)
 
-    def server_steps(self, request: AskServer) -> Float32s:
+    def learnt(self, request: AskServer) -> FederationState:
         assert self.engine is not None  # the strategy saw to it
-        return server_steps(self.federation, self.engine, self.engine.task.data.server, request)
+        return learnt(self.federation, self.engine, self.engine.task.data.server, request)
 
     # --------------------------------------------------------------------------------------------------- messages
 
     def _sent(
         self, request: AskUpdates, clients: Iterable[int], *, keys: bool = False, restore: bool = False
     ) -> list[Message]:
-        nodes = self.registry.nodes_of(clients)
+        nodes, selection = self.registry.nodes_of(clients), request.selection
         public = self.registry.keys(nodes) if keys else None
+        draws = None
+        if selection.draws is not None:
+            draws = dict(zip(selection.ids.tolist(), selection.draws.tolist(), strict=True))
         return self.outgoing.train(
-            nodes, request.state, request.view, self.counted, self.config, keys=public, restore=restore
+            nodes, request.state, request.view, self.counted, self.config, draws=draws, keys=public, restore=restore
         )
 
     def _collected(
@@ -129,13 +138,14 @@ class OpenRound:
         collected = Collected.nothing(asked, self.registry.timeout)
         collected.answers |= kept or {}
         clients = {node: client for client, node in self.registry.nodes_of(asked).items()}
-        self.incoming.read(replies, clients, collected, request.state, request.view)
+        given = request.state, request.view, self.outgoing.run
+        self.incoming.read(replies, clients, collected, *given)
         again = collected.lost_memory
         if again:
             LOG.info("Clients %s lost what they kept between rounds, and are sent it.", again)
             clients = {node: client for client, node in self.registry.nodes_of(again).items()}
             replies = ask(self.grid, self._sent(request, again, restore=True), self.registry.timeout)
-            self.incoming.read(replies, clients, collected, request.state, request.view)
+            self.incoming.read(replies, clients, collected, *given)
         there = np.array(sorted(collected.answers), np.int64)
         lost = lost_replies(self.participation, there, self.federation.seed, request.view.round, probe=request.probe)
         for client in lost.tolist():

@@ -13,7 +13,7 @@ from fedreach.federation.state import FederationState
 from fedreach.federation.values import ClientView
 from fedreach.flower import messages
 from fedreach.flower.evaluation import EvaluationTask
-from fedreach.flower.messages import CONFIG, KEYS, MEMORY, MODEL, OURS, RUN, SOLVER
+from fedreach.flower.messages import CONFIG, DRAWS, KEYS, MEMORY, MODEL, OURS, ROUND, RUN, SOLVER
 from fedreach.models.flat import Layout
 
 
@@ -40,6 +40,7 @@ class Outgoing:
         counted: Mapping[int, int],
         config: ConfigRecord,
         *,
+        draws: Mapping[int, int] | None = None,
         keys: ConfigRecord | None = None,
         restore: bool = False,
     ) -> list[Message]:
@@ -49,6 +50,7 @@ class Outgoing:
             nodes: Client -> node, of those that train.
             counted: Client -> last round in which its report counted.
             config: The user's own, which FedReach does not read.
+            draws: Client -> how often it was drawn, where the selection says so: a client may have to weigh itself.
             keys: The clients' public keys, for a secure sum.
             restore: Whether to send what a client should have kept, because it lost it.
         """
@@ -64,7 +66,9 @@ class Outgoing:
             content = models.content(model, config, view.round)
             kept = 0 if state.memory is None or state.memory.blocks[row] is None else counted[client]
             share = float(view.num_examples[row] / mean)
-            numbers = {"round": view.round, "rate": rate, "memory-round": kept, "share": share}
+            numbers = {ROUND: view.round, "rate": rate, "memory-round": kept, "share": share}
+            if draws is not None:
+                numbers[DRAWS] = draws[client]
             content[OURS] = ConfigRecord({RUN: self.run, **numbers})
             if solver is not None and solver.sends_state and state.solver[model]:
                 content[SOLVER] = messages.array_record(state.solver[model])
@@ -83,7 +87,7 @@ class Outgoing:
         for client, node in nodes.items():
             model = int(state.clusters[view.rows(np.array([client]))[0]])
             content = models.content(model, ConfigRecord(), view.round)
-            content[OURS] = ConfigRecord({"round": view.round, "batch-size": batch_size})
+            content[OURS] = ConfigRecord({RUN: self.run, ROUND: view.round, "batch-size": batch_size})
             result.append(Message(content, node, "query.loss", ttl=self.timeout))
         return result
 
@@ -95,10 +99,10 @@ class Outgoing:
         config: ConfigRecord,
     ) -> list[Message]:
         """Return one message a task, given each with its node and the message's group."""
-        records = [self.record(model) for model in models]
+        records, ours = [self.record(model) for model in models], ConfigRecord({RUN: self.run, ROUND: number})
         return [
             Message(
-                RecordDict({MODEL: records[task.model], CONFIG: _with_round(config, number)}),
+                RecordDict({MODEL: records[task.model], CONFIG: _with_round(config, number), OURS: ours}),
                 node,
                 MessageType.EVALUATE,
                 ttl=self.timeout,

@@ -16,9 +16,10 @@ from flwr.serverapp import Grid
 
 from fedreach.arrays import Float32s, Floats, Ints
 from fedreach.engines.protocols import Engine
-from fedreach.evaluation.rungs import NOTED, Client, Score, ServedScores, rung_names, serve, tabulated
+from fedreach.evaluation.rungs import NOTED, Client, Score, ServedScores, rung_names, scored_of, serve, tabulated
 from fedreach.federation.federation import Federation
 from fedreach.federation.protocols import Serving
+from fedreach.federation.ranges import SHARE
 from fedreach.federation.serving.fit import Fitted
 from fedreach.federation.time_energy import fitting_cost
 from fedreach.federation.traits import Traits
@@ -148,23 +149,37 @@ class RemoteServing:
             client, model = answered[:2]
             try:
                 metrics = messages.metrics_of(messages.content_of(reply))
-                if metrics or answered.part == "held_out":  # one that never trains may hold nothing
-                    found[client, model] = self._scores_of(client, metrics, whole=whole)
+                if metrics or self._held(client, answered.part):  # one that never trains may hold nothing
+                    found[client, model] = self._scores_of(client, answered.part, metrics, whole=whole)
             except ReplyError as error:
+                self.registry.blame(f"client {client}", error)
                 LOG.warning("Client %s is not counted among those that are served: %s.", client, error)
         for task in asked.values():
             LOG.warning("Client %s did not say how well it is served.", task.client)
         return found
 
-    def _scores_of(self, client: int, metrics: Mapping[str, Any], *, whole: bool) -> ServedScores:
+    def _held(self, client: int, part: str) -> int:
+        """Return how many examples a client is served on."""
+        parts = self.registry.known[client].parts
+        return 0 if parts is None else parts[part]
+
+    def _scores_of(self, client: int, part: str, metrics: Mapping[str, Any], *, whole: bool) -> ServedScores:
         """Return how well a client says that it is served."""
-        base, more = rung_names(self.rule, self.inputs if whole else (), online=whole)
-        names = base + [rung for pair in more if f"{pair[0]}_accuracy" in metrics for rung in pair]
-        rungs = {rung: {client: _score(metrics, rung)} for rung in names}
-        noted = {what: int(messages.number(metrics, what, minimum=0, whole=True)) for what in NOTED if what in metrics}
+        count, inputs = self._held(client, part), self.inputs if whole else ()
+        base, more = rung_names(self.rule, inputs, online=whole)
+        scored = dict.fromkeys(base, scored_of(self.rule, count))  # rung -> on how many examples
+        scored |= {rung: count - n for n, pair in zip(inputs, more, strict=True) if n < count for rung in pair}
+        rungs = {rung: {client: self._score(client, metrics, rung, of)} for rung, of in scored.items()}
+        noted = {what: messages.whole(metrics, what) for what in NOTED if what in metrics}
         if any(count > 1 for count in noted.values()):
             raise ReplyError(f"it says of what was decided {noted}; each is 0 or 1")
         return ServedScores(rungs, noted)
+
+    def _score(self, client: int, metrics: Mapping[str, Any], rung: str, count: int) -> Score:
+        checks, facts = self.registry.checks, self.registry.known[client]
+        accuracy = checks.accuracy(metrics, f"{rung}_accuracy", count, facts)
+        error = messages.number(metrics, f"{rung}_calibration_error", SHARE)
+        return Score(accuracy, checks.score(metrics, f"{rung}_loss"), error)
 
     def _joined(
         self,
@@ -196,14 +211,6 @@ class RemoteServing:
 
     def _message(self, content: RecordDict, node: int, kind: str, group: str | None = None) -> Message:
         return Message(content, node, kind, ttl=self.registry.timeout, group_id=group)
-
-
-def _score(metrics: Mapping[str, Any], rung: str) -> Score:
-    numbers = {name: float(messages.number(metrics, f"{rung}_{name}", minimum=0)) for name in Score._fields}
-    for name in ("accuracy", "calibration_error"):
-        if numbers[name] > 1:
-            raise ReplyError(f"its '{rung}_{name}' must be at most 1; got {numbers[name]}")
-    return Score(**numbers)
 
 
 def _together(scored: Sequence[ServedScores], rungs: Sequence[str]) -> ServedScores:

@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from logging import getLogger
 from pathlib import Path
@@ -33,9 +34,10 @@ from fedreach.federation.time_energy import with_radio
 from fedreach.federation.values import ClientView
 from fedreach.flower import messages
 from fedreach.flower.agreement import identity_of, terms_of
+from fedreach.flower.checks import Checks
 from fedreach.flower.clients import ClientRegistry, ask
 from fedreach.flower.evaluation import EvaluationTask, answered, evaluation, evaluation_tasks
-from fedreach.flower.facts import FACTS, load_facts, record_of, save_facts
+from fedreach.flower.facts import FACTS, load_facts, record_of, save_facts, who_holds_what
 from fedreach.flower.incoming import Incoming
 from fedreach.flower.masks import refuse_more_than_a_sum
 from fedreach.flower.open_round import OpenRound
@@ -123,7 +125,7 @@ class FedReachStrategy(Strategy):
             )
         if federation.label_statistics.only_sum:
             refuse_more_than_a_sum(federation)
-        if federation.training_server is not None and (engine is None or engine.task.data.server is None):
+        if federation.learning_server is not None and (engine is None or engine.task.data.server is None):
             raise ConfigError(
                 f"{type(federation.server).__name__} trains on data of the server's own. Pass "
                 "engine=server_engine(..., own=(x, y))."
@@ -142,9 +144,10 @@ class FedReachStrategy(Strategy):
         self.identity = identity or identity_of(federation, str(model), name, rounds, inputs)
         self.folder = RunFolder(Path(folder))
         self.recorder = Recorder(self.folder, federation, self.layout, stop_if_diverged=False)
-        self.registry = ClientRegistry(federation, terms_of(federation, self.layout), timeout, population)
+        checks = Checks(federation, self.layout, rounds, *who_holds_what(record, engine))
+        self.registry = ClientRegistry(federation, terms_of(federation, self.layout), checks, timeout, population)
         self.outgoing = Outgoing(federation, model, self.layout, rounds, timeout)
-        self.incoming = Incoming(federation, self.layout)
+        self.incoming = Incoming(federation, self.layout, checks, self.registry)
         # What changes during a run.
         self._open, self._ours = ExitStack(), False  # the folder's lock; whether it is this run's, not finished yet
         self._snapshot: Snapshot | None = None
@@ -338,8 +341,9 @@ class FedReachStrategy(Strategy):
         """Write the row of a round, with what clients say of the model if they were asked, and a checkpoint."""
         evaluated = None
         if self._tasks:
-            scores = answered(replies, self._tasks)
+            scores = answered(replies, self._tasks, self.registry, self.outgoing.run, row.round)
             evaluated = evaluation(self.federation, self._now.state, self._participants, scores, self.engine)
+        row = replace(row, refused=self.registry.blamed_since() or None)
         self._snapshot, _ = self.recorder.close(self._now, row, timing, evaluated)
         self._snapshot = self.recorder.save(self._now)
         return {} if evaluated is None else evaluated[0]

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from fedreach.errors import ConfigError, nearest
+from fedreach.limits import check_memory
 from fedreach.models.cnn import cnn as cnn
 from fedreach.models.cnn import lenet as lenet
 from fedreach.models.dense import linear as linear
@@ -73,9 +74,29 @@ def build(
         inspect.signature(factory).bind(**arguments, **options)
     except TypeError as error:
         raise ConfigError(f"The model {name!r} cannot be built: {error}. Give its arguments as options.") from error
+    if isinstance(model, str):
+        _check_fits(name, factory, {**arguments, **options})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         module = factory(**arguments, **options)
     if not isinstance(module, nn.Module):
         raise ConfigError(f"The model {name!r} must return a torch.nn.Module; got {type(module).__name__}.")
     return module
+
+
+def _check_fits(name: str, factory: Callable[..., nn.Module], arguments: Mapping[str, Any]) -> None:
+    """Refuse a model that memory does not hold; it is made first without its numbers, which take 4 bytes each.
+
+    A model of one's own is not made twice.
+
+    Raises:
+        ConfigError: With its size and the limit, or if torch cannot make layers of these sizes.
+    """
+    try:
+        with torch.device("meta"), torch.random.fork_rng(devices=[]):
+            made = factory(**arguments)
+    except (RuntimeError, OverflowError, TypeError) as error:  # sizes below 0, or beyond 64 bits
+        said = str(error).splitlines()[0]
+        raise ConfigError(f"The model {name!r} cannot be built: {said}. Check the sizes among its options.") from error
+    size = sum(numbers.numel() for numbers in (*made.parameters(), *made.buffers()))
+    check_memory(f"The model {name!r} of {size} numbers", 4 * size, "Make its layers smaller.")

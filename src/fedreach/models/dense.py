@@ -6,6 +6,8 @@ from itertools import pairwise
 
 from torch import nn
 
+from fedreach.errors import check
+
 
 def linear(sample_shape: Sequence[int], num_classes: int) -> nn.Module:
     """Multinomial logistic regression: one linear layer on the flattened example.
@@ -24,10 +26,15 @@ def mlp(sample_shape: Sequence[int], num_classes: int, hidden: Sequence[int] = (
         sample_shape: Shape of one example; it is flattened.
         hidden: Width of each hidden layer; (200, 100) as in arXiv 2311.05936, section 5.
 
+    Raises:
+        ConfigError: If a width is not at least 1.
+
     Example:
         >>> sum(p.numel() for p in mlp((1, 28, 28), 10).parameters())
         178110
     """
+    for width in hidden:
+        check("mlp", "hidden", width, "[1, inf)")
     widths = [math.prod(sample_shape), *hidden]
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in pairwise(widths):

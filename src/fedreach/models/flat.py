@@ -68,6 +68,20 @@ class Layout:
         """Names of parameters, then of buffers."""
         return self.parameters + self.buffers
 
+    @property
+    def output_bias(self) -> int | None:
+        """How many numbers, the last of the p, are the bias of a linear layer; None where the model ends otherwise.
+
+        Example:
+            >>> Layout.of(nn.Linear(3, 2)).output_bias, Layout.of(nn.Linear(3, 2, bias=False)).output_bias
+            (2, None)
+        """
+        trained = self.shapes[: len(self.parameters)]
+        layer = self.parameters[-1].removesuffix("bias")
+        if self.parameters[-2:] != (f"{layer}weight", f"{layer}bias") or len(trained[-2]) != 2:
+            return None
+        return trained[-1].numel()
+
     def views(self, vector: Tensor) -> dict[str, Tensor]:
         """Return the named tensors of a (d,) vector, or of the rows of a (..., d) stack; views, not copies.
 

@@ -1,17 +1,17 @@
 """Run folders -> values: what happened in each round, to whom, and how each run ended.
 
-Runs under way are read as they stand. Rows are read by columns: one `json.loads` for all lines, one look at the keys of
-all rows that have the same ones; only what is wrong is then looked for line by line, and refused by a RunFolderError.
+Runs under way are read as their last checkpoint has them. Rows are read by columns: one `json.loads` for all lines, one
+look at the keys of all rows that have the same ones; only what is wrong is then looked for line by line, and refused by
+a RunFolderError.
 """
 
 import gc
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -21,9 +21,10 @@ from fedreach.evidence.plan import AnalysisPlan
 from fedreach.forks import map_forked
 from fedreach.report.analysis.airtime import airtime
 from fedreach.report.analysis.theory import terms
+from fedreach.report.rows import objects
 from fedreach.report.values import ClientScores, Comparison, RoundsTable, Run
+from fedreach.runs.folder import RunFolder, json_object
 from fedreach.runs.schema import (
-    FORMAT,
     NUMBERS,
     ClientLine,
     ComparisonRecord,
@@ -35,9 +36,7 @@ from fedreach.runs.schema import (
     ServingRecord,
     Timing,
 )
-from fedreach.storage.files import plain_file
-
-R = TypeVar("R", bound=Record)
+from fedreach.storage.files import altered, missing, text_of
 
 
 def read(folders: Sequence[Path]) -> Comparison:
@@ -94,14 +93,14 @@ def _read_folder(folder: Path) -> Comparison:
 
 
 def _read_comparison(folder: Path) -> Comparison:
-    stored = _record(folder, ComparisonRecord)
+    stored = RunFolder(folder).required(ComparisonRecord)
     methods, path = list(stored.methods), folder / ComparisonRecord.FILE
     if stored.baseline not in methods:
         raise RunFolderError(f"{path}: 'baseline' must be one of 'methods' {methods}; got {stored.baseline!r}.")
     places = [(method, seed, place) for method, seeds in stored.runs.items() for seed, place in seeds.items()]
-    there = [place for _, _, place in places if (folder / place).exists()]
-    absent = [(method, int(seed)) for method, seed, place in places if not (folder / place).exists()]
-    runs = map_forked(lambda place: read_run(folder / place, place), there)
+    there = {place: None for _, _, place in places if _is_begun(folder / place)}
+    absent = [(method, int(seed)) for method, seed, place in places if place not in there]
+    runs = map_forked(lambda place: read_run(folder / place, place), list(there))
     for run in runs:
         if run.method not in methods:
             raise RunFolderError(
@@ -120,6 +119,11 @@ def _read_comparison(folder: Path) -> Comparison:
         pilot=None if stored.pilot is None else tuple(stored.pilot),
         looks=tuple(stored.looks or ()),
     )
+
+
+def _is_begun(folder: Path) -> bool:
+    """Say whether a run came so far that there is something to report: one may fail before it has a federation."""
+    return any((folder / shape.FILE).exists() for shape in (FederationRecord, RoundRow))
 
 
 def _plan(stored: Mapping[str, Any], path: Path) -> AnalysisPlan:
@@ -146,17 +150,16 @@ def no_collection() -> Iterator[None]:
 @no_collection()
 def read_run(folder: Path, path: str | None = None) -> Run:
     """Read one run folder, which the report calls by its name if no other path is given."""
-    head, federation = _record(folder, RunRecord), _record(folder, FederationRecord)
+    stored = RunFolder(folder)
+    head, federation, result = stored.required(RunRecord), stored.required(FederationRecord), stored.read(Result)
     if federation.label_counts.ndim != 2:
         shape = federation.label_counts.shape
         raise RunFolderError(
             f"{folder / FederationRecord.FILE}: 'label_counts' must be clients x classes; got shape {shape}."
         )
-    result = _record(folder, Result) if (folder / Result.FILE).exists() else None
     if result is not None and result.status not in ("finished", "failed"):
         raise RunFolderError(f"{folder / Result.FILE}: 'status' must be 'finished' or 'failed'; got {result.status!r}.")
-    whole = result is not None and result.status == "finished"
-    rows = read_lines(folder / RoundRow.FILE, whole=whole)
+    rows = objects(folder / RoundRow.FILE, stored.kept_text(RoundRow.FILE))
     rounds = columns(rows, RoundRow, folder / RoundRow.FILE)
     table = rounds_table(rows, rounds["round"], folder / RoundRow.FILE)
     return Run(
@@ -171,76 +174,21 @@ def read_run(folder: Path, path: str | None = None) -> Run:
         theory=terms(federation, table, rounds["round"], folder / RoundRow.FILE),
         airtime=airtime(rows, folder / RoundRow.FILE),
         replies=table,
-        clients=last_scores(folder / ClientLine.FILE, whole, bool(len(federation.unseen))),
-        timing=columns(read_lines(folder / Timing.FILE, whole=whole), Timing, folder / Timing.FILE),
+        clients=last_scores(stored, bool(len(federation.unseen))),
+        timing=_timing(folder / Timing.FILE, head.id, rounds["round"]),
         status="unfinished" if result is None else result.status,
         best_round=None if result is None else result.best_round,
         error=None if result is None else result.error,
-        serving=_record(folder, ServingRecord) if whole and (folder / ServingRecord.FILE).exists() else None,
+        refused=tuple((row["round"], *one) for row in rows for one in (row.get("refused") or {}).items()),
+        serving=_serving(stored, result),
     )
 
 
-# --------------------------------------------------------------------------------------------------------- files
-
-
-def _record(folder: Path, shape: type[R]) -> R:
-    path = folder / shape.FILE
-    try:
-        value = json.loads(_text(path))
-    except json.JSONDecodeError as error:
-        raise RunFolderError(
-            f"{path} is not JSON ({error}). It was cut or edited: run the same command again."
-        ) from error
-    if not isinstance(value, dict):
-        raise RunFolderError(f"{path} must hold a JSON object; got {type(value).__name__}. Run the same command again.")
-    if value.get("format") != FORMAT:
-        raise RunFolderError(
-            f"{path} must be of format {FORMAT}; got format {value.get('format')!r}. "
-            "Report it with the FedReach version that wrote it (key `fedreach` in run.json)."
-        )
-    return shape.of_json(value, str(path))
-
-
-def _text(path: Path, *, whole: bool = True) -> str:
-    """Return a file's text; of a run that has not ended what is there of it, up to the last line end."""
-    if not whole and not path.exists():
-        return ""
-    try:
-        text = plain_file(path).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise RunFolderError(f"{path} is missing. Copy the run folder whole, or run the same command again.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise RunFolderError(f"{path} cannot be read: {error}. Check its permissions, or copy it again.") from error
-    return text if whole else text[: text.rfind("\n") + 1]
-
-
-def read_lines(path: Path, *, whole: bool = True) -> list[dict[str, Any]]:
-    """Return one object per line of a JSON Lines file.
-
-    If the run has not ended, a missing file is empty, and a last line without its line end is left out: it is still
-    being written.
-    """
-    body = _text(path, whole=whole).strip()
-    try:
-        # One call for all lines is several times faster; only when it fails is the guilty line looked for.
-        rows: list[dict[str, Any]] = json.loads(f"[{body.replace(chr(10), ',')}]")
-        if len(rows) == body.count("\n") + 1 and all(isinstance(row, dict) for row in rows):
-            return rows
-    except json.JSONDecodeError:
-        pass
-    return [_line(path, number, line) for number, line in enumerate(body.split("\n"), 1) if line.strip()]
-
-
-def _line(path: Path, number: int, line: str) -> dict[str, Any]:
-    try:
-        value = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise RunFolderError(
-            f"{path}, line {number} is not JSON ({error.msg}). It was cut or edited: run the same command again."
-        ) from error
-    if not isinstance(value, dict):
-        raise RunFolderError(f"{path}, line {number} must be a JSON object; got {type(value).__name__}.")
-    return value
+def _serving(folder: RunFolder, result: Result | None) -> ServingRecord | None:
+    """Return how a finished run serves clients; None where it serves them as the model is."""
+    if result is None or result.status != "finished" or ServingRecord.FILE not in (result.digests or {}):
+        return None
+    return folder.required(ServingRecord)
 
 
 # ---------------------------------------------------------------------------------------------------------- rows
@@ -313,21 +261,43 @@ def _metrics(rows: Sequence[Mapping[str, Any]], counts: Ints, path: Path) -> dic
     return found
 
 
-def last_scores(path: Path, whole: bool, has_unseen: bool) -> dict[str, ClientScores]:
+def _timing(path: Path, run: str, rounds: Floats) -> dict[str, Floats]:
+    """Return how long rounds took: each row has a digest of its own, and there is one for each of the `rounds`."""
+    if not len(rounds):
+        return columns([], Timing, path)
+    # Later rows are of rounds that are not vouched for yet.
+    text = text_of(path)
+    if text is None:
+        raise missing(path)
+    lines = text.split("\n")[: int(rounds[-1]) + 1]
+    rows = objects(path, "\n".join(lines))
+    for number, row in enumerate(rows, 1):
+        timing = Timing.of_json(row, f"{path}, line {number}")
+        if timing != timing.checked(run):
+            raise altered(path)
+    found = columns(rows, Timing, path)
+    if not set(rounds) <= set(found["round"]):
+        raise altered(path)
+    return found
+
+
+def last_scores(folder: RunFolder, has_unseen: bool) -> dict[str, ClientScores]:
     """Return each population's scores at its last evaluation."""
+    path = folder.path / ClientLine.FILE
     # Only the last evaluation is drawn, so the file is read from its end: it can be long.
     wanted = {"participants", "unseen"} if has_unseen else {"participants"}
-    lines = _text(path, whole=whole).strip().split("\n")
+    lines = folder.kept_text(ClientLine.FILE).strip().split("\n")
     scores: dict[str, ClientScores] = {}
     for number in range(len(lines) if lines[0] else 0, 0, -1):
         if wanted <= scores.keys():
             break
-        line = ClientLine.of_json(_line(path, number, lines[number - 1]), f"{path}, line {number}")
+        where = f"{path}, line {number}"
+        line = ClientLine.of_json(json_object(lines[number - 1], where), where)
         if line.population not in scores:
             scores[line.population] = ClientScores(
                 round=line.round,
                 ids=np.array(line.ids, dtype=np.int64),
-                accuracy=np.array(line.accuracy, dtype=np.float64),
+                score=np.array(line.score, dtype=np.float64),
             )
     return scores
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedreach.evidence.judgement import Judgement
+from fedreach.evidence.scores import ACCURACY, MainScore
 from fedreach.evidence.spread import Spread
 
 ABSENT = "-"
@@ -77,32 +78,31 @@ def plus_minus(spread: Spread, places: int, scale: float = 1.0) -> str:
     return f"{scale * spread.mean:.{places}f}" + (f" ± {scale * spread.sd:.{places}f}" if spread.sd is not None else "")
 
 
-def percent(spread: Spread) -> str:
-    """Return a fraction's spread in per cent, such as ``"71.3 ± 0.8"``.
+def percent(spread: Spread, by: MainScore = ACCURACY) -> str:
+    """Return a fraction's spread in per cent, such as ``"71.3 ± 0.8"``; an error's as it is.
 
     Example:
         >>> percent(Spread(5, 0.7134, 0.0081, 0.70, 0.73))
         '71.3 ± 0.8'
     """
-    return plus_minus(spread, 1, 100)
+    return ABSENT if spread.mean is None else by.spread(spread.mean, spread.sd)
 
 
-def points(value: float, *, sign: bool = False) -> str:
-    """Return a difference of fractions in percentage points, with a true minus sign.
+def points(value: float, *, sign: bool = False, by: MainScore = ACCURACY) -> str:
+    """Return a difference of fractions in percentage points, with a true minus sign; of errors as it is.
 
     Example:
         >>> points(-0.021), points(0.021, sign=True), points(-0.0001, sign=True)
         ('−2.1', '+2.1', '0.0')
     """
-    text = f"{100 * value:{'+' if sign else ''}.1f}"
-    return "0.0" if float(text) == 0 else text.replace("-", "−")
+    return by.number(value, sign=sign)
 
 
-def interval(low: float | None, high: float | None, *, sign: bool = False) -> str:
-    """Return `` [low, high]`` in percentage points; nothing if there is no interval."""
+def interval(low: float | None, high: float | None, *, sign: bool = False, by: MainScore = ACCURACY) -> str:
+    """Return `` [low, high]`` as `points`; nothing if there is no interval."""
     if low is None or high is None:
         return ""
-    return f" [{points(low, sign=sign)}, {points(high, sign=sign)}]"
+    return f" [{points(low, sign=sign, by=by)}, {points(high, sign=sign, by=by)}]"
 
 
 def nats(change: Judgement) -> str:
@@ -128,9 +128,9 @@ def p_text(value: float | None) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def detectable(judged: Judgement) -> str:
-    """Return the least difference that would have been found, in percentage points."""
-    return ABSENT if judged.detectable is None else points(judged.detectable)
+def detectable(judged: Judgement, by: MainScore = ACCURACY) -> str:
+    """Return the least difference that would have been found, as `points`."""
+    return ABSENT if judged.detectable is None else points(judged.detectable, by=by)
 
 
 def verdict(judged: Judgement) -> str:

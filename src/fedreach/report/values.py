@@ -12,6 +12,7 @@ import numpy as np
 
 from fedreach.arrays import Floats, Ints
 from fedreach.evidence.plan import AnalysisPlan
+from fedreach.evidence.scores import MainScore, main_score_of
 from fedreach.runs.schema import FederationRecord, ServingRecord
 
 Columns = Mapping[str, Floats]
@@ -36,7 +37,7 @@ class ClientScores:
 
     round: int
     ids: Ints
-    accuracy: Floats
+    score: Floats
 
 
 @dataclass(frozen=True)
@@ -59,12 +60,22 @@ class Run:
     status: str  # "finished", "failed" or "unfinished"
     best_round: int | None
     error: str | None
+    refused: tuple[tuple[int, str, str], ...] = ()  # round, "client 3" or "node 7", what it said that cannot be
     serving: ServingRecord | None = None  # where the method has a rule, and the run is finished
 
     def column(self, name: str) -> Floats:
         """Return a column of the rounds; all nan if this run has no such column."""
         found = self.rounds.get(name)
         return found if found is not None else np.full(len(self.rounds["round"]), np.nan)
+
+    def main_column(self, population: str) -> Floats:
+        """Return what the main score of a population is in each round."""
+        return self.column(f"{population}_{self.judged_by.name}")
+
+    @property
+    def judged_by(self) -> MainScore:
+        """The score that stands in its rows."""
+        return main_score_of(self.rounds)
 
     @property
     def last_round(self) -> int:
@@ -98,7 +109,7 @@ class Comparison:
 
         While no run of the whole comparison has finished, all runs with an evaluated round count.
         """
-        runs = [r for r in self.runs if r.method == method and np.isfinite(r.column("id_accuracy")).any()]
+        runs = [r for r in self.runs if r.method == method and np.isfinite(r.main_column("id")).any()]
         return tuple(r for r in runs if self.provisional or r.status == "finished")
 
     @property
@@ -109,10 +120,25 @@ class Comparison:
     @property
     def primary(self) -> str:
         """The column that methods are judged by: unseen clients, else the test set, else participants."""
-        for name in ("unseen_accuracy", "test_accuracy"):
+        for name in (f"unseen_{self.score.name}", f"test_{self.score.name}"):
             if any(np.isfinite(run.column(name)).any() for run in self.all_counted):
                 return name
-        return "id_accuracy"
+        return self.seen
+
+    @property
+    def seen(self) -> str:
+        """The column of participants' held-out data."""
+        return f"id_{self.score.name}"
+
+    @property
+    def score(self) -> MainScore:
+        """What methods are judged by."""
+        return main_score_of(name for run in self.runs for name in run.rounds)
+
+    @property
+    def margin(self) -> float | None:
+        """Within which methods are as good as equal; of errors none is declared, as their unit is the data's."""
+        return self.plan.margin if self.score.percent else None
 
     @property
     def radio(self) -> bool:

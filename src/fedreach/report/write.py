@@ -1,10 +1,12 @@
 """Read run folders and write the report beside them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedreach.errors import RunFolderError
 from fedreach.report.analysis.analysis import Analysis, analyse
 from fedreach.report.figures import gallery
 from fedreach.report.figures.saving import check_formats
@@ -40,11 +42,28 @@ def write_report(folders: Sequence[Path], out: Path, *, formats: Sequence[str] |
 
     Raises:
         ConfigError: If a format is unknown.
-        RunFolderError: If a folder cannot be read.
+        RunFolderError: If a folder cannot be read, or `out` cannot be written to.
     """
     check_formats(formats or ())
     analysis = analyse(read(folders))
     report = Path(out) / "report"
+    with into(report):
+        return _written(analysis, report, formats)
+
+
+@contextmanager
+def into(report: Path) -> Iterator[None]:
+    """Say of a report that cannot be written where it could go, as run folders may lie where nobody may write."""
+    try:
+        yield
+    except OSError as error:
+        raise RunFolderError(
+            f"{report} cannot be written: {error.strerror or error}. Say where the report is to go: fedreach report "
+            "FOLDER --out OTHER (in Python, `out`)."
+        ) from error
+
+
+def _written(analysis: Analysis, report: Path, formats: Sequence[str] | None) -> ReportPaths:
     (report / "figures" if formats else report).mkdir(parents=True, exist_ok=True)
     theory = tabulate_theory(analysis)
     pairs, further = tabulate_contrasts(analysis), tabulate_metrics(analysis)

@@ -1,8 +1,9 @@
 """What rounds would cost, without training: selection and allocation of each round, and nothing else."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from hashlib import sha256
 from itertools import product
 from typing import Any
 
@@ -63,7 +64,7 @@ def decide(recipe: Recipe, folder: RunFolder, progress: Progress = lambda done, 
                 value, method, seed = key
                 simulation = maker.simulation(experiments[value].resolved(method), seed)
                 for row in _rows(simulation, numbers):
-                    folder.append_json(ROWS, {"value": value, "method": method, "seed": seed, **row})
+                    folder.append_json(ROWS, _checked({"value": value, "method": method, "seed": seed, **row}))
                     costs[key][row["round"]] = _numbers(row)
                 left -= len(numbers)
                 progress(wanted - left, wanted)
@@ -96,7 +97,7 @@ def _rows(simulation: Simulation, rounds: list[int]) -> Iterator[dict[str, Any]]
     """Yield what each round would choose and cost: its steps, up to where the cohort is asked to train."""
     federation, radio, start = simulation.federation, simulation.federation.radio, simulation.start()
     assert radio is not None  # `decide` asked for one
-    if federation.training_server is not None:
+    if federation.traits["server"].trains_server:
         raise _needs_training(federation.server)
     if federation.traits["selection"].reads_updates:
         raise _needs_training(federation.selection)
@@ -126,7 +127,7 @@ def _check_same(folder: RunFolder, recipe: Recipe, experiments: dict[float | Non
     def plain(experiment: Experiment) -> dict[str, Any]:
         dumped = experiment.model_dump(mode="json", exclude={"rounds", "seeds", "baseline"})
         for key in HARMLESS:
-            table, _, option = key.rpartition(".")
+            table, _, option = key.removeprefix("config.").rpartition(".")
             (dumped[table] if table else dumped).pop(option, None)
         return dumped
 
@@ -146,14 +147,34 @@ def _check_same(folder: RunFolder, recipe: Recipe, experiments: dict[float | Non
 
 def _kept(folder: RunFolder) -> dict[Key, dict[int, tuple[float, ...]]]:
     """Return the costs that are there: key -> round -> `QUANTITIES`; a row that was cut off is taken away."""
-    rows, path = folder.rows(ROWS), folder.path / ROWS
-    if path.exists() and not path.read_bytes().endswith(b"\n"):
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8", newline="\n")
+    lines, path = list(folder.lines(ROWS)), folder.path / ROWS
     costs: dict[Key, dict[int, tuple[float, ...]]] = {}
-    for row in rows:
-        key = (row["value"], row["method"], row["seed"])
-        costs.setdefault(key, {})[row["round"]] = _numbers(row)
+    for number, line in enumerate(lines, start=1):
+        row = _intact(line)
+        if row is None:
+            raise RunFolderError(
+                f"{path}: line {number} is not what was written there. Delete the line, so that its round is decided "
+                "again, or move the folder away."
+            )
+        costs.setdefault((row["value"], row["method"], row["seed"]), {})[row["round"]] = _numbers(row)
+    if path.exists() and not path.read_bytes().endswith(b"\n"):
+        path.write_text("".join(lines), encoding="utf-8", newline="\n")
     return costs
+
+
+def _checked(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row with its digest."""
+    return {**row, "check": sha256(json.dumps(row).encode()).hexdigest()[:16]}
+
+
+def _intact(line: str) -> dict[str, Any] | None:
+    """Return what a line holds; None if it is not what was written."""
+    try:
+        row = json.loads(line)
+        check = row.pop("check")
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+        return None
+    return row if _checked(row)["check"] == check else None
 
 
 def _numbers(row: dict[str, Any]) -> tuple[float, ...]:

@@ -54,7 +54,7 @@ class Recipe:
         try:
             about = RecipeSection.model_validate(self.raw.get("recipe", {}))
         except pydantic.ValidationError as error:
-            raise self._refusal(explained(error, ("recipe",), RecipeSection)) from error
+            raise self._refusal(explained(error, self.raw.get("recipe", {}), ("recipe",), RecipeSection)) from error
         there = list(self.raw.get("methods", {}))
         part = about.methods or there
         named: list[tuple[Path_, list[str], list[str]]] = [(("methods",), about.methods, there)]
@@ -193,7 +193,7 @@ def load(name: str, scale: str, *, device: str | None = None) -> Recipe:
 def _read(source: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     try:
         raw = tomllib.loads(source.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"The recipe {source} cannot be read: {error}.") from error
     if not isinstance(raw.get("recipe"), dict):
         raise ConfigError(f"{source} has no table [recipe]; `fedreach run` and `compare` take plain experiments.")

@@ -90,7 +90,7 @@ def _of_run(path: Path) -> dict[str, Any]:
     result = folder.read(Result) if path.exists() else None
     if result is None or result.status != "finished":
         return {}
-    rows = [row for row in folder.rows(RoundRow.FILE) if row.get("test_accuracy") is not None]
+    rows = [row for row in folder.kept_rows(RoundRow.FILE) if row.get("test_accuracy") is not None]
     accuracy = np.array([row["test_accuracy"] for row in rows])
     late = accuracy[len(accuracy) // 2 :]  # where the steep start is over
     swing = float(abs(np.diff(late)).mean()) if len(late) > 1 else np.nan

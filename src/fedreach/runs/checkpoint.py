@@ -4,8 +4,8 @@ What clients keep, and large tables of what they sent, stand in files of their o
 places of the rows: so that writing it costs what changed since the last one.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,13 @@ import numpy as np
 from fedreach.arrays import AnyArray
 from fedreach.federation.state import FederationState
 from fedreach.federation.values import State
-from fedreach.runs.folder import RunFolder
-from fedreach.runs.schema import ClientLine, RoundRow, Timing
+from fedreach.runs.folder import RunFolder, seals_of
+from fedreach.runs.schema import CHECKPOINT, ClientLine, RoundRow, Timing
+from fedreach.storage.files import Seal
 from fedreach.storage.table import RowTable
 
-CHECKPOINT = "checkpoint.safetensors"
-MEMORY = "memory.rows"
+MEMORY, SENT = "memory.rows", "sent.rows"
+DIGESTS = "digests of "
 PER_MODEL = ("server", "solver", "aggregation")  # parts that keep a state for each model
 
 
@@ -31,17 +32,24 @@ class Snapshot:
     best_round: int
     best_loss: float
     evaluations_since_best: int
-    lengths: Mapping[str, int]  # of the files of rows, as far as they are written
+    seals: Mapping[str, Seal]  # of the files of rows, as far as they are written
     seconds_total: float = 0.0  # simulated, as are the joules: of a federation with a radio
     joules_total: float = 0.0
+    digests: Mapping[str, str] = field(default_factory=dict)  # of the best model, where there is one
+    gone: Sequence[str] = ()  # files that nobody needs any more
     rows: tuple[RoundRow | ClientLine | Timing, ...] = ()  # that are still to be written, which a checkpoint waits for
+    best: Mapping[str, AnyArray] | None = None  # model by parameter name, likewise
 
 
-NUMBERS = [field.name for field in fields(Snapshot) if field.name not in ("state", "rows")]
+NUMBERS = [each.name for each in fields(Snapshot) if each.name not in ("state", "rows", "best")]
 
 
 def save(folder: RunFolder, snapshot: Snapshot) -> None:
-    """Write the checkpoint of a run whose rows are written."""
+    """Write the checkpoint of a run whose rows and best model are written.
+
+    Whatever it refers to has reached the disk before it takes its name, and it has before this returns: after a power
+    cut there is this checkpoint or the one before, with all that it needs.
+    """
     state = snapshot.state
     tensors: dict[str, AnyArray] = {"models": state.models, "clusters": state.clusters, "loss": state.loss}
     parts = {"selection": state.selection, "weighting": state.weighting}
@@ -53,13 +61,18 @@ def save(folder: RunFolder, snapshot: Snapshot) -> None:
     for name, rows in _in_files(state).items():
         with folder.disk(name):
             tensors["memory" if name == MEMORY else name] = rows.places(folder.path / name)
+        tensors[f"{DIGESTS}{name}"] = rows.digests()
         if name != MEMORY or rows.layout.dtype != "float32":
             layouts[name] = {**asdict(rows.layout), "on_disk": rows.backing.on_disk}
-    record: dict[str, Any] = {name: getattr(snapshot, name) for name in NUMBERS} | {"round": state.round}
+    record: dict[str, Any] = {name: getattr(snapshot, name) for name in NUMBERS} | {
+        "round": state.round,
+        "run": folder.run,
+    }
     if np.isinf(snapshot.best_loss):
         record["best_loss"] = None
     if layouts:
         record["layouts"] = layouts
+    folder.sync()
     folder.write_tensors(CHECKPOINT, tensors, record)
 
 
@@ -69,15 +82,16 @@ def finish(folder: RunFolder, snapshot: Snapshot) -> None:
     gone = _in_files(state)
     if gone:
         left = {key: value for key, value in state.selection.items() if f"selection.{key}" not in gone}
-        save(folder, replace(snapshot, state=replace(state, memory=None, selection=left)))
-        for name in gone:
-            (folder.path / name).unlink(missing_ok=True)
+        state = replace(state, memory=None, sent=None, selection=left)
+        save(folder, replace(snapshot, state=state, gone=sorted(gone)))
+        folder.remove(*gone)
 
 
 def _in_files(state: FederationState) -> dict[str, RowTable]:
-    """Return what stands in files of its own, by the name of the file: what clients keep, and large tables."""
-    tables = {f"selection.{key}": value for key, value in state.selection.items()}
-    return {name: rows for name, rows in {**tables, MEMORY: state.memory}.items() if isinstance(rows, RowTable)}
+    """Return what stands in files of its own, by the name of the file: what clients keep and sent, and large tables."""
+    tables: dict[str, Any] = {f"selection.{key}": value for key, value in state.selection.items()}
+    tables |= {MEMORY: state.memory, SENT: state.sent}
+    return {name: rows for name, rows in tables.items() if isinstance(rows, RowTable)}
 
 
 def load(folder: RunFolder, width: int) -> Snapshot | None:
@@ -91,11 +105,17 @@ def load(folder: RunFolder, width: int) -> Snapshot | None:
     tensors, record = found
     models, layouts = tensors["models"], {MEMORY: {"width": width}, **record.get("layouts", {})}
     rows = {
-        name: RowTable.stored(folder.path / name, places=tensors["memory" if name == MEMORY else name], **layout)
+        name: RowTable.stored(
+            folder.path / name,
+            places=tensors["memory" if name == MEMORY else name],
+            digests=tensors.pop(f"{DIGESTS}{name}"),
+            **layout,
+        )
         for name, layout in layouts.items()
         if name != MEMORY or "memory" in tensors
     }
-    memory = rows.pop(MEMORY, None)
+    folder.remove(*record["gone"])  # the run was killed before it could
+    memory, sent = rows.pop(MEMORY, None), rows.pop(SENT, None)
     tensors |= rows
 
     def kept(name: str) -> State:
@@ -109,9 +129,11 @@ def load(folder: RunFolder, width: int) -> Snapshot | None:
         selection=kept("selection"),
         weighting=kept("weighting"),
         memory=memory,
+        sent=sent,
         **{name: tuple(kept(f"{name}.{model}") for model in range(len(models))) for name in PER_MODEL},
     )
-    folder.rewind(record["lengths"], record["round"])
+    record["seals"] = seals_of(record["seals"])
+    folder.rewind(record["seals"], record["round"])
     if record["best_loss"] is None:
         record["best_loss"] = np.inf
     return Snapshot(state, **{name: record[name] for name in NUMBERS})

@@ -78,22 +78,24 @@ def federation_record(data: FederatedData) -> FederationRecord:
         num_clients=data.num_clients,
         num_classes=d.num_classes,
         label_counts=counts,
-        sizes=counts.sum(axis=1),
+        sizes=counts.sum(axis=1) if d.num_classes else data.partition.sizes,
         participants=participants,
         unseen=population.unseen,
         participants_without_held_out_data=participants[data.held_out.sizes[participants] == 0],
-        statistics=statistics(data.partition, d.train_y, d.num_classes).summary(),
+        statistics=statistics(data.partition, d.train_y, d.num_classes).summary() if d.num_classes else {},
         noise=None if data.noise is None else dict(data.noise),
         server_data=_server_data(data),
         shift=None if data.shift is None else dict(data.shift.record),
         client_names=None if data.client_names is None else list(data.client_names),
         class_names=None if d.class_names is None else list(d.class_names),
         preparation=None if d.preparation is None else d.preparation.to_json(),
+        targets=None if d.num_classes else d.outputs,
     )
 
 
 def _server_data(data: FederatedData) -> dict[str, Any] | None:
     if data.server is None:
         return None
-    counts = np.bincount(data.server.y, minlength=data.dataset.num_classes)
-    return {"examples": len(data.server.y), "label_counts": counts.tolist(), "taken": data.taken_by_server().tolist()}
+    classes = data.dataset.num_classes
+    counts = np.bincount(data.server.y, minlength=classes).tolist() if classes else []
+    return {"examples": len(data.server.y), "label_counts": counts, "taken": data.taken_by_server().tolist()}

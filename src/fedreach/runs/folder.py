@@ -4,19 +4,25 @@
 engine.json            which engine trains, where the experiment leaves that to a trial
 checkpoint.safetensors all that is needed to go on, with
 memory.rows            what clients keep between rounds, where the solver has them; gone when the run is finished,
+sent.rows              what they sent last, where the aggregation has the server remember it, likewise,
 selection.rows         as is a table of updates of 16 MiB or more; a smaller one stands in the checkpoint
 last.safetensors, best.safetensors     models by parameter name
 serving.safetensors    the fitted serving rule, where there is one: of the last model under ``last/``, of the best under
                        ``best/``; of several models, one a cluster, ``last/0/`` and so on
 ```
-Rows and checkpoint cannot disagree: the checkpoint holds the length of each file at its round, and resuming cuts
-the files back to that length before the rounds after it are run again. Timing differs from run to run and so stays
-out of the checkpoint: it is cut back to the round.
+Rows and checkpoint cannot disagree: the checkpoint holds the length and the digest of each file at its round, and
+resuming cuts the files back to that length before the rounds after it are run again. Timing differs from run to run and
+so stays out of the checkpoint: each of its rows has a digest, and it is cut back to the round.
+
+Every byte that is read back is covered by a digest: records and arrays by one of their own, which the file's name
+enters; rows by that in the checkpoint and, once a run is finished, in its result; what clients keep by those in the
+checkpoint. Checkpoint and result name the run that they are of, and the digests of its models, so that files of two
+runs or rounds are not taken for each other. Whoever reads a run that is under way, or was killed, reads what its last
+checkpoint vouches for.
 """
 
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,28 +31,92 @@ import numpy as np
 
 from fedreach.arrays import AnyArray
 from fedreach.errors import RunFolderError
-from fedreach.runs.schema import FORMAT, ClientLine, Record, RoundRow, Timing
-from fedreach.storage.files import Folder, digest_of
+from fedreach.runs.schema import (
+    CHECKPOINT,
+    FORMAT,
+    OF_EACH_FILE,
+    ClientLine,
+    FederationRecord,
+    Record,
+    Result,
+    RoundRow,
+    RunRecord,
+    ServingRecord,
+    Timing,
+)
+from fedreach.storage import disk
+from fedreach.storage.files import (
+    ANEW,
+    KEY,
+    Folder,
+    Seal,
+    altered,
+    check_digest,
+    check_same_run,
+    digest_of,
+    missing,
+    record_of_tensors,
+    refuse_lost_rounds,
+    sealed_text,
+    text_of,
+    with_digest,
+)
 
 JSON_LINE = json.JSONEncoder(allow_nan=False)  # `json.dumps` makes one for every row
 SERVING = "serving.safetensors"
-KEY = "fedreach"  # the one metadata key: safetensors writes several in an order that changes from run to run
+LAST, BEST = "last.safetensors", "best.safetensors"
+VOUCHED = (LAST, BEST, SERVING, ServingRecord.FILE)
+WAITING = (RunRecord.FILE, FederationRecord.FILE, *VOUCHED)
+"""Files that nothing refers to before a checkpoint or the result, for which all else is synced."""
 R = TypeVar("R", bound=Record)
 
 
 class RunFolder(Folder):
     """Reads and writes one run folder."""
 
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._run: Mapping[str, Any] | None = None
+
+    @property
+    def run(self) -> str:
+        """Digest of the run that the folder holds, which its files name; empty where it holds none yet."""
+        if self._run is None:
+            self._run = self.read_json(RunRecord.FILE)
+        return "" if self._run is None else str(self._run.get("id", ""))
+
+    def remove(self, *names: str) -> None:
+        """Remove files, where they are."""
+        super().remove(*names)
+        self._run = None  # it may have been among them
+
     # ---------------------------------------------------------------------------------------------- records
 
     def read(self, shape: type[R]) -> R | None:
         """Return the record of this shape; None where the folder has none."""
-        content = self.read_json(shape.FILE)
-        return None if content is None else shape.of_json(content, str(self.path / shape.FILE))
+        content, path = self.read_json(shape.FILE), self.path / shape.FILE
+        if content is None:
+            return None
+        record = shape.of_json(content, str(path))
+        if isinstance(record, FederationRecord) and self.run and self._run is not None:
+            check_same_run(path, content["seal"], str(self._run.get("federation")))
+        elif whose := content.get("run"):  # a run that failed before it was written has none
+            check_same_run(path, whose, self.run)
+        self._check_vouched(shape.FILE, content["seal"])
+        return record
 
-    def write(self, record: Record) -> None:
-        """Write a record, whole or not at all."""
-        self.write_json(record.FILE, record.to_json())
+    def required(self, shape: type[R]) -> R:
+        """Return the record of this shape, see `read`; refuse a folder that has none, by a RunFolderError."""
+        record = self.read(shape)
+        if record is None:
+            raise missing(self.path / shape.FILE)
+        return record
+
+    def write(self, record: Record) -> str:
+        """Write a record, whole or not at all, and return its digest."""
+        if isinstance(record, RunRecord):
+            self._run = None
+        return self.write_json(record.FILE, record.to_json())
 
     def append(self, *records: Record) -> None:
         """Append records to the rows of their kinds, file by file."""
@@ -54,36 +124,33 @@ class RunFolder(Folder):
             self.append_json(name, *(record.to_json() for record in records if name == record.FILE))
 
     def records(self, shape: type[R]) -> Iterator[R]:
-        """Yield the rows of this shape one by one, for those who need not see them all."""
-        for number, line in enumerate(self.lines(shape.FILE), 1):
+        """Yield the rows of this shape that the run vouches for, one by one."""
+        for number, line in enumerate(self.kept_text(shape.FILE).splitlines(), 1):
             yield shape.of_json(json.loads(line), f"{self.path / shape.FILE}, line {number}")
 
     # ------------------------------------------------------------------------------------------------- JSON
 
     def read_json(self, name: str) -> dict[str, Any] | None:
         """Return a JSON file of the folder, or None where there is none."""
-        path = self.plain(name)
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        path = self.path / name
+        text = text_of(path)
+        if text is None:
             return None
-        except (OSError, ValueError) as error:
-            raise RunFolderError(
-                f"{path} cannot be read: {error}. Move the run folder away to start this run anew."
-            ) from error
-        version = content.get("format") if isinstance(content, dict) else None
-        _check_format(path, version)
-        return content  # type: ignore[no-any-return]  # a file of this name holds a JSON object
+        content = json_object(text, str(path))
+        _check_format(path, content.get("format"))
+        check_digest(path, content)
+        return content
 
-    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
-        """Write a JSON file, whole or not at all."""
-        text = _text(content)
-        with self.whole(name) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+    def write_json(self, name: str, content: Mapping[str, Any]) -> str:
+        """Write a JSON file, whole or not at all, and return its digest."""
+        full = _full(name, content)
+        with self.whole(name, waits=name in WAITING) as temporary:
+            disk.put(temporary, _text(full).encode())
+        return str(full["seal"])
 
     def agree_on(self, name: str, content: Mapping[str, Any]) -> dict[str, Any]:
         """Write a JSON file unless there is one; return what stands there, the same for all who ask."""
-        self.write_once(name, _text(content))
+        self.write_once(name, _text(_full(name, content)))
         return self.read_json(name) or dict(content)
 
     def append_json(self, name: str, *rows: Mapping[str, Any]) -> None:
@@ -91,51 +158,122 @@ class RunFolder(Folder):
         self.append_lines(name, map(json_line, rows))
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        """Return the rows of a file; none where there is no file. A last row that was cut off is left out."""
+        """Return the rows of a file as it stands, none where there is no file; without a last one that was cut off."""
         return [json.loads(line) for line in self.lines(name)]
 
     # ------------------------------------------------------------------------------- in step with the checkpoint
 
-    def lengths(self) -> dict[str, int]:
-        """Return the length in bytes of each file of rows that a checkpoint is to match."""
-        return {shape.FILE: self.length(shape.FILE) for shape in (RoundRow, ClientLine)}
+    def kept_rows(self, name: str) -> list[dict[str, Any]]:
+        """Return the rows of a file that the run vouches for: all of a finished one, else those of its checkpoint.
 
-    def check_lengths(self, lengths: Mapping[str, int]) -> None:
-        """Refuse files of rows that are shorter than they were."""
-        for name, present in self.lengths().items():
-            if present < lengths[name]:
-                raise RunFolderError(
-                    f"{self.path / name} holds {present} bytes, but {lengths[name]} were written to it. Rows are "
-                    "missing; put the file back, or move the run folder away to start this run anew."
-                )
+        Raises:
+            RunFolderError: If they are not what was written.
+        """
+        return [json.loads(line) for line in self.kept_text(name).splitlines()]
 
-    def rewind(self, lengths: Mapping[str, int], round_: int) -> None:
+    def kept_text(self, name: str) -> str:
+        """Return the text of these rows, see `kept_rows`."""
+        seal = self.vouched().get(name)
+        return "" if seal is None else sealed_text(self.path / name, seal)
+
+    def vouched(self) -> Mapping[str, Seal]:
+        """Return how far each file of rows is vouched for: by the result of a finished run, else by its checkpoint."""
+        return seals_of(self._last_word().get("seals") or {})
+
+    def _last_word(self) -> Mapping[str, Any]:
+        """Return what says of the other files what they hold: the result of a finished run, else its checkpoint."""
+        result = self.read(Result)
+        if result is not None and result.seals is not None:
+            return vars(result)
+        path = self.plain(CHECKPOINT)
+        if not path.exists():
+            refuse_lost_rounds(path, self.path / RoundRow.FILE)
+            return {}
+        record = record_of_tensors(path)
+        check_same_run(path, record.get("run"), self.run)
+        return record
+
+    def _check_vouched(self, name: str, digest: str) -> None:
+        """Refuse a model or what serves it if it is not the one of this run and round, by a RunFolderError."""
+        if name not in VOUCHED:
+            return
+        wanted = (self._last_word().get("digests") or {}).get(name, digest)
+        if digest != wanted:
+            raise RunFolderError(
+                f"{self.path / name} is of another round or run than the {CHECKPOINT} or {Result.FILE} beside it. Put "
+                "it back, or run the same command again."
+            )
+
+    def digests(self) -> dict[str, str]:
+        """Return the digests of the models and of what serves them."""
+        found = {}
+        for name in VOUCHED:
+            if (path := self.plain(name)).exists():
+                record = self.read_json(name) if name == ServingRecord.FILE else record_of_tensors(path)
+                found[name] = str((record or {})["seal"])
+        return found
+
+    def seals(self, *further: type[Record]) -> dict[str, Seal]:
+        """Return what each file of rows holds that a checkpoint is to match, and `further` ones."""
+        shapes: tuple[type[Record], ...] = (RoundRow, ClientLine, *further)
+        return {shape.FILE: self.seal(shape.FILE) for shape in shapes}
+
+    def check(self, seals: Mapping[str, Seal]) -> None:
+        """Refuse files of rows that do not begin with what was written to them, by a RunFolderError."""
+        for name, seal in seals.items():
+            sealed_text(self.path / name, seal)
+
+    def rewind(self, seals: Mapping[str, Seal], round_: int) -> None:
         """Cut the files of rows back to where they were after a round."""
-        self.close()  # that of timing is replaced
-        self.check_lengths(lengths)
-        for name, length in lengths.items():
-            if self.lengths()[name] > length:
-                os.truncate(self.plain(name), length)
-        timing = self.plain(Timing.FILE)
-        if timing.exists():
-            kept = [line for line in timing.read_text(encoding="utf-8").splitlines() if _round(line) <= round_]
-            with self.whole(Timing.FILE) as temporary:
-                temporary.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+        self.close()
+        self.check(seals)
+        for name, seal in seals.items():
+            self.cut(name, seal.size)
+        self.cut(Timing.FILE, sum(len(json_line(row.to_json())) + 1 for row in self.timing(round_)))
+
+    def timing(self, round_: int) -> list[Timing]:
+        """Return how long the rounds up to this one took.
+
+        Raises:
+            RunFolderError: If a row is missing or was altered.
+        """
+        rows, lines = [], self.lines(Timing.FILE)
+        for number in range(round_ + 1):
+            line = next(lines, "")
+            try:
+                row = Timing.of_json(json.loads(line), "")
+            except (ValueError, AttributeError, RecursionError, RunFolderError):
+                row = Timing(round=-1)
+            if row.round != number or row != row.checked(self.run):
+                raise altered(self.path / Timing.FILE)
+            rows.append(row)
+        return rows
 
     # ---------------------------------------------------------------------------------------------- tensors
 
-    def write_tensors(self, name: str, tensors: Mapping[str, AnyArray], record: Mapping[str, Any]) -> None:
-        """Write arrays and a JSON record as one safetensors file, whole or not at all."""
+    def write_tensors(self, name: str, tensors: Mapping[str, AnyArray], record: Mapping[str, Any]) -> str:
+        """Write arrays and a JSON record as one safetensors file, whole or not at all, and return its digest."""
         from safetensors.numpy import save
 
         plain = {key: np.asarray(value, order="C") for key, value in tensors.items()}
-        full = {"format": FORMAT, **record}
-        content = save(plain, {KEY: json.dumps({**full, "sha256": digest_of(plain, full)}, sort_keys=True)})
-        with self.whole(name) as temporary:
-            temporary.write_bytes(content)
+        said = {key: value for key, value in record.items() if key not in OF_EACH_FILE}
+        full = _full(name, {**said, "arrays": digest_of(plain, {})})
+        content = save(plain, {KEY: json.dumps(full, sort_keys=True)})
+        with self.whole(name, waits=name in WAITING) as temporary:
+            disk.put(temporary, content)
+        return str(full["seal"])
 
     def read_tensors(self, name: str) -> tuple[dict[str, AnyArray], dict[str, Any]] | None:
-        """Return the arrays and the record of a safetensors file, or None where there is none."""
+        """Return the arrays and the record of a safetensors file of this run, or None where there is none."""
+        found = self.stored_tensors(name)
+        if found is not None:
+            if name == CHECKPOINT:
+                check_same_run(self.path / name, found[1]["run"], self.run)
+            self._check_vouched(name, found[1]["seal"])
+        return found
+
+    def stored_tensors(self, name: str) -> tuple[dict[str, AnyArray], dict[str, Any]] | None:
+        """Return them whichever run they are of, see `read_tensors`."""
         from safetensors import SafetensorError, safe_open
 
         path = self.plain(name)
@@ -145,22 +283,29 @@ class RunFolder(Folder):
             with safe_open(path, framework="numpy") as file:
                 record = json.loads(file.metadata()[KEY])
                 arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no mapping)
-        except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+            version = record.get("format")
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise RunFolderError(
-                f"The checkpoint {path} cannot be read: {error}. It is not skipped, as that would silently start over; "
-                "move the run folder away to start this run anew."
+                f"{path} cannot be read: {error}. It is not skipped, as that would silently start over. {ANEW}"
             ) from error
-        _check_format(path, record.get("format"))
-        if record.pop("sha256", None) != digest_of(arrays, record):
-            raise RunFolderError(
-                f"The checkpoint {path} was altered after it was written. Put it back, or move the run folder away to "
-                "start this run anew."
-            )
+        _check_format(path, version)
+        check_digest(path, record)
+        if record["arrays"] != digest_of(arrays, {}):
+            raise altered(path)
         return arrays, record
 
 
+def seals_of(stored: Mapping[str, Any]) -> dict[str, Seal]:
+    """Return seals as they were written."""
+    return {name: Seal(*seal) for name, seal in stored.items()}
+
+
+def _full(name: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    return with_digest(name, {"format": FORMAT, **content})
+
+
 def _text(content: Mapping[str, Any]) -> str:
-    return json.dumps({"format": FORMAT, **content}, indent=1, allow_nan=False) + "\n"
+    return json.dumps(content, indent=1, allow_nan=False) + "\n"
 
 
 def json_line(row: Mapping[str, Any]) -> str:
@@ -171,11 +316,22 @@ def json_line(row: Mapping[str, Any]) -> str:
         return JSON_LINE.encode(_finite(row))
 
 
+def json_object(text: str, where: str) -> dict[str, Any]:
+    """Return the JSON object that a text holds; `where` it stands is said in the RunFolderError if it holds none."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RunFolderError(f"{where} is not JSON ({error}). It was cut or edited. {ANEW}") from error
+    if not isinstance(value, dict):
+        raise RunFolderError(f"{where} must hold a JSON object; got {type(value).__name__}. {ANEW}")
+    return value
+
+
 def _check_format(path: Path, version: Any) -> None:
     if version != FORMAT:
         raise RunFolderError(
             f"{path} is of format {version!r}, and this version of FedReach reads format {FORMAT}. "
-            "Use the version that wrote it, or another folder."
+            "Use the version that wrote it (key `fedreach` in run.json), or another folder."
         )
 
 
@@ -185,11 +341,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _round(line: str) -> float:
-    """Return the round of a row; infinity for a row that was cut off as it was written."""
-    try:
-        return int(json.loads(line)["round"])
-    except (ValueError, KeyError, TypeError):
-        return math.inf

@@ -12,16 +12,18 @@ from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import ComparisonRecord, Result, RunRecord
 
 HARMLESS = {
-    "name",
-    "seeds",
-    "target_accuracy",
-    "run.checkpoint_seconds",
-    "engine.threads",
-    "data.folder",
-    "data.download",
+    "config.name",
+    "config.seeds",
+    "config.target_accuracy",
+    "config.run.checkpoint_seconds",
+    "config.engine.threads",
+    "config.data.folder",
+    "config.data.download",
 }
 """Options that change no number of a run: a folder is gone on with although they differ."""
 ENGINE = "engine.json"
+DATA = "data.json"
+"""What the runs of a comparison agree on: the engine that trains, and what was read before a seed changed anything."""
 
 
 class OtherExperimentError(RunFolderError):
@@ -34,7 +36,8 @@ def finished(folder: RunFolder, identity: Mapping[str, Any]) -> Result | None:
     The identity is of what shall be run, see `fedreach.config.user_code.identity`.
 
     Raises:
-        OtherExperimentError: If the folder holds another run, but for one that failed and whose code was changed since.
+        OtherExperimentError: If the folder holds another run, but for one that failed and whose own code or data were
+            changed since.
         RunFolderError: If the folder cannot be read, or rows of a finished run are missing.
     """
     stored = folder.read(RunRecord)
@@ -43,40 +46,71 @@ def finished(folder: RunFolder, identity: Mapping[str, Any]) -> Result | None:
     changed = _changed(stored, identity)
     result = folder.read(Result)
     if changed and not _mended(changed, result):
-        shown = "; ".join(f"{key}: {_short(before)} there, {_short(after)} now" for key, before, after in changed[:5])
-        more = f" (and {len(changed) - 5} more)" if len(changed) > 5 else ""
-        raise OtherExperimentError(
-            f"{folder.path} holds another experiment. {shown}{more}. Choose {ANOTHER_FOLDER}, or move this one away."
-        )
+        raise OtherExperimentError(_refusal(folder, changed))
     if changed or result is None or result.status != "finished":
         return None
-    folder.check_lengths(result.lengths or {})
+    folder.check(folder.vouched())
     return result
 
 
+def _refusal(folder: RunFolder, changed: Sequence[tuple[str, Any, Any]]) -> str:
+    options = [each for each in changed if not _is_file(each[0])]
+    if not options:
+        return (
+            f"{folder.path} was made with other files of your own: since then {_files(changed)}. Results of both "
+            f"do not belong together: put back what was there, or choose {ANOTHER_FOLDER}."
+        )
+    shown = "; ".join(f"{key}: {_short(before)} there, {_short(after)} now" for key, before, after in options[:5])
+    more = f" (and {len(options) - 5} more)" if len(options) > 5 else ""
+    return f"{folder.path} holds another experiment. {shown}{more}. Choose {ANOTHER_FOLDER}, or move this one away."
+
+
+def _is_file(key: str) -> bool:
+    return key.startswith(("code.", "data."))
+
+
+def _files(changed: Sequence[tuple[str, Any, Any]]) -> str:
+    said = {key.partition(".")[2]: _what_happened(before, after) for key, before, after in changed}
+    return ", ".join(f"{name} {what}" for name, what in said.items())
+
+
+def _what_happened(before: str | None, after: str | None) -> str:
+    return "was added" if before is None else "went away" if after is None else "was changed"
+
+
 def forget_failed(folder: RunFolder, identity: Mapping[str, Any]) -> None:
-    """Empty the folder of a run that failed by code that was changed since: its rounds are those of the old code."""
+    """Empty the folder of a run that failed by files that were changed since: its rounds are those of the old ones."""
     stored = folder.read(RunRecord)
     if stored is not None and _mended(_changed(stored, identity), folder.read(Result)):
         for file in folder.path.iterdir():
             if file.is_file() and not file.name.startswith(".") and file.name != ENGINE:
-                file.unlink()
+                folder.remove(file.name)
 
 
 def _changed(stored: RunRecord, identity: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """Return what differs and matters: the key, what stands there, and what is asked for now."""
-    before = _flat({key: value for key, value in vars(stored).items() if key in identity})
+    before = _flat({key: vars(stored)[key] for key in identity})
     after = _flat(identity)
-    keys = [key for key in sorted(before.keys() | after.keys()) if key[len("config.") :] not in HARMLESS]
+    keys = [key for key in sorted(before.keys() | after.keys()) if key not in HARMLESS]
     found = [(key, before.get(key), after.get(key)) for key in keys]
     return [(key, there, now) for key, there, now in found if _bare(there) != _bare(now)]
 
 
+def essence(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of an identity makes the numbers, see `HARMLESS`; files by their names, wherever they lie."""
+    flat = _flat(dict(identity))
+    return {_named(key): _named(value) for key, value in flat.items() if key not in HARMLESS}
+
+
+def _named(value: Any) -> Any:
+    return value.replace("\\", "/").rpartition("/")[2] if isinstance(value, str) else value
+
+
 def _mended(changed: Sequence[tuple[str, Any, Any]], result: Result | None) -> bool:
-    """Say whether a run failed, and nothing but its own code was changed since."""
+    """Say whether a run failed, and nothing but code and data of the user's own was changed since."""
     if not changed or result is None or result.status != "failed":
         return False
-    return all(key.startswith("code.") or (_is_code(there) and _is_code(now)) for key, there, now in changed)
+    return all(_is_file(key) or (_is_code(there) and _is_code(now)) for key, there, now in changed)
 
 
 def _is_code(value: Any) -> bool:
@@ -87,6 +121,44 @@ def _bare(value: Any) -> Any:
     """Return a value, without the folder where it is a file that is named by what is in it."""
     found = BY_CONTENT.search(value) if isinstance(value, str) else None
     return value if found is None else found[0]
+
+
+def check_unchanged(files: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
+    """Refuse a run whose files are not those that they were when its comparison began.
+
+    Raises:
+        RunFolderError: If one is not.
+    """
+    before, after = _flat(files), _flat({key: identity[key] for key in files})
+    keys = sorted(before.keys() | after.keys())
+    changed = [(key, before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)]
+    if changed:
+        raise RunFolderError(
+            f"Since the comparison began {_files(changed)}. Results of both do not belong together: put back what was "
+            f"there, or choose {ANOTHER_FOLDER}."
+        )
+
+
+def check_data(agreed: RunFolder, digest: str, name: str) -> None:
+    """Refuse data that are not those of a comparison's other runs; the first one notes what it read.
+
+    So data are compared, too, of which no file is known: of a function, or of a known data set.
+
+    Args:
+        agreed: Folder of the comparison.
+        digest: Of the data as they were read, see `fedreach.data.stored.digest`.
+        name: Of the data in the experiment.
+
+    Raises:
+        RunFolderError: If they are others.
+    """
+    noted = agreed.agree_on(DATA, {"sha256": digest}).get("sha256")
+    if noted != digest:
+        raise RunFolderError(
+            f"data {name!r} are not what other runs in {agreed.path} read ({str(noted)[:12]}, now {digest[:12]}): a "
+            "file behind them was changed, or they are drawn anew whenever they are read. Put back what was there, or "
+            f"choose {ANOTHER_FOLDER}."
+        )
 
 
 def run_of(folder: RunFolder) -> RunRecord:
@@ -105,13 +177,14 @@ def run_of(folder: RunFolder) -> RunRecord:
     raise RunFolderError(f"{folder.path} holds a comparison: name one of its runs, such as {folder.path / first}.")
 
 
-def check_code(run: RunRecord, name: str, base: Path) -> None:
+def check_code(run: RunRecord, name: str, base: Path, files: Mapping[str, Path]) -> None:
     """Refuse the user's own code where it is not what the run was made with.
 
     Args:
         run: The run.
         name: Of the code in the experiment, such as ``my.py:Net``.
         base: Folder that it is relative to.
+        files: Its files, with those that it imports, see `fedreach.config.own_files.code_files`.
 
     Raises:
         ConfigError: If there is no such file.
@@ -125,10 +198,11 @@ def check_code(run: RunRecord, name: str, base: Path) -> None:
             f"The run was made with {name}, and there is no file {file}. Pass `base`, the folder that {name} is "
             "relative to: that of the experiment's TOML file."
         )
-    if sha256(file.read_bytes()).hexdigest() != noted:
-        raise RunFolderError(
-            f"{file} was changed after the run that was made with {name}. Put it back as it was, or run again."
-        )
+    for called, each in {name: file, **files}.items():
+        if called in run.code and sha256(each.read_bytes()).hexdigest() != run.code[called]:
+            raise RunFolderError(
+                f"{each} was changed after the run that was made with {name}. Put it back as it was, or run again."
+            )
 
 
 def _short(value: Any) -> str:

@@ -5,6 +5,7 @@ It is a generator, so that a program can look at each round; `exhausted` is for 
 
 import math
 import time
+import traceback
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
@@ -15,8 +16,10 @@ from fedreach.arrays import Float32s
 from fedreach.evaluation import Evaluator
 from fedreach.evaluation.serving import ServingEvaluator
 from fedreach.federation.state import FederationState
+from fedreach.registry import is_installed
+from fedreach.runs.budget import UNLIMITED, Budget
 from fedreach.runs.callbacks import Callback
-from fedreach.runs.checkpoint import MEMORY, Snapshot
+from fedreach.runs.checkpoint import MEMORY, SENT, Snapshot
 from fedreach.runs.describe import federation_record
 from fedreach.runs.recorder import Evaluated, Recorder, check_federation
 from fedreach.runs.schema import Result, RoundRow, RunRecord, Timing
@@ -47,6 +50,7 @@ def each_round(
     rounds: int,
     every: int = 1,
     patience: int | None = None,
+    budget: Budget = UNLIMITED,
     local: bool = False,
     checkpoint_seconds: float = 2.0,
     callbacks: Sequence[Callback] = (),
@@ -62,9 +66,10 @@ def each_round(
         simulation: The federation.
         evaluator: Of its models.
         recorder: Of its folder, which this process has locked.
-        rounds: In all.
+        rounds: In all, at most.
         every: Rounds from one evaluation to the next; the last round is evaluated, too.
         patience: Evaluations without a lower held-out loss after which the run ends; None: never.
+        budget: What it may spend.
         local: Whether the cohort's local models are evaluated as well.
         checkpoint_seconds: From one checkpoint to the next; there is one in the end, too.
         callbacks: Are told as it goes on.
@@ -80,7 +85,7 @@ def each_round(
     recorder.describe(run, record)
     for callback in callbacks:
         callback.begin(run, simulation.data, engine)
-    loop = _Loop(simulation, evaluator, recorder, rounds, every, patience, local, checkpoint_seconds, callbacks)
+    loop = _Loop(simulation, evaluator, recorder, rounds, every, patience, budget, local, checkpoint_seconds, callbacks)
 
     def then() -> None:
         if serving is not None:
@@ -90,6 +95,14 @@ def each_round(
     for callback in callbacks:
         callback.end(result)
     return result
+
+
+def _by_storage(error: OSError) -> bool:
+    """Say whether it was raised where FedReach keeps what does not fit into main memory."""
+    modules = [frame.f_globals.get("__name__") or "" for frame, _ in traceback.walk_tb(error.__traceback__)]
+    ours = [place for place, name in enumerate(modules) if name.startswith("fedreach.storage.")]
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(ours) and all(map(is_installed, files[ours[-1] + 1 :]))
 
 
 class LocalModels(NamedTuple):
@@ -108,6 +121,7 @@ class _Loop:
     rounds: int
     every: int
     patience: int | None
+    budget: Budget
     local: bool
     checkpoint_seconds: float
     callbacks: Sequence[Callback]
@@ -115,10 +129,9 @@ class _Loop:
 
     def run(self) -> Generator[RoundRow, None, Snapshot]:
         written = saved = time.monotonic()
-        patience = math.inf if self.patience is None else self.patience
         snapshot = self.saved = self.recorder.load() or self._begin()
         try:
-            while snapshot.state.round < self.rounds and snapshot.evaluations_since_best < patience:
+            while not self._is_last(snapshot):
                 snapshot, row, timing, lost = self._round(snapshot)
                 now = time.monotonic()
                 if now - saved >= self.checkpoint_seconds:
@@ -135,32 +148,44 @@ class _Loop:
             snapshot = self._save(snapshot)
         return snapshot
 
+    def _is_last(self, snapshot: Snapshot) -> bool:
+        """Say whether no round comes after this one."""
+        patience = math.inf if self.patience is None else self.patience
+        over = snapshot.state.round >= self.rounds or self.budget.is_spent(snapshot)
+        return over or snapshot.evaluations_since_best >= patience
+
     def _save(self, snapshot: Snapshot) -> Snapshot:
         self.saved = self.recorder.save(snapshot)
         return self.saved
 
     def _begin(self) -> Snapshot:
         snapshot, row = self.recorder.begin(self.simulation.start())
-        evaluated, seconds = self._evaluated(snapshot.state, None)
+        evaluated, seconds = self._evaluated(snapshot, None)
         snapshot, _ = self.recorder.close(snapshot, row, Timing(round=0, evaluate_seconds=seconds), evaluated)
         return self.recorder.save(snapshot)
 
     def _round(self, snapshot: Snapshot) -> tuple[Snapshot, RoundRow, Timing, Mapping[int, str]]:
         began = time.perf_counter()
-        with self.recorder.folder.disk(MEMORY):
+        try:
             done = self.simulation.step(snapshot.state)
+        except OSError as error:
+            if not _by_storage(error):  # by a part, which may open files of its own
+                raise
+            name = SENT if snapshot.state.memory is None and snapshot.state.sent is not None else MEMORY
+            raise self.recorder.folder.cannot_write(name, error) from error
         cohort = done.result.cohort
         local = LocalModels(cohort, self._broadcast(snapshot.state, cohort), done.update)
         snapshot, row = self.recorder.after(snapshot, done.state, done.result)
         trained = round(time.perf_counter() - began, 6)
-        evaluated, seconds = self._evaluated(snapshot.state, local)
+        evaluated, seconds = self._evaluated(snapshot, local)
         timing = Timing(round=row.round, train_seconds=trained, evaluate_seconds=seconds)
         snapshot, row = self.recorder.close(snapshot, row, timing, evaluated)
         return snapshot, row, timing, done.result.lost
 
-    def _evaluated(self, state: FederationState, local: LocalModels | None) -> tuple[Evaluated | None, float | None]:
+    def _evaluated(self, snapshot: Snapshot, local: LocalModels | None) -> tuple[Evaluated | None, float | None]:
         """Return the evaluation after a round and the seconds that it took, where one is due."""
-        if state.round % self.every != 0 and state.round != self.rounds:
+        state = snapshot.state
+        if state.round % self.every != 0 and not self._is_last(snapshot):
             return None, None
         began = time.perf_counter()
         models = state.served(self.simulation.federation)

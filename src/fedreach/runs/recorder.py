@@ -20,9 +20,20 @@ from fedreach.federation.federation import Federation
 from fedreach.federation.state import FederationState
 from fedreach.federation.values import RoundCost, RoundResult
 from fedreach.models.flat import Layout
-from fedreach.runs.checkpoint import CHECKPOINT, Snapshot, finish, load, save
-from fedreach.runs.folder import RunFolder
-from fedreach.runs.schema import ClientLine, FederationRecord, Result, RoundRow, RunRecord, Timing
+from fedreach.runs.checkpoint import Snapshot, finish, load, save
+from fedreach.runs.folder import BEST, LAST, RunFolder
+from fedreach.runs.identity import essence
+from fedreach.runs.schema import (
+    CHECKPOINT,
+    ClientLine,
+    FederationRecord,
+    Result,
+    RoundRow,
+    RunRecord,
+    ServedLine,
+    Timing,
+)
+from fedreach.storage.files import ANEW, digest_of, refuse_lost_rounds
 
 Evaluated = tuple[Mapping[str, float], Sequence[Mapping[str, Any]]]
 """The columns of an evaluation, and its lines about single clients; see `fedreach.evaluation.Evaluator`."""
@@ -46,12 +57,15 @@ class Recorder:
 
     def describe(self, run: RunRecord, federation: FederationRecord) -> None:
         """Write what is run and on whom."""
-        self.folder.write(run)
-        self.folder.write(federation)
+        digest = self.folder.write(federation)
+        self.folder.write(replace(run, id=digest_of_run(run, federation), federation=digest))
 
     def load(self) -> Snapshot | None:
         """Return the run at its checkpoint, its rows cut back to it; None where there is no checkpoint."""
-        return load(self.folder, self.layout.num_trainable)
+        snapshot = load(self.folder, self.layout.num_trainable)
+        if snapshot is not None:
+            self._check_best(snapshot, later=True)
+        return snapshot
 
     def begin(self, state: FederationState) -> tuple[Snapshot, RoundRow]:
         """Return a run before round 1 and its row of round 0, on empty files of rows.
@@ -59,13 +73,9 @@ class Recorder:
         Raises:
             RunFolderError: If the folder holds rounds already.
         """
-        if len(self.folder.rows(RoundRow.FILE)) > 1:  # with one row it was interrupted before the first checkpoint
-            raise RunFolderError(
-                f"{self.folder.path} holds rounds, but {CHECKPOINT} is missing. Put it back, or move the run folder "
-                "away to start this run anew."
-            )
-        self.folder.rewind(dict.fromkeys(self.folder.lengths(), 0), -1)
-        snapshot = Snapshot(state, 0, 0, np.inf, 0, self.folder.lengths())
+        refuse_lost_rounds(self.folder.path / CHECKPOINT, self.folder.path / RoundRow.FILE)
+        self.folder.remove(RoundRow.FILE, ClientLine.FILE, Timing.FILE)
+        snapshot = Snapshot(state, 0, 0, np.inf, 0, self.folder.seals())
         nothing = None if self.federation.radio is None else RoundCost(0.0, 0.0, 0.0, 0.0, None)
         row = RoundRow(
             round=0,
@@ -121,7 +131,7 @@ class Recorder:
             snapshot = self._judge(snapshot, columns.get("id_loss", np.inf))
             row = replace(row, evaluated=columns)
         said = (ClientLine(**line, names=self.names_of(line["ids"])) for line in lines)
-        rows = *snapshot.rows, row, *said, timing
+        rows = *snapshot.rows, row, *said, timing.checked(self.folder.run)
         return replace(snapshot, rows=rows), row
 
     @cached_property
@@ -140,14 +150,22 @@ class Recorder:
         """
         if not snapshot.rows:
             return snapshot
-        if self.folder.lengths() != snapshot.lengths:
-            self.folder.rewind(snapshot.lengths, snapshot.rows[0].round - 1)
+        if self.folder.seals() != snapshot.seals:
+            self.folder.rewind(snapshot.seals, snapshot.rows[0].round - 1)
         self.folder.append(*snapshot.rows)
-        return replace(snapshot, rows=(), lengths=self.folder.lengths())
+        return replace(snapshot, rows=(), seals=self.folder.seals())
+
+    def _all_written(self, snapshot: Snapshot) -> Snapshot:
+        """Write the rows and the best model that wait; return the run in which none do."""
+        snapshot = self.written(snapshot)
+        if snapshot.best is None:
+            return snapshot
+        digest = self.folder.write_tensors(BEST, snapshot.best, {"round": snapshot.best_round})
+        return replace(snapshot, best=None, digests={BEST: digest})
 
     def save(self, snapshot: Snapshot) -> Snapshot:
-        """Write a checkpoint, and before it the rows that wait; return the run in which none do."""
-        snapshot = self.written(snapshot)
+        """Write a checkpoint, and before it all that waits; return the run in which nothing does."""
+        snapshot = self._all_written(snapshot)
         save(self.folder, snapshot)
         return snapshot
 
@@ -158,18 +176,20 @@ class Recorder:
             TrainingError: If no client's update counted, or none in more than half of the rounds, up to the last,
                 though some were asked.
         """
-        snapshot = self.written(snapshot)
+        snapshot = self._all_written(snapshot)
         self._refuse_if_nobody_counted()
-        self.folder.write_tensors("last.safetensors", self._models(snapshot.state), {"round": snapshot.state.round})
+        self._check_best(snapshot)
+        self.folder.write_tensors(LAST, self._models(snapshot.state), {"round": snapshot.state.round})
         finish(self.folder, snapshot)
         then()
-        result = Result(
-            status="finished",
-            rounds=snapshot.state.round,
-            best_round=snapshot.best_round,
-            lengths=self.folder.lengths(),
-            error=None,
-        )
+        state = snapshot.state
+        return self.end(Result(status="finished", rounds=state.round, best_round=snapshot.best_round, error=None))
+
+    def end(self, result: Result) -> Result:
+        """Write how the run ended, and with it what its files hold."""
+        self.folder.sync()
+        served = (ServedLine,) if (self.folder.path / ServedLine.FILE).exists() else ()
+        result = replace(result, run=self.folder.run, seals=self.folder.seals(*served), digests=self.folder.digests())
         self.folder.write(result)
         return result
 
@@ -203,10 +223,25 @@ class Recorder:
 
     def _judge(self, snapshot: Snapshot, loss: float) -> Snapshot:
         if loss < snapshot.best_loss:
-            number = snapshot.state.round
-            self.folder.write_tensors("best.safetensors", self._models(snapshot.state), {"round": number})
-            return replace(snapshot, best_round=number, best_loss=loss, evaluations_since_best=0)
+            best = self._models(snapshot.state)
+            return replace(
+                snapshot, best_round=snapshot.state.round, best_loss=loss, evaluations_since_best=0, best=best
+            )
         return replace(snapshot, evaluations_since_best=snapshot.evaluations_since_best + 1)
+
+    def _check_best(self, snapshot: Snapshot, *, later: bool = False) -> None:
+        """Refuse another best model than that of a run; one of a `later` round will be written again."""
+        if BEST not in snapshot.digests:
+            return
+        path, found = self.folder.path / BEST, self.folder.stored_tensors(BEST)
+        if found is None:
+            raise RunFolderError(f"{path} is missing. {ANEW}")
+        record = found[1]
+        if record["seal"] != snapshot.digests[BEST] and not (later and record["round"] > snapshot.state.round):
+            raise RunFolderError(
+                f"{path} must hold the model after round {snapshot.best_round} of this run; it holds another one. "
+                f"{ANEW}"
+            )
 
     def _models(self, state: FederationState) -> dict[str, AnyArray]:
         """Return the served model by parameter name; of several, one a cluster, under ``0/...``, ``1/...``."""
@@ -216,6 +251,13 @@ class Recorder:
             for number, params in enumerate(models)
             for name, view in self.layout.views(torch.from_numpy(params.copy())).items()
         }
+
+
+def digest_of_run(run: RunRecord, federation: FederationRecord) -> str:
+    """Return a digest of what makes a run this run: all but what changes no number of it, as its name."""
+    others = ("method", "environment", "git", "id", "federation")
+    known = {key: value for key, value in vars(run).items() if key not in others}
+    return digest_of({}, {"run": essence(known), "federation": federation.hash})[:32]
 
 
 def _spent(cost: RoundCost | None, after: Snapshot) -> dict[str, Any]:
@@ -238,7 +280,7 @@ def note_failure(folder: RunFolder, error: Exception) -> None:
     """Write down that a run failed, and why; one that had finished before stays so."""
     done = folder.read(Result)
     if done is None or done.status != "finished":
-        folder.write(Result(status="failed", error=f"{error}" or type(error).__name__))
+        folder.write(Result(status="failed", run=folder.run, error=f"{error}" or type(error).__name__))
 
 
 def check_federation(folder: RunFolder, record: FederationRecord) -> None:
@@ -247,9 +289,9 @@ def check_federation(folder: RunFolder, record: FederationRecord) -> None:
     Raises:
         RunFolderError: If the folder's federation is not that of the `record`.
     """
-    stored = folder.read(FederationRecord)
-    if stored is not None and stored.hash != record.hash:
+    stored = folder.read_json(FederationRecord.FILE)
+    if stored is not None and stored["hash"] != record.hash:
         raise RunFolderError(
-            f"{folder.path} was begun on another federation ({stored.hash[:12]}, now {record.hash[:12]}): "
+            f"{folder.path} was begun on another federation ({stored['hash'][:12]}, now {record.hash[:12]}): "
             f"the data or the way of partitioning it changed. Choose {ANOTHER_FOLDER}."
         )

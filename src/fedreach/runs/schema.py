@@ -20,6 +20,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
+from hashlib import sha256
 from math import nan
 from types import NoneType, UnionType
 from typing import Any, ClassVar, NamedTuple, Self, get_args, get_origin, get_type_hints
@@ -29,12 +30,15 @@ import numpy as np
 from fedreach.arrays import Ints
 from fedreach.errors import RunFolderError, nearest
 
-FORMAT = 2  # 2: models, clusters, solver states; rows with metrics
+FORMAT = 3  # 2: models, clusters, solver states; rows with metrics. 3: digests
+CHECKPOINT = "checkpoint.safetensors"
 
 EVALUATED = re.compile(r"(id|unseen|test|train|local)_\w+|(participation|out_of_sample)_gap(_low|_high)?")
 """Columns that an evaluation adds to a row: of a population and a metric, or of a gap between two."""
-METRIC = re.compile(r"[a-z][a-z0-9_]*")
-"""What further metrics are called."""
+METRIC = re.compile(r"[a-z][a-z0-9_]*")  # what further metrics are called
+
+OF_EACH_FILE = ("format", "seal")
+"""Keys that say nothing of what a record is about."""
 
 IN_JSON: Mapping[Any, type] = {Mapping: dict, Sequence: list, np.ndarray: list}
 NUMBERS = frozenset({int, float, bool, NoneType})
@@ -127,7 +131,7 @@ class Record:
         """Refuse an object with these keys if one is unknown or one is missing; both errors are RunFolderError."""
         known = cls.known_keys()
         for name in names:
-            if name not in known and name != "format" and not (cls.REST and cls.REST_NAMES.fullmatch(name)):
+            if name not in known and name not in OF_EACH_FILE and not (cls.REST and cls.REST_NAMES.fullmatch(name)):
                 raise RunFolderError(
                     f"{where} has a key {name!r} that no version of this format writes."
                     f"{nearest(name, [key for key in known if key not in names])} "
@@ -195,6 +199,7 @@ class RoundRow(Record):
     allocation: Mapping[str, Sequence[float]] | None = None  # who got which share and frequency, by `ids`
     remark: str | None = None  # of the selection policy
     by_server: bool = False  # whether the server trained on its own data and no client was asked
+    refused: Mapping[str, str] | None = None  # "client 3" or "node 7" -> what it said that cannot be, on Flower
     clusters: Sequence[int] | None = None  # which model each participant has, where there are several
     evaluated: Mapping[str, float | None]  # columns of `fedreach.evaluation.Evaluator`; null is not finite
 
@@ -211,12 +216,25 @@ class ClientLine(Record):
     ids: Sequence[int]
     names: Sequence[str] | None = None  # of these clients, where they have any
     examples: Sequence[int]  # that a client was evaluated on
-    accuracy: Sequence[float | None]
+    accuracy: Sequence[float | None] | None = None  # or else, where targets are numbers,
+    mae: Sequence[float | None] | None = None
     loss: Sequence[float | None]
     metrics: Mapping[str, Sequence[float | None]] = field(default_factory=dict)  # further ones; null is undefined
 
+    @property
+    def score(self) -> Sequence[float | None]:
+        """What the main score is of each client."""
+        return (self.accuracy if self.mae is None else self.mae) or ()
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+    @classmethod
+    def check_keys(cls, names: Collection[str], where: str) -> None:
+        super().check_keys(names, where)
+        if ("accuracy" in names) is ("mae" in names):
+            said = "both 'accuracy' and 'mae'" if "mae" in names else "no key 'accuracy'"
+            raise RunFolderError(f"{where} has {said}. It was edited or cut: run the same command again.")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Timing(Record):
     """How long a round took."""
 
@@ -225,6 +243,13 @@ class Timing(Record):
     round: int
     train_seconds: float | None = None  # without the evaluation
     evaluate_seconds: float | None = None
+    check: str = ""  # digest of the above and of the run: this file stands in no checkpoint
+
+    def checked(self, run: str) -> Timing:
+        """Return the row of a run with its digest."""
+        trained, evaluated = self.train_seconds, self.evaluate_seconds
+        check = sha256(f"{run} {self.round} {trained} {evaluated}".encode()).hexdigest()[:16]
+        return Timing(round=self.round, train_seconds=trained, evaluate_seconds=evaluated, check=check)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -249,16 +274,19 @@ class ServedLine(Record):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RunRecord(Record):
-    """What was run. The first four make a run this run: it is gone on with by nothing else."""
+    """What was run. All but the last two make a run this run: it is gone on with by nothing else."""
 
     FILE = "run.json"
 
     method: str
     seed: int
     config: Mapping[str, Any]
-    code: Mapping[str, str]  # name of the user's own code -> digest of its file
+    code: Mapping[str, str]  # name of the user's own code, or path of what it imports -> digest of the file
+    data: Mapping[str, str] | None = None  # name of the user's own data -> digest of the file, where there are any
     environment: Mapping[str, Any]
     git: Mapping[str, Any] | None
+    id: str = ""  # digest of what makes it this run, and of its federation; the folder's other files name it
+    federation: str = ""  # digest of what the recorder wrote of it
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -271,7 +299,7 @@ class FederationRecord(Record):
     dataset: Mapping[str, Any]  # where it is from and, unless clients kept that to themselves, what a sample looks like
     partition: Mapping[str, Any]
     num_clients: int
-    num_classes: int  # 0 where clients did not tell their labels
+    num_classes: int  # 0 where clients did not tell their labels, or targets are numbers
     label_counts: Ints  # (n, c), of the partition, less what a shift dropped; `server_data` says what the server took
     sizes: Ints  # (n,)
     participants: Ints  # ids, increasing
@@ -284,6 +312,7 @@ class FederationRecord(Record):
     client_names: Sequence[str] | None = None  # (n,) where clients have names other than their ids
     class_names: Sequence[str] | None = None  # (c,) where labels are words
     preparation: Sequence[Mapping[str, Any]] | None = None  # how columns of a table became inputs
+    targets: int | None = None  # numbers to predict for each sample, where these are no classes
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -295,7 +324,9 @@ class Result(Record):
     status: str  # "finished" or "failed"; a failed run has nothing but its error
     rounds: int | None = None
     best_round: int | None = None  # with the lowest loss on participants' held-out data
-    lengths: Mapping[str, int] | None = None  # of the files of rows, in bytes
+    run: str = ""  # `RunRecord.id`; empty where a run failed before it was written
+    seals: Mapping[str, Sequence[Any]] | None = None  # of each file of rows its length in bytes and its sha256
+    digests: Mapping[str, str] | None = None  # of the models and what serves them
     error: str | None
 
 

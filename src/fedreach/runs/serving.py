@@ -6,7 +6,6 @@ added later trains nothing.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,12 +17,12 @@ from fedreach.federation.serving.fit import Fitted
 from fedreach.federation.traits import Traits
 from fedreach.models.flat import Layout
 from fedreach.runs.callbacks import Callback
-from fedreach.runs.checkpoint import CHECKPOINT
-from fedreach.runs.folder import SERVING, RunFolder
+from fedreach.runs.folder import BEST, LAST, SERVING, RunFolder
 from fedreach.runs.identity import OtherExperimentError, finished
 from fedreach.runs.models import read_models
 from fedreach.runs.recorder import Recorder
 from fedreach.runs.schema import (
+    CHECKPOINT,
     ClientLine,
     FederationRecord,
     Result,
@@ -33,13 +32,12 @@ from fedreach.runs.schema import (
     ServingRecord,
     Timing,
 )
+from fedreach.storage.files import sealed_text
 
 POPULATIONS = {"id": "participants", "unseen": "unseen clients", "test": "test set"}
 SHOWN = {"plain": "plain", "calibrated": "calibrated", "served": "served", "true_prior": "true prior, needs labels"}
 """Rung -> what it is called where a run ends."""
 MODELS = ("last", "best")
-TRAINED = (FederationRecord.FILE, RoundRow.FILE, ClientLine.FILE, Timing.FILE, CHECKPOINT)
-"""What training leaves in a folder, beside the models."""
 
 
 def serve_models(folder: RunFolder, layout: Layout, evaluator: ServesModels) -> None:
@@ -50,8 +48,7 @@ def serve_models(folder: RunFolder, layout: Layout, evaluator: ServesModels) -> 
         layout: Of the model.
         evaluator: Who fits and serves.
     """
-    for name in (ServingRecord.FILE, ServedLine.FILE, SERVING):
-        (folder.path / name).unlink(missing_ok=True)
+    folder.remove(ServingRecord.FILE, ServedLine.FILE, SERVING)
     federation = folder.read(FederationRecord)
     names = None if federation is None else federation.client_names
     columns: dict[str, Mapping[str, float]] = {}
@@ -76,10 +73,17 @@ def serve_models(folder: RunFolder, layout: Layout, evaluator: ServesModels) -> 
             left[name] = gone
         if name == "last":
             costs = _costs(fitted)
-    rule, needs_labels = repr(evaluator.rule), Traits.of(evaluator.rule).reads_true_prior
+    rule, needs_labels = repr(evaluator.rule), Traits.of(evaluator.rule).needs_labels
     folder.write_tensors(SERVING, tensors, {"rule": rule})
     folder.write(
-        ServingRecord(rule=rule, needs_labels=needs_labels, rounds=rounds, columns=columns, left=left or None, **costs)
+        ServingRecord(
+            rule=rule,
+            needs_labels=needs_labels,
+            rounds=rounds,
+            columns=columns,
+            left=left or None,
+            **costs,
+        )
     )
 
 
@@ -97,7 +101,8 @@ def served_table(folder: RunFolder) -> list[str]:
     def line(title: str, values: Sequence[str]) -> str:
         return f"{title:<26}" + "".join(f"{value:>16}" for value in values)
 
-    lines = [f"accuracy in %, served by {record.rule}", line("", [*there.values()])]
+    needs = ", a reference that needs labels" if record.needs_labels else ""
+    lines = [f"accuracy in %, served by {record.rule}{needs}", line("", [*there.values()])]
     for rung, title in SHOWN.items():
         found = [columns.get(f"{name}_{rung}_accuracy") for name in there]
         if None not in found:
@@ -130,15 +135,19 @@ def _models(folder: RunFolder, name: str, layout: Layout) -> tuple[int, Float32s
     return stored.round, stored.vectors[: int(clusters.max()) + 1], clusters
 
 
-def take_training(folder: RunFolder, twin: RunFolder, identity: Mapping[str, Any]) -> Result | None:
+def take_training(recorder: Recorder, twin: RunFolder, run: RunRecord, identity: Mapping[str, Any]) -> Result | None:
     """Copy the training of a finished run that differs in name and serving alone; None where there is no such run.
 
     Args:
-        folder: Where to.
+        recorder: Of the folder where to.
         twin: Where from.
-        identity: What is to be run in `folder`.
+        run: What is to be run there.
+        identity: Of that run.
+
+    Raises:
+        RunFolderError: If what was trained was altered.
     """
-    stored = twin.read(RunRecord)
+    folder, stored = recorder.folder, twin.read(RunRecord)
     if stored is None or (folder.path / CHECKPOINT).exists():
         return None
     alike = {**identity, "method": stored.method, "config": _served_as(identity["config"], stored.config)}
@@ -146,30 +155,36 @@ def take_training(folder: RunFolder, twin: RunFolder, identity: Mapping[str, Any
         result = finished(twin, alike)
     except OtherExperimentError:
         return None
-    if result is None:
+    federation, checkpoint = twin.read(FederationRecord), twin.read_tensors(CHECKPOINT)
+    if result is None or result.rounds is None or federation is None or checkpoint is None:
         return None
-    for name in (*TRAINED, *(f"{model}.safetensors" for model in MODELS)):
-        if (twin.path / name).exists():
-            shutil.copyfile(twin.path / name, folder.path / name)
+    recorder.describe(run, federation)
+    folder.remove(RoundRow.FILE, ClientLine.FILE, Timing.FILE)
+    for name, seal in twin.vouched().items():
+        if name in (RoundRow.FILE, ClientLine.FILE):
+            folder.append_lines(name, sealed_text(twin.path / name, seal).splitlines())
+    folder.append(*(row.checked(folder.run) for row in twin.timing(result.rounds)))
+    for name in (LAST, BEST):
+        if (model := twin.read_tensors(name)) is not None:
+            folder.write_tensors(name, *model)
+    folder.sync()
+    # Last, as whoever finds it needs no training any more.
+    tensors, record = checkpoint
+    folder.write_tensors(CHECKPOINT, tensors, {**record, "run": folder.run, "seals": folder.seals()})
     return result
 
 
-def finish_served(
-    run: RunRecord, recorder: Recorder, evaluator: ServesModels, result: Result, callbacks: Sequence[Callback]
-) -> Result:
+def finish_served(recorder: Recorder, evaluator: ServesModels, result: Result, callbacks: Sequence[Callback]) -> Result:
     """Serve clients by a training that was taken from another run, and write that this one ended like that one.
 
     Args:
-        run: What is run.
         recorder: Of its folder, which holds the training.
         evaluator: Who fits and serves.
         result: Of the other run.
         callbacks: Are told the end.
     """
-    folder = recorder.folder
-    folder.write(run)
-    serve_models(folder, recorder.layout, evaluator)
-    folder.write(result)
+    serve_models(recorder.folder, recorder.layout, evaluator)
+    result = recorder.end(result)
     for callback in callbacks:
         callback.end(result)
     return result

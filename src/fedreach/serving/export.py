@@ -16,6 +16,7 @@ import numpy as np
 
 import fedreach
 from fedreach.arrays import AnyArray
+from fedreach.config.own_files import code_files
 from fedreach.errors import ConfigError
 from fedreach.federation.protocols import Serving
 from fedreach.federation.traits import Traits
@@ -115,7 +116,8 @@ def export(
     if out.exists():
         raise ConfigError(f"There is a file {out} already. Remove it, or name another one.")
     saved = read(folder, which, cluster=cluster, base=base)
-    check_code(saved.run, saved.name, base or Path.cwd())
+    here = base or Path.cwd()
+    check_code(saved.run, saved.name, here, code_files(saved.name, here))
     run = saved.run
     about = {
         "name": run.config["name"],
@@ -145,7 +147,7 @@ def written(rule: Serving, state: State, about: Mapping[str, Any], stem: str = "
         ConfigError: If the rule needs labels, its options cannot be written down, or it needs more than numpy.
     """
     kind = type(rule)
-    if Traits.of(rule).reads_true_prior:
+    if Traits.of(rule).needs_labels:
         raise ConfigError(
             f"{kind.__name__} needs the labels of those that it serves: a reference, which none can deploy."
         )

@@ -11,8 +11,9 @@ from numpy.typing import ArrayLike
 from fedreach.arrays import Float32s
 from fedreach.config.parts import make
 from fedreach.config.sections import Choice
-from fedreach.errors import RunFolderError
+from fedreach.errors import ConfigError, RunFolderError
 from fedreach.federation.protocols import Serving
+from fedreach.federation.traits import Traits
 from fedreach.federation.values import State
 from fedreach.runs.folder import SERVING, RunFolder
 from fedreach.runs.identity import run_of
@@ -39,17 +40,23 @@ def read(
 
     Raises:
         RunFolderError: If the folder holds no fitted rule of that model.
+        ConfigError: If the rule learns from labels of those that it serves.
     """
     held = RunFolder(Path(folder))
     run, record, stored = run_of(held), held.read(ServingRecord), held.read_tensors(SERVING)
     if record is None or stored is None:
         raise RunFolderError(f"{folder} holds no serving rule ({SERVING}). {_why(run)}")
+    choice = Choice.model_validate(run.config["method"]["serving"])
+    rule: Serving = make("serving", choice, base or Path.cwd())
+    if Traits.of(rule).learns_labels:
+        raise ConfigError(
+            f"{folder}: {type(rule).__name__} learns from labels of those that it serves: a reference, which none can "
+            "deploy. Export or load a method with serving 'label_shift'."
+        )
     head = which if cluster is None else f"{which}/{cluster}"
     state = {key[len(head) + 1 :]: value for key, value in stored[0].items() if key.startswith(f"{head}/")}
     if not state or any("/" in key for key in state):
         raise RunFolderError(f"{folder}: {SERVING} holds no single rule {head!r}; it has {_heads(stored[0])}.")
-    choice = Choice.model_validate(run.config["method"]["serving"])
-    rule: Serving = make("serving", choice, base or Path.cwd())
     return SavedRule(rule, state, choice.name, run, record.rounds[which])
 
 
@@ -72,6 +79,7 @@ def load(
 
     Raises:
         RunFolderError: If the folder holds no fitted rule of that model.
+        ConfigError: If the rule learns from labels of those that it serves.
     """
     saved = read(folder, which, cluster=cluster, base=base)
     return Adapter(saved.rule, saved.state, model)

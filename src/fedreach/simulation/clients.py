@@ -7,10 +7,10 @@ import numpy as np
 
 from fedreach.arrays import Float32s, Floats, Ints
 from fedreach.data.federated import FederatedData
-from fedreach.data.server_data import ServerData
 from fedreach.engines.protocols import Engine
 from fedreach.errors import TrainingError
 from fedreach.federation.aggregation.mean import finite_rows
+from fedreach.federation.answers import checked_measured
 from fedreach.federation.federation import Federation
 from fedreach.federation.participation import Participation
 from fedreach.federation.state import FederationState
@@ -21,18 +21,9 @@ from fedreach.federation.steps import (
     lost_replies,
     measured,
     probe_batch,
-    server_batch,
 )
 from fedreach.federation.values import ClientView, LocalUpdates, Reports
-
-
-def server_steps(federation: Federation, engine: Engine, own: ServerData | None, request: AskServer) -> Float32s:
-    """Return the (m, d) steps of a server that trains on one batch of its own data."""
-    server, number = federation.training_server, request.view.round
-    assert server is not None  # or it were not asked,
-    assert own is not None  # and whoever asks saw to it
-    batch = server_batch(server, len(own.y), federation.seed, number)
-    return np.stack([engine.server_step(model, batch, number, server.rate) for model in request.state.models])
+from fedreach.simulation.own_data import learnt
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,8 +67,8 @@ class Clients:
         came = ~np.isin(reports.ids, list(lost))
         return replace(reports, metrics={**reports.metrics, **values}, lost=lost).only(came)
 
-    def server_steps(self, request: AskServer) -> Float32s:
-        return server_steps(self.federation, self.engine, self.data.server, request)
+    def learnt(self, request: AskServer) -> FederationState:
+        return learnt(self.federation, self.engine, self.data.server, request)
 
     def _trained(self, state: FederationState, view: ClientView, ids: Ints, *, probe: bool) -> Reports:
         """Return the reports of clients whose updates are finite, before anything is measured."""
@@ -96,6 +87,7 @@ class Clients:
             label_counts=None if view.label_counts is None else view.label_counts[rows],
             lost=lost,
             trainable=trained.trainable,
+            output_bias=self.engine.layout.output_bias,
             steps=trained.steps,
             round=view.round,
             probe=probe,
@@ -135,7 +127,7 @@ class Clients:
                 own = measured(wanted, output, self.federation.seed, view.round, int(ids[row]))
                 for name, value in own.items():
                     values[name][row] = value
-        return values
+        return {one.name: checked_measured(one, values[one.name], ids) for one in wanted}
 
     def _failing(self, ids: Ints, loss: Floats, number: int) -> dict[int, str]:
         why = {

@@ -13,6 +13,7 @@ from fedreach.data.federated import FederatedData
 from fedreach.engines.choice import build_engine
 from fedreach.engines.protocols import Engine, Precision, Task
 from fedreach.errors import ConfigError, DataError
+from fedreach.federation.answers import checked_labels
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import released_entropy
 from fedreach.federation.participation import Always, Participation
@@ -20,6 +21,7 @@ from fedreach.federation.state import FederationState, initial_state
 from fedreach.federation.steps import Done, drive, new_memory, next_view, play
 from fedreach.federation.time_energy import FittingCost, fitting_cost, with_radio
 from fedreach.federation.values import ClientView
+from fedreach.limits import check_memory
 from fedreach.models import build as build_model
 from fedreach.simulation.clients import Clients
 from fedreach.streams import generator, torch_seed
@@ -53,11 +55,23 @@ class Simulation:
             ours, theirs = getattr(self.federation, part), getattr(self.engine.task, part)
             if ours != theirs:
                 raise ConfigError(f"federation.{part} {ours} and that of the engine, {theirs}, must be the same.")
-        if self.federation.training_server is not None and self.data.server is None:
+        self._check_cohort_fits()
+        if self.federation.learning_server is not None and self.data.server is None:
             raise ConfigError(
                 f"{type(self.federation.server).__name__} trains on data of the server's own, and there is none. "
                 "Add `[server_data] examples = 100` to the experiment, or server_examples=100 to `federate`."
             )
+
+    def _check_cohort_fits(self) -> None:
+        """Refuse a cohort of k whose updates do not fit beside three models of d numbers: 4 (k + 3) d bytes.
+
+        Where the server remembers updates, those of the cohort are there three times: new, weighed and old.
+        """
+        k = 1 if self.federation.traits["selection"].ignores_cohort else self.federation.cohort
+        d = len(self.engine.initial)
+        what = f"A cohort of {k} that sends {d} numbers each"
+        times = 3 if self.federation.traits["aggregation"].remembers_updates else 1
+        check_memory(what, 4 * (times * k + 3) * d, "Lower method.cohort, or use a smaller model.")
 
     @cached_property
     def first_view(self) -> ClientView:
@@ -69,13 +83,15 @@ class Simulation:
                 f"A participant must have at least one training example; client {self.data.name_of(empty[0])} has "
                 "none. Leave it out of the population, or drop or merge empty clients (`handle_empty`)."
             )
-        view = ClientView.of(ids, self.data.train.sizes[ids])
+        view = replace(ClientView.of(ids, self.data.train.sizes[ids]), rounds=self.rounds)
         if not needs:
             return view
         counts = self.data.label_counts()[ids]
         statistics, rng = self.federation.label_statistics, generator(self.federation.seed, "label-statistics")
         # Under a secure sum the server sees none of this; each client's own entropy goes into its own weight only.
-        released = counts.astype(np.float64) if statistics.only_sum else statistics.release(counts, rng)
+        released = counts.astype(np.float64)
+        if not statistics.only_sum:
+            released = checked_labels(statistics, statistics.release(counts, rng), view.num_examples, ids)
         return replace(
             view,
             label_counts=released if "label_counts" in needs else None,
@@ -173,7 +189,7 @@ def simulate(
     module = build_model(
         model,
         data.dataset.train_x.shape[1:],
-        data.dataset.num_classes,
+        data.dataset.outputs,
         seed=torch_seed(federation.seed if model_seed is None else model_seed, "model"),
         options=model_options,
     )

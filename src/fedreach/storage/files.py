@@ -18,7 +18,8 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from fedreach.arrays import AnyArray
-from fedreach.errors import ANOTHER_FOLDER, RunFolderError
+from fedreach.errors import ANOTHER_FOLDER, DISK, RunFolderError
+from fedreach.storage import disk
 
 try:
     import fcntl
@@ -27,6 +28,15 @@ except ImportError:  # Windows has no such lock; two processes on one folder are
 
 UNFINISHED = ".fedreach-part"  # how the name of a file ends that is not in its place yet
 LOCK_SECONDS = 5.0  # a worker whose comparison was killed ends within a round
+KEY = "fedreach"  # the one metadata key of arrays: safetensors writes several in an order that changes from run to run
+ANEW = "Put it back, or move the run folder away to start this run anew."
+
+
+class Seal(NamedTuple):
+    """What was written to a file that grows."""
+
+    size: int  # bytes
+    sha256: str  # of these
 
 
 class _Disk(NamedTuple):
@@ -47,14 +57,14 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._files: dict[str, IO[bytes]] = {}  # of lines, kept open: opening one takes as long as writing a line
+        self._files: dict[str, _Lines] = {}  # kept open: opening one takes as long as writing a line
         weakref.finalize(self, _close, self._files)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes from writing to the folder; the lock ends with the process, however that ends."""
         with self.disk(".lock"):
-            self.path.mkdir(parents=True, exist_ok=True)
+            disk.make_folders(self.path)
             file = self.plain(".lock").open("a")
         with file:
             until = time.monotonic() + LOCK_SECONDS
@@ -65,7 +75,7 @@ class Folder:
                     )
                 time.sleep(0.1)
             for left in self.path.glob(f".*{UNFINISHED}"):  # by a process that was killed
-                left.unlink()
+                disk.unlink(left)
             try:
                 yield
             finally:
@@ -82,57 +92,86 @@ class Folder:
     # ------------------------------------------------------------------------------------------------- whole files
 
     @contextmanager
-    def whole(self, name: str) -> Iterator[Path]:
-        """Hand out a temporary path and put it in place once it is written."""
+    def whole(self, name: str, *, waits: bool = False) -> Iterator[Path]:
+        """Hand out a temporary path and put it in place once it is written, so that it stays there.
+
+        A file that `waits` may have its old name and content after a power cut, until `sync` was called.
+        """
         temporary = self.path / f".{name}.{os.getpid()}{UNFINISHED}"
         with self.disk(name):
-            self.path.mkdir(parents=True, exist_ok=True)
+            disk.make_folders(self.path)
             try:
                 yield temporary
-                temporary.replace(self.path / name)
+                disk.replace(temporary, self.path / name)
+                if not waits:
+                    disk.sync_folder(self.path)
             finally:
-                temporary.unlink(missing_ok=True)
+                disk.unlink(temporary)
 
     def write_once(self, name: str, text: str) -> None:
         """Write a file whole unless there is one: of all who try, one succeeds."""
         with self.disk(name):
-            self.path.mkdir(parents=True, exist_ok=True)
+            disk.make_folders(self.path)
             own = self.path / f".{name}.{uuid.uuid4().hex}{UNFINISHED}"
             try:
-                own.write_text(text, encoding="utf-8")
+                disk.put(own, text.encode())
                 with suppress(FileExistsError):
-                    os.link(own, self.path / name)
+                    disk.link(own, self.path / name)
+                disk.sync_folder(self.path)
             finally:
-                own.unlink(missing_ok=True)
+                disk.unlink(own)
+
+    def remove(self, *names: str) -> None:
+        """Remove files, where they are."""
+        for name in names:
+            if name in self._files:
+                self._files.pop(name).close()
+            with self.disk(name):
+                disk.unlink(self.path / name)
 
     # ------------------------------------------------------------------------------------------------------- lines
 
     def append_lines(self, name: str, lines: Iterable[str]) -> None:
         """Append lines to a file, which is made if it is not there."""
-        left = "".join(f"{line}\n" for line in lines).encode()
-        try:
-            if name not in self._files:
-                self._files[name] = self.plain(name).open("ab", buffering=0)
-            while left:  # a disk that fills up takes some of it before it says so
-                left = left[self._files[name].write(left) :]
-        except OSError as error:
-            raise self.cannot_write(name, error) from error
+        content = "".join(f"{line}\n" for line in lines).encode()
+        with self.disk(name):
+            self._grown(name).append(content)
+
+    def sync(self) -> None:
+        """Wait until all lines, and the names of all files, have reached the disk."""
+        for name, lines in self._files.items():
+            with self.disk(name):
+                lines.sync()
+        with self.disk(""):
+            disk.sync_folder(self.path)
+
+    def seal(self, name: str) -> Seal:
+        """Return what a file of lines holds now; of one that is not there, nothing."""
+        if name not in self._files and not self.plain(name).exists():
+            return Seal(0, hashlib.sha256().hexdigest())
+        return self._grown(name).seal()
+
+    def cut(self, name: str, size: int) -> None:
+        """Cut a file of lines that is longer."""
+        if name in self._files:
+            self._files.pop(name).close()
+        path = self.plain(name)
+        if path.exists() and path.stat().st_size > size:
+            with self.disk(name):
+                disk.truncate(path, size)
+
+    def _grown(self, name: str) -> _Lines:
+        if name not in self._files:
+            self._files[name] = _Lines(self.plain(name))
+        return self._files[name]
 
     def lines(self, name: str) -> Iterator[str]:
         """Yield the lines of a file; none where there is no file. A last line that was cut off is left out."""
         path = self.plain(name)
         if path.exists():
-            with path.open(encoding="utf-8", newline="\n") as file:
+            # A byte that is no text is for who checks the lines.
+            with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
                 yield from (line for line in file if line.endswith("\n"))
-
-    def length(self, name: str) -> int:
-        """Return how many bytes a file holds; 0 where there is none."""
-        if name in self._files:
-            return self._files[name].tell()
-        try:
-            return (self.path / name).stat().st_size
-        except FileNotFoundError:
-            return 0
 
     def disk(self, name: str) -> _Disk:
         """Return in which context it is said what to do where a file cannot be written."""
@@ -140,12 +179,10 @@ class Folder:
 
     def cannot_write(self, name: str, error: OSError) -> RunFolderError:
         what, repeat = error.strerror, " and repeat the command: it goes on from the last checkpoint."
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            remedy = "Free some space" + repeat
-        elif error.errno in (errno.EEXIST, errno.ENOTDIR):
+        if error.errno in (errno.EEXIST, errno.ENOTDIR):
             what, remedy = "a file stands where a folder is needed", f"Choose {ANOTHER_FOLDER}."
         else:
-            remedy = "Make the folder writable" + repeat
+            remedy = DISK.get(error.errno or 0, "Make the folder writable") + repeat
         return RunFolderError(f"{self.path / name} cannot be written: {what}. {remedy}")
 
 
@@ -168,7 +205,37 @@ def plain_file(path: Path) -> Path:
     return path
 
 
-def _close(files: dict[str, IO[bytes]]) -> None:
+class _Lines:
+    """A file that grows, and the digest of what was written to it."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = disk.opened(path, "ab")
+        self._digest, self._size, self._unsynced = hashlib.sha256(), 0, True
+        with path.open("rb") as there:
+            while content := there.read(2**20):
+                self._digest.update(content)
+                self._size += len(content)
+
+    def append(self, content: bytes) -> None:
+        self._unsynced = True
+        disk.write(self._file, content)
+        self._digest.update(content)
+        self._size += len(content)
+
+    def seal(self) -> Seal:
+        # Where writing was interrupted, the file is longer than what was counted, so that the seal is nobody else's.
+        return Seal(max(self._size, self._file.tell()), self._digest.hexdigest())
+
+    def sync(self) -> None:
+        if self._unsynced:
+            disk.sync(self._file)
+            self._unsynced = False
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _close(files: dict[str, _Lines]) -> None:
     for name in list(files):
         files.pop(name).close()
 
@@ -181,6 +248,119 @@ def _taken(file: IO[str]) -> bool:
         except BlockingIOError:
             return False
     return True
+
+
+# --------------------------------------------------------------------------------------------- reading, and digests
+
+
+def text_of(path: Path) -> str | None:
+    """Return the text of a plain file; None where there is none.
+
+    Raises:
+        RunFolderError: If it cannot be read, or is no text.
+    """
+    try:
+        return plain_file(path).read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise cannot_read(path, error) from error
+    except UnicodeDecodeError as error:
+        raise RunFolderError(f"{path} is no text ({error}). It was cut or edited. {ANEW}") from error
+
+
+def cannot_read(path: Path, error: OSError) -> RunFolderError:
+    """Return the error that the system refuses to read a file, and what to do about it."""
+    remedy = DISK.get(error.errno or 0, "Copy it again, or see to its disk")
+    return RunFolderError(f"{path} cannot be read: {error.strerror or error}. {remedy}.")
+
+
+def missing(path: Path) -> RunFolderError:
+    """Return the error that a folder lacks a file."""
+    return RunFolderError(f"{path} is missing. Copy the run folder whole, or move it away to start this run anew.")
+
+
+def altered(path: Path) -> RunFolderError:
+    """Return the error that a file does not hold what was written to it."""
+    return RunFolderError(f"{path} was altered after it was written. {ANEW}")
+
+
+def sealed_text(path: Path, seal: Seal) -> str:
+    """Return what was written to a file that grows, without what came after it.
+
+    Raises:
+        RunFolderError: If the file is shorter than that, or holds something else.
+    """
+    try:
+        with plain_file(path).open("rb") as file:
+            content = file.read(seal.size)
+    except FileNotFoundError:
+        if seal.size:
+            raise missing(path) from None
+        content = b""
+    except OSError as error:
+        raise cannot_read(path, error) from error
+    if len(content) < seal.size:
+        raise RunFolderError(
+            f"{path} holds {len(content)} bytes, but {seal.size} were written to it. Rows are missing; "
+            "put the file back, or move the run folder away to start this run anew."
+        )
+    if hashlib.sha256(content).hexdigest() != seal.sha256:
+        raise altered(path)
+    return content.decode()
+
+
+def with_digest(name: str, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the record of a file of this name with a digest of both."""
+    return {**record, "seal": _digest(name, record)}
+
+
+def check_digest(path: Path, record: Mapping[str, Any]) -> None:
+    """Refuse a record that was not written to a file of this name with its digest, by a RunFolderError."""
+    if record.get("seal") != _digest(path.name, {key: value for key, value in record.items() if key != "seal"}):
+        raise altered(path)
+
+
+def _digest(name: str, record: Mapping[str, Any]) -> str:
+    return digest_of({}, {"file": name, "record": record})
+
+
+def record_of_tensors(path: Path) -> dict[str, Any]:
+    """Return the record in the head of a file of arrays, which are not read.
+
+    Raises:
+        RunFolderError: If it cannot be read or was altered.
+    """
+    try:
+        with plain_file(path).open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            head = json.loads(file.read(min(size, path.stat().st_size)))
+        record = json.loads(head["__metadata__"][KEY])
+        if not isinstance(record, dict):
+            raise TypeError("its head holds no record")
+    except OSError as error:
+        raise cannot_read(path, error) from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise RunFolderError(
+            f"{path} holds no arrays ({error}). It was altered after it was written. {ANEW}"
+        ) from error
+    check_digest(path, record)
+    return record
+
+
+def refuse_lost_rounds(checkpoint: Path, rounds: Path) -> None:
+    """Refuse rounds without their checkpoint, by a RunFolderError; with one row a run stopped before the first."""
+    if plain_file(rounds).exists() and rounds.read_bytes().count(b"\n") > 1:
+        raise RunFolderError(
+            f"{checkpoint.parent} holds rounds, but {checkpoint.name} is missing. Put it back, or move the run folder "
+            "away to start this run anew."
+        )
+
+
+def check_same_run(path: Path, run: Any, whose: str) -> None:
+    """Refuse a file of another run than the folder's, by a RunFolderError."""
+    if run != whose:
+        raise RunFolderError(f"{path} is of another run than run.json beside it. {ANEW}")
 
 
 def digest_of(arrays: Mapping[str, AnyArray], record: Mapping[str, Any]) -> str:

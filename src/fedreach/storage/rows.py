@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 import weakref
 from collections.abc import Iterable
@@ -12,10 +13,14 @@ from typing import IO, Any, Literal
 import numpy as np
 
 from fedreach.arrays import AnyArray, Ints
-from fedreach.storage.files import plain_file
+from fedreach.errors import RunFolderError
+from fedreach.storage import disk
+from fedreach.storage.files import ANEW, altered, plain_file
 
 Dtype = Literal["float32", "float16"]
 ALL = slice(None)
+DIGEST = 16  # bytes of a sha256 that are kept of a record
+NO_DIGEST = bytes(DIGEST)  # of zeros, which stand nowhere
 
 
 class RowFile:
@@ -31,7 +36,7 @@ class RowFile:
     def __init__(self, path: Path | None, width: int, dtype: Any = np.float32, taken: Iterable[int] = ()) -> None:
         self.path, self.width, self.dtype = path, width, np.dtype(dtype)
         used = set(taken)
-        self._file = tempfile.TemporaryFile("w+b") if path is None else _opened(path, anew=not used)  # noqa: SIM115
+        self._file = _nameless() if path is None else _opened(path, anew=not used)
         weakref.finalize(self, self._file.close)
         self._end = max(used, default=-1) + 1
         self._free = [row for row in range(self._end) if row not in used]
@@ -46,37 +51,59 @@ class RowFile:
         number = self._free.pop() if self._free else self._end
         self._end = max(self._end, number + 1)
         row = StoredRow(self, number)  # before anything is written: if that fails, the place is free again
+        content = np.ascontiguousarray(values, self.dtype).reshape(-1).view(np.uint8).data
         self._file.seek(number * self.bytes_each)
-        self._file.write(np.ascontiguousarray(values, self.dtype).reshape(-1).view(np.uint8).data)
+        disk.write(self._file, content)
+        if self.path is not None:  # else nobody comes back to it
+            row.digest = digest(content)
         return row
 
     def read(self, number: int, some: slice = ALL) -> AnyArray:
         """Return a record, or these numbers of it."""
         begin, end, _ = some.indices(self.width)
+        size = max(0, end - begin) * self.dtype.itemsize
         self._file.seek(number * self.bytes_each + begin * self.dtype.itemsize)
-        return np.frombuffer(self._file.read(max(0, end - begin) * self.dtype.itemsize), self.dtype)
+        content = self._file.read(size)
+        if len(content) < size:
+            raise RunFolderError(f"{self.path} was cut while it was in use. {ANEW}")
+        return np.frombuffer(content, self.dtype)
 
-    def flush(self) -> None:
-        """Hand everything written to the operating system."""
-        self._file.flush()
+    def sync(self) -> None:
+        """Wait until everything written has reached the disk."""
+        disk.sync(self._file)
 
     def release(self, number: int) -> None:
         """Let a record be written over."""
         self._free.append(number)
 
 
+def digest(content: disk.Content) -> bytes:
+    """Return the digest of a record."""
+    return hashlib.sha256(content).digest()[:DIGEST]
+
+
 def _opened(path: Path, *, anew: bool) -> IO[bytes]:
     if anew:
-        path.unlink(missing_ok=True)  # another memory that was begun there keeps its own
-    return plain_file(path).open("w+b" if anew else "r+b")
+        disk.unlink(path)  # another memory that was begun there keeps its own
+    return disk.opened(plain_file(path), "w+b" if anew else "r+b")
+
+
+def _nameless() -> IO[bytes]:
+    return tempfile.TemporaryFile("w+b", buffering=0)
 
 
 class StoredRow:
     """A record of a file; when the last reference to it is gone, its place is free."""
 
-    def __init__(self, file: RowFile, number: int) -> None:
-        self.file, self.number = file, number
+    def __init__(self, file: RowFile, number: int, digest: bytes = NO_DIGEST) -> None:
+        self.file, self.number, self.digest = file, number, digest
         weakref.finalize(self, file.release, number)
+
+    def check(self) -> None:
+        """Refuse a record that was altered, by a RunFolderError."""
+        assert self.file.path is not None  # nobody comes back to a file without a name
+        if digest(self.file.read(self.number).view(np.uint8).data) != self.digest:
+            raise altered(self.file.path)
 
 
 @dataclass(frozen=True)

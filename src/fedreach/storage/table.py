@@ -12,7 +12,7 @@ import numpy as np
 from fedreach.arrays import AnyArray, Float32s, Ints
 from fedreach.errors import RunFolderError
 from fedreach.storage.float16 import packed, scaled, unpacked
-from fedreach.storage.rows import ALL, Backing, Block, Dtype, RowLayout, StoredRow
+from fedreach.storage.rows import ALL, DIGEST, NO_DIGEST, Backing, Block, Dtype, RowLayout, StoredRow
 
 
 class RowTable:
@@ -65,6 +65,7 @@ class RowTable:
         path: Path,
         width: int,
         places: Ints,
+        digests: AnyArray,
         *,
         n: int | None = None,
         dtype: Dtype = "float32",
@@ -74,7 +75,7 @@ class RowTable:
         """Return the memory whose vectors stand at these `places` of a file, -1 for zeros; see `zeros`.
 
         Raises:
-            RunFolderError: If the file is shorter than that.
+            RunFolderError: If the file is shorter than that, or a vector has another digest.
         """
         layout = RowLayout(len(places) if n is None else n, width, dtype, each)
         taken = places[places >= 0]
@@ -86,14 +87,21 @@ class RowTable:
                 "Put it back, or move the run folder away to start this run anew."
             )
         file = layout.file(path, taken)
-        blocks = [None if place < 0 else Block(None, StoredRow(file, int(place))) for place in places]
+        rows = [
+            None if place < 0 else StoredRow(file, int(place), own.tobytes())
+            for place, own in zip(places, digests, strict=True)
+        ]
+        for row in rows:
+            if row is not None:
+                row.check()
+        blocks = [None if row is None else Block(None, row) for row in rows]
         for block in blocks if not on_disk else ():
             if block is not None:
                 block.values = block.read(layout.stored_width)
         return cls(layout, tuple(blocks), Backing(file, on_disk=on_disk))
 
     def places(self, path: Path | None = None) -> Ints:
-        """Return where in its file all vectors stand, -1 for zeros, and hand them to the operating system.
+        """Return where in its file all vectors stand, -1 for zeros, once they have reached the disk.
 
         They move to the file at `path` if they are not there yet; only what is not stored there is written.
         """
@@ -105,8 +113,14 @@ class RowTable:
         found = np.array(
             [-1 if block is None else backing.store(block, width) for block in self.blocks], dtype=np.int64
         )
-        backing.file.flush()
-        return np.array(found, dtype=np.int64)
+        backing.file.sync()
+        return found
+
+    def digests(self) -> AnyArray:
+        """Return the digest of each block that `places` stored, zeros where there is none."""
+        rows = [None if block is None else block.stored for block in self.blocks]
+        joined = b"".join(NO_DIGEST if row is None else row.digest for row in rows)
+        return np.frombuffer(joined, np.uint8).reshape(-1, DIGEST)
 
     # ---------------------------------------------------------------------------------------- reading and writing
 

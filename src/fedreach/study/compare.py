@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedreach.config.load import named_after
 from fedreach.config.user_code import locate_user_errors
 from fedreach.data.datasets import Dataset, Recipe
 from fedreach.data.federated import FederatedData
@@ -43,6 +44,7 @@ def compare(
     noise: Part = None,
     shift: Part = None,
     server_data: Table = None,
+    budget: Table = None,
     radio: Part = None,
     engine: Table = None,
     evaluation: Table = None,
@@ -64,20 +66,22 @@ def compare(
         model: A name, ``{"name": ..., option: value}``, a function or class that makes a ``torch.nn.Module``, handed
             `sample_shape` and `num_classes` where it has such arguments; or a module, which is copied and whose
             weights are drawn anew for each seed, unless ``{"name": module, "keep_weights": True}``.
-        rounds: Of training.
+        rounds: Of training, at most.
         cohort: Clients a round. Default: 10, or all that take part if they are fewer.
         seeds: How many (0, 1, ...), or which.
-        metrics: Beside accuracy and loss: names, functions ``f(y_true, probabilities) -> float``, or metrics.
+        metrics: Beside accuracy (of numbers the mean absolute error) and loss: names, functions
+            ``f(y_true, probabilities) -> float``, or metrics.
         out: Folder of the study. Default: ``runs/NAME``.
         method: What all methods share.
         local: How clients train, see `fedreach.federation.local_sgd.LocalSGD`.
         baseline: The method that others are compared with. Default: the first.
         name: In tables and on the page. Default: that of the folder, or "study".
-        target_accuracy: In [0, 1]; what it takes to reach it is told.
+        target_accuracy: In [0, 1]; what it takes to reach it is told. Not where targets are numbers.
         population: Further keys of that table, such as ``{"participation": "always"}``.
         noise: On training labels, such as ``{"name": "symmetric", "rate": 0.2}``.
         shift: Of unseen clients.
         server_data: Of the server's own, such as ``{"examples": 100}``.
+        budget: What a run may spend, such as ``{"megabytes": 100.0}``: it ends with the round that reaches it.
         radio: Channels and devices; seconds and joules are then counted.
         engine: How training is computed.
         evaluation: When and on what models are scored.
@@ -105,7 +109,7 @@ def compare(
         >>> study
         Study(digits: uniform, entropy; 1 seed)
     """
-    called = name or (Path(out).name if out is not None else "study")
+    called = name or ("study" if out is None else named_after(Path(out), "study"))
     out = Path("runs") / called if out is None else Path(out)
     question = ask(
         data,
@@ -126,6 +130,7 @@ def compare(
         noise=noise,
         shift=shift,
         server_data=server_data,
+        budget=budget,
         radio=radio,
         engine=engine,
         evaluation=evaluation,

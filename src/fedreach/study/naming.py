@@ -30,6 +30,7 @@ import torch
 from torch import nn
 
 from fedreach import registry
+from fedreach.config.own_files import imported_by
 from fedreach.errors import ConfigError
 from fedreach.models.instance import ModuleInstance, redraw
 from fedreach.registry import Instance
@@ -219,7 +220,8 @@ def pickled(thing: Any, called: str) -> bytes:
 def _digest(content: bytes) -> str:
     """Return what tells a pickled thing from others: the same of the same program, whatever process runs it.
 
-    Beside what is pickled the files count of modules of one's own that it refers to. cloudpickle's number of a class,
+    Beside what is pickled the files count of modules of one's own that it refers to, and of those that these import.
+    cloudpickle's number of a class,
     which is another one in each process, does not; should cloudpickle keep it elsewhere one day, names merely change.
     """
     words = {argument for _, argument, _ in pickletools.genops(content) if isinstance(argument, str)}
@@ -230,7 +232,8 @@ def _digest(content: bytes) -> str:
     for name in sorted(words & sys.modules.keys()):
         file = getattr(sys.modules[name], "__file__", None)
         if file is not None and name.partition(".")[0] != "fedreach" and not registry.is_installed(file):
-            digest.update(name.encode() + Path(file).read_bytes())
+            for path in imported_by(Path(file), name):
+                digest.update(name.encode() + path.read_bytes())
     return digest.hexdigest()[: registry.SHORT]
 
 

@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedreach.config.load import named_after
 from fedreach.data.datasets import Dataset, Recipe
 from fedreach.data.federated import FederatedData
 from fedreach.experiments.run import each_round_of
@@ -39,6 +40,7 @@ def run(
     noise: Part = None,
     shift: Part = None,
     server_data: Table = None,
+    budget: Table = None,
     radio: Part = None,
     engine: Table = None,
     evaluation: Table = None,
@@ -75,13 +77,14 @@ def run(
         cohort=cohort,
         out=folder,
         called="run",
-        name=folder.name if out is not None else "run",
+        name="run" if out is None else named_after(folder, "run"),
         rounds=rounds,
         local=local,
         population=population,
         noise=noise,
         shift=shift,
         server_data=server_data,
+        budget=budget,
         radio=radio,
         engine=engine,
         evaluation={"every": 1, **(evaluation or {})},
@@ -133,7 +136,7 @@ def _end(rounds: Generator[dict[str, Any], None, None], folder: Path | None) -> 
 
 def _all(question: PythonStudy, folder: Path) -> Generator[dict[str, Any], None, None]:
     """Yield the rounds that were run before, and those that are run now."""
-    stored: list[dict[str, Any]] | None = RunFolder(folder).rows(RoundRow.FILE)
+    stored: list[dict[str, Any]] | None = RunFolder(folder).kept_rows(RoundRow.FILE)
     for row in _new(question, folder):
         if stored is not None:
             yield from (each for each in stored if 0 < each["round"] < row.round)

@@ -171,7 +171,7 @@ class StudiedMethod:
 
     def rounds(self, seed: int = 0) -> pd.DataFrame | list[dict[str, Any]]:
         """Return what each round did, as ``rounds.jsonl`` has it."""
-        return framed(RunFolder(self.folder(seed)).rows(RoundRow.FILE), "round")
+        return framed(RunFolder(self.folder(seed)).kept_rows(RoundRow.FILE), "round")
 
     def clients(self, seed: int = 0) -> pd.DataFrame | list[dict[str, Any]]:
         """Return the scores of single clients by the last model: their name, population, examples, and each metric.
@@ -180,22 +180,21 @@ class StudiedMethod:
         a client has too few inputs for a rung.
         """
         folder = RunFolder(self.folder(seed))
+        last = {line.population: line for line in folder.records(ClientLine) if line.population != "local"}
         rows: dict[int, dict[str, Any]] = {}
-        for line in folder.records(ClientLine):  # of several rounds: the last one stays
-            if line.population != "local":
-                told = {key: value for key, value in line.to_json().items() if isinstance(value, list)}
-                names = told.pop("names", None) or [str(client) for client in told["ids"]]
-                for place, client in enumerate(told.pop("ids")):
-                    row = {"client": names[place], "id": client, "population": line.population}
-                    rows[client] = row | {key: values[place] for key, values in told.items()}
+        for population, line in last.items():
+            told = {key: value for key, value in line.to_json().items() if isinstance(value, list)}
+            names = told.pop("names", None) or [str(client) for client in told["ids"]]
+            for place, client in enumerate(told.pop("ids")):
+                row = {"client": names[place], "id": client, "population": population}
+                rows[client] = row | {key: values[place] for key, values in told.items()}
         for served in folder.records(ServedLine):
-            if served.model == "last":
-                for score in ("accuracy", "loss", "calibration_error"):
-                    by_client = dict(zip(served.ids, getattr(served, score), strict=True))
-                    for client, row in rows.items():
-                        row.setdefault(f"served_{served.rung}_{score}", None)
-                        if client in by_client:
-                            row[f"served_{served.rung}_{score}"] = by_client[client]
+            for score in ("accuracy", "loss", "calibration_error") if served.model == "last" else ():
+                key = f"served_{served.rung}_{score}"
+                for row in rows.values():
+                    row.setdefault(key, None)
+                for client, value in zip(served.ids, getattr(served, score), strict=True):
+                    rows[client][key] = value
         return framed(list(rows.values()), "client")
 
     def model(

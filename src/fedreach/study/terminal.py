@@ -1,10 +1,12 @@
 """What a person sees on the terminal: a summary before round 1, progress with time left, a closing sentence."""
 
+import json
 import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -14,11 +16,13 @@ import numpy as np
 from fedreach.config.sections import Experiment
 from fedreach.data.federated import FederatedData
 from fedreach.data.partition import statistics
+from fedreach.evidence.scores import main_score_of
 from fedreach.experiments.jobs import ComparisonCallback, ComparisonStatus, Job
 from fedreach.report.analysis.chance import advice, chance
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import FederationRecord, Result, RoundRow, RunRecord, Timing
+from fedreach.tables import visible, visible_lines
 
 
 def clock(seconds: float | None) -> str:
@@ -35,21 +39,24 @@ def clock(seconds: float | None) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def percent(row: Mapping[str, Any], key: str) -> str:
-    """Return a share as a percentage, or a dash where the row has none."""
-    return f"{100 * row[key]:.1f} %" if row.get(key) is not None else "-"
+def shown(row: Mapping[str, Any], population: str) -> str:
+    """Return the main score of a population with its unit, or a dash where the row has none."""
+    score = main_score_of(row)
+    return score.shown(row.get(f"{population}_{score.name}"))
 
 
 def summary(experiment: Experiment, data: FederatedData) -> str:
     """Return the federation in a few lines, as it is shown before the first round."""
     d, population = data.dataset, data.population
     sizes = data.partition.sizes
-    entropy = statistics(data.partition, d.train_y, d.num_classes).summary()["effective_classes"]
+    mixed = ""
+    if d.num_classes:
+        effective = statistics(data.partition, d.train_y, d.num_classes).summary()["effective_classes"]
+        mixed = f", {effective['median']:.1f} effective classes (median)"
     lines = [
-        f"{experiment.name}: {d.name}, {len(d.train_y)} samples, {d.num_classes} classes"
-        + (f" ({d.notes})" if d.notes else ""),
+        f"{experiment.name}: {d.name}, {len(d.train_y)} samples, {d.targets}" + (f" ({d.notes})" if d.notes else ""),
         f"  {data.num_clients} clients by {data.partition.kind}: {sizes.min()} to {sizes.max()} samples "
-        f"(median {int(sorted(sizes)[len(sizes) // 2])}), {entropy['median']:.1f} effective classes (median)",
+        f"(median {int(sorted(sizes)[len(sizes) // 2])}){mixed}",
         f"  {len(population.participants)} take part, {len(population.unseen)} never train; "
         f"{experiment.population.held_out:.0%} of each participant's samples are held out",
     ]
@@ -61,7 +68,7 @@ def summary(experiment: Experiment, data: FederatedData) -> str:
     if data.shift is not None:
         who = f"{len(data.shift.clients)} of the {len(population.unseen)} that never train"
         lines.append(f"  shift: {who} hold other data ({data.shift.record['kind']})")
-    empty = np.flatnonzero(np.bincount(d.train_y, minlength=d.num_classes) == 0)
+    empty = np.flatnonzero(np.bincount(d.train_y, minlength=d.num_classes) == 0) if d.num_classes else np.empty(0)
     if empty.size:
         which = ", ".join(map(str, empty[:10])) + (", ..." if empty.size > 10 else "")
         lines.append(
@@ -74,14 +81,14 @@ def summary(experiment: Experiment, data: FederatedData) -> str:
             f"  {len(experiment.methods)} methods x {len(experiment.seeds)} seeds = {runs} runs of "
             f"{experiment.rounds} rounds; federation {data.digest()[:12]} (seed {experiment.seeds[0]})"
         )
-    return "\n".join(lines)
+    return "\n".join(map(visible, lines))
 
 
 def last_evaluation(folder: Path) -> dict[str, Any]:
     """Return the last evaluated row of a run folder."""
-    rows = RunFolder(folder).rows(RoundRow.FILE)
-    evaluated = [row for row in rows if "train_accuracy" in row]
-    return (evaluated or rows)[-1]
+    backwards = map(json.loads, reversed(RunFolder(folder).kept_text(RoundRow.FILE).splitlines()))
+    last: dict[str, Any] = next(backwards)
+    return next((row for row in chain([last], backwards) if f"train_{main_score_of(row).name}" in row), last)
 
 
 def advice_for(folder: Path, row: Mapping[str, Any]) -> str:
@@ -93,11 +100,12 @@ def advice_for(folder: Path, row: Mapping[str, Any]) -> str:
 
 def sentence(row: Mapping[str, Any], result: Result) -> str:
     """Return the outcome of a run in one sentence."""
-    gap = row.get("participation_gap")
-    points = f"{100 * gap:+.1f} points" if gap is not None else "-"
+    gap, score = row.get("participation_gap"), main_score_of(row)
+    points = "-" if gap is None else f"{score.number(gap, sign=True)}{score.points}"
+    said = "" if score.percent else f"{score.words}, less is better: "
     return (
-        f"Round {row['round']}: participants {percent(row, 'id_accuracy')}, unseen clients "
-        f"{percent(row, 'unseen_accuracy')}, gap {points}, test set {percent(row, 'test_accuracy')}, "
+        f"Round {row['round']}: {said}participants {shown(row, 'id')}, unseen clients {shown(row, 'unseen')}, "
+        f"gap {points}, test set {shown(row, 'test')}, "
         f"{row['bytes_total'] / 1e6:.1f} MB. Best held-out loss in round {result.best_round}."
     )
 
@@ -120,16 +128,16 @@ class RunProgress(Callback):
 
     def round(self, row: RoundRow, timing: Timing, lost: Mapping[int, str]) -> None:
         """Show how far the run is, what was evaluated, and who is lost for the first time."""
-        rounds, shown = self.experiment.rounds, row.evaluated
+        rounds, found = self.experiment.rounds, row.evaluated
         self.training.append(timing.train_seconds or 0.0)
-        left = clock((time.monotonic() - self.began) / len(self.training) * (rounds - row.round))
+        left = clock((time.monotonic() - self.began) / len(self.training) * (self._last_round(row) - row.round))
         if self.bar is not None:
             self.bar.update(self.task, completed=row.round, left=left)
-        if "id_accuracy" in shown:
+        if f"id_{main_score_of(found).name}" in found:
             self.evaluating.append(timing.evaluate_seconds or 0.0)
             line = (
-                f"round {row.round}/{rounds}  participants {percent(shown, 'id_accuracy'):>7}  unseen "
-                f"{percent(shown, 'unseen_accuracy'):>7}  test {percent(shown, 'test_accuracy'):>7}  "
+                f"round {row.round}/{rounds}  participants {shown(found, 'id'):>7}  unseen "
+                f"{shown(found, 'unseen'):>7}  test {shown(found, 'test'):>7}  "
                 f"{fmean(self.training):.3f} s/round + {fmean(self.evaluating):.3f} s/evaluation  {left} left"
             )
             _line(self.bar, line)
@@ -137,6 +145,16 @@ class RunProgress(Callback):
             if client not in self.lost:
                 _line(self.bar, f"round {row.round}: client {self.name_of(client)} does not count: {cause}")
         self.lost.update(lost)
+
+    def _last_round(self, row: RoundRow) -> float:
+        """Return the round after which the run is likely to end, by what it has spent of its budget."""
+        spent = {
+            "megabytes": row.bytes_total / 1e6,
+            "seconds": row.seconds_total or 0.0,
+            "joules": row.joules_total or 0.0,
+        }
+        shares = [spent[name] / limit for name, limit in self.experiment.budget.limits.items() if spent[name]]
+        return min([self.experiment.rounds, *(max(row.round, row.round / share) for share in shares)])
 
 
 @contextmanager
@@ -182,8 +200,8 @@ class ComparisonProgress(ComparisonCallback):
     def update(self, status: ComparisonStatus) -> None:
         bar, tasks = self.bar, self.tasks
         if bar is not None:
-            total = sum(job.rounds for job in status.jobs)
-            bar.update(self.whole, total=total, completed=total - status.rounds_left, left=clock(status.seconds_left))
+            total = status.fresh_rounds + status.rounds_left
+            bar.update(self.whole, total=total, completed=status.fresh_rounds, left=clock(status.seconds_left))
             for job, round_ in status.running.items():
                 if job not in tasks:
                     tasks[job] = bar.add_task(job.label, total=job.rounds, left="")
@@ -230,7 +248,7 @@ def _without_rounds(status: ComparisonStatus, job: Job) -> str:
 def _scores(row: Mapping[str, Any]) -> str:
     if not row:
         return ""
-    return f"participants {percent(row, 'id_accuracy')}, unseen {percent(row, 'unseen_accuracy')}"
+    return f"participants {shown(row, 'id')}, unseen {shown(row, 'unseen')}"
 
 
 @contextmanager
@@ -254,6 +272,7 @@ def _bar() -> Iterator[Any]:
 
 
 def _line(bar: Any, line: str) -> None:
+    line = visible_lines(line)
     if bar is None:
         print(line, file=sys.stderr, flush=True)
     else:

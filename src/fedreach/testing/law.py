@@ -110,7 +110,7 @@ class Law:
                     self.check(subject, *(() if given is None else (given,)))
             except Broken as found:
                 return BrokenLaw(subject.name, self.name, self.statement, found.given or said, found.happened)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 if isinstance(error, ConfigError) and NEEDS_LIBRARY in str(error):
                     raise MissingLibraryError(str(error)) from error
                 return BrokenLaw(subject.name, self.name, self.statement, said, _thrown(error))
@@ -197,7 +197,7 @@ def same(a: AnyArray, b: AnyArray) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
 
 
-def _thrown(error: Exception) -> str:
+def _thrown(error: BaseException) -> str:
     """Return an exception in words: the rule that the library names, or where the part's own code failed."""
     said = " ".join(str(error).split()) or "without a word"
     if isinstance(error, FedReachError):

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import cast
 
 import numpy as np
+import torch
 from torch import nn
 
 from fedreach.arrays import Float32s, Floats, Ints
@@ -27,6 +28,7 @@ from fedreach.federation.solvers import FedAvg
 from fedreach.federation.values import LocalUpdates
 from fedreach.federation.weighting import ByExamples
 from fedreach.models import build
+from fedreach.models.flat import Layout
 from fedreach.simulation.simulation import Simulation
 from fedreach.streams import generator
 
@@ -79,6 +81,12 @@ class QuadraticEngine:
         return Task(nn.Identity(), cast(FederatedData, None), self.solver, self.local, seed=0)
 
     @property
+    def layout(self) -> Layout:
+        """One vector w of d numbers, all of them trained."""
+        d = len(self.initial)
+        return Layout(("w",), (), (torch.Size([d]),), d, d)
+
+    @property
     def num_trainable(self) -> int:
         return len(self.initial)
 
@@ -91,24 +99,28 @@ class QuadraticEngine:
         terms: Mapping[str, Float32s] = MappingProxyType({}),
     ) -> LocalUpdates:
         local, start = self.local, broadcast.astype(np.float64)
-        steps = local.epochs if local.steps is None else local.steps
+        steps = local.steps_of(np.ones_like(ids), ids, self.task.seed, round_)  # an epoch of one example is one step
         w = np.tile(start, (len(ids), 1))
-        velocity, total = np.zeros_like(w), np.zeros(len(ids))
-        for _ in range(steps):
+        velocity, moments, total = np.zeros_like(w), (np.zeros_like(w), np.zeros_like(w)), np.zeros(len(ids))
+        for step in range(steps.max(initial=0)):
+            active = (step < steps)[:, None]
             loss, gradient = self._loss_and_gradient(w, ids)
             g = self.solver.correct(gradient, w, start, **terms)
             if local.clip_norm is not None:
                 norm = np.linalg.norm(g, axis=1, keepdims=True)
                 g = g * (local.clip_norm / np.maximum(norm, local.clip_norm))
-            velocity = local.momentum * velocity + g + local.weight_decay * w
-            w = w - rate * velocity
-            total += loss
-        return LocalUpdates((w - start).astype(np.float32), total / steps, np.full(len(ids), steps))
+            if local.optimizer is None:
+                velocity = local.momentum * velocity + g + local.weight_decay * w
+            else:
+                velocity, moments = local.optimizer.direction(g, w, moments, step + 1, local.weight_decay)
+            w = np.where(active, w - rate * velocity, w)
+            total += np.where(active[:, 0], loss, 0.0)
+        return LocalUpdates((w - start).astype(np.float32), total / steps, steps)
 
     def weighted_sum(self, weights: Floats, update: Float32s) -> Floats:
         return weighted_sum(weights, update)
 
-    def server_step(self, params: Float32s, index: Ints, round_: int, rate: float) -> Float32s:
+    def server_step(self, params: Float32s, index: Ints, round_: int, rate: float, step: int = 0) -> Float32s:
         """Return the step on the server's own objective, 1/2 |w - b|^2 with b = (0, ..., 0, 1)."""
         away = params.astype(np.float64)
         away[-1] -= 1

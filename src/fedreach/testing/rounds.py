@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedreach.arrays import Float32s, Floats
+from fedreach.arrays import Floats
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.participation import Always
@@ -28,6 +28,7 @@ class PlayedRound:
     round: int
     asked: tuple[int, ...]
     chosen: tuple[int, ...]
+    places: int
     remark: str
     reachable: int
     clusters: tuple[int, ...]
@@ -65,8 +66,8 @@ class _Clients:
         ids, needs, measures = request.selection.ids, self.federation.needs(), self.federation.measurements()
         return self.world.reports(ids, request.view.round, needs, measures, probe=request.probe)
 
-    def server_steps(self, request: AskServer) -> Float32s:
-        raise AssertionError("the server of `federation_of` does not train")
+    def learnt(self, request: AskServer) -> FederationState:
+        raise AssertionError("the server of `federation_of` holds no data")
 
     def plan(self, state: FederationState) -> tuple[Steps, AskUpdates]:
         """Play the next round until the cohort is asked to train."""
@@ -106,6 +107,7 @@ def played(
                 number,
                 () if view.probe is None else tuple(view.probe.ids.tolist()),
                 tuple(selection.ids.tolist()),
+                selection.places,
                 selection.remark,
                 int(view.available.sum()),
                 tuple(state.clusters.tolist()),

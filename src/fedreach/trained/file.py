@@ -16,6 +16,8 @@ from torch import nn
 
 import fedreach
 from fedreach.errors import ConfigError
+from fedreach.storage import disk
+from fedreach.storage.files import UNFINISHED
 from fedreach.trained.inputs import Expected
 
 ABOUT = "fedreach.json"
@@ -48,16 +50,17 @@ def write(module: nn.Module, expected: Expected, about: Mapping[str, Any], path:
                 "that have FedReach."
             ) from error
         torch.export.save(program, content, extra_files={ABOUT: json.dumps(said, indent=1)})
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(content.getvalue())
-        temporary.replace(path)
+        disk.make_folders(path.parent)
+        disk.put(temporary, content.getbuffer())
+        disk.replace(temporary, path)
+        disk.sync_folder(path.parent)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}. Name another one.") from error
     finally:
         with suppress(OSError):
-            temporary.unlink()
+            disk.unlink(temporary)
 
 
 def _samples(expected: Expected, dtype: str) -> dict[str, Any]:

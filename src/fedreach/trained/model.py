@@ -47,7 +47,8 @@ class Answers(NamedTuple):
 class TrainedModel(nn.Module):
     """The model of a run, whole: what makes inputs of raw samples, the trained module, and names; see `load`.
 
-    It is in evaluation mode and its parameters want no gradient. Called, it returns the (m, c) logits of raw samples:
+    It is in evaluation mode and its parameters want no gradient. Called, it returns the (m, c) logits of raw samples,
+    or the (m, t) numbers that it predicts:
 
     - images: (m, C, H, W) uint8, 0 to 255;
     - a table: (m, k) float64, one number for each of its `columns`, which `raw` makes of a table: a number as it is,
@@ -57,7 +58,8 @@ class TrainedModel(nn.Module):
     Attributes:
         inputs: The module that makes inputs of raw samples.
         net: The module that was trained.
-        num_classes: c.
+        num_classes: c; 0 where it predicts numbers,
+        targets: t of them; None where it tells classes.
         class_names: (c,) what classes are called; None where they are numbers.
         origin: The run that it is from.
     """
@@ -69,10 +71,12 @@ class TrainedModel(nn.Module):
         num_classes: int,
         class_names: Any,
         origin: RunOrigin,
+        targets: int | None = None,
     ) -> None:
         super().__init__()
         self.inputs, self.net = expected.module(), net
         self.expected, self.num_classes, self.origin = expected, num_classes, origin
+        self.targets = targets
         self.class_names: tuple[str, ...] | None = None if class_names is None else tuple(class_names)
         self.requires_grad_(False)
         self.eval()
@@ -95,13 +99,25 @@ class TrainedModel(nn.Module):
         return self.expected.raw(samples)
 
     def predict(self, samples: Any) -> AnyArray:
-        """Return the (m,) names of the samples' classes, or numbers where classes have no names; see `raw`."""
-        classes = self._logits(samples).argmax(axis=1)
+        """Return the (m,) names of the samples' classes, or numbers where classes have no names; see `raw`.
+
+        Where numbers were learnt, it is these, (m,) floats, or (m, t) of several.
+        """
+        said = self._logits(samples)
+        if self.targets is not None:
+            return said[:, 0] if self.targets == 1 else said
+        classes = said.argmax(axis=1)
         names: AnyArray = classes if self.class_names is None else np.array(self.class_names)[classes]
         return names
 
     def predict_proba(self, samples: Any) -> Floats:
-        """Return the (m, c) probabilities of the classes; see `raw`."""
+        """Return the (m, c) probabilities of the classes; see `raw`.
+
+        Raises:
+            ConfigError: If the model predicts numbers.
+        """
+        if self.targets is not None:
+            raise ConfigError("The model predicts numbers, which have no probabilities. Call predict.")
         found: Floats = np.exp(log_softmax(self._logits(samples)))
         return found
 
@@ -134,6 +150,7 @@ class TrainedModel(nn.Module):
 
         Raises:
             RunFolderError: If the folder is not there any more.
+            ConfigError: If the rule learns from labels of those that it serves.
         """
         origin = self.origin
         if (origin.folder / SERVING).exists():
@@ -146,7 +163,7 @@ class TrainedModel(nn.Module):
         """Return one client's own use of the model: ``adapter.fit(*model.answers(samples))``, and `predict` likewise.
 
         Raises:
-            ConfigError: If the run serves clients by the model as it is.
+            ConfigError: If the run serves clients by the model as it is, or the rule learns from their labels.
         """
         saved = self.serving
         if saved is None:
@@ -191,7 +208,7 @@ class TrainedModel(nn.Module):
     def _logits(self, samples: Any) -> Floats:
         x = self._asked(samples)
         if not len(x):
-            return np.empty((0, self.num_classes))
+            return np.empty((0, self.targets or self.num_classes))
         try:
             with torch.no_grad():
                 logits = torch.cat([self(part) for part in torch.split(x, EVALUATION_BATCH)])

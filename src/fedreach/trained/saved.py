@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from fedreach import registry
+from fedreach.config.own_files import code_files
 from fedreach.config.sections import ModelSection
 from fedreach.errors import ConfigError, RunFolderError, nearest
 from fedreach.models import build
@@ -55,7 +56,7 @@ def load(
         raise RunFolderError(f"{folder} holds no {FederationRecord.FILE}. {AGAIN}")
     expected = Expected.of(federation)
     section = ModelSection.model_validate(run.config.get("model", {"name": ""}))
-    net = _built(run, section, expected.shape, federation.num_classes, base, model)
+    net = _built(run, section, expected.shape, federation.targets or federation.num_classes, base, model)
     layout = Layout.of(net)
     stored = read_models(held, which, layout)
     if stored is None:
@@ -67,14 +68,14 @@ def load(
         tensor.data = tensor.data.clone()  # with a storage of its own; filters lie as engines have them: the same bits
     code = section.name if model is None and ":" in section.name else None
     origin = RunOrigin(held.path.resolve(), which, cluster, base, run, stored.round, code)
-    return TrainedModel(net, expected, federation.num_classes, federation.class_names, origin)
+    return TrainedModel(net, expected, federation.num_classes, federation.class_names, origin, federation.targets)
 
 
 def _built(
     run: RunRecord,
     section: ModelSection,
     shape: tuple[int, ...],
-    num_classes: int,
+    outputs: int,
     base: Path,
     model: Callable[..., nn.Module] | None,
 ) -> nn.Module:
@@ -86,10 +87,10 @@ def _built(
             "makes the module."
         )
     if model is None and ":" in name:
-        check_code(run, name, base)
+        check_code(run, name, base, code_files(name, base))
     made = model or (registry.find("model", name, base) if ":" in name else name)
     seed = torch_seed(run.seed if section.seed is None else section.seed, "model")
-    return build(made, shape, num_classes, seed=seed, options=section.options)
+    return build(made, shape, outputs, seed=seed, options=section.options)
 
 
 def _row(folder: Path | str, count: int, cluster: int | None) -> int:

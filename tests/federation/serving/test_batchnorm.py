@@ -15,6 +15,7 @@ from fedreach.testing.served import learnt, world
 STATE = {"a": np.ones(1), "b": np.zeros(2), "base": np.full(2, 0.5), "pseudo_counts": np.ones(1)}
 
 
+@pytest.mark.slow
 def test_it_keeps_all_laws():
     trial.check("serving", BatchNormRefresh())
     trial.check("serving", BatchNormRefresh(strength=0.5, calibration="temperature"))

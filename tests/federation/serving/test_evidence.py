@@ -110,6 +110,17 @@ def test_many_clients_at_once_are_each_client_alone(padded, half_life, monkeypat
     np.testing.assert_allclose(many[1], [n for _, n in alone], rtol=1e-12, atol=1e-12)
 
 
+def test_a_constant_an_input_changes_nothing_however_many_clients_there_are():
+    """u is known up to a constant a row; one of thousands must not drown the other inputs."""
+    rng = np.random.default_rng(1)
+    us = [some_u(seed, m, BASE) for seed, m in enumerate([9, 4])]
+    moved = [u + rng.uniform(-5000, 5000, (len(u), 1)) for u in us]
+    begun = np.zeros(2), np.zeros((2, C))
+    plain, shifted = (evidence.prequential_many(which, BASE, 1.2, *begun) for which in (us, moved))
+    for one, other in zip(plain, shifted, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
+
+
 def test_the_weight_is_the_posterior_probability_of_a_shift():
     for log_w in (-3.0, 0.0, 0.1, 5.0):
         assert evidence.weight(log_w, 9.0) == pytest.approx(1 / (1 + 9 / np.exp(log_w)), rel=1e-14)

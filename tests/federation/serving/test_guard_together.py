@@ -6,11 +6,12 @@ import math
 import numpy as np
 import pytest
 
-from fedreach.federation.serving import guard
+from fedreach.federation.serving import evidence, guard, priors
 from fedreach.federation.serving.fit import HeldOut, fit
 from fedreach.federation.serving.guard import Guard
 from fedreach.federation.serving.label_shift import LabelShift
 from fedreach.federation.serving.repair import Values
+from fedreach.federation.serving.softmax import log_softmax
 from fedreach.federation.values import Outputs
 
 from .plain_guard import decided_plainly, decisions
@@ -91,6 +92,71 @@ def test_clients_with_and_without_features_keep_their_places():
     mixed = [guarded[0], Outputs(guarded[1].logits), guarded[2]]
     found = rule.update_many(state, [rule.start(state)] * 3, mixed)
     assert [("adapted" in one, one["n"].tolist()) for one in found] == [(True, [9.0]), (False, [4.0]), (True, [30.0])]
+
+
+@pytest.mark.parametrize("calibration", ["bias", "temperature"])
+def test_what_the_guard_fits_is_kept_in_float32_whatever_is_calibrated_beside_it(calibration):
+    outputs, labels = participants(300)
+    asked = [HeldOut(outputs, labels, np.ones(C))]
+    plain, calibrated = (fit(LabelShift(calibration=kind), asked).state for kind in ("none", calibration))
+    kept = {name for name in plain if name.startswith("guard_")}
+    assert "guard_residual" in kept
+    assert {name for name in calibrated if name.startswith("guard_")} == kept
+    for name in kept:
+        assert (calibrated[name].dtype, calibrated[name].tolist()) == (np.float32, plain[name].tolist())
+
+
+@pytest.mark.parametrize("with_inputs", [True, False])
+@pytest.mark.parametrize("change", [0.0, 1.0])
+def test_a_guarded_client_decides_on_all_that_it_has_seen_however_that_came(change, with_inputs):
+    rule, state = LabelShift(), next(states())
+    whole = model((draw(60, SHIFTED, np.random.default_rng(43))[0] + change).astype(np.float32))
+    if not with_inputs:
+        whole = dataclasses.replace(whole, inputs=None, again=None)
+    at_once = rule.update(state, rule.start(state), whole)
+    assert at_once["repaired"][0] == (change != 0 and with_inputs)
+    first, second, third = (whole.rows(part) for part in (slice(9), slice(9, 30), slice(30, None)))
+    _, online = rule.predict_online(state, rule.update(state, rule.start(state), first), second)
+    in_parts = rule.update(state, online, third)
+    assert set(in_parts) == set(at_once)
+    for name, values in at_once.items():
+        np.testing.assert_allclose(in_parts[name], values, rtol=1e-9, atol=1e-9, err_msg=name)
+    for name in ("logits", "features", "inputs"):  # what it needs for that
+        kept = getattr(whole, name)
+        assert (name in at_once) == (kept is not None)
+        if kept is not None:
+            np.testing.assert_array_equal(in_parts[name], kept)
+
+
+def test_a_client_keeps_what_was_decided_and_predicts_later_inputs_by_it():
+    rule, state, words = LabelShift(), next(states()), set()
+    base, spread = state["base"], float(state["pseudo_counts"][0])
+    later = draw(20, SHIFTED, np.random.default_rng(44))[0]
+
+    def prior_of(outputs):
+        u = outputs.logits - np.log(base)  # calibration is "none"
+        return priors.map_em(u, base, spread), evidence.weight(evidence.prequential(u, base, spread)[0], rule.odds)
+
+    for outputs in many():
+        if len(outputs.logits) < 2:
+            continue
+        client, plain = (
+            rule.update(state, rule.start(state), outputs),
+            decided_plainly(Guard(), state, outputs, base, prior_of),
+        )
+        words.add(plain.words)
+        assert (client["adapted"][0], client["repaired"][0]) == (plain.adapt, plain.repaired)
+        for name in ("signal", "drift", "total_drift"):
+            np.testing.assert_allclose(client[name][0], getattr(plain, name), rtol=1e-4, atol=1e-4, err_msg=name)
+        assert client["distance"][0] == pytest.approx(plain.distance, rel=0.05)  # there by raw logits
+        assert (client["scale"][0], client["shift"][0]) == pytest.approx(plain.intensity, rel=1e-5, abs=1e-5)
+        # Later inputs are repaired as these were, and go by the client's prior, or as they are.
+        logits = model((plain.intensity.scale * later + plain.intensity.shift).astype(np.float32)).logits
+        w = plain.weight
+        told = np.log(w * plain.prior + (1 - w) * base) - np.log(base) if plain.adapt else 0.0
+        expected = log_softmax(logits + told)
+        np.testing.assert_allclose(rule.predict(state, client, model(later)), expected, rtol=1e-3, atol=1e-3)
+    assert words == {"adapted", "abstained", "repaired, adapted"}
 
 
 @pytest.mark.parametrize("values", [[3.0, 3.0, 4.0], [1e6, 1e6 + 1, 1e6 + 3], [-2.0] * 50 + [7.0]])

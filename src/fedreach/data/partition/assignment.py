@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from numpy.lib.npyio import NpzFile
 from numpy.typing import ArrayLike
 
 from fedreach.arrays import AnyArray, Ints
-from fedreach.data.partition.draws import checked_labels
+from fedreach.data.array_files import read_npz
+from fedreach.data.partition.draws import check_table, checked_labels
 from fedreach.errors import DataError
 
 FORMAT = "fedreach-partition/1"  # of the file: an .npz with a JSON header
@@ -76,6 +76,7 @@ class Partition:
     ) -> Self:
         """Build a partition from the (n,) client of each sample, each from 0 to num_clients - 1."""
         clients = _whole("owner", owner)
+        check_table(max(1, num_clients), 1)
         if num_clients < 1 or clients.min(initial=0) < 0 or clients.max(initial=0) >= num_clients:
             raise DataError(
                 f"owner must name clients from 0 to {num_clients - 1}; got {clients.min(initial=0)} to "
@@ -113,17 +114,20 @@ class Partition:
         return owner
 
     def label_counts(self, labels: ArrayLike, num_classes: int) -> Ints:
-        """Return the (N, C) table of how many samples of each class each client holds.
+        """Return the (N, C) table of how many samples of each class each client holds; without classes C is 0.
 
         Raises:
             DataError: If there is not one label per sample, or a label is not below `num_classes`.
         """
+        if num_classes == 0:  # targets are numbers
+            return np.zeros((self.num_clients, 0), np.int64)
         classes = checked_labels(labels)
         if classes.size != self.num_samples or classes.max() >= num_classes:
             raise DataError(
                 f"labels must be one class below {num_classes} for each of the {self.num_samples} samples of this "
                 f"partition; got {classes.size} labels up to {classes.max()}. Pass the labels it was made from."
             )
+        check_table(self.num_clients, num_classes)
         cells = np.bincount(self.owner() * num_classes + classes, minlength=self.num_clients * num_classes)
         return cells.reshape(self.num_clients, num_classes)
 
@@ -187,14 +191,12 @@ def _write(path: Path, header: Mapping[str, Any], arrays: Mapping[str, Any]) -> 
 def _read(path: Path, names: Sequence[str]) -> tuple[dict[str, Any], dict[str, AnyArray]]:
     """Return the header and the named arrays, or a DataError that says what is wrong with the file."""
     try:
-        with path.open("rb") as file:  # np.load(path) would leave a damaged file open
-            stored = np.load(file, allow_pickle=False)
-            if not isinstance(stored, NpzFile):
-                raise ValueError("one bare array, not an .npz file")
+        with path.open("rb") as file:
+            stored = read_npz(file)
             header = json.loads(stored["header"].tobytes())
             found = header["format"]
             arrays = {name: stored[name] for name in names} if found == FORMAT else {}
-    except Exception as error:  # a damaged zip or array header makes numpy and zipfile raise a dozen kinds
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{path}: not a readable partition ({error}). Make or copy it again.") from error
     if found != FORMAT:
         raise DataError(f"{path}: written as {found!r}, and this version reads {FORMAT!r}. Make the partition again.")

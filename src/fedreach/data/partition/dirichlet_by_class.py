@@ -55,6 +55,7 @@ def dirichlet_by_class(
 
 def split_classes(class_sizes: Ints, num_clients: int, alpha: float, rng: np.random.Generator) -> Ints:
     """Return (N, C) counts, with column sums `class_sizes`, of classes split in Dirichlet proportions."""
+    draws.check_table(num_clients, class_sizes.size, draws.DRAWN)
     totals = class_sizes[:, None]
     shares = draws.normalised(draws.log_dirichlet(alpha, (class_sizes.size, num_clients), rng))
     inner = np.floor(np.cumsum(shares, axis=1)[:, :-1] * totals + rng.random(totals.shape)).astype(np.int64)

@@ -60,6 +60,7 @@ def dirichlet_by_client(
     logs = sigma * rng.standard_normal(num_clients)
     sizes = draws.raised_sizes(draws.rounded_sizes(np.exp(logs - logs.max()), checked.size), min_size)
     classes, class_sizes = draws.classes_of(checked)
+    draws.check_table(num_clients, class_sizes.size, draws.DRAWN)
     log_priors = draws.log_dirichlet(alpha, (num_clients, class_sizes.size), rng)
     owner = draws.deal(classes, fill(sizes, class_sizes, log_priors, rng), rng)
     parameters = {"alpha": alpha, "sigma": sigma, "min_size": min_size}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from fedreach.arrays import Ints
+from fedreach.arrays import AnyArray, Ints
 from fedreach.data.partition.assignment import Partition
 from fedreach.data.partition.empty import handle_empty
 from fedreach.errors import ConfigError, DataError, PartError
@@ -20,8 +20,8 @@ class Divisible(Protocol):
         """In messages."""
 
     @property
-    def train_y(self) -> Ints:
-        """Labels, (n,)."""
+    def train_y(self) -> AnyArray:
+        """Labels, (n,), or (n, t) numbers."""
 
     @property
     def owners(self) -> Ints | None:
@@ -30,23 +30,26 @@ class Divisible(Protocol):
 
 def divided(
     dataset: Divisible,
-    kind: object,
+    called: str,
     make: Callable[..., object],
     clients: int,
     seed: int,
     options: Mapping[str, Any],
     empty: str = "error",
+    *,
+    natural: bool = False,
 ) -> Partition:
     """Return the partition that a seed draws.
 
     Args:
         dataset: What is divided.
-        kind: What `make` is called; a ``"natural"`` one is handed the owners, who say how many clients there are.
+        called: What `make` is called in a message.
         make: As those of `fedreach.data.partition.PARTITIONS`.
         clients: How many there are to be.
         seed: Of the partition.
         options: Of the kind.
         empty: See `handle_empty`.
+        natural: Whether `make` is handed the owners, who say how many clients there are.
 
     Raises:
         ConfigError: If the data set has no natural clients, and they are asked for.
@@ -54,13 +57,12 @@ def divided(
         PartError: If what `make` returns is no partition.
     """
     given = dict(options)
-    if kind == "natural":
+    if natural:
         if dataset.owners is None:
             raise ConfigError(f"partition.name is 'natural', but {dataset.name} has no natural clients.")
         given["owners"], clients = dataset.owners, int(dataset.owners.max()) + 1
     made = make(dataset.train_y, clients, generator(seed, "partition"), **given)
     if not isinstance(made, Partition):
-        called = kind if isinstance(kind, str) else getattr(kind, "__name__", repr(kind))
         raise PartError(
             f"partition {called!r} must return a fedreach.data.partition.Partition; got {type(made).__name__}. "
             "Partition.from_owner makes one of the client of each sample."

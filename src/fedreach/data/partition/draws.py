@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from fedreach.arrays import Floats, Ints
 from fedreach.errors import ConfigError, DataError
+from fedreach.limits import check_memory
 
 
 def ordered_by(groups: Ints) -> Ints:
@@ -148,9 +149,28 @@ def raised_sizes(sizes: Ints, min_size: int) -> Ints:
 ALPHA_RANGE = (1e-100, 1e100)  # outside it exp() and log() of the Dirichlet draws leave the floating-point range
 
 
+DRAWN = 3  # tables that `log_dirichlet` holds at once: the logarithms, and the two that are subtracted from them
+
+
+def check_table(num_clients: int, num_classes: int, at_once: int = 1) -> None:
+    """Refuse tables of N clients x C classes that memory does not hold: 8 N C bytes each, so many at once."""
+    check_memory(
+        f"A table of {num_clients} clients x {num_classes} classes",
+        8 * num_clients * num_classes * at_once,
+        "Lower the number of clients, or number the classes from 0 without gaps, as "
+        "np.unique(y, return_inverse=True) does.",
+        DataError,
+    )
+
+
 def checked_labels(labels: ArrayLike) -> Ints:
     """Return the class labels as an (n,) int64 array: at least one, whole numbers, none negative."""
     array = np.asarray(labels)
+    if array.dtype.kind == "f" and array.size:
+        raise DataError(
+            "labels must be classes, and these are numbers to predict. Divide such data by the partition 'iid' or "
+            "'natural', or by your own function."
+        )
     if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":
         raise DataError(
             "labels must be a one-dimensional array with one whole number per sample; "
@@ -192,10 +212,18 @@ def check_generator(rng: Any) -> None:
         )
 
 
-def checked_arguments(labels: ArrayLike, num_clients: Any, rng: Any) -> tuple[Ints, int]:
-    """Return what every partitioner is handed: (n,) labels and the number of clients, and look at the generator."""
+def checked_arguments(labels: ArrayLike, num_clients: Any, rng: Any, *, any_targets: bool = False) -> tuple[Ints, int]:
+    """Return what every partitioner is handed: (n,) labels and the number of clients, and look at the generator.
+
+    With `any_targets` labels may be numbers, of whom only how many there are is told.
+    """
     check_generator(rng)
-    return checked_labels(labels), checked_count("num_clients", num_clients, 1)
+    targets = np.asarray(labels)
+    numbers = any_targets and targets.dtype.kind == "f" and targets.ndim in (1, 2) and len(targets)
+    classes = np.zeros(len(targets), np.int64) if numbers else checked_labels(labels)
+    clients = checked_count("num_clients", num_clients, 1)
+    check_table(clients, 1)  # where each of them begins
+    return classes, clients
 
 
 def check_enough(num_samples: int, num_clients: int, min_size: int) -> None:

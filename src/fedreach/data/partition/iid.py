@@ -20,6 +20,6 @@ def iid(labels: ArrayLike, num_clients: int, rng: np.random.Generator) -> Partit
         >>> iid([0, 1, 0, 1, 2], 2, np.random.default_rng(0)).sizes
         array([3, 2])
     """
-    checked, num_clients = checked_arguments(labels, num_clients, rng)
+    checked, num_clients = checked_arguments(labels, num_clients, rng, any_targets=True)
     check_enough(checked.size, num_clients, 1)
     return Partition.from_owner(rng.permutation(np.arange(checked.size) % num_clients), num_clients, "iid")

@@ -23,7 +23,7 @@ def natural(labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, ow
         >>> natural([0, 1, 1], 2, np.random.default_rng(0), owners=[1, 0, 1])[1]
         array([0, 2])
     """
-    checked, num_clients = checked_arguments(labels, num_clients, rng)
+    checked, num_clients = checked_arguments(labels, num_clients, rng, any_targets=True)
     partition = Partition.from_owner(owners, num_clients, "natural")
     if partition.num_samples != checked.size:
         raise DataError(

@@ -60,7 +60,7 @@ def emnist(place: Place, source: Source, split: str = "letters", classes: int | 
     Raises:
         ConfigError: An unknown split or too many classes.
     """
-    if split not in EMNIST_CLASSES:
+    if not isinstance(split, str) or split not in EMNIST_CLASSES:
         raise ConfigError(f"emnist split must be known; got {split!r}.{nearest(str(split), EMNIST_CLASSES)}")
     total = EMNIST_CLASSES[split]
     classes = total if classes is None else classes

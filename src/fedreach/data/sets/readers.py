@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from fedreach.arrays import AnyArray, Ints
+from fedreach.data.array_files import UnreadableError, read_npz
 from fedreach.errors import DataError
 
 # All that unpacking a cut-off or altered file can raise; RuntimeError is how zipfile says encrypted or unknown method.
@@ -58,7 +59,7 @@ def read_tar(path: Path, names: Collection[str]) -> dict[str, bytes]:
                 name = member.name.rpartition("/")[2]
                 if name in names and (file := archive.extractfile(member)) is not None:
                     found[name] = file.read()
-    except _DAMAGE as error:
+    except (*_DAMAGE, TypeError) as error:  # TypeError: of a head of gzip that is cut off
         raise damaged(path, f"is not a complete .tar.gz ({error})") from error
     if missing := [name for name in names if name not in found]:
         raise damaged(path, f"does not contain {', '.join(missing)}")
@@ -159,9 +160,9 @@ def parse_packed(path: Path, data: bytes, labels: str, num_classes: int) -> tupl
     or ``coarse_labels``.
     """
     try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as file:
-            delta, y = file["delta"], file[labels].astype(np.int64)
-    except (*_DAMAGE, KeyError, AttributeError) as error:
+        file = read_npz(io.BytesIO(data))
+        delta, y = file["delta"], file[labels].astype(np.int64)
+    except (UnreadableError, KeyError, ValueError, TypeError) as error:
         raise damaged(path, f"is not a packed image file ({error})") from error
     if delta.dtype != np.uint8 or delta.shape != (3, len(y), 32, 32):
         raise damaged(

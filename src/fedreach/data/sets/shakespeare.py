@@ -79,7 +79,7 @@ def shakespeare(
         optional = option in ("max_samples", "roles")
         if not (optional and value is None) and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise ConfigError(f"shakespeare {option} must be a whole number of at least 1; got {value!r}.")
-    if not 0 < train_fraction <= 1:
+    if not isinstance(train_fraction, int | float) or not 0 < train_fraction <= 1:
         raise ConfigError(f"shakespeare train_fraction must be in (0, 1]; got {train_fraction!r}.")
     most_test = None if max_samples is None else round(max_samples * (1 - train_fraction) / train_fraction)
 
@@ -149,7 +149,7 @@ def read_roles(path: Path) -> dict[str, str]:
                 if role in texts:
                     raise ValueError(f"role {role!r} occurs a second time")
                 texts[role] = _text(role, user)
-        except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+        except (KeyError, TypeError, AttributeError, IndexError, ValueError, RecursionError) as error:
             if isinstance(error, DataError):  # is a ValueError, and says it already
                 raise
             raise readers.damaged(file, f"is not roles with their text ({type(error).__name__}: {error})") from error

@@ -7,7 +7,7 @@ memory that is used again in every step. Activations are (a, b, ...), a clients 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -180,8 +180,11 @@ class PlacedFlatten:
         return self.dx.copy_(dy.transpose(1, 2)).view(self.images)
 
 
+LossGradient = Callable[[Tensor, Tensor], Tensor]
+
+
 class TrainingStep:
-    """One step of a stack: forward, the gradient of each client's mean cross-entropy, backward.
+    """One step of a stack: forward, the gradient of each client's mean loss, backward.
 
     Each client of the stack has b examples of the shape `sample`; activations lie in the memory.
     """
@@ -192,7 +195,7 @@ class TrainingStep:
         stack: Stack,
         batch: int,
         sample: Sequence[int],
-        num_classes: int,
+        outputs: int,
         memory: Memory,
     ) -> None:
         a = len(stack.weights)
@@ -200,18 +203,17 @@ class TrainingStep:
         self.x = self.inputs.view(a, batch, -1)
         self.layers = [layer.on(stack, batch, memory) for layer in layers]
         self.first = 1 if isinstance(self.layers[0], PlacedImages) else 0  # that has weights
-        self.dlogits = memory.take(a, batch, num_classes)
+        self.dlogits = memory.take(a, batch, outputs)
 
     def step(
-        self, target: Tensor, log_p: Tensor, rate: float | None, shift: Tensor | None, *, further: bool = False
+        self, gradient: LossGradient, rate: float | None, shift: Tensor | None, *, further: bool = False
     ) -> Tensor:
         """Write the gradients, or with a rate follow them, for the examples that stand in `inputs`.
 
         Returns the gradient of the inputs where `further`.
 
         Args:
-            target: (a, b, c) gradient of the loss by the log-probabilities: -w_i / sum(w) at each label, else 0.
-            log_p: (a, b, c) the log-probabilities are written here.
+            gradient: Of the loss by the (a, b, c) outputs, which it is handed, and writes it into the second argument.
             rate: Step size; None only writes the gradients.
             shift: (a, c) what the loss adds to the outputs of each client.
             further: Whether the inputs are the outputs of a layer before.
@@ -221,9 +223,7 @@ class TrainingStep:
             x = layer.forward(x)
         if shift is not None:
             x = x + shift[:, None]
-        aten = torch.ops.aten
-        aten._log_softmax.out(x, 2, False, out=log_p)
-        dy: Tensor = aten._log_softmax_backward_data.out(target, log_p, 2, torch.float32, out=self.dlogits)
+        dy = gradient(x, self.dlogits)
         for number in range(len(self.layers) - 1, self.first - 1, -1):
             dy = self.layers[number].backward(dy, further=further or number > self.first, rate=rate)
         return dy

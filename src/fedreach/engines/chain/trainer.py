@@ -6,7 +6,9 @@ that computes it is subtracted at once, and a first layer may do without weights
 use the same memory. `sequential` is the plain twin, and tests hold the two equal.
 """
 
+import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -35,7 +37,8 @@ class Chain(GroupTrainer):
     """Trains groups of clients with gradients written out."""
 
     name = "chain"
-    any_loss = False
+    written_out = ("cross_entropy", "squared_error")
+    any_optimizer = False
 
     def __init__(self, task: Task, device: torch.device) -> None:
         d, local = task.data.dataset, task.local
@@ -49,8 +52,8 @@ class Chain(GroupTrainer):
         super().__init__(task, device)
         steady = not (local.momentum or local.weight_decay) and local.clip_norm is None
         self.fused_update = steady and is_identity(task.solver)
-        self.minus_one_hot = -torch.eye(d.num_classes, device=self.device)
-        self.whole = _Models(layers, d.train_x.shape[1:], d.num_classes, 0, self.layout.size, self.device)
+        self.batches = _Batches if d.num_classes else _NumberBatches
+        self.whole = _Models(layers, d.train_x.shape[1:], d.outputs, 0, self.layout.size, self.device)
         self.first: StackedDense | None = None  # a layer that may do without weights of its own
         self.memory = Memory(self.device)
         first, rest = layers[0], layers[1:]
@@ -58,7 +61,7 @@ class Chain(GroupTrainer):
             begin = max(part.stop for part in (first.weight, first.bias) if part is not None)
             if begin == sum(part.stop - part.start for part in (first.weight, first.bias) if part is not None):
                 self.first = first
-                self.rest = _Models(rest, (first.outputs,), d.num_classes, begin, self.layout.size, self.device)
+                self.rest = _Models(rest, (first.outputs,), d.outputs, begin, self.layout.size, self.device)
 
     def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
         """Return groups of clients with about equally many steps, so small that their numbers stay in the cache."""
@@ -66,7 +69,7 @@ class Chain(GroupTrainer):
         if self.device.type != "cpu":
             return [order]
         b, largest = self.local.batch_size, self.data.train.sizes[ids].max(initial=1)
-        steps = self.local.steps or int(self.local.steps_per_epoch(largest)) * self.local.epochs
+        steps = math.ceil(self.local.expected_steps(np.array([largest]))[0])
         numbers = self.whole.numbers(min(b, int(largest)))
         if self._implicit(steps * b):
             assert self.first is not None  # or it is not asked for
@@ -94,7 +97,7 @@ class Chain(GroupTrainer):
             weights.copy_(start)
             velocity = torch.zeros_like(gradients) if self.local.momentum else None
             total = np.zeros(len(rows))
-            chunk = max(1, NUMBERS // (index[0].size * len(self.minus_one_hot)))
+            chunk = max(1, NUMBERS // (index[0].size * self.data.dataset.outputs))
             for begin in range(0, len(index), chunk):
                 part = slice(begin, begin + chunk)
                 total += self._train_steps(index[part], counts[part], shifts, start, rate, terms, velocity)
@@ -115,7 +118,7 @@ class Chain(GroupTrainer):
     ) -> Floats:
         """Train a stack (s, k, b), write how far it moved and return each client's loss, summed over its examples."""
         assert self.first is not None  # or it is not asked for
-        batches = _Batches(self, index, counts, shifts)
+        batches = self.batches(self, index, counts, shifts)
         s, k, b = index.shape
         self.memory.begin_again()
         x = self.memory.take(k * s * b, *self.whole.sample)
@@ -126,10 +129,8 @@ class Chain(GroupTrainer):
         for step, (a, m) in enumerate(batches.shapes):
             ready = self.rest.step_of(a, m)
             implicit.forward(a, step * b, ready.x)
-            target, log_p = batches.of(step, a, m)
-            dy = ready.step(target, log_p, rate, batches.shift_of(a), further=True)
+            dy = ready.step(partial(batches.gradient, step), rate, batches.shift_of(a), further=True)
             implicit.backward(a, step * b, ready.x, dy)
-            batches.take_in(step, log_p)
         implicit.moves(out)
         torch.sub(weights, start[self.rest.begin :], out=out[:, self.rest.begin :])
         return batches.losses()
@@ -145,14 +146,12 @@ class Chain(GroupTrainer):
         velocity: Tensor | None,
     ) -> Floats:
         """Take some steps (s, k, b) of the stack; return each client's loss, summed over its examples."""
-        batches = _Batches(self, index, counts, shifts)
+        batches = self.batches(self, index, counts, shifts)
         once = rate if self.fused_update else None
         for step, (a, m) in enumerate(batches.shapes):
             ready = self.whole.step_of(a, m)
             self.samples["train"].batch_into(batches.samples[step, :a, :m].reshape(-1), ready.inputs)
-            target, log_p = batches.of(step, a, m)
-            ready.step(target, log_p, once, batches.shift_of(a))
-            batches.take_in(step, log_p)
+            ready.step(partial(batches.gradient, step), once, batches.shift_of(a))
             if once is None:
                 self._move(a, start, rate, terms, velocity)
         return batches.losses()
@@ -179,7 +178,7 @@ class _Batches:
     def __init__(self, trainer: Chain, index: Ints, counts: Ints, shifts: Tensor | None) -> None:
         s, k, b = self.shape = index.shape
         self.shifts = shifts  # (k, c), of the outputs
-        device, self.classes = trainer.device, len(trainer.minus_one_hot)
+        device, self.outputs = trainer.device, trainer.data.dataset.outputs
         self.full = bool((counts == b).all())
         self.shapes = [(k, b)] * s
         filled, self.present = index, None
@@ -190,37 +189,68 @@ class _Batches:
             self.present = torch.from_numpy(index >= 0).to(device)
         self.samples = torch.from_numpy(np.ascontiguousarray(filled)).to(device)
         self.y = trainer.samples["train"].y.index_select(0, self.samples.view(-1))
-        target = trainer.minus_one_hot.index_select(0, self.y)
-        if self.present is None:
-            target.div_(b)
-        else:
+        self.shares: Tensor | None = None  # of each example in its batch, where not all are 1 / b
+        if self.present is not None:
             shares = self.present / torch.from_numpy(counts.clip(1)).to(device)[:, :, None]
-            target.mul_(shares.float().view(-1, 1))
-        self.target = target.view(s, k, b, self.classes)
-        self.log_p = torch.zeros_like(self.target)
+            self.shares = shares.float().view(-1, 1)
+        self.target = self.targets().view(s, k, b, self.outputs)
+        self.said = torch.zeros_like(self.target)
 
-    def of(self, step: int, a: int, m: int) -> tuple[Tensor, Tensor]:
-        """Return the gradient of the loss by the log-probabilities, (a, m, c), and where to write these."""
-        target, log_p = self.target[step, :a, :m], self.log_p[step, :a, :m]
-        return (target, log_p) if m == self.shape[2] else (target.contiguous(), torch.empty_like(log_p).contiguous())
+    def targets(self) -> Tensor:
+        """Return the gradient of the loss by the log-probabilities: minus each example's share at its class."""
+        target = -torch.eye(self.outputs, device=self.y.device).index_select(0, self.y)
+        return target.div_(self.shape[2]) if self.shares is None else target.mul_(self.shares)
+
+    def gradient(self, step: int, outputs: Tensor, out: Tensor) -> Tensor:
+        """Write the gradient of the loss by the outputs (a, m, c), and note what its examples' losses follow from."""
+        a, m, _ = outputs.shape
+        target, said = self.target[step, :a, :m], self.said[step, :a, :m]
+        if m == self.shape[2]:
+            return self.written(step, outputs, target, said, out)
+        noted = torch.empty_like(said).contiguous()
+        dy = self.written(step, outputs, target.contiguous(), noted, out)
+        self.said[step, :a, :m] = noted
+        return dy
+
+    def written(self, step: int, outputs: Tensor, target: Tensor, said: Tensor, out: Tensor) -> Tensor:
+        """Write the gradient, and log-probabilities into `said`."""
+        aten = torch.ops.aten
+        aten._log_softmax.out(outputs, 2, False, out=said)
+        dy: Tensor = aten._log_softmax_backward_data.out(target, said, 2, torch.float32, out=out)
+        return dy
 
     def shift_of(self, a: int) -> Tensor | None:
         """Return what is added to the outputs of the first `a` clients, (a, c)."""
         return None if self.shifts is None else self.shifts[:a]
 
-    def take_in(self, step: int, log_p: Tensor) -> None:
-        """Note the log-probabilities that were written."""
-        a, m, _ = log_p.shape
-        if m < self.shape[2]:
-            self.log_p[step, :a, :m] = log_p
-
     def losses(self) -> Floats:
         """Return each client's loss, summed over its examples, (k,)."""
-        s, k, b = self.shape
-        losses = self.log_p.view(-1, self.classes).gather(1, self.y[:, None]).view(s, k, b)
+        losses = self.each().view(self.shape)
         if self.present is not None:
             losses = losses * self.present
         return -losses.sum(2).double().sum(0).cpu().numpy()
+
+    def each(self) -> Tensor:
+        """Return minus the loss of each example."""
+        return self.said.view(-1, self.outputs).gather(1, self.y[:, None])
+
+
+class _NumberBatches(_Batches):
+    """The batches of a stack whose targets are numbers, (s, k, b, t), with their mean squared error."""
+
+    def targets(self) -> Tensor:
+        return self.y
+
+    def written(self, step: int, outputs: Tensor, target: Tensor, said: Tensor, out: Tensor) -> Tensor:
+        """Write the gradient, 2 (z - y) / t by each example's share, and errors into `said`."""
+        a, m, t = outputs.shape
+        torch.sub(outputs, target, out=said)
+        if self.shares is None:
+            return torch.mul(said, 2 / (t * m), out=out)
+        return torch.mul(said, self.shares.view(*self.shape, 1)[step, :a, :m] * (2 / t), out=out)
+
+    def each(self) -> Tensor:
+        return -self.said.square().mean(-1)
 
 
 class _Models:
@@ -233,12 +263,12 @@ class _Models:
         self,
         layers: Sequence[StackLayer],
         sample: Sequence[int],
-        num_classes: int,
+        outputs: int,
         begin: int,
         end: int,
         device: torch.device,
     ) -> None:
-        self.layers, self.sample, self.num_classes = layers, tuple(sample), num_classes
+        self.layers, self.sample, self.outputs = layers, tuple(sample), outputs
         self.begin, self.width, self.device = begin, end - begin, device
         self.memory = Memory(device)
         self.matrices = [torch.empty(0, self.width, device=device) for _ in range(2)]
@@ -251,7 +281,7 @@ class _Models:
             nowhere = torch.device("meta")
             row, memory = torch.empty(1, self.width, device=nowhere), Memory(nowhere)
             stack = Stack(row, row, self.begin)
-            TrainingStep(self.layers, stack, batch, self.sample, self.num_classes, memory)
+            TrainingStep(self.layers, stack, batch, self.sample, self.outputs, memory)
             self.counted[batch] = self.width + memory.numbers
         return self.counted[batch]
 
@@ -269,7 +299,7 @@ class _Models:
                 self.steps.clear()
             self.memory.begin_again()
             stack = Stack(*self.rows(a), self.begin)
-            self.steps[a, b] = TrainingStep(self.layers, stack, b, self.sample, self.num_classes, self.memory)
+            self.steps[a, b] = TrainingStep(self.layers, stack, b, self.sample, self.outputs, self.memory)
         return self.steps[a, b]
 
 

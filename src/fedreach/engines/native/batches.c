@@ -6,13 +6,6 @@
 #include "batches.h"
 #include <string.h>
 
-typedef struct {
-    uint64_t key[2], counter[4], drawn[4];
-    int next;      /* of the drawn numbers */
-    uint32_t half; /* the upper half of a number whose lower half was used */
-    int has_half;
-} Generator;
-
 static uint32_t hashed(uint32_t value, uint32_t *constant, uint32_t factor)
 {
     value ^= *constant;
@@ -85,22 +78,23 @@ static uint32_t up_to(Generator *generator, uint32_t most)
     return drawn;
 }
 
-/* Fill a client's plan (steps x batch) with its samples; -1 where a batch is not full.
-
-   words: (count,) of its generator; own: its `size` samples; each epoch is a fresh permutation, cut into `per_epoch`
-   batches of `batch`, which may leave some out; spare: room for `size` numbers. */
-void draw_plan(
-    int64_t count, const uint32_t *words, int64_t size, const int64_t *own, int64_t batch, int64_t per_epoch,
-    int64_t steps, int64_t *spare, int64_t *plan)
+Generator seeded(int64_t count, const uint32_t *words)
 {
     Generator generator = {.next = 4};
     key_of(count, words, generator.key);
+    return generator;
+}
+
+void draw_epochs(
+    Generator *generator, int64_t size, const int64_t *own, int64_t batch, int64_t per_epoch, int64_t steps,
+    int64_t *spare, int64_t *plan)
+{
     int64_t kept = size < per_epoch * batch ? size : per_epoch * batch;
     memset(plan, -1, sizeof *plan * steps * batch);
     for (int64_t begin = 0; begin < steps; begin += per_epoch) {
         memcpy(spare, own, sizeof *own * size);
         for (int64_t i = size - 1; i > 0; i--) {
-            uint32_t j = up_to(&generator, (uint32_t)i);
+            uint32_t j = up_to(generator, (uint32_t)i);
             int64_t sample = spare[i];
             spare[i] = spare[j];
             spare[j] = sample;
@@ -108,4 +102,13 @@ void draw_plan(
         int64_t room = (steps - begin) * batch;
         memcpy(plan + begin * batch, spare, sizeof *spare * (kept < room ? kept : room));
     }
+}
+
+/* Draw all batches of a client whose generator is seeded with words. */
+void draw_plan(
+    int64_t count, const uint32_t *words, int64_t size, const int64_t *own, int64_t batch, int64_t per_epoch,
+    int64_t steps, int64_t *spare, int64_t *plan)
+{
+    Generator generator = seeded(count, words);
+    draw_epochs(&generator, size, own, batch, per_epoch, steps, spare, plan);
 }

@@ -19,7 +19,8 @@ def batch_plan_in_c(seed: int, round_: int, client: int, train: Ranges, local: L
     size, words = len(own), words_of(seed, round_)
     words[-1] = client
     batch = min(local.batch_size, size)
-    per_epoch, steps = int(local.steps_per_epoch(np.array(size))), plan_size(size, local) // batch
+    (steps,) = local.steps_of(np.array([size]), np.array([client]), seed, round_).tolist()
+    per_epoch = int(local.steps_per_epoch(np.array(size)))
     spare, plan = np.empty(size, np.int64), np.empty((steps, batch), np.int64)
     places = own.ctypes.data, batch, per_epoch, steps, spare.ctypes.data, plan.ctypes.data
     library().draw_plan(len(words), words.ctypes.data, size, *places)
@@ -31,12 +32,6 @@ def words_of(seed: int, round_: int) -> NDArray[np.uint32]:
     seed = int(seed)
     own = [seed >> place & 0xFFFFFFFF for place in range(0, max(1, seed.bit_length()), 32)]
     return np.array([*own, *[0] * (4 - len(own)), zlib.crc32(b"batches"), round_, 0], np.uint32)
-
-
-def plan_size(largest: int, local: LocalSGD) -> int:
-    """Return how many numbers the plan of a client with so many examples has."""
-    batch = min(local.batch_size, largest)
-    return batch * (local.steps or local.epochs * int(local.steps_per_epoch(np.array(largest))))
 
 
 @cache

@@ -153,11 +153,14 @@ def _declared(made: ctypes.CDLL) -> ctypes.CDLL:
     """Say what the functions take: places in memory and whole numbers."""
     place, number = ctypes.c_void_p, ctypes.c_int64
     made.memory_numbers.argtypes, made.memory_numbers.restype = (number, place, place, number, number), number
-    made.train.argtypes = (number, *[place] * 4, *[number] * 4, *[place] * 4, number, *[place] * 5)
+    seconds = ctypes.c_double
+    made.train.argtypes = [number, *[place] * 4, number, number, *[place] * 4, number, *[place] * 6, number, seconds]
     made.memory_for_predicting.argtypes, made.memory_for_predicting.restype = (number, place), number
-    made.predict.argtypes = (number, place, place, number, *[place] * 6)
+    made.predict.argtypes = [number, place, place, number, *[place] * 6, seconds]
     made.draw_plan.argtypes = (number, place, number, place, number, number, number, place, place)
     made.add_up.argtypes = (number, number, place, place, number, place)
-    for function in (made.train, made.predict, made.draw_plan, made.add_up):
+    for function in (made.train, made.predict):
+        function.restype = number
+    for function in (made.draw_plan, made.add_up):
         function.restype = None
     return made

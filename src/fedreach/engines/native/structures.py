@@ -42,8 +42,7 @@ class Batches(ctypes.Structure):
 
     _fields_ = (
         ("batch", ctypes.c_int64),
-        ("epochs", ctypes.c_int64),
-        ("steps", ctypes.c_int64),
+        ("steps", ctypes.c_void_p),
         ("drop_last", ctypes.c_int64),
         ("order", ctypes.c_void_p),
         ("offsets", ctypes.c_void_p),
@@ -51,6 +50,18 @@ class Batches(ctypes.Structure):
         ("words", ctypes.c_void_p),
         ("dropout", ctypes.c_int64),
         ("given", ctypes.c_void_p),
+    )
+
+
+class Progress(ctypes.Structure):
+    """Where training stands between two calls."""
+
+    _fields_ = (
+        ("client", ctypes.c_int64),
+        ("step", ctypes.c_int64),
+        ("seen", ctypes.c_int64),
+        ("loss", ctypes.c_double),
+        ("generator", ctypes.c_uint64 * 12),
     )
 
 

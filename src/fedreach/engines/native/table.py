@@ -114,6 +114,11 @@ def vocabulary_of(table: Ints) -> int | None:
     return first.channels if first.kind == EMBEDDING else None
 
 
+def first_outputs_of(table: Ints) -> int:
+    """Return how many numbers the first layer makes of an example: where it is not formed, no client sees as many."""
+    return _Row(*table[0].tolist()).outputs
+
+
 def products_of(table: Ints) -> int:
     """Return how many products an example costs on its way forward."""
     found = 0

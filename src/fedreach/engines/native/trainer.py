@@ -17,21 +17,23 @@ from fedreach.arrays import Bools, Float32s, Floats, Ints
 from fedreach.data.population import Ranges
 from fedreach.engines.batches import batch_plans
 from fedreach.engines.chain.trainer import is_identity
-from fedreach.engines.native.drawing import draws_as_numpy_does, plan_size, words_of
+from fedreach.engines.native.drawing import draws_as_numpy_does, words_of
 from fedreach.engines.native.library import NoLibraryError, library
-from fedreach.engines.native.structures import Batches, GivenSamples, UpdateRule, place_of
-from fedreach.engines.native.table import layer_table, products_of, vocabulary_of
+from fedreach.engines.native.structures import Batches, GivenSamples, Progress, UpdateRule, place_of
+from fedreach.engines.native.table import first_outputs_of, layer_table, products_of, vocabulary_of
 from fedreach.engines.protocols import Task, Terms
 from fedreach.engines.recognition import NotAChainError, chain_of
 from fedreach.engines.trainer import Group, GroupTrainer
 from fedreach.errors import ConfigError, TrainingError
 from fedreach.evaluation.predictor import Split
+from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.protocols import LocalSolver, Loss
 from fedreach.federation.traits import Traits
 
 PRODUCTS = 40_000_000  # multiplications that are worth handing to another process, and
 PRODUCTS_OF_A_CLIENT = 1_000_000  # how many more a client costs, however little it trains
-MAX_PRODUCTS = 2 * 10**10  # of a group, or of steps of a large client, half a second's: Ctrl-C is heard between two
+SECONDS = 0.25  # C works for so long at a time: Ctrl-C is heard between two calls
+LOOK = 1_000_000  # products between two looks at the clock, which takes as long as some hundred
 SHARES = 2
 """A process takes its part of what is left to do in so many pieces: large ones first, small ones to end together."""
 NUMBERS = 4_000_000  # corrections of gradients that are handed to C at a time
@@ -41,13 +43,14 @@ class Native(GroupTrainer):
     """Trains one client after the other, without torch."""
 
     name = "native"
-    any_loss = False
+    written_out = ("cross_entropy",)
+    any_optimizer = False
 
     @classmethod
-    def refused(cls, solver: LocalSolver, loss: Loss) -> str | None:
+    def refused(cls, solver: LocalSolver, loss: Loss, local: LocalSGD) -> str | None:
         if not Traits.of(solver).affine:
             return f"needs a solver that says `affine = True`, see `LocalSolver`; {type(solver).__name__} does not"
-        return super().refused(solver, loss)
+        return super().refused(solver, loss, local)
 
     def __init__(self, task: Task, device: torch.device) -> None:
         d = task.data.dataset
@@ -84,6 +87,7 @@ class Native(GroupTrainer):
         self.memory = np.empty(0, np.float32)
         self.room = np.empty(0, np.int64)
         self.products = 3 * products_of(self.table)  # of an example in a step
+        self.first_outputs = first_outputs_of(self.table)
 
     def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
         """Return groups of clients that have enough to do, the largest clients first.
@@ -94,14 +98,15 @@ class Native(GroupTrainer):
         sizes, local = self.ranges.sizes_of(ids), self.local
         order = np.argsort(-sizes, kind="stable")
         once = local.examples_per_epoch(sizes)
-        examples = once * local.epochs if local.steps is None else np.minimum(sizes, local.batch_size) * local.steps
+        each = np.minimum(sizes, local.batch_size) * local.expected_steps(sizes)
+        examples = once * local.epochs if local.steps is None else each.astype(np.int64)
         done = np.cumsum((examples * self.products + PRODUCTS_OF_A_CLIENT)[order])
         clients = len(ids) if self.uncorrected else max(1, NUMBERS // self.layout.size)
         ends = [0]
         while ends[-1] < len(ids):
             before = int(done[ends[-1] - 1]) if ends[-1] else 0
             work = (int(done[-1]) - before) // (SHARES * concurrency) if concurrency > 1 else int(done[-1])
-            end = int(np.searchsorted(done, before + min(MAX_PRODUCTS, max(PRODUCTS, work)))) + 1
+            end = int(np.searchsorted(done, before + max(PRODUCTS, work))) + 1
             ends.append(min(len(ids), end, ends[-1] + clients))
         return [order[begin:end] for begin, end in pairwise(ends)]
 
@@ -143,12 +148,12 @@ class Native(GroupTrainer):
             rate, local.momentum, local.weight_decay, clip, place_of(pull), place_of(shift), place_of(added)
         )
         order, offsets, words = self.ranges.order, self.ranges.offsets, words_of(self.seed, round_)
-        largest = int(self.ranges.sizes_of(clients).max())
-        batch = min(local.batch_size, largest)
+        sizes = self.ranges.sizes_of(clients)
+        batch, largest = min(local.batch_size, int(sizes.max())), int(sizes.max())
+        each = np.ascontiguousarray(local.steps_of(sizes, clients, self.seed, round_), np.int64)
         batches = Batches(
             batch,
-            local.epochs,
-            local.steps or 0,
+            place_of(each),
             local.drop_last,
             place_of(order),
             place_of(offsets),
@@ -157,22 +162,20 @@ class Native(GroupTrainer):
             zlib.crc32(b"dropout") if self.draws else -1,
             place_of(plan),
         )
-        planned = plan_size(largest, local)
-        if len(self.room) < largest + planned:
-            self.room = np.empty(largest + planned, np.int64)
+        planned, an_epoch = batch * int(each.max()), batch * int(local.steps_per_epoch(np.array(largest)))
+        room = largest + min(planned, max(an_epoch, self.first_outputs))
+        if len(self.room) < room:
+            self.room = np.empty(room, np.int64)
         loss, taken, finite = np.empty(k), np.empty(k, np.int64), np.empty(k, np.bool_)
-        at_a_time = max(1, MAX_PRODUCTS // (batch * self.products)) if k == 1 else planned
         memory = self._memory_at(self.library.memory_numbers(*self._layers(), ctypes.addressof(rule), batch, planned))
-        total = np.zeros(k)
-        for begin in range(0, planned // batch, at_a_time):
-            self.library.train(
+        progress, done = Progress(), 0
+        while not done:
+            done = self.library.train(
                 *self._layers(),
                 ctypes.addressof(self.given["train"]),
                 ctypes.addressof(rule),
                 ctypes.addressof(batches),
                 planned,
-                begin,
-                begin + at_a_time,
                 k,
                 clients.ctypes.data,
                 start.data_ptr(),
@@ -184,9 +187,11 @@ class Native(GroupTrainer):
                 finite.ctypes.data,
                 loss.ctypes.data,
                 taken.ctypes.data,
+                ctypes.addressof(progress),
+                max(1, LOOK // (batch * self.products)),
+                SECONDS,
             )
-            total += loss
-        return total, taken, finite
+        return loss, taken, finite
 
     def add_up(self, weights: Floats, update: Float32s) -> Floats:
         k, d = update.shape
@@ -200,24 +205,30 @@ class Native(GroupTrainer):
         return total
 
     def predict_part(
-        self, part: slice, params: Float32s, split: Split, index: Ints, right: Bools, loss: Float32s
+        self, part: slice, params: Float32s, split: Split, index: Ints, right: Bools | Float32s, loss: Float32s
     ) -> None:
         self._predict(params, split, index[part], right[part], loss[part], None)
 
     def _logits(self, vector: Tensor, split: Split, index: Ints) -> Float32s:
         m, index = len(index), np.ascontiguousarray(index, np.int64)
-        logits = np.empty((m, self.data.dataset.num_classes), np.float32)
+        logits = np.empty((m, self.data.dataset.outputs), np.float32)
         self._predict(vector.contiguous().numpy(), split, index, np.empty(m, np.bool_), np.empty(m, np.float32), logits)
         return logits
 
     def _predict(
-        self, params: Float32s, split: Split, index: Ints, right: Bools, loss: Float32s, logits: Float32s | None
+        self,
+        params: Float32s,
+        split: Split,
+        index: Ints,
+        right: Bools | Float32s,
+        loss: Float32s,
+        logits: Float32s | None,
     ) -> None:
         memory = self._memory_at(self.library.memory_for_predicting(*self._layers()))
-        at_a_time = max(1, MAX_PRODUCTS // (self.products // 3))
-        for begin in range(0, len(index), at_a_time):
-            part = slice(begin, begin + at_a_time)
-            self.library.predict(
+        begin = 0
+        while begin < len(index):
+            part = slice(begin, None)
+            begin += self.library.predict(
                 *self._layers(),
                 ctypes.addressof(self.given[split]),
                 len(index[part]),
@@ -227,6 +238,7 @@ class Native(GroupTrainer):
                 right[part].ctypes.data,
                 loss[part].ctypes.data,
                 place_of(None if logits is None else logits[part]),
+                SECONDS,
             )
 
     def _layers(self) -> tuple[int, int]:

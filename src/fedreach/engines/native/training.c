@@ -3,6 +3,7 @@
 #include "batches.h"
 #include "implicit.h"
 #include "loss.h"
+#include <time.h>
 
 typedef struct {
     double rate, momentum, decay, clip; /* clip: of the norm of a gradient, not positive where it is not clipped */
@@ -12,7 +13,8 @@ typedef struct {
 } UpdateRule;
 
 typedef struct {
-    int64_t batch, epochs, steps;   /* steps: of each client, 0 where epochs count */
+    int64_t batch;
+    const int64_t *steps;           /* (clients,) */
     int64_t drop_last;              /* whether an epoch leaves out a last batch that is not full */
     const int64_t *order, *offsets; /* client i owns order[offsets[i]] to order[offsets[i + 1]] */
     int64_t count;
@@ -39,6 +41,33 @@ static void follow(
         if (velocity) velocity[i] = move = fused(momentum, velocity[i], move);
         weights[i] = fused(-rate, move, weights[i]);
     }
+}
+
+/* Where training stands between two calls; all zeros at first. */
+typedef struct {
+    int64_t client, step, seen; /* clients that are done; steps and examples of the next one that are */
+    double loss;                /* which these add up to */
+    Generator generator;        /* of its batches */
+} Progress;
+
+/* When to return; the time is asked for after `look` steps. */
+typedef struct {
+    double until;
+    int64_t look, since;
+} Pause;
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+static int over(Pause *pause)
+{
+    if (++pause->since < pause->look) return 0;
+    pause->since = 0;
+    return now() >= pause->until;
 }
 
 typedef struct {
@@ -71,65 +100,83 @@ int64_t memory_numbers(int64_t count, const Layer *layers, const UpdateRule *rul
     return memory.used;
 }
 
-/* Train one client, from `work.start`, or go on from where its step `begin` was left; return its summed loss. Where
-   `end` comes before its last step, its weights wait in `work` for the next call. */
-static double train_one(
-    const Work *work, const Samples *samples, const UpdateRule *rule, float pull, const float *added, Draws *draws, int64_t steps,
-    int64_t begin, int64_t end, int64_t batch, const int64_t *plan, float *flat, int8_t *finite)
+/* A client's samples, and the steps that they are for. */
+typedef struct {
+    const int64_t *samples;
+    int64_t size, batch, kept, per_epoch, steps;
+} Share;
+
+static Share share_of(const Batches *batches, int64_t id, int64_t steps)
+{
+    int64_t begin = batches->offsets[id], size = batches->offsets[id + 1] - begin;
+    int64_t batch = size < batches->batch ? size : batches->batch;
+    int64_t kept = batches->drop_last ? size - size % batch : size, per_epoch = (kept + batch - 1) / batch;
+    return (Share){batches->order + begin, size, batch, kept, per_epoch, steps};
+}
+
+/* Go on with a client from where it was left; return whether it is done, or time was up before. Meanwhile its weights
+   wait in `work`, and the batches of its epoch in `room`. */
+static int train_one(
+    const Work *work, const Samples *samples, const UpdateRule *rule, float pull, const float *added, Draws *draws,
+    const Share *own, const int64_t *given, int64_t *room, Progress *at, Pause *pause, float *flat, int8_t *finite)
 {
     const Model *model = &work->model;
-    int whole = begin == 0 && end >= steps, implicit = whole && steps * batch <= work->layer0.room;
-    int first = implicit ? 1 : 0;
-    int64_t from = model->begin[first], seen = 0;
+    int64_t batch = own->batch, steps = own->steps;
+    int implicit = steps <= work->layer0.room / batch, first = implicit ? 1 : 0;
+    int64_t from = model->begin[first], together = implicit ? steps : own->per_epoch; /* steps whose batches are drawn */
     float rate = (float)rule->rate, *weights = work->weights;
-    double loss = 0;
-    if (begin == 0) {
+    if (at->step == 0) {
         memcpy(weights + from, work->start + from, sizeof *weights * (model->numbers - from));
         if (work->velocity) memset(work->velocity, 0, sizeof *weights * model->numbers);
     }
-    if (implicit) begin_implicit(model, &work->layer0, samples, work->start, steps, batch, plan);
-    plan += begin * batch;
-    for (int64_t step = begin; step < steps && step < end; step++, plan += batch) {
-        int64_t m = batch;
-        if (draws) draws->step = step;
+    while (at->step < steps) {
+        int64_t m = batch, next = at->step % together, left = steps - at->step;
+        const int64_t *plan = given ? given + at->step * batch : room + own->size + next * batch;
+        if (!given && next == 0)
+            draw_epochs(
+                &at->generator, own->size, own->samples, batch, own->per_epoch, left < together ? left : together, room,
+                room + own->size);
+        if (implicit && at->step == 0) begin_implicit(model, &work->layer0, samples, work->start, steps, batch, plan);
+        if (draws) draws->step = at->step;
         while (plan[m - 1] < 0) m--;
-        if (implicit) forward_implicit(model, &work->layer0, seen, m, rate);
+        if (implicit) forward_implicit(model, &work->layer0, at->seen, m, rate);
         else gather_inputs(model, samples, m, plan);
         forward(model, first, weights, m, draws);
-        loss += errors(model, m, plan, samples->labels, added);
+        at->loss += errors(model, m, plan, samples->labels, added);
         if (work->gradient) {
             backward(model, 0, weights, work->gradient, m, 1.0f, 0, draws);
             follow(rule, pull, model->numbers, weights, work->start, work->shift, work->gradient, work->velocity);
         } else /* the gradient is never stored */
             backward(model, first, weights, weights, m, -rate, 1, draws);
-        if (implicit) backward_implicit(model, &work->layer0, seen, m);
-        seen += m;
+        if (implicit) backward_implicit(model, &work->layer0, at->seen, m);
+        at->seen += m;
+        if (++at->step < steps && over(pause)) return 0; /* each call makes a step */
     }
-    if (end < steps) return loss;
     *finite = write_move(model, first, weights, work->start, flat);
-    if (implicit) *finite &= write_implicit(model, &work->layer0, seen, rate, flat);
+    if (implicit) *finite &= write_implicit(model, &work->layer0, at->seen, rate, flat);
     wait_for_copies();
-    return loss;
+    return 1;
 }
 
-/* Train clients from `start`, in their steps from `begin` to before `end`; write how far each moved into its row of
-   `update` and whether that is finite, how many steps it takes, and what these steps add to its mean loss. Room for
-   plans is needed for the largest of them, and its examples once more. A part of the steps can be asked for of one
-   client only, one part after the other in the same memory. */
-void train(
+/* Train clients from `start`; write how far each moved into its row of `update` and whether that is finite, how many
+   steps it takes, and its mean loss. Room for numbers is needed for the largest of them: its examples, and the batches
+   of one of its epochs, or of all its steps where the first layer is not formed.
+
+   Return 1 when all are done; 0 after so many seconds, to be called again with the same arguments and memory: a caller
+   hears signals between two calls. Where training is left changes no number. Of `look` steps one asks for the time. */
+int64_t train(
     int64_t count, const Layer *layers, const Samples *samples, const UpdateRule *rule, const Batches *batches,
-    int64_t most, int64_t begin, int64_t end, int64_t clients, const int64_t *ids, const float *start, float *memory,
-    int64_t *room, int64_t d, const int64_t *row, float *update, int8_t *finite, double *loss, int64_t *taken)
+    int64_t most, int64_t clients, const int64_t *ids, const float *start, float *memory, int64_t *room, int64_t d,
+    const int64_t *row, float *update, int8_t *finite, double *loss, int64_t *taken, Progress *at, int64_t look,
+    double seconds)
 {
     Memory laid_in = {.begin = memory};
     Work work = laid(count, layers, rule, batches->batch, most, &laid_in);
+    Pause pause = {.until = now() + seconds, .look = look};
     bring(&work.model, start, work.start);
-    for (int64_t client = 0; client < clients; client++) {
-        int64_t own = batches->offsets[ids[client]], size = batches->offsets[ids[client] + 1] - own;
-        int64_t batch = size < batches->batch ? size : batches->batch;
-        int64_t kept = batches->drop_last ? size - size % batch : size, per_epoch = (kept + batch - 1) / batch;
-        int64_t steps = batches->steps ? batches->steps : batches->epochs * per_epoch;
-        const int64_t *plan = batches->given;
+    while (at->client < clients) {
+        int64_t client = at->client;
+        Share own = share_of(batches, ids[client], batches->steps[client]);
         uint32_t *words = batches->words, purpose = words[batches->count - 3];
         Draws draws;
         words[batches->count - 1] = (uint32_t)ids[client];
@@ -138,21 +185,22 @@ void train(
             key_of(batches->count, words, draws.key);
             words[batches->count - 3] = purpose;
         }
-        if (!plan) {
-            draw_plan(
-                batches->count, batches->words, size, batches->order + own, batch, per_epoch, steps, room, room + size);
-            plan = room + size;
-        }
+        if (at->step == 0) at->generator = seeded(batches->count, words);
         if (work.shift) bring(&work.model, rule->shift + client * d, work.shift);
         float pull = rule->pull ? rule->pull[client] : 0;
         const float *added = rule->added ? rule->added + client * work.model.classes : 0;
-        int64_t row_at = row[client], whole = steps / per_epoch;
-        loss[client] = train_one(
-            &work, samples, rule, pull, added, batches->dropout < 0 ? 0 : &draws, steps, begin, end, batch, plan,
-            update + row_at * d, finite + client);
-        loss[client] /= (double)(whole * kept + (steps - whole * per_epoch) * batch);
-        taken[client] = steps;
+        if (!train_one(
+                &work, samples, rule, pull, added, batches->dropout < 0 ? 0 : &draws, &own, batches->given, room, at,
+                &pause, update + row[client] * d, finite + client))
+            return 0;
+        int64_t whole = own.steps / own.per_epoch, rest = own.steps - whole * own.per_epoch;
+        loss[client] = at->loss / (double)(whole * own.kept + rest * own.batch);
+        taken[client] = own.steps;
+        at->step = at->seen = 0;
+        at->loss = 0;
+        if (++at->client < clients && over(&pause)) return 0;
     }
+    return 1;
 }
 
 /* ------------------------------------------------------------------------------------------------- evaluation */
@@ -170,12 +218,14 @@ int64_t memory_for_predicting(int64_t count, const Layer *layers)
     return memory.used;
 }
 
-/* Write for each of m samples whether a model, a flat vector, is right, and its loss; and its logits, where `logits`. */
-void predict(
+/* Write for each of m samples whether a model, a flat vector, is right, and its loss; and its logits, where `logits`.
+   Return how many are done, the first of them: all, or those that were when so many seconds had passed. */
+int64_t predict(
     int64_t count, const Layer *layers, const Samples *samples, int64_t m, const int64_t *sample, const float *flat,
-    float *given, int8_t *right, float *loss, float *logits)
+    float *given, int8_t *right, float *loss, float *logits, double seconds)
 {
     Memory memory = {.begin = given};
+    double until = now() + seconds;
     Model model = laid_out(count, layers, about(layers), &memory);
     float *weights = take(&memory, model.numbers), sum;
     int64_t classes = model.classes, wide = padded(classes);
@@ -193,5 +243,7 @@ void predict(
             right[begin + i] = best == label;
             loss[begin + i] = loss_of(classes, z, label, model.dx[count], &sum);
         }
+        if (now() >= until) return begin + some;
     }
+    return m;
 }

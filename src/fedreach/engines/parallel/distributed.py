@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedreach.arrays import Bools, Float32s, Floats, Ints
-from fedreach.engines.engine import TorchEngine, means, samples_of
+from fedreach.engines.engine import TorchEngine, probed
 from fedreach.engines.parallel.ranks import Ranks
 from fedreach.engines.protocols import NO_TERMS, Engine
 from fedreach.engines.trainer import EVALUATION_BATCH
@@ -28,7 +28,7 @@ class DistributedEngine(Engine):
     """The engine of rank 0: it hands out the work of an inner engine over all ranks, itself included.
 
     Groups of clients go, the longest first, to the rank that would finish them first, judged by how fast the ranks
-    trained in the rounds before. Evaluation is cut between batches. A weighted sum and a step of the server are
+    trained in the rounds before. Evaluation is cut between batches. A weighted sum and steps of the server are
     computed here. The other ranks `serve` an equal inner engine.
     """
 
@@ -67,10 +67,13 @@ class DistributedEngine(Engine):
     def weighted_sum(self, weights: Floats, update: Float32s) -> Floats:
         return self.inner.weighted_sum(weights, update)
 
-    def server_step(self, params: Float32s, index: Ints, round_: int, rate: float) -> Float32s:
-        return self.inner.server_step(params, index, round_, rate)
+    def server_step(self, params: Float32s, index: Ints, round_: int, rate: float, step: int = 0) -> Float32s:
+        return self.inner.server_step(params, index, round_, rate, step)
 
-    def predict(self, params: Float32s, split: Split, index: Ints) -> tuple[Bools, Float32s]:
+    def distill_step(self, params: Float32s, index: Ints, teacher: Float32s, rate: float) -> Float32s:
+        return self.inner.distill_step(params, index, teacher, rate)
+
+    def predict(self, params: Float32s, split: Split, index: Ints) -> tuple[Bools | Float32s, Float32s]:
         shares = self._batches(split, index)
         if shares is None:
             return self.inner.predict(params, split, index)
@@ -87,8 +90,7 @@ class DistributedEngine(Engine):
         return self.inner.answers(params, split, index, inputs=inputs)
 
     def training_loss(self, params: Float32s, ids: Ints, parts: Sequence[Ints] | None = None) -> Floats:
-        index, sizes = samples_of(self.task.data.train, ids, parts)
-        return means(self.predict(params, "train", index)[1], sizes)
+        return probed(self, self.inner.trainer, params, ids, parts)
 
     def outputs(self, broadcast: Float32s, update: Float32s, ids: Ints, *, before: bool) -> list[LocalOutputs]:
         rows = [np.array(mine, np.int64) for mine in shared_out(self.task.data.train.sizes_of(ids), self._speed())]
@@ -178,7 +180,7 @@ def examples_of(sizes: Ints, local: LocalSGD) -> Floats:
     """
     if local.steps is None:
         return local.epochs * local.examples_per_epoch(sizes).astype(np.float64)
-    return local.steps * np.minimum(local.batch_size, sizes).astype(np.float64)
+    return local.expected_steps(sizes) * np.minimum(local.batch_size, sizes)
 
 
 def shared_out(work: Sequence[float] | Ints, speed: Floats) -> list[list[int]]:

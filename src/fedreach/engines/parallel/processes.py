@@ -28,6 +28,7 @@ from numpy.typing import DTypeLike
 from fedreach.arrays import AnyArray
 from fedreach.errors import TrainingError
 from fedreach.forks import can_fork, fork
+from fedreach.limits import check_memory
 
 T = TypeVar("T")
 QUEUE = 8192  # parts that are handed out at a time; a pipe holds twice as many of 4 bytes
@@ -93,6 +94,8 @@ class Workers:
             segment = min(reversed(fitting), key=lambda segment: len(self._segments[segment]))
             self._free.remove(segment)
         else:
+            what = f"An array of {' x '.join(map(str, shape))} numbers"
+            check_memory(what, size, "Lower method.cohort, or use a smaller model.")
             # Two, as the last round's array is in use while this round's is made; untouched pages cost nothing.
             self._segments += [mmap.mmap(-1, size), mmap.mmap(-1, size)]
             segment = len(self._segments) - 2
@@ -211,7 +214,8 @@ def _ended(child: _Child) -> bool:
 
 def _end(children: list[_Child]) -> None:
     for child in children:
-        child.connection.close()
+        with contextlib.suppress(OSError):  # a child has closed what it inherited, see `_serve`
+            child.connection.close()
         if child.parent != os.getpid():
             continue
         with contextlib.suppress(ProcessLookupError):

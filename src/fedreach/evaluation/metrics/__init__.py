@@ -4,6 +4,7 @@
 `fedreach.evaluation.Evaluator`.
 """
 
+from fedreach.evaluation.metrics.absolute_error import MeanAbsoluteError as MeanAbsoluteError
 from fedreach.evaluation.metrics.accuracy import Accuracy as Accuracy
 from fedreach.evaluation.metrics.auroc import AUROC as AUROC
 from fedreach.evaluation.metrics.balanced_accuracy import BalancedAccuracy as BalancedAccuracy
@@ -14,6 +15,7 @@ from fedreach.evaluation.metrics.base import value_of as value_of
 from fedreach.evaluation.metrics.calibration_error import Miscalibration as Miscalibration
 from fedreach.evaluation.metrics.loss import MeanLoss as MeanLoss
 from fedreach.evaluation.metrics.macro_f1 import MacroF1 as MacroF1
+from fedreach.evaluation.metrics.r2 import R2 as R2
 from fedreach.registry import NameTable
 
 METRICS = NameTable(
@@ -25,4 +27,6 @@ METRICS = NameTable(
     macro_f1="macro_f1:MacroF1",
     auroc="auroc:AUROC",
     calibration_error="calibration_error:Miscalibration",
+    mae="absolute_error:MeanAbsoluteError",
+    r2="r2:R2",
 )

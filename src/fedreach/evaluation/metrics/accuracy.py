@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from fedreach.arrays import Floats, Ints
 
@@ -16,6 +17,8 @@ class Accuracy:
         >>> Accuracy().of(np.array([0, 1, 1]), np.array([[2.0, 1.0], [0.0, 3.0], [1.0, 0.0]])).__round__(3)
         0.667
     """
+
+    needs_classes: ClassVar[bool] = True
 
     @property
     def name(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -26,6 +27,8 @@ class AUROC:
         >>> AUROC().of(np.array([0, 0, 1, 1]), scores)  # 3 of the 4 pairs are in order
         0.75
     """
+
+    needs_classes: ClassVar[bool] = True
 
     @property
     def name(self) -> str:

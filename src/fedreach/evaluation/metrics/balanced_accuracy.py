@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -24,6 +25,8 @@ class BalancedAccuracy:
         >>> BalancedAccuracy().of(np.array([0, 0, 0, 1]), scores)
         0.5
     """
+
+    needs_classes: ClassVar[bool] = True
 
     @property
     def name(self) -> str:

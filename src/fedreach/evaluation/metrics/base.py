@@ -9,8 +9,9 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from fedreach.arrays import Floats, Ints
+from fedreach.arrays import AnyArray, Floats
 from fedreach.errors import PartError
+from fedreach.evaluation.metrics.absolute_error import MeanAbsoluteError
 from fedreach.evaluation.metrics.accuracy import Accuracy
 from fedreach.evaluation.metrics.loss import MeanLoss
 from fedreach.federation.serving.softmax import log_softmax
@@ -18,7 +19,7 @@ from fedreach.federation.traits import Traits
 
 ENDINGS = ("worst_decile", "pooled", "undefined")
 """Of further columns of a metric: after its name and ``_``."""
-TAKEN = ("round", "population", "ids", "names", "examples", "loss")
+TAKEN = ("round", "population", "ids", "names", "examples", "loss", "mae")
 """What a metric may not be called: the keys that a line about single clients has without it. Nor ``accuracy...``."""
 LOWER_IS_BETTER = re.compile(r"(.*_)?(loss|error|deviance)")
 """Names of functions of which less is better, as scikit-learn names its own."""
@@ -28,20 +29,21 @@ LOWER_IS_BETTER = re.compile(r"(.*_)?(loss|error|deviance)")
 class Metric(Protocol):
     """One number for the answers of a model to some examples: of one client, of a population or of the test set.
 
-    A class of which less is better says ``lower_is_better = True``: the worst clients are then those with most.
+    A class of which less is better says ``lower_is_better = True``: the worst clients are then those with most. One
+    that takes only classes, or only numbers, says ``needs_classes = True`` or ``needs_numbers = True``.
     """
 
     @property
     def name(self) -> str:
         """End of its columns: letters, digits and ``_``."""
 
-    def of(self, labels: Ints, scores: Floats) -> float:
+    def of(self, labels: AnyArray, scores: Floats) -> float:
         """Return the number; nan where it is not defined, as for a client with one class. Such clients are left out.
 
         Args:
-            labels: (m,) true classes, m at least 1; not written to.
+            labels: (m,) true classes, m at least 1, or (m, t) numbers; not written to.
             scores: (m, c) the model's outputs, the largest for the class that it predicts, finite; not written to.
-                Their `log_softmax` are log-probabilities.
+                Their `log_softmax` are log-probabilities. Where labels are numbers, (m, t) predicted ones.
         """
 
 
@@ -50,7 +52,8 @@ class FunctionMetric:
     """Use ``function(y_true, scores) -> number``, of (m,) true classes and (m, c) **probabilities**.
 
     Probabilities are float64 and each row sums to 1, as functions of scikit-learn want them; a class with `of` is
-    handed the model's outputs. Columns end in the function's name, or in its attribute ``name``.
+    handed the model's outputs. Where targets are numbers, both are (m, t), as they are. Columns end in the function's
+    name, or in its attribute ``name``.
 
     Less is better where the function says ``lower_is_better = True`` or, if it says nothing, where its name is or ends
     in ``loss``, ``error`` or ``deviance``, as scikit-learn names its own.
@@ -63,7 +66,7 @@ class FunctionMetric:
         ('brier_loss', True, 0.5)
     """
 
-    function: Callable[[Ints, Floats], float]
+    function: Callable[[AnyArray, Floats], float]
 
     @property
     def name(self) -> str:
@@ -76,17 +79,17 @@ class FunctionMetric:
         said: bool = getattr(self.function, "lower_is_better", by_name)
         return said
 
-    def of(self, labels: Ints, scores: Floats) -> float:
-        return self.function(labels, np.exp(log_softmax(scores)))
+    def of(self, labels: AnyArray, scores: Floats) -> float:
+        return self.function(labels, scores if labels.dtype.kind == "f" else np.exp(log_softmax(scores)))
 
 
 def further_metrics(metrics: Sequence[Metric]) -> list[Metric]:
-    """Return those beside accuracy and loss, which are there anyway.
+    """Return those beside accuracy or the mean absolute error, and loss, which are there anyway.
 
     Raises:
         PartError: If a name cannot end a column, or ends another's; or a trait is misspelt.
     """
-    further = [metric for metric in metrics if type(metric) not in (Accuracy, MeanLoss)]
+    further = [metric for metric in metrics if type(metric) not in (Accuracy, MeanAbsoluteError, MeanLoss)]
     seen: set[str] = set()
     for metric in further:
         name = metric.name
@@ -106,7 +109,7 @@ def further_metrics(metrics: Sequence[Metric]) -> list[Metric]:
     return further
 
 
-def value_of(metric: Metric, labels: Ints, scores: Floats) -> float:
+def value_of(metric: Metric, labels: AnyArray, scores: Floats) -> float:
     """Return what a metric says, or refuse what is no number.
 
     Raises:

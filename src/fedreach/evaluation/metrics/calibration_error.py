@@ -28,6 +28,7 @@ class Miscalibration:
         0.25
     """
 
+    needs_classes: ClassVar[bool] = True
     lower_is_better: ClassVar[bool] = True
 
     @property

@@ -22,6 +22,7 @@ class MeanLoss:
         0.6931
     """
 
+    needs_classes: ClassVar[bool] = True
     lower_is_better: ClassVar[bool] = True
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -25,6 +26,8 @@ class MacroF1:
         >>> MacroF1().of(np.array([0, 0, 0, 1]), scores).__round__(4)  # F1 is 6 / 7 and 0
         0.4286
     """
+
+    needs_classes: ClassVar[bool] = True
 
     @property
     def name(self) -> str:

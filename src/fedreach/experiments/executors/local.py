@@ -16,8 +16,11 @@ from pathlib import Path
 from fedreach.config.sections import EngineSection
 from fedreach.experiments.executors.base import LOG, Message
 from fedreach.forks import cores
+from fedreach.limits import check_processes
 from fedreach.registry import is_installed
 from fedreach.threads import ONE_THREAD
+
+PROCESS_BYTES = 10**8  # that a worker takes at least: torch alone
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ class Local:
     @contextlib.contextmanager
     def pool(self, engine: EngineSection, out: Path, jobs: int, workers: int | None) -> Iterator[list[Process]]:
         size = min(workers or max(1, cores() // (engine.threads or 1)), jobs)
+        check_processes("workers", size, PROCESS_BYTES)
         threads = max(1, cores() // size)  # where the experiment does not say
         with tidy_log(out):
             yield [Process(out / LOG, threads, search_path()) for _ in range(size)]

@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedreach.config.sections import EngineSection
+from fedreach.config.user_code import file_digests
 from fedreach.errors import ConfigError, TrainingError
+from fedreach.evidence.scores import main_score_of
 from fedreach.experiments.executors.base import LOG, Executor, Message, Worker
 from fedreach.experiments.jobs import ComparisonCallback, ComparisonStatus, Job
+from fedreach.runs.identity import DATA
 
 
 def run_jobs(
@@ -28,6 +31,8 @@ def run_jobs(
         status.ended = ended
         for callback in callbacks:
             callback.update(status)
+    if not status.finished:
+        (out / DATA).unlink(missing_ok=True)  # without results there is nothing that other data would not go with
     if waiting:
         for callback in callbacks:
             callback.begin()
@@ -53,6 +58,7 @@ class Scheduler:
     ) -> None:
         self.alive, self.tries, self.status, self.out, self.base = list(workers), tries, status, out, base
         self.waiting = list(waiting)
+        self.files = {job: file_digests(job.experiment, base) for job in waiting}  # as they are when all begins
         self.free: list[Worker] = []
         self.busy: dict[Worker, Job] = {}
         self.deaths: Counter[Job] = Counter()
@@ -106,6 +112,7 @@ class Scheduler:
                 "out": str(self.out),
                 "base": str(self.base),
                 "config": job.experiment.model_dump(mode="json"),
+                "files": self.files[job],
             }
         )
 
@@ -123,12 +130,13 @@ class Scheduler:
             job = self.busy[worker]
             self.status.fresh_rounds += 1
             self.status.running[job] = message["round"]
-            if "id_accuracy" in message:
+            if f"id_{main_score_of(message).name}" in message:
                 self.status.latest[job] = message
 
     def _end(self, job: Job, error: str | None) -> None:
         if error is None:
             self.status.finished.append(job)
+            self.status.lengths[job] = self.status.running[job]
         else:
             self.status.failed[job] = error
         del self.status.running[job]

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from fedreach.config.sections import Experiment
-from fedreach.errors import FedReachError
+from fedreach.errors import OUT_OF_MEMORY, FedReachError, of_system
+from fedreach.evidence.scores import main_score_of
 from fedreach.experiments.executors.base import Message
 from fedreach.experiments.run import run
 from fedreach.runs.callbacks import Callback
@@ -80,7 +81,13 @@ def main() -> None:
     signal.signal(signal.SIGINT, _interrupt_once)
     jobs = _Jobs()
     while (job := jobs.next()) is not None:
-        send(_serve(job, _Rounds(send)))
+        try:
+            ended = _serve(job, _Rounds(send))
+        except KeyboardInterrupt:
+            if jobs.over.is_set() or signal.getsignal(signal.SIGINT) is not _interrupt_once:
+                raise
+            ended = {"ended": "failed", "error": "A part of your own raised KeyboardInterrupt; nobody pressed Ctrl-C."}
+        send(ended)
 
 
 @dataclass(frozen=True)
@@ -90,7 +97,8 @@ class _Rounds(Callback):
     send: Callable[[Message], None]
 
     def round(self, row: RoundRow, timing: Timing, lost: Mapping[int, str]) -> None:
-        shown = {key: row.evaluated[key] for key in ("id_accuracy", "unseen_accuracy") if key in row.evaluated}
+        name = main_score_of(row.evaluated).name
+        shown = {key: row.evaluated[key] for key in (f"id_{name}", f"unseen_{name}") if key in row.evaluated}
         self.send({"round": row.round, **shown})
 
 
@@ -106,11 +114,17 @@ def _serve(job: Message, rounds: Callback) -> Message:
             method=job["method"],
             agreed=Path(job["out"]),
             twin=None if job.get("twin") is None else Path(job["twin"]),
+            files=job["files"],
             callbacks=[rounds],
         )
         return {"ended": "finished"}
     except FedReachError as error:
         return {"ended": "failed", "error": str(error)}
+    except MemoryError:
+        return {"ended": "failed", "error": OUT_OF_MEMORY}
+    except OSError as error:
+        traceback.print_exc()
+        return {"ended": "failed", "error": of_system(error)}
     except Exception as error:  # a mistake of ours: told with its place, and the other runs go on
         traceback.print_exc()
         last = traceback.extract_tb(error.__traceback__)[-1]

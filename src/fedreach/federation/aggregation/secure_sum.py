@@ -26,6 +26,7 @@ from fedreach.errors import PartError
 
 Words = NDArray[np.uint64]  # whole numbers modulo 2^64; upper half negative
 
+NO_SUM = "The secure sum makes no sense: somebody sent what is no share of it, and nobody can tell who."
 LARGEST = 2.0**24  # what a number that a client sends must not exceed
 
 
@@ -120,7 +121,7 @@ def sum_of_limbs(total: Words, clients: int) -> Floats:
     """
     signed = total.view(np.int64)
     if (signed > clients * 2**32).any() or (signed < -clients * 2**32).any():
-        raise PartError("The secure sum makes no sense: somebody sent what is no share of it, and nobody can tell who.")
+        raise PartError(NO_SUM)
     result = np.zeros(total.shape[1:])
     for place, limb in enumerate(signed):
         result = result + np.ldexp(limb.astype(np.float64), 32 * (1 - place))
@@ -160,10 +161,13 @@ def mean_of(total: Words, code: FixedPoint) -> Floats:
     """Return the (d,) weighted mean from the (d + 1,) sum of all shares, masked or not.
 
     Raises:
-        PartError: If the weights are so small that little is left of them in fixed point.
+        PartError: If the weights are so small that little is left of them in fixed point, or no such clients can have
+            sent shares of this sum.
     """
     decoded = code.decode(total)
     weight = float(decoded[-1])
+    if not weight >= 0 or not np.abs(decoded).max() <= code.clients * LARGEST:
+        raise PartError(NO_SUM)
     if weight < code.clients * 2.0**-10:
         raise PartError(
             f"Under a secure sum the raw weights must be at least 1/1024 in the mean, for precision; they sum to "

@@ -6,9 +6,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedreach.arrays import Floats, Ints
+from fedreach.arrays import Bools, Floats, Ints
 from fedreach.errors import require
 from fedreach.federation.labels.accounting import EPSILON, loss_distributions, spent_epsilon
+from fedreach.federation.labels.counts import are_counts
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,14 @@ class DiscreteGaussian:
         """Return the (n, c) noised counts; those below 0 are 0, which anybody can do who sees them."""
         noise = discrete_gaussian(self.deviation, counts.size, rng).reshape(counts.shape)
         return np.asarray(np.maximum(counts + noise, 0).astype(np.float64))
+
+    def possible(self, counts: Floats, sizes: Ints) -> Bools:
+        """Return which of (n, c) counts are whole and at most twenty deviations above the number of all examples.
+
+        Such noise has probability e^-200. A sum says nothing: counts below 0 became 0.
+        """
+        furthest = 20 * self.deviation + 1
+        return are_counts(counts) & (counts <= sizes[:, None] + furthest).all(axis=1)
 
     def spent(self) -> tuple[float, float]:
         """Return (epsilon, delta), the former worked out by dp_accounting from the distribution of the noise.

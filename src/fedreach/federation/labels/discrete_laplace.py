@@ -5,9 +5,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedreach.arrays import Floats, Ints
+from fedreach.arrays import Bools, Floats, Ints
 from fedreach.errors import require
 from fedreach.federation.labels.accounting import EPSILON, loss_distributions, spent_epsilon
+from fedreach.federation.labels.counts import are_counts
+
+FURTHEST = 100.0
+"""-log of the probability of noise that no client ever drew; uniform numbers of 53 bits make it 45 at most."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,14 @@ class DiscreteLaplace:
         success = -np.expm1(-self.epsilon / 2)
         noise = rng.geometric(success, counts.shape) - rng.geometric(success, counts.shape)
         return np.maximum(counts + noise, 0).astype(np.float64)
+
+    def possible(self, counts: Floats, sizes: Ints) -> Bools:
+        """Return which of (n, c) counts are whole and at most what noise of probability e^-100 makes of all examples.
+
+        A sum says nothing: counts below 0 became 0.
+        """
+        furthest = FURTHEST / (self.epsilon / 2) + 1
+        return are_counts(counts) & (counts <= sizes[:, None] + furthest).all(axis=1)
 
     def spent(self) -> tuple[float, float]:
         """Return (epsilon, 0), worked out by dp_accounting from the distribution of the noise.

@@ -5,7 +5,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedreach.arrays import Floats, Ints
+from fedreach.arrays import Bools, Floats, Ints
+from fedreach.federation.labels.counts import are_counts
 
 
 @dataclass(frozen=True)
@@ -23,3 +24,7 @@ class Exact:
 
     def release(self, counts: Ints, rng: np.random.Generator) -> Floats:
         return counts.astype(np.float64)
+
+    def possible(self, counts: Floats, sizes: Ints) -> Bools:
+        """Return which of (n, c) counts are whole and sum to the client's number of examples."""
+        return np.asarray(are_counts(counts) & (counts.sum(axis=1) == sizes))

@@ -1,8 +1,11 @@
 """Label entropies as the server computes them from what it was told."""
 
+import math
+
 import numpy as np
 
 from fedreach.arrays import Floats
+from fedreach.federation.ranges import Range
 from fedreach.theory.entropy import label_entropy
 
 
@@ -18,3 +21,13 @@ def released_entropy(counts: Floats) -> Floats:
     """
     held = np.maximum(counts, 0)
     return np.where((held == 0).all(axis=1), np.log(counts.shape[1]), label_entropy(held))
+
+
+def entropy_range(classes: int) -> Range:
+    """Return what the entropy of labels of so many classes lies in, in nats.
+
+    Example:
+        >>> print(entropy_range(10))
+        from 0 to 2.30259
+    """
+    return Range(0.0, math.log(classes))

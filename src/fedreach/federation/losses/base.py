@@ -9,6 +9,9 @@ from typing import Any
 class FunctionLoss:
     """Use ``function(outputs, targets) -> (b,) losses``, of torch tensors (b, c) and (b,).
 
+    Where targets are numbers, both are (b, t). A function for such says ``needs_numbers = True``, and is then tried
+    and used with numbers only.
+
     Example:
         >>> import torch
         >>> margin = FunctionLoss(lambda outputs, targets: 1 - outputs.gather(1, targets[:, None])[:, 0])

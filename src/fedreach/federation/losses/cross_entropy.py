@@ -17,6 +17,8 @@ class CrossEntropy:
     """
 
     cross_entropy: ClassVar[bool] = True
+    needs_classes: ClassVar[bool] = True
+    minimum: ClassVar[float] = 0.0
 
     def per_example(self, outputs: Any, targets: Any) -> Any:
         from torch.nn import functional as F

@@ -45,6 +45,7 @@ class Disagreement:
     """
 
     wants_before: ClassVar[bool] = False
+    needs_classes: ClassVar[bool] = True
 
     loss: Literal["jsd", "zero_one"] = "jsd"
     radius: float = 0.2
@@ -64,6 +65,11 @@ class Disagreement:
         """Eta of a client whose examples the model fits perfectly; less is no eta."""
         perfect = total_disagreement(np.zeros(1), distances(self.radius, self.step))
         return perfect * (1 - 1e-9)  # rounding
+
+    @property
+    def maximum(self) -> float:
+        """As many as there are distances: at each of them both bounds lie between 0 and 1."""
+        return float(len(distances(self.radius, self.step)))
 
     def measure(self, outputs: LocalOutputs, rng: np.random.Generator) -> float:
         losses = LOSSES[self.loss](outputs.logits, outputs.labels)

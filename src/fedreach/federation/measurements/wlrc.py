@@ -68,6 +68,21 @@ class WLRC:
     def wants_before(self) -> bool:
         return self.outputs == "excess_loss"
 
+    @property
+    def needs_classes(self) -> bool:
+        """Unless it is of the outputs as they are, which may be numbers."""
+        return self.outputs != "logits"
+
+    @property
+    def minimum(self) -> float:
+        """Scores are means of absolute values."""
+        return 0.0
+
+    @property
+    def maximum(self) -> float | None:
+        """Of softmax, whose rows sum to 1, a score is at most 1/C, and there is a class."""
+        return 1.0 if self.outputs == "softmax" else None
+
     def measure(self, outputs: LocalOutputs, rng: np.random.Generator) -> float:
         values, score = self._values(outputs), self._score(rng)
         batches = np.split(values, range(self.batch_size, len(values), self.batch_size))

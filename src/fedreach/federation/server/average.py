@@ -14,7 +14,7 @@ class Average:
     """Move the model along the weighted mean update u.
 
     v <- momentum * v + u;  x <- x + rate * v.  With rate 1 and momentum 0 the new model is the weighted mean of
-    the local models, as in FedAvg; with momentum it is FedAvgM.
+    the local models, as in FedAvg; with momentum it is `FedAvgM`.
 
     Args:
         rate: Server rate, positive.

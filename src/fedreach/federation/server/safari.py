@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedreach.arrays import Float32s, Floats
-from fedreach.errors import ConfigError, require
-from fedreach.federation.protocols import ServerStep, ServerTrains
+from fedreach.errors import require
+from fedreach.federation.protocols import OwnData, ServerStep
 from fedreach.federation.server.average import Average
+from fedreach.federation.server.batches import batches, check_inner
 from fedreach.federation.values import State
 
 PLAIN = Average()
@@ -28,7 +29,8 @@ class Safari:
 
     The server needs data: ``[server_data]`` in an experiment file, or ``server_examples`` of
     `fedreach.data.federated.federate`. A round of the server sends no model, so compare at equal bytes as well as at
-    equal rounds.
+    equal rounds, and with what the paper does not compare: the server's data alone (`ServerOnly`, with early stopping),
+    and the same data after the clients' rounds instead of in their place (`FineTune`, `FedDF`).
 
     Args:
         inner: What the server does in the clients' rounds.
@@ -57,15 +59,15 @@ class Safari:
     batch_size: int = 64
 
     def __post_init__(self) -> None:
-        if isinstance(self.inner, ServerTrains):
-            raise ConfigError(
-                f"Safari.inner must be the step of the clients' rounds; got {type(self.inner).__name__}, which trains "
-                "on the server's data itself. Use one that does not, such as 'average'."
-            )
+        check_inner(self, self.inner)
         require(self, client_probability="[0, 1]", rate="(0, inf)", batch_size="[1, inf)")
 
     def trains(self, rng: np.random.Generator) -> bool:
         return not rng.random() < self.client_probability
+
+    def learn(self, params: Float32s, state: State, own: OwnData) -> tuple[Float32s, State]:
+        (batch,) = batches(own.rng, np.arange(own.examples), self.batch_size, steps=1)
+        return own.step(params, batch, self.rate), state
 
     def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
         return self.inner.apply(params, state, mean_update)

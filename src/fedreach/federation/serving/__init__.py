@@ -10,5 +10,6 @@ SERVINGS = NameTable(
     bbse="bbse:BBSE",
     rlls="bbse:RLLS",
     batchnorm="batchnorm:BatchNormRefresh",
+    few_labels="few_labels:FewLabels",
     true_prior="true_prior:TruePrior",
 )

@@ -90,6 +90,9 @@ class BatchNormRefresh:
         refreshed = layers.outputs(layers.refreshed(inputs, self.strength), inputs)
         return self._rule.contribute(query, refreshed, labels, counts)
 
+    def possible(self, query: State, sums: State, held_out: int, trained: int) -> bool:
+        return self._rule.possible(query, sums, held_out, trained)
+
     def fold(self, state: State, sums: State) -> State:
         return self._rule.fold(state, sums)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedreach.arrays import Floats, Ints
 from fedreach.errors import require
+from fedreach.federation.serving import possible
 from fedreach.federation.serving.label_shift import log_served
 from fedreach.federation.serving.priors import source_prior
 from fedreach.federation.serving.softmax import log_softmax
@@ -31,6 +32,9 @@ class _ByConfusion(ABC):
         """Return `confusion` (c, c), sums of predictions by label, and `held_out` (c,) label counts."""
         ones = np.eye(outputs.logits.shape[1])[labels]
         return {"confusion": self._predictions(outputs).T @ ones, "held_out": ones.sum(axis=0)}
+
+    def possible(self, query: State, sums: State, held_out: int, trained: int) -> bool:
+        return possible.are_sums(sums, held_out, trained)
 
     def fold(self, state: State, sums: State) -> State:
         n = sums["held_out"].sum(keepdims=True)

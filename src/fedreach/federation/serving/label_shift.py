@@ -11,7 +11,7 @@ import numpy as np
 
 from fedreach.arrays import Floats, Ints
 from fedreach.errors import ConfigError, require
-from fedreach.federation.serving import calibration, drift, evidence, priors
+from fedreach.federation.serving import calibration, drift, evidence, possible, priors
 from fedreach.federation.serving.guard import Guard
 from fedreach.federation.serving.repair import Intensity
 from fedreach.federation.serving.softmax import log_softmax
@@ -130,6 +130,9 @@ class LabelShift:
                 bias = self.calibration == "bias" and not self._matches(classes)
                 answer.update(calibration.likelihood(z, labels, point, bias=bias))
         return answer
+
+    def possible(self, query: State, sums: State, held_out: int, trained: int) -> bool:
+        return possible.are_sums(sums, held_out, trained)
 
     def fold(self, state: State, sums: State) -> State:
         """Return `base`, `pseudo_counts`, `a` and `b` as far as they are known, and what the next query needs."""

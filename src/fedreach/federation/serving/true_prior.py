@@ -55,6 +55,9 @@ class TruePrior:
     def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
         return self._rule.contribute(query, outputs, labels, counts)
 
+    def possible(self, query: State, sums: State, held_out: int, trained: int) -> bool:
+        return self._rule.possible(query, sums, held_out, trained)
+
     def fold(self, state: State, sums: State) -> State:
         return self._rule.fold(state, sums)
 

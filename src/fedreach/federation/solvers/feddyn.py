@@ -26,6 +26,9 @@ class FedDyn:
     The h_i are running sums and always float32: as float16 they would lose updates below 2^-11 of themselves, of which
     the server's h hears nothing, so that h would no longer be their mean.
 
+    `clip_norm` shortens the whole of g + a_i (w - w0 + h_i). The authors' code shortens g + a_i (h_i - w0) and then
+    adds a_i w, as weight decay: where it clips by a factor s, clients are pulled towards s w0.
+
     Args:
         alpha: Strength of the pull, positive.
 

@@ -26,7 +26,8 @@ def contrasts(comparison: Comparison, when: When) -> tuple[Difference, ...]:
     """Return every difference of the comparison's plan, at the last rounds or the best one."""
     pairs = comparison.plan.pairs(comparison.methods, comparison.baseline)
     found = [differences(comparison, first, second, when) for first, second in pairs]
-    judged = judge_all(comparison, [{} if isinstance(each, str) else each for each in found])
+    formed = [{} if isinstance(each, str) else each for each in found]
+    judged = judge_all(comparison, formed, lower_is_better=comparison.score.lower_is_better)
     return tuple(
         Difference(*pair, Judgement(0, None, note=each) if isinstance(each, str) else judgement)
         for pair, each, judgement in zip(pairs, found, judged, strict=True)
@@ -65,7 +66,7 @@ def judge_all(
     judged = judge(
         found,
         correction=plan.correction,
-        margin=plan.margin if within_margin else None,
+        margin=comparison.margin if within_margin else None,
         pilot=comparison.pilot,
         lower_is_better=lower_is_better,
     )

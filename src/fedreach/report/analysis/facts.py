@@ -1,7 +1,7 @@
 """Who, what and how: the settings, data, software and fate of the runs, sorted for reading."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ class RunFacts:
     software: Pairs
     seconds: tuple[tuple[str, str, str], ...]  # method, seconds per round: train, evaluate
     troubled: tuple[tuple[str, int, str, str, str], ...]  # method, seed, status, last round, error
+    refused: tuple[tuple[str, int, str, str, str], ...]  # method, seed, who, in which rounds, what was said first
     runs: tuple[tuple[str, int, str, str], ...]  # method, seed, status, path
 
 
@@ -43,8 +44,31 @@ def gather(comparison: Comparison) -> RunFacts:
             if run.status != "finished"
         )
         + tuple((method, seed, "never began", "none", "") for method, seed in comparison.absent),
+        refused=tuple((run.method, run.seed, *one) for run in runs for one in _refused(run)),
         runs=tuple((run.method, run.seed, run.status, run.path) for run in runs),
     )
+
+
+def _refused(run: Run) -> list[tuple[str, str, str]]:
+    """Return who said what cannot be, in which rounds, and what it was at first."""
+    rounds: dict[str, list[int]] = {}
+    first: dict[str, str] = {}
+    for number, who, why in run.refused:
+        rounds.setdefault(who, []).append(number)
+        first.setdefault(who, why)
+    return [(who, counted(numbers), first[who]) for who, numbers in rounds.items()]
+
+
+def counted(rounds: Sequence[int]) -> str:
+    """Return rounds in words: all of a few, or how many.
+
+    Example:
+        >>> counted([0]), counted([2, 3]), counted([1, 2, 3, 5, 8])
+        ('round 0', 'rounds 2, 3', '5 rounds from 1 to 8')
+    """
+    if len(rounds) > 4:
+        return f"{len(rounds)} rounds from {rounds[0]} to {rounds[-1]}"
+    return f"round{'s' * (len(rounds) > 1)} {', '.join(map(str, rounds))}"
 
 
 def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
@@ -100,7 +124,7 @@ def _partition(runs: tuple[Run, ...]) -> Pairs:
     facts = {
         "clients": f"{len(one.participants)} participants, {len(one.unseen)} unseen",
         "examples per client": f"{one.sizes.min()} to {one.sizes.max()}, median {np.median(one.sizes):g}",
-        "classes": str(one.label_counts.shape[1] or "not told"),
+        "classes": str(one.label_counts.shape[1] or ("not told" if one.targets is None else "none: numbers")),
         **flatten(one.statistics),
         **flatten(one.noise or {}, "noise."),
         **flatten({**one.shift, "clients": len(one.shift["clients"])} if one.shift else {}, "shift."),

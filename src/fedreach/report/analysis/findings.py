@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedreach.evidence.judgement import Judgement
+from fedreach.evidence.scores import MainScore
 from fedreach.report.analysis.analysis import Analysis
 from fedreach.report.analysis.chance import near_chance
 from fedreach.report.analysis.contrasts import looked, what_seeds_draw
@@ -49,7 +50,7 @@ def find(analysis: Analysis) -> Findings:
     sentences = [
         near_chance(comparison),
         *_comparison_sentences(analysis, best, rows),
-        _gap_sentence(best, rows),
+        _gap_sentence(comparison.score, best, rows),
         _serving_sentence(analysis),
         _runner_up(analysis, best, rows),
         *target_sentences(comparison, rows),
@@ -77,13 +78,19 @@ def _serving_sentence(analysis: Analysis) -> str:
 
 
 def best_of(comparison: Comparison, rows: Sequence[MethodSummary]) -> MethodSummary:
-    """Return the row with the highest primary accuracy, the baseline's on a tie; `rows` must all have one."""
-    return max(rows, key=lambda row: (primary_of(row, comparison).mean, row.is_baseline))
+    """Return the row with the best primary score, the baseline's on a tie; `rows` must all have one."""
+    return max(rows, key=lambda row: (_rank(row, comparison), row.is_baseline))
+
+
+def _rank(row: MethodSummary, comparison: Comparison) -> float:
+    return comparison.score.rank(primary_of(row, comparison).mean or 0.0)
 
 
 def _headline(comparison: Comparison, best: MethodSummary, rows: list[MethodSummary]) -> str:
     where = POPULATION[comparison.primary].words
-    value = f"{100 * (primary_of(best, comparison).mean or 0):.1f} %"
+    score = comparison.score
+    value = score.shown(primary_of(best, comparison).mean or 0.0)
+    value = value if score.percent else f"a {score.words} of {value}"
     if len(comparison.methods) == 1:
         return f"{best.method} reaches {value} on {where}"
     if not any(row.is_baseline for row in rows):
@@ -92,16 +99,17 @@ def _headline(comparison: Comparison, best: MethodSummary, rows: list[MethodSumm
         return f"{best.method} reaches {value} on {where}; no other method has a result"
     if best.is_baseline:
         return f"No method does better on {where} than {best.method}, the baseline, with {value}"
+    over = "below" if score.lower_is_better else "above"
     if best.difference.verdict == "better":
-        lead = points(best.difference.mean or 0)
+        lead = points(abs(best.difference.mean or 0), by=score)
         base = next(row for row in rows if row.is_baseline)
         fewer = best.difference.count < max(best.seeds, base.seeds)
         pairs = " on the seeds that both finished" if fewer else ""
-        return f"{best.method} serves {where} best: {value}, {lead} points above {comparison.baseline}{pairs}"
+        return f"{best.method} serves {where} best: {value}, {lead}{score.points} {over} {comparison.baseline}{pairs}"
     if best.difference.verdict == "equivalent":
         margin = f"within ± {comparison.plan.margin_points:g} points"
         return f"{best.method} is ahead on {where} with {value}, and equivalent to {comparison.baseline} {margin}"
-    return f"{best.method} is ahead on {where} with {value}, but not clearly above {comparison.baseline}"
+    return f"{best.method} is ahead on {where} with {value}, but not clearly {over} {comparison.baseline}"
 
 
 def _p(judged: Judgement) -> str:
@@ -132,12 +140,13 @@ def _difference_sentence(comparison: Comparison, best: MethodSummary, tests: int
     difference = best.difference
     if difference.mean is None:
         return f"A difference to {comparison.baseline} cannot be formed: {difference.note}."
-    text = f"Its difference to {comparison.baseline} is {points(difference.mean, sign=True)} points"
+    by = comparison.score
+    text = f"Its difference to {comparison.baseline} is {points(difference.mean, sign=True, by=by)}{by.points}"
     if difference.p is None:
         return f"{text}. That was not tested ({difference.note})."
     many = f", both corrected for {tests} comparisons" if tests > 1 else ""
     return (
-        f"{text}{interval(difference.low, difference.high, sign=True)} over {difference.count} seeds, "
+        f"{text}{interval(difference.low, difference.high, sign=True, by=by)} over {difference.count} seeds, "
         f"{_p(difference)}{many}."
     )
 
@@ -168,8 +177,9 @@ def _power_sentence(comparison: Comparison, family: Sequence[Judgement]) -> str:
     if not least:
         return ""
     seeds = max(judged.count for judged in family)
-    low, high = points(min(least)), points(max(least))
-    span = f"{low} points" if low == high else f"{low} to {high} points, by the pair,"
+    by = comparison.score
+    low, high = points(min(least), by=by), points(max(least), by=by)
+    span = f"{low}{by.points}" if low == high else f"{low} to {high}{by.points}, by the pair,"
     needed = [judged.seeds_needed for judged in family if judged.seeds_needed is not None]
     more = f" About {number(max(needed))} seeds would decide every pair as it stands." if needed else ""
     return (
@@ -181,16 +191,16 @@ def _over(comparison: Comparison) -> str:
     return what_seeds_draw(comparison.config)
 
 
-def _gap_sentence(best: MethodSummary, rows: list[MethodSummary]) -> str:
+def _gap_sentence(by: MainScore, best: MethodSummary, rows: list[MethodSummary]) -> str:
     if best.at["gap"].mean is None:
         return "No client was kept unseen, so there is no participation gap." if best.at["unseen"].count == 0 else ""
     limits, over = _gap_limits(best)
-    text = f"Its participation gap is {points(best.at['gap'].mean)} points{interval(*limits)}"
+    text = f"Its participation gap is {points(best.at['gap'].mean, by=by)}{by.points}{interval(*limits, by=by)}"
     text += f", 95 % over {over}" if limits[0] is not None else ""
     if limits[0] is not None and limits[1] is not None and limits[0] <= 0 <= limits[1]:
         text += ", so it may be none"
     base = next((row for row in rows if row.is_baseline and row is not best and row.at["gap"].mean is not None), None)
-    return text + (f"; {base.method}'s is {points(base.at['gap'].mean or 0)}." if base else ".")
+    return text + (f"; {base.method}'s is {points(base.at['gap'].mean or 0, by=by)}." if base else ".")
 
 
 def _gap_limits(row: MethodSummary) -> tuple[tuple[float | None, float | None], str]:
@@ -204,13 +214,13 @@ def _runner_up(analysis: Analysis, best: MethodSummary, rows: list[MethodSummary
     others = [row for row in rows if row is not best and not row.is_baseline]
     if not others:
         return ""
-    second = max(others, key=lambda row: primary_of(row, comparison).mean or 0)
-    value = percent(primary_of(second, comparison))
+    second = max(others, key=lambda row: _rank(row, comparison))
+    value = f"{percent(primary_of(second, comparison), comparison.score)}{comparison.score.unit}"
     pair = {best.method, second.method}
     judged = next((each.judged for each in analysis.contrasts["last"] if {each.first, each.second} == pair), None)
     if judged is None:
-        return f"Next comes {second.method} with {value} %; the two were not tested against each other."
-    return f"Next comes {second.method} with {value} %."
+        return f"Next comes {second.method} with {value}; the two were not tested against each other."
+    return f"Next comes {second.method} with {value}."
 
 
 def _runs_left_out(comparison: Comparison) -> str:
@@ -227,28 +237,31 @@ def _runs_left_out(comparison: Comparison) -> str:
 
 
 def _cards(comparison: Comparison, best: MethodSummary, rows: list[MethodSummary]) -> tuple[Card, ...]:
-    accuracy = primary_of(best, comparison)
-    spread = f"± {100 * accuracy.sd:.1f} sd over {accuracy.count} seeds" if accuracy.sd is not None else "one seed"
+    reached, by = primary_of(best, comparison), comparison.score
+    spread = f"± {by.number(reached.sd)} sd over {reached.count} seeds" if reached.sd is not None else "one seed"
+    unit, difference = by.unit.strip(), by.points.strip()
     first = "Best on" if len(comparison.methods) > 1 else "On"
     cards = [
         Card(
             f"{first} {POPULATION[comparison.primary].words}",
-            f"{100 * (accuracy.mean or 0):.1f}",
-            "%",
+            by.number(reached.mean or 0.0),
+            unit,
             f"{best.method}, {spread}",
         )
     ]
     if best.at["gap"].mean is not None:
         limits, over = _gap_limits(best)
-        detail = f"{interval(*limits).strip()} 95 % over {over}" if limits[0] is not None else "no interval"
-        cards.append(Card("Its participation gap", points(best.at["gap"].mean), "points", detail))
+        detail = f"{interval(*limits, by=by).strip()} 95 % over {over}" if limits[0] is not None else "no interval"
+        cards.append(Card("Its participation gap", points(best.at["gap"].mean, by=by), difference, detail))
     if best.difference.mean is not None:
         tested = f"{_p(best.difference)} corrected" if best.difference.p is not None else best.difference.note
-        value = points(best.difference.mean, sign=True)
-        cards.append(Card(f"Against {comparison.baseline}", value, "points", tested))
+        value = points(best.difference.mean, sign=True, by=by)
+        cards.append(Card(f"Against {comparison.baseline}", value, difference, tested))
     if best.at["unseen_worst_decile"].mean is not None:
-        value = f"{100 * best.at['unseen_worst_decile'].mean:.1f}"
-        cards.append(Card("Its worst tenth of unseen clients", value, "%", "mean accuracy over them"))
+        value = by.number(best.at["unseen_worst_decile"].mean)
+        cards.append(
+            Card("Its worst tenth of unseen clients", value, unit, f"mean {by.words.removeprefix('mean ')} over them")
+        )
     for least in leasts(rows):
         value, unit = least.text.split(" ")
         words = QUANTITIES[least.quantity].words

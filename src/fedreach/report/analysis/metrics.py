@@ -14,7 +14,7 @@ from fedreach.report.analysis.rows import When, mean_of, rows_of
 from fedreach.report.values import Comparison, Run
 
 COLUMN = re.compile(
-    r"(id|unseen|test)_(?!accuracy(_|$)|loss$)(?P<name>[a-z][a-z0-9_]*?)(_worst_decile|_pooled|_undefined)?"
+    r"(id|unseen|test)_(?!(accuracy|mae)(_|$)|loss$)(?P<name>[a-z][a-z0-9_]*?)(_worst_decile|_pooled|_undefined)?"
 )
 """Of such a metric, whose name does not end as columns do; see `fedreach.evaluation.Evaluator`."""
 

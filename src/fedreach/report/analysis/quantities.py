@@ -2,12 +2,16 @@
 
 from dataclasses import dataclass
 
+from fedreach.evidence.scores import ACCURACY, MAE, MainScore
+
 WIDE = 150  # width of a terminal from which a column is shown that is not needed at first sight
 
 
 @dataclass(frozen=True)
 class Quantity:
     """One number of a method; tables, CSV, JSON, page and figures take name, words and unit from here.
+
+    Columns and units are those of accuracy; where models are judged by another score, it stands in its place.
 
     `unit` is "%" (a fraction told in per cent), "points" (a difference of fractions), "MB", "clients", "seconds" or
     "joules" (in the unit that fits the whole column), or nothing. `words` stand for it in a sentence.
@@ -20,6 +24,10 @@ class Quantity:
     words: str = ""
     scale: float = 1.0  # what the rows hold of it to make one
     from_width: int = WIDE  # of the terminal, at which its column is shown
+
+    def column_by(self, score: MainScore) -> str:
+        """Return its column where models are judged by this score."""
+        return self.column.replace(ACCURACY.name, score.name)
 
     @property
     def is_radio(self) -> bool:
@@ -61,5 +69,10 @@ FURTHER = {
 
 SPENT = ("round", "megabytes", "seconds", "joules")  # what it may take to reach the target accuracy
 RADIO = tuple(quantity for quantity in QUANTITIES.values() if quantity.is_radio)
-POPULATION = {quantity.column: quantity for quantity in QUANTITIES.values() if quantity.column.endswith("_accuracy")}
-"""The accuracies that a comparison may be judged by, by their column."""
+POPULATION = {
+    quantity.column_by(score): quantity
+    for score in (ACCURACY, MAE)
+    for quantity in QUANTITIES.values()
+    if quantity.column.endswith(f"_{ACCURACY.name}")
+}
+"""What a comparison may be judged by, by its column: accuracies, or errors."""

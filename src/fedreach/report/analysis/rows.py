@@ -17,7 +17,7 @@ def rows_of(run: Run, when: When, last_rounds: int = 1) -> Ints:
 
     The latter is a fair choice: neither the test set nor unseen clients have a say in it.
     """
-    evaluated = np.flatnonzero(np.isfinite(run.column("id_accuracy")))
+    evaluated = np.flatnonzero(np.isfinite(run.main_column("id")))
     if when == "last":
         return evaluated[-last_rounds:]
     losses = run.column("id_loss")
@@ -36,5 +36,5 @@ def target_row(run: Run, comparison: Comparison) -> int | None:
     """Return the first row whose primary accuracy is the target or more; None if there is none."""
     if comparison.target_accuracy is None:
         return None
-    rows = np.flatnonzero(run.column(comparison.primary) >= comparison.target_accuracy)
+    rows = np.flatnonzero(comparison.score.reached(run.column(comparison.primary), comparison.target_accuracy))
     return int(rows[0]) if len(rows) else None

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedreach.evidence.judgement import Judgement
+from fedreach.evidence.scores import MainScore
 from fedreach.evidence.spread import Spread, spread
 from fedreach.report.analysis.contrasts import Difference
 from fedreach.report.analysis.quantities import POPULATION, QUANTITIES, SPENT, Quantity
@@ -15,7 +16,7 @@ from fedreach.report.values import Comparison, Run
 
 @dataclass(frozen=True)
 class MethodSummary:
-    """What one method reached. Accuracies and gaps are fractions; spreads are over seeds unless named otherwise."""
+    """What one method reached. Accuracies and gaps are fractions, or errors; spreads are over seeds unless said."""
 
     method: str
     is_baseline: bool
@@ -56,7 +57,10 @@ def _summarize_method(
         is_baseline=method == comparison.baseline,
         seeds=len(runs),
         seeds_planned=planned,
-        at={name: spread([_value(run, quantity, when, last) for run in runs]) for name, quantity in QUANTITIES.items()},
+        at={
+            name: spread([_value(run, quantity, comparison.score, when, last) for run in runs])
+            for name, quantity in QUANTITIES.items()
+        },
         gap_over_clients=(float(low), float(high)) if np.isfinite([low, high]).all() else None,
         reached=len(hits),
         to_target={name: _spent(hits, QUANTITIES[name]) for name in SPENT},
@@ -64,10 +68,10 @@ def _summarize_method(
     )
 
 
-def _value(run: Run, quantity: Quantity, when: When, last_rounds: int) -> float:
+def _value(run: Run, quantity: Quantity, score: MainScore, when: When, last_rounds: int) -> float:
     """Return a quantity at the rounds that are looked at; what adds up over the rounds, at the last of them."""
     if quantity.unit in ("%", "points"):
-        return mean_of(run, quantity.column, when, last_rounds)
+        return mean_of(run, quantity.column_by(score), when, last_rounds)
     return float(run.column(quantity.column)[rows_of(run, when, last_rounds)[-1]]) / quantity.scale
 
 

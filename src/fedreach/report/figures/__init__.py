@@ -84,12 +84,18 @@ def asked(analysis: Analysis) -> list[Asked]:
     first = comparison.all_counted[0].partition
     called = "id" if clients.names_of(comparison) is None else "name"
     final = _final(analysis)
+    score = comparison.score
+    called_score = score.words.capitalize()
+    shaded = "" if comparison.margin is None else " Shaded: the margin within which methods are as good as equal."
+    gap = f"Participants' held-out {score.words} minus that of unseen clients"
+    if score.lower_is_better:
+        gap = f"Unseen clients' {score.words} minus that of participants' held-out data"
     return [
         Asked(
             "differences",
             f"Who is better than {comparison.baseline}?",
             f"Difference on {where}, seed by seed. Bars: intervals over seeds by the same correction as the table's p; "
-            "a bar across 0 shows no clear difference. Shaded: the margin within which methods are as good as equal.",
+            f"a bar across 0 shows no clear difference.{shaded}",
             "Each method's difference to the baseline, as in the table's column `difference`.",
             lambda: effects.differences(analysis),
         ),
@@ -104,7 +110,7 @@ def asked(analysis: Analysis) -> list[Asked]:
         ),
         Asked(
             "accuracy",
-            "Accuracy over the rounds",
+            f"{called_score} over the rounds",
             f"Mean over clients. {band} The first fifth of the rounds may lie below the frame.",
             final,
             lambda: curves.accuracy(comparison),
@@ -112,7 +118,7 @@ def asked(analysis: Analysis) -> list[Asked]:
         Asked(
             "gap",
             "The participation gap",
-            f"Participants' held-out accuracy minus that of unseen clients, of the same model. {band}",
+            f"{gap}, of the same model. {band}",
             "One line per method over the rounds. At the end: " + _gaps(analysis),
             lambda: curves.gap(comparison),
         ),
@@ -121,29 +127,29 @@ def asked(analysis: Analysis) -> list[Asked]:
             "Client by client",
             "Each dot stands for an equal share of the clients, all seeds together. The spread here is over "
             "clients, not over seeds.",
-            "For each method the accuracies of single clients, participants above unseen clients, with median and "
+            f"For each method the {score.words} of single clients, participants above unseen clients, with median and "
             "the middle 80 per cent.",
             lambda: clients.distribution(comparison),
         ),
         Asked(
             "cost",
-            "What the accuracy costs",
+            "What the accuracy costs" if score.percent else "What a small error costs",
             f"{band} {ring}",
-            "Accuracy against megabytes sent, one line per method. " + final,
+            f"{called_score} against megabytes sent, one line per method. " + final,
             lambda: curves.cost(comparison),
         ),
         Asked(
             "accuracy_seconds",
-            "Accuracy in the time it takes",
+            f"{called_score} in the time it takes",
             f"{means} The radio and the processors are simulated. {ring}",
-            "Accuracy against simulated seconds, one line per method. " + final,
+            f"{called_score} against simulated seconds, one line per method. " + final,
             lambda: accuracy_against(comparison, "seconds"),
         ),
         Asked(
             "accuracy_joules",
-            "Accuracy for the energy it takes",
+            f"{called_score} for the energy it takes",
             f"{means} The energy is that of sending and computing. {ring}",
-            "Accuracy against simulated joules, one line per method. " + final,
+            f"{called_score} against simulated joules, one line per method. " + final,
             lambda: accuracy_against(comparison, "joules"),
         ),
         Asked(
@@ -213,10 +219,12 @@ def _totals(analysis: Analysis) -> str:
 
 def _final(analysis: Analysis) -> str:
     comparison = analysis.comparison
-    parts = [f"{row.method} {percent(primary_of(row, comparison))} %" for row in analysis.last if row.seeds]
+    by = comparison.score
+    parts = [f"{row.method} {percent(primary_of(row, comparison), by)}{by.unit}" for row in analysis.last if row.seeds]
     return f"At the last round on {POPULATION[comparison.primary].words}: {', '.join(parts)}."
 
 
 def _gaps(analysis: Analysis) -> str:
     gaps = ((row.method, row.at["gap"].mean) for row in analysis.last)
-    return ", ".join(f"{method} {points(gap)} points" for method, gap in gaps if gap is not None) + "."
+    by = analysis.comparison.score
+    return ", ".join(f"{method} {points(gap, by=by)}{by.points}" for method, gap in gaps if gap is not None) + "."

@@ -152,9 +152,11 @@ def distribution(comparison: Comparison) -> Figure | None:
                 both |= population == "unseen"
                 _strip(axes, j, place + offset, values, filled=population == "participants")
     name_rows(axes, [comparison.methods[j] for j in drawn])
-    axes.set_xlim(right=1.0)
-    axes.set_xlabel("accuracy of one client, %")
-    in_percent(axes, "x")
+    score = comparison.score
+    axes.set_xlabel(f"{score.words} of one client{', %' * score.percent}")
+    if score.percent:
+        axes.set_xlim(right=1.0)
+        in_percent(axes, "x")
     handles = [Line2D([], [], ls="", marker="o", ms=4, color=MUTED, label="participants")]
     if both:
         handles.append(Line2D([], [], ls="", marker="o", ms=4, mfc="none", mec=MUTED, label="unseen clients"))
@@ -165,7 +167,7 @@ def distribution(comparison: Comparison) -> Figure | None:
 
 def client_accuracies(comparison: Comparison, method: str, population: str) -> Floats:
     """Return the accuracy of each client of a population at its last evaluation, all seeds together."""
-    found = [run.clients[population].accuracy for run in comparison.counted(method) if population in run.clients]
+    found = [run.clients[population].score for run in comparison.counted(method) if population in run.clients]
     values = np.concatenate(found) if found else np.zeros(0)
     return values[np.isfinite(values)]
 

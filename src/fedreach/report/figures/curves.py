@@ -64,18 +64,18 @@ def curves(comparison: Comparison, column: str) -> dict[int, Curve]:
 @styled
 def accuracy(comparison: Comparison) -> Figure:
     """Draw accuracy over rounds: participants above, unseen clients (else the test set) below, same scale."""
-    columns = ["id_accuracy"] + ([comparison.primary] if comparison.primary != "id_accuracy" else [])
+    columns = list(dict.fromkeys([comparison.seen, comparison.primary]))
     drawn = {column: curves(comparison, column) for column in columns}
-    legend = Legend.of(comparison.methods, drawn["id_accuracy"])
+    legend = Legend.of(comparison.methods, drawn[comparison.seen])
     figure = new_figure(0.4 + 1.75 * len(columns) + legend.height)
     panels = figure.subplots(len(columns), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     for axes, column in zip(panels, columns, strict=True):
         for j, made in drawn[column].items():
             draw(axes, j, made.rounds, made, len(legend.names))
-        axes.set_title(f"Accuracy on {POPULATION[column].words}, %")
-        in_percent(axes)
+        title_of(axes, comparison, column)
     panels[-1].set_xlabel("round")
-    leave_out_the_start(panels[-1], [made for by_method in drawn.values() for made in by_method.values()])
+    every = [made for by_method in drawn.values() for made in by_method.values()]
+    leave_out_the_start(panels[-1], every, falling=comparison.score.lower_is_better)
     target_line(panels[-1], comparison)
     legend.draw(figure)
     return figure
@@ -93,9 +93,10 @@ def gap(comparison: Comparison) -> Figure | None:
     for j, made in drawn.items():
         draw(axes, j, made.rounds, made, len(legend.names))
     axes.axhline(0, color=INK, linewidth=0.8)
-    axes.set_title("Participation gap, percentage points")
+    axes.set_title("Participation gap" + ", percentage points" * comparison.score.percent)
     axes.set_xlabel("round")
-    in_percent(axes)
+    if comparison.score.percent:
+        in_percent(axes)
     legend.draw(figure)
     return figure
 
@@ -110,14 +111,21 @@ def cost(comparison: Comparison) -> Figure:
     for j, made in drawn.items():
         draw(axes, j, made.megabytes, made, len(legend.names))
         ring(axes, j, comparison, "bytes_total", 1e6)
-    axes.set_title(f"Accuracy on {POPULATION[comparison.primary].words}, %")
+    title_of(axes, comparison, comparison.primary)
     axes.set_xlabel("MB sent so far, down + up, probes included")
     axes.set_xlim(left=0)
-    leave_out_the_start(axes, list(drawn.values()))
-    in_percent(axes)
+    leave_out_the_start(axes, list(drawn.values()), falling=comparison.score.lower_is_better)
     target_line(axes, comparison)
     legend.draw(figure)
     return figure
+
+
+def title_of(axes: Axes, comparison: Comparison, column: str) -> None:
+    """Say above a panel what it shows of whom, and label its axis in this unit."""
+    score = comparison.score
+    axes.set_title(f"{score.words.capitalize()} on {POPULATION[column].words}{', %' * score.percent}")
+    if score.percent:
+        in_percent(axes)
 
 
 def draw(axes: Axes, j: int, x: Floats, made: Curve, neighbours: int) -> None:
@@ -133,11 +141,13 @@ def draw(axes: Axes, j: int, x: Floats, made: Curve, neighbours: int) -> None:
     tag(end, j, f"end{id_of(axes)}")
 
 
-def leave_out_the_start(axes: Axes, drawn: Sequence[Curve]) -> None:
+def leave_out_the_start(axes: Axes, drawn: Sequence[Curve], *, falling: bool = False) -> None:
     # The steep first fifth of the rounds would take most of the height and press all methods into one line.
     late = [made.mean[made.rounds >= 0.2 * made.rounds[-1]] for made in drawn]
     values = np.concatenate([np.concatenate([made.low, made.high]) for made in drawn] + late)
     bottom, top = min(part.min() for part in late), np.nanmax(values)
+    if falling:
+        bottom, top = np.nanmin(values), max(part.max() for part in late)
     axes.set_ylim(bottom - 0.04 * (top - bottom), top + 0.04 * (top - bottom) + 1e-3)
 
 

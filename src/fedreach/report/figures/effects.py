@@ -31,11 +31,14 @@ def differences(analysis: Analysis) -> Figure | None:
         tag(dot, j, "mean")
     axes.margins(x=0.08)
     axes.axvline(0, color=INK, linewidth=0.9)
-    margin = comparison.plan.margin
-    axes.axvspan(-margin, margin, color=MUTED, alpha=0.12, linewidth=0)
+    if comparison.margin is not None:
+        axes.axvspan(-comparison.margin, comparison.margin, color=MUTED, alpha=0.12, linewidth=0)
     name_rows(axes, [row.method for _, row in rows])
     where = POPULATION[comparison.primary].words.removesuffix("' held-out data")
     axes.set_title(f"Difference on {where}")
-    axes.set_xlabel(f"percentage points above {short(comparison.baseline, 14)}")
-    in_percent(axes, "x")
+    score = comparison.score
+    units = "percentage points" if score.percent else f"{score.words}, less is better:"
+    axes.set_xlabel(f"{units} above {short(comparison.baseline, 14)}")
+    if score.percent:
+        in_percent(axes, "x")
     return figure

@@ -21,10 +21,12 @@ APART = 0.07
 def inputs(analysis: Analysis) -> Figure | None:
     """Draw what serving gains against the number of a client's inputs; None if no method is served so.
 
+    References that need labels are left out: they do not go by inputs alone.
+
     “All” is set apart: there a client is served by the very inputs that are predicted, elsewhere by others.
     """
     position = {method: j for j, method in enumerate(analysis.comparison.methods)}
-    rows = [row for row in analysis.serving if row.gain_with and row.gain.mean is not None]
+    rows = [row for row in analysis.serving if row.gain_with and row.gain.mean is not None and not row.needs_labels]
     if not rows:
         return None
     numbers = sorted({n for row in rows for n in row.gain_with})

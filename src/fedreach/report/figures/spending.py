@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedreach.arrays import Bools, Floats
-from fedreach.report.analysis.quantities import POPULATION, QUANTITIES, RADIO
-from fedreach.report.figures.curves import Curve, at, curves, draw, leave_out_the_start, ring, target_line
-from fedreach.report.figures.style import Legend, in_percent, new_figure, plain_numbers, styled
+from fedreach.report.analysis.quantities import QUANTITIES, RADIO
+from fedreach.report.figures.curves import Curve, at, curves, draw, leave_out_the_start, ring, target_line, title_of
+from fedreach.report.figures.style import Legend, new_figure, plain_numbers, styled
 from fedreach.report.numbers import Unit, unit_of
 from fedreach.report.values import Comparison, Run
 
@@ -28,14 +28,14 @@ POINTS = 200  # of a line over the rounds
 @styled
 def accuracy_against(comparison: Comparison, quantity: str) -> Figure | None:
     """Draw accuracy against the "seconds" or "joules" spent, panels as in `curves.accuracy`; None without a radio."""
-    columns = ["id_accuracy"] + ([comparison.primary] if comparison.primary != "id_accuracy" else [])
+    columns = list(dict.fromkeys([comparison.seen, comparison.primary]))
     drawn = {column: curves(comparison, column) for column in columns}
     spent = {column: _spent(comparison, drawn[column], quantity) for column in columns}
     ends = [x[-1] for by_method in spent.values() for x in by_method.values()]
     if not ends:
         return None
     unit, far = unit_of(quantity, ends), _far(ends)
-    legend = Legend.of(comparison.methods, spent["id_accuracy"])
+    legend = Legend.of(comparison.methods, spent[comparison.seen])
     figure = new_figure(0.4 + 1.75 * len(columns) + legend.height)
     panels = figure.subplots(len(columns), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     for axes, column in zip(panels, columns, strict=True):
@@ -44,12 +44,12 @@ def accuracy_against(comparison: Comparison, quantity: str) -> Figure | None:
         for j, x in spent[column].items():
             shown = x > 0 if far else x >= 0
             draw(axes, j, x[shown] / unit.size, _cut(drawn[column][j], shown), len(legend.names))
-        axes.set_title(f"Accuracy on {POPULATION[column].words}, %")
-        in_percent(axes)
+        title_of(axes, comparison, column)
     for j in spent[comparison.primary]:
         ring(panels[-1], j, comparison, QUANTITIES[quantity].column, unit.size)
     panels[-1].set_xlabel(f"{QUANTITIES[quantity].words} so far, {unit.name}, probes included")
-    leave_out_the_start(panels[-1], [drawn[column][j] for column in columns for j in spent[column]])
+    every = [drawn[column][j] for column in columns for j in spent[column]]
+    leave_out_the_start(panels[-1], every, falling=comparison.score.lower_is_better)
     starts = [_start(panels[-1], drawn[column][j], x) for column in columns for j, x in spent[column].items()]
     panels[-1].set_xlim(left=0.7 * min(starts) / unit.size if far else 0)
     _plain_numbers(panels[-1].xaxis, far=far)

@@ -38,7 +38,7 @@ def tabulate_serving(analysis: Analysis) -> list[Table]:
 
 def _rungs(analysis: Analysis) -> Table:
     rows = analysis.serving
-    several = any(row.gain.count > 1 for row in rows)
+    several, labels = any(row.gain.count > 1 for row in rows), any(row.needs_labels for row in rows)
     share = "% ± sd" if several else "%"
 
     def score(rung: str, name: str) -> Cell:
@@ -75,6 +75,7 @@ def _rungs(analysis: Analysis) -> Table:
         columns.append((head, unit.name, spent(name, unit), 170))
     where = WORDS[rows[0].population]
     judged = family_note(analysis.comparison, [row.gain for row in rows])
+    learns = ", as is every rule marked so; labelled examples that one learns from are not scored" if labels else ""
     return _table(
         f"How {where.split(',')[0]} are served",
         rows,
@@ -82,7 +83,8 @@ def _rungs(analysis: Analysis) -> Table:
         f"By the last model, on {where}: mean over clients{', ± sd over seeds' if several else ''}. Plain: the model "
         "as it is. Calibrated: corrected by participants' held-out data. Served: by the client's own inputs, without "
         f"labels. Gain: served minus plain{judged} With 5 inputs, say: scored on the "
-        "client's other ones, a family of its own. The true prior is a reference that needs the client's labels. "
+        "client's other ones, a family of its own. The true prior is a reference that needs the client's labels"
+        f"{learns}. "
         "Clients worse: share whose accuracy is lower served than plain; worst change: of the one that loses most.",
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fedreach.evidence.judgement import Judgement
+from fedreach.evidence.scores import MainScore
 from fedreach.evidence.spread import Spread
 from fedreach.report.analysis.analysis import Analysis
 from fedreach.report.analysis.contrasts import Difference, looked, what_seeds_draw
@@ -27,6 +28,7 @@ from fedreach.report.numbers import (
 )
 from fedreach.report.values import Comparison
 
+NOT_DECIDED = "Not decided: in brackets about how many seeds would, if the true difference were the one seen."
 VERDICT_UNIT = "(~ seeds)"  # that would decide
 CORRECTIONS = {"holm": "by Holm's steps", "max_t": "by the largest t of all"}
 
@@ -81,17 +83,18 @@ def caption(comparison: Comparison, when: When) -> str:
 def tabulate_contrasts(analysis: Analysis, when: When = "last") -> Table | None:
     """Return the table of the declared differences; None where there are none, or the rows of methods show them."""
     comparison, found = analysis.comparison, analysis.contrasts[when]
+    by = comparison.score
     if comparison.plan.contrasts == "baseline" or not found:  # one method makes no pair
         return None
 
     def cells(each: Difference) -> tuple[str, ...]:
         judged = each.judged
-        mean = ABSENT if judged.mean is None else points(judged.mean, sign=True)
+        mean = ABSENT if judged.mean is None else points(judged.mean, sign=True, by=by)
         return (
             f"{each.first} − {each.second}",
-            mean + interval(judged.low, judged.high, sign=True),
+            mean + interval(judged.low, judged.high, sign=True, by=by),
             p_text(judged.p_corrected),
-            detectable(judged),
+            detectable(judged, by),
             verdict(judged),
         )
 
@@ -100,7 +103,7 @@ def tabulate_contrasts(analysis: Analysis, when: When = "last") -> Table | None:
     return Table(
         caption=f"Differences on {where}. {caption(comparison, when)}",
         header=("first − second", "difference", "p", "detectable", "verdict"),
-        units=("", "points [seeds]", "corrected", "points", VERDICT_UNIT),
+        units=("", f"{by.points} [seeds]".strip(), "corrected", by.points.strip(), VERDICT_UNIT),
         rows=tuple(map(cells, found)),
         from_width=(0, 0, 0, 110, 0),
         note=f"Same seeds and clients{family_note(comparison, [each.judged for each in found])}{''.join(reasons)}",
@@ -121,21 +124,22 @@ def family_note(comparison: Comparison, family: Sequence[Judgement]) -> str:
     )
     if comparison.looks:
         return f"{judged} No verdict: {looked(comparison)}."
-    return (
-        f"{judged} Equivalent: within ± {plan.margin_points:g} points by two one-sided tests. Not decided: in brackets "
-        "about how many seeds would, if the true difference were the one seen."
-    )
+    if comparison.margin is None:
+        return f"{judged} {NOT_DECIDED}"
+    return f"{judged} Equivalent: within ± {plan.margin_points:g} points by two one-sided tests. {NOT_DECIDED}"
 
 
 def _columns(comparison: Comparison, rows: Sequence[MethodSummary]) -> list[_Column]:
     over_seeds = _gap_over_seeds(rows)
-    share = "% ± sd" if any(row.at["participants"].sd is not None for row in rows) else "%"
+    by = comparison.score
+    unit, change = by.unit.strip() or by.name, by.points.strip()
+    share = f"{unit} ± sd" if any(row.at["participants"].sd is not None for row in rows) else unit
     target = None if comparison.target_accuracy is None else f"to {100 * comparison.target_accuracy:g} %"
 
     def accuracy(name: str) -> _Column:
         quantity = QUANTITIES[name]
-        width = 0 if quantity.column == comparison.primary else quantity.from_width
-        return _Column(quantity.head, share, lambda row: percent(row.at[name]), width)
+        width = 0 if quantity.column_by(by) == comparison.primary else quantity.from_width
+        return _Column(quantity.head, share, lambda row: percent(row.at[name], by), width)
 
     def mean(name: str) -> _Column:
         quantity, unit = QUANTITIES[name], _unit(QUANTITIES[name], [row.at[name] for row in rows])
@@ -151,10 +155,15 @@ def _columns(comparison: Comparison, rows: Sequence[MethodSummary]) -> list[_Col
     return [
         _Column("method", "", lambda row: row.method, 0),
         *map(accuracy, ("participants", "unseen", "test")),
-        _Column(gap.head, f"points [{'seeds' if over_seeds else 'clients'}]", lambda row: _gap(row, over_seeds), 0),
-        _Column("difference", "points [seeds]", lambda row: _difference(row, alone=len(rows) == 1), 0),
+        _Column(
+            gap.head,
+            f"{change} [{'seeds' if over_seeds else 'clients'}]".strip(),
+            lambda row: _gap(row, over_seeds, by),
+            0,
+        ),
+        _Column("difference", f"{change} [seeds]".strip(), lambda row: _difference(row, by, alone=len(rows) == 1), 0),
         _Column("p", "corrected", lambda row: p_text(row.difference.p_corrected), 0),
-        _Column("detectable", "points", lambda row: detectable(row.difference), 140),
+        _Column("detectable", change, lambda row: detectable(row.difference, by), 140),
         _Column("verdict", VERDICT_UNIT, lambda row: verdict(row.difference), 90),
         *map(mean, radio),
         *(column for name in radio for column in to_target(name, 110)),
@@ -178,10 +187,12 @@ def _gap_over_seeds(rows: Sequence[MethodSummary]) -> bool:
 
 def _note(comparison: Comparison, rows: Sequence[MethodSummary]) -> str:
     primary = POPULATION[comparison.primary].words
-    parts = ["Accuracy: mean over clients" + (", ± sd over seeds." if any(r.seeds > 1 for r in rows) else ".")]
+    score = comparison.score
+    parts = [f"{score.words.capitalize()}: mean over clients{', ± sd over seeds' * any(r.seeds > 1 for r in rows)}."]
     if any(row.at["gap"].mean is not None for row in rows):
         over = "over seeds (Student t)" if _gap_over_seeds(rows) else "over clients (bootstrap)"
-        parts.append(f"Gap: participants minus unseen clients, 95 % interval {over}.")
+        first, second = ("participants", "unseen clients")[:: -1 if score.lower_is_better else 1]
+        parts.append(f"Gap: {first} minus {second}, 95 % interval {over}.")
     if any(row.difference.mean is not None for row in rows):
         judged = family_note(comparison, [row.difference for row in rows])
         parts.append(f"Difference: to {comparison.baseline}, on {primary}, same seeds{judged}")
@@ -225,21 +236,21 @@ def _allocations(comparison: Comparison) -> str:
     return f"{first}; but {others}" if others else first
 
 
-def _gap(row: MethodSummary, over_seeds: bool) -> str:
+def _gap(row: MethodSummary, over_seeds: bool, by: MainScore) -> str:
     gap = row.at["gap"]
     if gap.mean is None:
         return ABSENT
     limits = (gap.low, gap.high) if over_seeds else (row.gap_over_clients or (None, None))
-    return points(gap.mean) + interval(*limits)
+    return points(gap.mean, by=by) + interval(*limits, by=by)
 
 
-def _difference(row: MethodSummary, *, alone: bool) -> str:
+def _difference(row: MethodSummary, by: MainScore, *, alone: bool) -> str:
     difference = row.difference
     if row.is_baseline and not alone:
         return "baseline"
     if difference.mean is None:
         return ABSENT
-    return points(difference.mean, sign=True) + interval(difference.low, difference.high, sign=True)
+    return points(difference.mean, sign=True, by=by) + interval(difference.low, difference.high, sign=True, by=by)
 
 
 def _mean(spread: Spread, unit: Unit) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 from fedreach.arrays import Floats
 from fedreach.errors import RunFolderError
 from fedreach.evidence.components import of_sample
+from fedreach.evidence.scores import ACCURACY
 from fedreach.forks import map_forked
 from fedreach.report.load import no_collection, read_run
 from fedreach.report.values import Run
@@ -68,6 +69,8 @@ def read_study(folder: Path, design: DesignRecord) -> Study:
     runs = dict(zip(keys, map_forked(lambda path: read_run(folder / path, Path(path).as_posix()), paths), strict=True))
     _check(runs)
     column = next((name for name in COLUMNS if all(np.isfinite(run.column(name)).any() for run in runs.values())), None)
+    if column is None and all(run.judged_by is not ACCURACY for run in runs.values()):
+        raise RunFolderError(f"{folder} predicts numbers, and where spread comes from is told of accuracies only.")
     if column is None:
         raise RunFolderError(
             f"{folder} has no accuracy that all runs tell. Leave some clients unseen, see population.participants."
@@ -126,7 +129,7 @@ def _sampling(runs: Mapping[tuple[str, Place], Run], methods: tuple[str, str], d
         one, other = (runs[method, place].clients["unseen"] for method in methods)
         if not np.array_equal(one.ids, other.ids):
             raise RunFolderError(f"{runs[methods[1], place].path} scores other unseen clients than the baseline.")
-        scored = (one.accuracy, other.accuracy, other.accuracy - one.accuracy)
+        scored = (one.score, other.score, other.score - one.score)
         found.append([of_sample(scores) for scores in scored])
     means: Floats = np.array(found).T.reshape(3, draws[0], -1).mean(axis=2)
     return means if np.isfinite(means).all() else None

@@ -10,6 +10,7 @@ from fedreach.report.figures.variance import components
 from fedreach.report.variance.decomposition import Decomposition, decompose
 from fedreach.report.variance.read import read_study
 from fedreach.report.variance.words import as_record, to_markdown
+from fedreach.report.write import into
 from fedreach.runs.schema import DesignRecord
 
 
@@ -40,12 +41,13 @@ def write_variance(
     check_formats(formats or ())
     found = decompose(read_study(folder, design))
     report = (out or folder) / "report"
-    (report / "figures").mkdir(parents=True, exist_ok=True)
-    texts = {
-        "variance.md": to_markdown(found),
-        "variance.json": json.dumps(as_record(found), indent=1, ensure_ascii=False) + "\n",
-    }
-    for name, text in texts.items():
-        (report / name).write_text(text, encoding="utf-8", newline="\n")
-    figures = save(components(found), report / "figures" / "variance", formats) if formats else ()
+    with into(report):
+        (report / "figures").mkdir(parents=True, exist_ok=True)
+        texts = {
+            "variance.md": to_markdown(found),
+            "variance.json": json.dumps(as_record(found), indent=1, ensure_ascii=False) + "\n",
+        }
+        for name, text in texts.items():
+            (report / name).write_text(text, encoding="utf-8", newline="\n")
+        figures = save(components(found), report / "figures" / "variance", formats) if formats else ()
     return VariancePaths(tuple(report / name for name in texts), figures, found)

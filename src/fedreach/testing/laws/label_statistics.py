@@ -8,6 +8,8 @@ import numpy as np
 
 from fedreach.arrays import Floats, Ints
 from fedreach.federation.labels import released_entropy
+from fedreach.federation.labels.released import entropy_range
+from fedreach.federation.traits import Traits
 from fedreach.federation.weighting import ByEntropy, ByExamples, Equal
 from fedreach.streams import generator
 from fedreach.testing.law import Law, Subject, broken, law, must_be_close, shown
@@ -53,14 +55,27 @@ def entropies_in_range(subject: Subject, given: Labels) -> None:
     if subject.part.only_sum:
         return
     ((_, released),) = PLAYING.straight(subject, given)
-    entropy, largest = released_entropy(released), np.log(given.counts.shape[1])
-    if not ((entropy >= -1e-12) & (entropy <= largest + 1e-12)).all():
-        broken(f"the entropies are {shown(entropy)}, with ln c = {largest:.6g}")
+    entropy, wanted = released_entropy(released), entropy_range(given.counts.shape[1])
+    if not wanted.holds(entropy).all():
+        broken(f"the entropies are {shown(entropy)}; they should be {wanted}")
+
+
+@law(labels)
+def counts_are_possible(subject: Subject, given: Labels) -> None:
+    """Statistics that say which counts are impossible allow those that they release."""
+    if not Traits.of(subject.part).knows_possible:
+        return
+    ((_, released),) = PLAYING.straight(subject, given)
+    sizes = given.counts.sum(axis=1)
+    allowed = subject.part.possible(released, sizes)
+    if np.shape(allowed) != sizes.shape or not np.all(allowed):
+        broken(f"of clients with {shown(sizes)} examples, `possible` says {shown(allowed)} of {shown(released)}")
 
 
 LAWS = (
     counts_of_everybody,
     entropies_in_range,
+    counts_are_possible,
     PLAYING.same_again(
         "The same counts and stream release the same numbers.", "Draw from the `rng` that is handed in."
     ),

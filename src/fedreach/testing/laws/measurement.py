@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedreach.arrays import AnyArray, Floats
+from fedreach.federation.ranges import Range
 from fedreach.federation.values import LocalOutputs
 from fedreach.streams import generator
 from fedreach.testing.law import Law, Subject, broken, law, must_be_close
@@ -60,9 +61,19 @@ def a_finite_number(subject: Subject, given: Said) -> None:
         broken(said)
 
 
+@law(outputs)
+def a_number_in_its_range(subject: Subject, given: Said) -> None:
+    """A measurement lies between the `minimum` and the `maximum` that it states: beyond, clients would be refused."""
+    ((said, number),) = PLAYING.straight(subject, given)
+    wanted = Range.of(subject.part)
+    if np.isfinite(number) and not wanted.holds(np.float64(number)):
+        broken(f"{said}, which should be {wanted}")
+
+
 LAWS = (
     has_a_name,
     a_finite_number,
+    a_number_in_its_range,
     PLAYING.same_again(
         "The same outputs and stream give the same number, whatever was measured before.",
         "Draw from the `rng` that is handed in.",
@@ -167,8 +178,24 @@ def golden_error_rates(subject: Subject) -> None:
         broken(f"eta is {np.round(etas, 4).tolist()}, about {golden.round(4).tolist()}", "0, 5, 10 and 30 % wrong")
 
 
+@law()
+def golden_rms(subject: Subject) -> None:
+    """Losses log 2 and log 4 of the broadcast model have a root mean square of 1.0960, whatever the local one says.
+
+    Reference: Lai et al. 2021, eq. (2)
+    """
+    before = np.log(np.array([[0.5, 0.5, 1e-9, 1e-9], [0.25, 0.25, 0.25, 0.25]], np.float32))
+    for local in (before, -before):
+        outputs = LocalOutputs(local, np.array([0, 3]), before=before)
+        found = subject.make().measure(outputs, generator(0, "golden"))
+        must_be_close(
+            "the root mean square", found, np.sqrt((np.log(2) ** 2 + np.log(4) ** 2) / 2), "log 2, log 4", 1e-6
+        )
+
+
 METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {
     "wlrc": (golden_score, golden_closed_form, score_grows_with_the_outputs, softmax_does_not_see_shifts),
+    "loss_rms": (golden_rms,),
     "disagreement": (golden_jsd, bounds_are_clamped, golden_error_rates),
 }
 

@@ -1,12 +1,14 @@
 """Laws of metrics: of all, and of single ones."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import wraps
 
 import numpy as np
 
-from fedreach.arrays import Floats, Ints
+from fedreach.arrays import AnyArray, Floats
+from fedreach.federation.traits import Traits
 from fedreach.streams import generator
 from fedreach.testing.law import Law, Subject, broken, law, must_be_close, shown
 from fedreach.testing.laws.any_part import Given, Outcome, Playing, options_are_all_it_is
@@ -16,8 +18,8 @@ from fedreach.testing.laws.any_part import Given, Outcome, Playing, options_are_
 class Answers(Given):
     """What a model says of some examples, and the truth."""
 
-    labels: Ints  # (m,)
-    scores: Floats  # (m, c)
+    labels: AnyArray  # (m,) classes, or (m, t) numbers
+    scores: Floats  # (m, c), or (m, t)
 
 
 def answers() -> Iterator[Answers]:
@@ -32,9 +34,30 @@ def answers() -> Iterator[Answers]:
     yield Answers("40 examples of 2 classes, many with the same outputs", labels, ties)
     lacking = np.repeat([0, 3], [9, 6])
     yield Answers("15 examples of 2 of 5 classes", lacking, rng.standard_normal((15, 5)) + np.eye(5)[lacking])
+    for m, t, skill in ((1, 1, 0.0), (30, 1, 0.9), (12, 3, 0.5), (200, 1, 0.0)):
+        numbers = 40 + 10 * rng.standard_normal((m, t))
+        noise = 10 * rng.standard_normal((m, t))
+        yield Answers(f"{m} examples with {t} numbers", numbers, 40 + skill * (numbers - 40) + (1 - skill) * noise)
+    yield Answers("6 examples with the same number", np.full((6, 1), 2.5), rng.standard_normal((6, 1)))
 
 
-@law(answers)
+def suited(part: object, given: Answers) -> bool:
+    """Say whether a metric is asked about such answers: numbers only if it needs them."""
+    return Traits.of(part).needs_numbers is (given.labels.dtype.kind == "f")
+
+
+def of_answers(check: Callable[[Subject, Answers], None]) -> Law:
+    """Make a law that is tried on answers in classes, or in numbers where the metric needs such."""
+
+    @wraps(check)
+    def tried(subject: Subject, given: Answers) -> None:
+        if suited(subject.part, given):
+            check(subject, given)
+
+    return law(answers)(tried)
+
+
+@of_answers
 def one_number(subject: Subject, given: Answers) -> None:
     """A metric is one number, and may be undefined, nan, but not infinite; its name can end a column's."""
     value, name = subject.part.of(given.labels.copy(), given.scores.copy()), subject.part.name
@@ -44,7 +67,7 @@ def one_number(subject: Subject, given: Answers) -> None:
         broken(f"its name must be small letters, digits and _; got {name!r}")
 
 
-@law(answers)
+@of_answers
 def whatever_the_order(subject: Subject, given: Answers) -> None:
     """The order of the examples does not matter."""
     value = subject.part.of(given.labels, given.scores)
@@ -57,6 +80,7 @@ PLAYING = Playing(
     answers,
     lambda part, given, keep=None: [
         Outcome(f"it was {(value := part.of(given.labels, given.scores))}", np.array(value, np.float64))
+        for _ in range(suited(part, given))
     ],
 )
 
@@ -69,14 +93,14 @@ LAWS = (
 )
 
 
-@law(answers)
+@of_answers
 def share_that_is_right(subject: Subject, given: Answers) -> None:
     """Accuracy is the share of examples whose class has the largest score."""
     right = [row.tolist().index(row.max()) == label for row, label in zip(given.scores, given.labels, strict=True)]
     must_be_close("the accuracy", subject.part.of(given.labels, given.scores), sum(right) / len(right), str(given))
 
 
-@law(answers)
+@of_answers
 def nats_of_the_truth(subject: Subject, given: Answers) -> None:
     """The loss is the mean of -log softmax(scores)[class], in nats."""
     odds = np.exp(given.scores)
@@ -84,7 +108,7 @@ def nats_of_the_truth(subject: Subject, given: Answers) -> None:
     must_be_close("the loss", subject.part.of(given.labels, given.scores), -np.log(chance).mean(), shown(chance), 1e-9)
 
 
-@law(answers)
+@of_answers
 def each_class_the_same(subject: Subject, given: Answers) -> None:
     """Balanced accuracy is the mean over the classes among the labels of the share of their examples that is right."""
     said, recall = given.scores.argmax(axis=1), []
@@ -93,7 +117,7 @@ def each_class_the_same(subject: Subject, given: Answers) -> None:
     must_be_close("it", subject.part.of(given.labels, given.scores), np.mean(recall), str(given))
 
 
-@law(answers)
+@of_answers
 def precision_and_recall(subject: Subject, given: Answers) -> None:
     """Macro F1 is the mean of the harmonic means of precision and recall, over the classes of labels or predictions."""
     pairs, found = list(zip(given.labels.tolist(), given.scores.argmax(axis=1).tolist(), strict=True)), []
@@ -104,7 +128,7 @@ def precision_and_recall(subject: Subject, given: Answers) -> None:
     must_be_close("it", subject.part.of(given.labels, given.scores), np.mean(found), str(given))
 
 
-@law(answers)
+@of_answers
 def pairs_in_order(subject: Subject, given: Answers) -> None:
     """AUROC is the share of pairs that the probability puts in order, ties half; of class 1, or the mean over classes.
 
@@ -121,7 +145,7 @@ def pairs_in_order(subject: Subject, given: Answers) -> None:
         must_be_close("it", value, expected, str(given))
 
 
-@law(answers)
+@of_answers
 def confidence_and_accuracy(subject: Subject, given: Answers) -> None:
     """The calibration error is the mean of |accuracy - mean confidence| over 15 bins, by how much they hold."""
     p = _softmax(given.scores)
@@ -130,6 +154,31 @@ def confidence_and_accuracy(subject: Subject, given: Answers) -> None:
         bins.setdefault(min(int(15 * row.max()), 14), []).append(float(row.argmax() == label) - row.max())
     total = sum(len(off) / len(p) * abs(np.mean(off)) for off in bins.values())
     must_be_close("it", subject.part.of(given.labels, given.scores), total, str(given))
+
+
+@of_answers
+def mean_distance(subject: Subject, given: Answers) -> None:
+    """The mean absolute error is the mean of |y - z|; moved by 1, all right answers are off by 1."""
+    y, z = given.labels.ravel().tolist(), given.scores.ravel().tolist()
+    expected = sum(abs(a - b) for a, b in zip(y, z, strict=True)) / len(y)
+    must_be_close("the error", subject.part.of(given.labels, given.scores), expected, str(given), 1e-9)
+    must_be_close("the error of y + 1", subject.part.of(given.labels, given.labels + 1), 1.0, str(given), 1e-9)
+
+
+@of_answers
+def the_mean_explains_nothing(subject: Subject, given: Answers) -> None:
+    """R2 of the mean of the targets is 0, of the targets 1; scale and origin do not matter; of equal targets nan."""
+    y, z, part = given.labels, given.scores, subject.part
+    if (y == y[0]).all():
+        if not np.isnan(part.of(y, z)):
+            broken(f"all targets are the same, and it is {part.of(y, z)} instead of nan")
+        return
+    mean = np.broadcast_to(y.mean(axis=0), y.shape)
+    must_be_close("that of the mean", part.of(y, mean), 0.0, str(given), 1e-9)
+    must_be_close("that of the targets", part.of(y, y), 1.0, str(given), 1e-9)
+    must_be_close("that of 3 y - 7 and 3 z - 7", part.of(3 * y - 7, 3 * z - 7), part.of(y, z), str(given), 1e-9)
+    squares, spread = ((y - z) ** 2).sum(axis=0), ((y - mean) ** 2).sum(axis=0)
+    must_be_close("it", part.of(y, z), (1 - squares / spread).mean(), str(given), 1e-9)
 
 
 def _softmax(scores: Floats) -> Floats:
@@ -146,4 +195,6 @@ METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {
     "macro_f1": (precision_and_recall,),
     "auroc": (pairs_in_order,),
     "calibration_error": (confidence_and_accuracy,),
+    "mae": (mean_distance,),
+    "r2": (the_mean_explains_nothing,),
 }

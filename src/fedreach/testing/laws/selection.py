@@ -11,7 +11,14 @@ from fedreach.federation.traits import Traits
 from fedreach.federation.values import ClientView, State
 from fedreach.streams import generator
 from fedreach.testing.law import Law, Subject, broken, law
-from fedreach.testing.laws import selection_clusters, selection_geometry, selection_radio
+from fedreach.testing.laws import (
+    selection_clusters,
+    selection_geometry,
+    selection_hics,
+    selection_oort,
+    selection_radio,
+    selection_urns,
+)
 from fedreach.testing.laws.any_part import Outcome, Playing, as_it_is, options_are_all_it_is
 from fedreach.testing.rounds import PlayedRound, choice, frequencies, played
 from fedreach.testing.worlds import World, distinct_worlds, world, worlds
@@ -41,14 +48,14 @@ def valid_choice(subject: Subject, given: World) -> None:
 def cohort_size(subject: Subject, given: World) -> None:
     """The cohort has k clients, or all that can be reached if they are fewer, or the remark says why it is smaller.
 
-    A policy with `ignores_cohort` may choose as many as it likes.
+    A client that was drawn several times counts as often. A policy with `ignores_cohort` may choose any number.
     """
     if Traits.of(subject.part).ignores_cohort:
         return
     for turn in _straight(subject, given):
         wanted = min(given.cohort, turn.reachable)
-        if len(turn.chosen) != wanted and not (turn.remark and len(turn.chosen) < wanted):
-            broken(f"{turn}, which makes {len(turn.chosen)} instead of {wanted}; `Selection.remark` is {turn.remark!r}")
+        if turn.places != wanted and not (turn.remark and turn.places < wanted):
+            broken(f"{turn}, which makes {turn.places} instead of {wanted}; `Selection.remark` is {turn.remark!r}")
 
 
 @law(distinct_worlds)
@@ -237,6 +244,20 @@ def golden_reverse_divergences(subject: Subject) -> None:
     _must_admit(subject, "local_to_global", cases)
 
 
+@law()
+def who_is_away_counts_in_the_pool(subject: Subject) -> None:
+    """A client is compared with all participants together, those that cannot be reached included.
+
+    Of (15, 5), (10, 10) and (5, 15) examples, the third client away, the pool is even and the divergences are .1438 and
+    0; of the first two alone it would be (25, 15), the divergences .0381 and .0316.
+    """
+    counts = np.array([[15, 5], [10, 10], [5, 15]], np.float64)
+    made = replace(world("3 clients", 3, 2), label_counts=counts, num_examples=np.full(3, 20), away={1: [2]})
+    chosen = sorted(choice(subject.make(threshold=0.1, smoothing=0.0, min_examples=1), made))
+    if chosen != [1]:
+        broken(f"it admitted {chosen} instead of [1]", f"label counts {counts.tolist()}, 2 is away, threshold 0.1")
+
+
 METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {
     "uniform": (every_set_equally_often,),
     "full": (everybody_who_is_there,),
@@ -247,10 +268,13 @@ METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {
         never_heard_goes_first,
     ),
     "entropy_topk": (the_most_varied_labels,),
-    "kl_filter": (golden_divergences, golden_reverse_divergences),
+    "kl_filter": (golden_divergences, golden_reverse_divergences, who_is_away_counts_in_the_pool),
     **selection_geometry.METHOD_LAWS,
     **selection_clusters.METHOD_LAWS,
     **selection_radio.METHOD_LAWS,
+    **selection_oort.METHOD_LAWS,
+    **selection_hics.METHOD_LAWS,
+    **selection_urns.METHOD_LAWS,
 }
 
 

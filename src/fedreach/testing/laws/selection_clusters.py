@@ -10,6 +10,7 @@ from fedreach.streams import generator
 from fedreach.testing.law import Law, Subject, broken, law
 
 ROWS = np.array([[1, 0.1, 0], [0.9, 0, 0.1], [-1, 0.2, 0], [-0.8, -0.1, 0.1], [1.1, 0, 0]], np.float32)
+EXAMPLES = np.array([80, 90, 10, 10, 10])
 LATE = 100  # a round in which any policy may split its clusters
 
 
@@ -68,6 +69,33 @@ def the_lowest_score_is_best(subject: Subject) -> None:
 
 
 @law()
+def a_clusters_score_is_the_mean(subject: Subject) -> None:
+    """A cluster's score is the mean of its members', which count by their examples with average = "by_examples".
+
+    Neither their sum, which grows with the cluster, nor the best or worst of them.
+
+    Reference: specification, section 6.2
+    """
+    update = np.array([[1, 0], [0, 1], [0.9, 0.1], [0.1, 0.9], [1, 0.05]], np.float32)  # {0, 2, 4} and {1, 3}
+    many, few = {0, 2, 4}, {1, 3}
+    for average, scores, best in (
+        ("mean", [0.2, 0.25, 0.3, 0.25, 0.1], many),  # means .2 and .25, sums .6 and .5, largest .3 and .25
+        ("mean", [0.05, 0.3, 0.5, 0.3, 0.5], few),  # means .35 and .3, smallest .05 and .3
+        ("mean", [0.3, 0.2, 0.1, 0.3, 0.1], many),  # means .167 and .25
+        ("by_examples", [0.3, 0.2, 0.1, 0.3, 0.1], few),  # .26 and .21
+    ):
+        policy, view = subject.make(n_clusters=2, average=average), ClientView.of(np.arange(5), EXAMPLES)
+        metrics = {"num_examples": EXAMPLES.astype(np.float64), "loss": np.ones(5), "wlrc": np.array(scores)}
+        state = policy.observe(policy.init(view), Reports(view.ids, update, metrics, probe=True))
+        chosen = set(policy.select(state, view, 2, generator(0, "select")).ids.tolist())
+        if not chosen <= best:
+            broken(
+                f"it chose {sorted(chosen)} and not two of {sorted(best)}",
+                f"clusters {sorted(many)} and {sorted(few)}, scores {scores}, {EXAMPLES.tolist()} examples, {average}",
+            )
+
+
+@law()
 def softly_by_inverse_score(subject: Subject) -> None:
     """With use = "soft", a place goes to a cluster with probability proportional to 1 / score: .2 and .6 give 3 : 1."""
     update = np.array([[1, 0], [0, 1], [0.9, 0.1], [0.1, 0.9]], np.float32)
@@ -84,7 +112,7 @@ def softly_by_inverse_score(subject: Subject) -> None:
 
 METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {
     "clustered": (golden_split, who_agrees_stays_together, early_rounds_do_not_split),
-    "rademacher": (the_lowest_score_is_best, softly_by_inverse_score),
+    "rademacher": (the_lowest_score_is_best, a_clusters_score_is_the_mean, softly_by_inverse_score),
 }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedreach.arrays import AnyArray
+from fedreach.federation.values import ClientView, Reports
 from fedreach.streams import generator
 from fedreach.testing.law import Law, Subject, broken, law, shown
 from fedreach.testing.rounds import choice
@@ -101,6 +102,37 @@ def no_cohort_is_less_alike(subject: Subject) -> None:
 
 
 @law()
+def the_latest_updates_count(subject: Subject) -> None:
+    """Who is chosen follows from each client's latest update, whatever it and others sent in earlier rounds.
+
+    Who was nearest to a client that has moved is nearest to another now.
+    """
+    n = 12
+    view, metrics = ClientView.of(np.arange(n), np.full(n, 10)), {"num_examples": np.full(n, 10.0), "loss": np.ones(n)}
+    for seed in range(4):
+        rng, policy = generator(seed, "latest updates"), subject.make()
+        rows = rng.standard_normal((n, 3)).astype(np.float32)
+        state = policy.observe(policy.init(view), Reports(view.ids, rows, metrics, round=1))
+        for number in range(2, 8):
+            who = np.sort(rng.choice(n, size=2, replace=False))
+            rows[who] = rng.standard_normal((2, 3))
+            some = {name: values[who] for name, values in metrics.items()}
+            state = policy.observe(state, Reports(who, rows[who], some, round=number))
+            anew = policy.observe(policy.init(view), Reports(view.ids, rows.copy(), metrics, round=number))
+            for there in (np.ones(n, np.bool_), rng.random(n) < 0.7):
+                now = replace(view, available=there, round=number + 1)
+                got, wanted = (
+                    sorted(policy.select(kept, now, 4, generator(0, "select")).ids.tolist()) for kept in (state, anew)
+                )
+                if got != wanted:
+                    broken(
+                        f"it chose {got}, and {wanted} where it was told the latest updates only",
+                        f"{n} clients, of which two send a new update in each of {number - 1} rounds; "
+                        f"available: {np.flatnonzero(there).tolist()}",
+                    )
+
+
+@law()
 def golden_max_similarity(subject: Subject) -> None:
     """The k clients whose largest cosine with another is largest are chosen.
 
@@ -150,6 +182,15 @@ def copies_are_not_chosen_before_others(subject: Subject) -> None:
 
 
 @law()
+def the_farthest_from_the_mean_is_first(subject: Subject) -> None:
+    """Of too many vertices the first is the one farthest from their mean, the next the one farthest from it.
+
+    Of a kite about (2, 0) that is its tip at 8, then the opposite corner, then one of the two at the sides.
+    """
+    must_choose(subject, [[0, 1], [0, -1], [10, 0], [-2, 0], [1, 0]], {1: [2], 2: [2, 3], 3: [0, 2, 3]})
+
+
+@law()
 def golden_hull_distances(subject: Subject) -> None:
     """The clients farthest from the hull of all others are chosen: 2.12, 1.66, 1.66, 1.41 and 0 for the others.
 
@@ -175,6 +216,50 @@ def none_but_inner_ones(subject: Subject) -> None:
         )
 
 
+LINE = [[0.0], [1.5], [10], [11], [13]]
+
+
+@law()
+def golden_representatives(subject: Subject) -> None:
+    """On a line at 0, 1.5, 10, 11 and 13 the greedy choice is 10, then 1.5 (0 is as good, but farther off), then 13."""
+    must_choose(subject, LINE, {1: [2], 2: [1, 2], 3: [1, 2, 4]})
+
+
+@law()
+def one_of_each_group(subject: Subject) -> None:
+    """Where clients form k groups that are far apart, each has one of its own among the k, however small it is."""
+    rng = generator(0, "groups")
+    centres = 100 * np.eye(4)
+    rows = np.concatenate([centre + rng.normal(size=(n, 4)) for centre, n in zip(centres, (9, 4, 2, 1), strict=True)])
+    chosen = choice(subject.make(), with_updates(rows, 4))
+    groups = sorted(int(rows[client].argmax()) for client in chosen)
+    if groups != [0, 1, 2, 3]:
+        broken(f"it chose {sorted(chosen)}, of the groups {groups}", "groups of 9, 4, 2 and 1 clients far apart, k = 4")
+
+
+@law()
+def as_the_plain_greedy(subject: Subject) -> None:
+    """Each further client is the one that lowers the sum of distances to the nearest of those chosen most.
+
+    Reference: Balakrishnan et al. 2022, Algorithm 1
+    """
+    for seed in range(3):
+        rows = generator(seed, "rows").normal(size=(9, 3)).astype(np.float32)
+        apart = np.linalg.norm(rows[:, None].astype(np.float64) - rows, axis=2)
+        before: set[int] = set()
+        for k in range(1, 7):
+            made = with_updates(rows, k)
+            chosen = set(choice(subject.make(), made))
+            further = [before | {i} for i in range(9) if i not in before]
+            least = min(apart[list(each)].min(axis=0).sum() for each in further)
+            found = apart[list(chosen)].min(axis=0).sum()
+            if not before < chosen or found > least + 1e-9:  # two may lower it as much
+                broken(
+                    f"after {sorted(before)} it chose {sorted(chosen)}: {found:.6g} instead of {least:.6g}", str(made)
+                )
+            before = chosen
+
+
 METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {
     "minimax": (
         golden_minimax,
@@ -183,11 +268,19 @@ METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {
         standing_still_is_no_direction,
         lengths_do_not_count,
         no_cohort_is_less_alike,
+        the_latest_updates_count,
     ),
-    "max_similarity": (golden_max_similarity, lengths_do_not_count),
-    "convex_hull": (golden_hull, the_literal_hull, turning_and_shifting, copies_are_not_chosen_before_others),
+    "max_similarity": (golden_max_similarity, lengths_do_not_count, the_latest_updates_count),
+    "convex_hull": (
+        golden_hull,
+        the_literal_hull,
+        the_farthest_from_the_mean_is_first,
+        turning_and_shifting,
+        copies_are_not_chosen_before_others,
+    ),
     "hull_distance": (golden_hull_distances, turning_and_shifting),
     "interior": (none_but_inner_ones,),
+    "divfl": (golden_representatives, one_of_each_group, as_the_plain_greedy),
 }
 
 

@@ -78,9 +78,23 @@ def the_filter_comes_first(subject: Subject) -> None:
             )
 
 
+@law()
+def the_proof_ends_at_the_tolerance(subject: Subject) -> None:
+    """Within `tolerance` a set counts as the cheapest; where the nodes end before, the remark says what gap is left."""
+    rng = generator(0, "clients")
+    counts = np.repeat(rng.integers(20, 200, 60), 2).reshape(-1, 2).astype(np.float64)
+    view = replace(ClientView.of(np.arange(60), counts.sum(axis=1)), label_counts=counts)
+    view = with_rates(view, rng.uniform(1e6, 2e7, 60))
+    for tolerance, expected in ((0.5, ""), (1e-9, "the allocation's gap is ")):
+        options = {"min_examples": int(0.3 * counts.sum()), "tolerance": tolerance, "max_nodes": 1}
+        remark = _select(subject, view, 5, **options).remark
+        if not remark.startswith(expected) or bool(remark) != bool(expected):
+            broken(f"the remark is {remark!r} instead of {expected!r}", f"60 clients, {options}")
+
+
 METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {
     "best_channels": (the_best_channels,),
-    "csra": (golden_choice, no_set_is_cheaper, the_filter_comes_first),
+    "csra": (golden_choice, no_set_is_cheaper, the_filter_comes_first, the_proof_ends_at_the_tolerance),
 }
 
 

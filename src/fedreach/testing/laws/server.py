@@ -15,6 +15,7 @@ from fedreach.federation.weighting import Equal
 from fedreach.streams import generator
 from fedreach.testing.law import Law, Subject, broken, law, must_be_close, same, shown
 from fedreach.testing.laws.any_part import Given, Outcome, Playing, as_it_is, options_are_all_it_is
+from fedreach.testing.laws.server_learning import FEDDF, FINE_TUNE, LEARNING, SERVER_ONLY, lessons
 from fedreach.testing.purity import other_global_seeds
 
 ROUNDS = 5
@@ -63,7 +64,9 @@ def _run(part: Any, given: Moves, keep: Callable[[State], State] = as_it_is) -> 
 
 def _play(part: Any, given: Moves, keep: Callable[[State], State] = as_it_is) -> list[Outcome]:
     models = enumerate(_run(part, given, keep), start=1)
-    return [Outcome(f"after round {number} the model was {shown(model)}", model) for number, model in models]
+    did = [Outcome(f"after round {number} the model was {shown(model)}", model) for number, model in models]
+    learnt = enumerate(lessons(part, keep)[0], start=1)
+    return did + [Outcome(f"after its lesson {number} the model was {shown(model)}", model) for number, model in learnt]
 
 
 PLAYING = Playing(moves, _play)
@@ -102,8 +105,6 @@ def trains_as_the_coin_says(subject: Subject) -> None:
     part = subject.part
     if not isinstance(part, ServerTrains):
         return
-    if not (part.rate > 0 and part.batch_size >= 1):
-        broken(f"rate must be positive and batch_size at least 1; got {part.rate} and {part.batch_size}")
     for number in range(1, 30):
         answers = []
         for seed in (1, 2):
@@ -124,6 +125,7 @@ LAWS = (
     PLAYING.arguments_untouched("A server step does not write to its arguments: parameters, state and mean update."),
     PLAYING.going_on_from_a_file(),
     trains_as_the_coin_says,
+    *LEARNING,
     options_are_all_it_is,
 )
 
@@ -146,6 +148,21 @@ def momentum_adds_up(subject: Subject) -> None:
     moved = np.diff(np.vstack([np.zeros(3), *models]), axis=0)
     for t, step in enumerate(moved, start=1):
         must_be_close(f"the move in round {t}", step, 0.5 * u * (1 - 0.9**t) / 0.1, "rate 0.5, momentum 0.9")
+
+
+@law()
+def average_with_momentum(subject: Subject) -> None:
+    """FedAvgM is the `Average` of the same rate and momentum, bit for bit; where nothing is said, with momentum 0.9.
+
+    Reference: Hsu et al. 2019, section 4.3
+    """
+    for options, momentum in (({"momentum": 0.5}, 0.5), ({}, 0.9), ({"momentum": 0.0}, 0.0)):
+        average = Average(rate=0.5, momentum=momentum)
+        for a, b in zip(
+            _models_after(subject.make(rate=0.5, **options), UPDATES), _models_after(average, UPDATES), strict=True
+        ):
+            if not same(a, b):
+                broken(f"the model is {shown(a)}, and {shown(b)} by {average}", f"from 0, updates {shown(UPDATES)}")
 
 
 @law()
@@ -234,11 +251,14 @@ def the_server_alone(subject: Subject) -> None:
 
 METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {
     "average": (the_mean_of_the_local_models, momentum_adds_up),
+    "fedavgm": (average_with_momentum,),
     "adam": (adam_by_hand,),
     "yogi": (yogi_by_hand,),
     "torch_optim": (torch_sgd_is_the_average, torch_momentum_lives_in_the_state),
     "safari": (the_coin, clients_rounds_are_those_of_inner, golden_safari),
-    "server_only": (the_server_alone,),
+    "server_only": (the_server_alone, *SERVER_ONLY),
+    "fine_tune": (clients_rounds_are_those_of_inner, *FINE_TUNE),
+    "feddf": (clients_rounds_are_those_of_inner, *FEDDF),
 }
 
 

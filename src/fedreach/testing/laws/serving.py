@@ -17,7 +17,7 @@ from fedreach.streams import generator
 from fedreach.testing.law import Subject, broken, law, shown
 from fedreach.testing.laws.any_part import as_it_is, options_are_all_it_is
 from fedreach.testing.laws.serving_methods import METHOD_LAWS as METHOD_LAWS
-from fedreach.testing.laws.serving_play import PLAYING, Kept, play, uneven
+from fedreach.testing.laws.serving_play import PLAYING, Kept, labelled, play, uneven
 from fedreach.testing.served import (
     Clientele,
     Holding,
@@ -70,6 +70,32 @@ def sums_of_one_shape(subject: Subject, given: Clientele) -> None:
 
 
 @law(served_worlds)
+def contributions_are_possible(subject: Subject, given: Clientele) -> None:
+    """A rule that says which contributions are impossible allows those of its own participants, and their sums."""
+    part = subject.part
+    if not Traits.of(part).knows_possible:
+        return
+    said = list[tuple[State, State, int, int]]()
+
+    class Noting(Kept):
+        def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
+            answer: State = part.contribute(query, outputs, labels, counts)
+            said.append((query, answer, len(labels), int(counts.sum())))
+            return answer
+
+    given.fitted(Noting(part, as_it_is))
+    k = len(given.participants)
+    for i, (query, answer, held_out, trained) in enumerate(said):
+        if not part.possible(query, answer, held_out, trained):
+            broken(f"`possible` refuses what participant {i % k + 1} contributed: {shown(answer)}")
+        if i % k == k - 1:
+            mine = said[i - k + 1 : i + 1]
+            total = {name: sum(one[1][name] for one in mine) for name in answer}
+            if not part.possible(query, total, sum(one[2] for one in mine), sum(one[3] for one in mine)):
+                broken(f"`possible` refuses the sum of what all contributed: {shown(total)}")
+
+
+@law(served_worlds)
 def each_input_by_itself(subject: Subject, given: Clientele) -> None:
     """What is predicted of an input does not depend on those that are predicted with it, nor on their order.
 
@@ -113,7 +139,7 @@ def whoever_holds_an_example(subject: Subject, given: Clientele) -> None:
 @law(ordinary_worlds)
 def classes_by_any_name(subject: Subject, given: Clientele) -> None:
     """With the classes in another order, predictions stand in that order, and are the same but for rounding."""
-    order = np.roll(np.arange(given.classes)[::-1], 1)
+    order = np.roll(np.arange(given.classes), 1)  # each gets another name, and of two the other's
     for a, b in zip(PLAYING.straight(subject, given), play(subject.part, given.relabelled(order)), strict=True):
         if "shares known" not in a.said:  # those would have to be put into the order, too
             who = a.said.partition(", it predicted")[0]
@@ -224,6 +250,41 @@ def known_shares_weigh(subject: Subject, given: Clientele) -> None:
 
 
 @law(ordinary_worlds)
+def known_labels_stay_with_their_client(subject: Subject, given: Clientele) -> None:
+    """What `with_labels` was told of one client is not remembered for another. `labels` is how many it may be told."""
+    part = subject.part
+    if not Traits.of(part).learns_labels:
+        return
+    if not isinstance(part.labels, int) or part.labels < 0:
+        broken(f"`labels` must be a whole number, 0 or more; it is {part.labels!r}")
+    state, outputs = given.fitted(part).state, given.outputs(part, np.concatenate(given.clients[0]))
+    before = part.predict(state, part.start(state), outputs)
+    part.predict(state, part.with_labels(state, *labelled(outputs)), outputs)
+    _alike(
+        "after `with_labels` for another client, it predicted",
+        part.predict(state, part.start(state), outputs),
+        before,
+        0.0,
+    )
+
+
+@law(ordinary_worlds)
+def no_labels_no_change(subject: Subject, given: Clientele) -> None:
+    """A client that is told no label by `with_labels` is predicted as before, to the bit."""
+    part = subject.part
+    if not Traits.of(part).learns_labels:
+        return
+    state, outputs = _state(subject, given), given.outputs(part, np.concatenate(given.clients[0]))
+    told = part.with_labels(state, outputs.rows(slice(0)), np.zeros(0, np.int64))
+    _alike(
+        "told no label, it predicted",
+        part.predict(state, told, outputs),
+        part.predict(state, part.start(state), outputs),
+        0.0,
+    )
+
+
+@law(ordinary_worlds)
 def one_or_many_at_a_time(subject: Subject, given: Clientele) -> None:
     """How many of its inputs come at once does not matter to a client, nor how many clients learn at once.
 
@@ -286,6 +347,7 @@ def nothing_that_comes_later(subject: Subject, given: Clientele) -> None:
 LAWS = (
     log_probabilities,
     sums_of_one_shape,
+    contributions_are_possible,
     each_input_by_itself,
     whoever_stands_where,
     whoever_holds_an_example,
@@ -295,6 +357,8 @@ LAWS = (
     no_labels_of_those_served,
     known_shares_stay_with_their_client,
     known_shares_weigh,
+    known_labels_stay_with_their_client,
+    no_labels_no_change,
     one_or_many_at_a_time,
     the_order_of_inputs_counts_little,
     nothing_that_comes_later,

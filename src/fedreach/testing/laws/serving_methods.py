@@ -16,6 +16,7 @@ from fedreach.federation.values import NO_STATE, Outputs, State
 from fedreach.streams import generator
 from fedreach.testing.law import Law, Subject, broken, law, must_be_close, shown
 from fedreach.testing.laws.serving_batchnorm import BATCHNORM_LAWS
+from fedreach.testing.laws.serving_few_labels import FEW_LABELS_LAWS
 from fedreach.testing.laws.serving_many_classes import many_classes_are_matched
 from fedreach.testing.served import Clientele, Holding, learnt, ordinary_worlds, world
 
@@ -278,6 +279,7 @@ METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {
     "none": (the_model_as_it_is,),
     "label_shift": tuple(map(without_guard, LABEL_SHIFT_LAWS)),
     "batchnorm": BATCHNORM_LAWS,
+    "few_labels": (the_model_as_it_is, *FEW_LABELS_LAWS),
     "true_prior": (
         calibrated_at_the_optimum,
         source_prior_of_held_out_labels,

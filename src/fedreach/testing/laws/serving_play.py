@@ -58,6 +58,9 @@ def play(part: Any, given: Clientele, keep: Callable[[State], State] = as_it_is)
         if Traits.of(part).knows_prior:
             client = keep(part.with_prior(state, uneven(given.classes)))
             outcomes.append(_outcome(f"client {number}, its shares known", part.predict(state, client, everything)))
+        if Traits.of(part).learns_labels:
+            client = keep(part.with_labels(state, *labelled(everything)))
+            outcomes.append(_outcome(f"client {number}, some labels known", part.predict(state, client, everything)))
         if Traits.of(part).serves_online:
             online, _ = part.predict_online(state, part.start(state), everything)
             outcomes.append(_outcome(f"client {number}, each input before it counts", online))
@@ -66,6 +69,12 @@ def play(part: Any, given: Clientele, keep: Callable[[State], State] = as_it_is)
 
 def _outcome(who: str, predicted: Any) -> Outcome:
     return Outcome(f"of {who}, it predicted {shown(predicted)}", np.asarray(predicted))
+
+
+def labelled(outputs: Outputs) -> tuple[Outputs, Ints]:
+    """Return the first half of a client's inputs, labelled with the classes that the model finds second likeliest."""
+    half = outputs.rows(slice((len(outputs.logits) + 1) // 2))
+    return half, half.logits.argsort(axis=1)[:, -2]
 
 
 def uneven(c: int) -> Floats:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -84,6 +84,27 @@ def clients_keep_their_control_variates(subject: Subject) -> None:
         2: [(-1.4187838889, 2.6336819444), (4.624935, -1.8201887804)],
     }
     _must_keep(subject.make(), "the clients' control variates c_i", kept)
+
+
+@law()
+def the_rate_of_the_round_divides(subject: Subject) -> None:
+    """After one local step SCAFFOLD's c_i is the gradient at the broadcast model, also where the rate falls by rounds.
+
+    With another rate than the round's it still ends at the right model, and is too long or too short on the way there.
+
+    Reference: specification, section 1.4
+    """
+    from fedreach.testing.problems import two_quadratics
+
+    local = LocalSGD(rate=0.1, steps=1, schedule="exponential", decay=0.5)
+    simulation = two_quadratics(subject.make(), Equal(), local=local)
+    state, engine = simulation.start(), cast(Any, simulation.engine)
+    for number in range(1, 5):
+        gradients = np.einsum("kij,kj->ki", engine.curvature, state.params - engine.optimum)
+        state = simulation.step(state).state
+        assert state.memory is not None  # as SCAFFOLD has one
+        given = f"two quadratics, one step, rate 0.1 halved after each round, round {number}"
+        must_be_close("the c_i", state.memory.read(np.arange(2)), gradients, given, 5 * TOLERANCE)
 
 
 @law()
@@ -214,6 +235,7 @@ METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {
     "scaffold": (
         golden_scaffold,
         clients_keep_their_control_variates,
+        the_rate_of_the_round_divides,
         c_is_the_mean_of_all_c_i,
         scaffold_finds_the_optimum,
         scaffold_with_identical_clients,

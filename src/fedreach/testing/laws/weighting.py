@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from fedreach.arrays import Floats, Ints
+from fedreach.arrays import Float32s, Floats, Ints
 from fedreach.federation.answers import checked_weights
 from fedreach.federation.labels import released_entropy
 from fedreach.federation.traits import Traits
 from fedreach.federation.values import NO_STATE, Reports, State
 from fedreach.federation.weighting import ByEntropy, ByExamples, Equal
 from fedreach.testing.law import Law, Subject, broken, law, must_be_close, shown
+from fedreach.testing.laws import weighting_participation
 from fedreach.testing.laws.any_part import Outcome, Playing, as_it_is, options_are_all_it_is
 from fedreach.testing.worlds import ReportSeries, report_series
 
@@ -211,15 +212,66 @@ def no_weight_above_the_cap(subject: Subject) -> None:
                 broken(f"the weights {shown(weights)} below the cap are not in the ratio of the examples", given)
 
 
+@law()
+def the_lower_cap_counts(subject: Subject) -> None:
+    """No weight exceeds `times_equal` / r, r the number of replies, nor `most`: the lower of the two is the cap."""
+    sizes = [60, 30, 10]
+    for most, times_equal, expected in (
+        (None, 1.5, [0.5, 0.375, 0.125]),  # 1.5 / 3
+        (0.4, 1.5, [0.4, 0.4, 0.2]),
+        (0.9, 1.0, [1 / 3] * 3),
+    ):
+        part = subject.make(inner=ByExamples(), most=most, times_equal=times_equal)
+        given = f"most = {most}, times_equal = {times_equal}, {sizes} examples"
+        must_be_close("the weights", _weights_from(part, num_examples=sizes), expected, given, 1e-12)
+
+
+@law()
+def per_step_and_as_many_steps(subject: Subject) -> None:
+    """FedNova's step is (sum_i p_i tau_i) sum_i p_i u_i / tau_i, p_i by `inner` and tau_i local steps.
+
+    Reference: Wang et al. 2020, eq. 5 to 8
+    """
+    update = np.array([[1.0, 0.0], [2.0, -3.0], [0.5, 4.0]], np.float32)
+    for inner, p in ((ByExamples(), np.array([0.1, 0.2, 0.7])), (Equal(), np.full(3, 1 / 3))):
+        for tau in (np.array([1.0, 5.0, 2.0]), np.array([2.5, 0.5, 40.0])):
+            step = np.zeros(2)
+            for i in range(3):
+                step += p[i] * update[i] / tau[i]
+            step *= sum(p[i] * tau[i] for i in range(3))
+            got = _scaled_step(subject.make(inner=inner), update, num_examples=np.array([10.0, 20.0, 70.0]), steps=tau)
+            must_be_close("the step", got, step, f"tau = {shown(tau)}, p = {shown(p)}, updates {shown(update)}", 1e-9)
+
+
+@law()
+def equal_steps_are_those_of_inner(subject: Subject) -> None:
+    """Where all take equally many steps, weights are those of `inner` and the factor is 1, however many they are."""
+    update = np.array([[1.0, 0.0], [2.0, -3.0]], np.float32)
+    for tau in (1.0, 7.0):
+        given = {"num_examples": np.array([10.0, 30.0]), "steps": np.full(2, tau)}
+        got = _scaled_step(subject.make(inner=ByExamples()), update, **given)
+        must_be_close("the step", got, [1.75, -2.25], f"{tau:g} steps each, 10 and 30 examples", 1e-9)
+
+
 METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {
+    "fednova": (per_step_and_as_many_steps, equal_steps_are_those_of_inner),
     "by_examples": (in_proportion_to_examples,),
     "equal": (all_the_same,),
     "entropy": (golden_entropy, a_uniform_mix_counts_c, temperature),
     "disagreement": (golden_disagreement, a_common_factor_of_eta),
     "product": (product_by_hand,),
     "mix": (mix_by_hand,),
-    "clip": (no_weight_above_the_cap,),
+    "clip": (no_weight_above_the_cap, the_lower_cap_counts),
+    **weighting_participation.METHOD_LAWS,
 }
+
+
+def _scaled_step(part: Any, update: Float32s, **metrics: Floats) -> Floats:
+    """Return the weighted mean of the updates, times the factor of the weighting."""
+    r = len(update)
+    reports = Reports(np.arange(r), update, {"loss": np.ones(r), **metrics})
+    weights, _ = checked_weights(part, part.weights(NO_STATE, reports), r)
+    return np.asarray(part.mean_scale(NO_STATE, reports, r) * (weights @ update.astype(np.float64)))
 
 
 def _weights_from(part: Any, **metrics: Sequence[float] | Floats) -> Floats:

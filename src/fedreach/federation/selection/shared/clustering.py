@@ -30,6 +30,39 @@ def bipartition(rows: AnyArray) -> Bools:
     return ~side if 2 * side.sum() > len(side) else side
 
 
+def ward(distance: Floats) -> Floats:
+    """Return the (n - 1, 4) merges of n points by Ward's method on their (n, n) distances, as scipy's `linkage`.
+
+    Distances need not be Euclidean: they are combined as if they were (Lance and Williams).
+
+    Example:
+        >>> ward(np.array([[0, 1, 4], [1, 0, 3], [4, 3, 0.0]]))[:, :2]
+        array([[0., 1.], [2., 3.]])
+    """
+    from scipy.cluster.hierarchy import linkage
+    from scipy.spatial.distance import squareform
+
+    return np.asarray(linkage(squareform(distance.round(DECIMALS), checks=False), "ward"))
+
+
+def angles(rows: AnyArray) -> Floats:
+    """Return the (n, n) angles between rows, from 0 to pi; a row of zeros is at a right angle to all but its like.
+
+    Example:
+        >>> angles(np.array([[1.0, 0], [-2, 0], [0, 0], [0, 0]])) / np.pi
+        array([[0. , 1. , 0.5, 0.5],
+               [1. , 0. , 0.5, 0.5],
+               [0.5, 0.5, 0. , 0. ],
+               [0.5, 0.5, 0. , 0. ]])
+    """
+    length = lengths(rows)
+    still = length == 0
+    angle: Floats = np.arccos(np.clip(gram(rows, inverse(length)), -1, 1))
+    angle[np.ix_(still, still)] = 0
+    np.fill_diagonal(angle, 0)
+    return angle
+
+
 def kmeans(points: Floats, count: int | None = None) -> Ints:
     """Return each point's cluster 0, 1, ..., numbered by first member; at most as many as there are different points.
 

@@ -1,0 +1,131 @@
+"""Every selection against drawing at random, at equal cost: the clients that never train, served in two ways.
+
+    fedreach compare benchmarks/opponents.toml --formats none --out runs/opponents     # two hours on two cores
+    python benchmarks/opponents.py runs/opponents --write                              # its table, in docs/results.md
+
+A difference is between runs of one seed, with the same clients. All differences of the table are one family.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+import page
+from fedreach.evidence.judgement import Judgement, judge
+from fedreach.evidence.spread import spread
+from fedreach.report.load import read
+from fedreach.report.values import Comparison, Run
+from served import signed
+from tables import table
+
+PAGE = Path(__file__).parents[1] / "docs" / "results.md"
+WAYS = {"none": "unseen_plain_accuracy", "label_shift": "unseen_served_accuracy"}
+EXAMPLES = 20 * 50  # of a client that trains, or answers a probe for updates, in a round
+HEAD = [
+    "selection",
+    "rounds",
+    "MB",
+    "examples, 10⁶",
+    *(f"{column}, {way}" for way in WAYS for column in ("unseen % ± sd", "to uniform, points", "verdict (~ seeds)")),
+    "served better by, points",
+]
+
+
+class Reached(NamedTuple):
+    """What the runs of one method came to, seed by seed."""
+
+    spent: Mapping[str, float]  # means over seeds
+    accuracy: Mapping[str, Mapping[int, float]]  # way of serving -> seed -> mean over unseen clients
+
+
+def reached(runs: Sequence[Run], parameters: int) -> Reached:
+    """Return what the finished runs of a method spent and reached.
+
+    Who trains sends one update, in a round or in a probe; all else that is sent is small. So the bytes that went up say
+    how many clients trained.
+    """
+    sent = [float(run.column("bytes_up").sum()) for run in runs]
+    spent = {
+        "rounds": np.mean([run.last_round for run in runs]),
+        "megabytes": np.mean([run.column("bytes_total")[-1] for run in runs]) / 1e6,
+        "examples": np.mean(sent) / (4 * parameters) * EXAMPLES / 1e6,
+    }
+    served = {run.seed: run.serving.columns["last"] for run in runs if run.serving is not None}
+    accuracy = {way: {seed: columns[name] for seed, columns in served.items()} for way, name in WAYS.items()}
+    return Reached({name: float(value) for name, value in spent.items()}, accuracy)
+
+
+def parameters_of(run: Run) -> int:
+    """Return how many numbers a model has: in round 1 each of the cohort was sent one model and nothing else."""
+    cohort = int((run.replies.chosen_round == 1).sum())
+    return round(float(run.column("bytes_down")[1]) / cohort / 4)
+
+
+def minus(first: Mapping[int, float], second: Mapping[int, float]) -> dict[int, float]:
+    """Return the difference of each seed that both have."""
+    return {seed: value - second[seed] for seed, value in first.items() if seed in second}
+
+
+def lines(comparison: Comparison) -> tuple[list[list[str]], tuple[float, float], int]:
+    """Return a line for each method, the range of what could have been seen, and the number of seeds."""
+    parameters = parameters_of(comparison.counted(comparison.baseline)[0])
+    found = {method: reached(comparison.counted(method), parameters) for method in comparison.methods}
+    base, others = found[comparison.baseline], [m for m in comparison.methods if m != comparison.baseline]
+    pairs = [(method, way) for method in others for way in WAYS]
+    gains = [minus(each.accuracy["label_shift"], each.accuracy["none"]) for each in found.values()]
+    differences = [minus(found[method].accuracy[way], base.accuracy[way]) for method, way in pairs]
+    judged = judge([*differences, *gains], margin=comparison.plan.margin)
+    of = dict(zip(pairs, judged, strict=False))
+    gain = dict(zip(found, judged[len(pairs) :], strict=True))
+    seen = [each.detectable for each in of.values() if each.detectable is not None]
+    told = []
+    for method, each in sorted(found.items(), key=lambda item: -np.mean([*item[1].accuracy["label_shift"].values()])):
+        cells = [f"`{method}`", f"{each.spent['rounds']:.0f}", f"{each.spent['megabytes']:.0f}"]
+        cells.append(f"{each.spent['examples']:.2f}")
+        for way, by_seed in each.accuracy.items():
+            mean = spread(list(by_seed.values()))
+            assert mean.mean is not None
+            deviation = 0.0 if mean.sd is None else mean.sd
+            cells.append(f"{100 * mean.mean:.1f} ± {100 * deviation:.1f}")
+            cells += ["-", "-"] if method == comparison.baseline else told_of(of[method, way])
+        told.append([*cells, told_of(gain[method])[0]])
+    return told, (100 * min(seen), 100 * max(seen)), min(len(each) for each in differences)
+
+
+def told_of(judged: Judgement) -> list[str]:
+    """Return a difference with its interval, and the verdict."""
+    if judged.mean is None or judged.low is None or judged.high is None:
+        return ["-", "-"]
+    points, low, high = (signed(100 * value) for value in (judged.mean, judged.low, judged.high))
+    more = "" if judged.seeds_needed is None else f" (~{judged.seeds_needed})"
+    return [f"{points} [{low}, {high}]", f"{judged.verdict}{more}"]
+
+
+def section(comparison: Comparison) -> str:
+    """Return the part of the page."""
+    told, (least, most), seeds = lines(comparison)
+    limits = (
+        f"{seeds} paired seeds. A true difference from uniform is found in four of five such studies if it is at least "
+        f"{least:.1f} points, of the method that varies most {most:.1f}. Equivalent: surely within 2 points."
+    )
+    return f"{table(HEAD, told, 1)}\n\n{limits}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="of the comparison")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/results.md")
+    arguments = parser.parse_args()
+    found = section(read([arguments.folder]))
+    print(found)
+    if arguments.write:
+        page.put("opponents", found, PAGE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""What no honest participants contribute to the sums that a serving rule is fitted by.
+
+Label counts are whole and sum to the examples that the participants hold, probabilities to as many, a log likelihood is
+of one sign, a sum of squares at least the square of the sum by the number. All of it holds for one participant and for
+the sum over several, so that under a secure sum, too, something is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from fedreach.arrays import Floats
+from fedreach.federation.labels.counts import are_counts
+from fedreach.federation.serving.calibration import BOUND
+from fedreach.federation.values import State
+
+ROUNDING = 1e-6  # of sums over examples, relative to their largest term
+
+
+def are_sums(sums: State, held_out: int, trained: int) -> bool:
+    """Return whether participants can have contributed this, as far as a name stands for something that is known.
+
+    Args:
+        sums: By name, as `LabelShift` and `BBSE` call them.
+        held_out: Examples that the participants hold out together.
+        trained: Examples that they trained on.
+
+    Example:
+        >>> are_sums({"held_out": np.array([2.0, 1.0])}, held_out=3, trained=9)
+        True
+        >>> are_sums({"held_out": np.array([2.0, 5.0])}, held_out=3, trained=9)
+        False
+    """
+    examples = {"trained": trained}
+    return all(
+        RULES[name](np.asarray(values, np.float64), sums, examples.get(name, held_out))
+        for name, values in sums.items()
+        if name in RULES
+    )
+
+
+def _counts(values: Floats, sums: State, m: int) -> bool:
+    return bool(are_counts(values.reshape(1, -1)).all() and values.sum() == m)
+
+
+def _same_counts(values: Floats, sums: State, m: int) -> bool:
+    return _counts(values, sums, m) and np.array_equal(values, sums.get("held_out", values))
+
+
+def _confusion(values: Floats, sums: State, m: int) -> bool:
+    """Predictions of each label's examples: not negative, and as many as there are."""
+    return _at_least(values, 0, m) and _equal(values.sum(axis=0), sums["held_out"], m)
+
+
+def _predicted(values: Floats, sums: State, m: int) -> bool:
+    return _at_least(values, 0, m) and _equal(values.sum(), m, m)
+
+
+def _loss(values: Floats, sums: State, m: int) -> bool:
+    return _at_least(values, 0, m)
+
+
+def _gradient(values: Floats, sums: State, m: int) -> bool:
+    """By a: residuals times logits of at most `BOUND`, and the residuals of an example add up to 2 at most, in size."""
+    return bool(abs(values[0]) <= 2 * BOUND * m * (1 + ROUNDING)) and _at_least(-np.abs(values[1:]), -m, m)
+
+
+def _curvature(values: Floats, sums: State, m: int) -> bool:
+    """By a: a variance of numbers of at most `BOUND`; by b: variances of what is 0 or 1."""
+    d = len(sums["gradient"])
+    matrix = np.zeros((d, d))
+    matrix[np.triu_indices(d)] = values
+    diagonal = np.diag(matrix)
+    small = bool(diagonal[0] <= BOUND**2 * m * (1 + ROUNDING)) and _at_least(-diagonal[1:], -m / 4, m)
+    scale = np.sqrt(np.maximum(np.outer(diagonal, diagonal), 0))  # Cauchy and Schwarz, of a sum of covariances
+    off = np.abs(matrix) <= scale * (1 + ROUNDING) + ROUNDING * m * np.sqrt(max(diagonal[0], 1.0))
+    return small and _at_least(diagonal, 0, m) and bool(off.all())
+
+
+def _spread(values: Floats, sums: State, m: int) -> bool:
+    """Logarithms of probabilities."""
+    return _at_least(-values, 0, m)
+
+
+def _products(values: Floats, sums: State, m: int) -> bool:
+    """Squares of features: at least the square of their sum by the number of examples, class by class."""
+    features, counts = sums["guard_features"], sums["guard_examples"]
+    h = features.shape[1]
+    at = np.cumsum(np.append(0, np.arange(h, 1, -1)))  # the diagonal of the upper triangle
+    return len(values) == h * (h + 1) // 2 and _squares(values[at], features.T, counts)
+
+
+def _values(values: Floats, sums: State, m: int) -> bool:
+    """Mean value and mean square of each example: their sums by class."""
+    return _squares_each(values[1], values[0], sums["guard_examples"])
+
+
+def _logits_squared(values: Floats, sums: State, m: int) -> bool:
+    logits, counts = sums["guard_logits"], sums["guard_examples"]
+    return all(_squares_each(values[row], logits[row], counts) for row in range(len(logits)))
+
+
+def _logits(values: Floats, sums: State, m: int) -> bool:
+    """The largest probability of each example: by class, at most one each."""
+    counts = sums["guard_examples"]
+    return _at_least(values[0], 0, m) and _at_least(counts - values[0], 0, m)
+
+
+def _residual(values: Floats, sums: State, m: int) -> bool:
+    return _at_least(values, 0, m) and not values[sums["guard_examples"] == 0].any()
+
+
+RULES: Mapping[str, Callable[[Floats, State, int], bool]] = {
+    "held_out": _counts,
+    "guard_examples": _same_counts,
+    "trained": _counts,
+    "confusion": _confusion,
+    "predicted": _predicted,
+    "loss": _loss,
+    "gradient": _gradient,
+    "curvature": _curvature,
+    "spread": _spread,
+    "guard_products": _products,
+    "guard_values": _values,
+    "guard_logits": _logits,
+    "guard_logits_squared": _logits_squared,
+    "guard_residual": _residual,
+}
+"""Name -> whether values of it, all sums that came with it, and so many examples go together."""
+
+
+def _at_least(values: Floats, least: float, scale: float) -> bool:
+    return bool((values >= least - ROUNDING * max(1.0, scale)).all())
+
+
+def _equal(values: Floats, others: Floats | float, scale: float) -> bool:
+    return bool((np.abs(values - others) <= ROUNDING * max(1.0, scale)).all())
+
+
+def _squares_each(squares: Floats, sums: Floats, counts: Floats) -> bool:
+    """Return whether (C,) sums of squares are at least the squares of (C,) sums by the (C,) counts."""
+    return _squares(squares, np.diag(sums), counts) if squares.shape == sums.shape == counts.shape else False
+
+
+def _squares(squares: Floats, sums: Floats, counts: Floats) -> bool:
+    """Return whether (H,) sums of squares are at least those of the (H, C) sums by the (C,) counts."""
+    absent = counts == 0
+    least = (sums**2 / np.where(absent, 1.0, counts)).sum(axis=1)
+    return not sums[:, absent].any() and bool((squares >= least * (1 - ROUNDING) - ROUNDING).all())

@@ -1,0 +1,83 @@
+"""What no TOML may hold is told of an experiment, wherever it comes from: depth, large numbers, no characters."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedreach.config.load import load
+from fedreach.config.reading import MOST_NESTED, check_plain
+from fedreach.errors import ConfigError
+
+DEEP = 10**4
+CHARACTER = "must not hold the character U+"
+NUMBER = "a whole number must be of 64 bits"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a = " + "[" * DEEP + "]" * DEEP, "is not valid TOML: it is nested too deeply."),
+        ("[" + "a." * 200 + "b]\nx = 1", "nests tables and lists more than 50 deep"),
+        ("rounds = " + "9" * 5000, "is not valid TOML: Exceeds the limit"),
+        ("rounds = 0x" + "f" * 10**5, f"{NUMBER}, as TOML has them; got one of 400000 bits."),
+        ("rounds = 9223372036854775808", f"{NUMBER}, as TOML has them; got 9223372036854775808."),
+        ('name = "a\\u0000b"', f"{CHARACTER}0000; it stands in 'a\\x00b'. Leave it out."),
+        ('name = "' + "x" * 10**5 + '"', "name: becomes a folder in runs/"),
+        ('rounds = "' + "x" * 10**5 + '"', "rounds: must be an integer; got 'xxx"),
+    ],
+)
+def test_a_file_that_asks_for_too_much_is_told(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_text(text)
+    with pytest.raises(ConfigError) as refused:
+        load(tmp_path / "x.toml")
+    assert message in str(refused.value)
+    assert len(str(refused.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 10**5, "is not valid JSON: it is nested too deeply."),
+        (json.dumps({"config": {"name": "\ud800"}}), f"{CHARACTER}D800"),
+        (json.dumps({"config": {"[": []}}), "[: unknown key."),
+        (json.dumps({"config": {"": 1, "int": 3, "a[0]": 1}}), "int: unknown key. Known"),
+    ],
+)
+def test_a_stored_experiment_that_is_none_is_told(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(ConfigError) as refused:
+        load(tmp_path / "run.json")
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("int=3", "--set int: unknown key."),  # as members of unions are called in pydantic's paths
+        ("list[int]=3", "unknown key"),
+        ("local.float=3", "--set local.float: unknown key."),
+        ("population.participants={int=3}", "population.participants"),
+        ("noise.rate=" + "[" * DEEP, "is no value: it is nested too deeply."),
+        ("noise.rate=" + "[" * 100 + "]" * 100, "a value nests tables and lists more than 50 deep"),
+        ("rounds=" + "9" * 5000, "is no value: Exceeds the limit"),
+        ("a." * 200 + "b=1", "--set nests tables and lists more than 50 deep"),
+        ("name=\udcff", f"{CHARACTER}DCFF"),
+    ],
+)
+def test_a_setting_that_is_none_is_told(override: str, message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(None, [override])
+    assert message in str(refused.value)
+
+
+def test_what_is_plain_is_taken() -> None:
+    value: object = 2**63 - 1
+    for _ in range(MOST_NESTED):
+        value = [value]
+    check_plain(value, "it")
+    check_plain({"name": "Zoë 🦀", "low": -(2**63) + 1, "path": Path("x"), "none": None}, "it")
+    with pytest.raises(ConfigError, match="it nests"):
+        check_plain([value], "it")

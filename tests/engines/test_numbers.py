@@ -1,0 +1,199 @@
+"""Targets that are numbers: engines train as a short loop in numpy does, agree, and refuse what is about classes."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fedreach.data.datasets import from_arrays
+from fedreach.data.federated import federate
+from fedreach.data.partition import Partition
+from fedreach.engines import Chain, Native, Sequential, Stacked, Task, TorchEngine, choose
+from fedreach.engines.batches import batch_plan
+from fedreach.errors import ConfigError
+from fedreach.federation.federation import Federation
+from fedreach.federation.labels import Exact
+from fedreach.federation.local_sgd import LocalSGD
+from fedreach.federation.losses import MSE, CrossEntropy, FedLC, FunctionLoss, Huber, LabelSmoothing
+from fedreach.federation.measurements import WLRC, Disagreement, LossRMS
+from fedreach.federation.selection import SELECTIONS, Uniform
+from fedreach.federation.server import Average
+from fedreach.federation.serving import SERVINGS
+from fedreach.federation.solvers import FedAvg, FedProx
+from fedreach.federation.targets import refuse_targets_of
+from fedreach.federation.values import LocalOutputs
+from fedreach.federation.weighting import WEIGHTINGS, ByExamples
+from fedreach.models import build
+from fedreach.streams import generator
+
+IDS = np.arange(4)
+SIZES = (13, 2, 8, 6)
+SGD = LocalSGD(batch_size=4, epochs=2)
+
+
+def numbers(targets=1, sizes=SIZES):
+    rng = generator(0, "numbers")
+    n = sum(sizes)
+    x = rng.standard_normal((n, 5)).astype(np.float32)
+    y = (3 + x @ rng.standard_normal((5, targets)) + 0.1 * rng.standard_normal((n, targets))).astype(np.float32)
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    return federate(from_arrays(x, y, name="made up"), Partition.from_owner(owner, len(sizes), "natural"))
+
+
+def engine(kind, loss=MSE(), targets=1, how=SGD, model="mlp", solver=FedAvg()):  # noqa: B008 (frozen)
+    data = numbers(targets)
+    module = build(model, (5,), targets, seed=1, options={"hidden": [4]} if model == "mlp" else {})
+    return TorchEngine(kind, Task(module, data, solver, how, 3, loss))
+
+
+@pytest.mark.parametrize("targets", [1, 2])
+@pytest.mark.parametrize(
+    ("kind", "delta"),
+    [(Sequential, None), (Chain, None), (Stacked, None), (Sequential, 0.5), (Stacked, 0.5)],
+)
+def test_training_is_that_of_a_short_loop(kind, targets, delta):
+    made = engine(kind, MSE() if delta is None else Huber(delta), targets, model="linear")
+    data, start = made.task.data, made.initial.astype(np.float64)
+    found = made.train(made.initial, IDS, 1, 0.05)
+    for row, client in enumerate(IDS.tolist()):
+        w, b = start[: 5 * targets].reshape(targets, 5).copy(), start[5 * targets :].copy()
+        mine, seen, total = data.train[client], 0, 0.0
+        for batch in batch_plan(3, 1, client, len(mine), SGD):
+            index = mine[batch[batch >= 0]]
+            x, y = data.dataset.train_x[index].astype(np.float64), data.labels[index].astype(np.float64)
+            e = x @ w.T + b - y
+            pull = 2 * e if delta is None else e.clip(-delta, delta)
+            each = e**2 if delta is None else np.where(abs(e) <= delta, e**2 / 2, delta * (abs(e) - delta / 2))
+            total, seen = total + each.mean(axis=1).sum(), seen + len(index)
+            w -= 0.05 * pull.T @ x / (len(index) * targets)
+            b -= 0.05 * pull.sum(axis=0) / (len(index) * targets)
+        assert np.allclose(found.update[row], np.concatenate([w.ravel(), b]) - start, atol=1e-6)
+        assert found.loss[row] == pytest.approx(total / seen, rel=1e-6)
+
+
+@pytest.mark.parametrize("targets", [1, 3])
+@pytest.mark.parametrize(
+    "how",
+    [SGD, replace(SGD, momentum=0.9), replace(SGD, weight_decay=0.01, clip_norm=0.5), replace(SGD, drop_last=True)],
+    ids=["plain", "momentum", "clipped", "drop_last"],
+)
+@pytest.mark.parametrize("kind", [Chain, Stacked])
+def test_engines_agree(kind, how, targets):
+    solver = FedProx(0.1)
+    plain, other = (engine(one, targets=targets, how=how, solver=solver) for one in (Sequential, kind))
+    a, b = (made.train(made.initial, IDS, 1, 0.05) for made in (plain, other))
+    assert np.allclose(a.update, b.update, atol=1e-6)
+    assert np.allclose(a.loss, b.loss, rtol=1e-5)
+
+
+def test_a_first_layer_without_weights_of_its_own():
+    x = generator(0, "wide").standard_normal((12, 300)).astype(np.float32)
+    data = federate(from_arrays(x, x[:, :2]), Partition.from_owner(np.arange(12) % 2, 2, "natural"))
+    module = build("mlp", (300,), 2, seed=1, options={"hidden": [64]})
+    task = Task(module, data, FedAvg(), LocalSGD(batch_size=2, epochs=1), 3, MSE())
+    plain, chain = TorchEngine(Sequential, task), TorchEngine(Chain, task)
+    assert chain.trainer._implicit(6)
+    a, b = (made.train(made.initial, np.arange(2), 1, 0.05) for made in (plain, chain))
+    assert np.allclose(a.update, b.update, atol=1e-6)
+    assert np.allclose(a.loss, b.loss, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [Sequential, Chain])
+def test_evaluation_tells_absolute_and_squared_errors(kind):
+    made = engine(kind, targets=2)
+    index = np.arange(7)
+    off, loss = made.predict(made.initial, "true", index)
+    errors = made.logits(made.initial, "true", index) - made.task.data.labels[index]
+    assert off.dtype == loss.dtype == np.float32
+    assert np.allclose(off, abs(errors).mean(axis=1), rtol=1e-6)
+    assert np.allclose(loss, (errors**2).mean(axis=1), rtol=1e-6)
+
+
+@pytest.mark.parametrize("loss", [MSE(), Huber(0.3)])
+def test_a_probe_tells_the_loss_that_is_trained(loss):
+    made = engine(Sequential, loss)
+    index = made.task.data.train[2]
+    outputs, targets = made.logits(made.initial, "train", index), made.task.data.labels[index]
+    told = loss.per_example(torch.from_numpy(outputs), torch.from_numpy(targets)).mean()
+    assert made.training_loss(made.initial, IDS)[2] == pytest.approx(float(told), rel=1e-6)
+
+
+def test_auto_passes_over_engines_with_classes_alone_and_says_why():
+    data = numbers()
+    found = choose(Task(build("linear", (5,), 1, seed=1), data, FedAvg(), SGD, 3, MSE()))
+    assert found.name in ("chain", "sequential")
+    assert "trains with cross-entropy only; got MSE" in found.refused["native"]
+    found = choose(Task(build("linear", (5,), 1, seed=1), data, FedAvg(), SGD, 3, Huber()))
+    assert "cross-entropy or squared error only; got Huber" in found.refused["chain"]
+
+
+def test_a_model_returns_as_many_numbers_as_there_are_targets():
+    with pytest.raises(ConfigError, match=r"must return 2 numbers an example"):
+        TorchEngine(Sequential, Task(build("linear", (5,), 3, seed=1), numbers(2), FedAvg(), SGD, 3, MSE()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "loss"),
+    [(Sequential, CrossEntropy()), (Native, CrossEntropy()), (Chain, FedLC()), (Sequential, LabelSmoothing())],
+)
+def test_losses_of_classes_refuse_numbers(kind, loss):
+    with pytest.raises(
+        ConfigError, match=r"needs targets that are classes, and those of made up are numbers\. Take loss"
+    ):
+        engine(kind, loss)
+
+
+def squares(outputs, targets):
+    return (outputs - targets).square().mean(-1)
+
+
+def marked(outputs, targets):
+    return squares(outputs, targets)
+
+
+marked.needs_numbers = True
+
+
+def test_ones_own_loss_takes_both_unless_it_says_otherwise(federated):
+    plain, own = engine(Sequential), engine(Sequential, FunctionLoss(squares))
+    a, b = (made.train(made.initial, IDS, 1, 0.05) for made in (plain, own))
+    assert np.array_equal(a.update, b.update)
+    classes = federated(SIZES, (5,))
+    with pytest.raises(ConfigError, match="loss marked needs targets that are numbers"):
+        TorchEngine(Sequential, Task(build("linear", (5,), 3, seed=1), classes, FedAvg(), SGD, 3, FunctionLoss(marked)))
+    for loss in (MSE(), Huber()):
+        with pytest.raises(
+            ConfigError, match=r"needs targets that are numbers, .* are classes\. Take loss = 'cross_entropy'"
+        ):
+            TorchEngine(Sequential, Task(build("linear", (5,), 3, seed=1), classes, FedAvg(), SGD, 3, loss))
+
+
+def federation(**parts):
+    usual = {"selection": Uniform(), "weighting": ByExamples(), "solver": FedAvg(), "local": SGD, "server": Average()}
+    return Federation(**{**usual, "cohort": 2, "seed": 0, "loss": MSE(), "label_statistics": Exact(), **parts})
+
+
+def test_what_needs_classes_refuses_numbers_by_name():
+    data = numbers().dataset
+    refuse_targets_of(federation(), data)
+    for name in ("entropy_topk", "kl_filter", "hics"):
+        with pytest.raises(ConfigError, match=r"selection .* needs targets that are classes, .* Take another"):
+            refuse_targets_of(federation(selection=SELECTIONS[name]()), data)
+    for name in ("entropy", "disagreement"):
+        with pytest.raises(ConfigError, match=r"weighting .* needs targets that are classes"):
+            refuse_targets_of(federation(weighting=WEIGHTINGS[name]()), data)
+    for name in set(SERVINGS) - {"none"}:
+        with pytest.raises(ConfigError, match=r"serving .* estimates class shares, .* Leave serving out"):
+            refuse_targets_of(federation(serving=SERVINGS[name]()), data)
+    for name in ("power_of_choice", "oort", "divfl", "max_similarity", "clustered"):
+        refuse_targets_of(federation(selection=SELECTIONS[name]()), data)
+
+
+def test_measurements_of_numbers():
+    said = np.array([[1.0], [3.0]], np.float32)
+    outputs = LocalOutputs(said, np.array([[1.0], [1.0]], np.float32), before=said)
+    assert LossRMS().measure(outputs, generator(0, "x")) == pytest.approx(np.sqrt((0 + 16) / 2))
+    assert Disagreement().needs_classes
+    assert WLRC().needs_classes
+    assert not WLRC("logits").needs_classes

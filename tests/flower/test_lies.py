@@ -1,0 +1,411 @@
+"""A figure that no honest client reports counts like a lost reply, bit for bit; row and page name who told it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import Array, Message, MetricRecord
+
+from fedreach.errors import PartError
+from fedreach.federation.aggregation.secure_sum import FixedPoint, mean_of
+from fedreach.flower import FlowerExperiment
+from fedreach.flower.local import LocalClient
+from fedreach.flower.masks import is_public_key
+from fedreach.report import write_report
+from fedreach.runs.folder import SERVING, RunFolder
+
+from ..conftest import rows  # noqa: TID252
+from .faulty import (
+    CLIENTS,
+    FEDAVG,
+    ROUNDS,
+    Method,
+    app_of,
+    assert_said,
+    culprit_of,
+    experiment,
+    flower,
+    simulated,
+    spoiled,
+    undisturbed,
+    with_metric,
+    without_reply,
+)
+from .in_process import InProcess
+from .lying import (
+    COUNTS,
+    ENTROPY,
+    LIES,
+    NOISED,
+    WLRC,
+    Lie,
+    asked_before,
+    moved,
+    silent,
+    silent_about_the_question,
+    steps_of,
+    telling,
+)
+from .test_serving import GUARDED, SECURE, serve, setup_of, spoiling
+
+slow = pytest.mark.slow
+QUICK = {"a loss below 0", "a round that was before", "a step too few", "eta above all distances"}
+
+
+@pytest.mark.parametrize("lie", [pytest.param(lie, marks=() if lie in QUICK else slow) for lie in LIES])
+def test_a_report_that_cannot_be_counts_like_none_and_is_named_in_the_row(
+    lie: str, tmp_path: Path, heard: pytest.LogCaptureFixture
+) -> None:
+    method, spoil, why = LIES[lie]
+    if "must be 2" in why:
+        why = why.replace("2", str(steps_of(method)))
+    grid = InProcess(app_of(method), range(CLIENTS), answering=spoiled(culprit_of(method), 2, spoil))
+    found = flower(experiment(method), grid, tmp_path)
+    assert found == silent(method)
+    if method != WLRC:  # which asks for updates before it chooses
+        assert found == without_reply(method)
+        assert found.lost == [[], [culprit_of(method)], [], []]
+    assert_said(heard, rf"Client {culprit_of(method)} .*{why}")
+    (named,) = [row for row in rows(tmp_path) if "refused" in row]
+    assert named["round"] == 2
+    assert list(named["refused"]) == [f"client {culprit_of(method)}"]
+
+
+def test_a_report_that_is_sent_again_a_round_later_does_not_count(tmp_path: Path) -> None:
+    kept: list[Message] = []
+
+    def answering(asked: int, message: Message, answer: Callable[[], Message]) -> Message:
+        reply = answer()
+        if asked == culprit_of(FEDAVG) and message.metadata.message_type == "train":
+            kept.append(reply)
+            if len(kept) == 2:
+                return Message(kept[0].content, reply_to=message)
+        return reply
+
+    grid = InProcess(app_of(FEDAVG), range(CLIENTS), answering=answering)
+    assert flower(experiment(FEDAVG), grid, tmp_path) == without_reply(FEDAVG)
+
+
+def test_a_lost_reply_is_nobodys_lie(tmp_path: Path) -> None:
+    grid = InProcess(
+        app_of(FEDAVG), range(CLIENTS), answering=spoiled(culprit_of(FEDAVG), 2, lambda message, answer: None)
+    )
+    assert flower(experiment(FEDAVG), grid, tmp_path) == without_reply(FEDAVG)
+    assert not [row for row in rows(tmp_path) if "refused" in row]
+
+
+def test_the_page_names_who_said_what_cannot_be(tmp_path: Path) -> None:
+    spoil = with_metric("train_loss", -1.0)
+    grid = InProcess(app_of(FEDAVG), range(CLIENTS), answering=spoiled(culprit_of(FEDAVG), 2, spoil))
+    flower(experiment(FEDAVG), grid, tmp_path)
+    page = write_report([tmp_path], tmp_path / "page").page.read_text()
+    assert "What clients said that cannot be" in page
+    assert f"client {culprit_of(FEDAVG)}, round 2: its &#39;train_loss&#39; must be at least 0" in page
+
+
+# ------------------------------------------------------------------------------------------------------- probes
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        with_metric("train_loss", -0.5),
+        pytest.param(asked_before(round=7), marks=slow),
+        pytest.param(silent_about_the_question, marks=slow),
+    ],
+    ids=["below 0", "another round", "no round"],
+)
+def test_a_loss_that_cannot_be_is_as_good_as_none(spoil: Lie, tmp_path: Path) -> None:
+    method = ("method.selection=power_of_choice",)
+
+    def run(lie: Lie, folder: Path) -> tuple[Any, list[Mapping[str, Any]]]:
+        def answering(client: int, message: Message, answer: Callable[[], Message]) -> Any:
+            probed = message.metadata.message_type == "query.loss" and client == 2
+            return lie(message, answer) if probed else answer()
+
+        found = flower(experiment(method), InProcess(app_of(method), range(CLIENTS), answering=answering), folder)
+        return found, rows(folder)
+
+    lied, told = run(spoil, tmp_path / "lied")
+    silent, _ = run(lambda message, answer: None, tmp_path / "silent")
+    assert lied == silent
+    assert {name for row in told for name in row.get("refused", {})} == {"client 2"}
+
+
+# ------------------------------------------------------------------------------------------------------- labels
+
+
+@pytest.mark.parametrize(
+    ("method", "change", "why"),
+    [
+        (ENTROPY, lambda e: e * 0 + 27, r"in nats, from 0 to 2\.30259; got \[27"),
+        pytest.param(ENTROPY, lambda e: e * 0 + 2.3027, "in nats, from 0 to 2.30259", marks=slow),
+        pytest.param(ENTROPY, lambda e: e * 0 - 0.1, "in nats, from 0 to 2.30259", marks=slow),
+        (COUNTS, lambda n: 2 * n, "its label_counts cannot be those of [0-9]+ examples, as Exact tells them"),
+        pytest.param(COUNTS, lambda n: n + 1j, "its 'label_counts' cannot be read: Cannot cast", marks=slow),
+        pytest.param(COUNTS, moved, "its label_counts cannot be those of", marks=slow),
+        (COUNTS, lambda n: np.append(n, 0.0), "its label_counts must be 10 numbers"),
+        (NOISED, lambda n: n + 1e6, "its label_counts cannot be those of .*, as DiscreteLaplace tells them"),
+        pytest.param(
+            NOISED,
+            lambda n: n + 0.5,
+            "its label_counts cannot be those of .*, as DiscreteLaplace tells them",
+            marks=slow,
+        ),
+    ],
+    ids=[
+        "27 nats",
+        "a bit too much",
+        "below 0",
+        "twice as many",
+        "complex",
+        "halves",
+        "11 classes",
+        "a million",
+        "noised halves",
+    ],
+)
+def test_labels_that_cannot_be_are_not_believed(
+    method: Method,
+    change: Callable[[np.ndarray], np.ndarray],
+    why: str,
+    tmp_path: Path,
+    heard: pytest.LogCaptureFixture,
+) -> None:
+    fact = "label_entropy" if method == ENTROPY else "label_counts"
+    grid = InProcess(app_of(method), range(CLIENTS), answering=telling(4, fact, change))
+    found = flower(experiment(method), grid, tmp_path)
+    if method != NOISED:  # whose noise no seed determines
+        assert found == simulated(experiment(method), without=4)
+    assert (4, "train") not in grid.sent
+    assert_said(heard, f"Client 4 never trains: .*{why}")
+    assert list(rows(tmp_path)[0]["refused"]) == ["client 4"]
+
+
+def test_where_counts_are_told_nobody_is_asked_for_entropies_too(tmp_path: Path) -> None:
+    method = (*COUNTS, *ENTROPY)
+    grid = InProcess(app_of(method), range(CLIENTS))
+    assert flower(experiment(method), grid, tmp_path) == undisturbed(method)
+    assert [kind for _, kind in grid.sent].count("query.labels") == 4
+
+
+# --------------------------------------------------------------------------------------------------- evaluation
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("eval_acc", 0.123456, r"its 'eval_acc' must be a share of \d+ examples; got 0.123456"),
+        pytest.param("eval_loss", -0.1, "its 'eval_loss' must be at least 0", marks=slow),
+        pytest.param(
+            "num-examples",
+            10_000,
+            r"its 'num-examples' must be \d+, as it said before; got 10000",
+            marks=slow,
+        ),
+        pytest.param("train-examples", 1, r"its 'train-examples' must be \d+, as it said before; got 1", marks=slow),
+        ("both-examples", 1, r"its 'both-examples' must be \d+, as it said before; got 1"),
+    ],
+)
+def test_scores_that_cannot_be_are_left_out(
+    name: str, value: float, why: str, tmp_path: Path, heard: pytest.LogCaptureFixture
+) -> None:
+    def answering(asked: int, message: Message, answer: Callable[[], Message]) -> Any:
+        lies = (asked, message.metadata.message_type) == (3, "evaluate")
+        return with_metric(name, value)(message, answer) if lies else answer()
+
+    assert flower(experiment(FEDAVG), InProcess(app_of(FEDAVG), range(CLIENTS), answering=answering), tmp_path) == (
+        undisturbed(FEDAVG)
+    )
+    last = [line for line in rows(tmp_path, "clients.jsonl") if line["round"] == ROUNDS]
+    assert {client for line in last for client in line["ids"]} == set(range(CLIENTS)) - {3}
+    assert_said(heard, f"Client 3 did not evaluate: {why}")
+    assert rows(tmp_path)[-1]["refused"].keys() == {"client 3"}
+
+
+# ---------------------------------------------------------------------------------------------------- who it is
+
+
+def test_a_client_that_comes_back_with_other_examples_is_refused(
+    tmp_path: Path, heard: pytest.LogCaptureFixture
+) -> None:
+    culprit, came = culprit_of(FEDAVG), list[int]()
+
+    def answering(asked: int, message: Message, answer: Callable[[], Message]) -> Any:
+        kind = message.metadata.message_type
+        if kind == "train" and asked == culprit and not came:
+            came.append(grid.restart(culprit))
+            return None
+        if kind == "query" and asked == culprit and came:
+            return with_metric("num-examples", 10)(message, answer)
+        return answer()
+
+    grid = InProcess(app_of(FEDAVG), range(CLIENTS), answering=answering)
+    found = flower(experiment(FEDAVG), grid, tmp_path)
+    away = {number: {culprit} for number in range(2, ROUNDS + 1)}
+    assert found == simulated(experiment(FEDAVG), lost={1: {culprit}}, offline=away)
+    assert_said(heard, f"client {culprit} holds 10 examples and .* held out, and said .* when the run began")
+
+
+@pytest.mark.parametrize("name", ["num-examples", pytest.param("held-out-examples", marks=slow)])
+def test_a_client_that_claims_more_than_there_is_is_refused(
+    name: str, tmp_path: Path, heard: pytest.LogCaptureFixture
+) -> None:
+    culprit = culprit_of(FEDAVG)
+
+    def answering(asked: int, message: Message, answer: Callable[[], Message]) -> Any:
+        lies = (asked, message.metadata.message_type) == (culprit, "query")
+        return with_metric(name, 1_000_000)(message, answer) if lies else answer()
+
+    grid = InProcess(app_of(FEDAVG), range(CLIENTS), answering=answering)
+    found = flower(experiment(FEDAVG), grid, tmp_path)
+    assert found == simulated(experiment(FEDAVG), offline={n: {culprit} for n in range(1, ROUNDS + 1)})
+    assert_said(heard, rf"client {culprit} has \d+ examples, and it says .*1000000")
+    assert list(rows(tmp_path)[0]["refused"]) == [f"node {grid.node_of[culprit]}"]
+
+
+def test_a_place_is_refused_while_its_holder_is_there_and_free_when_it_is_gone(
+    tmp_path: Path, heard: pytest.LogCaptureFixture
+) -> None:
+    second = CLIENTS
+
+    def answering(asked: int, message: Message, answer: Callable[[], Message]) -> Message:
+        if message.metadata.message_type == "train" and message.content["config"]["server-round"] == 2:
+            grid.absent.add(3)  # the holder goes; what it was asked, it still answers
+        return answer()
+
+    grid = InProcess(app_of(FEDAVG), range(CLIENTS + 1), answering=answering)
+    grid.contexts[second].node_config["partition-id"] = 3
+    assert flower(experiment(FEDAVG), grid, tmp_path) == undisturbed(FEDAVG)  # the data are the same
+    holder, other = (grid.node_of[client] for client in (3, second))
+    assert holder < other  # nodes that come at once are heard in this order
+    assert_said(heard, f"Node {other} says it is client 3, and so does node {holder}, which is online: it is refused")
+    assert list(rows(tmp_path)[0]["refused"]) == [f"node {other}"]
+    trained = [client for client, kind in grid.sent if kind == "train"]
+    assert second in trained
+    assert 3 in trained[: trained.index(second)]
+
+
+# -------------------------------------------------------------------------------------------------- secure sums
+
+
+def test_a_key_that_hides_nothing_is_none() -> None:
+    """Of points of small order every secret is zeros; the honest clients would fail on it, round after round."""
+    order_8 = bytes.fromhex("e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800")
+    for key in (bytes(32), (1).to_bytes(32, "little"), order_8, b"short", b""):
+        assert not is_public_key(key)
+
+
+@pytest.mark.parametrize("key", ["zeros", pytest.param("another's", marks=slow)])
+def test_who_has_no_key_of_its_own_is_out_of_a_secure_sum(
+    key: str, tmp_path: Path, heard: pytest.LogCaptureFixture
+) -> None:
+    told: list[bytes] = []
+
+    def answering(asked: int, message: Message, answer: Callable[[], Message]) -> Message:
+        reply = answer()
+        if message.metadata.message_type == "query":
+            if asked == 5:
+                reply.content["fedreach"]["public-key"] = bytes(32) if key == "zeros" else told[0]
+            told.append(reply.content["fedreach"]["public-key"])
+        return reply
+
+    grid = serve(tmp_path, *SECURE, "method.serving=none", answering=answering)
+    assert (5, "train") not in grid.sent
+    assert [len(row["lost"]) for row in rows(tmp_path)] == [0] * len(rows(tmp_path))
+    assert_said(heard, f"Node {grid.node_of[5]} does not take part: it(s key| has no key)")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_words_that_are_no_share_never_make_a_mean(seed: int) -> None:
+    """Half of what is drawn at random has a weight that is not too small: that alone must not let it through."""
+    words = np.random.default_rng(seed).integers(2**64, size=6, dtype=np.uint64)
+    words[-1] >>= np.uint64(2)  # a weight of several clients
+    with pytest.raises(ValueError, match="makes no sense"):
+        mean_of(words, FixedPoint(3))
+
+
+# ------------------------------------------------------------------------------------------------------ serving
+
+
+def counted_twice(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Message], Message]:
+    def lie(reply: Message) -> Message:
+        record = reply.content["sums-0"]
+        record[name] = Array(change(record[name].numpy().copy()))
+        return reply
+
+    return lie
+
+
+SUMS: dict[str, tuple[int, str, Callable[[np.ndarray], np.ndarray]]] = {
+    "labels twice": (1, "held_out", lambda n: 2 * n),
+    "labels in halves": (1, "held_out", moved),
+    "training labels": (1, "trained", lambda n: n + 1),
+    "a gain for a loss": (1, "loss", lambda x: -x),
+    "a steep gradient": (1, "gradient", lambda x: 1e9 * x),
+    "a curvature below 0": (1, "curvature", lambda x: -x),
+    "squares below 0": (1, "guard_products", lambda x: -x),
+    "values without spread": (1, "guard_values", lambda x: x * np.array([[1.0], [0.0]])),
+    "likelier than certain": (2, "spread", lambda x: -x),
+    "residuals below 0": (2, "guard_residual", lambda x: -x),
+    "surer than sure": (2, "guard_logits", lambda x: 100 * x),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lie", SUMS)
+def test_sums_that_cannot_be_leave_their_client_out_of_the_rule(lie: str, tmp_path: Path) -> None:
+    exchange, name, change = SUMS[lie]
+    many = (GUARDED, "model=mlp")
+    leaver = int(setup_of(*many).data.population.participants[3])
+    serve(tmp_path / "lied", *many, answering=spoiling(exchange, {leaver: counted_twice(name, change)}))
+    serve(tmp_path / "silent", *many, answering=spoiling(exchange, {leaver: lambda reply: None}))
+    lied, silent = (RunFolder(tmp_path / folder).read_tensors(SERVING) for folder in ("lied", "silent"))
+    assert lied is not None
+    assert silent is not None
+    assert lied[0].keys() == silent[0].keys()
+    for key, value in silent[0].items():
+        assert lied[0][key].tobytes() == value.tobytes(), key
+
+
+def test_under_a_secure_sum_what_all_contribute_together_must_be_possible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Single shares are hidden; a sum of labels that are twice as many as all hold out is not."""
+    honest = LocalClient.contributions
+
+    def doubled(self: LocalClient, params: Any, queries: Any) -> Any:
+        return [{name: 2 * values for name, values in answer.items()} for answer in honest(self, params, queries)]
+
+    monkeypatch.setattr(LocalClient, "contributions", doubled)
+    with pytest.raises(PartError, match="makes no sense"):
+        serve(tmp_path, *SECURE)
+
+
+def test_a_served_accuracy_that_no_count_makes_is_left_out(tmp_path: Path, heard: pytest.LogCaptureFixture) -> None:
+    unseen = int(setup_of().data.population.unseen[0])
+
+    def answering(client: int, message: Message, answer: Callable[[], Message]) -> Message:
+        reply = answer()
+        if client == unseen and message.metadata.message_type == "evaluate.serving":
+            metrics = {**reply.content["metrics"], "served_accuracy": 0.123456}
+            reply.content["metrics"] = MetricRecord(metrics)
+        return reply
+
+    serve(tmp_path, answering=answering)
+    assert f"Client {unseen} is not counted among those that are served: its 'served_accuracy' must be a share of" in (
+        heard.text
+    )
+
+
+def test_an_experiment_tells_the_server_how_many_classes_there_are(tmp_path: Path) -> None:
+    strategy = FlowerExperiment(overrides=("model=linear",)).strategy(tmp_path)
+    assert strategy.registry.checks.classes == 10
+    assert strategy.registry.checks.sizes is not None
