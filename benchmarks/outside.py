@@ -18,20 +18,21 @@ from fedreach.evidence.spread import spread
 from fedreach.report.analysis.contrasts import contrasts
 from fedreach.report.analysis.rows import mean_of, rows_of, target_row
 from fedreach.report.load import read
-from fedreach.report.values import Comparison
+from fedreach.report.values import Comparison, Run
 from served import signed
 from tables import table
 
 PAGE = Path(__file__).parents[1] / "docs" / "outside.md"
 PUBLISHED: Mapping[str, Mapping[str, float]] = {  # experiment -> method -> % of the test set
     "niid_bench": {"fedavg": 81.0, "scaffold": 10.0, "fedprox": 78.8, "fednova": 70.5},  # its README, Fashion-MNIST, 2
+    "niid_scaffold": {},
     "hics_cell": {},
 }
 SHOWN = 5  # evaluations, of which the lowest and the highest are told: how much a single round says
 
 
 def lines(comparison: Comparison, published: Mapping[str, float]) -> list[list[str]]:
-    """Return the head of the table, and a line for each method that has a finished run."""
+    """Return the head of the table, and a line for each method that has a run which finished or failed."""
     base, last = comparison.baseline, comparison.plan.last_rounds
     judged = {difference.first: difference.judged for difference in contrasts(comparison, "last")}
     head = ["method", "here, test set % ± sd", f"lowest to highest of the last {SHOWN} evaluations %"]
@@ -42,13 +43,19 @@ def lines(comparison: Comparison, published: Mapping[str, float]) -> list[list[s
         head.append(f"rounds to {100 * comparison.target_accuracy:g} %")
     told = [head]
     for method in comparison.methods:
-        if not (runs := comparison.counted(method)):
+        runs = comparison.counted(method)
+        broken = [run for run in comparison.runs if run.method == method and run.status == "failed"]
+        if not runs and not broken:
             continue
         row = [f"`{method}`"]
         if published:
             row.append(f"{published[method]:.1f}" if method in published else "-")
             known = method in published and method != base
             row.append(signed(published[method] - published[base]) if known else "-")
+        if not runs:
+            row.append("; ".join(_ended(run, comparison.primary) for run in broken))
+            told.append(row + ["-"] * (len(head) - len(row)))
+            continue
         row.append(_mean(100 * np.array([mean_of(run, comparison.primary, "last", last) for run in runs])))
         seen = 100 * np.array([run.column(comparison.primary)[rows_of(run, "last", SHOWN)] for run in runs])
         row.append(f"{seen.min():.1f} to {seen.max():.1f}")
@@ -58,6 +65,13 @@ def lines(comparison: Comparison, published: Mapping[str, float]) -> list[list[s
             row.append(_rounds([None if at is None else int(run.rounds["round"][at]) for run, at in found]))
         told.append(row)
     return told
+
+
+def _ended(run: Run, column: str) -> str:
+    """Return how a run that failed was scored last, and when it failed."""
+    at = rows_of(run, "last")[-1]
+    scored = f"{100 * run.column(column)[at]:.1f} in round {run.rounds['round'][at]:.0f}"
+    return f"{scored}, failed in round {run.last_round + 1}"
 
 
 def _mean(percent: Sequence[float] | np.ndarray) -> str:
@@ -95,9 +109,12 @@ def section(comparison: Comparison, published: Mapping[str, float]) -> str:
     last = comparison.plan.last_rounds
     when = "the last round" if last == 1 else f"the last {last} evaluated rounds, in the mean"
     several = "s" if max(counts) > 1 else ""
-    missing = [f"`{method}`" for method in comparison.methods if not comparison.counted(method)]
+    told = {row[0] for row in rows}
+    missing = [f"`{method}`" for method in comparison.methods if f"`{method}`" not in told]
     left = f" Not run to the end: {', '.join(missing)}." if missing else ""
-    return f"{table(head, rows, 1)}\n\nOf {when}; {seeds} seed{several}.{left}"
+    failed = {str(run.error).partition(". ")[0] for run in comparison.runs if run.status == "failed"}
+    why = "".join(f" What failed said: {error}." for error in sorted(failed))
+    return f"{table(head, rows, 1)}\n\nOf {when}; {seeds} seed{several}.{left}{why}"
 
 
 def main() -> None:

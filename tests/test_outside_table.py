@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import fedreach as fr
+from fedreach.errors import TrainingError
 from fedreach.federation.solvers import Scaffold
 from fedreach.federation.values import ClientView, Reports
 from fedreach.report.load import read
@@ -52,6 +54,32 @@ def test_each_method_has_its_published_number_and_its_own_differences(tmp_path: 
     assert lowest <= here["base"] <= highest
     assert "published %" not in plain
     assert text.endswith("Of the last round; 2 seeds.")
+
+
+def test_a_run_that_diverged_is_told_with_its_last_score_and_never_counted(tmp_path: Path) -> None:
+    recipe = fr.load("digits").partition("iid", clients=4, participants=4)
+    breaks = {"server": {"name": "average", "rate": 1e12}}  # its second round has nothing finite to start at
+    with pytest.raises(TrainingError):
+        fr.compare(
+            recipe,
+            {"base": {}, "breaks": breaks},
+            model="mlp",
+            rounds=5,
+            cohort=4,
+            seeds=1,
+            evaluation={"every": 1},
+            out=tmp_path / "s",
+            progress=False,
+        )
+    comparison = read([tmp_path / "s"])
+    with benchmarks("outside") as (outside,):
+        _, base, broken = outside.lines(comparison, {"base": 80.0, "breaks": 10.0})
+        text = outside.section(comparison, {})
+    assert base[0] == "`base`"
+    assert broken[:3] == ["`breaks`", "10.0", "\N{MINUS SIGN}70.0"]
+    assert re.fullmatch(r"\d+\.\d in round [1-4], failed in round [2-5]", broken[3])
+    assert set(broken[4:]) == {"-"}
+    assert re.search(r"1 seed\. What failed said: Client \d failed in round [2-5]: its update is not finite", text)
 
 
 def test_label_quantity_draws_the_classes_of_the_baseline() -> None:

@@ -50,8 +50,9 @@ class HiCS(Policy):
     Learning", NeurIPS 2024, eq. (7), (9) and (10), Algorithm 1; options of appendix A.1.2. The authors' code,
     github.com/CityChan/HiCS-FL, estimates H_i by the layer's mean weights and takes angles of weights and bias; hands
     Ward's method the matrix of distances as if its rows were points; goes by entropy only while the variance of the
-    H_i is below 0.1, and else as `urns_by_similarity`; draws all clients of a group alike; and has T = 0.001 in its
-    settings for Fashion-MNIST and CIFAR-10.
+    H_i is below 0.1, and else as `urns_by_similarity`; draws all clients of a group alike; takes clients in turn at
+    first and, where alphas differ, never looks at what they send later; and has T = 0.001 in its settings for
+    Fashion-MNIST and CIFAR-10.
 
     Example:
         >>> policy, view = HiCS(temperature=0.1, gamma=99.0, groups=2), ClientView.of(np.arange(4), np.full(4, 10))
