@@ -20,8 +20,8 @@ class MIFA:
 
     The server steps along v, in which each client counts the same, however often it is there. With all clients in every
     round it is FedAvg. In the paper all take part in round 1; here whoever was never heard counts 0, so that first
-    steps are short: with k of n clients, k / n of FedAvg's in round 1. A round in which nobody is there leaves the model
-    where it is, as with all methods; Algorithm 1, and IBM's code for FedAU, step along v then, too.
+    steps are short: with k of n clients, k / n of FedAvg's in round 1. Where nobody replies the model stays, as with
+    all methods; github.com/IBM/fedau steps along v then, too.
 
     Updates come in weighed and are remembered per unit of the local rate, as with `FedVARP`: with weights w_i of r
     reports, u_i stands for r w_i u_i, and equal weights give the paper. The server keeps 4 p bytes a participant, in
