@@ -143,15 +143,14 @@ def test_hics_as_coded_takes_clients_in_turn_keeps_what_came_first_and_prefers_v
 
 
 def test_entropies_that_follow_the_size_of_an_update_are_told_from_those_that_follow_labels() -> None:
-    """By hand: client 0 is narrow and moved little, client 1 narrow and far, clients 2 and 3 are varied."""
-    bias = np.array([[0.1, 0.0], [9.0, 0.0], [1.0, 0.5], [1.0, 0.4]])
+    """By hand: clients 0 and 1 are narrow and moved little, client 2 is narrow and went far, 3 and 4 are varied."""
+    bias = np.array([[0.1, 0.0], [0.2, 0.0], [9.0, 0.0], [1.0, 0.5], [1.0, 0.4]])
     with benchmarks("hics_entropies") as (entropies,):
-        truth = entropies.true_entropy(np.array([[4, 0], [4, 0], [2, 2], [3, 1]]))
-        told = entropies.line(7, bias, 1.0, truth, varied=2)
-    np.testing.assert_allclose(truth, [0, 0, np.log(2), -(0.75 * np.log(0.75) + 0.25 * np.log(0.25))])
-    estimated = [
-        -sum(p * np.log(p) for p in (1 / (1 + np.exp(-gap)), 1 / (1 + np.exp(gap)))) for gap in (0.1, 9, 0.5, 0.6)
-    ]
-    mean = [f"{np.mean(estimated[2:]):.2f}", f"{np.mean(estimated[:2]):.2f}"]
-    # Ranks of the estimates 4 1 3 2, of the truth 1.5 1.5 4 3, of the sizes 1 4 3 2.
-    assert told == ["7", *mean, "1 of 2", "0.11", "\N{MINUS SIGN}0.80"]
+        truth = entropies.true_entropy(np.array([[4, 0], [4, 0], [4, 0], [2, 2], [3, 1]]))
+        told = entropies.line(7, bias, 1.0, truth, varied=3)
+    np.testing.assert_allclose(truth, [0, 0, 0, np.log(2), -(0.75 * np.log(0.75) + 0.25 * np.log(0.25))])
+    share = 1 / (1 + np.exp(-(bias[:, 0] - bias[:, 1])))
+    estimated = -share * np.log(share) - (1 - share) * np.log(1 - share)
+    mean = [f"{estimated[3:].mean():.2f}", f"{estimated[:3].mean():.2f}"]
+    # Ranks of the estimates 5 4 1 3 2, of the truth 2 2 2 5 4, of the sizes 1 2 5 4 3.
+    assert told == ["7", *mean, "2 of 3", "\N{MINUS SIGN}0.22", "\N{MINUS SIGN}0.90"]
