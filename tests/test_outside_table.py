@@ -7,14 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.torch import save_file
-from torch.nn.utils import parameters_to_vector
 
 import fedreach as fr
 from fedreach.errors import TrainingError
 from fedreach.federation.solvers import Scaffold
 from fedreach.federation.values import ClientView, Reports
-from fedreach.models.cnn import lenet
 from fedreach.report.load import read
 
 from .benchmarked import benchmarks
@@ -159,21 +156,14 @@ def test_entropies_that_follow_the_size_of_an_update_are_told_from_those_that_fo
     assert told == ["7", *mean, "2 of 3", "\N{MINUS SIGN}0.22", "\N{MINUS SIGN}0.90"]
 
 
-def test_what_goes_on_from_a_stored_model_begins_with_its_numbers_in_order(tmp_path: Path) -> None:
-    model = lenet((1, 28, 28), 10)
-    save_file(model.state_dict(), tmp_path / "last.safetensors")
-    with benchmarks("niid_swing") as (swing,):
-        found = swing.flat(tmp_path / "last.safetensors")
-    np.testing.assert_array_equal(found, parameters_to_vector(model.parameters()).detach().numpy())
-
-
-def test_a_model_that_is_not_the_run_s_is_refused(tmp_path: Path) -> None:
+def test_a_model_that_is_not_the_run_s_is_refused_and_swings_are_between_rounds(tmp_path: Path) -> None:
     recipe = fr.load("digits").partition("iid", clients=4, participants=4)
     fr.compare(recipe, {"fedavg": {}}, model="linear", rounds=1, cohort=4, seeds=1, out=tmp_path / "s", progress=False)
     (run,) = read([tmp_path / "s"]).runs
     ended = float(run.column("test_accuracy")[-1])
     with benchmarks("niid_swing") as (swing,):
-        told = swing.line(run, [ended, ended + 0.02, ended - 0.02])
+        swing.check(run, ended)
         with pytest.raises(ValueError, match="its model is scored"):
-            swing.line(run, [ended + 0.01])
-    assert told[2:] == ["3.0", "4.0"]
+            swing.check(run, ended + 0.01)
+        told = swing.line("fedavg", [0.5, 0.52, 0.48])
+    assert told == ["`fedavg`", "50.0 52.0 48.0", "3.0", "4.0"]
