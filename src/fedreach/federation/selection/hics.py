@@ -31,8 +31,8 @@ class HiCS(Policy):
 
     *When to use it:* where some clients have varied labels and most have few classes, and rounds are dear. Where all
     are alike in this, groups are those of similar clients, drawn evenly. Where clients tell their label entropy,
-    `entropy_topk` need not guess it. As training goes on, small updates seem varied, whatever their labels. The paper averages equally: `weighting = "equal"`. The model must end in a linear
-    layer with a bias, as all built-in ones do.
+    `entropy_topk` need not guess it. As training goes on, small updates seem varied, whatever their labels. The paper
+    averages equally: `weighting = "equal"`. The model must end in a linear layer with a bias, as all built-in ones do.
 
     Args:
         temperature: T, positive; the paper has 0.0025 (Fashion-MNIST) and 0.0015. Estimates tell clients apart best
