@@ -18,7 +18,7 @@ from fedreach.federation.values import ClientView, Reports, Selection, State
 
 @dataclass(frozen=True)
 class StepsByExamples(Scaffold):
-    """SCAFFOLD as the last code of Flower's `niid_bench` has it: K counts examples gone through, not batches.
+    """SCAFFOLD as a later version (8c0e099) of Flower's `niid_bench` has it: K counts examples, not batches.
 
     So what a round adds to a c_i is a 1/B of what option II says, B the size of a batch: corrections arrive over B
     rounds. (The code takes the correction out of momentum and leaves momentum out of K, which together are what
