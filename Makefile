@@ -61,7 +61,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed-base
 	touch $@
 
 $(VENV)/.installed-oracles: $(VENV)/.installed-dev
-	$(PIP) --editable '.[oracles,flower,ray]'
+	$(PIP) --editable '.[oracles,flower,ray,browser]'
 	touch $@
 
 $(VENV)/.installed-docs: $(VENV)/.installed-base

@@ -32,6 +32,12 @@ class Findings:
     headline: str
     sentences: tuple[str, ...]
     cards: tuple[Card, ...]
+    qualifying: tuple[str, ...] = ()  # of the sentences those without which the headline would claim too much
+
+    @property
+    def further(self) -> tuple[str, ...]:
+        """The other sentences."""
+        return tuple(sentence for sentence in self.sentences if sentence not in self.qualifying)
 
 
 def find(analysis: Analysis) -> Findings:
@@ -47,16 +53,22 @@ def find(analysis: Analysis) -> Findings:
     headline = _headline(comparison, best, rows)
     if comparison.provisional:
         headline = f"So far: {headline}"
+    near, left_out = near_chance(comparison), _runs_left_out(comparison)
+    compared, served = _comparison_sentences(analysis, best, rows), _serving_sentence(analysis)
     sentences = [
-        near_chance(comparison),
-        *_comparison_sentences(analysis, best, rows),
+        near,
+        *compared,
+        _power_sentence(comparison, [each.judged for each in analysis.contrasts["last"]]),
         _gap_sentence(comparison.score, best, rows),
-        _serving_sentence(analysis),
+        served,
         _runner_up(analysis, best, rows),
         *target_sentences(comparison, rows),
-        _runs_left_out(comparison),
+        left_out,
     ]
-    return Findings(headline, tuple(s for s in sentences if s), _cards(comparison, best, rows))
+    qualifying = [near, *compared, served, left_out]
+    return Findings(
+        headline, tuple(filter(None, sentences)), _cards(comparison, best, rows), tuple(filter(None, qualifying))
+    )
 
 
 def _serving_sentence(analysis: Analysis) -> str:
@@ -132,7 +144,6 @@ def _comparison_sentences(analysis: Analysis, best: MethodSummary, rows: list[Me
     said.append(_verdicts(analysis))
     if comparison.looks:
         said.append(f"There is no verdict: {looked(comparison)}.")
-    said.append(_power_sentence(comparison, family))
     return said
 
 

@@ -134,12 +134,47 @@ def _fitting(table: Table, width: int | None) -> list[int]:
     if width is None:
         return kept
     kept = [j for j in kept if width >= table.from_width[j]]
-    while sum(_letters(table, j) for j in kept) + 3 * len(kept) - 1 > width:
+    while _width(table, kept) > width:
         last = max(kept, key=lambda j: (table.from_width[j], j))
         if table.from_width[last] == 0:
             break
         kept.remove(last)
     return kept
+
+
+def folded(table: Table, width: int) -> list[list[int]]:
+    """Return the columns that a page shows, and behind them the others in groups, each of which fits into the width.
+
+    Columns that are equally dispensable stay or go together. Every group begins with what tells rows apart, the first
+    column or the first two.
+
+    Args:
+        table: What is shown.
+        width: In letters.
+
+    Example:
+        >>> rows = (("ours", "7.2", "9", "60"),)
+        >>> folded(Table("", ("method", "gap", "sent", "rounds"), ("",) * 4, rows, (0, 0, 9, 9), ""), 24)
+        [[0, 1], [0, 2, 3]]
+    """
+    every = range(len(table.header))
+    keys = [0] if len({row[0] for row in table.rows}) == len(table.rows) else [0, 1]
+    shown = list(every)
+    for level in sorted({*table.from_width} - {0}, reverse=True):
+        if _width(table, shown) <= width:
+            break
+        shown = [j for j in shown if table.from_width[j] < level]
+    groups = [shown]
+    for j in (j for j in every if j not in shown):
+        if len(groups) > 1 and _width(table, [*groups[-1], j]) <= width:
+            groups[-1].append(j)
+        else:
+            groups.append([*keys, j])
+    return groups
+
+
+def _width(table: Table, columns: Sequence[int]) -> int:
+    return sum(_letters(table, j) for j in columns) + 3 * len(columns) - 1
 
 
 def _letters(table: Table, j: int) -> int:

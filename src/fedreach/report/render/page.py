@@ -13,10 +13,14 @@ from fedreach.report.analysis.findings import best_of, find
 from fedreach.report.analysis.rows import When
 from fedreach.report.figures import Picture
 from fedreach.report.figures.style import METHOD, METHOD_ON_DARK
+from fedreach.report.render.formats import folded
 from fedreach.report.render.metrics import tabulate_metrics
 from fedreach.report.render.serving import tabulate_serving
-from fedreach.report.render.tables import tabulate, tabulate_contrasts
+from fedreach.report.render.tables import Table, tabulate, tabulate_contrasts
 from fedreach.report.render.theory import explain, tabulate_theory
+
+LETTERS = 136  # of a table's row, as wide as fits on a screen of 1280 pixels and on paper
+BESIDE = 10  # methods, above which the main figure is too tall to stand beside the findings
 
 
 def render(analysis: Analysis, pictures: Sequence[Picture], tables: Sequence[str]) -> str:
@@ -25,8 +29,9 @@ def render(analysis: Analysis, pictures: Sequence[Picture], tables: Sequence[str
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    environment.filters |= {"tied": _tied, "breakable": _breakable}
+    environment.filters |= {"tied": _tied, "breakable": _breakable, "folded": _folded}
     template = environment.from_string((folder / "page.html").read_text(encoding="utf-8"))
+    main = _main_figure(analysis, pictures)
     return template.render(
         comparison=analysis.comparison,
         findings=find(analysis),
@@ -37,7 +42,8 @@ def render(analysis: Analysis, pictures: Sequence[Picture], tables: Sequence[str
         serving=tabulate_serving(analysis),
         theory=tabulate_theory(analysis),
         explained=explain(analysis),
-        figures=pictures,
+        main=main,
+        figures=[picture for picture in pictures if picture is not main],
         files=tables,
         palette=list(zip(METHOD, METHOD_ON_DARK, strict=True)),
         css=Markup((folder / "page.css").read_text(encoding="utf-8")),
@@ -53,6 +59,18 @@ def _tables(analysis: Analysis) -> list[dict[str, object]]:
             best = best_of(analysis.comparison, rows).method if len(analysis.comparison.methods) > 1 else None
             tables.append({"table": tabulate(analysis, when), "best": best})
     return tables
+
+
+def _main_figure(analysis: Analysis, pictures: Sequence[Picture]) -> Picture | None:
+    """Return what a reader should see first; None where it would push the table off the first screen."""
+    if len(analysis.comparison.methods) > BESIDE:
+        return None
+    named = {picture.name: picture for picture in pictures}
+    return named.get("differences") or named.get("accuracy")
+
+
+def _folded(table: Table) -> list[list[int]]:
+    return folded(table, LETTERS)
 
 
 def _tied(text: str) -> str:
