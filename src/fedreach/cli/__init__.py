@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import click
 
 import fedreach
-from fedreach.cli import allocate, compare, export, listing, partition, report, reproduce, run, variance, verify
+from fedreach.cli import allocate, compare, doctor, export, listing, partition, report, reproduce, run, variance, verify
 from fedreach.cli.options import InterruptError, promise_json, say_json
 from fedreach.errors import OUT_OF_MEMORY, DataError, FedReachError, nearest, of_system
 from fedreach.tables import visible_lines
@@ -105,6 +105,7 @@ for _command in (
     reproduce.reproduce,
     allocate.allocate,
     verify.verify,
+    doctor.doctor,
     listing.list_,
     listing.init,
     listing.completion,
