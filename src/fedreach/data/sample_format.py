@@ -51,18 +51,14 @@ class SampleFormat:
         """Return raw samples as an array that a model is called with.
 
         Args:
-            samples: A table where the model was trained on one, or (m, k) float64 of its columns; or else an array;
-                images may come without channels where they have one.
+            samples: A table where the model was trained on one; or else an array; images may come without channels
+                where they have one.
 
         Raises:
             ConfigError: If a column of the table is missing, or it is no table.
             DataError: If the samples are not like those that the model was trained on.
         """
         if self.preparation is not None:
-            is_raw = isinstance(samples, np.ndarray) and samples.dtype == np.float64
-            if is_raw and samples.shape[1:] == self.raw_shape:
-                raw: Floats = samples
-                return raw
             return self.preparation.raw(samples)
         check = Check(self.name, "samples for the model of")
         x, _ = check.samples("x", samples, self.kind)

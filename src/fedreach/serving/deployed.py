@@ -57,13 +57,20 @@ class Deployed:
         Args:
             samples: A table, a dictionary of a list for each column will do, or an array, as the model was trained on.
         """
-        return self._parts("model", self.expected.array(samples))[0].astype(np.float64)
+        return self.raw_logits(self.expected.array(samples))
+
+    def raw_logits(self, raw: AnyArray) -> Floats:
+        """Return the same of samples as `SampleFormat.array` returns them."""
+        return self._parts("model", raw)[0].astype(np.float64)
 
     def answers(self, samples: Any) -> tuple[Floats, Floats | None, Float32s | None]:
         """Return logits, features and inputs of samples: the arguments of an adapter's `fit` and `predict`."""
-        raw = self.expected.array(samples)
+        return self.raw_answers(self.expected.array(samples))
+
+    def raw_answers(self, raw: AnyArray) -> tuple[Floats, Floats | None, Float32s | None]:
+        """Return the same of samples as `SampleFormat.array` returns them."""
         if not self.about["reads_inputs"]:  # the rule looks at logits alone
-            return self.logits(raw), None, None
+            return self.raw_logits(raw), None, None
         inputs = self._run("inputs", raw)[0]
         logits, features = self.again(inputs)
         return logits, features, inputs if inputs.dtype.kind == "f" else None
@@ -125,7 +132,8 @@ def record(found: Predictions, about: Mapping[str, Any]) -> dict[str, Any]:
 def lines(found: Predictions, about: Mapping[str, Any]) -> list[str]:
     """Return what became of the rows, for people."""
     rows, who, served = len(found.outputs), len(found.clients), found.decisions is not None
-    how = f"each client served by its own rows, {about['rule']}" if served else "by the model as it is"
+    rule = str(about["rule"]).partition("(")[0]
+    how = f"each client served by its own rows ({rule})" if served else "by the model as it is"
     clients = "" if found.rows.clients is None else f" of {who} client{'s' * (who != 1)}"
     from_ = f"{about['method']}, seed {about['seed']}, {about['model']} model (round {about['round']})"
     told = [f"{rows} row{'s' * (rows != 1)}{clients}: {from_}, {how}."]

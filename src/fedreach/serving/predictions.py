@@ -21,13 +21,13 @@ LEAST = 1e-12  # probability of a true class in the log loss, as that of an impo
 
 
 class AnswersModel(Protocol):
-    """A model, wherever it runs."""
+    """A model, wherever it runs, asked about samples as `SampleFormat.array` returns them."""
 
-    def logits(self, samples: AnyArray) -> Floats:
+    def raw_logits(self, raw: AnyArray) -> Floats:
         """Return (m, c) logits of raw samples, or the (m, t) numbers that it predicts."""
         ...
 
-    def answers(self, samples: AnyArray) -> tuple[Floats, Floats | None, Float32s | None]:
+    def raw_answers(self, raw: AnyArray) -> tuple[Floats, Floats | None, Float32s | None]:
         """Return logits, features and inputs: the arguments of `Adapter.fit`."""
         ...
 
@@ -119,12 +119,14 @@ def predictions(
     decisions: list[str | None] = [None] * len(rows.samples)
     by_client = rows.by_client()
     if new_adapter is None and len(rows.samples):
-        found = model.logits(rows.samples) if classes is None else np.exp(log_softmax(model.logits(rows.samples)))
+        found = (
+            model.raw_logits(rows.samples) if classes is None else np.exp(log_softmax(model.raw_logits(rows.samples)))
+        )
     clients = []
     for name, mine in by_client.items():
         decision = None
         if new_adapter is not None:
-            answers = model.answers(rows.samples[mine])
+            answers = model.raw_answers(rows.samples[mine])
             adapter = new_adapter().fit(*answers)
             found[mine], decision = adapter.predict_proba(*answers), adapter.decision_
             plain[mine] = np.exp(log_softmax(answers[0]))

@@ -8,6 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import torch
+
+from fedreach.arrays import AnyArray, Floats
 from fedreach.config.own_files import code_files
 from fedreach.engines.trainer import EVALUATION_BATCH
 from fedreach.errors import ConfigError
@@ -20,7 +23,7 @@ from fedreach.serving.program import program
 from fedreach.serving.saved import SavedRule
 from fedreach.trained import weights
 from fedreach.trained.file import ENDINGS, Features, content, put
-from fedreach.trained.model import TrainedModel
+from fedreach.trained.model import Answers, TrainedModel
 
 Form = Literal["torch", "onnx", "safetensors"]
 ABOUT, PROGRAM = "model.json", "predict.py"
@@ -72,6 +75,19 @@ def export(model: TrainedModel, out: Path, form: Form, *, plain: bool = False) -
     return Exported(out, tuple(files), about)
 
 
+class _Here:
+    """A model in this process, see `fedreach.serving.predictions.AnswersModel`."""
+
+    def __init__(self, model: TrainedModel) -> None:
+        self._model = model
+
+    def raw_logits(self, raw: AnyArray) -> Floats:
+        return self._model.logits(torch.from_numpy(raw))
+
+    def raw_answers(self, raw: AnyArray) -> Answers:
+        return self._model.answers(torch.from_numpy(raw))
+
+
 def predicted(
     model: TrainedModel, path: Path, *, client: str | None = None, label: str | None = None, plain: bool = False
 ) -> tuple[Predictions, dict[str, Any]]:
@@ -93,7 +109,7 @@ def predicted(
     rows = rows_for(about, path, client, label)
     new_adapter = None if saved is None else partial(model.adapter_of, saved)
     classes = classes_of(about)
-    return predictions(model, rows, classes=classes, outputs=about["outputs"], new_adapter=new_adapter), about
+    return predictions(_Here(model), rows, classes=classes, outputs=about["outputs"], new_adapter=new_adapter), about
 
 
 def rule_of(model: TrainedModel, *, plain: bool) -> SavedRule | None:

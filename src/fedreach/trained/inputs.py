@@ -49,7 +49,10 @@ class Expected(SampleFormat):
         return torch.zeros(2, *self.raw_shape, dtype=getattr(torch, self.dtype))
 
     def raw(self, samples: Any) -> Tensor:
-        """Return raw samples as a tensor, see `SampleFormat.array`; they may be a tensor."""
+        """Return raw samples as a tensor, see `SampleFormat.array`; they may be one, also that which this returned."""
+        if self.preparation is not None and isinstance(samples, Tensor) and samples.dtype == torch.float64:
+            if samples.shape[1:] == self.raw_shape:
+                return samples
         return torch.from_numpy(self.array(samples.detach().cpu().numpy() if isinstance(samples, Tensor) else samples))
 
 

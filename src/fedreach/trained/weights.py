@@ -86,6 +86,7 @@ def read(path: Path) -> Stored:
     try:
         with safe_open(path, framework="numpy") as file:
             about = json.loads(file.metadata()[KEY])
+            about["construction"], about["serving"]  # or it is another file
             return Stored(about, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 (no mapping)
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise DataError(
