@@ -37,7 +37,7 @@ if {other!r} != "torch":
     import torch
     torch.set_num_threads(1)
 for arguments in {calls!r}:
-    sys.argv = ["predict.py", *arguments]
+    sys.argv = arguments
     try:
         runpy.run_path(sys.argv[0], run_name="__main__")
     except SystemExit as end:

@@ -50,10 +50,12 @@ class Expected(SampleFormat):
 
     def raw(self, samples: Any) -> Tensor:
         """Return raw samples as a tensor, see `SampleFormat.array`; they may be one, also that which this returned."""
-        if self.preparation is not None and isinstance(samples, Tensor) and samples.dtype == torch.float64:
-            if samples.shape[1:] == self.raw_shape:
-                return samples
-        return torch.from_numpy(self.array(samples.detach().cpu().numpy() if isinstance(samples, Tensor) else samples))
+        if not isinstance(samples, Tensor):
+            return torch.from_numpy(self.array(samples))
+        is_raw = samples.dtype == torch.float64 and samples.shape[1:] == self.raw_shape
+        if self.preparation is not None and is_raw:
+            return samples
+        return torch.from_numpy(self.array(samples.detach().cpu().numpy()))
 
 
 class Pixels(nn.Module):
