@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 import re
 import shlex
 import shutil
@@ -35,7 +34,7 @@ def test_from_the_wheel_to_a_served_prediction(tmp_path: Path) -> None:
         home.run([home.bin / words[0], *words[1:]], folder)
         if "--out" in words and words[-1].endswith(".csv"):
             written.append((folder / words[-1]).read_bytes())
-            os.unlink(folder / words[-1])
+            (folder / words[-1]).unlink()
     at_home, alone, of_weights = written
     assert at_home == alone == of_weights
     rows = list(csv.DictReader(at_home.decode().splitlines()))

@@ -125,6 +125,6 @@ class Columns(nn.Module):
         x = raw.double().index_select(1, self.column)
         gone = torch.isnan(x)
         number = torch.where(gone, 0.0, (x - self.mean) / self.sd)
-        asked = torch.where(self.asks_missing, gone, x == self.category)
+        asked = (self.asks_missing & gone) | (x == self.category)  # no torch.where: onnxruntime has none for bools
         is_number = self.category.isnan() & ~self.asks_missing
         return torch.where(is_number, number, asked.to(number.dtype)).float()
