@@ -31,6 +31,9 @@ serving = "label_shift"
 
 [methods.truth]
 serving = "true_prior"
+
+[methods.few]
+serving = { name = "few_labels", labels = 5 }
 """
 
 Call = Callable[..., Result]
@@ -167,19 +170,20 @@ def test_a_column_that_is_not_there_is_told_with_the_nearest_name(call: Call, tm
     assert "there is no column 'medicines'. Did you mean 'medicine'?" in " ".join(done.stderr.split())
 
 
-def test_a_rule_that_none_can_deploy_is_refused_unless_the_plain_model_is_asked_for(call: Call) -> None:
-    done = call("patients.csv", method="truth")
+@pytest.mark.parametrize("method", ["truth", "few"])
+def test_a_rule_that_none_can_deploy_is_refused_unless_the_plain_model_is_asked_for(call: Call, method: str) -> None:
+    done = call("patients.csv", method=method)
     assert done.exit_code == 2
     assert "none can deploy" in done.stderr
     assert "--plain" in done.stderr
-    assert call("patients.csv", "--plain", method="truth").stdout == call("patients.csv", method="plain").stdout
+    assert call("patients.csv", "--plain", method=method).stdout == call("patients.csv", method="plain").stdout
 
 
 def test_one_of_several_runs_must_be_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     done = CliRunner().invoke(main, ["predict", "out", "patients.csv"])
     assert done.exit_code == 2
-    assert "name one of its runs with --method: plain, served, truth" in done.stderr
+    assert "name one of its runs with --method: plain, served, truth, few" in done.stderr
     done = CliRunner().invoke(main, ["predict", "out/runs/served/seed-0", "patients.csv", "--method", "served"])
     assert done.exit_code == 2
     assert "choose from a comparison" in done.stderr

@@ -155,6 +155,8 @@ def main(model: Deployed, arguments: Sequence[str] | None = None) -> int:
     try:
         found = model.predict(rows_for(model.about, given.file, given.client, given.label), plain=given.plain)
         text = written(found, model.about, given.client)
+        if given.out is not None and given.out.resolve() == given.file.resolve():
+            raise ConfigError(f"--out must be another file than the rows, {given.file}.")
         if given.out is not None:
             given.out.write_text(text, encoding="utf-8")
     except (FedReachError, OSError) as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,8 +19,9 @@ from fedreach.data.sample_format import SampleFormat
 from fedreach.data.tabular import Words, column, column_names, listed, read_file, values_of
 from fedreach.errors import ConfigError, DataError, nearest
 
-SAMPLES, LABELS, CLIENTS = "x", "y", "client"
-"""Arrays of an ``.npz`` file, as those of data to train on."""
+SAMPLES = "x"  # of an ``.npz`` file, as of one to train on, and so are a client and a y
+USUAL = {"client": ("client",), "label": ("label", "y")}
+"""What columns are called where the data that a model was trained on do not say."""
 ENDINGS = (".csv", ".tsv", ".txt", ".parquet", ".npz")
 FEW = 3  # that are named where there may be many
 
@@ -84,7 +85,12 @@ def read_rows(
     """
     table, is_arrays = _read(path, expected, known, client, label)
     names = column_names(table)
-    of_client, of_labels = _found(names, client, known.client), tuple(_labels(names, label, known.labels))
+    prepared = () if expected.preparation is None else expected.preparation.used
+    free = [name for name in names if name not in {each.name for each in prepared}]  # a column "y" may be an input
+    of_client = _chosen("client", names, free, client, known.client)
+    of_labels = known.labels if label is None and all(name in names for name in known.labels) else ()
+    if label is not None or not known.labels:
+        of_labels = tuple(filter(None, [_chosen("label", names, free, label, None)]))
     owners = None if of_client is None else tuple(_texts(column(table, of_client), of_client))
     notes: list[str] = []
     if expected.preparation is not None:
@@ -119,7 +125,7 @@ def _read(
         raise DataError(f"{path}: rows must be a .csv, a .parquet or an .npz file; got {ending or 'no ending'!r}.")
     if ending != ".npz":
         prepared = () if expected.preparation is None else expected.preparation.used
-        words = {each.name for each in prepared if each.kind == "category"} | {known.client or CLIENTS, client or ""}
+        words = {each.name for each in prepared if each.kind == "category"} | {known.client or "client", client or ""}
         return read_file(path, words), False
     try:
         with path.open("rb") as stream:
@@ -135,22 +141,15 @@ def _read(
         ) from error
 
 
-def _found(names: Sequence[str], asked: str | None, known: str | None) -> str | None:
-    """Return the column that is asked for, or else the one that the data had, or else one with the usual name."""
+def _chosen(
+    what: Literal["client", "label"], names: Sequence[str], free: Sequence[str], asked: str | None, known: str | None
+) -> str | None:
+    """Return the column that is asked for, or else the one that the data had, or else one with a usual name."""
     if asked is not None and asked not in names:
-        raise ConfigError(f"--client: there is no column {asked!r}.{nearest(asked, names)}")
-    wanted = asked or known or CLIENTS
-    return wanted if wanted in names else None
-
-
-def _labels(names: Sequence[str], asked: str | None, known: Sequence[str]) -> Sequence[str]:
-    if asked is not None and asked not in names:
-        raise ConfigError(f"--label: there is no column {asked!r}.{nearest(asked, names)}")
-    if asked is not None:
-        return [asked]
-    if known:
-        return known if all(name in names for name in known) else ()
-    return [name for name in ("label", LABELS) if name in names][:1]
+        raise ConfigError(f"--{what}: there is no column {asked!r}.{nearest(asked, names)}")
+    if asked is not None or known is not None:
+        return asked or (known if known in names else None)
+    return next((name for name in USUAL[what] if name in free), None)
 
 
 def _texts(values: Any, name: str) -> list[str]:

@@ -118,10 +118,12 @@ def rule_of(model: TrainedModel, *, plain: bool) -> SavedRule | None:
     Raises:
         ConfigError: If there is one that nobody can deploy; or its file was changed.
     """
-    saved = None if plain else model.serving
-    if saved is None:
+    if plain:
         return None
     try:
+        saved = model.serving
+        if saved is None:
+            return None
         check_deployable(saved.rule)
     except ConfigError as error:
         raise ConfigError(f"{error} With --plain it is the model as it is.") from error
