@@ -57,7 +57,7 @@ def export(model: TrainedModel, out: Path, form: Form, *, plain: bool = False) -
     saved = rule_of(model, plain=plain)
     about = model.about(None if saved is None else repr(saved.rule))
     if form == "safetensors":
-        files: dict[str, bytes | str] = {weights.FILE: weights.content(model, saved, about)}
+        files: dict[str, bytes | str] = {weights.FILE: weights.content(model.net, model.origin.run, saved, about)}
     else:
         reads = saved is not None and Traits.of(saved.rule).reads_inputs
         about["reads_inputs"] = reads

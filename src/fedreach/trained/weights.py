@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,9 +30,6 @@ from fedreach.federation.protocols import Serving
 from fedreach.models.flat import Layout, bind
 from fedreach.runs.schema import RunRecord
 from fedreach.serving.saved import SavedRule
-
-if TYPE_CHECKING:
-    from fedreach.trained.model import TrainedModel
 
 FILE, KEY, FITTED = "model.safetensors", "fedreach", "serving/"
 
@@ -57,9 +54,9 @@ class Stored(NamedTuple):
         )
 
 
-def content(model: TrainedModel, saved: SavedRule | None, about: Mapping[str, Any]) -> bytes:
+def content(net: nn.Module, run: RunRecord, saved: SavedRule | None, about: Mapping[str, Any]) -> bytes:
     """Return the content of the file of a model and the rule that goes with it."""
-    config, run = model.origin.run.config, model.origin.run
+    config = run.config
     said = {
         **about,
         "construction": {
@@ -71,7 +68,7 @@ def content(model: TrainedModel, saved: SavedRule | None, about: Mapping[str, An
         },
         "serving": None if saved is None else config["method"]["serving"],
     }
-    tensors = {name: tensor.detach().cpu().numpy() for name, tensor in model.net.state_dict().items()}
+    tensors = {name: tensor.detach().cpu().numpy() for name, tensor in net.state_dict().items()}
     fitted = {} if saved is None else saved.state
     tensors |= {FITTED + name: np.asarray(value) for name, value in fitted.items()}
     return save({name: np.asarray(value, order="C") for name, value in tensors.items()}, {KEY: json.dumps(said)})
