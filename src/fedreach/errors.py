@@ -15,6 +15,7 @@ from typing import Any
 
 IN_WORDS = {str: "a text", int: "a whole number", float: "a number", type(None): "None"}
 ANOTHER_FOLDER = "another folder with --out (in Python, out)"
+RELATIVE = "A path is relative to the TOML file that it stands in, and elsewhere to the current folder."
 
 
 class FedReachError(Exception):

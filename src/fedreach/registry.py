@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fedreach.errors import ConfigError, nearest
+from fedreach.errors import RELATIVE, ConfigError, nearest
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,6 @@ class Kind:
     unknown: str = ""  # said where nothing is called so, nor nearly so
 
 
-RELATIVE = "A path is relative to the TOML file that it stands in, and elsewhere to the current folder."
 PROTOCOLS, LAWS, METHOD = "fedreach.federation.protocols", "fedreach.testing.laws", ("method",)
 
 KINDS: Mapping[str, Kind] = {

@@ -1,4 +1,4 @@
-"""Rows of cells as text: for programs (CSV), for pages (Markdown) and for the terminal."""
+"""Rows of cells as text: for programs (CSV) and for pages (Markdown)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,7 @@ import csv
 import io
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from rich.table import Table
-    from rich.text import Text
+from typing import Any
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -76,27 +72,3 @@ def markdown_lines(header: Sequence[str], rows: Iterable[Sequence[str]], *, righ
     """
     rule = ["---", *["---:" if right else "---"] * (len(header) - 1)]
     return [f"| {' | '.join(cells)} |" for cells in (header, rule, *rows)]
-
-
-def rich_table(
-    header: Sequence[str | Text], rows: Iterable[Sequence[str]], *, left: int = 1, whole: bool = False, **options: Any
-) -> Table:
-    """Return a table for rich: the first `left` columns are text and fold, the others numbers; `whole` ones never wrap.
-
-    Cells are no markup; `options` are those of `rich.table.Table`, such as its title.
-    """
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left", **options)
-    for j, head in enumerate(header):
-        table.add_column(
-            Text(head) if isinstance(head, str) else head,
-            justify="left" if j < left else "right",
-            overflow="fold",
-            no_wrap=whole and j >= left,
-        )
-    for row in rows:
-        table.add_row(*(Text(visible(cell)) for cell in row))
-    return table

@@ -7,8 +7,7 @@ import pandas as pd
 import pytest
 
 from fedreach.data.tabular import Words, numbered, read, read_file, values_of
-from fedreach.errors import ConfigError, DataError
-from fedreach.registry import RELATIVE
+from fedreach.errors import RELATIVE, ConfigError, DataError
 
 
 class Series:

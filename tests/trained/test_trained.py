@@ -26,7 +26,7 @@ from fedreach.models import MODELS, build
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import ServedLine
 from fedreach.trained import load
-from fedreach.trained.file import write
+from fedreach.trained.file import content
 from fedreach.trained.inputs import Expected
 
 from ..report.made_up import rewrite  # noqa: TID252 (tests are no package that has a name)
@@ -332,7 +332,7 @@ def test_a_file_tells_what_it_is(alone: Callable[[str], Alone], name: str, kind:
     if name == "table":
         assert about["features"][:2] == ["age", "pressure"]
         ward = {"name": "ward", "kind": "category", "categories": ["heart", "surgery"]}
-        assert about["columns"][2] == ward
+        assert {**about["columns"][2], **ward} == about["columns"][2]
 
 
 def test_a_file_is_written_whole_or_not_at_all(world: WorldNamed, tmp_path: Path) -> None:
@@ -349,15 +349,23 @@ def test_a_file_is_written_whole_or_not_at_all(world: WorldNamed, tmp_path: Path
         model.save(tmp_path / "file" / "model.pt2")
 
 
+@pytest.mark.parametrize("library", ["torch", pytest.param("onnx", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", list(MODELS))
-def test_torch_can_follow_every_model_of_fedreach(name: str, tmp_path: Path) -> None:
+def test_torch_can_follow_every_model_of_fedreach(name: str, library: str, tmp_path: Path) -> None:
     expected = (
         Expected("made up", "tokens", (7,)) if name == "lstm" else Expected("x", "image", (1, 16, 16), (0.5,), (0.25,))
     )
     model = nn.Sequential(expected.module(), build(name, expected.shape, 10, seed=0)).eval().requires_grad_(False)
-    write(model, expected, {}, tmp_path / "model.pt2")
     raw = torch.randint(10, (5, *expected.shape)).to(expected.example().dtype)
-    assert torch.export.load(tmp_path / "model.pt2").module()(raw).equal(model(raw))
+    if library == "torch":
+        (tmp_path / "model.pt2").write_bytes(content(model, expected.example(), library, {}))
+        assert torch.export.load(tmp_path / "model.pt2").module()(raw).equal(model(raw))
+        return
+    onnxruntime = pytest.importorskip("onnxruntime")
+    session = onnxruntime.InferenceSession(content(model, expected.example(), library, {}))
+    for m in (1, 5):
+        said = session.run(None, {"samples": raw[:m].numpy()})[0]
+        np.testing.assert_allclose(said, model(raw[:m]).numpy(), rtol=1e-5, atol=1e-6)
 
 
 def test_what_torch_cannot_follow_is_refused_with_what_to_do(world: WorldNamed, tmp_path: Path) -> None:

@@ -65,6 +65,14 @@ def colours():
     return fedreach.from_arrays(x, y, class_names=["red", "green", "blue"], name="colours")
 
 
+def pictures():
+    rng = np.random.default_rng(0)
+    y = rng.integers(3, size=240)
+    bright = 60 + 60 * y[:, None, None, None] * np.linspace(0, 1, 16)
+    x = np.clip(rng.normal(bright, 20, (240, 1, 16, 16)), 0, 255).astype(np.uint8)
+    return fedreach.from_arrays(x, y, name="pictures")
+
+
 def plain():
     rng = np.random.default_rng(0)
     y = rng.integers(4, size=300)
@@ -98,6 +106,27 @@ WORLDS = {
         COHORT,
         SHORT,
     ),
+    "pictures": (
+        'data = "own.py:pictures"',
+        'model = "lenet"',
+        DIVIDED,
+        'method = { cohort = 3, serving = "label_shift" }',
+        SHORT,
+    ),
+    "wards": (
+        'data = { name = "hospitals.csv", client = "hospital", label = "readmitted" }',
+        'model = { name = "mlp", hidden = [8] }',
+        NATURAL,
+        'method = { cohort = 3, serving = "bbse" }',
+        LONG,
+    ),
+    "numbers": (
+        'data = { name = "hospitals.csv", client = "hospital", target = "age" }',
+        'model = { name = "mlp", hidden = [8] }',
+        NATURAL,
+        'method = { cohort = 3, loss = "mse" }',
+        "local = { batch_size = 16, rate = 0.001 }",
+    ),
     "features": ('data = "own.py:plain"', 'model = "linear"', DIVIDED, COHORT, SHORT),
     "tokens": (
         'data = "own.py:tokens"',
@@ -128,6 +157,10 @@ WORLDS = {
         SHORT,
     ),
 }
+
+
+TABLES = {"table": "readmitted", "wards": "readmitted", "numbers": "age"}
+"""Worlds of a table, and the column of labels."""
 
 
 @dataclass(frozen=True)
@@ -177,12 +210,12 @@ def make(name: str, base: Path) -> World:
     run(experiment, seed=1, folder=base / "run", base=base)
     builder = Builder(experiment, base)
     data = builder.federated(builder.dataset(), 1)
-    rows = data.dataset.train_x if name != "table" else _in_order(read_file(base / "hospitals.csv"))
+    rows = data.dataset.train_x if name not in TABLES else _in_order(read_file(base / "hospitals.csv"), TABLES[name])
     return World(base, base / "run", data, builder.simulation(data, 1), rows)
 
 
-def _in_order(rows: dict[str, Any]) -> dict[str, Any]:
+def _in_order(rows: dict[str, Any], label: str) -> dict[str, Any]:
     """Return the rows of a table in the order in which they are trained on."""
-    (owners, _), (labels, _) = (numbered(name, rows[name]) for name in ("hospital", "readmitted"))
-    order = row_order(owners, labels, read(rows, without=("hospital", "readmitted")))
+    (owners, _), (labels, _) = (numbered(name, rows[name]) for name in ("hospital", label))
+    order = row_order(owners, labels, read(rows, without=("hospital", label)))
     return {name: [column[row] for row in order.tolist()] for name, column in rows.items()}

@@ -13,7 +13,20 @@ from typing import Any, NoReturn
 import click
 
 import fedreach
-from fedreach.cli import allocate, compare, doctor, export, listing, partition, report, reproduce, run, variance, verify
+from fedreach.cli import (
+    allocate,
+    compare,
+    doctor,
+    export,
+    listing,
+    partition,
+    predict,
+    report,
+    reproduce,
+    run,
+    variance,
+    verify,
+)
 from fedreach.cli.options import InterruptError, promise_json, say_json
 from fedreach.errors import OUT_OF_MEMORY, DataError, FedReachError, nearest, of_system
 from fedreach.tables import visible_lines
@@ -101,6 +114,7 @@ for _command in (
     variance.variance,
     report.report,
     export.export,
+    predict.predict,
     partition.partition,
     reproduce.reproduce,
     allocate.allocate,

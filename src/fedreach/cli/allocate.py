@@ -13,7 +13,8 @@ import click
 from fedreach.cli import options
 from fedreach.cli.options import InterruptError
 from fedreach.errors import ConfigError
-from fedreach.tables import csv_text, rich_table
+from fedreach.rich_tables import rich_table
+from fedreach.tables import csv_text
 
 if TYPE_CHECKING:
     from fedreach.planning.plan import Plan

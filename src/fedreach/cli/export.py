@@ -3,47 +3,101 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import click
 
 from fedreach.cli import options
+from fedreach.errors import ConfigError
+
+WHAT = {
+    "torch": "a folder whose predict.py needs numpy and torch alone",
+    "onnx": "a folder whose predict.py needs numpy and onnxruntime alone",
+    "safetensors": "weights, and all that FedReach needs to make the model of them",
+    "serving": "the fitted rule as one Python file that needs numpy alone",
+}
 
 
 @click.command(
     epilog="Examples:\n\n\b\n  fedreach run --set method.serving=label_shift --out runs/served\n"
-    "  fedreach export runs/served --to serving\n"
+    "  fedreach export runs/served --to onnx --out ward\n  python ward/predict.py rows.csv --out predictions.csv\n"
     "  fedreach export runs/served --to serving --which best --out ward/best.py"
 )
 @click.argument("run", type=options.path)
 @click.option(
     "--to",
     "form",
-    type=click.Choice(["serving"]),
+    type=click.Choice(list(WHAT)),
     required=True,
-    help="serving: the fitted rule as one Python file that needs numpy alone.",
+    help="; ".join(f"{form}: {what}" for form, what in WHAT.items()) + ".",
 )
-@click.option("--out", type=options.path, default=Path("client.py"), show_default=True, help="The file to write.")
-@click.option("--which", type=click.Choice(["last", "best"]), default="last", show_default=True, help="Of which model.")
-@click.option("--cluster", type=click.IntRange(0), help="Number of the model, where the run has one a cluster.")
-@click.option("--base", type=options.path, help="Folder that FILE.py:NAME is relative to. Default: the current one.")
+@click.option(
+    "--out", type=options.path, help="Folder to write, default: model. Of serving a file, default: client.py."
+)
+@options.of_run
+@click.option("--plain", is_flag=True, help="Leave the serving rule out: clients get the model as it is.")
 @options.as_json
 def export(
     run: Path,
-    form: str,
-    out: Path,
+    form: Literal["torch", "onnx", "safetensors", "serving"],
+    out: Path | None,
+    method: str | None,
+    seed: int | None,
     which: Literal["last", "best"],
     cluster: int | None,
     base: Path | None,
+    plain: bool,
     as_json: bool,
 ) -> None:
-    """Write what a finished run leaves for others to use: how a deployed client is served."""
+    """Write what a finished run leaves for others to use: its model, and how a deployed client is served."""
+    from fedreach.runs.identity import folder_of_run
+
+    folder = folder_of_run(run, method, seed)
+    if form == "serving":
+        if plain:
+            raise ConfigError("--plain leaves the serving rule out, and --to serving writes nothing else.")
+        document, lines = _rule(folder, out or Path("client.py"), which, cluster, base)
+    else:
+        document, lines = _model(folder, out or Path("model"), form, which, cluster, base, plain)
+    if as_json:
+        options.answer(document)
+        return
+    click.echo("\n".join(lines))
+
+
+def _rule(
+    folder: Path, out: Path, which: Literal["last", "best"], cluster: int | None, base: Path | None
+) -> tuple[dict[str, Any], list[str]]:
     from fedreach.serving.export import export as write
 
-    saved = write(run, out, which, cluster=cluster, base=base)
-    if as_json:
-        said = {"method": saved.run.method, "seed": saved.run.seed, "round": saved.round, "rule": repr(saved.rule)}
-        options.answer({"file": str(out), **said})
-        return
-    click.echo(f"Wrote {out}: {saved.rule} of {saved.run.method}, seed {saved.run.seed}, round {saved.round}.")
-    click.echo(f"It needs numpy alone: import {out.stem}; adapter = {out.stem}.new_adapter()")
+    saved = write(folder, out, which, cluster=cluster, base=base)
+    said = {"method": saved.run.method, "seed": saved.run.seed, "round": saved.round, "rule": repr(saved.rule)}
+    return {"file": str(out), **said}, [
+        f"Wrote {out}: {saved.rule} of {saved.run.method}, seed {saved.run.seed}, round {saved.round}.",
+        f"It needs numpy alone: import {out.stem}; adapter = {out.stem}.new_adapter()",
+    ]
+
+
+def _model(
+    folder: Path,
+    out: Path,
+    form: Literal["torch", "onnx", "safetensors"],
+    which: Literal["last", "best"],
+    cluster: int | None,
+    base: Path | None,
+    plain: bool,
+) -> tuple[dict[str, Any], list[str]]:
+    from fedreach.trained import load
+    from fedreach.trained.export import export as write
+
+    done = write(load(folder, which, cluster=cluster, base=base), out, form, plain=plain)
+    keys = ("name", "method", "seed", "model", "round", "rule")
+    said = {key: done.about[key] for key in keys}
+    served = f"served by {said['rule']}" if said["rule"] else "the model as it is, without a serving rule"
+    program = f"fedreach predict {out}" if form == "safetensors" else f"python {out / 'predict.py'}"
+    return {"folder": str(out), "files": list(done.files), **said}, [
+        f"Wrote {out}: {said['model']} model of {said['method']}, seed {said['seed']}, round {said['round']};",
+        f"      {served}",
+        *(f"      {out / name}" for name in done.files),
+        f"It predicts a file: {program} rows.csv --out predictions.csv",
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,9 +50,25 @@ figure_files = click.option(
 )
 device = click.option("--device", help="Where to train: cpu, cuda, cuda:1. Short for --set engine.device=...")
 quiet = click.option("-q", "--quiet", is_flag=True, help="No progress.")
+_OF_RUN = (
+    click.option("--method", help="Of a comparison: the run of this method."),
+    click.option("--seed", type=click.IntRange(0), help="Of a comparison: the run of this seed."),
+    click.option(
+        "--which", type=click.Choice(["last", "best"]), default="last", show_default=True, help="Which model."
+    ),
+    click.option("--cluster", type=click.IntRange(0), help="Number of the model, where the run has one a cluster."),
+    click.option("--base", type=path, help="Folder that FILE.py:NAME is relative to. Default: the current one."),
+)
 as_json = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document, errors included, and no progress."
 )
+
+
+def of_run(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that choose a model of a run."""
+    for option in reversed(_OF_RUN):
+        command = option(command)
+    return command
 
 
 class InterruptError(FedReachError):

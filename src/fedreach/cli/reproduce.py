@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedreach.cli import options
-from fedreach.tables import rich_table
+from fedreach.rich_tables import rich_table
 
 if TYPE_CHECKING:
     from fedreach.reproduce.decisions import Progress

@@ -109,7 +109,7 @@ def _print(found: Decomposition) -> None:
     from rich.console import Console
 
     from fedreach.report.variance import words
-    from fedreach.tables import rich_table
+    from fedreach.rich_tables import rich_table
 
     console = Console(highlight=False, markup=False, width=options.width())
     console.print(words.title(found))

@@ -9,8 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedreach.arrays import AnyArray, Ints
-from fedreach.errors import DataError, nearest
-from fedreach.registry import RELATIVE
+from fedreach.errors import RELATIVE, DataError, nearest
 
 Kind = Literal["image", "features", "tokens"]
 BLOCK = 2**24  # numbers that are looked at together

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import importlib
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from numbers import Number
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -224,11 +224,15 @@ def rows_of(table: Mapping[str, Values], rows: Ints) -> dict[str, Values]:
 # --------------------------------------------------------------------------------------------------------- files
 
 
-def read_file(path: Path | str) -> Any:
+def read_file(path: Path | str, words: Collection[str] = ()) -> Any:
     """Return the table of a ``.csv`` or ``.parquet`` file.
 
     CSV is read here: comma, semicolon or tab, a line of names first; a column whose cells are all numbers, or empty, is
     one of numbers. Parquet is read by pyarrow, polars or pandas, whichever is installed.
+
+    Args:
+        path: The file.
+        words: Columns of a CSV that are words even where all their cells are numbers.
 
     Raises:
         DataError: If the file is missing, damaged or of another kind.
@@ -257,12 +261,14 @@ def read_file(path: Path | str) -> Any:
     if len(set(names)) < len(names) or "" in names:
         raise DataError(f"{path}: each column needs a name of its own; got {names}.")
     columns = zip(*(row for _, row in rows), strict=True)
-    return {name: _parsed(cells) for name, cells in zip(names, columns, strict=True)}
+    return {name: _parsed(cells, name in words) for name, cells in zip(names, columns, strict=True)}
 
 
-def _parsed(cells: Sequence[str]) -> AnyArray:
+def _parsed(cells: Sequence[str], as_words: bool) -> AnyArray:
     """Return cells as numbers, whole ones if none is empty, where all that are not empty are numbers."""
     cells = [cell.strip() for cell in cells]
+    if as_words:
+        return _word_cells(cells)
     try:
         return np.array([int(cell) for cell in cells], np.int64)
     except (ValueError, OverflowError):
@@ -270,7 +276,11 @@ def _parsed(cells: Sequence[str]) -> AnyArray:
     try:
         return np.array([np.nan if cell in EMPTY else float(cell) for cell in cells])
     except ValueError:
-        return np.array([None if cell in EMPTY else cell for cell in cells], object)
+        return _word_cells(cells)
+
+
+def _word_cells(cells: Sequence[str]) -> AnyArray:
+    return np.array([None if cell in EMPTY else cell for cell in cells], object)
 
 
 def _parquet(path: Path) -> Any:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedreach import registry
-from fedreach.errors import ANOTHER_FOLDER, ConfigError, RunFolderError
+from fedreach.errors import ANOTHER_FOLDER, ConfigError, RunFolderError, nearest
 from fedreach.registry import BY_CONTENT
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import ComparisonRecord, Result, RunRecord
@@ -175,6 +175,37 @@ def run_of(folder: RunFolder) -> RunRecord:
         raise RunFolderError(f"{folder.path} is no folder of a run: it holds no {RunRecord.FILE}.")
     first = next(folder for folders in comparison.runs.values() for folder in folders.values())
     raise RunFolderError(f"{folder.path} holds a comparison: name one of its runs, such as {folder.path / first}.")
+
+
+def folder_of_run(path: Path, method: str | None = None, seed: int | None = None) -> Path:
+    """Return the folder of a run: the one that is named, or of a comparison that of a method and a seed.
+
+    What is the only one need not be said.
+
+    Raises:
+        ConfigError: If a method or a seed is not there, or one of several must be named.
+        RunFolderError: If the folder cannot be read.
+    """
+    held = RunFolder(path)
+    comparison = held.read(ComparisonRecord) if path.is_dir() else None
+    if comparison is None:
+        if method is not None or seed is not None:
+            raise ConfigError(f"--method and --seed choose from a comparison, and {path} is none. Leave them out.")
+        return path
+    own = _chosen("method", method, comparison.runs, path)
+    found = _chosen("seed", None if seed is None else str(seed), comparison.runs[own], path)
+    return path / comparison.runs[own][found]
+
+
+def _chosen(what: str, asked: str | None, known: Mapping[str, Any], path: Path) -> str:
+    names = list(map(str, known))
+    if asked is None and len(names) == 1:
+        return names[0]
+    if asked is None:
+        raise ConfigError(f"{path} holds a comparison: name one of its runs with --{what}: {', '.join(names)}.")
+    if asked not in names:
+        raise ConfigError(f"--{what}: {path} has no {what} {asked!r}.{nearest(asked, names)}")
+    return asked
 
 
 def check_code(run: RunRecord, name: str, base: Path, files: Mapping[str, Path]) -> None:

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-import base64
 import inspect
-import math
-import textwrap
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import fedreach
-from fedreach.arrays import AnyArray
 from fedreach.config.own_files import code_files
 from fedreach.errors import ConfigError
 from fedreach.federation.protocols import Serving
@@ -23,6 +15,7 @@ from fedreach.federation.traits import Traits
 from fedreach.federation.values import State
 from fedreach.runs.identity import check_code
 from fedreach.serving.adapter import Adapter
+from fedreach.serving.literals import arrays, authors, loader, made, said
 from fedreach.serving.saved import SavedRule, Which, read
 from fedreach.serving.sources import modules
 
@@ -42,39 +35,10 @@ Whoever holds the model computes its logits, and the rule says what they mean fo
     adapter.predict(logits)         # (m,) classes; `predict_proba`, `partial_fit`, `prior_`, `decision_`: see Adapter
 """
 
-import base64
-import linecache
-import sys
-import types
-
-import numpy as np
+{loader}
 
 RUN = {{
 {run}}}
-
-SOURCES = {{
-{sources}}}
-"""The modules that the rule consists of, those that others need first."""
-
-
-def _loaded(name, source):
-    """Return a module of this file, which can be imported and pickled as if this were a package."""
-    module, place = types.ModuleType(f"{{__name__}}.{{name}}"), f"{{__file__}}: {{name}}"
-    module.__package__ = __name__
-    sys.modules[module.__name__] = module
-    linecache.cache[place] = len(source), None, source.splitlines(keepends=True), place  # for tracebacks
-    exec(compile(source, place, "exec", dont_inherit=True), vars(module))
-    return module
-
-
-def _array(kind, shape, text):
-    return np.frombuffer(base64.b64decode(text), kind).reshape(shape).astype(np.dtype(kind).newbyteorder("="))
-
-
-if __name__ not in sys.modules:
-    raise ImportError("Put this module into sys.modules under its name before it is executed.")
-for _name, _source in SOURCES.items():
-    globals()[_name] = _loaded(_name, _source)
 
 STATE = {{
 {state}}}
@@ -92,7 +56,6 @@ def new_adapter(model=None):
     """
     return Adapter(RULE, STATE, model)
 '''
-LINE = 112
 
 
 def export(
@@ -146,6 +109,25 @@ def written(rule: Serving, state: State, about: Mapping[str, Any], stem: str = "
     Raises:
         ConfigError: If the rule needs labels, its options cannot be written down, or it needs more than numpy.
     """
+    check_deployable(rule)
+    place = place_of(rule)
+    found = modules([Adapter.__module__, place])
+    return FILE.format(
+        version=fedreach.__version__,
+        users=authors(found.values()),
+        about=said(about),
+        stem=stem,
+        classes=len(state["base"]) if "base" in state else "c",
+        loader=loader(found.values()),
+        run="".join(f"    {key!r}: {value!r},\n" for key, value in about.items()),
+        state=arrays(state),
+        rule=made(rule, found[str(place)].name),
+        adapter=found[Adapter.__module__].name,
+    )
+
+
+def check_deployable(rule: Serving) -> None:
+    """Refuse a rule by which nobody can be served who has nothing but inputs and a model, by a ConfigError."""
     kind = type(rule)
     if Traits.of(rule).needs_labels:
         raise ConfigError(
@@ -156,59 +138,9 @@ def written(rule: Serving, state: State, about: Mapping[str, Any], stem: str = "
             f"{kind.__name__} refreshes BatchNorm layers inside the model, which a file that needs numpy alone cannot. "
             "Export a method with serving 'label_shift'."
         )
-    place: str | Path = kind.__module__
-    if not kind.__module__.startswith("fedreach."):
-        place = Path(inspect.getfile(kind)).resolve()
-    found = modules([Adapter.__module__, place])
-    sources = "".join(f"    {module.name!r}: {_quoted(module.source)},\n" for module in found.values())
-    lines = "\n".join(textwrap.fill(f"{key}: {value}", LINE) for key, value in about.items())
-    return FILE.format(
-        version=fedreach.__version__,
-        users="".join(
-            f", but for {module.name}, which is its author's" for module in found.values() if module.is_users
-        ),
-        about=lines.replace("\\", "\\\\").replace('"""', "'''"),
-        stem=stem,
-        classes=len(state["base"]) if "base" in state else "c",
-        run="".join(f"    {key!r}: {value!r},\n" for key, value in about.items()),
-        sources=sources,
-        state="".join(f"    {name!r}: {_array(np.asarray(value))},\n" for name, value in state.items()),
-        rule=_made(rule, found[str(place)].name),
-        adapter=found[Adapter.__module__].name,
-    )
 
 
-def _made(rule: Any, module: str) -> str:
-    """Return the expression that makes a rule again."""
+def place_of(rule: Serving) -> str | Path:
+    """Return the module that a rule is of: its full name, or the path of a user's own file."""
     kind = type(rule)
-    if not is_dataclass(rule) or "<locals>" in kind.__qualname__:
-        raise ConfigError(
-            f"{kind.__name__} must be a dataclass of its module, so that its options can be written down."
-        )
-    options = {field.name: getattr(rule, field.name) for field in fields(rule) if field.init}
-    written = {name: repr(value) for name, value in options.items()}
-    for name, value in options.items():
-        if isinstance(value, float) and math.isinf(value):  # whose repr is no literal
-            written[name] = f"float({str(value)!r})"
-            continue
-        try:
-            same = ast.literal_eval(repr(value)) == value
-        except (ValueError, SyntaxError):
-            same = False
-        if not same:
-            raise ConfigError(
-                f"{kind.__name__}.{name} must be a number, a text or a tuple of such to be exported; got {value!r}."
-            )
-    return f"{module}.{kind.__qualname__}({', '.join(f'{name}={text}' for name, text in written.items())})"
-
-
-def _quoted(source: str) -> str:
-    """Return a string literal of a source, to be read where that is possible."""
-    readable = "'''" not in source and source.endswith("\n")
-    return f"r'''{source}'''" if readable else repr(source)
-
-
-def _array(value: AnyArray) -> str:
-    text = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
-    wrapped = f'"{text}"' if len(text) <= LINE else '"""\n' + "\n".join(textwrap.wrap(text, LINE)) + '\n"""'
-    return f"_array({value.dtype.str!r}, {value.shape}, {wrapped})"
+    return kind.__module__ if kind.__module__.startswith("fedreach.") else Path(inspect.getfile(kind)).resolve()

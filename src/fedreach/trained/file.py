@@ -1,59 +1,109 @@
-"""A model as one file for processes with torch alone."""
+"""A model as one file for processes with torch or onnxruntime alone: graphs, and what they say of themselves."""
 
 from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import warnings
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-import fedreach
+from fedreach.engines.trainer import logits_and_features
 from fedreach.errors import ConfigError
 from fedreach.storage import disk
 from fedreach.storage.files import UNFINISHED
-from fedreach.trained.inputs import Expected
 
 ABOUT = "fedreach.json"
+ENDINGS = {"torch": ".pt2", "onnx": ".onnx"}
 
 
-def write(module: nn.Module, expected: Expected, about: Mapping[str, Any], path: Path) -> None:
-    """Write a module that takes raw samples, whole or not at all; see `fedreach.trained.TrainedModel.save`.
+class Features(nn.Module):
+    """A module that also returns what comes to its last linear layer, as `logits_and_features` does."""
+
+    def __init__(self, net: nn.Module, example: Tensor) -> None:
+        super().__init__()
+        self.net = net
+        self.has_features = logits_and_features(net, example)[1] is not None
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
+        if not self.has_features:
+            return (self.net(inputs),)
+        seen: list[Tensor] = []
+        last = [part for part in self.net.modules() if isinstance(part, nn.Linear)][-1]
+        with last.register_forward_pre_hook(lambda _, args: seen.append(args[0])):
+            logits = self.net(inputs)
+        return logits, seen[0]
+
+
+def content(
+    module: nn.Module, example: Tensor, library: str, about: Mapping[str, Any], outputs: Sequence[str] = ("logits",)
+) -> bytes:
+    """Return a file's content: a graph that takes any number of samples and tells what it is.
 
     Args:
         module: In evaluation mode.
-        expected: What samples are like.
-        about: What else the file says.
-        path: Where to.
+        example: Two samples.
+        library: ``"torch"``, for `torch.export.load`; or ``"onnx"``.
+        about: What the file says.
+        outputs: Names of what an ONNX graph returns; its input is ``samples``.
+
+    Raises:
+        ConfigError: If torch.export cannot follow the module, or what writes ONNX is missing.
     """
-    if path.suffix != ".pt2":
-        raise ConfigError(f"The file of a model must end with .pt2, as torch.export has it; got {path.name}.")
-    example = expected.example().to(next(module.parameters()).device)
-    said = {"fedreach": fedreach.__version__, **about, **_samples(expected, str(example.dtype).partition(".")[2])}
-    content = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torch, about its own LSTM layers and its own serialisation
+    with _quiet():
         try:
             dynamic = ({0: torch.export.Dim("m")},)
             program = torch.export.export(module, (example,), dynamic_shapes=dynamic, strict=False)
         except Exception as error:  # whatever the module of a user does
-            first = f"{error}".strip().partition("\n")[0].rstrip(".")
             raise ConfigError(
-                f"torch.export cannot follow the module of this model: {type(error).__name__}: {first}. Write it "
-                "without Python that depends on values or on the number of samples; or pickle the model, for processes "
-                "that have FedReach."
+                f"torch.export cannot follow the module of this model: {type(error).__name__}: {_first(error)}. Write "
+                "it without Python that depends on values or on the number of samples; or pickle the model, for "
+                "processes that have FedReach."
             ) from error
-        torch.export.save(program, content, extra_files={ABOUT: json.dumps(said, indent=1)})
+        if library == "onnx":
+            return _onnx(program, about, outputs)
+        found = io.BytesIO()
+        torch.export.save(program, found, extra_files={ABOUT: json.dumps(about, indent=1)})
+        return found.getvalue()
+
+
+def _onnx(program: torch.export.ExportedProgram, about: Mapping[str, Any], outputs: Sequence[str]) -> bytes:
+    try:
+        import onnx
+        import onnxscript  # noqa: F401 (torch.onnx needs it)
+    except ImportError as error:
+        raise ConfigError(
+            f"Writing ONNX needs {error.name}, which is not installed. Run: pip install 'fedreach[onnx]'."
+        ) from error
+    try:
+        made = torch.onnx.export(program, dynamo=True, input_names=["samples"], output_names=outputs, verbose=False)
+    except Exception as error:  # an operation that ONNX has not
+        raise ConfigError(
+            f"torch.onnx cannot write this model: {type(error).__name__}: {_first(error)}. Export it --to torch."
+        ) from error
+    assert made is not None  # with dynamo
+    onnx.helper.set_model_props(made.model_proto, {ABOUT: json.dumps(about)})
+    written: bytes = made.model_proto.SerializeToString()
+    return written
+
+
+def put(path: Path, text: bytes | str) -> None:
+    """Write a file, whole or not at all.
+
+    Raises:
+        ConfigError: If it cannot be written there.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
     try:
         disk.make_folders(path.parent)
-        disk.put(temporary, content.getbuffer())
+        disk.put(temporary, text.encode() if isinstance(text, str) else text)
         disk.replace(temporary, path)
         disk.sync_folder(path.parent)
     except OSError as error:
@@ -63,15 +113,19 @@ def write(module: nn.Module, expected: Expected, about: Mapping[str, Any], path:
             disk.unlink(temporary)
 
 
-def _samples(expected: Expected, dtype: str) -> dict[str, Any]:
-    """Return what samples are like, for who reads the file."""
-    if expected.preparation is None:
-        return {"kind": expected.kind, "dtype": dtype, "shape": expected.shape}
-    used = expected.preparation.used
-    columns = [
-        {"name": each.name, "kind": each.kind}
-        | ({"categories": each.categories} if each.kind == "category" else {"mean": each.mean, "sd": each.sd})
-        for each in used
-    ]
-    features = expected.preparation.feature_names
-    return {"kind": "table", "dtype": dtype, "shape": [len(used)], "columns": columns, "features": features}
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep back what torch says of its own LSTM layers, its own serialisation, and of libraries that are not needed."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _first(error: Exception) -> str:
+    return f"{error}".strip().partition("\n")[0].rstrip(".")

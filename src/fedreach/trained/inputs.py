@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedreach.data.checks import Check, Kind
 from fedreach.data.preparation import Preparation
+from fedreach.data.sample_format import SampleFormat
 from fedreach.engines.samples import scaling
 from fedreach.errors import RunFolderError
 from fedreach.runs.schema import FederationRecord
 
 
-@dataclass(frozen=True)
-class Expected:
-    """What a sample must be like that a model is given: as those that it was trained on."""
-
-    name: str  # of the data set
-    kind: Kind
-    shape: tuple[int, ...]  # of a sample as it was trained on
-    mean: tuple[float, ...] = ()  # (C,) of images
-    std: tuple[float, ...] = ()  # (C,)
-    preparation: Preparation | None = None  # of a table
+class Expected(SampleFormat):
+    """What samples must be like, for torch."""
 
     @classmethod
     def of(cls, record: FederationRecord) -> Self:
@@ -55,31 +46,16 @@ class Expected:
 
     def example(self) -> Tensor:
         """Return two raw samples."""
-        if self.preparation is not None:
-            return torch.zeros(2, len(self.preparation.used), dtype=torch.float64)
-        dtype = {"image": torch.uint8, "tokens": torch.int64, "features": torch.float32}[self.kind]
-        return torch.zeros(2, *self.shape, dtype=dtype)
+        return torch.zeros(2, *self.raw_shape, dtype=getattr(torch, self.dtype))
 
     def raw(self, samples: Any) -> Tensor:
-        """Return the raw samples as a tensor.
-
-        Args:
-            samples: A table where the model was trained on one, or else an array or a tensor; images may come without
-                channels where they have one.
-
-        Raises:
-            ConfigError: If a column of the table is missing, or it is no table.
-            DataError: If the samples are not like those that the model was trained on.
-        """
-        if self.preparation is not None:
-            return torch.from_numpy(self.preparation.raw(samples))
-        check = Check(self.name, "samples for the model of")
-        plain = samples.detach().cpu().numpy() if isinstance(samples, Tensor) else samples
-        x, _ = check.samples("x", plain, self.kind)
-        if x.shape[1:] != self.shape:
-            one = ". A single one is x[None]" if np.shape(plain) == self.shape else ""
-            raise check.error(f"x must hold samples of shape {self.shape} as in training; got {x.shape}{one}")
-        return torch.from_numpy(np.require(x, np.int64 if self.kind == "tokens" else x.dtype, ["C", "W"]))
+        """Return raw samples as a tensor, see `SampleFormat.array`; they may be one, also that which this returned."""
+        if not isinstance(samples, Tensor):
+            return torch.from_numpy(self.array(samples))
+        is_raw = samples.dtype == torch.float64 and samples.shape[1:] == self.raw_shape
+        if self.preparation is not None and is_raw:
+            return samples
+        return torch.from_numpy(self.array(samples.detach().cpu().numpy()))
 
 
 class Pixels(nn.Module):
@@ -149,6 +125,6 @@ class Columns(nn.Module):
         x = raw.double().index_select(1, self.column)
         gone = torch.isnan(x)
         number = torch.where(gone, 0.0, (x - self.mean) / self.sd)
-        asked = torch.where(self.asks_missing, gone, x == self.category)
+        asked = (self.asks_missing & gone) | (x == self.category)  # no torch.where: onnxruntime has none for bools
         is_number = self.category.isnan() & ~self.asks_missing
         return torch.where(is_number, number, asked.to(number.dtype)).float()

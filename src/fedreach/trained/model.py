@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+import fedreach
 from fedreach import registry
 from fedreach.arrays import AnyArray, Float32s, Floats
 from fedreach.engines.trainer import EVALUATION_BATCH, logits_and_features
@@ -19,7 +20,8 @@ from fedreach.runs.folder import SERVING
 from fedreach.runs.schema import RunRecord
 from fedreach.serving.adapter import Adapter
 from fedreach.serving.saved import SavedRule, Which, read
-from fedreach.trained import file
+from fedreach.trained import weights
+from fedreach.trained.file import content, put
 from fedreach.trained.inputs import Expected
 
 
@@ -27,7 +29,7 @@ from fedreach.trained.inputs import Expected
 class RunOrigin:
     """Where a model is from."""
 
-    folder: Path  # of the run
+    folder: Path  # of the run, or the file that `fedreach export --to safetensors` wrote
     which: Which
     cluster: int | None
     base: Path  # that names of the user's own code are relative to
@@ -103,7 +105,7 @@ class TrainedModel(nn.Module):
 
         Where numbers were learnt, it is these, (m,) floats, or (m, t) of several.
         """
-        said = self._logits(samples)
+        said = self.logits(samples)
         if self.targets is not None:
             return said[:, 0] if self.targets == 1 else said
         classes = said.argmax(axis=1)
@@ -118,8 +120,20 @@ class TrainedModel(nn.Module):
         """
         if self.targets is not None:
             raise ConfigError("The model predicts numbers, which have no probabilities. Call predict.")
-        found: Floats = np.exp(log_softmax(self._logits(samples)))
+        found: Floats = np.exp(log_softmax(self.logits(samples)))
         return found
+
+    def logits(self, samples: Any) -> Floats:
+        """Return the (m, c) logits of samples, see `raw`, or the (m, t) numbers that are predicted, in float64."""
+        x = self._asked(samples)
+        if not len(x):
+            return np.empty((0, self.targets or self.num_classes))
+        try:
+            with torch.no_grad():
+                logits = torch.cat([self(part) for part in torch.split(x, EVALUATION_BATCH)])
+        except (RuntimeError, IndexError) as error:
+            raise self._does_not_take(error) from error
+        return logits.cpu().numpy().astype(np.float64)
 
     def answers(self, samples: Any) -> Answers:
         """Return all that an `adapter` wants to know of a client's samples; see `raw`."""
@@ -153,6 +167,8 @@ class TrainedModel(nn.Module):
             ConfigError: If the rule learns from labels of those that it serves.
         """
         origin = self.origin
+        if origin.folder.is_file():
+            return weights.rule(origin.folder, origin.base)
         if (origin.folder / SERVING).exists():
             return read(origin.folder, origin.which, cluster=origin.cluster, base=origin.base)
         if not origin.folder.exists():
@@ -171,6 +187,10 @@ class TrainedModel(nn.Module):
                 f"{self.origin.folder} holds no serving rule: its clients are served by the model as it is. Call "
                 "predict, or run with method.serving, such as 'label_shift'."
             )
+        return self.adapter_of(saved)
+
+    def adapter_of(self, saved: SavedRule) -> Adapter:
+        """Return one client's own use of the model by a rule that was fitted for it."""
         return Adapter(saved.rule, saved.state, self._again)
 
     def save(self, path: Path | str) -> None:
@@ -186,15 +206,37 @@ class TrainedModel(nn.Module):
             ConfigError: If the path does not end so, or torch.export cannot follow the module.
         """
         self._check_mode()
-        about = {
+        target = Path(path)
+        if target.suffix != ".pt2":
+            raise ConfigError(f"The file of a model must end with .pt2, as torch.export has it; got {target.name}.")
+        example = self.expected.example().to(next(self.parameters()).device)
+        put(target, content(self, example, "torch", self.about()))
+
+    def about(self, rule: str | None = None) -> dict[str, Any]:
+        """Return what an exported model says of itself, as plain JSON values.
+
+        Args:
+            rule: The serving rule that goes with it, for people to read.
+        """
+        run = self.origin.run
+        data = run.config.get("data", {})
+        target = data.get("target", data.get("label", ()))
+        return {
+            "fedreach": fedreach.__version__,
             "name": self.expected.name,
-            "method": self.origin.run.method,
-            "seed": self.origin.run.seed,
+            "method": run.method,
+            "seed": run.seed,
             "model": self.origin.which,
             "cluster": self.origin.cluster,
             "round": self.origin.round,
+            "rule": rule,
+            "outputs": self.targets or self.num_classes,
+            "targets": self.targets,
+            "classes": None if self.class_names is None else list(self.class_names),
+            "client_column": data.get("client"),
+            "label_columns": [target] if isinstance(target, str) else list(target),
+            **self.expected.to_json(),
         }
-        file.write(self, self.expected, {**about, "classes": self.class_names}, Path(path))
 
     def extra_repr(self) -> str:
         origin = self.origin
@@ -204,17 +246,6 @@ class TrainedModel(nn.Module):
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         """Name the user's own code first, so that a process that unpickles the model finds the classes in it."""
         return _blank, (self.origin.code, self.origin.base), self.__dict__
-
-    def _logits(self, samples: Any) -> Floats:
-        x = self._asked(samples)
-        if not len(x):
-            return np.empty((0, self.targets or self.num_classes))
-        try:
-            with torch.no_grad():
-                logits = torch.cat([self(part) for part in torch.split(x, EVALUATION_BATCH)])
-        except (RuntimeError, IndexError) as error:
-            raise self._does_not_take(error) from error
-        return logits.cpu().numpy().astype(np.float64)
 
     def _asked(self, samples: Any) -> Tensor:
         self._check_mode()

@@ -21,6 +21,7 @@ from fedreach.runs.models import read_models
 from fedreach.runs.schema import FederationRecord, RunRecord
 from fedreach.serving.saved import Which
 from fedreach.streams import torch_seed
+from fedreach.trained import weights
 from fedreach.trained.inputs import Expected
 from fedreach.trained.model import RunOrigin, TrainedModel
 
@@ -36,7 +37,7 @@ def load(
     """Return the model of a finished run, whole: it takes raw images, columns of a table or tokens.
 
     Args:
-        folder: The run folder.
+        folder: The run folder; or what `fedreach export --to safetensors` wrote, which holds one model.
         which: The last model, or the best by participants' held-out data.
         cluster: Number of the model, where the run has one a cluster.
         base: Folder that the name of code of one's own is relative to, that of the experiment's TOML file; default: the
@@ -50,6 +51,9 @@ def load(
     if which not in get_args(Which):
         raise ConfigError(f"which must be 'last' or 'best'; got {which!r}.{nearest(str(which), get_args(Which))}")
     held, base = RunFolder(Path(folder)), Path(base or Path.cwd()).resolve()
+    written = _written(Path(folder))
+    if written is not None:
+        return _of_file(written, base, model)
     run = run_of(held)
     federation = held.read(FederationRecord)
     if federation is None:
@@ -64,11 +68,46 @@ def load(
         why = "Nobody holds data out, so that no model is the best: take the last." if nobody else AGAIN
         raise RunFolderError(f"{folder} holds no {which}.safetensors. {why}")
     bind(net, torch.from_numpy(stored.vectors[_row(folder, len(stored.vectors), cluster)]), layout=layout)
+    origin = RunOrigin(held.path.resolve(), which, cluster, base, run, stored.round, _code(section, model))
+    return TrainedModel(_own(net), expected, federation.num_classes, federation.class_names, origin, federation.targets)
+
+
+def _written(path: Path) -> Path | None:
+    """Return the file of an exported model, named itself or by its folder; None where that is a run's."""
+    if path.suffix == ".safetensors" or path.is_file():
+        return path
+    if (path / "model.json").exists():
+        raise RunFolderError(
+            f"{path} is an exported model, which predicts by its own program: python {path / 'predict.py'} FILE. Here "
+            "give the run folder, or what `fedreach export --to safetensors` wrote."
+        )
+    return path / weights.FILE if (path / weights.FILE).exists() else None
+
+
+def _of_file(path: Path, base: Path, model: Callable[..., nn.Module] | None) -> TrainedModel:
+    stored = weights.read(path)
+    about, run = stored.about, stored.run()
+    section = ModelSection.model_validate(run.config["model"])
+    expected = Expected.of_json(about["name"], about)
+    net = _built(run, section, expected.shape, about["outputs"], base, model)
+    weights.fill(net, stored, path)
+    origin = RunOrigin(
+        path.resolve(), about["model"], about["cluster"], base, run, about["round"], _code(section, model)
+    )
+    classes = 0 if about["targets"] is not None else about["outputs"]
+    return TrainedModel(_own(net), expected, classes, about["classes"], origin, about["targets"])
+
+
+def _own(net: nn.Module) -> nn.Module:
+    """Give each tensor a storage of its own; filters lie as engines have them: the same bits."""
     for tensor in (*net.parameters(), *net.buffers()):
-        tensor.data = tensor.data.clone()  # with a storage of its own; filters lie as engines have them: the same bits
-    code = section.name if model is None and ":" in section.name else None
-    origin = RunOrigin(held.path.resolve(), which, cluster, base, run, stored.round, code)
-    return TrainedModel(net, expected, federation.num_classes, federation.class_names, origin, federation.targets)
+        tensor.data = tensor.data.clone()
+    return net
+
+
+def _code(section: ModelSection, model: Callable[..., nn.Module] | None) -> str | None:
+    """Return the name of the user's own code that the module is made by."""
+    return section.name if model is None and ":" in section.name else None
 
 
 def _built(

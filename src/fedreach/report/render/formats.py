@@ -12,7 +12,8 @@ from fedreach.report.render.metrics import tabulate_metrics
 from fedreach.report.render.serving import tabulate_serving
 from fedreach.report.render.tables import Table, tabulate, tabulate_contrasts
 from fedreach.report.render.theory import tabulate_theory
-from fedreach.tables import markdown_lines, rich_table
+from fedreach.rich_tables import rich_table
+from fedreach.tables import markdown_lines
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable

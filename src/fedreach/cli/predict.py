@@ -1,0 +1,70 @@
+"""``fedreach predict``: a finished run's model says what rows of a file are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from fedreach.cli import options
+from fedreach.errors import ConfigError
+
+
+@click.command(
+    epilog="Examples:\n\n\b\n  fedreach predict runs/served patients.csv --out predictions.csv\n"
+    "  fedreach predict runs/hospitals new.parquet --method served --seed 0 --client hospital\n"
+    "  fedreach predict model/model.safetensors images.npz --plain --json"
+)
+@click.argument("run", type=options.path)
+@click.argument("file", type=options.path)
+@click.option("--out", type=options.path, help="CSV to write. Default: print it; what else is said goes to stderr.")
+@click.option("--client", metavar="COLUMN", help="Whose a row is. Default: the column of the run's data, or `client`.")
+@click.option("--label", metavar="COLUMN", help="The true class or number: scored, never looked at. Default likewise.")
+@click.option("--plain", is_flag=True, help="By the model as it is, also where the run has a serving rule.")
+@options.of_run
+@options.as_json
+def predict(
+    run: Path,
+    file: Path,
+    out: Path | None,
+    client: str | None,
+    label: str | None,
+    plain: bool,
+    method: str | None,
+    seed: int | None,
+    which: Literal["last", "best"],
+    cluster: int | None,
+    base: Path | None,
+    as_json: bool,
+) -> None:
+    """Predict the rows of a .csv, .parquet or .npz file by the model of a finished run.
+
+    RUN is a run folder, a comparison's, or what `fedreach export --to safetensors` wrote. Where the run has a serving
+    rule, each client is served by all of its rows and no label; which decision was taken is said for each.
+    """
+    from fedreach.runs.identity import folder_of_run
+    from fedreach.serving import deployed
+    from fedreach.trained import load
+    from fedreach.trained.export import predicted
+    from fedreach.trained.file import put
+
+    if out is not None and out.suffix.lower() != ".csv":
+        raise ConfigError(f"--out must end with .csv; got {out.name}.")
+    if out is not None and out.resolve() == file.resolve():
+        raise ConfigError(f"--out must be another file than the rows, {file}.")
+    model = load(folder_of_run(run, method, seed), which, cluster=cluster, base=base)
+    found, about = predicted(model, file, client=client, label=label, plain=plain)
+    text = deployed.written(found, about, client)
+    if out is not None:
+        put(out, text)
+    if as_json:
+        told = deployed.record(found, about) | {"out": None if out is None else str(out)}
+        table = found.table(client or about["client_column"], about["label_columns"])
+        options.answer(told if out is not None else told | {"predictions": table})
+        return
+    if out is None:
+        click.echo(text, nl=False)
+    click.echo(
+        "\n".join([*deployed.lines(found, about), *([] if out is None else ["", f"Wrote {out}"])]), err=out is None
+    )

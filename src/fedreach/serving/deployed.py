@@ -1,0 +1,173 @@
+"""A model that left the house: its graphs, whoever runs them, its fitted rule, and the command that predicts a file.
+
+It needs numpy alone, so that an exported model can take it along; what runs the graphs is handed in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedreach.arrays import AnyArray, Float32s, Floats
+from fedreach.data.sample_format import SampleFormat
+from fedreach.errors import ConfigError, FedReachError
+from fedreach.federation.protocols import Serving
+from fedreach.federation.values import State
+from fedreach.serving.adapter import Adapter
+from fedreach.serving.predictions import Predictions, predictions
+from fedreach.serving.rows import Columns, Rows, read_rows
+
+Run = Callable[[str, AnyArray], Sequence[AnyArray]]
+"""Runs a graph by its name on (m, ...) samples: "model", raw to logits; "inputs", raw to inputs; "features", inputs to
+logits and, where the model has any, features."""
+
+
+class Deployed:
+    """A model as `fedreach export` wrote it, and its rule.
+
+    Args:
+        about: What ``model.json`` says.
+        run: Runs its graphs.
+        rule: By which clients are served; None: by the model as it is.
+        state: As participants fitted it.
+        batch: Samples that a graph is given at a time.
+    """
+
+    def __init__(
+        self, about: Mapping[str, Any], run: Run, rule: Serving | None, state: State | None, batch: int
+    ) -> None:
+        self.about, self.rule, self.state = about, rule, state
+        self.expected = SampleFormat.of_json(about["name"], about)
+        self._run, self._batch = run, batch
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """(c,) names of classes; None where numbers are predicted."""
+        return classes_of(self.about)
+
+    def logits(self, samples: Any) -> Floats:
+        """Return (m, c) logits of samples, or the (m, t) numbers that are predicted.
+
+        Args:
+            samples: A table, a dictionary of a list for each column will do, or an array, as the model was trained on.
+        """
+        return self.raw_logits(self.expected.array(samples))
+
+    def raw_logits(self, raw: AnyArray) -> Floats:
+        """Return the same of samples as `SampleFormat.array` returns them."""
+        return self._parts("model", raw)[0].astype(np.float64)
+
+    def answers(self, samples: Any) -> tuple[Floats, Floats | None, Float32s | None]:
+        """Return logits, features and inputs of samples: the arguments of an adapter's `fit` and `predict`."""
+        return self.raw_answers(self.expected.array(samples))
+
+    def raw_answers(self, raw: AnyArray) -> tuple[Floats, Floats | None, Float32s | None]:
+        """Return the same of samples as `SampleFormat.array` returns them."""
+        if not self.about["reads_inputs"]:  # the rule looks at logits alone
+            return self.raw_logits(raw), None, None
+        inputs = self._run("inputs", raw)[0]
+        logits, features = self.again(inputs)
+        return logits, features, inputs if inputs.dtype.kind == "f" else None
+
+    def again(self, inputs: AnyArray) -> tuple[Floats, Floats | None]:
+        """Return logits and features of inputs, which a rule may have changed."""
+        found = self._parts("features", inputs)
+        return found[0].astype(np.float64), found[1].astype(np.float64) if len(found) > 1 else None
+
+    def new_adapter(self) -> Adapter:
+        """Return a client that has seen no input yet."""
+        if self.rule is None or self.state is None:
+            raise ConfigError("This model was exported without a serving rule: predict by the model as it is.")
+        return Adapter(self.rule, self.state, self.again if self.about["reads_inputs"] else None)
+
+    def predict(self, rows: Rows, *, plain: bool = False) -> Predictions:
+        """Return predictions of rows, each client served by its own; `plain`: by the model as it is."""
+        serves = self.rule is not None and not plain
+        adapter = self.new_adapter if serves else None
+        return predictions(self, rows, classes=self.classes, outputs=self.about["outputs"], new_adapter=adapter)
+
+    def _parts(self, graph: str, x: AnyArray) -> list[AnyArray]:
+        parts = [self._run(graph, x[i : i + self._batch]) for i in range(0, max(len(x), 1), self._batch)]
+        return [np.concatenate(part) for part in zip(*parts, strict=True)]
+
+
+def classes_of(about: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return (c,) names of classes, numbers where they have none; None where numbers are predicted."""
+    if about["targets"] is not None:
+        return None
+    return tuple(about["classes"] or map(str, range(about["outputs"])))
+
+
+def rows_for(about: Mapping[str, Any], path: Path, client: str | None = None, label: str | None = None) -> Rows:
+    """Return rows of a file for a model, see `fedreach.serving.rows.read_rows`; `about` it as ``model.json`` has it."""
+    known = Columns(about["client_column"], tuple(about["label_columns"]))
+    expected = SampleFormat.of_json(about["name"], about)
+    classes, targets = classes_of(about), about["targets"]
+    return read_rows(path, expected, known, classes=classes, targets=targets, client=client, label=label)
+
+
+def written(found: Predictions, about: Mapping[str, Any], client: str | None = None) -> str:
+    """Return predictions as CSV."""
+    return found.csv(client or about["client_column"], about["label_columns"])
+
+
+def record(found: Predictions, about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what became of the rows, for machines."""
+    return {
+        **{key: about[key] for key in ("name", "method", "seed", "model", "round")},
+        "rows": len(found.outputs),
+        "rule": about["rule"] if found.decisions is not None else None,
+        "clients": [vars(client) for client in found.clients],
+        "scores": found.scores,
+        "notes": list(found.rows.notes),
+    }
+
+
+def lines(found: Predictions, about: Mapping[str, Any]) -> list[str]:
+    """Return what became of the rows, for people."""
+    rows, who, served = len(found.outputs), len(found.clients), found.decisions is not None
+    rule = str(about["rule"]).partition("(")[0]
+    how = f"each client served by its own rows ({rule})" if served else "by the model as it is"
+    clients = "" if found.rows.clients is None else f" of {who} client{'s' * (who != 1)}"
+    from_ = f"{about['method']}, seed {about['seed']}, {about['model']} model (round {about['round']})"
+    told = [f"{rows} row{'s' * (rows != 1)}{clients}: {from_}, {how}."]
+    if served and found.rows.clients is None:
+        told.append("No column tells clients apart, so that all rows count as one client's.")
+    return [*told, *(f"note: {note}." for note in found.rows.notes), "", *found.lines()]
+
+
+def main(model: Deployed, arguments: Sequence[str] | None = None) -> int:
+    """Predict a file from the command line; return the exit code: 2 for a wrong call, 3 for a file of no use."""
+    parser = argparse.ArgumentParser(description="Predict the rows of a .csv, .parquet or .npz file.")
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--out", type=Path, help="CSV to write; default: print it")
+    parser.add_argument("--client", help="column that tells clients apart")
+    parser.add_argument("--label", help="column of the true class or number, which is scored and not looked at")
+    parser.add_argument("--plain", action="store_true", help="by the model as it is, without serving")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    given = parser.parse_args(arguments)
+    try:
+        found = model.predict(rows_for(model.about, given.file, given.client, given.label), plain=given.plain)
+        text = written(found, model.about, given.client)
+        if given.out is not None and given.out.resolve() == given.file.resolve():
+            raise ConfigError(f"--out must be another file than the rows, {given.file}.")
+        if given.out is not None:
+            given.out.write_text(text, encoding="utf-8")
+    except (FedReachError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        if given.json:
+            print(json.dumps({"error": str(error)}))
+        return getattr(error, "exit_code", 3)
+    if given.json:
+        print(json.dumps(record(found, model.about) | {"out": None if given.out is None else str(given.out)}))
+        return 0
+    if given.out is None:
+        sys.stdout.write(text)
+    print("\n".join(lines(found, model.about)), file=sys.stderr if given.out is None else sys.stdout)
+    return 0

@@ -1,0 +1,236 @@
+"""Rows of a file that are to be predicted: samples as a model takes them, whose they are, and labels where it has any.
+
+It needs numpy alone, so that an exported model can take it along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from fedreach.arrays import AnyArray, Floats, Ints
+from fedreach.data.array_files import read_npz
+from fedreach.data.checks import no_such_file
+from fedreach.data.sample_format import SampleFormat
+from fedreach.data.tabular import Words, column, column_names, listed, read_file, values_of
+from fedreach.errors import ConfigError, DataError, nearest
+
+SAMPLES = "x"  # of an ``.npz`` file, as of one to train on, and so are a client and a y
+USUAL = {"client": ("client",), "label": ("label", "y")}
+"""What columns are called where the data that a model was trained on do not say."""
+ENDINGS = (".csv", ".tsv", ".txt", ".parquet", ".npz")
+FEW = 3  # that are named where there may be many
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What columns of a table are called that are no inputs."""
+
+    client: str | None = None  # whose a row is
+    labels: tuple[str, ...] = ()  # the class, or the numbers that are to be predicted
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """m rows of a file."""
+
+    samples: AnyArray  # (m, ...) as the model takes them
+    clients: tuple[str, ...] | None  # (m,) whose they are; None where the file does not say
+    labels: AnyArray | None  # (m,) classes, -1 where one is not known; or (m, t) numbers, nan likewise
+    notes: tuple[str, ...]  # what the model does not know of them
+
+    def by_client(self) -> dict[str, Ints]:
+        """Return the rows of each client, in the order in which clients appear; all are of one where nobody says.
+
+        Example:
+            >>> Rows(np.zeros((3, 1)), ("b", "a", "b"), None, ()).by_client()
+            {'b': array([0, 2]), 'a': array([1])}
+        """
+        if self.clients is None:
+            return {"": np.arange(len(self.samples))} if len(self.samples) else {}
+        rows: dict[str, list[int]] = {}
+        for row, client in enumerate(self.clients):
+            rows.setdefault(client, []).append(row)
+        return {client: np.array(own, np.int64) for client, own in rows.items()}
+
+
+def read_rows(
+    path: Path,
+    expected: SampleFormat,
+    known: Columns,
+    *,
+    classes: Sequence[str] | None,
+    targets: int | None,
+    client: str | None = None,
+    label: str | None = None,
+) -> Rows:
+    """Return the rows of a table, ``.csv`` or ``.parquet``, or of arrays, ``.npz``.
+
+    Args:
+        path: The file.
+        expected: What the model takes.
+        known: Columns of the data that it was trained on; these may be there, and need not.
+        classes: (c,) names of classes, also where these are numbers; None where numbers are predicted.
+        targets: How many of these, or None.
+        client: Column that must be there, in place of the known one.
+        label: Likewise.
+
+    Raises:
+        ConfigError: If a column is not there.
+        DataError: If the file cannot be read, or holds other samples than the model was trained on.
+    """
+    table, is_arrays = _read(path, expected, known, client, label)
+    names = column_names(table)
+    prepared = () if expected.preparation is None else expected.preparation.used
+    free = [name for name in names if name not in {each.name for each in prepared}]  # a column "y" may be an input
+    of_client = _chosen("client", names, free, client, known.client)
+    of_labels = known.labels if label is None and all(name in names for name in known.labels) else ()
+    if label is not None or not known.labels:
+        of_labels = tuple(filter(None, [_chosen("label", names, free, label, None)]))
+    owners = None if of_client is None else tuple(_texts(column(table, of_client), of_client))
+    notes: list[str] = []
+    if expected.preparation is not None:
+        samples, notes = expected.array(table), _unknown(table, expected)
+    elif is_arrays:
+        if SAMPLES not in names:
+            raise DataError(f"{path}: there is no array {SAMPLES!r}, of samples.{nearest(SAMPLES, names)}")
+        samples = expected.array(table[SAMPLES])
+    else:
+        inputs = [name for name in names if name != of_client and name not in of_labels]
+        samples = expected.of_columns(np.column_stack([_numbers(table, name) for name in inputs]))
+    for name, values in ((of_client, owners), *((name, table[name]) for name in of_labels)):
+        if values is not None and len(values) != len(samples):
+            raise DataError(
+                f"{path}: {name!r} must have a value for each of the {len(samples)} rows; got {len(values)}."
+            )
+    labels: AnyArray | None = None
+    if of_labels and classes is not None:
+        labels, more = _classes(table, of_labels[0], classes)
+        notes += more
+    elif of_labels:
+        labels = _targets(table, of_labels, targets or 1)
+    return Rows(samples, owners, labels, tuple(notes))
+
+
+def _read(
+    path: Path, expected: SampleFormat, known: Columns, client: str | None, label: str | None
+) -> tuple[Any, bool]:
+    """Return what stands in a file, by name, and whether that are arrays of samples."""
+    ending = path.suffix.lower()
+    if ending not in ENDINGS:
+        raise DataError(f"{path}: rows must be a .csv, a .parquet or an .npz file; got {ending or 'no ending'!r}.")
+    if ending != ".npz":
+        prepared = () if expected.preparation is None else expected.preparation.used
+        words = {each.name for each in prepared if each.kind == "category"} | {known.client or "client", client or ""}
+        return read_file(path, words), False
+    try:
+        with path.open("rb") as stream:
+            return read_npz(stream), expected.preparation is None
+    except FileNotFoundError as error:
+        raise no_such_file(path, ENDINGS) from error
+    except (OSError, ValueError) as error:  # no whole file, or a path that is none
+        if isinstance(error, DataError):
+            raise
+        raise DataError(
+            f"{path}: must be a readable .npz file without python objects; got: {error}. "
+            "Write it with np.savez_compressed(path, x=x)."
+        ) from error
+
+
+def _chosen(
+    what: Literal["client", "label"], names: Sequence[str], free: Sequence[str], asked: str | None, known: str | None
+) -> str | None:
+    """Return the column that is asked for, or else the one that the data had, or else one with a usual name."""
+    if asked is not None and asked not in names:
+        raise ConfigError(f"--{what}: there is no column {asked!r}.{nearest(asked, names)}")
+    if asked is not None or known is not None:
+        return asked or (known if known in names else None)
+    return next((name for name in USUAL[what] if name in free), None)
+
+
+def _texts(values: Any, name: str) -> list[str]:
+    """Return names, each as it stands in the file; of whole numbers without a point."""
+    plain = listed(values, f"column {name!r}")
+    gone = [row for row, value in enumerate(plain) if value is None]
+    if gone:
+        raise DataError(f"column {name!r} is missing in {len(gone)} rows, the first is row {gone[0]}. Name a client.")
+    return [_text(value) for value in plain]
+
+
+def _text(value: Any) -> str:
+    """Return what a class or a client is called."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value.decode() if isinstance(value, bytes) else str(value).strip()
+
+
+def _numbers(table: Any, name: str) -> Floats:
+    values = values_of(name, table[name])
+    if values is None or isinstance(values, Words):
+        raise DataError(f"column {name!r} must hold numbers, as every input of this model does. Leave it out.")
+    if np.isnan(values).any():
+        row = int(np.flatnonzero(np.isnan(values))[0])
+        raise DataError(f"column {name!r} is empty in row {row}; this model was trained on whole samples.")
+    return values
+
+
+def _classes(table: Any, name: str, classes: Sequence[str]) -> tuple[Ints, list[str]]:
+    """Return (m,) classes, -1 where a row tells none, and what is no class."""
+    place = {each: number for number, each in enumerate(classes)}
+    plain = [None if value is None else _text(value) for value in listed(table[name], f"column {name!r}")]
+    found = np.array([-1 if value is None else place.get(value, -1) for value in plain], np.int64)
+    strange = sorted({value for value in plain if value is not None and value not in place})
+    be = "is" if len(strange) == 1 else "are"
+    return found, [f"{name}: {_named(strange)} {be} no class of the model, and not scored"] if strange else []
+
+
+def _targets(table: Any, names: Sequence[str], targets: int) -> Floats:
+    """Return (m, t) numbers, nan where a row tells none."""
+    array = np.asarray(table[names[0]])
+    if len(names) == 1 and array.ndim == 2 and array.dtype.kind in "uif" and array.shape[1] == targets:
+        several: Floats = array.astype(np.float64)  # one array of an .npz file
+        return several
+    if len(names) != targets:
+        raise DataError(f"The model predicts {targets} numbers, a column each; got labels in {list(names)}.")
+    return np.column_stack([_floats(table, name) for name in names])
+
+
+def _floats(table: Any, name: str) -> Floats:
+    values = values_of(name, table[name])
+    if values is None or isinstance(values, Words):
+        raise DataError(f"column {name!r} must hold the numbers that are to be predicted. Leave it out.")
+    return values
+
+
+def _unknown(table: Mapping[str, Any], expected: SampleFormat) -> list[str]:
+    """Return what of a table the model does not know: categories, and what was never missing in training."""
+    assert expected.preparation is not None
+    notes = []
+    for each in expected.preparation.used:
+        values = values_of(each.name, table[each.name])
+        if isinstance(values, Words):
+            strange = [values.levels[code] for code in np.unique(values.codes[values.codes >= 0])]
+            strange = [level for level in strange if level not in each.categories]
+            rows = int(np.isin(values.codes, [values.levels.index(level) for level in strange]).sum())
+            if strange:
+                notes.append(f"{each.name}: no participant had {_named(strange)} ({_count(rows)}); it counts as none")
+        gone = int((values.codes < 0).sum()) if isinstance(values, Words) else int(np.isnan(values).sum())  # type: ignore[arg-type]
+        if gone and not each.missing:
+            instead = "none of its categories" if each.kind == "category" else f"their mean, {each.mean:.4g}"
+            notes.append(
+                f"{each.name}: missing in {_count(gone)} and in none of the participants'; it counts as {instead}"
+            )
+    return notes
+
+
+def _count(rows: int) -> str:
+    return f"{rows} row{'s' * (rows != 1)}"
+
+
+def _named(names: Sequence[str]) -> str:
+    more = "" if len(names) <= FEW else f" and {len(names) - FEW} more"
+    return ", ".join(map(repr, names[:FEW])) + more

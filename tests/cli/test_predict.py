@@ -1,0 +1,201 @@
+"""`fedreach predict` and `export`: what they take, print and write, and what they say of what they do not take."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from fedreach.cli import main
+
+ROOT = Path(__file__).parents[2]
+STUDY = """
+rounds = 3
+seeds = [0]
+data = { name = "patients.csv", client = "hospital", label = "readmitted" }
+partition = { name = "natural" }
+model = "linear"
+
+[method]
+cohort = 2
+
+[methods.plain]
+
+[methods.served]
+serving = "label_shift"
+
+[methods.truth]
+serving = "true_prior"
+
+[methods.few]
+serving = { name = "few_labels", labels = 5 }
+"""
+
+Call = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a table and a finished comparison, ``out``."""
+    folder = tmp_path_factory.mktemp("predict")
+    (folder / "patients.csv").write_bytes((ROOT / "examples" / "patients.csv").read_bytes())
+    (folder / "study.toml").write_text(STUDY, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        done = CliRunner().invoke(
+            main, ["compare", "study.toml", "--formats", "none", "--workers", "1", "--out", "out"]
+        )
+    assert done.exit_code == 0, done.output
+    return folder
+
+
+@pytest.fixture
+def call(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Calls ``fedreach predict out ...`` there, with the method that is served."""
+    monkeypatch.chdir(folder)
+
+    def called(*arguments: object, method: str = "served", command: str = "predict") -> Result:
+        return CliRunner().invoke(main, [command, "out", *map(str, arguments), "--method", method])
+
+    return called
+
+
+def write(path: Path, change: Callable[[list[str], list[list[str]]], None]) -> Path:
+    """Write the table, changed: its names and its rows."""
+    names, *rows = csv.reader((ROOT / "examples" / "patients.csv").read_text(encoding="utf-8").splitlines())
+    change(names, rows)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([names, *rows])
+    return path
+
+
+def rows_of(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(text.splitlines()))
+
+
+def test_predictions_are_printed_and_what_is_told_goes_elsewhere(call: Call) -> None:
+    done = call("patients.csv")
+    assert done.exit_code == 0, done.output
+    rows = rows_of(done.stdout)
+    assert list(rows[0]) == ["hospital", "prediction", "decision", "p_no", "p_yes"]
+    assert len(rows) == 200
+    assert all(float(row["p_no"]) + float(row["p_yes"]) == pytest.approx(1) for row in rows)
+    assert "each client served by its own rows (LabelShift)" in done.stderr
+    assert "plain_accuracy" in done.stderr
+    plain = call("patients.csv", "--plain")
+    assert list(rows_of(plain.stdout)[0]) == ["hospital", "prediction", "p_no", "p_yes"]
+    assert plain.stdout == call("patients.csv", method="plain").stdout
+
+
+def test_json_is_one_document_with_the_same_numbers(call: Call, tmp_path: Path) -> None:
+    told: dict[str, Any] = json.loads(call("patients.csv", "--json").stdout)
+    assert [{key: str(value) for key, value in row.items()} for row in told["predictions"]] == rows_of(
+        call("patients.csv").stdout
+    )
+    assert {client["decision"] for client in told["clients"]} <= {"adapted", "abstained"}
+    assert sum(client["rows"] for client in told["clients"]) == told["rows"] == 200
+    out = tmp_path / "p.csv"
+    told = json.loads(call("patients.csv", "--json", "--out", out).stdout)
+    assert (told["out"], "predictions" in told) == (str(out), False)
+    assert out.read_text(encoding="utf-8") == call("patients.csv").stdout
+
+
+def test_what_the_model_does_not_know_is_told(call: Call, tmp_path: Path) -> None:
+    def change(names: list[str], rows: list[list[str]]) -> None:
+        rows[0][names.index("smoker")] = "now and then"
+        rows[1][names.index("age")] = rows[2][names.index("age")] = ""
+        rows[3][names.index("readmitted")] = "perhaps"
+        rows[4][names.index("readmitted")] = ""
+
+    done = call(write(tmp_path / "new.csv", change), "--json")
+    notes = json.loads(done.stdout)["notes"]
+    assert "smoker: no participant had 'now and then' (1 row); it counts as none" in notes
+    assert any(note.startswith("age: missing in 2 rows and in none of the participants'") for note in notes)
+    assert "readmitted: 'perhaps' is no class of the model, and not scored" in notes
+
+
+def test_words_stay_words_where_all_cells_are_numbers(call: Call, tmp_path: Path) -> None:
+    def change(names: list[str], rows: list[list[str]]) -> None:
+        for row in rows:
+            row[names.index("smoker")], row[names.index("hospital")] = "1", "007"
+
+    done = call(write(tmp_path / "new.csv", change))
+    assert done.exit_code == 0, done.output
+    assert {row["hospital"] for row in rows_of(done.stdout)} == {"007"}
+    assert "no participant had '1' (200 rows)" in done.stderr
+
+
+def test_without_clients_and_labels_all_rows_are_one_clients(call: Call, tmp_path: Path) -> None:
+    def change(names: list[str], rows: list[list[str]]) -> None:
+        for row in (names, *rows):
+            del row[5], row[0]
+
+    done = call(write(tmp_path / "new.csv", change))
+    assert list(rows_of(done.stdout)[0]) == ["prediction", "decision", "p_no", "p_yes"]
+    assert "No column tells clients apart" in done.stderr
+    assert "accuracy" not in done.stderr
+    named = call("patients.csv", "--client", "smoker", "--label", "readmitted")
+    assert {row["smoker"] for row in rows_of(named.stdout)} == {"no", "yes"}
+
+
+@pytest.mark.parametrize(
+    ("code", "arguments", "said"),
+    [
+        (3, ["absent.csv"], "There is no file absent.csv"),
+        (3, ["study.toml"], "rows must be a .csv, a .parquet or an .npz file; got '.toml'"),
+        (2, ["patients.csv", "--client", "hospitel"], "there is no column 'hospitel'. Did you mean 'hospital'?"),
+        (2, ["patients.csv", "--label", "readmited"], "there is no column 'readmited'. Did you mean 'readmitted'?"),
+        (2, ["patients.csv", "--out", "patients.csv"], "must be another file than the rows"),
+        (2, ["patients.csv", "--out", "p.parquet"], "--out must end with .csv"),
+        (2, ["patients.csv", "--seed", "3"], "has no seed '3'"),
+        (2, ["patients.csv", "--cluster", "1"], "holds one model for all clients"),
+    ],
+)
+def test_a_wrong_call_says_what_to_do(call: Call, code: int, arguments: list[str], said: str) -> None:
+    done = call(*arguments)
+    assert (done.exit_code, said in " ".join(done.stderr.split())) == (code, True), done.output
+
+
+def test_a_column_that_is_not_there_is_told_with_the_nearest_name(call: Call, tmp_path: Path) -> None:
+    def change(names: list[str], rows: list[list[str]]) -> None:
+        names[names.index("medicines")] = "medicine"
+
+    done = call(write(tmp_path / "new.csv", change))
+    assert done.exit_code == 2
+    assert "there is no column 'medicines'. Did you mean 'medicine'?" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize("method", ["truth", "few"])
+def test_a_rule_that_none_can_deploy_is_refused_unless_the_plain_model_is_asked_for(call: Call, method: str) -> None:
+    done = call("patients.csv", method=method)
+    assert done.exit_code == 2
+    assert "none can deploy" in done.stderr
+    assert "--plain" in done.stderr
+    assert call("patients.csv", "--plain", method=method).stdout == call("patients.csv", method="plain").stdout
+
+
+def test_one_of_several_runs_must_be_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    done = CliRunner().invoke(main, ["predict", "out", "patients.csv"])
+    assert done.exit_code == 2
+    assert "name one of its runs with --method: plain, served, truth, few" in done.stderr
+    done = CliRunner().invoke(main, ["predict", "out/runs/served/seed-0", "patients.csv", "--method", "served"])
+    assert done.exit_code == 2
+    assert "choose from a comparison" in done.stderr
+
+
+def test_weights_predict_what_the_run_does(call: Call, tmp_path: Path) -> None:
+    out = tmp_path / "weights"
+    told = json.loads(call("--to", "safetensors", "--out", out, "--json", command="export").stdout)
+    assert told["files"] == ["model.safetensors"]
+    assert told["rule"].startswith("LabelShift(")
+    done = CliRunner().invoke(main, ["predict", str(out), "patients.csv"])
+    assert done.stdout == call("patients.csv").stdout
+    again = call("--to", "safetensors", "--out", out, command="export")
+    assert again.exit_code == 2
+    assert "is there already. Remove it, or name another folder with --out" in " ".join(again.stderr.split())

@@ -1,0 +1,109 @@
+"""Rows of a file: which columns are inputs, whose a row is, and what its label is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedreach.data.preparation import InputColumn, Preparation
+from fedreach.data.sample_format import SampleFormat
+from fedreach.errors import DataError
+from fedreach.serving.rows import Columns, Rows, read_rows
+
+IMAGES = SampleFormat("pictures", "image", (1, 2, 2), (0.5,), (0.5,))
+TOKENS = SampleFormat("words", "tokens", (3,))
+TABLE = SampleFormat(
+    "wards",
+    "features",
+    (3,),
+    preparation=Preparation((InputColumn("y", "number"), InputColumn("ward", "category", categories=("a", "b")))),
+)
+PIXELS = {"a": [0, 1], "b": [2, 3], "c": [4, 255], "d": [6, 7]}
+
+
+def rows(path: Path, expected: SampleFormat, **options: Any) -> Rows:
+    said: dict[str, Any] = {"known": Columns(), "classes": ("no", "yes"), "targets": None, **options}
+    return read_rows(path, expected, said.pop("known"), **said)
+
+
+def csv_of(folder: Path, **columns: Any) -> Path:
+    pd.DataFrame(columns).to_csv(folder / "rows.csv", index=False)
+    return folder / "rows.csv"
+
+
+def test_columns_beside_client_and_label_are_the_numbers_of_a_sample(tmp_path: Path) -> None:
+    found = rows(csv_of(tmp_path, client=["n", "s"], **PIXELS, label=["yes", "no"]), IMAGES)
+    assert found.samples.tolist() == [[[[0, 2], [4, 6]]], [[[1, 3], [255, 7]]]]
+    assert found.samples.dtype == np.uint8
+    assert found.clients == ("n", "s")
+    assert found.labels is not None
+    assert found.labels.tolist() == [1, 0]
+
+
+def test_a_table_of_parquet_and_arrays_read_alike(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    table = pd.DataFrame({"y": [1.5, np.nan], "ward": ["b", "c"], "client": [7, 8], "label": ["yes", None]})
+    table.to_parquet(tmp_path / "rows.parquet")
+    table.to_csv(tmp_path / "rows.csv", index=False)
+    np.savez(tmp_path / "rows.npz", y=[1.5, np.nan], ward=["b", "c"], client=[7, 8], label=["yes", ""])
+    for name in ("rows.parquet", "rows.csv", "rows.npz"):
+        found = rows(tmp_path / name, TABLE)
+        np.testing.assert_array_equal(found.samples, [[1.5, 1.0], [np.nan, -1.0]])
+        assert found.clients == ("7", "8")
+        assert found.labels is not None
+        assert found.labels.tolist() == [1, -1]
+        assert len(found.notes) == 2
+
+
+def test_a_column_that_is_an_input_is_no_label(tmp_path: Path) -> None:
+    assert rows(csv_of(tmp_path, y=[1, 0], ward=["a", "b"]), TABLE, classes=("0", "1")).labels is None
+
+
+def test_numbers_that_are_predicted_come_from_columns_or_from_one_array(tmp_path: Path) -> None:
+    several = {"classes": None, "targets": 2, "known": Columns(None, ("u", "v"))}
+    found = rows(csv_of(tmp_path, **PIXELS, u=[1.0, None], v=[2.0, 3.0]), IMAGES, **several)
+    np.testing.assert_array_equal(found.labels, [[1.0, 2.0], [np.nan, 3.0]])
+    np.savez(tmp_path / "rows.npz", x=np.zeros((2, 2, 2), np.uint8), y=[[1.0, 2.0], [3.0, 4.0]])
+    np.testing.assert_array_equal(
+        rows(tmp_path / "rows.npz", IMAGES, classes=None, targets=2).labels, [[1.0, 2.0], [3.0, 4.0]]
+    )
+    np.savez(tmp_path / "rows.npz", x=np.zeros((2, 2, 2), np.uint8), y=np.zeros((2, 3)))
+    with pytest.raises(DataError, match="predicts 2 numbers"):
+        rows(tmp_path / "rows.npz", IMAGES, classes=None, targets=2)
+
+
+@pytest.mark.parametrize(
+    ("expected", "columns", "said"),
+    [
+        (IMAGES, {**PIXELS, "e": [1, 2]}, "4 columns beside those of client and label; got 5"),
+        (IMAGES, {**PIXELS, "b": [0.5, 1]}, "whole numbers, 0 to 255; 1 rows hold others, the first is row 0"),
+        (IMAGES, {**PIXELS, "b": [1, 256]}, "the first is row 1"),
+        (IMAGES, {**PIXELS, "b": [1, None]}, "column 'b' is empty in row 1"),
+        (IMAGES, {**PIXELS, "b": ["u", "v"]}, "column 'b' must hold numbers"),
+        (TOKENS, {"a": [1, -1], "b": [1, 1], "c": [1, 1]}, "whole numbers, at least 0"),
+        (TABLE, {"y": ["u", "v"], "ward": ["a", "b"]}, "column 'y' must hold numbers"),
+        (TABLE, {"y": [1, 2], "ward": ["a", "b"], "client": ["n", None]}, "'client' is missing in 1 rows"),
+    ],
+)
+def test_what_cannot_be_predicted_is_refused(
+    expected: SampleFormat, columns: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DataError) as caught:
+        rows(csv_of(tmp_path, **columns), expected)
+    assert said in str(caught.value)
+
+
+def test_arrays_must_be_as_long_as_the_samples(tmp_path: Path) -> None:
+    np.savez(tmp_path / "rows.npz", x=np.zeros((2, 2, 2), np.uint8), client=["n"])
+    with pytest.raises(DataError, match="'client' must have a value for each of the 2 rows; got 1"):
+        rows(tmp_path / "rows.npz", IMAGES)
+    np.savez(tmp_path / "rows.npz", xs=np.zeros((2, 2, 2), np.uint8))
+    with pytest.raises(DataError, match="there is no array 'x', of samples"):
+        rows(tmp_path / "rows.npz", IMAGES)
+    (tmp_path / "rows.npz").write_bytes(b"PK no archive")
+    with pytest.raises(DataError, match=r"must be a readable \.npz file"):
+        rows(tmp_path / "rows.npz", IMAGES)
