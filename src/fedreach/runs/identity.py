@@ -1,7 +1,6 @@
 """Which run a folder holds, and whether it is finished; quick to ask, as torch is not needed."""
 
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from fedreach.errors import ANOTHER_FOLDER, ConfigError, RunFolderError
 from fedreach.registry import BY_CONTENT
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import ComparisonRecord, Result, RunRecord
+from fedreach.storage.code import digest_of_code
 
 HARMLESS = {
     "config.name",
@@ -199,7 +199,7 @@ def check_code(run: RunRecord, name: str, base: Path, files: Mapping[str, Path])
             "relative to: that of the experiment's TOML file."
         )
     for called, each in {name: file, **files}.items():
-        if called in run.code and sha256(each.read_bytes()).hexdigest() != run.code[called]:
+        if called in run.code and digest_of_code(each) != run.code[called]:
             raise RunFolderError(
                 f"{each} was changed after the run that was made with {name}. Put it back as it was, or run again."
             )

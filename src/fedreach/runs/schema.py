@@ -281,7 +281,7 @@ class RunRecord(Record):
     method: str
     seed: int
     config: Mapping[str, Any]
-    code: Mapping[str, str]  # name of the user's own code, or path of what it imports -> digest of the file
+    code: Mapping[str, str]  # name of the user's own code, or path of what it imports -> digest of what it means
     data: Mapping[str, str] | None = None  # name of the user's own data -> digest of the file, where there are any
     environment: Mapping[str, Any]
     git: Mapping[str, Any] | None
