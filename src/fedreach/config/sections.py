@@ -7,22 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
+from fedreach.config.grid import Grid, TuneSection
+from fedreach.config.section import Positive, Section, Seed, Share
 from fedreach.errors import ConfigError, nearest
 from fedreach.evidence.plan import AnalysisPlan
 from fedreach.registry import KINDS, METHOD
 
-Positive = Annotated[int, Field(ge=1)]
-Seed = Annotated[int, Field(ge=0, lt=2**32)]
-Share = Annotated[float, Field(gt=0, lt=1)]
-
 PARTS = {kind: row.default for kind, row in KINDS.items() if row.path == METHOD}
 """Keys of a method that name a part of its federation, and what stands there by default."""
-
-
-class Section(BaseModel):
-    """A table of the file: unknown keys are refused, types are not guessed."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class Choice(BaseModel):
@@ -74,6 +66,7 @@ class PopulationSection(Section):
     exclude_clients: list[int] = []
     exclude_labels: list[int] = []
     held_out: Share = 0.2
+    validation: Share | None = None  # of participants' training samples, by which [tune] judges; nobody else is looked at
     participation: Choice = Choice(name="always")
     seed: Seed | None = None  # of who takes part and the shift, and of a partition without one; default: the run's
 
@@ -213,6 +206,10 @@ class BudgetSection(Section):
         return {name: limit for name, limit in self if limit is not None}
 
 
+NO_COMPARISON: dict[str, Any] = {"methods": {}, "baseline": None, "statistics": None, "sweep": None, "tune": None}
+"""What an experiment of one run says of several."""
+
+
 class Experiment(Section):
     """A whole experiment file."""
 
@@ -233,7 +230,9 @@ class Experiment(Section):
     local: LocalSection = LocalSection()
     engine: EngineSection = EngineSection()
     evaluation: EvaluationSection = EvaluationSection()
-    statistics: StatisticsSection | None = None  # of a comparison; None in each of its runs
+    statistics: StatisticsSection | None = None  # of a comparison; None in each of its runs, as are the next two
+    sweep: Grid | None = None  # settings that are shown, a comparison each
+    tune: TuneSection | None = None  # settings of which each method is given the best
     run: RunSection = RunSection()
     method: DefaultMethod = DefaultMethod()
     methods: dict[str, Method] = {}
@@ -257,7 +256,7 @@ class Experiment(Section):
     def resolved(self, method: str | None = None) -> Experiment:
         """Return the experiment of one method: its parts in `[method]`, and no other methods."""
         if method is None:
-            return self.model_copy(update={"methods": {}, "baseline": None, "statistics": None})
+            return self.model_copy(update=NO_COMPARISON)
         if method not in self.methods:
             raise ConfigError(f"There is no method {method!r} in this experiment." + nearest(method, self.methods))
         chosen = self.methods[method]
@@ -266,8 +265,6 @@ class Experiment(Section):
             update={
                 "method": self.method.model_copy(update=parts),
                 "local": LocalSection.model_validate({**self.local.model_dump(), **chosen.local}),
-                "methods": {},
-                "baseline": None,
-                "statistics": None,
+                **NO_COMPARISON,
             }
         )

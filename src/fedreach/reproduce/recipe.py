@@ -13,7 +13,8 @@ from pydantic import Field
 
 from fedreach.config.load import check
 from fedreach.config.messages import Path_, Problem, explained, listed
-from fedreach.config.sections import Experiment, Section
+from fedreach.config.section import Section
+from fedreach.config.sections import Experiment
 from fedreach.config.sweep import Sweep, expanded, put
 from fedreach.errors import ConfigError, nearest
 from fedreach.reproduce.claims import Claim

@@ -21,6 +21,7 @@ HARMLESS = {
     "config.data.download",
 }
 """Options that change no number of a run: a folder is gone on with although they differ."""
+ROUNDS = "config.rounds"
 ENGINE = "engine.json"
 DATA = "data.json"
 """What the runs of a comparison agree on: the engine that trains, and what was read before a seed changed anything."""
@@ -28,6 +29,10 @@ DATA = "data.json"
 
 class OtherExperimentError(RunFolderError):
     """A folder holds the run of another experiment."""
+
+
+class OtherFilesError(OtherExperimentError):
+    """A folder holds a run that was made with other files of the user's own."""
 
 
 def finished(folder: RunFolder, identity: Mapping[str, Any]) -> Result | None:
@@ -46,23 +51,27 @@ def finished(folder: RunFolder, identity: Mapping[str, Any]) -> Result | None:
     changed = _changed(stored, identity)
     result = folder.read(Result)
     if changed and not _mended(changed, result):
-        raise OtherExperimentError(_refusal(folder, changed))
+        raise _refusal(folder, changed)
     if changed or result is None or result.status != "finished":
         return None
     folder.check(folder.vouched())
     return result
 
 
-def _refusal(folder: RunFolder, changed: Sequence[tuple[str, Any, Any]]) -> str:
+def _refusal(folder: RunFolder, changed: Sequence[tuple[str, Any, Any]]) -> OtherExperimentError:
     options = [each for each in changed if not _is_file(each[0])]
     if not options:
-        return (
+        return OtherFilesError(
             f"{folder.path} was made with other files of your own: since then {_files(changed)}. Results of both "
             f"do not belong together: put back what was there, or choose {ANOTHER_FOLDER}."
         )
     shown = "; ".join(f"{key}: {_short(before)} there, {_short(after)} now" for key, before, after in options[:5])
     more = f" (and {len(options) - 5} more)" if len(options) > 5 else ""
-    return f"{folder.path} holds another experiment. {shown}{more}. Choose {ANOTHER_FOLDER}, or move this one away."
+    longer = [(now, before) for key, before, now in changed if key == ROUNDS and isinstance(now, int)]
+    hint = f" `fedreach extend` gives it {longer[0][0]} rounds." if longer and [each[0] for each in changed] == [ROUNDS] else ""
+    return OtherExperimentError(
+        f"{folder.path} holds another experiment. {shown}{more}. Choose {ANOTHER_FOLDER}, or move this one away.{hint}"
+    )
 
 
 def _is_file(key: str) -> bool:

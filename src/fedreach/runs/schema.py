@@ -11,6 +11,8 @@ served.jsonl      ServedLine         the same for single clients, a line for eac
 result.json       Result             how it ended; written last
 comparison.json   ComparisonRecord   several runs, in the folder that theirs lie in
 design.json       DesignRecord       the runs of a nested design, likewise
+sweep.json        SweepRecord        several comparisons, one a setting, likewise
+tuning.json       TuningRecord       which setting each method of a comparison was given, and why
 ```
 """
 
@@ -364,6 +366,7 @@ class ComparisonRecord(Record):
     statistics: Mapping[str, Any]  # `fedreach.evidence.plan.AnalysisPlan`, said before the first run
     pilot: Sequence[int] | None = None  # the seeds whose spread gave the number of seeds, where it was not declared
     looks: Sequence[int] | None = None  # numbers of seeds declared before, if seeds were added once there were results
+    lengths: Sequence[int] | None = None  # rounds of its runs before these were made longer, if they were
     config: Mapping[str, Any]
 
 
@@ -379,3 +382,36 @@ class DesignRecord(Record):
     seeds: int  # of the comparison that the design is to speak of
     runs: Mapping[str, Mapping[str, str]]  # method -> place, such as "0-1-0-1" -> folder, relative to this one
     config: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SweepRecord(Record):
+    """Comparisons that differ in the settings of some options."""
+
+    FILE = "sweep.json"
+
+    name: str
+    keys: Sequence[str]  # the options
+    settings: Sequence[Mapping[str, Any]]  # key -> value, one a comparison
+    cells: Sequence[str]  # folders of the comparisons, relative to this one
+    samples: int | None = None  # how many were drawn, where they are no grid
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TuningRecord(Record):
+    """Which of some settings each method was given with each seed: that with the best score on validation data.
+
+    These are a part of what participants train on. Nobody trained on it, and it is in no other number of the
+    comparison: the runs that are compared train on it again, and are scored on other data.
+    """
+
+    FILE = "tuning.json"
+
+    settings: Sequence[Mapping[str, Any]]  # key -> value, one a candidate
+    samples: int | None = None  # how many were drawn, where they are no grid
+    rounds: int  # of a run that tries one
+    validation: float  # share of each participant's training samples
+    score: str  # that was looked at: "accuracy" or "mae", the mean over participants
+    scores: Mapping[str, Mapping[str, Sequence[float | None]]]  # method -> seed -> a number a candidate; null: diverged
+    chosen: Mapping[str, Mapping[str, int]]  # method -> seed -> place of the candidate
+    runs: Mapping[str, int]  # method -> runs that it took, beside those that are compared
