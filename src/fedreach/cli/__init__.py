@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import click
 
 import fedreach
-from fedreach.cli import allocate, compare, export, listing, partition, report, reproduce, run, variance, verify
+from fedreach.cli import allocate, compare, export, extend, listing, partition, report, reproduce, run, variance, verify
 from fedreach.cli.options import InterruptError, promise_json, say_json
 from fedreach.errors import OUT_OF_MEMORY, DataError, FedReachError, nearest, of_system
 from fedreach.tables import visible_lines
@@ -98,6 +98,7 @@ def main() -> None:
 for _command in (
     run.run,
     compare.compare,
+    extend.extend,
     variance.variance,
     report.report,
     export.export,

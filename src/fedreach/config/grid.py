@@ -41,10 +41,7 @@ class Range(Section):
         """Return a number from it."""
         whole = isinstance(self.least, int) and isinstance(self.most, int)
         low, high = (self.least - 0.5, self.most + 0.5) if whole else (self.least, self.most)
-        if self.log:
-            value = math.exp(rng.uniform(math.log(low), math.log(high)))
-        else:
-            value = float(rng.uniform(low, high))
+        value = math.exp(rng.uniform(math.log(low), math.log(high))) if self.log else float(rng.uniform(low, high))
         if whole:
             return min(max(round(value), int(self.least)), int(self.most))
         return min(max(float(f"{value:.{DIGITS}g}"), self.least), self.most)
@@ -143,7 +140,9 @@ def _values(key: str, value: Any) -> Values:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
             raise ValueError(f"{key}: {where or 'range'}: {first['msg'].removeprefix('Value error, ')}") from None
-    raise ValueError(f"{key} must list values, such as [0.01, 0.1], or be a range {{ least, most, log }}; got {value!r}.")
+    raise ValueError(
+        f"{key} must list values, such as [0.01, 0.1], or be a range {{ least, most, log }}; got {value!r}."
+    )
 
 
 def in_words(setting: Setting) -> str:

@@ -102,7 +102,9 @@ def _settings(raw: Mapping[str, Any], e: Experiment, base: Path) -> list[Problem
             for value in (values.least, values.most) if isinstance(values, Range) else values:
                 _, found = check(with_setting(copy.deepcopy(plain), {key: value}), base)
                 said = f"{value_in_words(value)} cannot be"
-                problems += [Problem((section, key), f"{said}: {_dotted(one.path)}: {one.message}") for one in found[:1]]
+                problems += [
+                    Problem((section, key), f"{said}: {_dotted(one.path)}: {one.message}") for one in found[:1]
+                ]
     if e.sweep is not None and e.plan.detect_points is not None:
         rule = "has the number of seeds follow from one comparison, and a [sweep] makes several. Leave out one of them."
         problems.append(Problem(("statistics", "detect_points"), rule))

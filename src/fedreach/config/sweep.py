@@ -107,7 +107,9 @@ def refused_key(key: str, *, tuned: bool) -> str:
     for rules in (FIXED, NOT_TUNED if tuned else {}):
         for head, why in rules.items():
             if key == head or key.startswith(f"{head}."):
-                return f"{head} {why}" + (". Show it under [sweep]" if rules is NOT_TUNED and head != "method.serving" else "")
+                return f"{head} {why}" + (
+                    ". Show it under [sweep]" if rules is NOT_TUNED and head != "method.serving" else ""
+                )
     if tuned and re.match(r"methods\.[^.]+\.serving(\.|$)", key):
         return NOT_TUNED["method.serving"]
     return ""

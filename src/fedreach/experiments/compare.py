@@ -17,10 +17,10 @@ from fedreach.experiments.executors.local import Local
 from fedreach.experiments.executors.scheduler import run_jobs
 from fedreach.experiments.jobs import ComparisonCallback, ComparisonStatus, Job
 from fedreach.experiments.redo import check_redone, forget_redone, set_aside
-from fedreach.experiments.tune import Tuned, tune
+from fedreach.experiments.tune import Search, Tuned, tune
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import OtherExperimentError, OtherFilesError, finished
-from fedreach.runs.schema import ComparisonRecord, Result
+from fedreach.runs.schema import ComparisonRecord
 
 
 class Further(Protocol):
@@ -61,7 +61,9 @@ class Comparison:
         )
 
 
-def plan(experiment: Experiment, out: Path, seeds: Sequence[int] | None = None, tuned: Tuned | None = None) -> list[Job]:
+def plan(
+    experiment: Experiment, out: Path, seeds: Sequence[int] | None = None, tuned: Tuned | None = None
+) -> list[Job]:
     """Return the runs of a comparison, all methods of one seed before the next seed.
 
     Args:
@@ -176,9 +178,7 @@ def compare_several(
     return status
 
 
-def _opened(
-    experiment: Experiment, out: Path, locks: ExitStack, *, add_seeds: bool, redo: Sequence[str]
-) -> Comparison:
+def _opened(experiment: Experiment, out: Path, locks: ExitStack, *, add_seeds: bool, redo: Sequence[str]) -> Comparison:
     """Lock the folder of a comparison, and return it unless what is asked cannot be asked any more."""
     plan(experiment, out)  # nothing to compare is said before anything is written
     check_redone(experiment, redo)
@@ -200,7 +200,7 @@ def run_comparisons(
     workers: int | None,
     callbacks: Sequence[ComparisonCallback],
 ) -> None:
-    """Run what is not finished of comparisons whose folders are locked; settings are chosen first where they ask for it.
+    """Run what is not finished of comparisons whose folders are locked; choose settings first where they ask for it.
 
     Args:
         seeds: Of each, to be run.
@@ -216,10 +216,13 @@ def run_comparisons(
     for job in again:
         set_aside(job)
     engine = opened[0].experiment.engine
-    for one, some in zip(opened, seeds, strict=True):
-        if one.experiment.tune is not None:
-            one.tuned = tune(one.experiment, one.out, some, executor, base, workers, callbacks)
-    status.jobs = [job for one, some in zip(opened, seeds, strict=True) for job in plan(one.experiment, one.out, some, one.tuned)]
+    tuning = [(one, some) for one, some in zip(opened, seeds, strict=True) if one.experiment.tune is not None]
+    searches = [Search.of(one.experiment, one.out, some, base) for one, some in tuning]
+    for (one, _), tuned in zip(tuning, tune(searches, executor, out, base, workers, callbacks), strict=True):
+        one.tuned = tuned
+    status.jobs = [
+        job for one, some in zip(opened, seeds, strict=True) for job in plan(one.experiment, one.out, some, one.tuned)
+    ]
     waiting = _skip_finished(status, base)
     for one in opened:
         for job, why in one.tuned.failed.items():
@@ -257,6 +260,8 @@ def _skip_finished(status: ComparisonStatus, base: Path) -> list[Job]:
         first = next(iter(others.values()))
         methods = dict.fromkeys(job.method for job in others)
         redo = " ".join(f"--redo {method!r}" if " " in method else f"--redo {method}" for method in methods)
-        raise OtherFilesError(f"{first} Or have what depends on it made again: {redo} (in Python, redo={[*methods]!r}).")
+        raise OtherFilesError(
+            f"{first} Or have what depends on it made again: {redo} (in Python, redo={[*methods]!r})."
+        )
     status.skipped = len(status.finished)
     return waiting

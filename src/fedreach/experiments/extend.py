@@ -87,6 +87,11 @@ def extend_comparison(
             f"others would follow. Compare with rounds = {rounds} in {ANOTHER_FOLDER}."
         )
     _check_longer(experiment.rounds, rounds, out)
+    if experiment.tune is not None and experiment.tune.rounds is None and rounds > experiment.rounds:
+        raise ConfigError(
+            f"{out} was tuned after {experiment.rounds} rounds, as [tune] does not say `rounds`; after {rounds} other "
+            f"settings may be the best. Compare with rounds = {rounds} in {ANOTHER_FOLDER}."
+        )
     experiment = experiment.model_copy(update={"rounds": rounds})
     runs = {out / place: (method, int(seed)) for method, of in record.runs.items() for seed, place in of.items()}
     with RunFolder(out).locked():
@@ -116,8 +121,8 @@ def _prepared(paths: Sequence[Path], rounds: int, base: Path, *, anew: bool = Fa
         how = f"`fedreach run {paths[0]}/run.json --set rounds={rounds} --out OTHER` makes it anew at this length."
         if several:
             how = "With --anew these runs are made anew at this length, and the others gone on with."
-        raise RunFolderError(f"{len(reasons)} of {len(paths)} runs cannot go on.\n  {said}\n{how}" if several else
-                             f"{said} {how}")  # fmt: skip
+            said = f"{len(reasons)} of {len(paths)} runs cannot go on.\n  {said}\n"
+        raise RunFolderError(f"{said} {how}")
     for path in stored:
         if path not in reasons:
             _open(path, stored[path], rounds)
@@ -167,7 +172,7 @@ def _check_longer(before: int, rounds: int, path: Path) -> None:
 
 
 def _open(path: Path, stored: RunRecord, rounds: int) -> None:
-    """Have a run be an unfinished one of so many rounds; after each of these steps it is a run that can be gone on with."""
+    """Have a run be an unfinished one of so many rounds; after each step it is a run that can be gone on with."""
     if stored.config["rounds"] == rounds:
         return
     folder = RunFolder(path)
@@ -186,6 +191,6 @@ def _experiment(config: Mapping[str, object], path: Path) -> Experiment:
         return Experiment.model_validate(config)
     except pydantic.ValidationError as error:
         raise RunFolderError(
-            f"{path} is not of an experiment file or of fedreach.compare ({error.error_count()} keys are others'): only "
-            "such runs can be extended."
+            f"{path} was not made by an experiment file or fedreach.compare ({error.error_count()} of its options are "
+            "others): only such runs can be extended."
         ) from None

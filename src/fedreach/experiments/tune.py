@@ -13,11 +13,11 @@ from math import inf, isfinite
 from pathlib import Path
 
 from fedreach.config.cells import Cell, candidates, trials
-from fedreach.config.grid import in_words
+from fedreach.config.grid import TuneSection, in_words
 from fedreach.config.sections import Experiment
 from fedreach.config.sweep import folders
 from fedreach.config.user_code import identity
-from fedreach.evidence.scores import MainScore, main_score_of
+from fedreach.evidence.scores import ACCURACY, MainScore, main_score_of
 from fedreach.experiments.executors.base import Executor
 from fedreach.experiments.executors.scheduler import run_jobs
 from fedreach.experiments.jobs import ComparisonCallback, ComparisonStatus, Job
@@ -39,49 +39,67 @@ class Tuned:
     failed: dict[Key, str] = field(default_factory=dict)
 
 
+@dataclass
+class Search:
+    """What is tried for one comparison."""
+
+    experiment: Experiment
+    out: Path
+    seeds: Sequence[int]
+    section: TuneSection
+    cells: Mapping[str, Sequence[Cell]]  # method -> its candidates
+    jobs: Mapping[Key, Sequence[Job]]  # a run for each candidate, where there are several
+
+    @staticmethod
+    def of(experiment: Experiment, out: Path, seeds: Sequence[int], base: Path) -> Search:
+        """Return what ``[tune]`` of an experiment asks for.
+
+        Args:
+            experiment: With its methods.
+            out: Folder of the comparison; the runs lie in ``tuning/METHOD/seed-N/``.
+            seeds: Of the comparison.
+            base: Folder that paths in the experiment are relative to.
+        """
+        section = experiment.tune
+        assert section is not None  # who asks knows
+        cells = {method: candidates(experiment, method, base) for method in experiment.methods}
+        jobs: dict[Key, list[Job]] = {}
+        for seed in seeds:
+            for method, tried in cells.items():
+                places = folders([cell.setting for cell in tried], out / FOLDER / method / f"seed-{seed}")
+                runs = zip(places, trials(section, tried), tried, strict=True)
+                jobs[method, seed] = [Job(method, seed, p, e, out, in_words(cell.setting)) for p, e, cell in runs]
+        return Search(
+            experiment, out, seeds, section, cells, {key: some for key, some in jobs.items() if len(some) > 1}
+        )
+
+
 def tune(
-    experiment: Experiment,
-    out: Path,
-    seeds: Sequence[int],
+    searches: Sequence[Search],
     executor: Executor,
+    out: Path,
     base: Path,
     workers: int | None,
     callbacks: Sequence[ComparisonCallback],
-) -> Tuned:
-    """Try what of ``[tune]`` is not tried yet, note what is best in ``tuning.json``, and return the chosen experiments.
+) -> list[Tuned]:
+    """Try what is not tried yet, note what is best in ``tuning.json`` of each comparison, and return it.
 
     A method with one candidate only is given it, and nothing is tried. A candidate with which training diverges is the
     worst there is; if it fails in another way, or all diverge, nothing can be chosen.
 
-    Args:
-        experiment: With its methods.
-        out: Folder of the comparison; the runs lie in ``tuning/METHOD/seed-N/``.
-        seeds: Of the comparison.
-
-    The others are those of `fedreach.experiments.compare.compare`.
+    The arguments are those of `fedreach.experiments.compare.compare_several`.
     """
-    section = experiment.tune
-    assert section is not None  # who asks knows
-    cells = {method: candidates(experiment, method, base) for method in experiment.methods}
-    jobs: dict[Key, list[Job]] = {}
-    for seed in seeds:
-        for method, tried in cells.items():
-            if len(tried) > 1:
-                places = folders([cell.setting for cell in tried], out / FOLDER / method / f"seed-{seed}")
-                jobs[method, seed] = [
-                    Job(method, seed, place, trial, out, in_words(cell.setting))
-                    for place, trial, cell in zip(places, trials(section, tried), tried, strict=True)
-                ]
-    status = ComparisonStatus([job for some in jobs.values() for job in some])
+    if not searches:
+        return []
+    status = ComparisonStatus([job for one in searches for some in one.jobs.values() for job in some])
     waiting = [job for job in status.jobs if not _is_over(job, status, base)]
     status.skipped = len(status.finished)
     if waiting:
         for callback in callbacks:
             callback.planned(f"Tuning: {len(waiting)} runs, scored on a part of what participants train on")
-    run_jobs(
-        executor, experiment.engine, waiting, status, out=out, base=base, workers=workers, callbacks=callbacks
-    )  # fmt: skip
-    return _chosen(experiment, out, seeds, cells, jobs)
+        engine = searches[0].experiment.engine
+        run_jobs(executor, engine, waiting, status, out=out, base=base, workers=workers, callbacks=callbacks)
+    return [_chosen(one) for one in searches]
 
 
 def _is_over(job: Job, status: ComparisonStatus, base: Path) -> bool:
@@ -98,46 +116,37 @@ def _diverged(folder: RunFolder) -> bool:
     return result is not None and (result.error or "").startswith(DIVERGED)
 
 
-def _chosen(
-    experiment: Experiment,
-    out: Path,
-    seeds: Sequence[int],
-    cells: Mapping[str, Sequence[Cell]],
-    jobs: Mapping[Key, Sequence[Job]],
-) -> Tuned:
-    section, tuned = experiment.tune, Tuned()
-    assert section is not None
-    scores: dict[str, dict[str, list[float | None]]] = {}
-    chosen: dict[str, dict[str, int]] = {}
-    settings = section.settings()
-    name = "accuracy"
-    for method, tried in cells.items():
-        for seed in seeds:
-            found: list[float | None] = [None] * len(settings)
-            best = 0
-            if (method, seed) in jobs:
-                judged = [_judged(job, experiment.plan.last_rounds) for job in jobs[method, seed]]
-                if why := _unusable(jobs[method, seed], judged):
-                    tuned.failed[method, seed] = f"nothing could be chosen for it: {why}"
-                    continue
-                best = min(range(len(judged)), key=lambda place: judged[place].order)  # noqa: B023 (called at once)
-                name = judged[best].by
-                for cell, each in zip(tried, judged, strict=True):
-                    found[settings.index(dict(cell.setting))] = each.score if isfinite(each.score) else None
+def _chosen(one: Search) -> Tuned:
+    """Return which candidate each method takes with each seed, and write down why."""
+    tuned, settings, by = Tuned(), one.section.settings(), ACCURACY.name
+    scores: dict[str, dict[str, list[float | None]]] = {method: {} for method in one.cells}
+    chosen: dict[str, dict[str, int]] = {method: {} for method in one.cells}
+    for method, tried in one.cells.items():
+        places = [settings.index(dict(cell.setting)) for cell in tried]
+        for seed in one.seeds:
+            judged = [_judged(job, one.experiment.plan.last_rounds) for job in one.jobs.get((method, seed), ())]
+            if judged and (why := _unusable(one.jobs[method, seed], judged)):
+                tuned.failed[method, seed] = f"nothing could be chosen for it: {why}"
+                continue
+            best = min(range(len(judged)), key=lambda n: judged[n].order) if judged else 0
+            by = judged[best].by if judged else by
             tuned.chosen[method, seed] = tried[best].experiment
-            scores.setdefault(method, {})[str(seed)] = found
-            chosen.setdefault(method, {})[str(seed)] = settings.index(dict(tried[best].setting))
+            chosen[method][str(seed)] = places[best]
+            found: list[float | None] = [None] * len(settings)
+            for place, each in zip(places, judged, strict=False):
+                found[place] = each.score if isfinite(each.score) else None
+            scores[method][str(seed)] = found
     record = TuningRecord(
         settings=settings,
-        samples=section.samples,
-        rounds=experiment.rounds if section.rounds is None else section.rounds,
-        validation=section.validation,
-        score=name,
+        samples=one.section.samples,
+        rounds=one.experiment.rounds if one.section.rounds is None else one.section.rounds,
+        validation=one.section.validation,
+        score=by,
         scores=scores,
         chosen=chosen,
-        runs={method: sum(len(jobs.get((method, seed), ())) for seed in seeds) for method in cells},
+        runs={method: sum(len(one.jobs.get((method, seed), ())) for seed in one.seeds) for method in one.cells},
     )
-    RunFolder(out).write(record)
+    RunFolder(one.out).write(record)
     return tuned
 
 
@@ -147,7 +156,7 @@ class _Judged:
 
     score: float
     loss: float
-    by: str = "accuracy"
+    by: str = ACCURACY.name
     lower_is_better: bool = False
 
     @property

@@ -8,19 +8,9 @@ from fedreach import registry
 from fedreach.errors import ANOTHER_FOLDER, ConfigError, RunFolderError
 from fedreach.registry import BY_CONTENT
 from fedreach.runs.folder import RunFolder
-from fedreach.runs.schema import ComparisonRecord, Result, RunRecord
+from fedreach.runs.schema import HARMLESS, ComparisonRecord, Result, RunRecord
 from fedreach.storage.code import digest_of_code
 
-HARMLESS = {
-    "config.name",
-    "config.seeds",
-    "config.target_accuracy",
-    "config.run.checkpoint_seconds",
-    "config.engine.threads",
-    "config.data.folder",
-    "config.data.download",
-}
-"""Options that change no number of a run: a folder is gone on with although they differ."""
 ROUNDS = "config.rounds"
 ENGINE = "engine.json"
 DATA = "data.json"
@@ -68,7 +58,11 @@ def _refusal(folder: RunFolder, changed: Sequence[tuple[str, Any, Any]]) -> Othe
     shown = "; ".join(f"{key}: {_short(before)} there, {_short(after)} now" for key, before, after in options[:5])
     more = f" (and {len(options) - 5} more)" if len(options) > 5 else ""
     longer = [(now, before) for key, before, now in changed if key == ROUNDS and isinstance(now, int)]
-    hint = f" `fedreach extend` gives it {longer[0][0]} rounds." if longer and [each[0] for each in changed] == [ROUNDS] else ""
+    hint = (
+        f" `fedreach extend` gives it {longer[0][0]} rounds."
+        if longer and [each[0] for each in changed] == [ROUNDS]
+        else ""
+    )
     return OtherExperimentError(
         f"{folder.path} holds another experiment. {shown}{more}. Choose {ANOTHER_FOLDER}, or move this one away.{hint}"
     )

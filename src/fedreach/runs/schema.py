@@ -39,6 +39,17 @@ EVALUATED = re.compile(r"(id|unseen|test|train|local)_\w+|(participation|out_of_
 """Columns that an evaluation adds to a row: of a population and a metric, or of a gap between two."""
 METRIC = re.compile(r"[a-z][a-z0-9_]*")  # what further metrics are called
 
+HARMLESS = {
+    "config.name",
+    "config.seeds",
+    "config.target_accuracy",
+    "config.run.checkpoint_seconds",
+    "config.engine.threads",
+    "config.data.folder",
+    "config.data.download",
+}
+"""Options that change no number of a run: a folder is gone on with although they differ."""
+
 OF_EACH_FILE = ("format", "seal")
 """Keys that say nothing of what a record is about."""
 

@@ -17,6 +17,7 @@ from fedreach.report.render.metrics import tabulate_metrics
 from fedreach.report.render.serving import tabulate_serving
 from fedreach.report.render.tables import tabulate, tabulate_contrasts
 from fedreach.report.render.theory import explain, tabulate_theory
+from fedreach.report.render.tuning import tabulate_tuning
 
 
 def render(analysis: Analysis, pictures: Sequence[Picture], tables: Sequence[str]) -> str:
@@ -25,7 +26,7 @@ def render(analysis: Analysis, pictures: Sequence[Picture], tables: Sequence[str
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    environment.filters |= {"tied": _tied, "breakable": _breakable}
+    environment.filters |= {"tied": tied, "breakable": _breakable}
     template = environment.from_string((folder / "page.html").read_text(encoding="utf-8"))
     return template.render(
         comparison=analysis.comparison,
@@ -35,6 +36,7 @@ def render(analysis: Analysis, pictures: Sequence[Picture], tables: Sequence[str
         contrasts=tabulate_contrasts(analysis),
         metrics=tabulate_metrics(analysis),
         serving=tabulate_serving(analysis),
+        tuning=tabulate_tuning(analysis.comparison),
         theory=tabulate_theory(analysis),
         explained=explain(analysis),
         figures=pictures,
@@ -55,7 +57,8 @@ def _tables(analysis: Analysis) -> list[dict[str, object]]:
     return tables
 
 
-def _tied(text: str) -> str:
+def tied(text: str) -> str:
+    """Return a text in which no number stands alone at the end of a line."""
     # No line break between a number and its per cent sign.
     return text.replace(" %", "\u00a0%")
 
