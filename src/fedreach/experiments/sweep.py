@@ -50,6 +50,7 @@ def sweep(
         settings=[dict(cell.setting) for cell in found],
         cells=[place.as_posix() for place in places],
         samples=experiment.sweep.samples,
+        config=experiment.model_dump(mode="json"),
     )
     folder = RunFolder(out)
     with folder.locked():

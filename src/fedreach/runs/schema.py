@@ -406,6 +406,7 @@ class SweepRecord(Record):
     settings: Sequence[Mapping[str, Any]]  # key -> value, one a comparison
     cells: Sequence[str]  # folders of the comparisons, relative to this one
     samples: int | None = None  # how many were drawn, where they are no grid
+    config: Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

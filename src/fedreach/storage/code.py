@@ -7,6 +7,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 READS_ITSELF = re.compile(rb"__doc__|__file__|__code__|\b(inspect|linecache|tokenize|traceback|jit)\b")
 """Whoever says so may look at its own text, or at where it stands: then every letter counts."""
@@ -55,7 +56,7 @@ def _written(node: object) -> Iterator[str]:
     elif isinstance(node, ast.AST):
         yield f"({type(node).__name__}"
         for name in node._fields:
-            value = getattr(node, name, None)
+            value: Any = getattr(node, name, None)
             if name == "body" and isinstance(node, DOCUMENTED):
                 value = value[1:] if _is_docstring(value) else value
             if value is not None and value != []:  # fields that newer versions add are empty where nobody uses them
