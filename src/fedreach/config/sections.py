@@ -63,8 +63,8 @@ class PopulationSection(Section):
 
     # how many, a share of those not excluded, or who: ids or names
     participants: Positive | Share | list[int | str] | Literal["all"] = 0.4
-    exclude_clients: list[int] = Field([])
-    exclude_labels: list[int] = Field([])
+    exclude_clients: list[int] = Field(default=[])
+    exclude_labels: list[int] = Field(default=[])
     held_out: Share = 0.2
     validation: Share | None = None  # of what participants train on, by which [tune] judges; nothing else is looked at
     participation: Choice = Choice(name="always")
@@ -144,9 +144,9 @@ class EvaluationSection(Section):
     every: Positive = 5
     local: bool = True  # also the local models of the cohort before aggregation
     samples_per_client: Positive | None = None  # at most so many of each client's samples; None: all
-    inputs: list[Positive] = Field([5, 20])  # clients are served with so many inputs, too, and scored on their others
+    inputs: list[Positive] = Field(default=[5, 20])  # clients are served with so many inputs, too, and scored on their others
     patience: Positive | None = None  # stop after so many evaluations without a better id_loss
-    metrics: list[Choice] = Field([Choice(name="accuracy"), Choice(name="loss")])  # these two are always there
+    metrics: list[Choice] = Field(default=[Choice(name="accuracy"), Choice(name="loss")])  # these two are always there
 
 
 class StatisticsSection(Section):
@@ -215,7 +215,7 @@ class Experiment(Section):
 
     name: str = "experiment"
     rounds: Positive = 50
-    seeds: Annotated[list[Seed], Field(min_length=1)] = Field([0])
+    seeds: Annotated[list[Seed], Field(min_length=1)] = Field(default=[0])
     baseline: str | None = None  # default: the first method
     target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
     data: Data = Data()
@@ -235,7 +235,7 @@ class Experiment(Section):
     tune: TuneSection | None = None  # settings of which each method is given the best
     run: RunSection = RunSection()
     method: DefaultMethod = DefaultMethod()
-    methods: dict[str, Method] = Field({})
+    methods: dict[str, Method] = Field(default={})
 
     def choice(self, kind: str) -> Choice | None:
         """Return what the experiment says of a kind; None where it says nothing."""
