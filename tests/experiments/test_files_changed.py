@@ -201,7 +201,9 @@ def test_of_code_that_reads_its_own_text_every_letter_counts(base: Path) -> None
 
 def test_the_digest_of_code_is_the_same_in_every_version_of_python(base: Path) -> None:
     """Worked out by 3.11: a run is not refused because Python is a newer one."""
-    (base / "own.py").write_text(PLAIN + 'class A:\n    x: int = 1\n    def f(self): return f"{self.x=:>5}", 1e3, b"x"\n')
+    (base / "own.py").write_text(
+        PLAIN + 'class A:\n    x: int = 1\n    def f(self): return f"{self.x=:>5}", 1e3, b"x"\n'
+    )
     assert digest_of_code(base / "own.py")[:16] == "22a3bdd0f9228802"
 
 

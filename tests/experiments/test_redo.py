@@ -72,7 +72,9 @@ def test_an_interrupted_redo_goes_on(home: Path) -> None:
 
 def test_a_comment_goes_on_and_a_changed_meaning_says_which_file_and_what_to_do(home: Path) -> None:
     code(home)
-    toml = (home / "tiny.toml").read_text().replace("[methods.uniform]", '[methods.uniform]\nweighting = "own.py:weigh"')
+    toml = (
+        (home / "tiny.toml").read_text().replace("[methods.uniform]", '[methods.uniform]\nweighting = "own.py:weigh"')
+    )
     (home / "tiny.toml").write_text(toml)
     compared(home)
     before = all_files(home / "x")

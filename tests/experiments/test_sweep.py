@@ -74,10 +74,10 @@ def test_settings_are_added_and_what_is_done_is_not_done_again(home: Path) -> No
     swept(home, "s", 'sweep={"local.epochs"=[1]}')
     status = swept(home, "s", 'sweep={"local.epochs"=[1, 2]}')
     assert (status.skipped, len(status.finished)) == (4, 8)
-    with pytest.raises(RunFolderError, match="holds a sweep over local.epochs; now local.rate is swept"):
+    with pytest.raises(RunFolderError, match=r"holds a sweep over local\.epochs; now local\.rate is swept"):
         swept(home, "s", 'sweep={"local.rate"=[0.1]}')
     compared(home, "plain")
-    with pytest.raises(RunFolderError, match="holds one comparison; now local.rate is swept"):
+    with pytest.raises(RunFolderError, match=r"holds one comparison; now local\.rate is swept"):
         swept(home, "plain", 'sweep={"local.rate"=[0.1]}')
     assert RunFolder(home / "s").required(SweepRecord).settings == [{"local.epochs": 1}, {"local.epochs": 2}]
 

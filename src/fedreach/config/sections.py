@@ -144,7 +144,9 @@ class EvaluationSection(Section):
     every: Positive = 5
     local: bool = True  # also the local models of the cohort before aggregation
     samples_per_client: Positive | None = None  # at most so many of each client's samples; None: all
-    inputs: list[Positive] = Field(default=[5, 20])  # clients are served with so many inputs, too, and scored on their others
+    inputs: list[Positive] = Field(
+        default=[5, 20]
+    )  # clients are served with so many inputs, too, and scored on their others
     patience: Positive | None = None  # stop after so many evaluations without a better id_loss
     metrics: list[Choice] = Field(default=[Choice(name="accuracy"), Choice(name="loss")])  # these two are always there
 

@@ -297,8 +297,7 @@ class FederatedData:
         """Return the (N,) number of samples that the server took from each client."""
         dropped = 0 if self.shift is None else self.shift.dropped.sum(axis=1)
         left_out = 0 if self.left_out is None else self.left_out
-        taken: Ints = self.partition.sizes - self.train.sizes - self.held_out.sizes - dropped - left_out
-        return taken
+        return self.partition.sizes - self.train.sizes - self.held_out.sizes - dropped - left_out
 
     def digest(self) -> str:
         """Return the sha256 that names this federation: data, labels, partition, splits and who takes part."""

@@ -21,10 +21,10 @@ from fedreach.federation.length import refers_to_length
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.folder import LAST, SERVING, RunFolder
 from fedreach.runs.identity import finished, run_of
-from fedreach.runs.recorder import TOOK_THE_PLACE
 from fedreach.runs.schema import CHECKPOINT, ComparisonRecord, Result, RunRecord, ServedLine, ServingRecord
 from fedreach.storage.files import record_of_tensors
 
+TOOK_THE_PLACE = "its last round was evaluated as the last, and found the best model: the one before it is gone"
 ON_FLOWER = "facts.json"  # what clients told there; the simulator has not the same
 
 

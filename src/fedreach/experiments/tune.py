@@ -23,8 +23,7 @@ from fedreach.experiments.executors.scheduler import run_jobs
 from fedreach.experiments.jobs import ComparisonCallback, ComparisonStatus, Job
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import finished
-from fedreach.runs.recorder import DIVERGED
-from fedreach.runs.schema import Result, RoundRow, RunRecord, TuningRecord
+from fedreach.runs.schema import DIVERGED, Result, RoundRow, RunRecord, TuningRecord
 
 Key = tuple[str, int]
 """Method and seed."""

@@ -33,6 +33,7 @@ def merged(folders: Sequence[Path], parts: Sequence[Comparison]) -> Comparison:
     apart = _apart(parts)
     if apart:
         _refuse_twice(folders, parts)
+    told = bool(apart) or sum(len(part.runs) > 1 for part in parts) > 1  # else they are runs of one comparison
     called = [_called(part, label, apart) for part, label in zip(parts, labels, strict=True)]
     first = called[0]
     keys = {(run.method, run.seed) for part in called for run in part.runs}
@@ -45,8 +46,8 @@ def merged(folders: Sequence[Path], parts: Sequence[Comparison]) -> Comparison:
         runs=tuple(run for part in called for run in part.runs),
         absent=tuple(key for part in called for key in part.absent if key not in keys),
         plan=replace(first.plan, contrasts=_pairs(called)) if apart else first.plan,
-        labels=labels,
-        differs=_differences(parts),
+        labels=labels if told else (),
+        differs=_differences(parts) if told else (),
         tuning=None,
     )
 

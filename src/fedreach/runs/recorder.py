@@ -27,6 +27,7 @@ from fedreach.runs.folder import BEST, LAST, RunFolder
 from fedreach.runs.identity import ROUNDS, essence
 from fedreach.runs.schema import (
     CHECKPOINT,
+    DIVERGED,
     ClientLine,
     FederationRecord,
     Result,
@@ -39,9 +40,6 @@ from fedreach.storage.files import ANEW, Seal, digest_of, refuse_lost_rounds
 
 Evaluated = tuple[Mapping[str, float], Sequence[Mapping[str, Any]]]
 """The columns of an evaluation, and its lines about single clients; see `fedreach.evaluation.Evaluator`."""
-
-DIVERGED = "The model diverged"
-TOOK_THE_PLACE = "its last round was evaluated as the last, and found the best model: the one before it is gone"
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,16 +86,12 @@ class Recorder:
         """Return a run that is to have more rounds, without the evaluation of what was its last one.
 
         A longer run would not have made it. The row of that round waits in the checkpoint until it is written again:
-        so whatever interrupts this, the files match the checkpoint.
-
-        Raises:
-            RunFolderError: If that evaluation found the best model, which took the place of the one before.
+        so whatever interrupts this, the files match the checkpoint. An evaluation that found the best model is kept, as
+        the one before is gone.
         """
         last = list(self.folder.records(RoundRow))[-1]
-        if last.round != snapshot.state.round or not last.evaluated:
+        if last.round != snapshot.state.round or not last.evaluated or snapshot.best_round == last.round:
             return snapshot
-        if snapshot.best_round == last.round:
-            raise RunFolderError(f"{self.folder.path}: {TOOK_THE_PLACE}")
         seals = {}
         for shape in (RoundRow, ClientLine):
             lines = self.folder.kept_text(shape.FILE).splitlines(keepends=True)

@@ -77,8 +77,8 @@ def _line(
     sd = seeds.std(axis=0, ddof=1) if len(seeds) > 1 else np.full(len(x), np.nan)
     low = np.maximum(mean - sd, mean / (3 * FAR)) if far else mean - sd  # a logarithmic axis has no 0
     if not joined:
-        marks = axes.errorbar(x, mean, np.nan_to_num(sd), **look(j) | {"linestyle": ""}, elinewidth=0.8, zorder=4)
-        tag(marks.lines[0], j, f"marks{id_of(axes)}")
+        alone = axes.errorbar(x, mean, np.nan_to_num(sd), **look(j) | {"linestyle": ""}, elinewidth=0.8, zorder=4)
+        tag(alone.lines[0], j, f"marks{id_of(axes)}")
         return
     draw(axes, j, x, Curve(x, x, mean, low, mean + sd), neighbours)
     if len(x) <= FEW:
