@@ -76,7 +76,7 @@ def test_only_settings_that_make_a_difference_to_a_method_are_candidates(home: P
     ("text", "said"),
     [
         ('[sweep]\n"local.rate" = [0.1, -1.0]', "sweep.local.rate: -1.0 cannot be: local.rate: "),
-        ('[sweep]\n"local.rat" = [0.1]', "did you mean 'rate'"),
+        ('[sweep]\n"local.rat" = [0.1]', "Did you mean 'rate'"),
         ('[sweep]\n"seeds" = [[0], [1]]', "seeds is the same for all settings"),
         ('[sweep]\n"local.rate" = []', "must list values"),
         ("[sweep]", "names no option"),

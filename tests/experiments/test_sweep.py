@@ -13,8 +13,10 @@ import pytest
 from tests.conftest import Command, Refused, Start, wait_until
 
 from fedreach.config.load import load
-from fedreach.data.datasets import Dataset
+from fedreach.data import validation
+from fedreach.data.federated import FederatedData
 from fedreach.errors import RunFolderError
+from fedreach.experiments import build
 from fedreach.experiments.build import Builder
 from fedreach.experiments.compare import compare
 from fedreach.experiments.jobs import ComparisonStatus
@@ -116,62 +118,46 @@ def test_a_setting_that_makes_no_difference_to_a_method_is_not_tried_for_it(home
 
 
 def test_training_that_diverges_is_the_worst_setting_and_is_not_tried_again(home: Path) -> None:
-    options = ['tune={"local.rate"=[1e30, 0.1]}', "seeds=[0]"]
+    options = ['tune={"local.rate"=[3e38, 0.1]}', "seeds=[0]"]
     assert not compared(home, "x", *options).failed
     record = RunFolder(home / "x").required(TuningRecord)
     assert record.scores["uniform"]["0"][0] is None
     assert set(chosen_rates(home / "x").values()) == {0.1}
-    result = home / "x" / "tuning" / "uniform" / "seed-0" / "local.rate=1e+30" / "result.json"
+    result = home / "x" / "tuning" / "uniform" / "seed-0" / "local.rate=3e+38" / "result.json"
     before = result.stat().st_mtime_ns
     assert compared(home, "x", *options).skipped == 2
     assert result.stat().st_mtime_ns == before
-    status = compared(home, "y", 'tune={"local.rate"=[1e30, 2e30]}', "seeds=[0]")
+    status = compared(home, "y", 'tune={"local.rate"=[2e38, 3e38]}', "seeds=[0]")
     assert {why.partition(":")[0] for why in status.failed.values()} == {"nothing could be chosen for it"}
     assert "diverged with all 2 settings" in next(iter(status.failed.values()))
 
 
-def scrambled(data: Dataset, unseen: np.ndarray[Any, Any]) -> Dataset:
-    """Return a data set with other labels where these samples are, and another test set."""
-    rng = np.random.default_rng(1)
-    train_y = data.train_y.copy()
-    train_y[unseen] = rng.permutation(train_y[unseen])
-    return replace(data, train_y=train_y, test_y=rng.permutation(data.test_y))
-
-
-def tuned(home: Path, out: str, monkeypatch: pytest.MonkeyPatch, kept: Sequence[str], noise: str = "") -> bytes:
+def tuned(home: Path, out: str, monkeypatch: pytest.MonkeyPatch, kept: Sequence[str]) -> bytes:
     """Tune on data in which all labels are others but those of `kept` parts; return the bytes of what was tried."""
-    options = [*FEW, "seeds=[0]", RATES, *([noise] if noise else [])]
-    experiment = load(home / "tiny.toml", options)
+    experiment = load(home / "tiny.toml", [*FEW, "seeds=[0]", RATES])
     builder = Builder(experiment.resolved("uniform"), home)
     data = builder.federated(builder.dataset(), 0)
     who = data.population
     parts = {
-        "training": [data.train[i] for i in who.participants],
-        "held out": [data.held_out[i] for i in who.participants],
-        "unseen": [part[i] for part in (data.train, data.held_out) for i in who.unseen],
+        "training": [data.train[client] for client in who.participants],
+        "held out": [data.held_out[client] for client in who.participants],
+        "unseen": [part[client] for part in (data.train, data.held_out) for client in who.unseen],
     }
-    changed = np.concatenate([place for name, places in parts.items() if name not in kept for place in places])
-    real, federated = Builder.dataset, Builder.federated
+    others = [place for name, places in parts.items() if name not in kept for place in places]
+    changed = np.concatenate([*others, np.empty(0, np.int64)])
+    real = validation.for_validation
 
-    def others(self: Builder, **more: Any) -> Any:
-        return real(self, **more)
+    def relabelled(data: FederatedData, share: float, seed: int) -> FederatedData:
+        """Who holds what stays: it was decided by the true labels."""
+        rng, d = np.random.default_rng(1), data.dataset
+        train_y, labels, test_y = d.train_y.copy(), data.labels.copy(), d.test_y
+        train_y[changed] = labels[changed] = rng.permutation(train_y[changed])
+        if "test" not in kept:
+            test_y = rng.permutation(test_y)
+        return real(replace(data, dataset=replace(d, train_y=train_y, test_y=test_y), labels=labels), share, seed)
 
-    def relabelled(self: Builder, dataset: Any, seed: int) -> Any:
-        made = federated(self, dataset, seed)
-        d = scrambled(made.dataset, changed) if len(made.dataset.test_y) else made.dataset
-        labels = made.labels.copy()
-        if not len(made.dataset.test_y):  # a tuning run: what is left of the data
-            train_y = made.dataset.train_y.copy()
-            rng = np.random.default_rng(1)
-            train_y[changed] = labels[changed] = rng.permutation(train_y[changed])
-            d = replace(made.dataset, train_y=train_y)
-        return replace(made, dataset=d, labels=labels)
-
-    monkeypatch.setattr(Builder, "dataset", others)
-    monkeypatch.setattr(Builder, "federated", relabelled)
+    monkeypatch.setattr(build, "for_validation", relabelled)
     compare(experiment, out=home / out, base=home, executor=Inline())
-    monkeypatch.undo()
-    monkeypatch.chdir(home)
     names = ("rounds.jsonl", "clients.jsonl", "last.safetensors")
     return b"".join((p / n).read_bytes() for p in sorted((home / out).glob("tuning/*/*/*")) for n in names)
 
@@ -180,9 +166,9 @@ def test_tuning_never_sees_held_out_data_unseen_clients_or_the_test_set(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was tried has the same bits whatever labels these have; and others once those of participants' change."""
-    as_it_is = tuned(home, "a", monkeypatch, ["training", "held out", "unseen"])
+    as_it_is = tuned(home, "a", monkeypatch, ["training", "held out", "unseen", "test"])
     assert tuned(home, "b", monkeypatch, ["training"]) == as_it_is
-    assert tuned(home, "c", monkeypatch, ["held out", "unseen"]) != as_it_is
+    assert tuned(home, "c", monkeypatch, ["held out", "unseen", "test"]) != as_it_is
 
 
 def test_a_run_that_tries_a_setting_has_nothing_else_to_look_at(home: Path) -> None:

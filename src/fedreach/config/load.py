@@ -10,13 +10,12 @@ from typing import Any
 import pydantic
 
 from fedreach.config import parts
-from fedreach.config.grid import Range, value_in_words
 from fedreach.config.messages import Path_, Problem, explained, listed
 from fedreach.config.options import check_choice
 from fedreach.config.paths import folder_of, seen_from
 from fedreach.config.reading import check_plain, read, toml_value
 from fedreach.config.sections import PARTS, Choice, Experiment, LocalSection
-from fedreach.config.sweep import refused_key, with_setting
+from fedreach.config.sweep import refused_settings
 from fedreach.data.population import share_of
 from fedreach.errors import ConfigError, FedReachError, nearest
 from fedreach.evidence.plan import LEAST_PILOT
@@ -86,35 +85,8 @@ def check(raw: Mapping[str, Any], base: Path) -> tuple[Experiment | None, list[P
         problems += _clashes(experiment, base, problems)
         problems += _metrics(experiment, base, problems)
         if not problems:
-            problems = _settings(raw, experiment, base)
+            problems = refused_settings(raw, experiment, lambda tables: check(tables, base)[1])
     return experiment, problems
-
-
-def _settings(raw: Mapping[str, Any], e: Experiment, base: Path) -> list[Problem]:
-    """Return what is wrong with values of [sweep] and [tune], each tried by itself."""
-    problems = []
-    plain = {key: table for key, table in raw.items() if key not in ("sweep", "tune")}
-    for section, grid in (("sweep", e.sweep), ("tune", e.tune)):
-        for key, values in () if grid is None else grid.values.items():
-            if why := refused_key(key, tuned=section == "tune"):
-                problems.append(Problem((section, key), f"{why}."))
-                continue
-            for value in (values.least, values.most) if isinstance(values, Range) else values:
-                _, found = check(with_setting(copy.deepcopy(plain), {key: value}), base)
-                said = f"{value_in_words(value)} cannot be"
-                problems += [
-                    Problem((section, key), f"{said}: {_dotted(one.path)}: {one.message}") for one in found[:1]
-                ]
-    if e.sweep is not None and e.plan.detect_points is not None:
-        rule = "has the number of seeds follow from one comparison, and a [sweep] makes several. Leave out one of them."
-        problems.append(Problem(("statistics", "detect_points"), rule))
-    if e.tune is not None and not e.methods:
-        problems.append(Problem(("tune",), "chooses for each method of a comparison: add [methods.NAME] tables."))
-    return problems
-
-
-def _dotted(path: Path_) -> str:
-    return ".".join(map(str, path))
 
 
 def _understood(raw: Mapping[str, Any], error: pydantic.ValidationError) -> Experiment | None:

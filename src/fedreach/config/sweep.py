@@ -1,15 +1,17 @@
 """One experiment for each setting of some options."""
 
-import json
+import copy
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from fedreach.config.grid import Setting, in_words
+from fedreach.config.grid import Range, Setting, in_words, value_in_words
+from fedreach.config.messages import Problem
 from fedreach.config.section import Section
+from fedreach.config.sections import Experiment
 
 LONGEST = 80  # letters of a setting's folder
 
@@ -68,11 +70,6 @@ def folders(settings: Sequence[Setting], where: Path) -> list[Path]:
     return found
 
 
-def same_value(one: Any, other: Any) -> bool:
-    """Say whether two values of an option are the same in TOML, where 1 and 1.0 are not."""
-    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
-
-
 FIXED: Mapping[str, str] = {
     "name": "is no option of a run",
     "seeds": "is the same for all settings: each is tried with all seeds",
@@ -100,6 +97,35 @@ NOT_TUNED: Mapping[str, str] = {
     "method.serving": "comes after training, and a setting is chosen by the model that was trained",
 }
 """Keys that are the same for all methods of a comparison, and why: they are swept, not tuned."""
+
+
+def refused_settings(
+    raw: Mapping[str, Any], e: Experiment, wrong: Callable[[dict[str, Any]], list[Problem]]
+) -> list[Problem]:
+    """Return what is wrong with ``[sweep]`` and ``[tune]``: each value is tried by itself.
+
+    Args:
+        raw: The tables of an experiment that is right but for these.
+        e: The experiment.
+        wrong: Says what is wrong with tables.
+    """
+    problems = []
+    plain = {key: table for key, table in raw.items() if key not in ("sweep", "tune")}
+    for section, grid in (("sweep", e.sweep), ("tune", e.tune)):
+        for key, values in () if grid is None else grid.values.items():
+            if why := refused_key(key, tuned=section == "tune"):
+                problems.append(Problem((section, key), f"{why}."))
+                continue
+            for value in (values.least, values.most) if isinstance(values, Range) else values:
+                for one in wrong(with_setting(copy.deepcopy(plain), {key: value}))[:1]:
+                    where, said = ".".join(map(str, one.path)), value_in_words(value)
+                    problems.append(Problem((section, key), f"{said} cannot be: {where}: {one.message}"))
+    if e.sweep is not None and e.plan.detect_points is not None:
+        rule = "has the number of seeds follow from one comparison, and a [sweep] makes several. Leave out one of them."
+        problems.append(Problem(("statistics", "detect_points"), rule))
+    if e.tune is not None and not e.methods:
+        problems.append(Problem(("tune",), "chooses for each method of a comparison: add [methods.NAME] tables."))
+    return problems
 
 
 def refused_key(key: str, *, tuned: bool) -> str:

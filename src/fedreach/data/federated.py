@@ -296,8 +296,8 @@ class FederatedData:
     def taken_by_server(self) -> Ints:
         """Return the (N,) number of samples that the server took from each client."""
         dropped = 0 if self.shift is None else self.shift.dropped.sum(axis=1)
-        left_out = 0 if self.left_out is None else self.left_out
-        return self.partition.sizes - self.train.sizes - self.held_out.sizes - dropped - left_out
+        taken = self.partition.sizes - self.train.sizes - self.held_out.sizes - dropped
+        return taken if self.left_out is None else taken - self.left_out
 
     def digest(self) -> str:
         """Return the sha256 that names this federation: data, labels, partition, splits and who takes part."""

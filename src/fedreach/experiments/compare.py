@@ -225,11 +225,9 @@ def run_comparisons(
     ]
     waiting = _skip_finished(status, base)
     for one in opened:
-        for job, why in one.tuned.failed.items():
-            mine = next((each for each in waiting if (each.out, each.method, each.seed) == (one.out, *job)), None)
-            if mine is not None:
-                waiting.remove(mine)
-                status.failed[mine] = why
+        for job in [job for job in waiting if job.out == one.out and (job.method, job.seed) in one.tuned.failed]:
+            waiting.remove(job)
+            status.failed[job] = one.tuned.failed[job.method, job.seed]
     for one, all_seeds in zip(opened, held, strict=True):
         RunFolder(one.out).write(one.record(all_seeds))
     run_jobs(executor, engine, waiting, status, out=out, base=base, workers=workers, callbacks=callbacks)
