@@ -81,6 +81,8 @@ def test_settings_are_added_and_what_is_done_is_not_done_again(home: Path) -> No
     compared(home, "plain")
     with pytest.raises(RunFolderError, match=r"holds one comparison; now local\.rate is swept"):
         swept(home, "plain", 'sweep={"local.rate"=[0.1]}')
+    with pytest.raises(RunFolderError, match="holds a sweep, whose comparisons lie in"):
+        compared(home, "s")
     assert RunFolder(home / "s").required(SweepRecord).settings == [{"local.epochs": 1}, {"local.epochs": 2}]
 
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from fedreach.config.sections import Experiment
 from fedreach.config.user_code import identity
-from fedreach.errors import ConfigError, RunFolderError
+from fedreach.errors import ANOTHER_FOLDER, ConfigError, RunFolderError
 from fedreach.experiments.declared import check_declared, lengths_seen
 from fedreach.experiments.executors.base import Executor
 from fedreach.experiments.executors.local import Local
@@ -20,7 +20,7 @@ from fedreach.experiments.redo import check_redone, forget_redone, set_aside
 from fedreach.experiments.tune import Search, Tuned, tune
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import OtherExperimentError, OtherFilesError, finished
-from fedreach.runs.schema import ComparisonRecord
+from fedreach.runs.schema import ComparisonRecord, SweepRecord
 
 
 class Further(Protocol):
@@ -182,6 +182,8 @@ def _opened(experiment: Experiment, out: Path, locks: ExitStack, *, add_seeds: b
     """Lock the folder of a comparison, and return it unless what is asked cannot be asked any more."""
     plan(experiment, out)  # nothing to compare is said before anything is written
     check_redone(experiment, redo)
+    if (out / SweepRecord.FILE).exists():
+        raise RunFolderError(f"{out} holds a sweep, whose comparisons lie in {out}/cells. Choose {ANOTHER_FOLDER}.")
     folder = RunFolder(out)
     locks.enter_context(folder.locked())
     stored = folder.read(ComparisonRecord)
