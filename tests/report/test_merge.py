@@ -22,7 +22,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("merge")
     (home / "tiny.toml").write_text(TINY)
     few = ["rounds=2", "engine.name=sequential"]
-    numbers = ["data=diabetes", "method.loss=mse", "local.rate=0.01"]
+    numbers = ["data=diabetes", "method.loss=mse", "method.weighting=equal", "partition={name='iid',clients=12}"]
     for out, options in {
         "a": [],
         "alpha": ["partition.alpha=5.0"],

@@ -17,13 +17,14 @@ from fedreach.config.grid import TuneSection, in_words
 from fedreach.config.sections import Experiment
 from fedreach.config.sweep import folders
 from fedreach.config.user_code import identity
+from fedreach.errors import STEADIER
 from fedreach.evidence.scores import ACCURACY, MainScore, main_score_of
 from fedreach.experiments.executors.base import Executor
 from fedreach.experiments.executors.scheduler import run_jobs
 from fedreach.experiments.jobs import ComparisonCallback, ComparisonStatus, Job
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import finished
-from fedreach.runs.schema import DIVERGED, Result, RoundRow, RunRecord, TuningRecord
+from fedreach.runs.schema import Result, RoundRow, RunRecord, TuningRecord
 
 Key = tuple[str, int]
 """Method and seed."""
@@ -112,7 +113,7 @@ def _is_over(job: Job, status: ComparisonStatus, base: Path) -> bool:
 
 def _diverged(folder: RunFolder) -> bool:
     result = folder.read(Result)
-    return result is not None and (result.error or "").startswith(DIVERGED)
+    return result is not None and STEADIER in (result.error or "")
 
 
 def _chosen(one: Search) -> Tuned:
@@ -192,5 +193,5 @@ def _unusable(jobs: Sequence[Job], judged: Sequence[_Judged]) -> str:
             result = folder.read(Result) if folder.read(RunRecord) is not None else None
             return f"{job.label}: {'it did not finish' if result is None else result.error}"
     if all(not isfinite(each.score) for each in judged):
-        return f"training diverged with all {len(judged)} settings. Lower local.rate"
+        return f"training diverged with all {len(judged)} settings. {STEADIER}"
     return ""

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from fedreach.arrays import AnyArray
-from fedreach.errors import ANOTHER_FOLDER, RunFolderError, TrainingError
+from fedreach.errors import ANOTHER_FOLDER, STEADIER, RunFolderError, TrainingError
 from fedreach.federation.federation import Federation
 from fedreach.federation.length import refers_to_length
 from fedreach.federation.state import FederationState
@@ -27,7 +27,6 @@ from fedreach.runs.folder import BEST, LAST, RunFolder
 from fedreach.runs.identity import ROUNDS, essence
 from fedreach.runs.schema import (
     CHECKPOINT,
-    DIVERGED,
     ClientLine,
     FederationRecord,
     Result,
@@ -243,7 +242,7 @@ class Recorder:
             which = f"any of the {last}" if last == len(lines) else f"the last {last} of {len(lines)}"
             raise TrainingError(
                 f"No client's update counted in {which} rounds: all {lost} were lost or not finite. "
-                f"Lower local.rate or set local.clip_norm, and choose {ANOTHER_FOLDER}."
+                f"{STEADIER}, and choose {ANOTHER_FOLDER}."
             )
 
     def _refuse_if_diverged(self, state: FederationState, columns: Mapping[str, float]) -> None:
@@ -254,8 +253,7 @@ class Recorder:
         if lasting or self.stop_if_diverged:
             else_ = "." if lasting else "; or go on all the same by run.on_failure = 'drop'."
             raise TrainingError(
-                f"{DIVERGED}: {diverged[0]} is not finite after round {state.round}. Lower local.rate or set "
-                f"local.clip_norm{else_}"
+                f"The model diverged: {diverged[0]} is not finite after round {state.round}. {STEADIER}{else_}"
             )
 
     def _judge(self, snapshot: Snapshot, loss: float) -> Snapshot:

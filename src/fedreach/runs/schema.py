@@ -35,8 +35,6 @@ from fedreach.errors import RunFolderError, nearest
 FORMAT = 3  # 2: models, clusters, solver states; rows with metrics. 3: digests
 CHECKPOINT = "checkpoint.safetensors"
 
-DIVERGED = "The model diverged"  # begins the error of a run whose training did
-
 EVALUATED = re.compile(r"(id|unseen|test|train|local)_\w+|(participation|out_of_sample)_gap(_low|_high)?")
 """Columns that an evaluation adds to a row: of a population and a metric, or of a gap between two."""
 METRIC = re.compile(r"[a-z][a-z0-9_]*")  # what further metrics are called
