@@ -42,7 +42,7 @@ def test_the_others_stay_and_nothing_is_lost(home: Path) -> None:
     assert all_files(home / "x") == before  # nothing was changed, so the same came out
     assert stamps(home, "uniform") == others
     aside = home / "x" / "redone" / "entropy-1"
-    assert sorted(path.name for path in aside.glob("*")) == ["seed-0", "seed-1"]
+    assert sorted(path.name for path in aside.glob("seed-*")) == ["seed-0", "seed-1"]
     compared(home, redo=["entropy"])
     assert sorted(path.name for path in (home / "x" / "redone").glob("*")) == ["entropy-1", "entropy-2"]
 
@@ -89,6 +89,22 @@ def test_a_comment_goes_on_and_a_changed_meaning_says_which_file_and_what_to_do(
     assert all_files(home / "x") == before
     status = compared(home, redo=["uniform"])
     assert (status.skipped, len(status.finished)) == (2, 4)
+
+
+def test_what_a_setting_was_chosen_by_is_made_again_too(home: Path) -> None:
+    code(home)
+    toml = (
+        (home / "tiny.toml").read_text().replace("[methods.uniform]", '[methods.uniform]\nweighting = "own.py:weigh"')
+    )
+    (home / "tiny.toml").write_text(toml)
+    tune, one = 'tune={"local.rate"=[0.1, 0.3]}', "seeds=[0]"
+    compared(home, tune, one)
+    code(home, value="float(reports.ids[0] + 1)")
+    with pytest.raises(RunFolderError, match="own.py:weigh was changed.*--redo uniform"):
+        compared(home, tune, one)
+    status = compared(home, tune, one, redo=["uniform"])
+    assert (status.skipped, len(status.finished)) == (1, 2)
+    assert len([*(home / "x" / "redone" / "uniform-1" / "tuning" / "seed-0").glob("local.rate=*")]) == 2
 
 
 def test_only_methods_that_are_there_are_redone(refused: Refused, home: Path) -> None:

@@ -16,7 +16,7 @@ from fedreach.experiments.executors.base import Executor
 from fedreach.experiments.executors.local import Local
 from fedreach.experiments.executors.scheduler import run_jobs
 from fedreach.experiments.jobs import ComparisonCallback, ComparisonStatus, Job
-from fedreach.experiments.redo import check_redone, forget_redone, set_aside
+from fedreach.experiments.redo import check_redone, forget_redone, set_aside, with_remedy
 from fedreach.experiments.tune import Search, Tuned, tune
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import OtherExperimentError, OtherFilesError, finished
@@ -38,7 +38,7 @@ class Comparison:
     out: Path
     looks: Sequence[int] = ()
     lengths: Sequence[int] = ()
-    redo: Sequence[str] = ()  # methods whose runs are made again
+    again: Sequence[Job] = ()  # runs that were moved aside and are made again
     tuned: Tuned = field(default_factory=Tuned)
 
     def record(self, seeds: Sequence[int]) -> ComparisonRecord:
@@ -137,6 +137,7 @@ def compare(
 
         if experiment.plan.detect_points is None or further is None:  # both or neither
             run(experiment.seeds, experiment.seeds)
+            forget_redone(one.again, status)
             return status
         pilot = list(experiment.seeds)
         run(pilot, stored.seeds if stored is not None and stored.pilot == pilot else pilot)
@@ -148,6 +149,7 @@ def compare(
         first = max(pilot) + 1
         seeds = [*pilot, *range(first, first + number - len(pilot))]
         run(seeds, seeds)
+        forget_redone(one.again, status)
     return status
 
 
@@ -175,6 +177,8 @@ def compare_several(
         opened = [_opened(each, place, locks, add_seeds=add_seeds, redo=redo) for each, place in experiments]
         seeds = [one.experiment.seeds for one in opened]
         run_comparisons(opened, seeds, seeds, status, executor or Local(), out, base, workers, callbacks)
+        for one in opened:
+            forget_redone(one.again, status)
     return status
 
 
@@ -188,7 +192,11 @@ def _opened(experiment: Experiment, out: Path, locks: ExitStack, *, add_seeds: b
     locks.enter_context(folder.locked())
     stored = folder.read(ComparisonRecord)
     looks = check_declared(experiment, stored, out, add_seeds=add_seeds)
-    return Comparison(experiment, out, looks, lengths_seen(experiment, stored, out), redo)
+    seeds = dict.fromkeys([*experiment.seeds, *(() if stored is None else stored.seeds)])
+    again = [job for job in plan(experiment, out, [*seeds]) if job.method in redo]
+    for job in again:
+        set_aside(job)
+    return Comparison(experiment, out, looks, lengths_seen(experiment, stored, out), again)
 
 
 def run_comparisons(
@@ -209,14 +217,6 @@ def run_comparisons(
         held: Of each, all that it has.
         status: Is kept up to date.
     """
-    again = [
-        job
-        for one, some in zip(opened, seeds, strict=True)
-        for job in plan(one.experiment, one.out, some)
-        if job.method in one.redo
-    ]
-    for job in again:
-        set_aside(job)
     engine = opened[0].experiment.engine
     tuning = [(one, some) for one, some in zip(opened, seeds, strict=True) if one.experiment.tune is not None]
     searches = [Search.of(one.experiment, one.out, some, base) for one, some in tuning]
@@ -233,7 +233,6 @@ def run_comparisons(
     for one, all_seeds in zip(opened, held, strict=True):
         RunFolder(one.out).write(one.record(all_seeds))
     run_jobs(executor, engine, waiting, status, out=out, base=base, workers=workers, callbacks=callbacks)
-    forget_redone(again, status)
 
 
 def _skip_finished(status: ComparisonStatus, base: Path) -> list[Job]:
@@ -257,11 +256,6 @@ def _skip_finished(status: ComparisonStatus, base: Path) -> list[Job]:
         else:
             status.finished.append(job)
     if others:
-        first = next(iter(others.values()))
-        methods = dict.fromkeys(job.method for job in others)
-        redo = " ".join(f"--redo {method!r}" if " " in method else f"--redo {method}" for method in methods)
-        raise OtherFilesError(
-            f"{first} Or have what depends on it made again: {redo} (in Python, redo={[*methods]!r})."
-        )
+        raise with_remedy(others)
     status.skipped = len(status.finished)
     return waiting

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedreach.config.sections import Experiment
 from fedreach.errors import ConfigError, RunFolderError, nearest
 from fedreach.experiments.jobs import ComparisonStatus, Job
 from fedreach.runs.folder import RunFolder
+from fedreach.runs.identity import OtherFilesError
 
-REDONE = "redone"
+REDONE, TUNING = "redone", "tuning"
 UNDER_WAY = ".under-way"
 """Of a folder in `REDONE`: its runs are being made again, and what is there of them now is new."""
 
@@ -23,23 +25,36 @@ def check_redone(experiment: Experiment, methods: Sequence[str]) -> None:
 
 
 def set_aside(job: Job) -> None:
-    """Move a run into ``redone/METHOD-N/`` of its comparison, unless that was done before and it is being made again.
+    """Move a run, and what its setting was chosen by, into ``redone/METHOD-N/`` of its comparison.
+
+    That is done once, and not to what is being made again.
 
     So the same command goes on where it was interrupted.
     """
     place, there = _place(job), job.folder
-    if (place / there.name).exists():
-        return
+    tried = job.out / TUNING / job.method / there.name
     try:
         place.mkdir(parents=True, exist_ok=True)
         (place / UNDER_WAY).touch()
-        if not there.exists():
-            (place / there.name).mkdir()  # empty: what is made from now on is new
-            return
-        with RunFolder(there).locked():  # nobody writes to it
-            there.rename(place / there.name)
+        for path, aside in ((there, place / there.name), (tried, place / TUNING / there.name)):
+            if aside.exists():
+                continue
+            aside.parent.mkdir(exist_ok=True)
+            if not path.exists():
+                aside.mkdir()  # empty: what is made from now on is new
+                continue
+            with RunFolder(path).locked():  # nobody writes to it
+                path.rename(aside)
     except OSError as error:
         raise RunFolderError(f"{there} cannot be moved to {place}: {error.strerror}. Move it away yourself.") from error
+
+
+def with_remedy(others: Mapping[Job, OtherFilesError]) -> OtherFilesError:
+    """Return what to say of runs that were made with other files: the first refusal, and what would make all anew."""
+    methods = dict.fromkeys(job.method for job in others)
+    redo = " ".join(f"--redo {shlex.quote(method)}" for method in methods)
+    said = next(iter(others.values()))
+    return OtherFilesError(f"{said} Or have what depends on it made again: {redo} (in Python, redo={[*methods]!r}).")
 
 
 def forget_redone(jobs: Sequence[Job], status: ComparisonStatus) -> None:

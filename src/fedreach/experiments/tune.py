@@ -22,13 +22,13 @@ from fedreach.evidence.scores import ACCURACY, MainScore, main_score_of
 from fedreach.experiments.executors.base import Executor
 from fedreach.experiments.executors.scheduler import run_jobs
 from fedreach.experiments.jobs import ComparisonCallback, ComparisonStatus, Job
+from fedreach.experiments.redo import TUNING, with_remedy
 from fedreach.runs.folder import RunFolder
-from fedreach.runs.identity import finished
+from fedreach.runs.identity import OtherFilesError, finished
 from fedreach.runs.schema import Result, RoundRow, RunRecord, TuningRecord
 
 Key = tuple[str, int]
 """Method and seed."""
-FOLDER = "tuning"
 
 
 @dataclass
@@ -66,7 +66,7 @@ class Search:
         jobs: dict[Key, list[Job]] = {}
         for seed in seeds:
             for method, tried in cells.items():
-                places = folders([cell.setting for cell in tried], out / FOLDER / method / f"seed-{seed}")
+                places = folders([cell.setting for cell in tried], out / TUNING / method / f"seed-{seed}")
                 runs = zip(places, trials(section, tried), tried, strict=True)
                 jobs[method, seed] = [Job(method, seed, p, e, out, in_words(cell.setting)) for p, e, cell in runs]
         return Search(
@@ -92,7 +92,14 @@ def tune(
     if not searches:
         return []
     status = ComparisonStatus([job for one in searches for some in one.jobs.values() for job in some])
-    waiting = [job for job in status.jobs if not _is_over(job, status, base)]
+    waiting, others = [], dict[Job, OtherFilesError]()
+    for job in status.jobs:
+        try:
+            waiting += [] if _is_over(job, status, base) else [job]
+        except OtherFilesError as error:
+            others[job] = error
+    if others:
+        raise with_remedy(others)
     status.skipped = len(status.finished)
     if waiting:
         for callback in callbacks:
