@@ -17,7 +17,6 @@ from fedreach.experiments.jobs import ComparisonCallback, ComparisonStatus
 from .inline import Inline
 from .test_extend import all_files
 
-OWN = "method.weighting=own.py:weigh"
 CODE = "def weigh(reports):{comment}\n    return [{value} for _ in reports.ids]\n"
 
 
@@ -29,6 +28,12 @@ def compared(home: Path, *options: str, redo: Sequence[str] = (), **more: Any) -
 
 def code(home: Path, value: str = "1.0", comment: str = "") -> None:
     (home / "own.py").write_text(CODE.format(value=value, comment=comment))
+
+
+def weighed(home: Path) -> None:
+    """Have `uniform` weigh by code of one's own."""
+    toml = (home / "tiny.toml").read_text()
+    (home / "tiny.toml").write_text(toml.replace("[methods.uniform]", '[methods.uniform]\nweighting = "own.py:weigh"'))
 
 
 def stamps(home: Path, method: str) -> dict[str, int]:
@@ -73,10 +78,7 @@ def test_an_interrupted_redo_goes_on(home: Path) -> None:
 
 def test_a_comment_goes_on_and_a_changed_meaning_says_which_file_and_what_to_do(home: Path) -> None:
     code(home)
-    toml = (
-        (home / "tiny.toml").read_text().replace("[methods.uniform]", '[methods.uniform]\nweighting = "own.py:weigh"')
-    )
-    (home / "tiny.toml").write_text(toml)
+    weighed(home)
     compared(home)
     before = all_files(home / "x")
     code(home, comment="  # each counts the same")
@@ -93,14 +95,11 @@ def test_a_comment_goes_on_and_a_changed_meaning_says_which_file_and_what_to_do(
 
 def test_what_a_setting_was_chosen_by_is_made_again_too(home: Path) -> None:
     code(home)
-    toml = (
-        (home / "tiny.toml").read_text().replace("[methods.uniform]", '[methods.uniform]\nweighting = "own.py:weigh"')
-    )
-    (home / "tiny.toml").write_text(toml)
+    weighed(home)
     tune, one = 'tune={"local.rate"=[0.1, 0.3]}', "seeds=[0]"
     compared(home, tune, one)
     code(home, value="float(reports.ids[0] + 1)")
-    with pytest.raises(RunFolderError, match="own.py:weigh was changed.*--redo uniform"):
+    with pytest.raises(RunFolderError, match=r"own\.py:weigh was changed.*--redo uniform"):
         compared(home, tune, one)
     status = compared(home, tune, one, redo=["uniform"])
     assert (status.skipped, len(status.finished)) == (1, 2)
