@@ -22,7 +22,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("merge")
     (home / "tiny.toml").write_text(TINY)
     few = ["rounds=2", "engine.name=sequential"]
-    numbers = ["data=diabetes", "method.loss=mse", "method.weighting=equal", "partition={name='iid',clients=12}"]
+    numbers = ["data=diabetes", "method.loss=mse", "partition={name='iid',clients=12}", "baseline=a"]
+    numbers += ["methods={a={},b={weighting='equal'}}"]
     for out, options in {
         "a": [],
         "alpha": ["partition.alpha=5.0"],

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from fedreach.config.grid import Setting, TuneSection, in_words
 from fedreach.config.load import check
 from fedreach.config.messages import listed
-from fedreach.config.sections import Experiment
+from fedreach.config.sections import PARTS, Choice, Experiment
 from fedreach.config.sweep import with_setting
 from fedreach.errors import ConfigError
 
@@ -83,6 +83,6 @@ def _trial(tune: TuneSection, e: Experiment) -> Experiment:
             "target_accuracy": None,
             "population": e.population.model_copy(update={"validation": tune.validation}),
             "evaluation": e.evaluation.model_copy(update={"local": False}),
-            "method": e.method.model_copy(update={"serving": None}),
+            "method": e.method.model_copy(update={"serving": Choice(name=PARTS["serving"] or "")}),
         }
     )
