@@ -26,6 +26,11 @@ ENGINE = "engine.name=sequential"
 UPWARD = "method.server={name='average',rate=20.0}"  # so large that the first model has the least held-out loss
 
 
+def slow(*values: Any) -> Any:
+    """One of several cases, of which the others are quick."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 def made(home: Path, out: str, rounds: int, *options: str, **more: Any) -> Path:
     """Run so many rounds."""
     experiment = load(home / "tiny.toml", [f"rounds={rounds}", ENGINE, *options]).resolved("uniform")
@@ -45,9 +50,9 @@ def files(folder: Path) -> dict[str, bytes]:
         (4, 8, []),
         (5, 7, ["evaluation.every=3", UPWARD]),
         (5, 6, ["evaluation.every=3", UPWARD, "evaluation.patience=2"]),
-        (4, 6, ["method.serving=label_shift", "evaluation.metrics=['macro_f1']"]),
-        (3, 5, ["method.selection=oort", "method.weighting=fedau", "evaluation.every=1", "method.server=yogi"]),
-        (2, 4, ["local.schedule=exponential", "local.decay=0.9", "radio={}"]),
+        slow(4, 6, ["method.serving=label_shift", "evaluation.metrics=['macro_f1']"]),
+        slow(3, 5, ["method.selection=oort", "method.weighting=fedau", "evaluation.every=1", "method.server=yogi"]),
+        slow(2, 4, ["local.schedule=exponential", "local.decay=0.9", "radio={}"]),
     ],
 )
 def test_a_longer_run_is_one_run_of_that_length(home: Path, short: int, long: int, options: list[str]) -> None:
@@ -105,7 +110,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return left
 
 
-@pytest.mark.parametrize("moment", range(1, 9))
+@pytest.mark.parametrize("moment", [pytest.param(n, marks=pytest.mark.slow) if n % 3 else n for n in range(1, 9)])
 def test_wherever_it_is_cut_short_the_same_call_goes_on(home: Path, steps: list[int], moment: int) -> None:
     """Removing the result, rewriting the record, taking back the last evaluation: any may be the last that happens."""
     options = ["evaluation.every=3", UPWARD]
