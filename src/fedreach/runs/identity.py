@@ -57,12 +57,9 @@ def _refusal(folder: RunFolder, changed: Sequence[tuple[str, Any, Any]]) -> Othe
         )
     shown = "; ".join(f"{key}: {_short(before)} there, {_short(after)} now" for key, before, after in options[:5])
     more = f" (and {len(options) - 5} more)" if len(options) > 5 else ""
-    longer = [(now, before) for key, before, now in changed if key == ROUNDS and isinstance(now, int)]
-    hint = (
-        f" `fedreach extend` gives it {longer[0][0]} rounds."
-        if longer and [each[0] for each in changed] == [ROUNDS]
-        else ""
-    )
+    hint = ""
+    if [key for key, _, _ in changed] == [ROUNDS] and changed[0][1] < changed[0][2]:
+        hint = f" `fedreach extend` gives it {changed[0][2]} rounds."
     return OtherExperimentError(
         f"{folder.path} holds another experiment. {shown}{more}. Choose {ANOTHER_FOLDER}, or move this one away.{hint}"
     )
