@@ -25,7 +25,7 @@ from .installed import EXTRAS, environment, extras_named, packages_named
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "benchmarks").glob("*.md"))]
-LONG_PAGES = {"README.md", "flower.md", "python.md", "serving.md", "statistics.md", "variance.md"}
+LONG_PAGES = {"README.md", "flower.md", "python.md", "serving.md", "statistics.md", "sweeps.md", "variance.md"}
 SHOWN = [pytest.param(page, marks=pytest.mark.slow) if page.name in LONG_PAGES else page for page in PAGES]
 FEW = [
     word

@@ -18,6 +18,7 @@ from fedreach.cli import (
     compare,
     doctor,
     export,
+    extend,
     listing,
     partition,
     predict,
@@ -111,6 +112,7 @@ def main() -> None:
 for _command in (
     run.run,
     compare.compare,
+    extend.extend,
     variance.variance,
     report.report,
     export.export,

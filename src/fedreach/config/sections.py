@@ -7,22 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
+from fedreach.config.grid import Grid, TuneSection
+from fedreach.config.section import Positive, Section, Seed, Share
 from fedreach.errors import ConfigError, nearest
 from fedreach.evidence.plan import AnalysisPlan
 from fedreach.registry import KINDS, METHOD
 
-Positive = Annotated[int, Field(ge=1)]
-Seed = Annotated[int, Field(ge=0, lt=2**32)]
-Share = Annotated[float, Field(gt=0, lt=1)]
-
 PARTS = {kind: row.default for kind, row in KINDS.items() if row.path == METHOD}
 """Keys of a method that name a part of its federation, and what stands there by default."""
-
-
-class Section(BaseModel):
-    """A table of the file: unknown keys are refused, types are not guessed."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class Choice(BaseModel):
@@ -71,9 +63,10 @@ class PopulationSection(Section):
 
     # how many, a share of those not excluded, or who: ids or names
     participants: Positive | Share | list[int | str] | Literal["all"] = 0.4
-    exclude_clients: list[int] = []
-    exclude_labels: list[int] = []
+    exclude_clients: list[int] = Field(default=[])
+    exclude_labels: list[int] = Field(default=[])
     held_out: Share = 0.2
+    validation: Share | None = None  # of what participants train on, by which [tune] judges; nothing else is looked at
     participation: Choice = Choice(name="always")
     seed: Seed | None = None  # of who takes part and the shift, and of a partition without one; default: the run's
 
@@ -151,9 +144,11 @@ class EvaluationSection(Section):
     every: Positive = 5
     local: bool = True  # also the local models of the cohort before aggregation
     samples_per_client: Positive | None = None  # at most so many of each client's samples; None: all
-    inputs: list[Positive] = [5, 20]  # clients are served with so many inputs, too, and scored on their others
+    inputs: list[Positive] = Field(
+        default=[5, 20]
+    )  # clients are served with so many inputs, too, and scored on their others
     patience: Positive | None = None  # stop after so many evaluations without a better id_loss
-    metrics: list[Choice] = [Choice(name="accuracy"), Choice(name="loss")]  # these two are always there
+    metrics: list[Choice] = Field(default=[Choice(name="accuracy"), Choice(name="loss")])  # these two are always there
 
 
 class StatisticsSection(Section):
@@ -213,12 +208,16 @@ class BudgetSection(Section):
         return {name: limit for name, limit in self if limit is not None}
 
 
+NO_COMPARISON: dict[str, Any] = {"methods": {}, "baseline": None, "statistics": None, "sweep": None, "tune": None}
+"""What an experiment of one run says of several."""
+
+
 class Experiment(Section):
     """A whole experiment file."""
 
     name: str = "experiment"
     rounds: Positive = 50
-    seeds: Annotated[list[Seed], Field(min_length=1)] = [0]
+    seeds: Annotated[list[Seed], Field(min_length=1)] = Field(default=[0])
     baseline: str | None = None  # default: the first method
     target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
     data: Data = Data()
@@ -233,10 +232,12 @@ class Experiment(Section):
     local: LocalSection = LocalSection()
     engine: EngineSection = EngineSection()
     evaluation: EvaluationSection = EvaluationSection()
-    statistics: StatisticsSection | None = None  # of a comparison; None in each of its runs
+    statistics: StatisticsSection | None = None  # of a comparison; None in each of its runs, as are the next two
+    sweep: Grid | None = None  # settings that are shown, a comparison each
+    tune: TuneSection | None = None  # settings of which each method is given the best
     run: RunSection = RunSection()
     method: DefaultMethod = DefaultMethod()
-    methods: dict[str, Method] = {}
+    methods: dict[str, Method] = Field(default={})
 
     def choice(self, kind: str) -> Choice | None:
         """Return what the experiment says of a kind; None where it says nothing."""
@@ -257,7 +258,7 @@ class Experiment(Section):
     def resolved(self, method: str | None = None) -> Experiment:
         """Return the experiment of one method: its parts in `[method]`, and no other methods."""
         if method is None:
-            return self.model_copy(update={"methods": {}, "baseline": None, "statistics": None})
+            return self.model_copy(update=NO_COMPARISON)
         if method not in self.methods:
             raise ConfigError(f"There is no method {method!r} in this experiment." + nearest(method, self.methods))
         chosen = self.methods[method]
@@ -266,8 +267,6 @@ class Experiment(Section):
             update={
                 "method": self.method.model_copy(update=parts),
                 "local": LocalSection.model_validate({**self.local.model_dump(), **chosen.local}),
-                "methods": {},
-                "baseline": None,
-                "statistics": None,
+                **NO_COMPARISON,
             }
         )

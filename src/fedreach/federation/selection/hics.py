@@ -63,6 +63,7 @@ class HiCS(Policy):
     """
 
     reads_updates: ClassVar[bool] = True
+    reads_length: ClassVar[bool] = True
     needs_classes: ClassVar[bool] = True
 
     temperature: float = 0.0025

@@ -12,6 +12,7 @@ from fedreach.report.render.metrics import tabulate_metrics
 from fedreach.report.render.serving import tabulate_serving
 from fedreach.report.render.tables import Table, tabulate, tabulate_contrasts
 from fedreach.report.render.theory import tabulate_theory
+from fedreach.report.render.tuning import tabulate_tuning
 from fedreach.rich_tables import rich_table
 from fedreach.tables import markdown_lines
 
@@ -81,19 +82,19 @@ def terminal_table(analysis: Analysis, when: When = "last", *, width: int | None
 
     `when` is as in `tabulate`; columns that would not fit into `width` are left out, None keeps all.
     """
-    return _rich(tabulate(analysis, when), analysis.comparison.name, width)
+    return rich_of(tabulate(analysis, when), analysis.comparison.name, width)
 
 
 def terminal_contrasts(analysis: Analysis, *, width: int | None = None) -> RichTable | None:
     """Return the declared differences for `rich.print`, as `terminal_table` does; None if they are in its table."""
     table = tabulate_contrasts(analysis)
-    return _rich(table, analysis.comparison.name, width) if table else None
+    return rich_of(table, analysis.comparison.name, width) if table else None
 
 
 def terminal_metrics(analysis: Analysis, *, width: int | None = None) -> RichTable | None:
     """Return metrics beside accuracy and loss for `rich.print`, as `terminal_table` does; None if nobody asked."""
     table = tabulate_metrics(analysis)
-    return _rich(table, analysis.comparison.name, width) if table else None
+    return rich_of(table, analysis.comparison.name, width) if table else None
 
 
 def terminal_serving(analysis: Analysis, *, width: int | None = None) -> list[RichTable]:
@@ -103,16 +104,23 @@ def terminal_serving(analysis: Analysis, *, width: int | None = None) -> list[Ri
         analysis: What `analyse` returns.
         width: As in `terminal_table`.
     """
-    return [_rich(table, analysis.comparison.name, width) for table in tabulate_serving(analysis)]
+    return [rich_of(table, analysis.comparison.name, width) for table in tabulate_serving(analysis)]
 
 
 def terminal_theory(analysis: Analysis, *, width: int | None = None) -> RichTable | None:
     """Return the table of the papers' bounds for `rich.print`, as `terminal_table` does; None if no run has any."""
     table = tabulate_theory(analysis)
-    return _rich(table, analysis.comparison.name, width) if table else None
+    return rich_of(table, analysis.comparison.name, width) if table else None
 
 
-def _rich(table: Table, name: str, width: int | None) -> RichTable:
+def terminal_tuning(analysis: Analysis, *, width: int | None = None) -> RichTable | None:
+    """Return which settings were chosen for `rich.print`, as `terminal_table` does; None if none were."""
+    table = tabulate_tuning(analysis.comparison)
+    return rich_of(table, analysis.comparison.name, width) if table else None
+
+
+def rich_of(table: Table, name: str, width: int | None) -> RichTable:
+    """Return a table for `rich.print`, under a name, as `terminal_table` does."""
     from rich.text import Text
 
     kept = _fitting(table, width)

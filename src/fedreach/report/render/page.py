@@ -18,6 +18,7 @@ from fedreach.report.render.metrics import tabulate_metrics
 from fedreach.report.render.serving import tabulate_serving
 from fedreach.report.render.tables import Table, tabulate, tabulate_contrasts
 from fedreach.report.render.theory import explain, tabulate_theory
+from fedreach.report.render.tuning import tabulate_tuning
 
 LETTERS = 136  # of a table's row, as wide as fits on a screen of 1280 pixels and on paper
 BESIDE = 10  # methods, above which the main figure is too tall to stand beside the findings
@@ -29,7 +30,7 @@ def render(analysis: Analysis, pictures: Sequence[Picture], tables: Sequence[str
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    environment.filters |= {"tied": _tied, "breakable": _breakable, "folded": _folded}
+    environment.filters |= {"tied": tied, "breakable": _breakable, "folded": _folded}
     template = environment.from_string((folder / "page.html").read_text(encoding="utf-8"))
     main = _main_figure(analysis, pictures)
     return template.render(
@@ -40,6 +41,7 @@ def render(analysis: Analysis, pictures: Sequence[Picture], tables: Sequence[str
         contrasts=tabulate_contrasts(analysis),
         metrics=tabulate_metrics(analysis),
         serving=tabulate_serving(analysis),
+        tuning=tabulate_tuning(analysis.comparison),
         theory=tabulate_theory(analysis),
         explained=explain(analysis),
         main=main,
@@ -73,7 +75,8 @@ def _folded(table: Table) -> list[list[int]]:
     return folded(table, LETTERS)
 
 
-def _tied(text: str) -> str:
+def tied(text: str) -> str:
+    """Return a text in which no number stands alone at the end of a line."""
     # No line break between a number and its per cent sign.
     return text.replace(" %", "\u00a0%")
 
