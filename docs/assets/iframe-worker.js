@@ -8,11 +8,16 @@ if (location.protocol === "file:") {
         "<script>self.postMessage = data => frameElement.answer(data)</script><script src='" + script + "'></script>"
       this.ready = new Promise(done => this.frame.addEventListener("load", done))
       document.body.append(this.frame)
-      this.frame.answer = data => this.onmessage && this.onmessage({ data })
+      this.frame.answer = data => this.hand(this, data)
     }
 
     postMessage(data) {
-      this.ready.then(() => this.frame.contentWindow.onmessage({ data }))
+      this.ready.then(() => this.hand(this.frame.contentWindow, data))
+    }
+
+    hand(to, data) {
+      const copy = structuredClone(data) // a copy, and later, as between threads
+      setTimeout(() => to.onmessage && to.onmessage({ data: copy }))
     }
 
     terminate() {

@@ -11,8 +11,9 @@ from fedreach.cli import main
 HEAD = """\
 # Commands
 
-`fedreach --help` and `fedreach COMMAND --help` say the same. Exit codes: 0 if what was asked was done; what stands
-behind others is told by the message. With `--json` the answer, or the error, is one JSON document on standard output.
+`fedreach --help` and `fedreach COMMAND --help` say the same. Exit codes: 0 if what was asked was done, 1 if it
+failed, 2 for a wrong request, 3 for data or stored files that cannot be used, 130 after Ctrl-C. With `--json` the
+answer, or the error, is one JSON document on standard output.
 """
 
 
@@ -38,9 +39,9 @@ def section(name: str, parent: click.Context) -> str:
 
 
 def option(parameter: click.Parameter, context: click.Context) -> str:
-    """Return a line of the table; "" for arguments, which the usage names."""
-    record = parameter.get_help_record(context)
-    if record is None:
+    """Return a line of the table; "" for an argument of which the usage says all."""
+    names, meaning = parameter.get_help_record(context) or ("", "")
+    if not meaning and isinstance(parameter, click.Argument):
         return ""
-    names, meaning = (" ".join(text.split()).replace("|", "\\|") for text in record)
-    return f"| `{names}` | {meaning} |".replace("\\|", "|" if "`" not in names else "\\|")
+    meaning = " ".join(meaning.split()).replace("|", "\\|")
+    return f"| `{' '.join(names.split())}` | {meaning} |"

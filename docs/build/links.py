@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?(?=\))")
 FENCES = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 LANGUAGES = {".py": "python", ".toml": "toml", ".csv": "text", ".c": "c", ".h": "c", ".yml": "yaml"}
+UNSEARCHED = "---\nsearch: { exclude: true }\n---\n\n"  # who searches means the pages
 ALWAYS = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")  # they stand in the navigation
 
 
@@ -30,7 +31,8 @@ def pages(root: Path) -> dict[str, str]:
             text, linked = with_links(root, path, text)
             waiting += linked
         else:
-            text = f"# {path.name}\n\n`{path.as_posix()}`\n\n````{LANGUAGES.get(path.suffix, 'text')}\n{text}\n````\n"
+            language = LANGUAGES.get(path.suffix, "text")
+            text = f"{UNSEARCHED}# {path.name}\n\n`{path.as_posix()}`\n\n````{language}\n{text}\n````\n"
         found[place(path)] = text
     return found
 

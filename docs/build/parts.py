@@ -12,6 +12,7 @@ BLOCK = """\
 ::: {where}
     options:
       heading: "{name}"
+      toc_label: "{name}"
       heading_level: 2
       members: false
       show_symbol_type_heading: false"""
