@@ -47,7 +47,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def test_every_public_name_is_on_the_site(pages: dict[str, str]) -> None:
     names = [f"fedreach.{name}" for name in fedreach.__all__]
-    names += [f"fedreach.flower.{name}" for name in fedreach.flower._WHERE]
+    names += [f"fedreach.flower.{name}" for name in fedreach.flower.__all__]
     for door in FRONT_DOORS:
         module = importlib.import_module(door)
         names += [f"{door}.{name}" for name, thing in vars(module).items() if name[0] != "_" and callable(thing)]
@@ -100,12 +100,11 @@ def test_every_part_is_on_the_site_and_says_when_to_use_it(kind: str, pages: dic
 def test_every_command_and_option_is_on_the_site(pages: dict[str, str]) -> None:
     page = pages["reference/commands.md"]
     for name, command in main.commands.items():
+        context = click.Context(command)
         (section,) = re.findall(rf"^## fedreach {name} {{.*?\n(.*?)(?=^## |\Z)", page, re.DOTALL | re.MULTILINE)
         assert str(command.help).split(".")[0].replace("\b\n", "").split("\n")[0] in section
         for parameter in command.params:
-            said = (
-                parameter.opts if isinstance(parameter, click.Option) else [str(parameter.human_readable_name).upper()]
-            )
+            said = parameter.opts if isinstance(parameter, click.Option) else [parameter.make_metavar(context)]
             assert all(word in section for word in said), (name, said)
 
 
@@ -217,7 +216,7 @@ def test_the_tutorial_runs_as_a_notebook(site: dict[str, Page], tmp_path: Path, 
         lines = "".join(cell["source"]).splitlines()
         if lines and lines[0].startswith("!fedreach"):
             cell["source"] = "\n".join("!" + " ".join(map(json.dumps, quick(line[1:]))) for line in lines)
-    notebook = nbformat.from_dict(text)
+    notebook = nbformat.reads(json.dumps(text), as_version=4)
     nbformat.validate(notebook)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     client = nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}})
