@@ -26,8 +26,11 @@ class Range(Section):
     """What is drawn between two limits, both included: whole numbers where both are whole."""
 
     least: int | float
+    """The lower limit."""
     most: int | float
-    log: bool = False  # evenly in the logarithm
+    """The upper limit."""
+    log: bool = False
+    """Whether it is drawn evenly in the logarithm."""
 
     @pydantic.model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -62,10 +65,12 @@ class Grid(BaseModel):
         [{'local.rate': 0.0958}, {'local.rate': 0.1543}, {'local.rate': 0.0164}]
     """
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True, use_attribute_docstrings=True)
 
-    samples: Positive | None = None  # so many are drawn; None: every combination
-    seed: Seed = 0  # of the draw
+    samples: Positive | None = None
+    """So many settings are drawn. Default: every combination."""
+    seed: Seed = 0
+    """Of the draw."""
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -118,8 +123,10 @@ class Grid(BaseModel):
 class TuneSection(Grid):
     """What is chosen for each method with each seed, on data of its participants that it is not scored on."""
 
-    validation: Share = 0.2  # of each participant's training samples, by which a setting is judged
-    rounds: Positive | None = None  # of a run that tries one; default: as in the comparison
+    validation: Share = 0.2
+    """Share of each participant's training samples by which a setting is judged."""
+    rounds: Positive | None = None
+    """Of a run that tries a setting. Default: as in the comparison."""
 
 
 def _options(table: Mapping[str, Any], prefix: str = "") -> Any:

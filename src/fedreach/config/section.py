@@ -10,6 +10,6 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class Section(BaseModel):
-    """A table of the file: unknown keys are refused, types are not guessed."""
+    """A table of the file: unknown keys are refused, types are not guessed; each field has its meaning below it."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)

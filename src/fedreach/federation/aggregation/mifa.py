@@ -31,6 +31,8 @@ class MIFA:
     all should count. Updates of clients that are away for very long point where the model was: lower `local.rate` then,
     or use `fedau`, which keeps no updates.
 
+    When: clients are away for long and shall count all the same; one update of each is kept.
+
     Reference: Gu, Huang, Zhang and Huang, "Fast Federated Learning in the Presence of Arbitrary Device Unavailability",
     NeurIPS 2021, Algorithm 1.
 

@@ -34,6 +34,8 @@ class HiCS(Policy):
     `entropy_topk` need not guess it. As training goes on, small updates seem varied, whatever their labels. The paper
     averages equally: `weighting = "equal"`. The model must end in a linear layer with a bias, as all built-in ones do.
 
+    When: label counts must stay private, and the bias of the output layer may stand in for them.
+
     Args:
         temperature: T, positive; the paper has 0.0025 (Fashion-MNIST) and 0.0015. Estimates tell clients apart best
             with T near the mean |b_i|, which grows with rate and epochs: on the digits (linear model, rate 0.1, 2
