@@ -33,7 +33,7 @@ def test_a_sweep_from_python_is_opened_printed_and_written_as_a_file(
     assert found[0.1].path == found["partition.alpha = 0.1"].path == found[{"partition.alpha": 0.1}].path
     assert "partition.alpha = 1.0  entropy" in str(found)
     assert len(found.table()) == 4
-    assert found[1.0]["entropy"].model().classes is not None
+    assert len(found[1.0]["entropy"].model().predict(fr.load("digits").test_x[:3])) == 3
     text = found.to_toml("s.toml")
     assert load(Path("s.toml")).sweep == load(Path("s.toml"), ["rounds=2"]).sweep
     assert '"partition.alpha" = [' in text

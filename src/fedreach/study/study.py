@@ -215,6 +215,8 @@ def toml_of(config: Mapping[str, Any], kept: Path, path: Path | str | None) -> s
     experiment = Experiment.model_validate(config)
     raw = _short(experiment.model_dump(mode="json", exclude_defaults=True))
     raw["method"] = {key: value for key, value in raw.get("method", {}).items() if PARTS.get(key) != value}
+    if isinstance(raw.get("engine"), str):  # a table with a name, and no choice that its name alone stands for
+        raw["engine"] = {"name": raw["engine"]}
     raw = {"name": experiment.name, **raw}
     here = Path.cwd() if path is None else Path(path).resolve().parent
     text = tomli_w.dumps(seen_from(here, (), _kept_in(kept, raw)))
