@@ -104,6 +104,8 @@ def test_every_command_has_help_examples_and_json() -> None:
         "verify",
         "completion",
         "allocate",
+        "doctor",
+        "predict",
         "reproduce",
         "variance",
     }
@@ -512,7 +514,10 @@ def test_a_run_goes_on_only_with_the_same_code(fedreach: Command, home: Path) ->
     own_experiment(home, '[method]\ncohort = 3\nselection = "parts/own.py:rarest"\n')
     assert fedreach("run", "own.toml", "--out", "x").exit_code == 0
     with (home / "parts" / "own.py").open("a") as file:
-        file.write("# changed\n")
+        file.write("# a remark\n")
+    assert fedreach("run", "own.toml", "--out", "x").exit_code == 0
+    with (home / "parts" / "own.py").open("a") as file:
+        file.write("changed = True\n")
     changed = fedreach("run", "own.toml", "--out", "x")
     assert changed.exit_code == 3
     assert "since then parts/own.py:rarest was changed" in changed.stderr
