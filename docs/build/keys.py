@@ -29,8 +29,8 @@ def pages() -> dict[str, str]:
     lines = [HEAD]
     for table, rows, sentence in tables("", SCHEMA):
         lines.append(f"## {f'[{table}]' if table else 'At the top'}\n\n{sentence}\n")
-        lines.append("| key | type and range | default | meaning |\n| --- | --- | --- | --- |")
-        lines += [f"| `{key}` | {kind} | {default} | {meaning} |" for key, kind, default, meaning in rows]
+        lines.append("| key | meaning | type and range | default |\n| --- | --- | --- | --- |")
+        lines += [f"| `{key}` | {meaning} | {kind} | {default} |" for key, kind, default, meaning in rows]
         lines.append("")
     return {"reference/keys.md": "\n".join(lines)}
 
