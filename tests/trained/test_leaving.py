@@ -184,6 +184,19 @@ def test_a_file_with_numbers_that_are_not_trained_and_code_of_ones_own_gives_the
         load(tmp_path / "out", base=tmp_path / "elsewhere")
 
 
+def test_weights_are_of_the_one_model_that_they_say(world: WorldNamed, tmp_path: Path) -> None:
+    w = world("tokens")
+    for which in ("last", "best"):
+        export(w.model(which), tmp_path / which, "safetensors")
+        again, x = load(tmp_path / which), w.at(asked(w))
+        np.testing.assert_array_equal(again.logits(x), w.model(which).logits(x))
+        assert again.origin.which == which
+        with pytest.raises(ConfigError, match="holds one model"):
+            load(tmp_path / which, cluster=0)
+    with pytest.raises(ConfigError, match=r"holds one model, the last one; got best"):
+        load(tmp_path / "last", "best")
+
+
 def test_what_is_no_exported_model_is_refused(world: WorldNamed, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"nothing")
     with pytest.raises(DataError, match="is no model that `fedreach export --to safetensors` wrote"):
