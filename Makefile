@@ -6,7 +6,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 # One thread a test process: pytest-xdist fills the cores.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: demo test test-all check format bench bench-long bench-gpu mutate docs clean
+.PHONY: demo test test-all check format bench bench-long bench-gpu mutate docs figures clean
 
 demo: $(VENV)/.installed-base
 	$(BIN)/fedreach compare --set method.serving=label_shift --out runs/digits
@@ -61,7 +61,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed-base
 	touch $@
 
 $(VENV)/.installed-oracles: $(VENV)/.installed-dev
-	$(PIP) --editable '.[oracles,flower,ray]'
+	$(PIP) --editable '.[browser,docs,oracles,flower,ray]'
 	touch $@
 
 $(VENV)/.installed-docs: $(VENV)/.installed-base
@@ -76,9 +76,13 @@ $(VENV)/.installed-bench: $(VENV)/.installed-dev
 	$(PIP) --editable '.[bench]'
 	touch $@
 
-# Without --quiet, which passes over warnings that should end it.
+# site/index.html, which a browser opens as it is. A dead link, a missing anchor or a name that is not there ends it.
 docs: $(VENV)/.installed-docs
-	$(BIN)/mkdocs build
+	$(BIN)/python docs/build
+
+# The figures of the site anew, by the commands of its gallery, and the picture of the page; needs Chromium.
+figures: $(VENV)/.installed-oracles
+	$(BIN)/python docs/build/figures.py
 
 clean:
 	rm -rf $(VENV) mutants runs site build dist .mypy_cache .ruff_cache .hypothesis

@@ -321,8 +321,8 @@ reproduce csra/fig5 --scale smoke --workers 1 --formats svg --out 5
 reproduce csra/fig9a --scale smoke --workers 1 --formats svg --out 9a -q
 """),
     "examples": Experiment("""
-CHECKOUT/examples/deeper/rounds.py
-CHECKOUT/examples/deeper/bandwidth.py
+CHECKOUT/examples/deeper/11_rounds.py
+CHECKOUT/examples/deeper/14_bandwidth.py
 """),
     "flower": Experiment("flower.py OLDER/tests/flower"),
 }

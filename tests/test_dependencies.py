@@ -53,6 +53,7 @@ WORDS = {
 """How packages that do not write SPDX name these, in their field or a classifier."""
 
 EXCEPTIONS = {
+    "axe-playwright-python": "MIT, and MPL-2.0 of the axe that it brings: runs in tests only",
     "certifi": "MPL-2.0, which asks to share changes of its files: a list of certificates, passed on unchanged",
     "hypothesis": "MPL-2.0: runs in tests only",
     "pathspec": "MPL-2.0: brought by mypy, and runs beside the tests only",

@@ -25,8 +25,7 @@ from .installed import EXTRAS, environment, extras_named, packages_named
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "benchmarks").glob("*.md"))]
-LONG_PAGES = {"README.md", "flower.md", "python.md", "serving.md", "statistics.md", "variance.md"}
-SHOWN = [pytest.param(page, marks=pytest.mark.slow) if page.name in LONG_PAGES else page for page in PAGES]
+QUICK_PAGES = {"cluster.md", "own_loss.md", "own_model.md"}  # with commands; the others take five minutes together
 FEW = [
     word
     for option in ("rounds=2", "evaluation.every=2", "evaluation.samples_per_client=20")
@@ -44,10 +43,21 @@ def sections(page: Path) -> list[tuple[str, set[str]]]:
     return [(first, shared), *((section, shared | extras_named(section)) for section in others)]
 
 
-def blocks(page: Path, language: str) -> list[tuple[str, set[str]]]:
-    """Return the blocks of a language, and the extras that are named beside each."""
-    found = rf"^```{language}\n(.*?)^```"
-    return [(b, extras) for text, extras in sections(page) for b in re.findall(found, text, re.DOTALL | re.MULTILINE)]
+BLOCK = re.compile(r"^```(python|sh|toml)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+NAMED = re.compile(r"# (\S+\.(?:py|toml))\n")
+
+
+def blocks(page: Path) -> list[tuple[str, str, set[str]]]:
+    """Return the blocks in their order: language, text, and the extras that are named beside each."""
+    return [(language, b, extras) for text, extras in sections(page) for language, b in BLOCK.findall(text)]
+
+
+def is_long(page: Path) -> bool:
+    """Whether what a page shows takes its time."""
+    return page.name not in QUICK_PAGES and any(language != "toml" for language, _, _ in blocks(page))
+
+
+SHOWN = [pytest.param(page, marks=pytest.mark.slow) if is_long(page) else page for page in PAGES]
 
 
 def run(
@@ -87,17 +97,15 @@ def is_example(line: str) -> bool:
 @pytest.mark.parametrize("page", SHOWN, ids=lambda page: page.name)
 def test_what_a_page_shows_runs(page: Path, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    for language in ("python", "toml"):
-        for block, _ in blocks(page, language):
-            named = re.match(r"# (\S+\.(?:py|toml))\n", block)
-            if named:
-                (tmp_path / named[1]).write_text(block, encoding="utf-8")
-    for block, extras in blocks(page, "sh"):
-        for line in block.splitlines():
-            if line.strip() and not line.startswith("#") and not is_example(line):
-                run(quick(line), tmp_path, extras)
-    for block, extras in blocks(page, "python"):
-        if not block.startswith("# "):
+    for _, block, _ in blocks(page):
+        if named := NAMED.match(block):
+            (tmp_path / named[1]).write_text(block, encoding="utf-8")
+    for language, block, extras in blocks(page):
+        if language == "sh":
+            for line in block.splitlines():
+                if line.strip() and not line.startswith("#") and not is_example(line):
+                    run(quick(line), tmp_path, extras)
+        elif language == "python" and not block.startswith("# "):
             run([sys.executable, "-c", block], tmp_path, extras)
 
 
@@ -128,15 +136,24 @@ def refused(made: Callable[[], object]) -> set[str]:
     return set()
 
 
-def test_the_readme_names_every_experiment_of_the_examples() -> None:
+def test_the_readme_is_short_and_has_a_picture_of_the_page() -> None:
     said = (ROOT / "README.md").read_text(encoding="utf-8")
-    names = {path.name for path in (ROOT / "examples").glob("*.toml")}
-    assert {name for name in names if name not in said} == set()
-    assert len(names) > 5
+    assert said.count("\n") <= 120
+    (picture,) = re.findall(r"!\[[^]]+\]\((\S+?)\)", said)
+    assert 10_000 < (ROOT / picture).stat().st_size < 300_000
+
+
+def test_a_page_names_every_example_and_experiment() -> None:
+    said = (ROOT / "docs" / "examples.md").read_text(encoding="utf-8")
+    files = [path for path in (ROOT / "examples").rglob("*.*") if path.suffix in (".py", ".toml")]
+    apart = {"flower_app", "papers"}  # folders with a page of their own
+    names = {path.relative_to(ROOT).as_posix() for path in files if not apart & set(path.parts)}
+    assert {name for name in names if f"(../{name})" not in said} == set()
+    assert len(names) > 20
 
 
 PROGRAMS = [*sorted((ROOT / "examples").glob("*.py")), *sorted((ROOT / "examples" / "deeper").glob("*.py"))]
-QUICK = {"01_hospitals.py", "rounds.py"}  # the others take a minute together
+QUICK = {"03_own_module.py", "11_rounds.py"}  # the others take a minute together
 RUN = [path if path.name in QUICK else pytest.param(path, marks=pytest.mark.slow) for path in PROGRAMS]
 
 

@@ -79,6 +79,7 @@ LAWS, METHOD_LAWS = (never_longer,), {}
 ROW = """\
     "shrinking": Kind(
         "fedreach.federation.shrinking:SHRINKINGS",
+        "How much of the mean update is followed.",
         "fedreach.federation.shrinking:Shrinking",
         known_by=("shrunk",),
         path=METHOD,

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from fedreach.study.run import run as run
     from fedreach.study.study import Study as Study
     from fedreach.study.study import open as open  # noqa: A004  # fedreach.open
+    from fedreach.study.sweep import Sweep as Sweep
+    from fedreach.study.sweep import sweep as sweep
 
 __version__ = "0.1.0"
 
@@ -40,6 +42,8 @@ _WHERE = {
     "FederatedData": "fedreach.data.federated",
     "Method": "fedreach.study.method",
     "compare": "fedreach.study.compare",
+    "sweep": "fedreach.study.sweep",
+    "Sweep": "fedreach.study.sweep",
     "run": "fedreach.study.run",
     "open": "fedreach.study.study",
     "Study": "fedreach.study.study",

@@ -14,6 +14,7 @@ from numbers import Real
 from typing import Any
 
 IN_WORDS = {str: "a text", int: "a whole number", float: "a number", type(None): "None"}
+STEADIER = "Lower local.rate or set local.clip_norm"  # is said where training diverged, and nowhere else
 ANOTHER_FOLDER = "another folder with --out (in Python, out)"
 RELATIVE = "A path is relative to the TOML file that it stands in, and elsewhere to the current folder."
 

@@ -31,6 +31,7 @@ class Kind:
     """
 
     table: str  # of the built-in ones, by name
+    meaning: str = ""  # a sentence for people
     protocol: str = ""  # that each follows; "" where they are no parts of a federation
     also: Mapping[str, str] = field(default_factory=dict)  # method -> the protocol that a part with it follows, too
     known_by: tuple[str, ...] = ()  # methods by which a part is seen to be of this kind
@@ -48,29 +49,46 @@ class Kind:
 PROTOCOLS, LAWS, METHOD = "fedreach.federation.protocols", "fedreach.testing.laws", ("method",)
 
 KINDS: Mapping[str, Kind] = {
-    "data": Kind("fedreach.data.sets.catalogue:LOADERS", given=("place", "source"), path=()),
+    "data": Kind(
+        "fedreach.data.sets.catalogue:LOADERS",
+        "Whose examples: a data set, or data of your own.",
+        given=("place", "source"),
+        path=(),
+    ),
     "partition": Kind(
-        "fedreach.data.partition:PARTITIONS", handed=("labels", "num_clients", "rng"), given=("owners",), path=()
+        "fedreach.data.partition:PARTITIONS",
+        "Which client holds which example.",
+        handed=("labels", "num_clients", "rng"),
+        given=("owners",),
+        path=(),
     ),
     "noise": Kind(
         "fedreach.data.noise:NOISES",
+        "Which training labels are wrong; those of held-out and test data stay true.",
         handed=("labels", "rng"),
         given=("kind", "num_classes", "partition"),
         path=(),
         users_own=False,
     ),
-    "shift": Kind("fedreach.data.shifts:SHIFTS", "fedreach.data.shifts.base:Shift", path=()),
+    "shift": Kind(
+        "fedreach.data.shifts:SHIFTS",
+        "How unseen clients differ from the participants in more than their classes.",
+        "fedreach.data.shifts.base:Shift",
+        path=(),
+    ),
     "participation": Kind(
         "fedreach.federation.participation:PARTICIPATIONS",
+        "Which participants can be reached in a round, and whose replies arrive.",
         "fedreach.federation.participation:Participation",
         also={"replies": "fedreach.federation.participation:LosesReplies"},
         known_by=("available",),
         path=("population",),
         laws=f"{LAWS}.participation",
     ),
-    "model": Kind("fedreach.models:MODELS", given=("sample_shape", "num_classes"), path=()),
+    "model": Kind("fedreach.models:MODELS", "What is trained.", given=("sample_shape", "num_classes"), path=()),
     "selection": Kind(
         "fedreach.federation.selection:SELECTIONS",
+        "Who trains in a round.",
         f"{PROTOCOLS}:SelectionPolicy",
         also={"clusters": f"{PROTOCOLS}:Clustering"},
         known_by=("select", "observe"),
@@ -82,6 +100,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "weighting": Kind(
         "fedreach.federation.weighting:WEIGHTINGS",
+        "How much each report counts.",
         f"{PROTOCOLS}:Weighting",
         also={"raw": f"{PROTOCOLS}:ClientsOwn", "mean_scale": f"{PROTOCOLS}:ScalesMean"},
         known_by=("weights",),
@@ -93,6 +112,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "solver": Kind(
         "fedreach.federation.solvers:SOLVERS",
+        "How a client trains.",
         f"{PROTOCOLS}:LocalSolver",
         also={"prepare": f"{PROTOCOLS}:MemorySolver"},
         known_by=("correct",),
@@ -102,6 +122,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "server": Kind(
         "fedreach.federation.server:SERVERS",
+        "What the server does with the mean update, and what it adds of its own.",
         f"{PROTOCOLS}:ServerStep",
         also={"trains": f"{PROTOCOLS}:ServerTrains", "tunes": f"{PROTOCOLS}:ServerTunes"},
         known_by=("apply",),
@@ -111,6 +132,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "aggregation": Kind(
         "fedreach.federation.aggregation:AGGREGATIONS",
+        "How reports become one.",
         f"{PROTOCOLS}:Aggregator",
         known_by=("combine",),
         path=METHOD,
@@ -119,6 +141,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "loss": Kind(
         "fedreach.federation.losses:LOSSES",
+        "What a client makes small.",
         f"{PROTOCOLS}:Loss",
         also={"shift": f"{PROTOCOLS}:ShiftsOutputs"},
         known_by=("per_example",),
@@ -130,6 +153,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "serving": Kind(
         "fedreach.federation.serving:SERVINGS",
+        "What a client that never took part does with the model before it predicts.",
         f"{PROTOCOLS}:Serving",
         also={
             "with_prior": f"{PROTOCOLS}:KnowsPrior",
@@ -145,6 +169,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "label_statistics": Kind(
         "fedreach.federation.labels:LABEL_STATISTICS",
+        "What the server is told of clients' labels.",
         f"{PROTOCOLS}:LabelStatistics",
         also={"possible": f"{PROTOCOLS}:KnowsPossibleLabels"},
         known_by=("release",),
@@ -154,6 +179,7 @@ KINDS: Mapping[str, Kind] = {
     ),
     "allocation": Kind(
         "fedreach.wireless.allocation.rules:RULES",
+        "Who gets which share of the band, and which CPU frequency.",
         "fedreach.wireless.allocation.rules:AllocationRule",
         known_by=("allocate",),
         path=METHOD,
@@ -161,12 +187,14 @@ KINDS: Mapping[str, Kind] = {
     ),
     "measurement": Kind(
         "fedreach.federation.measurements:MEASUREMENTS",
+        "A number that a client measures of its own examples and reports.",
         f"{PROTOCOLS}:Measurement",
         known_by=("measure",),
         laws=f"{LAWS}.measurement",
     ),
     "metric": Kind(
         "fedreach.evaluation.metrics:METRICS",
+        "How predictions are scored.",
         "fedreach.evaluation.metrics:Metric",
         known_by=("of",),
         function="fedreach.evaluation.metrics:FunctionMetric",
@@ -175,8 +203,13 @@ KINDS: Mapping[str, Kind] = {
         together="fedreach.evaluation.metrics:further_metrics",
         unknown=" FedReach classifies; there is no regression to score.",
     ),
-    "radio": Kind("fedreach.wireless.radio:RADIOS", "fedreach.wireless.radio:Radio", path=()),
-    "engine": Kind("fedreach.engines:ENGINES"),
+    "radio": Kind(
+        "fedreach.wireless.radio:RADIOS",
+        "Channels, devices and prices: what a round's seconds and joules come from.",
+        "fedreach.wireless.radio:Radio",
+        path=(),
+    ),
+    "engine": Kind("fedreach.engines:ENGINES", "What computes the training; decisions do not depend on it."),
 }
 """All kinds, in the order in which they are listed."""
 

@@ -38,7 +38,7 @@ def furnished(home: Path, monkeypatch: pytest.MonkeyPatch, fedreach: Command) ->
     pilot = small.replace("seeds = [0]", f"seeds = {list(range(10))}")  # enough for --detect, as in the real one
     (home / "default.toml").write_text(pilot.replace('"tiny"', '"digits"'), encoding="utf-8")
     monkeypatch.setattr("fedreach.config.load.DEFAULT", home / "default.toml")
-    for command in ("compare", "variance", "report"):  # what is drawn has tests of its own
+    for command in ("compare", "variance", "report", "extend"):  # what is drawn has tests of its own
         (formats,) = [p for p in main.commands[command].params if p.name == "formats"]
         monkeypatch.setattr(formats, "default", "none")
     (home / "my.toml").write_text(small, encoding="utf-8")
@@ -69,6 +69,7 @@ def run_example(fedreach: Command, line: str) -> None:
         "completion",
         pytest.param("compare", marks=pytest.mark.slow),
         pytest.param("variance", marks=pytest.mark.slow),
+        pytest.param("extend", marks=pytest.mark.slow),
         "report",
         "export",
     ],
@@ -76,10 +77,13 @@ def run_example(fedreach: Command, line: str) -> None:
 def test_every_example_of_the_help_runs(fedreach: Command, furnished: Path, command: str) -> None:
     found = examples(command)
     assert len(found) >= 2
-    if command == "report":
+    if command in ("report", "extend"):
         run_example(fedreach, "fedreach compare --seeds 1 --formats none --quiet")
         run_example(fedreach, "fedreach run my.toml --method uniform --out runs/a")
         run_example(fedreach, "fedreach run my.toml --method entropy --out runs/b")
+    if command == "extend":
+        run_example(fedreach, "fedreach run --out runs/digits-run-seed-0")
+        run_example(fedreach, "fedreach compare my.toml --out runs/mine --formats none --quiet")
     if command == "init":  # what it writes is compared in a test of its own
         found = [line.partition("&&")[0] for line in found]
     for line in found:
@@ -91,6 +95,7 @@ def test_every_command_has_help_examples_and_json() -> None:
     assert set(main.commands) == {
         "run",
         "compare",
+        "extend",
         "report",
         "export",
         "partition",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +23,7 @@ from fedreach.federation.traits import Traits
 from fedreach.federation.values import Reports
 from fedreach.federation.weighting import ByEntropy, ByExamples, Clip, Equal, FunctionWeighting, Product
 from fedreach.runs.folder import RunFolder
+from fedreach.storage.code import digest_of_code
 
 Command = Callable[..., Result]
 Refused = Callable[..., str]
@@ -332,7 +332,7 @@ def test_users_code_inside_belongs_to_the_identity_of_a_run(own: Path) -> None:
         "utf-8",
     )
     e = load(own / "x.toml")
-    digest = hashlib.sha256((own / "own.py").read_bytes()).hexdigest()
+    digest = digest_of_code(own / "own.py")
     assert identity(e.resolved("entropy"), 0, "entropy", own)["code"] == {"own.py:by_root": digest}
     assert identity(e.resolved("uniform"), 0, "uniform", own)["code"] == {}
 

@@ -25,6 +25,7 @@ from fedreach.experiments.run import run
 from fedreach.registry import KINDS, find
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import check_data
+from fedreach.storage.code import digest_of_code
 from fedreach.trained import load as trained_model
 
 OWN = """\
@@ -159,6 +160,51 @@ def test_code_of_metrics_and_inside_of_parts_brings_what_it_imports(base: Path) 
     for raw in (inside, {"evaluation": {"metrics": ["mine.py:first"]}}):
         experiment = Experiment.model_validate(raw).resolved()
         assert "alone.py" in identity(experiment, 0, "run", base)["code"]
+
+
+EXPLAINED = """\
+'''What it is for.'''
+def first(view, k, rng):  # the first ones
+    '''Explained.'''
+
+    return (view.ids
+            [:k])
+"""
+PLAIN = "def first(view, k, rng):\n    return view.ids[:k]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        (EXPLAINED, True),
+        (PLAIN.replace("[:k]", "[: k ]  # comment"), True),
+        (PLAIN.replace("[:k]", "[-k:]"), False),
+        (PLAIN.replace("first(view", "first(view: object"), False),
+        (PLAIN + "first.__doc__\n", False),
+        (PLAIN.replace("k, rng", "k, rng=None"), False),
+    ],
+)
+def test_a_comment_is_no_other_run_and_another_meaning_is(base: Path, text: str, same: bool) -> None:
+    (base / "own.py").write_text(PLAIN)
+    before = identity_of(base, "method.selection=own.py:first")
+    (base / "own.py").write_text(text)
+    assert (identity_of(base, "method.selection=own.py:first") == before) is same
+
+
+def test_of_code_that_reads_its_own_text_every_letter_counts(base: Path) -> None:
+    """Its docstring may be its data."""
+    (base / "own.py").write_text(PLAIN + "TEXT = first.__doc__\n")
+    before = identity_of(base, "method.selection=own.py:first")
+    (base / "own.py").write_text(PLAIN + "TEXT = first.__doc__  # new\n")
+    assert identity_of(base, "method.selection=own.py:first") != before
+
+
+def test_the_digest_of_code_is_the_same_in_every_version_of_python(base: Path) -> None:
+    """Worked out by 3.11: a run is not refused because Python is a newer one."""
+    (base / "own.py").write_text(
+        PLAIN + 'class A:\n    x: int = 1\n    def f(self): return f"{self.x=:>5}", 1e3, b"x"\n'
+    )
+    assert digest_of_code(base / "own.py")[:16] == "22a3bdd0f9228802"
 
 
 # ------------------------------------------------------------------------------------------------------------ data

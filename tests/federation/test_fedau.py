@@ -1,9 +1,12 @@
 """FedAU: rare clients count more, as much as the past says."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fedreach.errors import ConfigError, PartError
+from fedreach.federation.aggregation import MIFA, FedVARP, Mean
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.round import conclude_round
@@ -32,9 +35,10 @@ def update_of(x, clients):
     return (1 - (1 - RATE) ** 3) * (OPTIMUM[clients] - x)
 
 
-def trajectory(weighting):
+def trajectory(weighting, aggregation=None):
     """Return the (rounds,) model of one number after each round, as a federation trains it."""
     chosen = Federation(Full(), weighting, FedAvg(), LocalSGD(), Average(), cohort=N, seed=0)
+    chosen = replace(chosen, aggregation=aggregation or Mean())
     view = ClientView.of(np.arange(N), np.full(N, 10))
     state, found = initial_state(chosen, np.zeros(1, np.float32), view), []
     for number in range(1, ROUNDS + 1):
@@ -64,6 +68,63 @@ def test_the_trajectory_is_that_of_a_plain_loop(cutoff):
                 intervals[i] += 1
                 length[i] = 0
     np.testing.assert_allclose(trajectory(FedAU(cutoff)), expected, rtol=0, atol=1e-6)
+
+
+def program(method, cutoff=10**5, *, moves_alone=False):
+    """Return what github.com/IBM/fedau, `main.py` at 6e9cce9, makes of the same rounds with ``-weighting METHOD``.
+
+    Clients one after the other, each with its list of intervals and the rounds that it has been away; K is `cutoff`.
+    Where nobody is there their MIFA still steps along the mean that it has (`moves_alone`); ours leaves the model.
+    """
+    x, found = 0.0, []
+    away, intervals, sent, mean_sent = [0] * N, [[] for _ in range(N)], np.zeros(N), 0.0
+    for number in range(1, ROUNDS + 1):
+        total, heard = 0.0, 0
+        for i in range(N):
+            if i in there(number):
+                update, heard = update_of(x, i), heard + 1
+                old, sent[i] = sent[i], update
+                if method == "adaptive" and intervals[i]:
+                    update *= np.mean(intervals[i])
+                if method == "fedvarp":
+                    update -= old
+                total += update
+                intervals[i].append(away[i] + 1)
+                away[i] = 0
+            else:
+                away[i] += 1
+                if away[i] >= cutoff:
+                    intervals[i].append(away[i])
+                    away[i] = 0
+        if method == "mifa" and (heard or moves_alone):
+            x += sent.mean()
+        elif heard:
+            x += total / (N if method == "adaptive" else heard) + mean_sent
+        mean_sent = sent.mean() if method == "fedvarp" else 0.0
+        found.append(x)
+    return np.array(found)
+
+
+@pytest.mark.parametrize(
+    ("method", "cutoff", "weighting", "aggregation"),
+    [
+        ("adaptive", 10**5, FedAU(10**5), Mean()),
+        ("adaptive", 3, FedAU(3), Mean()),
+        ("average_participating", 10**5, Equal(), Mean()),
+        ("fedvarp", 10**5, Equal(), FedVARP()),
+        ("mifa", 10**5, Equal(), MIFA()),
+    ],
+)
+def test_the_trajectory_is_that_of_the_authors_program(method, cutoff, weighting, aggregation):
+    np.testing.assert_allclose(trajectory(weighting, aggregation), program(method, cutoff), rtol=0, atol=1e-6)
+
+
+def test_where_nobody_is_there_the_model_stays_though_the_authors_mifa_moves_on():
+    empty = next(number for number in range(1, ROUNDS + 1) if not len(there(number)))
+    ours, theirs = trajectory(Equal(), MIFA()), program("mifa", moves_alone=True)
+    np.testing.assert_allclose(ours[: empty - 1], theirs[: empty - 1], rtol=0, atol=1e-6)
+    assert ours[empty - 1] == ours[empty - 2]
+    assert abs(theirs[empty - 1] - theirs[empty - 2]) > 1e-5
 
 
 def test_it_ends_near_the_mean_of_all_where_equal_weights_end_near_those_that_are_there():

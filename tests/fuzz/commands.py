@@ -58,6 +58,7 @@ STARTS: dict[str, list[list[str]]] = {
     "variance": [["garbage.toml"], ["folder"], ["right.toml", "--draws", "no-such"]],
     "reproduce": [["no-such"], ["garbage.toml"], ["--list"]],
     "report": [[], ["folder"], ["garbage"]],
+    "extend": [["folder", "--rounds", "3"], ["garbage", "--rounds", "3"], ["folder"]],
     "export": [["serving"], ["folder"], ["folder", "serving"]],
     "verify": [["no-such"], ["--list"], ["garbage:x"]],
     "init": [[], ["folder/new"]],

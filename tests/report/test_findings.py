@@ -31,6 +31,8 @@ def test_a_clear_lead_is_called_significant(tmp_path: Path) -> None:
     assert findings.headline == "other serves unseen clients best: 61.8 %, 10.0 points above base"
     assert findings.sentences[0].startswith("Its difference to base is +10.0 points [")
     assert findings.sentences[1] == "Better than base: other."
+    assert findings.qualifying == findings.sentences[:2]
+    assert findings.qualifying + findings.further == findings.sentences
 
 
 def test_an_unclear_lead_is_not_called_better(tmp_path: Path) -> None:

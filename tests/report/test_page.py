@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from fedreach.errors import ConfigError
 from fedreach.report import ReportPaths, write_report
+from fedreach.report.render.tables import tabulate
 
 from .made_up import edit, write_comparison, write_run
 
@@ -69,9 +71,19 @@ def test_the_page_fetches_nothing(written: ReportPaths) -> None:
 def test_ids_are_unique_and_links_lead_to_written_files(written: ReportPaths) -> None:
     page = Page(written.page.read_text())
     assert len(page.ids) == len(set(page.ids))
-    assert page.links
-    assert all((written.page.parent / link).is_file() for link in page.links)
-    assert {written.page.parent / link for link in page.links} == {*written.tables, *written.figures}
+    inside = {link for link in page.links if link.startswith("#")}
+    assert inside <= {f"#{each}" for each in page.ids}
+    assert inside
+    assert {written.page.parent / link for link in {*page.links} - inside} == {*written.tables, *written.figures}
+
+
+def test_every_cell_of_every_table_is_on_the_page(written: ReportPaths) -> None:
+    text = unescape(re.sub(r"<[^>]+>", "\0", written.page.read_text().replace("<wbr>", "")))
+    said = {each.strip() for each in text.replace("\u00a0", " ").split("\0")}
+    for table in (tabulate(written.analysis, "last"), tabulate(written.analysis, "best")):
+        assert len(table.header) > 12  # more than are shown at first
+        assert {*table.header} <= said
+        assert {cell for row in table.rows for cell in row} <= said
 
 
 def test_the_page_tells_what_was_found_and_what_failed(written: ReportPaths) -> None:

@@ -16,10 +16,10 @@ from fedreach.report.analysis.analysis import analyse
 from fedreach.report.analysis.quantities import QUANTITIES, SPENT
 from fedreach.report.load import read
 from fedreach.report.numbers import points
-from fedreach.report.render.formats import terminal_contrasts, terminal_table, to_latex, to_markdown
+from fedreach.report.render.formats import folded, terminal_contrasts, terminal_table, to_latex, to_markdown
 from fedreach.report.render.page import render
 from fedreach.report.render.records import as_document, as_records, to_csv
-from fedreach.report.render.tables import tabulate, tabulate_contrasts
+from fedreach.report.render.tables import Table, tabulate, tabulate_contrasts
 from fedreach.report.values import Comparison
 
 from .made_up import federation, write_comparison
@@ -162,3 +162,22 @@ def test_pairs_stand_in_a_table_of_their_own_on_page_terminal_and_in_files(
         (each.first, each.second) for each in analysis.contrasts["last"]
     ]
     assert tabulate_contrasts(analyse(comparison)) is None
+
+
+@pytest.mark.parametrize("width", [1, 60, 100, 136, 400])
+def test_a_page_folds_columns_and_loses_none(comparison: Comparison, width: int) -> None:
+    table = tabulate(analyse(comparison))
+    shown, *groups = folded(table, width)
+    assert all(group[0] == 0 for group in (shown, *groups))
+    rest = [j for group in groups for j in group[1:]]
+    assert sorted(shown + rest) == list(range(len(table.header)))
+    assert all(table.from_width[j] == 0 for j in shown) or width > 60
+    # None that is folded is less dispensable than one that is shown.
+    assert max((table.from_width[j] for j in shown), default=0) < min((table.from_width[j] for j in rest), default=999)
+    assert bool(rest) == (width < 400)
+
+
+def test_rows_of_one_method_are_told_apart_in_what_is_folded() -> None:
+    rows = (("ours", "r2", "0.1", "9"), ("ours", "mse", "0.2", "8"))
+    table = Table("", ("method", "metric", "unseen", "sent"), ("",) * 4, rows, (0, 0, 0, 9), "")
+    assert folded(table, 25) == [[0, 1, 2], [0, 1, 3]]

@@ -315,7 +315,7 @@ def test_a_part_of_a_module_of_ones_own_has_another_name_once_that_is_changed(tm
     (tmp_path / "program.py").write_text(program, encoding="utf-8")
 
     def name(step: int) -> str:
-        (tmp_path / "mine.py").write_text(f"{MODULE}# {step}\n", encoding="utf-8")
+        (tmp_path / "mine.py").write_text(f"{MODULE}STEP = {step}\n", encoding="utf-8")
         command = [sys.executable, "-B", "program.py"]
         return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
 

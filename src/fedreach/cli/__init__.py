@@ -16,7 +16,9 @@ import fedreach
 from fedreach.cli import (
     allocate,
     compare,
+    doctor,
     export,
+    extend,
     listing,
     partition,
     predict,
@@ -110,6 +112,7 @@ def main() -> None:
 for _command in (
     run.run,
     compare.compare,
+    extend.extend,
     variance.variance,
     report.report,
     export.export,
@@ -118,6 +121,7 @@ for _command in (
     reproduce.reproduce,
     allocate.allocate,
     verify.verify,
+    doctor.doctor,
     listing.list_,
     listing.init,
     listing.completion,

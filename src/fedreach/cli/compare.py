@@ -1,12 +1,19 @@
 """``fedreach compare``: methods on the same federation."""
 
+from __future__ import annotations
+
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from fedreach.cli import options, table
 from fedreach.cli.report import write
 from fedreach.errors import FedReachError
+
+if TYPE_CHECKING:
+    from fedreach.experiments.jobs import ComparisonStatus
 
 
 @click.command(
@@ -30,6 +37,9 @@ from fedreach.errors import FedReachError
 )
 @click.option("--most", type=click.IntRange(1, 10_000), help="With --detect: at most so many seeds. Default: 200.")
 @click.option("--add-seeds", is_flag=True, help="Add seeds although there are results. There is no verdict then.")
+@click.option(
+    "--redo", multiple=True, metavar="METHOD", help="Move this method's runs aside and make them again. Repeatable."
+)
 @click.option("--out", type=options.path, help="Folder of the comparison. Default: runs/NAME.")
 @options.workers
 @click.option("--executor", default="local", show_default=True, help="local, or ray: a cluster, see docs/cluster.md.")
@@ -49,6 +59,7 @@ def compare(
     detect: float | None,
     most: int | None,
     add_seeds: bool,
+    redo: tuple[str, ...],
     out: Path | None,
     workers: int | None,
     executor: str,
@@ -63,11 +74,15 @@ def compare(
     Runs every [methods.NAME] with every seed in parallel processes. The same command again runs only what is
     unfinished; with a method more, only what is new. Ends with 1 if a run failed.
 
+    With a table [sweep] there is a comparison at each of its settings, and one page with a figure; with [tune] each
+    method is given the best of some settings first, by data of its participants that it is not scored on.
+
     With --detect the number of seeds follows from the spread of a pilot (Stein's two stages); each pair is then
     decided, or told how many seeds would decide it.
     """
     from fedreach.experiments.compare import compare as compare_all
     from fedreach.experiments.executors import chosen
+    from fedreach.experiments.sweep import sweep
     from fedreach.report.detect import seeds_to_detect
     from fedreach.study import terminal
 
@@ -90,7 +105,8 @@ def compare(
     )
     with terminal.compare_progress(quiet=silent) as progress:
         callbacks = [begin, *progress]
-        status = compare_all(
+        shared = partial(compare_all, further=seeds_to_detect) if experiment.sweep is None else sweep
+        status = shared(
             experiment,
             out=out,
             base=base,
@@ -98,14 +114,22 @@ def compare(
             executor=machines,
             callbacks=callbacks,
             add_seeds=add_seeds,
-            further=seeds_to_detect,
+            redo=redo,
         )
+    end(status, out, figure_formats, as_json)
+
+
+def end(status: ComparisonStatus, out: Path, figure_formats: tuple[str, ...] | None, as_json: bool) -> None:
+    """Report what finished; fail if something failed."""
     if status.finished:
         write([out], out, figure_formats, as_json)
     for job, cause in status.failed.items():
         click.secho(f"failed: {job.label}: {cause}", fg="red", err=True)
     if status.failed and as_json:
-        failed_runs = [{"method": job.method, "seed": job.seed, "error": cause} for job, cause in status.failed.items()]
+        failed_runs = [
+            {"method": job.method, "seed": job.seed, "folder": str(job.folder), "error": cause}
+            for job, cause in status.failed.items()
+        ]
         options.answer({"failed": failed_runs})
     if status.failed:
         failed = f"{len(status.failed)} of {len(status.jobs)} runs failed."

@@ -21,7 +21,7 @@ from fedreach.errors import ConfigError, nearest
 @click.argument("kind", required=False, shell_complete=completing.kinds)
 @options.as_json
 def list_(kind: str | None, as_json: bool) -> None:
-    """Show what there is, with one line, the options and a reference each."""
+    """Show what there is, with one line, when to use it, the options and a reference each."""
     if kind is not None and kind not in registry.KINDS:
         raise ConfigError(f"There is no kind {kind!r}.{nearest(kind, registry.KINDS)}")
     found = entries([kind] if kind else list(registry.KINDS))
@@ -68,7 +68,7 @@ def completion(shell: str, as_json: bool) -> None:
 
 
 def entries(kinds: Sequence[str]) -> list[dict[str, Any]]:
-    """Return kind, name, one line, options with defaults, and the reference of everything in these kinds."""
+    """Return kind, name, one line, when to use it, options and the reference of everything in these kinds."""
     return [_entry(kind, name, thing) for kind in kinds for name, thing in registry.table(kind).items()]
 
 
@@ -78,16 +78,22 @@ def _entry(kind: str, name: str, thing: Any) -> dict[str, Any]:
 
         known = {known.name: known for known in known_sets()}[name]
         options = dict.fromkeys(known.options, "")
-        return {"kind": kind, "name": name, "summary": known.title, "options": options, "reference": known.reference}
+        summary, reference = known.title, known.reference
+        return {"kind": kind, "name": name, "summary": summary, "when": "", "options": options, "reference": reference}
     text = inspect.getdoc(thing) or ""
     summary = text.partition("\n\n")[0].replace("\n", " ")
     if kind == "noise":
         described = re.search(rf'- "{name}": (.*?)(?=\n- "|\n\n)', text, re.DOTALL)
         summary = " ".join(described[1].split()) if described else summary
-    found = re.search(r"References?:\s*(.*?)(?:\n\n|\Z)", text, re.DOTALL)
-    reference = " ".join(found[1].split()) if found else ""
+    when, reference = _said(text, "When"), _said(text, "References?")
     options = _options(kind, name, thing)
-    return {"kind": kind, "name": name, "summary": summary, "options": options, "reference": reference}
+    return {"kind": kind, "name": name, "summary": summary, "when": when, "options": options, "reference": reference}
+
+
+def _said(text: str, heading: str) -> str:
+    """Return the paragraph of a docstring that begins with this word; "" where there is none."""
+    found = re.search(rf"^{heading}:\s*(.*?)(?:\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
+    return " ".join(found[1].split()) if found else ""
 
 
 def _options(kind: str, name: str, thing: Any) -> dict[str, Any]:
@@ -112,6 +118,7 @@ def text(found: Sequence[dict[str, Any]]) -> str:
         for entry in group:
             options = ", ".join(k if v in ("required", "") else f"{k}={v!r}" for k, v in entry["options"].items())
             lines.append(f"  {entry['name']}" + (f" ({options})" if options else ""))
-            lines += [f"      {words}" for words in (entry["summary"], entry["reference"]) if words]
+            when = f"When: {entry['when']}" if entry["when"] else ""
+            lines += [f"      {words}" for words in (entry["summary"], when, entry["reference"]) if words]
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)

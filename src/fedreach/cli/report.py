@@ -12,6 +12,7 @@ from fedreach.cli import options
 
 if TYPE_CHECKING:
     from fedreach.report import ReportPaths
+    from fedreach.report.sweep import SweepPaths
 
 
 @click.command(
@@ -24,18 +25,34 @@ if TYPE_CHECKING:
 @click.option("--tensorboard", is_flag=True, help="Also write event files for TensorBoard (extra `tracking`).")
 @options.as_json
 def report(folders: tuple[Path, ...], out: Path | None, formats: str, tensorboard: bool, as_json: bool) -> None:
-    """Make table, figures and page again from the stored rows of comparisons or runs."""
+    """Make table, figures and page again from the stored rows of comparisons, runs or a sweep.
+
+    Several comparisons become one page, which says what differs between them; they are refused where their numbers
+    cannot be compared: on other data, or by another score.
+    """
     out = out or folders[0]
     written = write(folders, out, options.figure_formats(formats), as_json)
-    if tensorboard:
+    if tensorboard and written is None:
+        raise click.UsageError("--tensorboard is for comparisons and runs: name a cell of the sweep.")
+    if tensorboard and written is not None:
         from fedreach.report.render.tensorboard import write_events
 
         write_events(written.analysis.comparison, out / "report" / "tensorboard")
         click.echo(f"Event files: {out / 'report' / 'tensorboard'}", err=as_json)
 
 
-def write(folders: Sequence[Path], out: Path, formats: tuple[str, ...] | None, as_json: bool) -> ReportPaths:
-    """Write the report and print its tables, or its numbers for machines; return what was written."""
+def write(folders: Sequence[Path], out: Path, formats: tuple[str, ...] | None, as_json: bool) -> ReportPaths | None:
+    """Write the report and print its tables, or its numbers for machines; return what was written, but of a sweep."""
+    from fedreach.runs.schema import SweepRecord
+
+    swept = [folder for folder in folders if (folder / SweepRecord.FILE).exists()]
+    if swept and len(folders) == 1:
+        _write_sweep(swept[0], out, formats, as_json)
+        return None
+    if swept:
+        raise click.UsageError(
+            f"{swept[0]} is a sweep and has a page of its own; name its cells, {swept[0]}/cells/...."
+        )
     from fedreach.report import (
         as_document,
         near_chance,
@@ -44,6 +61,7 @@ def write(folders: Sequence[Path], out: Path, formats: tuple[str, ...] | None, a
         terminal_serving,
         terminal_table,
         terminal_theory,
+        terminal_tuning,
         write_report,
     )
 
@@ -60,6 +78,8 @@ def write(folders: Sequence[Path], out: Path, formats: tuple[str, ...] | None, a
     console.print(terminal_table(analysis, width=console.width))
     if (contrasts := terminal_contrasts(analysis, width=console.width)) is not None:
         console.print(contrasts)
+    if (tuning := terminal_tuning(analysis, width=console.width)) is not None:
+        console.print(tuning)
     if (further := terminal_metrics(analysis, width=console.width)) is not None:
         console.print(further)
     for table in terminal_serving(analysis, width=console.width):
@@ -68,8 +88,35 @@ def write(folders: Sequence[Path], out: Path, formats: tuple[str, ...] | None, a
         console.print(theory)
     if told:
         click.echo(f"\n{told}")
+    _say_files(written)
+    return written
+
+
+def _write_sweep(folder: Path, out: Path, formats: tuple[str, ...] | None, as_json: bool) -> None:
+    """Do the same for a sweep."""
+    from fedreach.report.render.formats import rich_of
+    from fedreach.report.render.sweep import as_sweep_document
+    from fedreach.report.render.tuning import tabulate_tuning, words_of
+    from fedreach.report.sweep import write_sweep_report
+
+    written = write_sweep_report(folder, out, formats=formats)
+    swept = written.swept
+    if as_json:
+        files = [str(path) for path in (written.page, *written.tables, *written.figures)]
+        options.answer({**as_sweep_document(swept), "page": str(written.page), "files": files})
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False, width=options.width())
+    console.print(rich_of(written.table, swept.name, console.width))
+    for cell in swept.cells:
+        if (table := tabulate_tuning(cell.analysis.comparison)) is not None:
+            console.print(rich_of(table, words_of(cell.setting), console.width))
+    _say_files(written)
+
+
+def _say_files(written: ReportPaths | SweepPaths) -> None:
     click.echo(f"\nPage: {written.page}")
     for kind, paths in (("Tables", written.tables), ("Figures", written.figures)):
         if paths:
             click.echo(f"{kind}: {paths[0].parent}/: {', '.join(path.name for path in paths)}")
-    return written

@@ -15,6 +15,7 @@ from fedreach.errors import ConfigError
 if TYPE_CHECKING:
     from fedreach.config.sections import Experiment
     from fedreach.engines.parallel.ranks import Ranks
+    from fedreach.runs.schema import Result
 
 
 @click.command(
@@ -77,8 +78,14 @@ def run(
                 ranks=ranks,
                 callbacks=callbacks,
             )
-    if result is None:  # this process served another
-        return
+    if result is not None:  # else this process served another
+        tell(folder, result, as_json)
+
+
+def tell(folder: Path, result: Result, as_json: bool) -> None:
+    """Say how a run ended, and what it wrote."""
+    from fedreach.study import terminal
+
     last = terminal.last_evaluation(folder)
     told = terminal.advice_for(folder, last)
     if as_json:

@@ -15,6 +15,7 @@ from fedreach.config.options import check_choice
 from fedreach.config.paths import folder_of, seen_from
 from fedreach.config.reading import check_plain, read, toml_value
 from fedreach.config.sections import PARTS, Choice, Experiment, LocalSection
+from fedreach.config.sweep import refused_settings
 from fedreach.data.population import share_of
 from fedreach.errors import ConfigError, FedReachError, nearest
 from fedreach.evidence.plan import LEAST_PILOT
@@ -83,6 +84,8 @@ def check(raw: Mapping[str, Any], base: Path) -> tuple[Experiment | None, list[P
         problems += [problem for problem in _contradictions(experiment, base) if problem.path not in refused]
         problems += _clashes(experiment, base, problems)
         problems += _metrics(experiment, base, problems)
+        if not problems:
+            problems = refused_settings(raw, experiment, lambda tables: check(tables, base)[1])
     return experiment, problems
 
 

@@ -23,18 +23,19 @@ from fedreach.config.sections import Choice, Experiment
 from fedreach.data.mapped import NOTE
 from fedreach.data.stored import FILE
 from fedreach.errors import ConfigError, DataError
+from fedreach.storage.code import digest_of_code
 
 LIBRARY = Path(fedreach.__file__).parent
 
 
-def digest(path: Path) -> str:
-    """Return the sha256 of a file; one that did not change since is not read again by this process.
+def digest(path: Path, *, code: bool = False) -> str:
+    """Return the sha256 of a file, or of what it means as `code`; one that did not change since is not read again.
 
     Raises:
         DataError: If it cannot be read.
     """
     try:
-        return _digest(path, *_stamp(path))
+        return (_digest_of_code if code else _digest)(path, *_stamp(path))
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}. Make it readable.") from error
 
@@ -48,6 +49,11 @@ def _stamp(path: Path) -> tuple[int, ...]:
 def _digest(path: Path, *stamp: int) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@cache
+def _digest_of_code(path: Path, *stamp: int) -> str:
+    return digest_of_code(path)
 
 
 def data_files(experiment: Experiment, base: Path, parts: list[Choice]) -> dict[str, Path]:

@@ -7,29 +7,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
+from fedreach.config.grid import Grid, TuneSection
+from fedreach.config.section import Positive, Section, Seed, Share
 from fedreach.errors import ConfigError, nearest
 from fedreach.evidence.plan import AnalysisPlan
 from fedreach.registry import KINDS, METHOD
-
-Positive = Annotated[int, Field(ge=1)]
-Seed = Annotated[int, Field(ge=0, lt=2**32)]
-Share = Annotated[float, Field(gt=0, lt=1)]
 
 PARTS = {kind: row.default for kind, row in KINDS.items() if row.path == METHOD}
 """Keys of a method that name a part of its federation, and what stands there by default."""
 
 
-class Section(BaseModel):
-    """A table of the file: unknown keys are refused, types are not guessed."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
 class Choice(BaseModel):
     """Something by name, with its options: ``"uniform"`` or ``{ name = "power_of_choice", candidates = 20 }``."""
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True, use_attribute_docstrings=True)
     name: str
+    """Of a built-in one, `fedreach list` shows them all; or `FILE.py:NAME`. Its options stand beside it."""
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -46,73 +39,101 @@ class Data(Choice):
     """The data set: a name of `fedreach list data`, or the path of an ``.npz`` file or of a folder's ``x.npy``."""
 
     name: str = "digits"
-    folder: str | None = None  # where the files lie; default: FEDREACH_DATA, then the cache
+    """One of `fedreach list data`, a table (.csv, .parquet), an .npz file, a folder's `x.npy`, or `FILE.py:NAME`."""
+    folder: str | None = None
+    """Where the files lie. Default: the environment variable FEDREACH_DATA, then the cache."""
     download: bool = True
+    """Whether files that are missing may be fetched; they are checked."""
 
 
 class PartitionSection(Choice):
     """Which client holds which sample."""
 
     name: str = "dirichlet_by_class"
+    """How samples are shared out; `natural` leaves them with the clients that the data name."""
     clients: Positive = 50
-    file: str | None = None  # a partition saved by `fedreach partition --save`, instead of drawing one
+    """How many clients there are."""
+    file: str | None = None
+    """A partition saved by `fedreach partition --save`, instead of drawing one."""
     empty: Literal["error", "drop", "merge"] = "error"
-    seed: Seed | None = None  # of who holds what, label noise included; default: the population's
+    """What becomes of clients without data."""
+    seed: Seed | None = None
+    """Of who holds what, label noise included. Default: the population's."""
 
 
 class ShiftSection(Choice):
     """How unseen clients differ from the participants in more than their classes."""
 
-    share: Annotated[float, Field(ge=0, le=1)] = 1.0  # of the unseen clients that are shifted
+    share: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Of the unseen clients, how many are shifted."""
 
 
 class PopulationSection(Section):
     """Who takes part, and when."""
 
-    # how many, a share of those not excluded, or who: ids or names
     participants: Positive | Share | list[int | str] | Literal["all"] = 0.4
-    exclude_clients: list[int] = []
-    exclude_labels: list[int] = []
+    """Who may train: how many, a share of those not excluded, ids or names, or all."""
+    exclude_clients: list[int] = Field(default=[])
+    """Ids of clients that never train."""
+    exclude_labels: list[int] = Field(default=[])
+    """Clients that hold one of these classes never train."""
     held_out: Share = 0.2
+    """Share of each participant's samples that it does not train on."""
+    validation: Share | None = None
+    """Share of what participants train on by which `[tune]` judges; nothing else is looked at. Default: none."""
     participation: Choice = Choice(name="always")
-    seed: Seed | None = None  # of who takes part and the shift, and of a partition without one; default: the run's
+    """Which participants can be reached in a round, and whose replies arrive."""
+    seed: Seed | None = None
+    """Of who takes part and of the shift, and of a partition without one. Default: the run's."""
 
 
 class ModelSection(Choice):
     """What is trained."""
 
     name: str = "mlp"
-    seed: Seed | None = None  # of its initial weights; default: the run's
+    """A built-in model, or `FILE.py:NAME`: a function or class that makes a `torch.nn.Module`."""
+    seed: Seed | None = None
+    """Of its initial weights. Default: the run's."""
 
 
 class ServerDataSection(Section):
     """Data that the server holds itself, for methods that train on it: drawn from the clients', or a file."""
 
-    examples: Positive | None = None  # taken from training data of all clients, those that never train too
-    file: str | None = None  # an .npz file with x and y
+    examples: Positive | None = None
+    """So many, taken from the training data of all clients, those that never train too."""
+    file: str | None = None
+    """An .npz file with `x` and `y` instead."""
 
 
 class RadioSection(Choice):
     """Channels, devices and prices; with this section, seconds and joules are counted."""
 
     name: str = "gigahertz"
+    """Which cell; its options are bandwidth, devices and prices."""
 
 
 class UnevenStepsSection(Section):
     """Steps that differ between clients, see `fedreach.federation.uneven_steps.UnevenSteps`."""
 
     least: Positive
+    """The fewest steps of a client."""
     most: Positive
+    """The most steps of a client."""
     drawn: Literal["client", "round"] = "round"
+    """Whether a client draws its number once, or anew in each round."""
 
 
 class OptimizerSection(Section):
     """How a client follows its gradients, see `fedreach.federation.adam`."""
 
     name: Literal["sgd", "adam", "adamw"] = "sgd"
-    beta1: Annotated[float, Field(ge=0, lt=1)] | None = None  # these where it is Adam; default: as in torch
+    """Plain gradient steps, or Adam begun anew in each round."""
+    beta1: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """Of Adam's mean of gradients. Default: as in torch."""
     beta2: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """Of Adam's mean of squares. Default: as in torch."""
     epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Added to Adam's denominator. Default: as in torch."""
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -124,54 +145,83 @@ class LocalSection(Section):
     """Local SGD, see `fedreach.federation.local_sgd.LocalSGD`."""
 
     rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
+    """Step size."""
     batch_size: Positive = 32
+    """Examples a step."""
     epochs: Positive = 1
+    """Passes over a client's examples in a round."""
     steps: Positive | UnevenStepsSection | None = None
-    drop_last: bool = False  # what an epoch has left after its full batches
+    """So many steps in place of epochs, or numbers that differ between clients."""
+    drop_last: bool = False
+    """Whether an epoch ends with its last full batch; BatchNorm cannot train on one example."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the last step that is kept."""
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Pull to 0: so much of the weights is added to the gradient."""
     clip_norm: Annotated[float, Field(gt=0)] | None = None
+    """Longest gradient; longer ones are shortened to it."""
     schedule: Literal["constant", "exponential", "cosine"] = "constant"
+    """How the rate follows the rounds."""
     decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Factor a round of the exponential schedule; share of the rate at the end of the cosine."""
     optimizer: OptimizerSection = OptimizerSection()
+    """How a client follows its gradients."""
 
 
 class EngineSection(Section):
     """How training is computed; the decisions do not depend on it."""
 
-    name: Literal["auto", "native", "chain", "sequential", "stacked", "compiled"] = "auto"  # the fastest in a trial
+    name: Literal["auto", "native", "chain", "sequential", "stacked", "compiled"] = "auto"
+    """`auto` takes the fastest in a trial; numbers agree to rounding."""
     device: str = "cpu"
-    threads: Positive | None = None  # at work in one run; changes no number; default: the cores, shared by all runs
-    precision: Literal["highest", "high", "medium"] = "highest"  # of products, as torch names it: medium is bfloat16
+    """As torch names it, such as `cpu`, `cuda` or `cuda:1`."""
+    threads: Positive | None = None
+    """At work in one run; changes no number. Default: the cores, shared by all runs."""
+    precision: Literal["highest", "high", "medium"] = "highest"
+    """Of products, as torch names it; `medium` is bfloat16."""
 
 
 class EvaluationSection(Section):
     """When the model is evaluated."""
 
     every: Positive = 5
-    local: bool = True  # also the local models of the cohort before aggregation
-    samples_per_client: Positive | None = None  # at most so many of each client's samples; None: all
-    inputs: list[Positive] = [5, 20]  # clients are served with so many inputs, too, and scored on their others
-    patience: Positive | None = None  # stop after so many evaluations without a better id_loss
-    metrics: list[Choice] = [Choice(name="accuracy"), Choice(name="loss")]  # these two are always there
+    """Rounds from one evaluation to the next."""
+    local: bool = True
+    """Whether the local models of the cohort are evaluated before they are aggregated, too."""
+    samples_per_client: Positive | None = None
+    """At most so many of each client's samples are scored. Default: all."""
+    inputs: list[Positive] = Field(default=[5, 20])
+    """Clients are served with so many inputs, too, and scored on their others."""
+    patience: Positive | None = None
+    """Stop after so many evaluations without a better `id_loss`. Default: never."""
+    metrics: list[Choice] = Field(default=[Choice(name="accuracy"), Choice(name="loss")])
+    """Beside these two, which are always there: names of `fedreach list metric`, or `FILE.py:NAME`."""
 
 
 class StatisticsSection(Section):
     """What a comparison is asked, said before it runs; changes no run. See `fedreach.evidence.plan.AnalysisPlan`."""
 
     contrasts: Literal["baseline", "all"] | list[list[str]] = "baseline"
-    correction: Literal["holm", "max_t"] = "holm"  # for the number of contrasts
-    margin_points: Annotated[float, Field(gt=0, le=100)] = 2.0  # within it two methods are as good as equal
-    last_rounds: Positive = 1  # what is compared is the mean over so many last evaluated rounds
-    detect_points: Annotated[float, Field(gt=0, le=100)] | None = None  # seeds as many as find this; `seeds` the pilot
-    most_seeds: Positive = 200  # where the rule asks for more
+    """Which differences are judged: with the baseline, of all pairs, or of these pairs."""
+    correction: Literal["holm", "max_t"] = "holm"
+    """For the number of contrasts."""
+    margin_points: Annotated[float, Field(gt=0, le=100)] = 2.0
+    """Within it two methods are as good as equal."""
+    last_rounds: Positive = 1
+    """What is compared is the mean over so many last evaluated rounds."""
+    detect_points: Annotated[float, Field(gt=0, le=100)] | None = None
+    """As many seeds as find a difference of so many points; `seeds` are then the pilot."""
+    most_seeds: Positive = 200
+    """No more than these, where that asks for more."""
 
 
 class RunSection(Section):
     """How a run behaves; none of this changes its numbers, but `on_failure` where a client fails."""
 
     checkpoint_seconds: Annotated[float, Field(ge=0)] = 2.0
+    """Seconds from one checkpoint to the next; 0: one a round."""
     on_failure: Literal["stop", "drop"] = "stop"
+    """What a client whose update is not finite does: end the run, or be left out of the round."""
 
 
 if TYPE_CHECKING:
@@ -184,13 +234,16 @@ class Method(Parts):
     """What is compared: the parts of one federation. What a method leaves out comes from `[method]`."""
 
     cohort: Positive | None = None
+    """Clients a round. Default: that of `[method]`."""
     local: dict[str, Any] = Field({})
+    """Keys of `[local]` that this method has otherwise."""
 
 
 class DefaultMethod(Parts):
     """The parts that all methods share unless they say otherwise; each kind has its default in `KINDS`."""
 
     cohort: Positive = 10
+    """Clients a round."""
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -203,9 +256,12 @@ class DefaultMethod(Parts):
 class BudgetSection(Section):
     """What a run may spend: it ends with the round that reaches one of these, or after `rounds`."""
 
-    megabytes: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None  # sent, both ways, probes included
-    seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None  # simulated, by [radio]
+    megabytes: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Sent, both ways, probes included."""
+    seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Simulated, by `[radio]`."""
     joules: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Simulated, by `[radio]`."""
 
     @property
     def limits(self) -> dict[str, float]:
@@ -213,17 +269,27 @@ class BudgetSection(Section):
         return {name: limit for name, limit in self if limit is not None}
 
 
+NO_COMPARISON: dict[str, Any] = {"methods": {}, "baseline": None, "statistics": None, "sweep": None, "tune": None}
+"""What an experiment of one run says of several."""
+
+
 class Experiment(Section):
     """A whole experiment file."""
 
     name: str = "experiment"
+    """In tables and on the page. Default: that of the file."""
     rounds: Positive = 50
-    seeds: Annotated[list[Seed], Field(min_length=1)] = [0]
-    baseline: str | None = None  # default: the first method
+    """Of training, at most."""
+    seeds: Annotated[list[Seed], Field(min_length=1)] = Field(default=[0])
+    """Each draws partition, participants, model and batches anew."""
+    baseline: str | None = None
+    """What the other methods are compared with. Default: the first."""
     target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Rounds, bytes and seconds until unseen clients reach it are told."""
     data: Data = Data()
     partition: PartitionSection = PartitionSection.model_validate({"alpha": 0.3})
     noise: Choice | None = None
+    """Wrong labels on training data; those of held-out and test data stay true."""
     shift: ShiftSection | None = None
     population: PopulationSection = PopulationSection()
     server_data: ServerDataSection | None = None
@@ -233,10 +299,16 @@ class Experiment(Section):
     local: LocalSection = LocalSection()
     engine: EngineSection = EngineSection()
     evaluation: EvaluationSection = EvaluationSection()
-    statistics: StatisticsSection | None = None  # of a comparison; None in each of its runs
+    statistics: StatisticsSection | None = None
+    """What a comparison is asked, said before it runs."""
+    sweep: Grid | None = None
+    """Settings that are shown, a comparison each."""
+    tune: TuneSection | None = None
+    """Settings of which each method is given the best."""
     run: RunSection = RunSection()
     method: DefaultMethod = DefaultMethod()
-    methods: dict[str, Method] = {}
+    methods: dict[str, Method] = Field(default={})
+    """What is compared, by name."""
 
     def choice(self, kind: str) -> Choice | None:
         """Return what the experiment says of a kind; None where it says nothing."""
@@ -257,7 +329,7 @@ class Experiment(Section):
     def resolved(self, method: str | None = None) -> Experiment:
         """Return the experiment of one method: its parts in `[method]`, and no other methods."""
         if method is None:
-            return self.model_copy(update={"methods": {}, "baseline": None, "statistics": None})
+            return self.model_copy(update=NO_COMPARISON)
         if method not in self.methods:
             raise ConfigError(f"There is no method {method!r} in this experiment." + nearest(method, self.methods))
         chosen = self.methods[method]
@@ -266,8 +338,6 @@ class Experiment(Section):
             update={
                 "method": self.method.model_copy(update=parts),
                 "local": LocalSection.model_validate({**self.local.model_dump(), **chosen.local}),
-                "methods": {},
-                "baseline": None,
-                "statistics": None,
+                **NO_COMPARISON,
             }
         )

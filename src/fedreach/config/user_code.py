@@ -33,12 +33,14 @@ def identity(experiment: Experiment, seed: int, method: str, base: Path) -> dict
 def file_digests(experiment: Experiment, base: Path) -> dict[str, dict[str, str] | None]:
     """Return the digests of the user's own ``code`` and ``data`` in the experiment; of data None where there are none.
 
+    Of code what it means counts, see `fedreach.storage.code`.
+
     Raises:
         DataError: If a file cannot be read.
     """
     code, data = users_code(experiment, base), data_files(experiment, base, _parts(experiment))
     return {
-        "code": {name: digest(path) for name, path in code.items()},
+        "code": {name: digest(path, code=True) for name, path in code.items()},
         "data": {name: digest(path) for name, path in data.items()} or None,
     }
 

@@ -70,6 +70,7 @@ class FederatedData:
     server: ServerData | None = None
     shift: Shifted | None = None
     client_names: tuple[str, ...] | None = None  # (N,) where clients have names other than their ids
+    left_out: Ints | None = None  # (N,) samples that are in no part, see `fedreach.data.validation`; None: none
     note: str = ""  # how it was said who takes part, where that was drawn
     draw: Callable[[int], FederatedData] | None = None  # see `redrawn`
     origin: Origin | None = None  # see `by_experiment`
@@ -295,7 +296,8 @@ class FederatedData:
     def taken_by_server(self) -> Ints:
         """Return the (N,) number of samples that the server took from each client."""
         dropped = 0 if self.shift is None else self.shift.dropped.sum(axis=1)
-        return self.partition.sizes - self.train.sizes - self.held_out.sizes - dropped
+        taken = self.partition.sizes - self.train.sizes - self.held_out.sizes - dropped
+        return taken if self.left_out is None else taken - self.left_out
 
     def digest(self) -> str:
         """Return the sha256 that names this federation: data, labels, partition, splits and who takes part."""

@@ -50,6 +50,9 @@ def corrupt(
     The samples are the first in a random order of all, so that with an equal generator a higher rate corrupts the
     same samples and more.
 
+    When: annotators slip at random (`symmetric`), confuse particular classes (`asymmetric`) or fall back on one answer
+    (`to_one_class`), and a method shall be tried against it.
+
     Args:
         labels: (n,) class of each sample, below C. Not written to.
         rng: Draws samples, and classes where the kind is symmetric.

@@ -64,7 +64,7 @@ class Ranges:
         return np.bincount(cells, minlength=n * num_classes).reshape(n, num_classes)
 
 
-def split_held_out(partition: Partition, share: float, rng: np.random.Generator) -> tuple[Ranges, Ranges]:
+def split_held_out(partition: Partition | Ranges, share: float, rng: np.random.Generator) -> tuple[Ranges, Ranges]:
     """Split each client's samples at random into a training and a held-out part.
 
     A client with m samples holds out round(share * m) of them, at least one where m is 2 or more and never all.

@@ -17,7 +17,10 @@ from fedreach.streams import torch_seed
 
 
 class Sequential(GroupTrainer):
-    """Trains one client at a time."""
+    """Trains one client at a time.
+
+    When: any module at all, and as the readable twin that the others are tested against.
+    """
 
     name = "sequential"
 

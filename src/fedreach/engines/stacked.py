@@ -31,7 +31,10 @@ STACK_BYTES = 16_000_000
 
 
 class Stacked(GroupTrainer):
-    """Trains the cohort together."""
+    """Trains the cohort together.
+
+    When: a GPU is there, and `torch.func` can map the module over clients.
+    """
 
     name = "stacked"
 
@@ -210,6 +213,8 @@ class Compiled(Stacked):
     long runs in which clients have equally many steps; after eight shapes torch compiles no more. Not every layer can
     be compiled under `torch.func.vmap`; what cannot is named by torch when round 1 begins. `auto` does not try this
     engine.
+
+    When: as `stacked`, where runs are long enough to pay for compiling.
     """
 
     name = "compiled"

@@ -16,6 +16,7 @@ from fedreach.data.own_data import OwnData
 from fedreach.data.partition import Partition, divided, without_empty
 from fedreach.data.sets.catalogue import load
 from fedreach.data.shifts import shift_unseen
+from fedreach.data.validation import for_validation
 from fedreach.engines.choice import EngineChoice, choose
 from fedreach.engines.protocols import Task
 from fedreach.errors import ConfigError
@@ -50,8 +51,8 @@ class Builder:
         """Partition the data set, choose who takes part, hold data out, give the server its share, add noise and shift.
 
         All of it depends on ``population.seed``, or on `seed` where that is not set, and on nothing else, so that
-        all methods of a comparison share it. A ``partition.seed`` stands in its place for all but who takes part and
-        the shift.
+        all methods of a comparison share it. A ``partition.seed`` stands in its place for all but who takes part, the
+        shift and what is kept for validation.
         """
         e = self.experiment
         p, own = e.population, e.server_data
@@ -81,9 +82,9 @@ class Builder:
                         f"{option} is about shares of right answers, and targets of {data.dataset.name} are numbers. "
                         "Leave it out."
                     )
-        if e.shift is None:
-            return data
-        return shift_unseen(data, parts.make("shift", e.shift, self.base), share=e.shift.share, seed=seed)
+        if e.shift is not None:
+            data = shift_unseen(data, parts.make("shift", e.shift, self.base), share=e.shift.share, seed=seed)
+        return data if p.validation is None else for_validation(data, p.validation, seed)
 
     def _partition(self, dataset: Dataset | OwnData, seed: int) -> Partition:
         section = self.experiment.partition

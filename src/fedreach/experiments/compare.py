@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from fedreach.config.sections import Experiment
 from fedreach.config.user_code import identity
 from fedreach.errors import ANOTHER_FOLDER, ConfigError, RunFolderError
+from fedreach.experiments.declared import check_declared, lengths_seen
 from fedreach.experiments.executors.base import Executor
 from fedreach.experiments.executors.local import Local
 from fedreach.experiments.executors.scheduler import run_jobs
 from fedreach.experiments.jobs import ComparisonCallback, ComparisonStatus, Job
+from fedreach.experiments.redo import check_redone, forget_redone, set_aside, with_remedy
+from fedreach.experiments.tune import Search, Tuned, tune
 from fedreach.runs.folder import RunFolder
-from fedreach.runs.identity import OtherExperimentError, finished
-from fedreach.runs.schema import ComparisonRecord, Result
-
-DECLARE = f"What is asked is said before results can be seen: choose {ANOTHER_FOLDER}."
+from fedreach.runs.identity import OtherExperimentError, OtherFilesError, finished
+from fedreach.runs.schema import ComparisonRecord, SweepRecord
 
 
 class Further(Protocol):
@@ -27,14 +30,61 @@ class Further(Protocol):
         """Return the number of seeds, those of the pilot included, and why in words."""
 
 
-def plan(experiment: Experiment, out: Path, seeds: Sequence[int] | None = None) -> list[Job]:
-    """Return the runs of a comparison, all methods of one seed before the next seed."""
+@dataclass
+class Comparison:
+    """One comparison, whose folder this process has locked."""
+
+    experiment: Experiment
+    out: Path
+    looks: Sequence[int] = ()
+    lengths: Sequence[int] = ()
+    again: Sequence[Job] = ()  # runs that were moved aside and are made again
+    tuned: Tuned = field(default_factory=Tuned)
+
+    def record(self, seeds: Sequence[int]) -> ComparisonRecord:
+        """Return what is written of it."""
+        experiment, runs = self.experiment, dict[str, dict[str, str]]()
+        for job in plan(experiment, self.out, seeds):
+            runs.setdefault(job.method, {})[str(job.seed)] = job.folder.relative_to(self.out).as_posix()
+        return ComparisonRecord(
+            name=experiment.name,
+            baseline=experiment.baseline or next(iter(experiment.methods)),
+            target_accuracy=experiment.target_accuracy,
+            methods=list(experiment.methods),
+            seeds=list(seeds),
+            runs=runs,
+            statistics=dict(vars(experiment.plan)),
+            pilot=None if experiment.plan.detect_points is None else list(experiment.seeds),
+            looks=list(self.looks) or None,
+            lengths=list(self.lengths) or None,
+            config=experiment.model_dump(mode="json"),
+        )
+
+
+def plan(
+    experiment: Experiment, out: Path, seeds: Sequence[int] | None = None, tuned: Tuned | None = None
+) -> list[Job]:
+    """Return the runs of a comparison, all methods of one seed before the next seed.
+
+    Args:
+        experiment: With its methods.
+        out: Folder of the comparison.
+        seeds: Of the runs; None: as the experiment says.
+        tuned: Which setting each method takes with each seed, where settings were chosen.
+    """
     if not experiment.methods:
         raise ConfigError(
             "There is nothing to compare: the experiment has no [methods.NAME] table. Use `fedreach run`."
         )
+    found = {} if tuned is None else tuned.chosen
     return [
-        Job(method, seed, out / "runs" / method / f"seed-{seed}", experiment.resolved(method))
+        Job(
+            method,
+            seed,
+            out / "runs" / method / f"seed-{seed}",
+            found.get((method, seed)) or experiment.resolved(method),
+            out,
+        )
         for seed in seeds or experiment.seeds
         for method in experiment.methods
     ]
@@ -49,6 +99,7 @@ def compare(
     executor: Executor | None = None,
     callbacks: Sequence[ComparisonCallback] = (),
     add_seeds: bool = False,
+    redo: Sequence[str] = (),
     further: Further | None = None,
 ) -> ComparisonStatus:
     """Run all methods with all seeds; results depend neither on the number of workers nor on where they are.
@@ -61,6 +112,7 @@ def compare(
         executor: Where the runs are computed; None: on this machine.
         callbacks: Are told as it goes on.
         add_seeds: Whether seeds may be added although there are results; the report says so and gives no verdict.
+        redo: Methods whose runs are moved aside, into ``redone/``, and made again.
         further: Needed where `statistics.detect_points` is set: then `experiment.seeds` are the pilot's.
 
     Returns:
@@ -74,23 +126,20 @@ def compare(
     """
     if experiment.plan.detect_points is not None and further is None:
         raise ConfigError("statistics.detect_points has the number of seeds follow from a pilot: give `further`.")
-    status, executor, folder = ComparisonStatus([]), executor or Local(), RunFolder(out)
-    pilot = None if experiment.plan.detect_points is None else list(experiment.seeds)
-    plan(experiment, out)  # nothing to compare is said before anything is written
+    status, executor = ComparisonStatus([]), executor or Local()
+    with ExitStack() as locks:
+        stored = RunFolder(out).read(ComparisonRecord)
+        one = _opened(experiment, out, locks, add_seeds=add_seeds, redo=redo)
 
-    def run(seeds: Sequence[int], held: Sequence[int]) -> None:
-        """Run what of these seeds is not finished; the comparison holds more of them if it did before."""
-        status.jobs = plan(experiment, out, seeds)
-        waiting = _skip_finished(status, base)
-        folder.write(_record(experiment, out, held, pilot, looks))
-        run_jobs(executor, experiment.engine, waiting, status, out=out, base=base, workers=workers, callbacks=callbacks)
+        def run(seeds: Sequence[int], held: Sequence[int]) -> None:
+            """Run what of these seeds is not finished; the comparison holds more of them if it did before."""
+            run_comparisons([one], [seeds], [held], status, executor, out, base, workers, callbacks)
 
-    with folder.locked():
-        stored = folder.read(ComparisonRecord)
-        looks = check_declared(experiment, stored, out, add_seeds=add_seeds)
-        if pilot is None or further is None:  # both or neither
+        if experiment.plan.detect_points is None or further is None:  # both or neither
             run(experiment.seeds, experiment.seeds)
+            forget_redone(one.again, status)
             return status
+        pilot = list(experiment.seeds)
         run(pilot, stored.seeds if stored is not None and stored.pilot == pilot else pilot)
         if status.failed:
             return status
@@ -100,90 +149,103 @@ def compare(
         first = max(pilot) + 1
         seeds = [*pilot, *range(first, first + number - len(pilot))]
         run(seeds, seeds)
+        forget_redone(one.again, status)
     return status
 
 
-def _record(
-    experiment: Experiment, out: Path, seeds: Sequence[int], pilot: Sequence[int] | None, looks: Sequence[int]
-) -> ComparisonRecord:
-    runs: dict[str, dict[str, str]] = {}
-    for job in plan(experiment, out, seeds):
-        runs.setdefault(job.method, {})[str(job.seed)] = job.folder.relative_to(out).as_posix()
-    return ComparisonRecord(
-        name=experiment.name,
-        baseline=experiment.baseline or next(iter(experiment.methods)),
-        target_accuracy=experiment.target_accuracy,
-        methods=list(experiment.methods),
-        seeds=list(seeds),
-        runs=runs,
-        statistics=dict(vars(experiment.plan)),
-        pilot=pilot,
-        looks=list(looks) or None,
-        config=experiment.model_dump(mode="json"),
-    )
+def compare_several(
+    experiments: Sequence[tuple[Experiment, Path]],
+    *,
+    out: Path,
+    base: Path,
+    workers: int | None = None,
+    executor: Executor | None = None,
+    callbacks: Sequence[ComparisonCallback] = (),
+    add_seeds: bool = False,
+    redo: Sequence[str] = (),
+) -> ComparisonStatus:
+    """Run several comparisons by the same workers, each as `compare` does into a folder of its own.
 
+    Args:
+        experiments: Each with the folder of its comparison.
+        out: Where what the workers say is kept.
 
-def check_declared(
-    experiment: Experiment, stored: ComparisonRecord | None, out: Path, *, add_seeds: bool
-) -> Sequence[int]:
-    """Return the numbers of seeds before seeds were added, if they were; refuse what only results could have suggested.
-
-    Before there is a result everything may be changed. Then the questions are what they were, and no seed is left out:
-    to stop where a difference happens to be large, or to go on until it is, finds differences that are not there.
-    Methods come or go; where some come and others go it is another comparison, whose report is not written over. One
-    with the same methods has other runs, which are recognised.
+    The others are those of `compare`.
     """
-    if stored is None:
-        return ()
-    looks = tuple(stored.looks or ())
-    if not any((out / place / Result.FILE).exists() for places in stored.runs.values() for place in places.values()):
-        return looks
-    others = {method: places for method, places in stored.runs.items() if method not in experiment.methods}
-    gone = [method for method, places in others.items() if any(_has_ended_well(out / p) for p in places.values())]
-    if gone and (new := [method for method in experiment.methods if method not in stored.methods]):
-        raise RunFolderError(
-            f"{out} has results of another comparison, with {', '.join(gone)} and without {', '.join(new)}. "
-            f"Choose {ANOTHER_FOLDER}, or give this experiment a `name` of its own."
-        )
-    asked = vars(experiment.plan)
-    changed = [key for key in asked if stored.statistics.get(key) != asked[key]]
-    if changed:
-        there = stored.statistics
-        said = "; ".join(f"statistics.{key}: {there.get(key)!r} there, {asked[key]!r} now" for key in changed)
-        raise RunFolderError(f"{out} has results, and was asked something else before. {said}. {DECLARE}")
-    pilot = experiment.plan.detect_points is not None
-    before, now = list(stored.pilot or []) if pilot else list(stored.seeds), list(experiment.seeds)
-    if pilot and before != now:
-        raise RunFolderError(f"{out} has results of a pilot with the seeds {before}; got {now}. {DECLARE}")
-    if left_out := sorted({*before} - {*now}):
-        raise RunFolderError(
-            f"{out} has results, and {len(before)} seeds were declared; now {len(left_out)} of them would be left out. "
-            f"A comparison is not ended early: name all {len(before)}, or choose {ANOTHER_FOLDER}."
-        )
-    if len(now) == len(before):
-        return looks
-    if not add_seeds:
-        raise RunFolderError(
-            f"{out} has results of {len(before)} seeds; now {len(now)} are asked for. Seeds added once results "
-            "can be seen make p-values too small. With --detect (in Python, detect_points), in a new folder, the "
-            "number follows from the spread; --add-seeds (in Python, add_seeds) adds them all the same, and the report "
-            "gives no verdict then."
-        )
-    return (*looks, len(before))
+    status = ComparisonStatus([])
+    with ExitStack() as locks:
+        opened = [_opened(each, place, locks, add_seeds=add_seeds, redo=redo) for each, place in experiments]
+        seeds = [one.experiment.seeds for one in opened]
+        run_comparisons(opened, seeds, seeds, status, executor or Local(), out, base, workers, callbacks)
+        for one in opened:
+            forget_redone(one.again, status)
+    return status
 
 
-def _has_ended_well(folder: Path) -> bool:
-    result = RunFolder(folder).read(Result)
-    return result is not None and result.status == "finished"
+def _opened(experiment: Experiment, out: Path, locks: ExitStack, *, add_seeds: bool, redo: Sequence[str]) -> Comparison:
+    """Lock the folder of a comparison, and return it unless what is asked cannot be asked any more."""
+    plan(experiment, out)  # nothing to compare is said before anything is written
+    check_redone(experiment, redo)
+    if (out / SweepRecord.FILE).exists():
+        raise RunFolderError(f"{out} holds a sweep, whose comparisons lie in {out}/cells. Choose {ANOTHER_FOLDER}.")
+    folder = RunFolder(out)
+    locks.enter_context(folder.locked())
+    stored = folder.read(ComparisonRecord)
+    looks = check_declared(experiment, stored, out, add_seeds=add_seeds)
+    seeds = dict.fromkeys([*experiment.seeds, *(() if stored is None else stored.seeds)])
+    again = [job for job in plan(experiment, out, [*seeds]) if job.method in redo]
+    for job in again:
+        set_aside(job)
+    return Comparison(experiment, out, looks, lengths_seen(experiment, stored, out), again)
+
+
+def run_comparisons(
+    opened: Sequence[Comparison],
+    seeds: Sequence[Sequence[int]],
+    held: Sequence[Sequence[int]],
+    status: ComparisonStatus,
+    executor: Executor,
+    out: Path,
+    base: Path,
+    workers: int | None,
+    callbacks: Sequence[ComparisonCallback],
+) -> None:
+    """Run what is not finished of comparisons whose folders are locked; choose settings first where they ask for it.
+
+    Args:
+        seeds: Of each, to be run.
+        held: Of each, all that it has.
+        status: Is kept up to date.
+    """
+    engine = opened[0].experiment.engine
+    tuning = [(one, some) for one, some in zip(opened, seeds, strict=True) if one.experiment.tune is not None]
+    searches = [Search.of(one.experiment, one.out, some, base) for one, some in tuning]
+    for (one, _), tuned in zip(tuning, tune(searches, executor, out, base, workers, callbacks), strict=True):
+        one.tuned = tuned
+    status.jobs = [
+        job for one, some in zip(opened, seeds, strict=True) for job in plan(one.experiment, one.out, some, one.tuned)
+    ]
+    waiting = _skip_finished(status, base)
+    for one in opened:
+        for job in [job for job in waiting if job.out == one.out and (job.method, job.seed) in one.tuned.failed]:
+            waiting.remove(job)
+            status.failed[job] = one.tuned.failed[job.method, job.seed]
+    for one, all_seeds in zip(opened, held, strict=True):
+        RunFolder(one.out).write(one.record(all_seeds))
+    run_jobs(executor, engine, waiting, status, out=out, base=base, workers=workers, callbacks=callbacks)
 
 
 def _skip_finished(status: ComparisonStatus, base: Path) -> list[Job]:
     """Return the jobs that are to be run; note those that are finished and those whose folder cannot be used."""
     waiting = []
     status.finished, status.failed = [], {}
+    others: dict[Job, OtherFilesError] = {}
     for job in status.jobs:
         try:
             done = finished(RunFolder(job.folder), identity(job.experiment, job.seed, job.method, base))
+        except OtherFilesError as error:
+            others[job] = error
+            continue
         except OtherExperimentError:
             raise
         except RunFolderError as error:
@@ -193,5 +255,7 @@ def _skip_finished(status: ComparisonStatus, base: Path) -> list[Job]:
             waiting.append(job)
         else:
             status.finished.append(job)
+    if others:
+        raise with_remedy(others)
     status.skipped = len(status.finished)
     return waiting

@@ -19,6 +19,8 @@ class Job:
     seed: int
     folder: Path
     experiment: Experiment
+    out: Path  # folder of the comparison, whose runs agree on engine and data
+    setting: str = ""  # in words, where several of one method are tried
 
     @cached_property
     def training(self) -> str:
@@ -35,7 +37,7 @@ class Job:
     @property
     def label(self) -> str:
         """Name for people."""
-        return f"{self.method}, seed {self.seed}"
+        return ", ".join(filter(None, (self.method, self.setting, f"seed {self.seed}")))
 
     @property
     def rounds(self) -> int:

@@ -93,7 +93,7 @@ def plan(experiment: Experiment, design: Design, methods: Sequence[str], out: Pa
     if experiment.partition.file is not None:
         raise ConfigError("partition.file holds one partition, and the design draws several. Remove it.")
     return [
-        Job(method, design.seeds(place)[-1], _folder(out, method, place), drawn(experiment, design, place, method))
+        Job(method, design.seeds(place)[-1], _folder(out, method, place), drawn(experiment, design, place, method), out)
         for place in design.places()
         for method in methods
     ]

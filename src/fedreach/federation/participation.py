@@ -34,6 +34,8 @@ def replies_of(participation: Participation) -> Callable[[int, np.random.Generat
 class Always:
     """Everybody can be reached in every round.
 
+    When: a cross-silo federation, or to leave availability out of a question.
+
     Example:
         >>> Always().available(3, None)
         array([ True,  True,  True])
@@ -49,6 +51,8 @@ class Bernoulli:
 
     A round in which nobody can be reached is run as an empty round: the model stays, the row says so. (FedDyn's
     code draws again instead, which hides such rounds and their share of the time.)
+
+    When: phones and sensors that are often offline, or whose replies get lost.
 
     Args:
         act_prob: Probability that a participant can be reached, in (0, 1].

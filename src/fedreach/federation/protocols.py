@@ -19,8 +19,8 @@ from fedreach.federation.values import ClientView, LocalOutputs, Outputs, Probe,
 class SelectionPolicy(Protocol):
     """Decides who trains.
 
-    May have the attributes `needs`, `measures`, `reads_updates`, `needs_radio` and `ignores_cohort`, see
-    `fedreach.federation.traits.Traits`; one that gives clusters of clients a model each is a `Clustering`, too.
+    May have the attributes `needs`, `measures`, `reads_updates`, `reads_length`, `needs_radio` and `ignores_cohort`,
+    see `fedreach.federation.traits.Traits`; one that gives clusters of clients a model each is a `Clustering`, too.
     """
 
     def init(self, view: ClientView) -> State:

@@ -60,6 +60,7 @@ class Traits:
     measures: tuple[Measurement, ...] = ()  # what clients measure after local training
     reads_updates: bool = False  # of single clients
     needs_radio: bool = False  # channels and devices
+    reads_length: bool = False  # a selection looks at how many rounds the run has
     ignores_cohort: bool = False  # may choose more than k
     only_sum: bool = False  # the server sees sums over clients only
     sends_note: bool = False  # clients send the change of their memory
@@ -137,7 +138,7 @@ class Traits:
         return cls(**said)
 
 
-INHERITED = ("reads_updates", "needs_radio", "needs_classes", "needs_numbers")
+INHERITED = ("reads_updates", "reads_length", "needs_radio", "needs_classes", "needs_numbers")
 """Traits that a part has where one that it is made of has them."""
 
 METHODS: Mapping[str, str] = {

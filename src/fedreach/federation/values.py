@@ -33,7 +33,7 @@ class ClientView:
     label_entropy: Floats | None = None  # (n,) in nats, likewise
     sent_update: Bools | None = None  # (n,) answered this round's probe for updates, if that was one
     round: int = 1  # the round that is being planned
-    rounds: int | None = None  # length of the run, which schedules refer to; None: nobody said
+    rounds: int | None = None  # length of the run, for policies that say `reads_length = True`; None: nobody said
     probe: Probe | None = None  # that of this round, if there was one
     radio: RadioState | None = None  # channels and devices, where the federation has a radio
 

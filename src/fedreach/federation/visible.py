@@ -18,7 +18,12 @@ KNOWN_OPENLY = ("num_examples", "loss", "draws", "steps")  # metrics that the se
 
 
 def visible_view(federation: Federation, view: ClientView) -> ClientView:
-    """Return the view as policies see it: under a secure sum without what clients know of their labels."""
+    """Return the view as policies see it: under a secure sum without what clients know of their labels.
+
+    The length of the run is told to those only that say that they read it: the others decide the same in a longer one.
+    """
+    if view.rounds is not None and not federation.traits["selection"].reads_length:
+        view = replace(view, rounds=None)
     if not federation.label_statistics.only_sum:
         return view
     return replace(view, label_counts=None, label_entropy=None)

@@ -26,6 +26,8 @@ _WHERE = {
     "share_labels": "fedreach.flower.app",
 }
 
+__all__ = list(_WHERE)
+
 
 def __getattr__(name: str) -> Any:
     if name not in _WHERE:

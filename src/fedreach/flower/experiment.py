@@ -127,21 +127,24 @@ class FlowerExperiment:
             record=federation_record(self.data),
         )
 
-    def server_app(self, folder: Path | str = "runs/flower") -> ServerApp:
+    def server_app(self, folder: Path | str = "runs/flower", *, patience: float = 60.0) -> ServerApp:
         """Return an app that runs the experiment.
 
-        Of the run config it reads ``out``, the run folder, ``min-clients``, ``patience`` and ``timeout``.
+        Of the run config it reads ``out``, the run folder, ``min-clients``, ``patience`` and ``timeout``; `folder` and
+        `patience` stand where it does not say them.
         """
         app = ServerApp()
 
         @app.main()
         def main(grid: Grid, context: Context) -> None:
-            run_on(grid, context, self, folder)
+            run_on(grid, context, self, folder, patience)
 
         return app
 
 
-def run_on(grid: Grid, context: Context, setup: FlowerExperiment, folder: Path | str = "") -> Result:
+def run_on(
+    grid: Grid, context: Context, setup: FlowerExperiment, folder: Path | str = "", patience: float = 60.0
+) -> Result:
     """Run an experiment as the main function of a ServerApp; see `FlowerExperiment.server_app` for the run config.
 
     Raises:
@@ -154,7 +157,7 @@ def run_on(grid: Grid, context: Context, setup: FlowerExperiment, folder: Path |
     strategy = setup.strategy(
         out,
         min_clients=int(_number(config, "min-clients", 1)),
-        patience=_number(config, "patience", 60.0),
+        patience=_number(config, "patience", patience),
         timeout=_number(config, "timeout", 600.0),
     )
     return strategy.run(grid)

@@ -10,6 +10,8 @@ from fedreach.errors import ConfigError
 def lenet(sample_shape: Sequence[int], num_classes: int) -> nn.Module:
     """LeNet with 6 and 16 filters of 5 x 5, ReLU, max pooling, and layers of 120 and 84.
 
+    When: 28 x 28 images, with few parameters to send.
+
     Reference: LeCun et al., "Gradient-based learning applied to document recognition", 1998.
 
     Example:
@@ -21,6 +23,8 @@ def lenet(sample_shape: Sequence[int], num_classes: int) -> nn.Module:
 
 def cnn(sample_shape: Sequence[int], num_classes: int) -> nn.Module:
     """The CNN of FedDyn for CIFAR: 64 and 64 filters of 5 x 5, max pooling, layers of 384 and 192.
+
+    When: 32 x 32 colour images, and to compare with FedDyn's line of papers.
 
     Reference: Acar et al., "Federated Learning Based on Dynamic Regularization", ICLR 2021, appendix.
 

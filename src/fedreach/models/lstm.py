@@ -12,6 +12,8 @@ def lstm(
 ) -> nn.Module:
     """Embedding, stacked LSTM, and a linear layer on the last output: predicts the next character.
 
+    When: text, character by character.
+
     Args:
         sample_shape: (length,) of a window of tokens in 0 .. num_classes - 1.
         embedding: Width of the embedding; 8 in LEAF.

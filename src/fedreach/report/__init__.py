@@ -19,6 +19,7 @@ from fedreach.report.render.formats import terminal_metrics as terminal_metrics
 from fedreach.report.render.formats import terminal_serving as terminal_serving
 from fedreach.report.render.formats import terminal_table as terminal_table
 from fedreach.report.render.formats import terminal_theory as terminal_theory
+from fedreach.report.render.formats import terminal_tuning as terminal_tuning
 from fedreach.report.render.records import as_document as as_document
 from fedreach.report.render.records import as_records as as_records
 from fedreach.report.write import ReportPaths as ReportPaths

@@ -21,6 +21,7 @@ from fedreach.evidence.plan import AnalysisPlan
 from fedreach.forks import map_forked
 from fedreach.report.analysis.airtime import airtime
 from fedreach.report.analysis.theory import terms
+from fedreach.report.merge import merged
 from fedreach.report.rows import objects
 from fedreach.report.values import ClientScores, Comparison, RoundsTable, Run
 from fedreach.runs.folder import RunFolder, json_object
@@ -35,49 +36,25 @@ from fedreach.runs.schema import (
     RunRecord,
     ServingRecord,
     Timing,
+    TuningRecord,
 )
 from fedreach.storage.files import altered, missing, text_of
 
 
 def read(folders: Sequence[Path]) -> Comparison:
-    """Read comparisons and single runs into one comparison.
+    """Read comparisons and single runs into one comparison, see `fedreach.report.merge`.
 
     Folders hold a ``comparison.json`` or a ``run.json``. Methods keep the order in which they are met; the first
     folder's baseline (for a run: its method) is the baseline.
 
     Raises:
-        RunFolderError: If a folder is not a run folder, a file is missing, damaged or of another format, or
-            the same method and seed come twice.
+        RunFolderError: If a folder is not a run folder, a file is missing, damaged or of another format, or what is in
+            them cannot be compared.
     """
     if not folders:
         raise RunFolderError("a report needs at least one folder; got none. Name the folder given as `--out`.")
     parts = [_read_folder(Path(folder)) for folder in folders]
-    runs = tuple(run for part in parts for run in part.runs)
-    met: dict[tuple[str, int], Path] = {}
-    for folder, part in zip(folders, parts, strict=True):
-        for run in part.runs:
-            key = (run.method, run.seed)
-            if key in met:
-                raise RunFolderError(
-                    f"method {run.method!r} with seed {run.seed} is in {met[key]} and again in {folder}. "
-                    "Report them apart, or leave one out."
-                )
-            met[key] = folder
-    absent = tuple(key for part in parts for key in part.absent if key not in met)
-    targets = [part.target_accuracy for part in parts if part.target_accuracy is not None]
-    return Comparison(
-        name=parts[0].name,
-        baseline=parts[0].baseline,
-        target_accuracy=targets[0] if targets else None,
-        methods=tuple(dict.fromkeys(method for part in parts for method in part.methods)),
-        seeds=tuple(sorted({seed for part in parts for seed in part.seeds})),
-        runs=runs,
-        absent=absent,
-        config=parts[0].config,
-        plan=parts[0].plan,
-        pilot=parts[0].pilot,
-        looks=parts[0].looks,
-    )
+    return merged(folders, parts)
 
 
 def _read_folder(folder: Path) -> Comparison:
@@ -118,6 +95,8 @@ def _read_comparison(folder: Path) -> Comparison:
         plan=_plan(stored.statistics, path),
         pilot=None if stored.pilot is None else tuple(stored.pilot),
         looks=tuple(stored.looks or ()),
+        lengths=tuple(stored.lengths or ()),
+        tuning=RunFolder(folder).read(TuningRecord) if stored.config.get("tune") else None,
     )
 
 

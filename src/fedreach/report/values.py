@@ -13,7 +13,7 @@ import numpy as np
 from fedreach.arrays import Floats, Ints
 from fedreach.evidence.plan import AnalysisPlan
 from fedreach.evidence.scores import MainScore, main_score_of
-from fedreach.runs.schema import FederationRecord, ServingRecord
+from fedreach.runs.schema import FederationRecord, ServingRecord, TuningRecord
 
 Columns = Mapping[str, Floats]
 DECLARED = AnalysisPlan()  # where nothing was
@@ -98,6 +98,10 @@ class Comparison:
     plan: AnalysisPlan = DECLARED  # which differences are judged, and how
     pilot: tuple[int, ...] | None = None  # the seeds whose spread gave the number of seeds, where it was not declared
     looks: tuple[int, ...] = ()  # numbers of seeds declared before, whose results could be seen when seeds were added
+    lengths: tuple[int, ...] = ()  # rounds of its runs before these were made longer
+    tuning: TuningRecord | None = None  # which setting each method was given, where that was chosen
+    labels: tuple[str, ...] = ()  # of the comparisons that it is made of; empty where it is one
+    differs: tuple[tuple[str, tuple[str, ...]], ...] = ()  # option -> what each of these says
 
     @property
     def provisional(self) -> bool:

@@ -18,6 +18,7 @@ from fedreach.report.render.records import as_document, to_csv
 from fedreach.report.render.serving import tabulate_serving
 from fedreach.report.render.tables import tabulate, tabulate_contrasts
 from fedreach.report.render.theory import tabulate_theory
+from fedreach.report.render.tuning import tabulate_tuning
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ def _written(analysis: Analysis, report: Path, formats: Sequence[str] | None) ->
     theory = tabulate_theory(analysis)
     pairs, further = tabulate_contrasts(analysis), tabulate_metrics(analysis)
     tables = [tabulate(analysis, "last"), *([pairs] if pairs else []), tabulate(analysis, "best")]
+    tables += [each for each in (tabulate_tuning(analysis.comparison),) if each]
     tables += [*([further] if further else []), *tabulate_serving(analysis), *([theory] if theory else [])]
     texts = {
         "table.md": "\n".join(map(to_markdown, tables)),

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from fedreach.arrays import Floats
-from fedreach.config.sections import Section
+from fedreach.config.section import Section
 from fedreach.errors import ConfigError, nearest
 from fedreach.reproduce.measured import Measured, written
 

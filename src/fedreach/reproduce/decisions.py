@@ -22,7 +22,7 @@ from fedreach.federation.traits import name_of
 from fedreach.reproduce.measured import Measured
 from fedreach.reproduce.recipe import Recipe
 from fedreach.runs.folder import RunFolder
-from fedreach.runs.identity import HARMLESS
+from fedreach.runs.schema import HARMLESS
 from fedreach.simulation.simulation import Simulation
 from fedreach.threads import one_thread
 

@@ -13,8 +13,9 @@ from pydantic import Field
 
 from fedreach.config.load import check
 from fedreach.config.messages import Path_, Problem, explained, listed
-from fedreach.config.sections import Experiment, Section
-from fedreach.config.sweep import Sweep, expanded, put
+from fedreach.config.section import Section
+from fedreach.config.sections import Experiment
+from fedreach.config.sweep import Sweep, put, with_setting
 from fedreach.errors import ConfigError, nearest
 from fedreach.reproduce.claims import Claim
 
@@ -85,8 +86,7 @@ class Recipe:
         """Return the experiment at a value of the sweep, or as it stands."""
         raw = self._experiment()
         if value is not None and self.about.sweep is not None:
-            for key in expanded(self.about.sweep.key, self.methods):
-                put(raw, key, value)
+            raw = with_setting(raw, {self.about.sweep.key: value})
         return self._checked(raw)
 
     def compared(self) -> tuple[Experiment, dict[str, tuple[str, ...]]]:

@@ -41,6 +41,7 @@ class Snapshot:
     best: Mapping[str, AnyArray] | None = None  # model by parameter name, likewise
 
 
+ROWS: Mapping[str, type[RoundRow] | type[Timing]] = {shape.__name__: shape for shape in (RoundRow, Timing)}
 NUMBERS = [each.name for each in fields(Snapshot) if each.name not in ("state", "rows", "best")]
 
 
@@ -72,6 +73,8 @@ def save(folder: RunFolder, snapshot: Snapshot) -> None:
         record["best_loss"] = None
     if layouts:
         record["layouts"] = layouts
+    if snapshot.rows:  # of an extended run alone, see `fedreach.runs.recorder.Recorder.reopened`
+        record["waiting"] = [[type(row).__name__, row.to_json()] for row in snapshot.rows]
     folder.sync()
     folder.write_tensors(CHECKPOINT, tensors, record)
 
@@ -133,7 +136,8 @@ def load(folder: RunFolder, width: int) -> Snapshot | None:
         **{name: tuple(kept(f"{name}.{model}") for model in range(len(models))) for name in PER_MODEL},
     )
     record["seals"] = seals_of(record["seals"])
-    folder.rewind(record["seals"], record["round"])
+    waiting = tuple(ROWS[kind].of_json(row, CHECKPOINT) for kind, row in record.get("waiting", ()))
+    folder.rewind(record["seals"], waiting[0].round - 1 if waiting else record["round"])
     if record["best_loss"] is None:
         record["best_loss"] = np.inf
-    return Snapshot(state, **{name: record[name] for name in NUMBERS})
+    return Snapshot(state, rows=waiting, **{name: record[name] for name in NUMBERS})

@@ -1,7 +1,6 @@
 """Which run a folder holds, and whether it is finished; quick to ask, as torch is not needed."""
 
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -9,18 +8,10 @@ from fedreach import registry
 from fedreach.errors import ANOTHER_FOLDER, ConfigError, RunFolderError, nearest
 from fedreach.registry import BY_CONTENT
 from fedreach.runs.folder import RunFolder
-from fedreach.runs.schema import ComparisonRecord, Result, RunRecord
+from fedreach.runs.schema import HARMLESS, ComparisonRecord, Result, RunRecord
+from fedreach.storage.code import digest_of_code
 
-HARMLESS = {
-    "config.name",
-    "config.seeds",
-    "config.target_accuracy",
-    "config.run.checkpoint_seconds",
-    "config.engine.threads",
-    "config.data.folder",
-    "config.data.download",
-}
-"""Options that change no number of a run: a folder is gone on with although they differ."""
+ROUNDS = "config.rounds"
 ENGINE = "engine.json"
 DATA = "data.json"
 """What the runs of a comparison agree on: the engine that trains, and what was read before a seed changed anything."""
@@ -28,6 +19,10 @@ DATA = "data.json"
 
 class OtherExperimentError(RunFolderError):
     """A folder holds the run of another experiment."""
+
+
+class OtherFilesError(OtherExperimentError):
+    """A folder holds a run that was made with other files of the user's own."""
 
 
 def finished(folder: RunFolder, identity: Mapping[str, Any]) -> Result | None:
@@ -46,23 +41,28 @@ def finished(folder: RunFolder, identity: Mapping[str, Any]) -> Result | None:
     changed = _changed(stored, identity)
     result = folder.read(Result)
     if changed and not _mended(changed, result):
-        raise OtherExperimentError(_refusal(folder, changed))
+        raise _refusal(folder, changed)
     if changed or result is None or result.status != "finished":
         return None
     folder.check(folder.vouched())
     return result
 
 
-def _refusal(folder: RunFolder, changed: Sequence[tuple[str, Any, Any]]) -> str:
+def _refusal(folder: RunFolder, changed: Sequence[tuple[str, Any, Any]]) -> OtherExperimentError:
     options = [each for each in changed if not _is_file(each[0])]
     if not options:
-        return (
+        return OtherFilesError(
             f"{folder.path} was made with other files of your own: since then {_files(changed)}. Results of both "
             f"do not belong together: put back what was there, or choose {ANOTHER_FOLDER}."
         )
     shown = "; ".join(f"{key}: {_short(before)} there, {_short(after)} now" for key, before, after in options[:5])
     more = f" (and {len(options) - 5} more)" if len(options) > 5 else ""
-    return f"{folder.path} holds another experiment. {shown}{more}. Choose {ANOTHER_FOLDER}, or move this one away."
+    hint = ""
+    if [key for key, _, _ in changed] == [ROUNDS] and changed[0][1] < changed[0][2]:
+        hint = f" `fedreach extend` gives it {changed[0][2]} rounds."
+    return OtherExperimentError(
+        f"{folder.path} holds another experiment. {shown}{more}. Choose {ANOTHER_FOLDER}, or move this one away.{hint}"
+    )
 
 
 def _is_file(key: str) -> bool:
@@ -230,7 +230,7 @@ def check_code(run: RunRecord, name: str, base: Path, files: Mapping[str, Path])
             "relative to: that of the experiment's TOML file."
         )
     for called, each in {name: file, **files}.items():
-        if called in run.code and sha256(each.read_bytes()).hexdigest() != run.code[called]:
+        if called in run.code and digest_of_code(each) != run.code[called]:
             raise RunFolderError(
                 f"{each} was changed after the run that was made with {name}. Put it back as it was, or run again."
             )

@@ -129,7 +129,7 @@ class _Loop:
 
     def run(self) -> Generator[RoundRow, None, Snapshot]:
         written = saved = time.monotonic()
-        snapshot = self.saved = self.recorder.load() or self._begin()
+        snapshot = self.saved = self._load() or self._begin()
         try:
             while not self._is_last(snapshot):
                 snapshot, row, timing, lost = self._round(snapshot)
@@ -147,6 +147,15 @@ class _Loop:
             # Also on Ctrl-C or a full disk: the snapshot is always that of the last round that ended.
             snapshot = self._save(snapshot)
         return snapshot
+
+    def _load(self) -> Snapshot | None:
+        """Return the run at its checkpoint; one that is extended, as a longer run would have been then."""
+        snapshot = self.recorder.load()
+        if snapshot is None or snapshot.state.round % self.every == 0:
+            return snapshot
+        if snapshot.state.round >= self.rounds or self.budget.is_spent(snapshot):
+            return snapshot
+        return self.recorder.reopened(snapshot)
 
     def _is_last(self, snapshot: Snapshot) -> bool:
         """Say whether no round comes after this one."""

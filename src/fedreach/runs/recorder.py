@@ -9,20 +9,22 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
 import torch
 
 from fedreach.arrays import AnyArray
-from fedreach.errors import ANOTHER_FOLDER, RunFolderError, TrainingError
+from fedreach.errors import ANOTHER_FOLDER, STEADIER, RunFolderError, TrainingError
 from fedreach.federation.federation import Federation
+from fedreach.federation.length import refers_to_length
 from fedreach.federation.state import FederationState
 from fedreach.federation.values import RoundCost, RoundResult
 from fedreach.models.flat import Layout
 from fedreach.runs.checkpoint import Snapshot, finish, load, save
 from fedreach.runs.folder import BEST, LAST, RunFolder
-from fedreach.runs.identity import essence
+from fedreach.runs.identity import ROUNDS, essence
 from fedreach.runs.schema import (
     CHECKPOINT,
     ClientLine,
@@ -33,7 +35,7 @@ from fedreach.runs.schema import (
     ServedLine,
     Timing,
 )
-from fedreach.storage.files import ANEW, digest_of, refuse_lost_rounds
+from fedreach.storage.files import ANEW, Seal, digest_of, refuse_lost_rounds
 
 Evaluated = tuple[Mapping[str, float], Sequence[Mapping[str, Any]]]
 """The columns of an evaluation, and its lines about single clients; see `fedreach.evaluation.Evaluator`."""
@@ -58,7 +60,19 @@ class Recorder:
     def describe(self, run: RunRecord, federation: FederationRecord) -> None:
         """Write what is run and on whom."""
         digest = self.folder.write(federation)
-        self.folder.write(replace(run, id=digest_of_run(run, federation), federation=digest))
+        self.folder.write(replace(run, id=self._id(run, federation), federation=digest))
+
+    def _id(self, run: RunRecord, federation: FederationRecord) -> str:
+        """Return a digest of what makes a run this run: all but what changes no number of it, as its name.
+
+        How many rounds it has is no part of it where none depends on that: such a run can be extended.
+        """
+        others = ("method", "environment", "git", "id", "federation")
+        known = essence({key: value for key, value in vars(run).items() if key not in others})
+        rounds = run.config.get("rounds")
+        if isinstance(rounds, int) and not refers_to_length(self.federation, rounds):
+            known.pop(ROUNDS)
+        return digest_of({}, {"run": known, "federation": federation.hash})[:32]
 
     def load(self) -> Snapshot | None:
         """Return the run at its checkpoint, its rows cut back to it; None where there is no checkpoint."""
@@ -66,6 +80,28 @@ class Recorder:
         if snapshot is not None:
             self._check_best(snapshot, later=True)
         return snapshot
+
+    def reopened(self, snapshot: Snapshot) -> Snapshot:
+        """Return a run that is to have more rounds, without the evaluation of what was its last one.
+
+        A longer run would not have made it. The row of that round waits in the checkpoint until it is written again:
+        so whatever interrupts this, the files match the checkpoint. An evaluation that found the best model is kept, as
+        the one before is gone.
+        """
+        last = list(self.folder.records(RoundRow))[-1]
+        if last.round != snapshot.state.round or not last.evaluated or snapshot.best_round == last.round:
+            return snapshot
+        seals = {}
+        for shape in (RoundRow, ClientLine):
+            lines = self.folder.kept_text(shape.FILE).splitlines(keepends=True)
+            before = "".join(line for line in lines if json.loads(line)["round"] < last.round).encode()
+            seals[shape.FILE] = Seal(len(before), sha256(before).hexdigest())
+        timing = replace(self.folder.timing(last.round)[-1], evaluate_seconds=None)
+        since = snapshot.evaluations_since_best - 1
+        rows = replace(last, evaluated={}), timing.checked(self.folder.run)
+        taken = replace(snapshot, seals=seals, evaluations_since_best=since, rows=rows)
+        save(self.folder, taken)
+        return taken
 
     def begin(self, state: FederationState) -> tuple[Snapshot, RoundRow]:
         """Return a run before round 1 and its row of round 0, on empty files of rows.
@@ -206,7 +242,7 @@ class Recorder:
             which = f"any of the {last}" if last == len(lines) else f"the last {last} of {len(lines)}"
             raise TrainingError(
                 f"No client's update counted in {which} rounds: all {lost} were lost or not finite. "
-                f"Lower local.rate or set local.clip_norm, and choose {ANOTHER_FOLDER}."
+                f"{STEADIER}, and choose {ANOTHER_FOLDER}."
             )
 
     def _refuse_if_diverged(self, state: FederationState, columns: Mapping[str, float]) -> None:
@@ -217,8 +253,7 @@ class Recorder:
         if lasting or self.stop_if_diverged:
             else_ = "." if lasting else "; or go on all the same by run.on_failure = 'drop'."
             raise TrainingError(
-                f"The model diverged: {diverged[0]} is not finite after round {state.round}. Lower local.rate or set "
-                f"local.clip_norm{else_}"
+                f"The model diverged: {diverged[0]} is not finite after round {state.round}. {STEADIER}{else_}"
             )
 
     def _judge(self, snapshot: Snapshot, loss: float) -> Snapshot:
@@ -251,13 +286,6 @@ class Recorder:
             for number, params in enumerate(models)
             for name, view in self.layout.views(torch.from_numpy(params.copy())).items()
         }
-
-
-def digest_of_run(run: RunRecord, federation: FederationRecord) -> str:
-    """Return a digest of what makes a run this run: all but what changes no number of it, as its name."""
-    others = ("method", "environment", "git", "id", "federation")
-    known = {key: value for key, value in vars(run).items() if key not in others}
-    return digest_of({}, {"run": essence(known), "federation": federation.hash})[:32]
 
 
 def _spent(cost: RoundCost | None, after: Snapshot) -> dict[str, Any]:

@@ -11,6 +11,8 @@ served.jsonl      ServedLine         the same for single clients, a line for eac
 result.json       Result             how it ended; written last
 comparison.json   ComparisonRecord   several runs, in the folder that theirs lie in
 design.json       DesignRecord       the runs of a nested design, likewise
+sweep.json        SweepRecord        several comparisons, one a setting, likewise
+tuning.json       TuningRecord       which setting each method of a comparison was given, and why
 ```
 """
 
@@ -36,6 +38,17 @@ CHECKPOINT = "checkpoint.safetensors"
 EVALUATED = re.compile(r"(id|unseen|test|train|local)_\w+|(participation|out_of_sample)_gap(_low|_high)?")
 """Columns that an evaluation adds to a row: of a population and a metric, or of a gap between two."""
 METRIC = re.compile(r"[a-z][a-z0-9_]*")  # what further metrics are called
+
+HARMLESS = {
+    "config.name",
+    "config.seeds",
+    "config.target_accuracy",
+    "config.run.checkpoint_seconds",
+    "config.engine.threads",
+    "config.data.folder",
+    "config.data.download",
+}
+"""Options that change no number of a run: a folder is gone on with although they differ."""
 
 OF_EACH_FILE = ("format", "seal")
 """Keys that say nothing of what a record is about."""
@@ -281,7 +294,7 @@ class RunRecord(Record):
     method: str
     seed: int
     config: Mapping[str, Any]
-    code: Mapping[str, str]  # name of the user's own code, or path of what it imports -> digest of the file
+    code: Mapping[str, str]  # name of the user's own code, or path of what it imports -> digest of what it means
     data: Mapping[str, str] | None = None  # name of the user's own data -> digest of the file, where there are any
     environment: Mapping[str, Any]
     git: Mapping[str, Any] | None
@@ -364,6 +377,7 @@ class ComparisonRecord(Record):
     statistics: Mapping[str, Any]  # `fedreach.evidence.plan.AnalysisPlan`, said before the first run
     pilot: Sequence[int] | None = None  # the seeds whose spread gave the number of seeds, where it was not declared
     looks: Sequence[int] | None = None  # numbers of seeds declared before, if seeds were added once there were results
+    lengths: Sequence[int] | None = None  # rounds of its runs before these were made longer, if they were
     config: Mapping[str, Any]
 
 
@@ -379,3 +393,37 @@ class DesignRecord(Record):
     seeds: int  # of the comparison that the design is to speak of
     runs: Mapping[str, Mapping[str, str]]  # method -> place, such as "0-1-0-1" -> folder, relative to this one
     config: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SweepRecord(Record):
+    """Comparisons that differ in the settings of some options."""
+
+    FILE = "sweep.json"
+
+    name: str
+    keys: Sequence[str]  # the options
+    settings: Sequence[Mapping[str, Any]]  # key -> value, one a comparison
+    cells: Sequence[str]  # folders of the comparisons, relative to this one
+    samples: int | None = None  # how many were drawn, where they are no grid
+    config: Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TuningRecord(Record):
+    """Which of some settings each method was given with each seed: that with the best score on validation data.
+
+    These are a part of what participants train on. Nobody trained on it, and it is in no other number of the
+    comparison: the runs that are compared train on it again, and are scored on other data.
+    """
+
+    FILE = "tuning.json"
+
+    settings: Sequence[Mapping[str, Any]]  # key -> value, one a candidate
+    samples: int | None = None  # how many were drawn, where they are no grid
+    rounds: int  # of a run that tries one
+    validation: float  # share of each participant's training samples
+    score: str  # that was looked at: "accuracy" or "mae", the mean over participants
+    scores: Mapping[str, Mapping[str, Sequence[float | None]]]  # method -> seed -> a number a candidate; null: diverged
+    chosen: Mapping[str, Mapping[str, int]]  # method -> seed -> place of the candidate
+    runs: Mapping[str, int]  # method -> runs that it took, beside those that are compared

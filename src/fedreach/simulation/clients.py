@@ -8,7 +8,7 @@ import numpy as np
 from fedreach.arrays import Float32s, Floats, Ints
 from fedreach.data.federated import FederatedData
 from fedreach.engines.protocols import Engine
-from fedreach.errors import TrainingError
+from fedreach.errors import STEADIER, TrainingError
 from fedreach.federation.aggregation.mean import finite_rows
 from fedreach.federation.answers import checked_measured
 from fedreach.federation.federation import Federation
@@ -142,6 +142,6 @@ class Clients:
             client, cause = next(iter(lost.items()))
             more = f" So did {len(lost) - 1} more." if len(lost) > 1 else ""
             raise TrainingError(
-                f"Client {client} failed in round {number}: {cause}.{more} Lower local.rate or set local.clip_norm; "
+                f"Client {client} failed in round {number}: {cause}.{more} {STEADIER}; "
                 "or go on without failing clients by run.on_failure = 'drop'."
             )

@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from fedreach.config.load import named_after
-from fedreach.config.user_code import locate_user_errors
 from fedreach.data.datasets import Dataset, Recipe
 from fedreach.data.federated import FederatedData
 from fedreach.errors import TrainingError
-from fedreach.experiments.build import Builder
 from fedreach.experiments.compare import compare as compare_all
+from fedreach.experiments.jobs import ComparisonStatus
 from fedreach.report.analysis.chance import near_chance
 from fedreach.report.detect import seeds_to_detect
 from fedreach.study import terminal
 from fedreach.study.method import Method, Part
-from fedreach.study.question import ask
+from fedreach.study.question import PythonStudy, ask
 from fedreach.study.study import Study
 
 Table = Mapping[str, Any] | None
@@ -49,8 +48,10 @@ def compare(
     engine: Table = None,
     evaluation: Table = None,
     statistics: Table = None,
+    tune: Table = None,
     workers: int | None = None,
     add_seeds: bool = False,
+    redo: Sequence[str] = (),
     progress: bool = True,
 ) -> Study:
     """Train by several methods, with several seeds, and return what came out.
@@ -86,8 +87,12 @@ def compare(
         engine: How training is computed.
         evaluation: When and on what models are scored.
         statistics: What is asked, such as ``{"detect_points": 2.0}``: then `seeds` are the pilot's.
+        tune: Settings of which each method is given the best, by its participants' own data that it is not scored on:
+            ``{"local.rate": [0.01, 0.1]}``, or drawn: ``{"samples": 20, "local.rate": {"least": 0.001, "most": 1.0,
+            "log": True}}``.
         workers: Processes at a time; changes no number.
         add_seeds: Whether seeds may be added although there are results; there is no verdict then.
+        redo: Methods whose runs are moved aside, into ``redone/``, and made again.
         progress: Whether what goes on is told on standard error.
 
     Returns:
@@ -109,41 +114,12 @@ def compare(
         >>> study
         Study(digits: uniform, entropy; 1 seed)
     """
-    called = name or ("study" if out is None else named_after(Path(out), "study"))
-    out = Path("runs") / called if out is None else Path(out)
-    question = ask(
-        data,
-        methods,
-        method=method or {},
-        model=model,
-        metrics=metrics,
-        seeds=seeds,
-        cohort=cohort,
-        out=out,
-        called="compare",
-        name=called,
-        rounds=rounds,
-        baseline=baseline,
-        target_accuracy=target_accuracy,
-        local=local,
-        population=population,
-        noise=noise,
-        shift=shift,
-        server_data=server_data,
-        budget=budget,
-        radio=radio,
-        engine=engine,
-        evaluation=evaluation,
-        statistics=statistics,
-    ).written()
+    arguments = {key: value for key, value in locals().items() if key not in ("data", "methods")}
+    question, out = asked(data, methods, "compare", **arguments)
     experiment, base = question.experiment, question.base
 
-    def federated() -> FederatedData:
-        with locate_user_errors(experiment, base):
-            return Builder(experiment, base).federated(question.dataset, experiment.seeds[0])
-
     with terminal.compare_progress(quiet=not progress) as shown:
-        begin = terminal.Beginning(experiment, federated, quiet=not progress)
+        begin = terminal.Beginning(experiment, question.federated, quiet=not progress)
         further = None if experiment.plan.detect_points is None else seeds_to_detect
         status = compare_all(
             experiment,
@@ -152,15 +128,41 @@ def compare(
             workers=workers,
             callbacks=[begin, *shown],
             add_seeds=add_seeds,
+            redo=redo,
             further=further,
         )
+    refuse_failed(status, out)
+    study = Study(out)
+    if progress and (told := near_chance(study.analysis.comparison)):
+        print(told, file=sys.stderr)
+    return study
+
+
+NOT_OF_THE_EXPERIMENT = ("workers", "add_seeds", "redo", "progress", "out", "name")
+
+
+def asked(
+    data: FederatedData | Recipe | Dataset,
+    methods: Mapping[str, Method | Mapping[str, Any]],
+    called: str,
+    *,
+    out: Path | str | None,
+    name: str | None,
+    method: Method | Mapping[str, Any] | None,
+    **arguments: Any,
+) -> tuple[PythonStudy, Path]:
+    """Return the experiment that is asked for by the arguments of `compare`, written, and its folder."""
+    known = name or ("study" if out is None else named_after(Path(out), "study"))
+    out = Path("runs") / known if out is None else Path(out)
+    said = {key: value for key, value in arguments.items() if key not in NOT_OF_THE_EXPERIMENT}
+    return ask(data, methods, method=method or {}, out=out, called=called, name=known, **said).written(), out
+
+
+def refuse_failed(status: ComparisonStatus, out: Path) -> None:
+    """Say which runs failed, if some did."""
     if status.failed:
         each = "\n  ".join(f"{job.label}: {cause}" for job, cause in status.failed.items())
         raise TrainingError(
             f"{len(status.failed)} of {len(status.jobs)} runs failed. The others are kept, fedreach.open({str(out)!r}) "
             f"shows them; the same call tries again.\n  {each}"
         )
-    study = Study(out)
-    if progress and (told := near_chance(study.analysis.comparison)):
-        print(told, file=sys.stderr)
-    return study

@@ -34,6 +34,7 @@ from fedreach.config.own_files import imported_by
 from fedreach.errors import ConfigError
 from fedreach.models.instance import ModuleInstance, redraw
 from fedreach.registry import Instance
+from fedreach.storage.code import digest_of_code
 
 
 @dataclass(eq=False)
@@ -233,7 +234,7 @@ def _digest(content: bytes) -> str:
         file = getattr(sys.modules[name], "__file__", None)
         if file is not None and name.partition(".")[0] != "fedreach" and not registry.is_installed(file):
             for path in imported_by(Path(file), name):
-                digest.update(name.encode() + path.read_bytes())
+                digest.update(name.encode() + digest_of_code(path).encode())
     return digest.hexdigest()[: registry.SHORT]
 
 

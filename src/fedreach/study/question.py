@@ -12,11 +12,13 @@ from fedreach import registry
 from fedreach.config.load import check
 from fedreach.config.messages import listed
 from fedreach.config.sections import PARTS, Data, Experiment
+from fedreach.config.user_code import locate_user_errors
 from fedreach.data.datasets import Dataset, Recipe
 from fedreach.data.federated import FederatedData, Origin
 from fedreach.data.own_data import OwnData
 from fedreach.data.stored import FILE, store
 from fedreach.errors import ConfigError
+from fedreach.experiments.build import Builder
 from fedreach.study.method import Method
 from fedreach.study.naming import Shelf, plain, said
 
@@ -33,6 +35,11 @@ class PythonStudy:
     shelf: Shelf
     out: Path
     base: Path = field(default_factory=Path.cwd)
+
+    def federated(self) -> FederatedData:
+        """Return the data of the first seed."""
+        with locate_user_errors(self.experiment, self.base):
+            return Builder(self.experiment, self.base).federated(self.dataset, self.experiment.seeds[0])
 
     def written(self) -> PythonStudy:
         """Write what other processes need: parts without names, and data of one's own."""

@@ -24,7 +24,7 @@ from fedreach.report.render.serving import tabulate_serving
 from fedreach.report.render.tables import Table, tabulate
 from fedreach.report.write import write_report
 from fedreach.runs.folder import RunFolder
-from fedreach.runs.schema import ClientLine, ComparisonRecord, RoundRow, RunRecord, ServedLine
+from fedreach.runs.schema import ClientLine, ComparisonRecord, RoundRow, RunRecord, ServedLine, SweepRecord
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,9 +53,12 @@ class Study:
     ``study["ours"]`` is one method. All numbers are read from the folder when they are first asked for.
     """
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, kept: Path | None = None) -> None:
         self.path = Path(path)
+        self.kept = kept or self.path  # where parts without names and data of Python lie
         record = RunFolder(self.path).read(ComparisonRecord)
+        if record is None and (self.path / SweepRecord.FILE).exists():
+            raise RunFolderError(f"{self.path} holds a sweep: fedreach.Sweep({str(path)!r}) has its studies.")
         if record is None:
             raise RunFolderError(
                 f"There is no study in {self.path}: no {ComparisonRecord.FILE}. Name the folder that compare() was "
@@ -109,17 +112,7 @@ class Study:
         Parts without names and data of Python stand there as files of this study. Paths are relative to the folder of
         `path`, where the text is then written, too; without one, to the current folder.
         """
-        import tomli_w
-
-        experiment = Experiment.model_validate({**self.record.config, "seeds": list(self.record.pilot or self.seeds)})
-        raw = _short(experiment.model_dump(mode="json", exclude_defaults=True))
-        raw["method"] = {key: value for key, value in raw.get("method", {}).items() if PARTS.get(key) != value}
-        raw = {"name": experiment.name, **raw}
-        here = Path.cwd() if path is None else Path(path).resolve().parent
-        text = tomli_w.dumps(seen_from(here, (), _kept_in(self.path, raw)))
-        if path is not None:
-            Path(path).write_text(text, encoding="utf-8")
-        return text
+        return toml_of({**self.record.config, "seeds": list(self.record.pilot or self.seeds)}, self.kept, path)
 
     def __getitem__(self, method: str) -> StudiedMethod:
         if method not in self.methods:
@@ -209,10 +202,25 @@ class StudiedMethod:
             base: Folder of the TOML file that the study is from, where that names code of one's own by a path; default:
                 the current one.
         """
-        return model_of(self.folder(seed), which, cluster, self.study.path, base)
+        return model_of(self.folder(seed), which, cluster, self.study.kept, base)
 
     def __repr__(self) -> str:
         return f"StudiedMethod({self.name} of {self.study.name})"
+
+
+def toml_of(config: Mapping[str, Any], kept: Path, path: Path | str | None) -> str:
+    """Return an experiment as a TOML file, see `Study.to_toml`; what Python handed over lies in `kept`."""
+    import tomli_w
+
+    experiment = Experiment.model_validate(config)
+    raw = _short(experiment.model_dump(mode="json", exclude_defaults=True))
+    raw["method"] = {key: value for key, value in raw.get("method", {}).items() if PARTS.get(key) != value}
+    raw = {"name": experiment.name, **raw}
+    here = Path.cwd() if path is None else Path(path).resolve().parent
+    text = tomli_w.dumps(seen_from(here, (), _kept_in(kept, raw)))
+    if path is not None:
+        Path(path).write_text(text, encoding="utf-8")
+    return text
 
 
 def model_of(

@@ -76,9 +76,12 @@ def summary(experiment: Experiment, data: FederatedData) -> str:
             "If that is not meant, number the labels 0, 1, ... without gaps"
         )
     if experiment.methods:
-        runs = len(experiment.methods) * len(experiment.seeds)
+        runs, settings = len(experiment.methods) * len(experiment.seeds), ""
+        if experiment.sweep is not None:
+            number = len(experiment.sweep.settings())
+            runs, settings = runs * number, f" x {number} settings of {', '.join(experiment.sweep.values)}"
         lines.append(
-            f"  {len(experiment.methods)} methods x {len(experiment.seeds)} seeds = {runs} runs of "
+            f"  {len(experiment.methods)} methods x {len(experiment.seeds)} seeds{settings} = {runs} runs of "
             f"{experiment.rounds} rounds; federation {data.digest()[:12]} (seed {experiment.seeds[0]})"
         )
     return "\n".join(map(visible, lines))
@@ -174,11 +177,15 @@ class Beginning(ComparisonCallback):
         self, experiment: Experiment, federated: Callable[[], FederatedData], *, quiet: bool, here: bool = True
     ) -> None:
         self.experiment, self.federated, self.quiet = experiment, federated, quiet
+        self.begun = False  # a pilot, or what settings are chosen by, begins before the rest
         self.here = here  # whether runs are computed here: a machine that starts them on a cluster may have no GPU
 
     def begin(self) -> None:
         from fedreach.engines.samples import checked_device
 
+        if self.begun:
+            return
+        self.begun = True
         if self.here:
             checked_device(self.experiment.engine.device)
         data = self.federated()

@@ -36,6 +36,8 @@ class Radio:
     the clients' sending and computing is accounted for: the base station's broadcast costs bits, but no
     seconds, as in the paper.
 
+    When: seconds and joules shall be of today's devices; the default.
+
     Args:
         bandwidth_hertz: B, of all clients together.
         noise_dbm_per_hertz: N0.
@@ -175,6 +177,8 @@ class Radio:
 @dataclass(frozen=True)
 class PaperRadio(Radio):
     """The frequencies that the paper prints: 2 to 5 MHz; otherwise as `Radio`.
+
+    When: only to reproduce CSRA's figures as printed.
 
     Example:
         >>> PaperRadio().max_hertz

@@ -16,6 +16,8 @@ def dirichlet_by_class(
     For each class c: q_c ~ Dir(alpha * 1_N), and client k gets q_ck * n_c of its n_c samples, rounded up or down.
     Not to be mixed up with `dirichlet_by_client`, where each client draws its mix of classes.
 
+    When: the usual benchmark of label skew; sizes become uneven along with the classes.
+
     Cover: every sample once. Clients below `min_size` are then filled up with random samples of the largest clients,
     in one pass; `parameters["moved"]` says how many samples that took. The usual remedy, drawing everything again
     until all clients are large enough, may never end.

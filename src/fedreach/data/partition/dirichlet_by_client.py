@@ -27,6 +27,8 @@ def dirichlet_by_client(
 
     Not to be mixed up with `dirichlet_by_class`, where each class is split over the clients.
 
+    When: label skew with sizes under control, and to compare with FedDyn's line of papers.
+
     Cover: every sample once. Sizes are exact, the mixes are not: whoever comes when a class has run out takes others.
 
     Where we differ from the reference: it redraws a class that has run out until another one comes up, which has the

@@ -26,6 +26,8 @@ def hybrid(
     large as the average client: at least enough to reach `min_size`, at least 1, and at most what the rarest class can
     give to all of them. What remains is split over the other clients as in `dirichlet_by_class`.
 
+    When: a few clients have everything and most have little, as where some devices are shared by many.
+
     Cover: every sample once. Clients below `min_size` are filled up from the largest of the *other* clients, so the
     balanced ones stay balanced; `parameters["moved"]` says how many samples that took.
 

@@ -10,6 +10,8 @@ from fedreach.data.partition.draws import check_enough, checked_arguments
 def iid(labels: ArrayLike, num_clients: int, rng: np.random.Generator) -> Partition:
     """Deal shuffled samples to the clients in turn.
 
+    When: as the easy case that the others are measured against: no client differs from another but by chance.
+
     Cover: every sample once, nothing dropped. Sizes differ by at most one: the first n mod N clients hold
     floor(n / N) + 1 samples, the others floor(n / N).
 

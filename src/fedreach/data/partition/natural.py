@@ -11,6 +11,8 @@ from fedreach.errors import DataError
 def natural(labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, owners: ArrayLike) -> Partition:
     """Leave each sample with the client that it came from. Nothing is random; `rng` is not drawn from.
 
+    When: the data say who holds what: hospitals, writers, speakers. Prefer it wherever they do.
+
     Cover: every sample once. A client that owns no sample is there and empty: see `handle_empty`.
 
     Args:

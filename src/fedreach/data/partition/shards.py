@@ -15,6 +15,8 @@ def shards(labels: ArrayLike, num_clients: int, rng: np.random.Generator, *, cla
     class with fewer samples than shards gives one shard per sample. Shards of a class differ by at most one sample.
     A client may be dealt two shards of one class, so that it holds *at most* p classes.
 
+    When: each client shall know few classes and no more, the hardest label skew with equal sizes.
+
     Cover: every sample once; no client is empty.
 
     Args:

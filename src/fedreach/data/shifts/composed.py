@@ -16,6 +16,8 @@ class Composed:
 
     In an experiment: ``parts = [{ name = "brightness", strength = -0.3 }, { name = "rotation", strength = 20.0 }]``.
 
+    When: clients differ in several ways at once, as they mostly do.
+
     Args:
         parts: The shifts in their order, at least one.
 

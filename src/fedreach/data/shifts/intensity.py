@@ -20,6 +20,8 @@ class Brightness:
 
     Where nothing is clipped this is alpha x + beta, which the guard of `label_shift` can undo.
 
+    When: light or exposure differs between clients: other scanners, other times of the day.
+
     Args:
         strength: From -1 to 1. Of images, the share of the range from black to white.
 
@@ -45,6 +47,8 @@ class Contrast:
     """Bring inputs nearer to the data set's mean, or farther from it: mean + (1 - strength) (x - mean).
 
     The mean is that of each channel or feature.
+
+    When: inputs are washed out or harsh at some clients.
 
     Args:
         strength: Below 1, at which nothing would be left, and at least -3; -1 doubles the contrast, 0.5 halves it.
@@ -73,6 +77,8 @@ class InputNoise:
     """Add normal noise to each number: x + strength * unit * z, z standard normal.
 
     This is noise on inputs; wrong labels are `[noise]`.
+
+    When: sensors of some clients are worse than those of participants.
 
     Args:
         strength: Standard deviation of the noise in units, not negative, at most 10.

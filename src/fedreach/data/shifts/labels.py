@@ -17,6 +17,8 @@ class PermutedLabels:
     round(strength C) classes, and at least two where the strength is not 0, are drawn; each takes the name of the next.
     No rule that sees inputs alone can know.
 
+    When: clients mean other things by the same label. No rule that sees inputs alone can mend that: a test of harm.
+
     Args:
         strength: Share of the C classes, from 0 to 1.
 
@@ -45,6 +47,8 @@ class OneClass:
     """The client has its most frequent class only: the strongest label shift. Of two as frequent, the first counts.
 
     round(strength m') of the client's m' examples of other classes are dropped, drawn at random.
+
+    When: the extreme of label shift: what an estimate of class shares gains at most.
 
     Args:
         strength: Share of the other classes' examples that are dropped, from 0 to 1.

@@ -16,6 +16,8 @@ from fedreach.errors import require
 class Blur:
     """Blur images by a normal density; beyond the border, its pixels go on.
 
+    When: lenses or focus differ; images only.
+
     Args:
         strength: Standard deviation in pixels, not negative, at most 100.
 
@@ -43,6 +45,8 @@ class Blur:
 class Rotation:
     """Turn images about their middle, anticlockwise, by linear interpolation; what comes in from outside is black.
 
+    When: devices are held or mounted at another angle; images only.
+
     Args:
         strength: Degrees, from -180 to 180.
 
@@ -69,6 +73,8 @@ class Rotation:
 @dataclass(frozen=True)
 class Translation:
     """Move images to the right and down by linear interpolation; what comes in from outside is black.
+
+    When: what is seen lies off the middle; images only.
 
     Args:
         strength: Pixels, to the right and as many down, from -1000 to 1000; a negative number moves left and up.
@@ -108,6 +114,8 @@ class Occlusion:
 
     The rectangle has the image's proportions; its sides are rounded to whole pixels, and it lies within the image.
     After normalisation the mean is 0, as in the reference.
+
+    When: something stands in the way, at a place that differs; images only.
 
     Args:
         strength: Share of the image that is hidden, from 0 to 1.

@@ -34,7 +34,10 @@ NUMBERS = 4_000_000  # log-probabilities that are held at a time, for the losses
 
 
 class Chain(GroupTrainer):
-    """Trains groups of clients with gradients written out."""
+    """Trains groups of clients with gradients written out.
+
+    When: no C compiler is there, and the model is a chain of dense or convolution layers.
+    """
 
     name = "chain"
     written_out = ("cross_entropy", "squared_error")

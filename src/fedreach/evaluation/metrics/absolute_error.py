@@ -17,6 +17,8 @@ class MeanAbsoluteError:
     What models are judged by where targets are numbers: always there as ``mae``, as accuracy is of classes. Less is
     better, so that the worst clients are those with most. scikit-learn's ``mean_absolute_error`` is the same number.
 
+    When: numbers are predicted; always there then.
+
     Example:
         >>> MeanAbsoluteError().of(np.array([[1.0], [2.0]]), np.array([[1.5], [4.0]]))
         1.25

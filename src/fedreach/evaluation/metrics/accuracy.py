@@ -12,6 +12,8 @@ from fedreach.arrays import Floats, Ints
 class Accuracy:
     """The share of examples whose class has the largest output, ties going to the lower class.
 
+    When: classes are about as frequent as they matter; always there.
+
     Example:
         >>> import numpy as np
         >>> Accuracy().of(np.array([0, 1, 1]), np.array([[2.0, 1.0], [0.0, 3.0], [1.0, 0.0]])).__round__(3)

@@ -20,6 +20,8 @@ class AUROC:
     labels, of ``roc_auc_score(y == k, p[:, k])``: ``roc_auc_score(y, p, multi_class="ovr")`` where all are there, which
     refuses labels that lack a class. With one class among the labels it is not defined.
 
+    When: examples are ranked and the threshold is chosen later.
+
     Reference: Fawcett, "An Introduction to ROC Analysis", Pattern Recognition Letters 27, 2006.
 
     Example:

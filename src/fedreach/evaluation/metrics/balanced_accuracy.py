@@ -18,6 +18,8 @@ class BalancedAccuracy:
     and right_k those of them that are predicted as k. As scikit-learn's `balanced_accuracy_score`, it leaves out
     classes that are only predicted: it is always defined, and with one class among the labels the accuracy.
 
+    When: every class matters alike, however rare.
+
     Reference: Brodersen et al., "The Balanced Accuracy and Its Posterior Distribution", ICPR 2010.
 
     Example:

@@ -21,6 +21,8 @@ class Miscalibration:
     The m_b examples of bin b have their largest probability, the confidence, between (b - 1) / 15 and b / 15. It does
     not reach 0 for a client with few examples. The same as that of the report about serving.
 
+    When: somebody relies on the stated probability.
+
     Reference: Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, eq. 3.
 
     Example:

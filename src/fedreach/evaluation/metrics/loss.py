@@ -17,6 +17,8 @@ class MeanLoss:
 
     scikit-learn's `log_loss` is the same number, but for probabilities below 2e-16, which it raises to that.
 
+    When: probabilities are used, and not decisions alone; always there.
+
     Example:
         >>> MeanLoss().of(np.array([1]), np.array([[0.0, 0.0]])).__round__(4)
         0.6931

@@ -19,6 +19,8 @@ class MacroF1:
     ``f1_score(average="macro")``: a class that is only predicted, or never, counts with 0, and one in neither does not
     count. It is always defined.
 
+    When: as `balanced_accuracy`, where false alarms matter, too.
+
     Reference: Opitz and Burst, "Macro F1 and Macro F1", arXiv 1911.03347, the mean of F1 scores.
 
     Example:

@@ -19,6 +19,8 @@ class R2:
     with the client's own mean, a model that is right about differences between clients gains nothing by that here:
     look at ``unseen_r2_pooled`` for it. Otherwise as scikit-learn's ``r2_score``, which has 0 or 1 for nan.
 
+    When: numbers are predicted, and errors shall be told beside how much targets vary. Of few examples it says little.
+
     Reference: Wright, "Correlation and causation", Journal of Agricultural Research 20, 1921.
 
     Example:

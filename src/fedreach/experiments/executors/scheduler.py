@@ -31,8 +31,8 @@ def run_jobs(
         status.ended = ended
         for callback in callbacks:
             callback.update(status)
-    if not status.finished:
-        (out / DATA).unlink(missing_ok=True)  # without results there is nothing that other data would not go with
+    for empty in {out, *(job.out for job in status.jobs)} - {job.out for job in status.finished}:
+        (empty / DATA).unlink(missing_ok=True)  # without results there is nothing that other data would not go with
     if waiting:
         for callback in callbacks:
             callback.begin()
@@ -57,7 +57,7 @@ class Scheduler:
         base: Path,
     ) -> None:
         self.alive, self.tries, self.status, self.out, self.base = list(workers), tries, status, out, base
-        self.waiting = list(waiting)
+        self.waiting = list(waiting)  # of one comparison or several
         self.files = {job: file_digests(job.experiment, base) for job in waiting}  # as they are when all begins
         self.free: list[Worker] = []
         self.busy: dict[Worker, Job] = {}
@@ -109,7 +109,7 @@ class Scheduler:
                 "seed": job.seed,
                 "folder": str(job.folder),
                 "twin": None if twin is None else str(twin.folder),
-                "out": str(self.out),
+                "out": str(job.out),
                 "base": str(self.base),
                 "config": job.experiment.model_dump(mode="json"),
                 "files": self.files[job],

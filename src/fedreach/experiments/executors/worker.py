@@ -82,7 +82,7 @@ def main() -> None:
     jobs = _Jobs()
     while (job := jobs.next()) is not None:
         try:
-            ended = _serve(job, _Rounds(send))
+            ended = serve(job, Rounds(send))
         except KeyboardInterrupt:
             if jobs.over.is_set() or signal.getsignal(signal.SIGINT) is not _interrupt_once:
                 raise
@@ -91,8 +91,8 @@ def main() -> None:
 
 
 @dataclass(frozen=True)
-class _Rounds(Callback):
-    """Tells the comparison of each round."""
+class Rounds(Callback):
+    """Tells the comparison of each round of a job."""
 
     send: Callable[[Message], None]
 
@@ -102,7 +102,7 @@ class _Rounds(Callback):
         self.send({"round": row.round, **shown})
 
 
-def _serve(job: Message, rounds: Callback) -> Message:
+def serve(job: Message, rounds: Callback) -> Message:
     """Run one job and return how it ended."""
     try:
         run(

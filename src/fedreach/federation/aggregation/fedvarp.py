@@ -40,6 +40,8 @@ class FedVARP:
     tens of rounds. Where some are away for long, `fedau` or `mifa`; where clients can keep a memory, `scaffold` does
     more, for twice the bytes.
 
+    When: few of many clients train in a round, and the server has memory for one update of each.
+
     Reference: Jhunjhunwala, Sharma, Nagarkatti and Joshi, "FedVARP: Tackling the Variance Due to Partial Client
     Participation in Federated Learning", UAI 2022, Algorithm 1.
 

@@ -49,6 +49,8 @@ def weighted_sum(weights: Floats, update: Float32s) -> Floats:
 class Mean:
     """The weighted mean of the updates, sum_i w_i u_i, as weights sum to 1.
 
+    When: always, as the baseline; the one that a secure sum allows.
+
     Example:
         >>> update = np.array([[1, 2], [3, 6]], np.float32)
         >>> Mean().combine({}, np.array([0.75, 0.25]), update, np.random.default_rng(0))[0]

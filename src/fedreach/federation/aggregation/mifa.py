@@ -20,7 +20,8 @@ class MIFA:
 
     The server steps along v, in which each client counts the same, however often it is there. With all clients in every
     round it is FedAvg. In the paper all take part in round 1; here whoever was never heard counts 0, so that first
-    steps are short: with k of n clients, k / n of FedAvg's in round 1.
+    steps are short: with k of n clients, k / n of FedAvg's in round 1. Where nobody replies the model stays, as with
+    all methods; github.com/IBM/fedau steps along v then, too.
 
     Updates come in weighed and are remembered per unit of the local rate, as with `FedVARP`: with weights w_i of r
     reports, u_i stands for r w_i u_i, and equal weights give the paper. The server keeps 4 p bytes a participant, in
@@ -29,6 +30,8 @@ class MIFA:
     *When to use it:* where clients are away in ways that nobody knows (`population.participation`), some for long, and
     all should count. Updates of clients that are away for very long point where the model was: lower `local.rate` then,
     or use `fedau`, which keeps no updates.
+
+    When: clients are away for long and shall count all the same; one update of each is kept.
 
     Reference: Gu, Huang, Zhang and Huang, "Fast Federated Learning in the Presence of Arbitrary Device Unavailability",
     NeurIPS 2021, Algorithm 1.

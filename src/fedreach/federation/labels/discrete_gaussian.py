@@ -24,6 +24,8 @@ class DiscreteGaussian:
     exp(epsilon) times the probability with the one that it has with the other, plus delta. What `DiscreteLaplace` says
     of other clients, of updates and of the seed holds here, too.
 
+    When: as `discrete_laplace`, with less noise on many classes, at the price of delta.
+
     Args:
         epsilon: At least 0.001.
         delta: At least 1e-12 and below 1; should be far below one over the number of examples.

@@ -28,6 +28,8 @@ class DiscreteLaplace:
     only, not about the updates that clients send later. And in a simulation the noise follows from the seed of the
     run, which must stay unknown to whom it shall deceive.
 
+    When: label counts shall be private by themselves, with one number to argue about.
+
     Args:
         epsilon: At least 0.001. Small is private; 1 gives noise of about 3 examples a class.
 

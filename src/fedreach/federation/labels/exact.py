@@ -15,6 +15,8 @@ class Exact:
 
     Whatever is chosen here, the server knows how many examples each client has: sizes are public in FedReach.
 
+    When: the server may know label counts, and for simulations in which nothing is asked of privacy.
+
     Example:
         >>> Exact().release(np.array([[3, 0]]), np.random.Generator(np.random.Philox(0)))
         array([[3., 0.]])

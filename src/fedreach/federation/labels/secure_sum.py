@@ -19,6 +19,8 @@ class SecureSum:
     This needs a weighting in which a_i is the client's own (one with a method `raw`), and a selection that asks for
     neither labels nor updates. Sizes are public in FedReach, and so is who was chosen; and a sum over a single client
     is that client's update.
+
+    When: the server shall see nothing of any single client; then only sums can be used.
     """
 
     only_sum: ClassVar[bool] = True

@@ -10,6 +10,8 @@ class CrossEntropy:
 
     l(z, y) = log sum_c exp(z_c) - z_y, in nats, for the outputs z of the model and the class y.
 
+    When: classes are predicted; the default.
+
     Example:
         >>> import torch
         >>> CrossEntropy().per_example(torch.tensor([[0.0, 0.0], [2.0, 0.0]]), torch.tensor([1, 0]))

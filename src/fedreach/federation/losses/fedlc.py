@@ -16,6 +16,8 @@ class FedLC(CrossEntropy):
     l(z, y) = log sum_c exp(z_c - m_c) - (z_y - m_y) with m_c = strength n_c^(-1/4), in nats; n_c of the client's
     training examples are of class c. Only training sees the margins. With strength 0 it is cross-entropy.
 
+    When: as `logit_adjusted`, where rare classes shall keep a wider margin.
+
     Args:
         strength: The factor of the margins, tau in the paper; not negative.
         absent: Examples that a class without any counts as, positive. The default makes its margin 100 strength: it is

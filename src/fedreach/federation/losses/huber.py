@@ -14,6 +14,8 @@ class Huber:
     example pulls by more than delta: take it where few targets are far off, such as costs of single patients. With
     delta above all errors it is half of `MSE`. Targets must be numbers.
 
+    When: numbers are predicted, and some targets are outliers.
+
     Args:
         delta: Up to which an error is squared, in the target's unit; positive.
 

@@ -13,6 +13,8 @@ class LabelSmoothing:
     l(z, y) = log sum_c exp(z_c) - (1 - share) z_y - (share / C) sum_c z_c, in nats. A model that is never wholly
     certain drifts less from the others on few examples. With share 0 it is cross-entropy.
 
+    When: labels are noisy, or outputs too sure.
+
     Args:
         share: Of a label that is spread, in [0, 1].
 

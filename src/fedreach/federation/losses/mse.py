@@ -14,6 +14,8 @@ class MSE:
     round number, or lower `local.rate`. Targets that are classes are refused: everything else reads a classifier's
     outputs as logarithms of odds, which a squared error does not make of them.
 
+    When: numbers are predicted, and large errors are what hurts.
+
     Reference: Legendre, "Nouvelles méthodes pour la détermination des orbites des comètes", 1805, appendix.
 
     Example:

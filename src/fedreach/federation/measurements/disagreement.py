@@ -23,6 +23,8 @@ class Disagreement:
     training, as in the paper's Algorithm 1 and unlike its Fig. 1. Before it, a model that is always wrong would look as
     good as one that is always right.
 
+    When: the weighting `disagreement` asks for it; or in a part of your own.
+
     Args:
         loss: ``"jsd"`` or ``"zero_one"``.
         radius: Largest distance, above 0 and at most 1. The paper does not say; 0.2 is ours.

@@ -16,6 +16,8 @@ class LossRMS:
 
     Of targets that are numbers l_i is the mean squared error.
 
+    When: the selection `oort` asks for it; or in a part of your own.
+
     Reference: Lai, Zhu, Madhyastha and Chowdhury, "Oort: Efficient Federated Learning via Guided Participant
     Selection", OSDI 2021, eq. (2), where the losses are those that training meets; here they are of one model.
 

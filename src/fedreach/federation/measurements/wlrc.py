@@ -29,6 +29,8 @@ class WLRC:
     1 / sqrt(B), all clients use the same B. A client with m < B examples has one batch of m, which raises its score
     by up to sqrt(B/m): prefer a B that even small clients fill.
 
+    When: the selection `rademacher` asks for it; or in a part of your own.
+
     Args:
         outputs: ``"softmax"``, free of the scale of the logits; ``"logits"``; or ``"excess_loss"``: C = 1 and F_b[i] is
             the cross-entropy under the local model minus that under the broadcast model, which stands in for the best

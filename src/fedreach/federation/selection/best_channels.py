@@ -17,6 +17,8 @@ class BestChannels(Policy):
     lower id. Clients far away are hardly ever chosen: what they know, the model never learns. This is the
     baseline that "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks" calls SAE.
 
+    When: only seconds count, and as the baseline for what ignoring the data costs; needs `[radio]`.
+
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", section V-A,
     baseline (a), of which it says no more than this.
 

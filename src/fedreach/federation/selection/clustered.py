@@ -38,6 +38,8 @@ class Clustered(Policy):
     The cohort is drawn as by `Uniform`. If it is small, clusters may never have three reports in a round, and then do
     not split. In the paper everybody reports, and updates count equally.
 
+    When: groups of clients need different models, and no one model suits all.
+
     Args:
         eps1: Positive; smaller ones split later.
         eps2: Not negative; larger ones split less.

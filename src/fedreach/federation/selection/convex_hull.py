@@ -34,6 +34,8 @@ class ConvexHull(Hull):
     filled exactly: of too many vertices, those farthest apart; after too few, the vertices of the hull of the rest.
     `HullDistance` does without the projection.
 
+    When: the cohort shall span all others in the few directions in which updates differ most.
+
     Args:
         components: Principal axes, 1 to 5.
         normalize: Whether updates are first divided by their length, so that only directions count.

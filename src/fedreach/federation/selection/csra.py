@@ -34,6 +34,8 @@ class CSRA(Admission):
     a method's ``allocation`` replaces it, which makes the baselines of the paper: CS-Greedy is this policy with
     ``allocation = "greedy"``, GA-Random is ``search = "genetic"`` with ``allocation = "random"``.
 
+    When: who trains, on which band and at which frequency shall be decided together at the least cost; needs `[radio]`.
+
     Args:
         threshold: e1, as of `KLFilter`, like `direction` and `smoothing` (kappa).
         min_examples: e2, training examples that those chosen must hold together; None: as many as k clients of the

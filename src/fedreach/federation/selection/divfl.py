@@ -24,6 +24,8 @@ class DivFL(GradientTable):
 
     Distances are computed in float64, block by block; n clients take memory for n^2 numbers.
 
+    When: a small cohort shall stand for everybody, by the updates of all.
+
     Args:
         candidates: How many clients, drawn anew for each place, are looked at (stochastic greedy), at least 1; None
             looks at all. A number near (n / k) log(1 / e) keeps all but e of the bound, on average.

@@ -16,6 +16,9 @@ class EntropyTopK(Policy):
     It follows from the tight form of the bound in "Advocating for the Silent" (arXiv 2310.07171, proof of
     Theorem 2), b/K sum_{i not chosen} H_i, which the k highest entropies make smallest. Unless availability
     changes, the choice is the same in every round.
+
+    When: label counts may be known, and as what balanced labels alone are worth. The same clients are chosen in every
+    round.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("label_entropy",)

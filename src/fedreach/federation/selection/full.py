@@ -13,6 +13,8 @@ from fedreach.federation.values import ClientView, Selection, State
 class Full(Policy):
     """Choose all available participants, whatever the cohort size: what selection is measured against.
 
+    When: there are few clients, or to see what choosing costs.
+
     Example:
         >>> Full().select({}, ClientView.of(np.arange(3), np.full(3, 10)), 1, None).ids
         array([0, 1, 2])

@@ -31,8 +31,10 @@ class HiCS(Policy):
 
     *When to use it:* where some clients have varied labels and most have few classes, and rounds are dear. Where all
     are alike in this, groups are those of similar clients, drawn evenly. Where clients tell their label entropy,
-    `entropy_topk` need not guess it. The paper averages equally: `weighting = "equal"`. The model must end in a linear
-    layer with a bias, as all built-in ones do.
+    `entropy_topk` need not guess it. As training goes on, small updates seem varied, whatever their labels. The paper
+    averages equally: `weighting = "equal"`. The model must end in a linear layer with a bias, as all built-in ones do.
+
+    When: label counts must stay private, and the bias of the output layer may stand in for them.
 
     Args:
         temperature: T, positive; the paper has 0.0025 (Fashion-MNIST) and 0.0015. Estimates tell clients apart best
@@ -50,8 +52,9 @@ class HiCS(Policy):
     Learning", NeurIPS 2024, eq. (7), (9) and (10), Algorithm 1; options of appendix A.1.2. The authors' code,
     github.com/CityChan/HiCS-FL, estimates H_i by the layer's mean weights and takes angles of weights and bias; hands
     Ward's method the matrix of distances as if its rows were points; goes by entropy only while the variance of the
-    H_i is below 0.1, and else as `urns_by_similarity`; draws all clients of a group alike; and has T = 0.001 in its
-    settings for Fashion-MNIST and CIFAR-10.
+    H_i is below 0.1, and else as `urns_by_similarity`; draws all clients of a group alike; takes clients in turn at
+    first and, where alphas differ, never looks at what they send later; and has T = 0.001 in its settings for
+    Fashion-MNIST and CIFAR-10.
 
     Example:
         >>> policy, view = HiCS(temperature=0.1, gamma=99.0, groups=2), ClientView.of(np.arange(4), np.full(4, 10))
@@ -62,6 +65,7 @@ class HiCS(Policy):
     """
 
     reads_updates: ClassVar[bool] = True
+    reads_length: ClassVar[bool] = True
     needs_classes: ClassVar[bool] = True
 
     temperature: float = 0.0025

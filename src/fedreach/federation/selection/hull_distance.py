@@ -26,6 +26,8 @@ class HullDistance(GradientTable):
 
     It takes n quadratic programs of n numbers, on the inner products of the updates.
 
+    When: as `convex_hull`, without giving up directions: a ranking of everybody.
+
     Reference: the hull of "Advocating for the Silent" (arXiv 2310.07171), appendix C.2.2, made a ranking here.
 
     Example:

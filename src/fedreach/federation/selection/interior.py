@@ -17,6 +17,8 @@ class Interior(Hull):
     Where fewer than k are none, all of these are chosen, and the round's remark says so. Where everybody is a vertex
     there is nobody to choose; then k are drawn of all, which the remark says too.
 
+    When: only as the contrast to `convex_hull`.
+
     Args:
         components: As of the `ConvexHull` it is compared with, like `normalize`. With more axes fewer are inside.
 

@@ -21,6 +21,8 @@ class KLFilter(Admission):
     With few examples a client, hardly any passes the paper's 0.2 nats: of clients with 750 examples from
     Dirichlet(0.5) fewer than 1 %, so that the filter keeps the clients that are nearly balanced.
 
+    When: label counts may be known, and clients far from all others in their labels shall stay out.
+
     Args:
         threshold: e1, in nats, not negative.
         direction: ``"global_to_local"`` compares KL(p || p_i), as in the paper; ``"local_to_global"`` KL(p_i || p).

@@ -17,6 +17,8 @@ class MaxSimilarity(NearestTable):
     The k largest m_i = max_{j != i} cos(g_i, g_j); ties go to the client whose second largest cosine is larger, then
     the third, and so on, and at last to the lower id. A client whose update is zero has m_i = 1.
 
+    When: only as the contrast to `minimax`.
+
     Reference: "Advocating for the Silent" (arXiv 2310.07171), section 5, baseline b).
 
     Example:

@@ -30,6 +30,8 @@ class Minimax(NearestTable):
     Cosines are computed in float64, block by block; with n clients and rows of p numbers it takes n^2 p products and
     memory for a block.
 
+    When: updates of all clients may be asked for now and then, and the cohort shall be as varied as can be.
+
     Reference: "Advocating for the Silent" (arXiv 2310.07171), Algorithm 1 and eq. 11.
 
     Example:

@@ -19,6 +19,8 @@ class Multinomial(Urns):
 
     *When to use it:* as the unbiased baseline of theory (MD sampling). `urns_by_size` is as unbiased and varies less.
 
+    When: sizes differ much and an unbiased mean of equal weights is wanted; with the weighting `by_draws`.
+
     Reference: Li, Sahu, Zaheer, Sanjabi, Talwalkar and Smith, "Federated Optimization in Heterogeneous Networks",
     MLSys 2020, Algorithm 1; "MD sampling" in Fraboni et al., ICML 2021.
 

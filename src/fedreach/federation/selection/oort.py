@@ -33,6 +33,8 @@ class Oort(Policy):
     the `pace` quantile of s over the available clients; it rises by `pace_step` after each `window` rounds in which all
     U_i of those chosen come to less than in as many rounds before.
 
+    When: both loss and speed matter: with `[radio]` it trades one for the other.
+
     Args:
         exploration: Share of the cohort that is new in round 1, in [0, 1].
         decay: Of that share from round to round, in (0, 1].

@@ -21,6 +21,8 @@ class PowerOfChoice(Policy):
     that is asked is sent the model and answers with its mean training loss: one model down and 4 bytes up, counted.
     Ties go to the lower id; a candidate that was asked and did not answer comes last.
 
+    When: clients may be asked for their loss, and those that are served worst shall count more.
+
     Args:
         candidates: How many there are, at least the cohort; None takes everybody who is available, as in
             "Advocating for the Silent" (arXiv 2310.07171). Fewer than the cohort: as many as the cohort.

@@ -41,6 +41,8 @@ class Rademacher(Policy):
     those who train would be compared with others' scores under an older one. For the same reason scores of clients that
     were away at the last probe are less comparable. n clients take memory for n^2 numbers.
 
+    When: to reproduce that paper, or to draw on clusters of clients that train alike.
+
     Args:
         use: See above; the paper gives no rule.
         every: Rounds from one scoring of everybody to the next, at least 1; None scores each client once.

@@ -12,6 +12,8 @@ from fedreach.federation.values import ClientView, Selection, State
 class Uniform(Policy):
     """Choose k of the available clients at random, each set of k equally likely.
 
+    When: always, as the baseline; it is unbiased and asks nothing of clients.
+
     Example:
         >>> view = ClientView.of(np.arange(5), np.full(5, 10))
         >>> len(Uniform().select({}, view, 2, np.random.Generator(np.random.Philox(0))).ids)

@@ -37,6 +37,8 @@ class UrnsBySimilarity(Urns):
     without a bias to any. Updates of single clients are looked at, so not under a secure sum. With
     `weighting = "by_draws"`.
 
+    When: as `urns_by_size`, where updates tell which clients are alike; with the weighting `by_draws`.
+
     Args:
         measure: ``"angle"``: arccos of the cosine; ``"l2"``: Euclidean distance; ``"l1"``: sum of absolute differences.
         sketch: Numbers kept of each update, see `GradientTable`; None keeps all. Sketches keep angles and ``"l2"``.

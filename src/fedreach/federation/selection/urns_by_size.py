@@ -25,6 +25,8 @@ class UrnsBySize(Urns):
     of all where clients differ much in size; it needs nothing but numbers of examples, and works under a secure sum.
     With `weighting = "by_draws"`.
 
+    When: as `multinomial`, with less variance and no more knowledge; with the weighting `by_draws`.
+
     Reference: Fraboni, Vidal, Kameni and Lorenzi, "Clustered Sampling: Low-Variance and Improved Representativity for
     Clients Selection in Federated Learning", ICML 2021, Algorithm 1. Not to be confused with `clustered`.
 

@@ -46,6 +46,8 @@ class FedAdam(Adaptive):
     Steps are then about as long as `rate`, whatever the length of the updates. As in the paper there is no correction
     of m and v for their start; torch's Adam, which has one, is ``torch_optim``.
 
+    When: numbers of the model move by very different amounts: embeddings, text.
+
     Args:
         rate: Server rate, positive. The paper tunes it for each data set; the other defaults are the paper's.
         beta1: How much of m is kept, in [0, 1).
@@ -79,6 +81,8 @@ class FedYogi(Adaptive):
 
     so that small updates cannot make a large v small at once, as they do in Adam. The other options are those of
     `FedAdam`.
+
+    When: as `adam`, where steps that grow too fast make training unstable.
 
     Args:
         beta2: v changes by at most (1 - beta2) u^2; in [0, 1).

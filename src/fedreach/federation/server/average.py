@@ -16,6 +16,8 @@ class Average:
     v <- momentum * v + u;  x <- x + rate * v.  With rate 1 and momentum 0 the new model is the weighted mean of
     the local models, as in FedAvg; with momentum it is `FedAvgM`.
 
+    When: always, as the baseline.
+
     Args:
         rate: Server rate, positive.
         momentum: In [0, 1).

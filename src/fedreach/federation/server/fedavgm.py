@@ -15,6 +15,8 @@ class FedAvgM(Average):
     *When to use it:* where clients' labels differ much and cohorts are small, so that successive mean updates point
     elsewhere: what they have in common adds up. Lower `local.rate` or `rate` where the loss swings.
 
+    When: updates jump from round to round, as small cohorts make them.
+
     Args:
         rate: Server rate, positive.
         momentum: beta, in [0, 1).

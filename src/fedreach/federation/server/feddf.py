@@ -36,6 +36,8 @@ class FedDF:
     server has; here it is the plain gradient step of its eq. 1, without labels. The authors' student has dropout and
     BatchNorm in training mode; here both rest, as in the teachers, so that a teacher like it teaches it nothing.
 
+    When: the server holds inputs without labels.
+
     Args:
         inner: What the server does with the mean update; the student starts there.
         rate: Step size, positive.

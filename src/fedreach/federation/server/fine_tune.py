@@ -30,6 +30,8 @@ class FineTune:
     it to see whether the coin is worth anything. At the end only it shows what the data are worth to a model that was
     trained without them.
 
+    When: the server holds labelled data, and every round may use them.
+
     Args:
         inner: What the server does with the mean update.
         when: ``"each_round"`` or ``"end"``. By a run that `evaluation.patience` may end early, ``"end"`` is refused.

@@ -32,6 +32,8 @@ class Safari:
     equal rounds, and with what the paper does not compare: the server's data alone (`ServerOnly`, with early stopping),
     and the same data after the clients' rounds instead of in their place (`FineTune`, `FedDF`).
 
+    When: the server holds some labelled data, and many clients never train.
+
     Args:
         inner: What the server does in the clients' rounds.
         client_probability: q of the paper, in [0, 1]. The paper leaves it open, as its bound on q needs constants that

@@ -24,6 +24,8 @@ class ServerOnly:
     client's data are looked at. Use it where few examples would be learnt by heart in as many rounds as clients need.
     Let `steps` times `patience` be some hundred: on few held-out examples the loss often rises before it falls.
 
+    When: always beside `safari` and `fine_tune`: what the server's data are worth alone.
+
     Args:
         rate: Step size, positive.
         batch_size: Examples of one step, at least 1; all that are trained on where there are fewer. Drawn anew for each

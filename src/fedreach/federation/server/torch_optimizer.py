@@ -26,6 +26,8 @@ class TorchOptimizer:
     `Average`. It computes in float64, on one thread, and the optimiser's own state is the state of this part: a run
     that is resumed goes on with the same bits.
 
+    When: an optimiser of PyTorch that is not built in shall be tried.
+
     Args:
         optimizer: A class of `torch.optim`, such as ``"Adam"``; it must step from gradients alone, which L-BFGS and
             SparseAdam do not.

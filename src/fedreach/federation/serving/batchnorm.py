@@ -34,6 +34,8 @@ class BatchNormRefresh:
     model's by running statistics. The evidence W is of logits whose statistics have seen all inputs: the bound of
     `evidence.course` is then no longer exact. There is no guard: inputs that are still strange mislead the prior.
 
+    When: the model has BatchNorm after convolutions, and inputs of whole clients are darker, flatter or noisier.
+
     Args:
         strength: Inputs that the running statistics count for, not negative; 0 forgets them.
         odds: See `LabelShift`, as the next two.

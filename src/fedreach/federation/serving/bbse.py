@@ -81,6 +81,8 @@ class BBSE(_ByConfusion):
     Where C is singular, such as for a class that no participant holds, w is the solution nearest to 1. A class with
     w_y = 0 is not predicted. If all are 0, pi = base.
 
+    When: as the textbook estimate to compare with, or many inputs a client and a well separated model.
+
     Args:
         hard: Whether f is the argmax.
 
@@ -110,6 +112,8 @@ class RLLS(_ByConfusion):
     Both norms are Euclidean and not squared. With m held-out examples of c classes, and L = log(2c/0.05),
 
         Delta = 3 strength (2 L/(3 m) + sqrt(2 L/m))
+
+    When: as `bbse`, where a client has few inputs.
 
     Args:
         strength: Of the pull, not negative; 0 is BBSE.

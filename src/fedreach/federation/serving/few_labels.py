@@ -43,6 +43,8 @@ class FewLabels:
     it may be compared with `label_shift`. A client with no more than m examples keeps one to be scored on and learns
     from the rest. Participants are not asked for anything.
 
+    When: clients could label a handful of examples: what that would buy.
+
     Args:
         labels: m, how many labelled examples a client has, 0 or more.
         strength: Of the pull to the model, positive. The right one goes with the square of the features' length.

@@ -45,6 +45,8 @@ class LabelShift:
     adapts, or abstains and goes by the raw logits. It needs features and inputs; with logits alone it is off. A client
     that may still see inputs keeps those that it has seen, as the guard decides on all of them anew.
 
+    When: clients hold other class shares than the participants, which is the usual case. Begin here.
+
     Args:
         odds: Of no shift against a shift, before any input is seen, not negative; 0 always adapts.
         pseudo_counts: A, at least 1e-6, or ``"fitted"``: by the largest likelihood of the participants' training

@@ -13,6 +13,8 @@ from fedreach.federation.values import NO_STATE, Outputs, State
 class Plain:
     """The model predicts as it is: log softmax of its logits. No exchange, no state.
 
+    When: always, as the rung that the others are measured against.
+
     Example:
         >>> import numpy as np
         >>> np.exp(Plain().predict({}, {}, Outputs(np.array([[0.0, 0.0]])))).tolist()

@@ -18,6 +18,8 @@ class TruePrior:
     a, b and base are those of `LabelShift`, which estimates pi where this is told it. An estimate can beat the truth by
     chance.
 
+    When: as the reference: what knowing the class shares exactly would be worth.
+
     Args:
         calibration: ``"bias"`` fits a and b, ``"temperature"`` a only, ``"none"`` neither.
 

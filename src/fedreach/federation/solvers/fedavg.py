@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 class FedAvg:
     """Follow the client's own gradient.
 
+    When: always, as the baseline; no memory at clients and the fewest bytes.
+
     Reference: McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
     AISTATS 2017, Algorithm 1.
 

@@ -29,6 +29,8 @@ class FedDyn:
     `clip_norm` shortens the whole of g + a_i (w - w0 + h_i). The authors' code shortens g + a_i (h_i - w0) and then
     adds a_i w, as weight decay: where it clips by a factor s, clients are pulled towards s w0.
 
+    When: clients drift and come back often, and twice the bytes are too many.
+
     Args:
         alpha: Strength of the pull, positive.
 

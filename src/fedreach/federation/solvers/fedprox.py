@@ -12,6 +12,8 @@ class FedProx:
 
     The local objective is F_i(w) + mu / 2 ||w - w0||^2, so the gradient becomes g + mu (w - w0).
 
+    When: clients drift far in many local steps, and memory at clients is not to be had.
+
     Args:
         mu: Strength of the pull, not negative. With mu = 0 this is FedAvg, bit for bit.
 

@@ -24,6 +24,8 @@ class Scaffold:
     With momentum, K counts what the gradients moved in plain steps, see `LocalSGD.moved_steps`. A client whose reply
     is lost forgets that round, so that c remains the mean of the c_i.
 
+    When: clients drift and come back often enough for their memory to be fresh; it costs twice the bytes.
+
     Args:
         memory_dtype: ``"float16"`` keeps the c_i in half the bytes, each number off by at most 2^-11 of itself or 2^-39
             of the largest, see `fedreach.storage.float16`. c is told of what is kept and so stays the mean of the

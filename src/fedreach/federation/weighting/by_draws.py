@@ -19,6 +19,8 @@ class ByDraws(OwnWeight):
     *When to use it:* with selections that draw with replacement and whose probabilities already count examples:
     `multinomial`, `urns_by_size`, `urns_by_similarity`. With other weightings large clients would count twice.
 
+    When: selection draws clients with replacement: `multinomial` and the urns.
+
     Reference: Fraboni, Vidal, Kameni and Lorenzi, "Clustered Sampling", ICML 2021, section 2.
 
     Example:

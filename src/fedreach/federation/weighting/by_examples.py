@@ -11,6 +11,8 @@ from fedreach.federation.weighting.base import OwnWeight
 class ByExamples(OwnWeight):
     """Give each example the same say: w_i = m_i / sum_j m_j, where m_i is client i's number of examples.
 
+    When: every example shall have the same say; the default, and what most theory is about.
+
     Reference: McMahan et al., AISTATS 2017, Algorithm 1.
     """
 

@@ -25,6 +25,8 @@ class Clip:
 
     A weight depends on all clients' numbers, so there is no `raw`, and no secure sum.
 
+    When: any weighting might let one client dominate.
+
     Args:
         inner: The weighting whose weights are cut.
         most: Largest weight, above 0 and at most 1; None sets no limit.

@@ -19,6 +19,8 @@ class ByDisagreement(OwnWeight):
     With the options as they are, a client that its model fits perfectly counts 3.3 and one that it does not fit 0.3.
     The fit is to the client's own examples: labels all of one class, or noise learnt by heart, count most, too.
 
+    When: some clients' data may be noisy or narrow, and each may measure itself at the cost of extra passes.
+
     Args:
         loss: As of `Disagreement`, like `radius`, `step` and `confidence`.
 

@@ -20,6 +20,8 @@ class ByEntropy(OwnWeight):
     With T = 1 two weights never differ by more than a factor c, the number of classes: one class counts 1, a uniform
     mix c. In general the factor is at most c^(1/T).
 
+    When: label counts may be known and clients hold few classes each: those with varied labels generalise better.
+
     Args:
         temperature: T in nats, at least 0.02, so that exp(H / T) is a number for up to a million classes. The paper
             has 1; large T weighs all equally, small T the clients of largest entropy only.

@@ -11,7 +11,10 @@ from fedreach.federation.weighting.base import OwnWeight
 
 @dataclass(frozen=True)
 class Equal(OwnWeight):
-    """Give each client the same say: w_i = 1 / r."""
+    """Give each client the same say: w_i = 1 / r.
+
+    When: every client shall have the same say, however little it holds.
+    """
 
     def raw(self, metrics: Mapping[str, Floats]) -> Floats:
         return np.ones(len(metrics["num_examples"]))

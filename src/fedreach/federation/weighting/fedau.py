@@ -28,6 +28,8 @@ class FedAU:
     client should count the same, however rarely it is there. Where all are there equally often, `equal` does the same
     without the slow start.
 
+    When: how often clients can be reached differs, and nobody knows by how much.
+
     Args:
         cutoff: K, the rounds that an interval has at most, at least 1; the authors' code has 50 as well as none. A
             short one keeps rare clients from large weights; whoever comes less often than every K rounds then counts

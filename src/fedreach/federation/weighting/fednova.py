@@ -33,6 +33,8 @@ class FedNova:
     *When to use it:* where clients take unequal numbers of steps: with `local.epochs`, if they hold unequal numbers of
     examples, or with `local.steps` as a table. Under a secure sum it is refused, as the factor belongs to all clients.
 
+    When: clients take different numbers of local steps.
+
     Args:
         inner: The weighting that gives the p_i; by default each example counts the same, as in the paper.
 

@@ -20,6 +20,8 @@ class Mix:
 
     A weight depends on all clients' numbers, so there is no `raw`, and no secure sum.
 
+    When: several reasons shall be weighed against each other, none of them a veto.
+
     Args:
         parts: Weightings, at least one.
         shares: One for each part, finite, not negative, not all 0; they are divided by their sum. Equal where left out.

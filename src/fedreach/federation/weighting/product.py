@@ -21,6 +21,8 @@ class Product:
     w_i is proportional to prod_j (w_ij)^e_j, where w_ij is the weight that part j gives client i. By entropy and number
     of examples: ``{ name = "product", parts = ["entropy", "by_examples"] }``.
 
+    When: several reasons for a weight shall all count.
+
     Args:
         parts: Weightings, at least one.
         exponents: e_j, finite and not negative: 1 for each where left out; 0 leaves a part out, 0.5 takes its root.

@@ -14,6 +14,8 @@ from fedreach.report.analysis.targets import leasts, target_sentences
 from fedreach.report.numbers import interval, nats, number, p_text, percent, points
 from fedreach.report.values import Comparison
 
+MOST_TOLD = 6  # options in a sentence
+
 
 @dataclass(frozen=True)
 class Card:
@@ -32,6 +34,12 @@ class Findings:
     headline: str
     sentences: tuple[str, ...]
     cards: tuple[Card, ...]
+    qualifying: tuple[str, ...] = ()  # of the sentences those without which the headline would claim too much
+
+    @property
+    def further(self) -> tuple[str, ...]:
+        """The other sentences."""
+        return tuple(sentence for sentence in self.sentences if sentence not in self.qualifying)
 
 
 def find(analysis: Analysis) -> Findings:
@@ -47,16 +55,23 @@ def find(analysis: Analysis) -> Findings:
     headline = _headline(comparison, best, rows)
     if comparison.provisional:
         headline = f"So far: {headline}"
+    several, near, left_out = _several(comparison), near_chance(comparison), _runs_left_out(comparison)
+    compared, served = _comparison_sentences(analysis, best, rows), _serving_sentence(analysis)
     sentences = [
-        near_chance(comparison),
-        *_comparison_sentences(analysis, best, rows),
+        several,
+        near,
+        *compared,
+        _power_sentence(comparison, [each.judged for each in analysis.contrasts["last"]]),
         _gap_sentence(comparison.score, best, rows),
-        _serving_sentence(analysis),
+        served,
         _runner_up(analysis, best, rows),
         *target_sentences(comparison, rows),
-        _runs_left_out(comparison),
+        left_out,
     ]
-    return Findings(headline, tuple(s for s in sentences if s), _cards(comparison, best, rows))
+    qualifying = [several, near, *compared, served, left_out]
+    return Findings(
+        headline, tuple(filter(None, sentences)), _cards(comparison, best, rows), tuple(filter(None, qualifying))
+    )
 
 
 def _serving_sentence(analysis: Analysis) -> str:
@@ -117,6 +132,16 @@ def _p(judged: Judgement) -> str:
     return f"p {text}" if text.startswith("<") else f"p = {text}"
 
 
+def _several(comparison: Comparison) -> str:
+    """Say what several comparisons on one page differ in."""
+    if not comparison.labels:
+        return ""
+    said = "; ".join(f"{key} ({' | '.join(values)})" for key, values in comparison.differs[:MOST_TOLD])
+    more = f" and {len(comparison.differs) - MOST_TOLD} more options" if len(comparison.differs) > MOST_TOLD else ""
+    what = f"They differ in {said}{more}." if said else "They differ in no option but methods and seeds."
+    return f"These are {len(comparison.labels)} comparisons: {', '.join(comparison.labels)}. {what}"
+
+
 def _comparison_sentences(analysis: Analysis, best: MethodSummary, rows: list[MethodSummary]) -> list[str]:
     comparison = analysis.comparison
     family = [each.judged for each in analysis.contrasts["last"]]
@@ -132,7 +157,12 @@ def _comparison_sentences(analysis: Analysis, best: MethodSummary, rows: list[Me
     said.append(_verdicts(analysis))
     if comparison.looks:
         said.append(f"There is no verdict: {looked(comparison)}.")
-    said.append(_power_sentence(comparison, family))
+    if comparison.lengths:
+        before = ", then ".join(map(str, comparison.lengths))
+        said.append(
+            f"Results after {before} rounds could be seen before the runs were made longer: who looks after several "
+            "lengths has several chances to find a difference, and p allows for one."
+        )
     return said
 
 

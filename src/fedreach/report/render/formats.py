@@ -12,6 +12,7 @@ from fedreach.report.render.metrics import tabulate_metrics
 from fedreach.report.render.serving import tabulate_serving
 from fedreach.report.render.tables import Table, tabulate, tabulate_contrasts
 from fedreach.report.render.theory import tabulate_theory
+from fedreach.report.render.tuning import tabulate_tuning
 from fedreach.rich_tables import rich_table
 from fedreach.tables import markdown_lines
 
@@ -81,19 +82,19 @@ def terminal_table(analysis: Analysis, when: When = "last", *, width: int | None
 
     `when` is as in `tabulate`; columns that would not fit into `width` are left out, None keeps all.
     """
-    return _rich(tabulate(analysis, when), analysis.comparison.name, width)
+    return rich_of(tabulate(analysis, when), analysis.comparison.name, width)
 
 
 def terminal_contrasts(analysis: Analysis, *, width: int | None = None) -> RichTable | None:
     """Return the declared differences for `rich.print`, as `terminal_table` does; None if they are in its table."""
     table = tabulate_contrasts(analysis)
-    return _rich(table, analysis.comparison.name, width) if table else None
+    return rich_of(table, analysis.comparison.name, width) if table else None
 
 
 def terminal_metrics(analysis: Analysis, *, width: int | None = None) -> RichTable | None:
     """Return metrics beside accuracy and loss for `rich.print`, as `terminal_table` does; None if nobody asked."""
     table = tabulate_metrics(analysis)
-    return _rich(table, analysis.comparison.name, width) if table else None
+    return rich_of(table, analysis.comparison.name, width) if table else None
 
 
 def terminal_serving(analysis: Analysis, *, width: int | None = None) -> list[RichTable]:
@@ -103,16 +104,23 @@ def terminal_serving(analysis: Analysis, *, width: int | None = None) -> list[Ri
         analysis: What `analyse` returns.
         width: As in `terminal_table`.
     """
-    return [_rich(table, analysis.comparison.name, width) for table in tabulate_serving(analysis)]
+    return [rich_of(table, analysis.comparison.name, width) for table in tabulate_serving(analysis)]
 
 
 def terminal_theory(analysis: Analysis, *, width: int | None = None) -> RichTable | None:
     """Return the table of the papers' bounds for `rich.print`, as `terminal_table` does; None if no run has any."""
     table = tabulate_theory(analysis)
-    return _rich(table, analysis.comparison.name, width) if table else None
+    return rich_of(table, analysis.comparison.name, width) if table else None
 
 
-def _rich(table: Table, name: str, width: int | None) -> RichTable:
+def terminal_tuning(analysis: Analysis, *, width: int | None = None) -> RichTable | None:
+    """Return which settings were chosen for `rich.print`, as `terminal_table` does; None if none were."""
+    table = tabulate_tuning(analysis.comparison)
+    return rich_of(table, analysis.comparison.name, width) if table else None
+
+
+def rich_of(table: Table, name: str, width: int | None) -> RichTable:
+    """Return a table for `rich.print`, under a name, as `terminal_table` does."""
     from rich.text import Text
 
     kept = _fitting(table, width)
@@ -135,12 +143,47 @@ def _fitting(table: Table, width: int | None) -> list[int]:
     if width is None:
         return kept
     kept = [j for j in kept if width >= table.from_width[j]]
-    while sum(_letters(table, j) for j in kept) + 3 * len(kept) - 1 > width:
+    while _width(table, kept) > width:
         last = max(kept, key=lambda j: (table.from_width[j], j))
         if table.from_width[last] == 0:
             break
         kept.remove(last)
     return kept
+
+
+def folded(table: Table, width: int) -> list[list[int]]:
+    """Return the columns that a page shows, and behind them the others in groups, each of which fits into the width.
+
+    Columns that are equally dispensable stay or go together. Every group begins with what tells rows apart, the first
+    column or the first two.
+
+    Args:
+        table: What is shown.
+        width: In letters.
+
+    Example:
+        >>> rows = (("ours", "7.2", "9", "60"),)
+        >>> folded(Table("", ("method", "gap", "sent", "rounds"), ("",) * 4, rows, (0, 0, 9, 9), ""), 24)
+        [[0, 1], [0, 2, 3]]
+    """
+    every = range(len(table.header))
+    keys = [0] if len({row[0] for row in table.rows}) == len(table.rows) else [0, 1]
+    shown = list(every)
+    for level in sorted({*table.from_width} - {0}, reverse=True):
+        if _width(table, shown) <= width:
+            break
+        shown = [j for j in shown if table.from_width[j] < level]
+    groups = [shown]
+    for j in (j for j in every if j not in shown):
+        if len(groups) > 1 and _width(table, [*groups[-1], j]) <= width:
+            groups[-1].append(j)
+        else:
+            groups.append([*keys, j])
+    return groups
+
+
+def _width(table: Table, columns: Sequence[int]) -> int:
+    return sum(_letters(table, j) for j in columns) + 3 * len(columns) - 1
 
 
 def _letters(table: Table, j: int) -> int:

@@ -13,10 +13,15 @@ from fedreach.report.analysis.findings import best_of, find
 from fedreach.report.analysis.rows import When
 from fedreach.report.figures import Picture
 from fedreach.report.figures.style import METHOD, METHOD_ON_DARK
+from fedreach.report.render.formats import folded
 from fedreach.report.render.metrics import tabulate_metrics
 from fedreach.report.render.serving import tabulate_serving
-from fedreach.report.render.tables import tabulate, tabulate_contrasts
+from fedreach.report.render.tables import Table, tabulate, tabulate_contrasts
 from fedreach.report.render.theory import explain, tabulate_theory
+from fedreach.report.render.tuning import tabulate_tuning
+
+LETTERS = 136  # of a table's row, as wide as fits on a screen of 1280 pixels and on paper
+BESIDE = 10  # methods, above which the main figure is too tall to stand beside the findings
 
 
 def render(analysis: Analysis, pictures: Sequence[Picture], tables: Sequence[str]) -> str:
@@ -25,8 +30,9 @@ def render(analysis: Analysis, pictures: Sequence[Picture], tables: Sequence[str
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    environment.filters |= {"tied": _tied, "breakable": _breakable}
+    environment.filters |= {"tied": tied, "breakable": _breakable, "folded": _folded}
     template = environment.from_string((folder / "page.html").read_text(encoding="utf-8"))
+    main = _main_figure(analysis, pictures)
     return template.render(
         comparison=analysis.comparison,
         findings=find(analysis),
@@ -35,9 +41,11 @@ def render(analysis: Analysis, pictures: Sequence[Picture], tables: Sequence[str
         contrasts=tabulate_contrasts(analysis),
         metrics=tabulate_metrics(analysis),
         serving=tabulate_serving(analysis),
+        tuning=tabulate_tuning(analysis.comparison),
         theory=tabulate_theory(analysis),
         explained=explain(analysis),
-        figures=pictures,
+        main=main,
+        figures=[picture for picture in pictures if picture is not main],
         files=tables,
         palette=list(zip(METHOD, METHOD_ON_DARK, strict=True)),
         css=Markup((folder / "page.css").read_text(encoding="utf-8")),
@@ -55,7 +63,20 @@ def _tables(analysis: Analysis) -> list[dict[str, object]]:
     return tables
 
 
-def _tied(text: str) -> str:
+def _main_figure(analysis: Analysis, pictures: Sequence[Picture]) -> Picture | None:
+    """Return what a reader should see first; None where it would push the table off the first screen."""
+    if len(analysis.comparison.methods) > BESIDE:
+        return None
+    named = {picture.name: picture for picture in pictures}
+    return named.get("differences") or named.get("accuracy")
+
+
+def _folded(table: Table) -> list[list[int]]:
+    return folded(table, LETTERS)
+
+
+def tied(text: str) -> str:
+    """Return a text in which no number stands alone at the end of a line."""
     # No line break between a number and its per cent sign.
     return text.replace(" %", "\u00a0%")
 

@@ -8,6 +8,7 @@ from fedreach.report.analysis.analysis import Analysis
 from fedreach.report.analysis.quantities import QUANTITIES, RADIO
 from fedreach.report.analysis.serving import ServedSummary
 from fedreach.report.analysis.summary import MethodSummary
+from fedreach.report.render.tuning import tuning_record
 from fedreach.tables import csv_text
 
 Number = float | None
@@ -29,12 +30,23 @@ def as_records(analysis: Analysis) -> list[dict[str, Any]]:
 
 
 def as_document(analysis: Analysis) -> dict[str, Any]:
-    """Return all numbers: the plan under ``statistics``, the ``contrasts`` it names, and the ``methods``."""
-    return {
+    """Return all numbers: the plan under ``statistics``, the ``contrasts`` it names, and the ``methods``.
+
+    Of several comparisons also their names, and under ``differs`` what each says of the options that differ; where
+    settings were chosen, ``tuning`` says which, and by what.
+    """
+    comparison = analysis.comparison
+    document = {
         "statistics": plan_record(analysis),
         "contrasts": contrast_records(analysis),
         "methods": as_records(analysis),
     }
+    if comparison.labels:
+        document["comparisons"] = list(comparison.labels)
+        document["differs"] = {key: list(said) for key, said in comparison.differs}
+    if comparison.tuning is not None:
+        document["tuning"] = tuning_record(comparison.tuning)
+    return document
 
 
 def _record(analysis: Analysis, last: MethodSummary, best: MethodSummary) -> dict[str, Any]:
@@ -127,7 +139,8 @@ def plan_record(analysis: Analysis) -> dict[str, Any]:
     """Return what the comparison was asked, with the seeds of the pilot where a pilot gave their number."""
     comparison = analysis.comparison
     pilot = None if comparison.pilot is None else list(comparison.pilot)
-    return {**vars(comparison.plan), "seeds": list(comparison.seeds), "pilot": pilot, "looks": list(comparison.looks)}
+    said = {**vars(comparison.plan), "seeds": list(comparison.seeds), "pilot": pilot, "looks": list(comparison.looks)}
+    return said | {"lengths": list(comparison.lengths)}
 
 
 def _judged(prefix: str, judged: Judgement) -> dict[str, Any]:

@@ -14,6 +14,8 @@ class Equal:
 
     f_k = min(f_k^max, (a1 / (2 a2 eps))^(1/3)), and f_k^max where joules are free (a2 = 0).
 
+    When: devices cannot be told shares of their own, and as a baseline.
+
     Example:
         >>> problem = AllocationProblem(*np.array([[0.1, 0.2], [1, 1], [1e8, 2e8], [1e9, 5e8]]), np.array([5, 5]))
         >>> given = Equal().allocate(problem, np.random.Generator(np.random.Philox(0)))

@@ -31,6 +31,8 @@ class Greedy:
     none is left; ties go to the lower position. The gain counts the seconds of every client, although only the last
     one keeps the round waiting: that is the rule's weakness, and is kept.
 
+    When: only to compare with that paper's baseline.
+
     Args:
         unit: Delta b, smallest part of the band that is handed out, above 0 and at most 1. The band is cut into the
             largest whole number of equal units of at least this size, and into one for each client if these are more.

@@ -16,6 +16,8 @@ class Random:
 
     b is uniform over all ways to share the band, Dirichlet(1, ..., 1), and f_k / f_k^max uniform from `slowest` to 1.
 
+    When: only as the floor that every other rule must beat.
+
     Args:
         slowest: The lowest frequency that is drawn, as a part of f_k^max; above 0 and at most 1. The paper does not
             state how it draws.

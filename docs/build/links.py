@@ -1,0 +1,65 @@
+"""Pages of the repository for the site: a link from one to a file of the repository leads to a page with that file."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path, PurePosixPath
+
+LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?(?=\))")
+FENCES = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
+LANGUAGES = {".py": "python", ".toml": "toml", ".csv": "text", ".c": "c", ".h": "c", ".yml": "yaml"}
+UNSEARCHED = "---\nsearch: { exclude: true }\n---\n\n"  # who searches means the pages
+ALWAYS = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")  # they stand in the navigation
+
+
+def pages(root: Path) -> dict[str, str]:
+    """Return the text of every page of ``docs/`` and of every file that one leads to, by its place on the site.
+
+    Raises:
+        SystemExit: If a link leads to nothing.
+    """
+    waiting = [path.relative_to(root) for path in sorted((root / "docs").glob("*.md"))]
+    waiting += [Path(name) for name in ALWAYS]
+    found: dict[str, str] = {}
+    while waiting:
+        path = waiting.pop()
+        if place(path) in found:
+            continue
+        text = (root / path).read_text(encoding="utf-8")
+        if path.suffix == ".md":
+            text, linked = with_links(root, path, text)
+            waiting += linked
+        else:
+            language = LANGUAGES.get(path.suffix, "text")
+            text = f"{UNSEARCHED}# {path.name}\n\n`{path.as_posix()}`\n\n````{language}\n{text}\n````\n"
+        found[place(path)] = text
+    return found
+
+
+def place(path: Path) -> str:
+    """Return where a file of the repository stands on the site."""
+    if path.parts[0] == "docs":
+        return PurePosixPath(*path.parts[1:]).as_posix()
+    shown = PurePosixPath("repository", *(part.lstrip(".") for part in path.parts))  # the generator skips hidden ones
+    return shown.as_posix() + ("" if path.suffix == ".md" else ".md")
+
+
+def with_links(root: Path, page: Path, text: str) -> tuple[str, list[Path]]:
+    """Return the text of a page with links as on the site, and the files of the repository that it leads to."""
+    linked: list[Path] = []
+    folder = PurePosixPath(place(page)).parent
+
+    def moved(match: re.Match[str]) -> str:
+        target = Path(os.path.normpath(page.parent / match[1]))
+        if target.parts[:2] == ("docs", "reference"):  # made from the sources
+            return match[0]
+        if not (root / target).is_file():
+            raise SystemExit(f"{page} links to {match[1]}, and there is no file {target}.")
+        if target.parts[0] != "docs" or target.suffix == ".md":
+            linked.append(target)
+        return os.path.relpath(place(target), folder) + (match[2] or "")
+
+    pieces = FENCES.split(text)
+    pieces[::2] = [LINK.sub(moved, piece) for piece in pieces[::2]]
+    return "".join(pieces), linked

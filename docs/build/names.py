@@ -1,0 +1,124 @@
+"""Reference pages of what Python sees: the public names, each from its docstring."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+
+PUBLIC: dict[str, tuple[str, str, list[str]]] = {
+    "studies": (
+        "Studies",
+        "What `import fedreach as fr` brings: data of clients, methods, and what compares or runs them.",
+        ["fedreach"],
+    ),
+    "models": (
+        "Models and deployed clients",
+        "The model of a finished run, and a client that is served without it.",
+        ["fedreach.trained", "fedreach.serving"],
+    ),
+    "parts": (
+        "What own parts are handed and follow",
+        "A part of your own follows the protocol of its kind, and is handed these values.",
+        [
+            "fedreach.federation.values",
+            "fedreach.federation.protocols",
+            "fedreach.federation.participation:Participation,LosesReplies",
+            "fedreach.federation.selection:Policy",
+            "fedreach.federation.weighting:OwnWeight",
+            "fedreach.data.shifts.base",
+            "fedreach.evaluation.metrics:Metric",
+            "fedreach.wireless.allocation.rules:AllocationRule",
+        ],
+    ),
+    "federations": (
+        "Federations by hand",
+        "The objects below a study, for whoever writes the loop.",
+        [
+            "fedreach.data.federated:federate",
+            "fedreach.data.partition:Partition",
+            "fedreach.data.mapped",
+            "fedreach.data.tabular:read_file",
+            "fedreach.federation.federation",
+            "fedreach.federation.local_sgd",
+            "fedreach.federation.uneven_steps",
+            "fedreach.simulation.simulation",
+            "fedreach.evaluation:Evaluator,Scores,Group",
+            "fedreach.runs.callbacks",
+            "fedreach.streams:generator",
+        ],
+    ),
+    "flower": ("Flower", "Real federations; `pip install 'fedreach[flower]'`.", ["fedreach.flower"]),
+    "testing": ("Laws", "Checks of your own parts.", ["fedreach.testing"]),
+    "wireless": (
+        "Seconds, joules and bandwidth",
+        "Channels, costs, and who gets which share of the band.",
+        ["fedreach.wireless.allocation", "fedreach.wireless.channel", "fedreach.wireless.cost"],
+    ),
+    "theory": (
+        "Theory",
+        "What the papers bound and measure, as numpy functions.",
+        [
+            f"fedreach.theory.{name}"
+            for name in (
+                "csra",
+                "disagreement",
+                "divergence",
+                "entropy",
+                "excess_risk",
+                "incomplete_participation",
+                "participation_gap",
+                "rademacher",
+                "safari",
+                "star_hull",
+            )
+        ],
+    ),
+    "run-folders": ("Run folders", "What stands in the files of a run, a field a key.", ["fedreach.runs.schema"]),
+    "errors": (
+        "Errors",
+        "All that FedReach raises of its own.",
+        [
+            "fedreach.errors:FedReachError,ConfigError,PartError,InfeasibleError,DataError,RunFolderError,TrainingError",
+        ],
+    ),
+}
+"""Page -> its title, a sentence, and modules, each with all of its names or with those after the colon."""
+
+
+def pages() -> dict[str, str]:
+    """Return a page of each group of names."""
+    found = {}
+    for page, (title, sentence, modules) in PUBLIC.items():
+        lines = [f"# {title}", sentence]
+        for where in modules:
+            module, _, _ = where.partition(":")
+            if len(modules) > 1:
+                lines.append(f"## {module}")
+                lines.append(
+                    inspect.getdoc(importlib.import_module(module)).partition("\n\n")[0] if where == module else ""
+                )
+            lines += [f"::: {module}.{name}" for name in public(where)]
+        found[f"reference/python/{page}.md"] = "\n\n".join(filter(None, lines)) + "\n"
+    return found
+
+
+def public(where: str) -> list[str]:
+    """Return the public names of a module: those after the colon, or those that it exports, or that it defines."""
+    name, _, chosen = where.partition(":")
+    if chosen:
+        return chosen.split(",")
+    module = importlib.import_module(name)
+    exported = getattr(module, "__all__", None)
+    if exported is not None:
+        return list(exported)
+    tree = ast.parse(inspect.getsource(module))
+    handed_on = [
+        alias.name
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.name == alias.asname
+    ]
+    defined = [node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    return handed_on + [found for found in defined if not found.startswith("_")]

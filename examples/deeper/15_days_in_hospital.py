@@ -1,0 +1,27 @@
+"""Predict a number: how many days patients stay, at hospitals that train and at those that never do.
+
+python examples/deeper/15_days_in_hospital.py
+"""
+
+from pathlib import Path
+
+import fedreach as fr
+from fedreach.data.tabular import read_file
+
+table = read_file(Path(__file__).parents[1] / "patients.csv")
+data = fr.FederatedData.from_frame(
+    table, client="hospital", target="days", participants=["alder", "birch", "cedar", "elm"]
+)
+study = fr.compare(
+    data,
+    {"squares": {"loss": "mse"}, "huber": {"loss": {"name": "huber", "delta": 2.0}}},
+    model="linear",
+    rounds=40,
+    local={"rate": 0.05},
+    metrics=["r2"],
+    out="runs/days",
+)
+print(data, study, sep="\n\n")
+print(study["huber"].clients())  # the mean absolute error of each hospital, in days
+
+print(study["huber"].model().predict(table)[:5].round(1), table["days"][:5])

@@ -1,0 +1,38 @@
+"""An executor that runs jobs in this process, one after the other: comparisons without the start of workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedreach.config.sections import EngineSection
+from fedreach.experiments.executors.base import Message
+from fedreach.experiments.executors.worker import Rounds, serve
+
+
+class Here:
+    """Does as a worker's process does."""
+
+    def start(self, on_message: Callable[[Message], None]) -> None:
+        self.on_message = on_message
+        on_message({"ready": True})
+
+    def send(self, job: Message) -> None:
+        self.on_message(serve(job, Rounds(self.on_message)))
+
+    def end(self) -> None: ...
+
+    def wait(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Inline:
+    """This process."""
+
+    tries: int = 1
+
+    @contextmanager
+    def pool(self, engine: EngineSection, out: Path, jobs: int, workers: int | None) -> Iterator[list[Here]]:
+        yield [Here()]
