@@ -95,10 +95,12 @@ def test_every_command_has_help_examples_and_json() -> None:
     assert set(main.commands) == {
         "run",
         "compare",
+        "doctor",
         "extend",
         "report",
         "export",
         "partition",
+        "predict",
         "list",
         "init",
         "verify",

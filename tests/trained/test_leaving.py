@@ -24,8 +24,8 @@ from fedreach.trained.export import export, predicted
 from .worlds import TABLES, World, make
 
 WorldNamed = Callable[[str], World]
-QUICK = ("images", "wards")
-SLOW = ("pictures", "tokens", "colours", "features", "numbers", "table")
+QUICK = ("wards",)
+SLOW = ("images", "pictures", "tokens", "colours", "features", "numbers", "table")
 WORLDS = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 OTHER = {"torch": "onnxruntime", "onnx": "torch"}
 
@@ -153,7 +153,7 @@ def test_a_process_with_one_library_says_what_the_engine_said(
     assert str(w.base) not in (tmp_path / "out" / "predict.py").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", [*QUICK, "tokens", "colours", "numbers"])
+@pytest.mark.parametrize("name", ["images", "wards", "tokens", "colours", "numbers"])
 def test_weights_make_the_same_model_again(world: WorldNamed, name: str, tmp_path: Path) -> None:
     w = world(name)
     model, index = w.model(), asked(w)
@@ -182,6 +182,19 @@ def test_a_file_with_numbers_that_are_not_trained_and_code_of_ones_own_gives_the
     (tmp_path / "elsewhere" / "own.py").write_text("Net = None\n", encoding="utf-8")
     with pytest.raises(RunFolderError, match=r"was changed after the run that was made with own\.py:Net"):
         load(tmp_path / "out", base=tmp_path / "elsewhere")
+
+
+def test_weights_are_of_the_one_model_that_they_say(world: WorldNamed, tmp_path: Path) -> None:
+    w = world("tokens")
+    for which in ("last", "best"):
+        export(w.model(which), tmp_path / which, "safetensors")
+        again, x = load(tmp_path / which), w.at(asked(w))
+        np.testing.assert_array_equal(again.logits(x), w.model(which).logits(x))
+        assert again.origin.which == which
+        with pytest.raises(ConfigError, match="holds one model"):
+            load(tmp_path / which, cluster=0)
+    with pytest.raises(ConfigError, match=r"holds one model, the last one; got best"):
+        load(tmp_path / "last", "best")
 
 
 def test_what_is_no_exported_model_is_refused(world: WorldNamed, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ WHAT = {
 
 @click.command(
     epilog="Examples:\n\n\b\n  fedreach run --set method.serving=label_shift --out runs/served\n"
-    "  fedreach export runs/served --to onnx --out ward\n  python ward/predict.py rows.csv --out predictions.csv\n"
+    "  fedreach export runs/served --to safetensors --out weights\n"
     "  fedreach export runs/served --to serving --which best --out ward/best.py"
 )
 @click.argument("run", type=options.path)

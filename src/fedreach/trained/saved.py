@@ -53,7 +53,7 @@ def load(
     held, base = RunFolder(Path(folder)), Path(base or Path.cwd()).resolve()
     written = _written(Path(folder))
     if written is not None:
-        return _of_file(written, base, model)
+        return _of_file(written, which, cluster, base, model)
     run = run_of(held)
     federation = held.read(FederationRecord)
     if federation is None:
@@ -84,9 +84,14 @@ def _written(path: Path) -> Path | None:
     return path / weights.FILE if (path / weights.FILE).exists() else None
 
 
-def _of_file(path: Path, base: Path, model: Callable[..., nn.Module] | None) -> TrainedModel:
+def _of_file(
+    path: Path, which: Which, cluster: int | None, base: Path, model: Callable[..., nn.Module] | None
+) -> TrainedModel:
     stored = weights.read(path)
     about, run = stored.about, stored.run()
+    if (which == "best" and about["model"] != "best") or cluster not in (None, about["cluster"]):
+        asked = which if cluster is None else f"{which}, cluster {cluster}"
+        raise ConfigError(f"{path} holds one model, the {about['model']} one; got {asked}. Name none, or the run.")
     section = ModelSection.model_validate(run.config["model"])
     expected = Expected.of_json(about["name"], about)
     net = _built(run, section, expected.shape, about["outputs"], base, model)

@@ -3,7 +3,8 @@
 Metadata ``fedreach`` is JSON: what ``model.json`` of other exports says (where the model is from, what samples are
 like, classes), and beside it
 
-- ``construction``: the table ``[model]`` of the experiment, and the sha256 of the user's own files that it needs,
+- ``construction``: ``model``, the table of the experiment; ``data``, its columns of client and label; ``code``, the
+  sha256 of the user's own files that are needed,
 - ``serving``: the part ``method.serving`` of the experiment, or null.
 
 Tensors are those of the module's ``state_dict()`` by name, and ``serving/NAME``, what participants fitted.
