@@ -152,6 +152,12 @@ def test_a_client_that_a_layer_refuses_is_named_with_round_and_cause(kind, who, 
         engine.train(engine.initial, np.arange(2), 7, 0.1)
 
 
+def test_a_group_of_one_is_named_without_asking_for_more(federated):
+    engine = TorchEngine(Stacked, Task(normalised(), federated((9, 2)), FedAvg(), LocalSGD(batch_size=8), seed=3))
+    with pytest.raises(TrainingError, match=r"^Client 1 failed in round 7: .*[^.]\.$"):
+        engine.train(engine.initial, np.array([1]), 7, 0.1)
+
+
 @pytest.mark.parametrize("kind", ENGINES)
 def test_batchnorm_meets_no_last_batch_of_one_where_it_is_dropped(kind, federated):
     # Client 0 trains on nine examples: two batches of four, and one more.

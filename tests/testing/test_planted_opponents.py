@@ -84,6 +84,45 @@ class SlowAsWell(Oort):
         super().__init__(**options | {"penalty": 0.0})
 
 
+@caught_by("as the plain loop")
+class PaceRisesWithTheUtility(Oort):
+    """The pace is relaxed while there is something to gain."""
+
+    def observe(self, state, reports):
+        return super().observe({**state, "before": -state["before"]}, reports)
+
+
+@caught_by("as the plain loop")
+class PaceStays(Oort):
+    def observe(self, state, reports):
+        return {**super().observe(state, reports), "pace": state["pace"]}
+
+
+@caught_by("as the plain loop")
+class ScaledByTheLargest(Oort):
+    """U / max U in place of what spans from 0 to 1."""
+
+    def _utility(self, state, view, known, seconds):
+        low, heard = state["utility"], state["heard"]
+        never = {**state, "utility": np.append(low, 0.0), "heard": np.append(heard, 1)}
+        wide = replace(view, available=np.append(view.available, False))
+        return super()._utility(never, wide, np.append(known, len(low)), np.append(seconds, 0.0))[:-1]
+
+
+@caught_by("drawn in proportion")
+class NewOnesAllAlike(Oort):
+    def select(self, state, view, k, rng):
+        new = not (state["heard"] > 0).any()
+        return super().select(state, replace(view, radio=None) if new else view, k, rng)
+
+
+@caught_by("drawn in proportion")
+class DrawnEvenlyAboveTheBar(Oort):
+    def _utility(self, state, view, known, seconds):
+        utility = super()._utility(state, view, known, seconds)
+        return np.where(utility > 0, 1.0, 0.0) if self.cutoff == 0 else utility
+
+
 @caught_by("golden margins")
 class MarginsTheOtherWay(FedLC):
     def shift(self, counts):

@@ -75,9 +75,12 @@ class Stacked(GroupTrainer):
                         own = None if shifts is None else shifts[alike]
                         total[alike] += self._step(step, stack, moments, start, terms, alike, batch, count, rate, own)
                     except Exception as error:
+                        cause, all_ids = cause_of(error, self.local).removesuffix("."), sorted(map(int, ids[group]))
                         raise TrainingError(
-                            f"One of the clients {sorted(map(int, ids[group]))} failed in round {round_}: "
-                            f"{cause_of(error, self.local)}. engine.name = 'sequential' says which."
+                            f"Client {all_ids[0]} failed in round {round_}: {cause}."
+                            if len(all_ids) == 1
+                            else f"One of the clients {all_ids} failed in round {round_}: {cause}. "
+                            "engine.name = 'sequential' says which."
                         ) from error
 
         stack.sub_(start)

@@ -1,14 +1,16 @@
 """Laws of Oort: who has the largest utility, who is tried, who is too slow."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from fedreach.arrays import Floats, Ints
 from fedreach.federation.values import ClientView, Reports, State
 from fedreach.streams import generator
-from fedreach.testing.law import Law, Subject, broken, law
+from fedreach.testing.law import Law, Subject, broken, law, shown
 from fedreach.testing.worlds import with_rates
 
 RMS = [0.5, 2.0, 1.0, 0.1, 1.5]
@@ -90,8 +92,57 @@ def the_slow_are_passed_over(subject: Subject) -> None:
             broken(f"it chose {chosen} instead of {expected}", f"client 1 sends at 1 kbit/s, penalty = {penalty}")
 
 
+@law()
+def as_the_plain_loop(subject: Subject) -> None:
+    """With a cutoff of 1 who is chosen is as a plain loop says: 60 rounds, clients away, channels that change.
+
+    How many are new, and which of those known: by utility cut off, scaled, by how long ago, by seconds, and by a pace
+    that rises where utilities fall.
+
+    Reference: Lai et al. 2021, Algorithm 1
+    """
+    n, k, rng = 14, 3, generator(0, "testing oort")
+    examples = rng.integers(5, 300, n)
+    for options in ({}, {"penalty": 0.5, "pace": 0.5, "pace_step": 0.2, "window": 3}):
+        policy, plain = subject.make(**options, cutoff=1.0), _Plain(examples, **options)
+        state = policy.init(_view(examples.tolist()))
+        for round_ in range(1, 61):
+            there = np.sort(rng.choice(n, rng.integers(5, n), replace=False))
+            view = replace(_view(examples.tolist()), available=np.isin(np.arange(n), there), round=round_)
+            view = with_rates(view, 10 ** rng.uniform(5, 7, n))
+            chosen = _chosen(policy, state, view, k, round_)
+            new, best = plain.wanted(view, k)
+            found = [client for client in chosen if client in plain.told]
+            if len(chosen) - len(found) != new or set(found) != best:
+                wanted = f"{new} new ones and {sorted(best)}"
+                broken(f"it chose {chosen} instead of {wanted} in round {round_}", f"{n} clients, k = {k}, {options}")
+            losses = np.exp(-round_ / 40) * rng.uniform(0.1, 2.0, len(chosen))
+            state = _told(policy, state, chosen, losses.tolist(), round_)
+            plain.hear(chosen, losses, round_)
+
+
+@law()
+def drawn_in_proportion(subject: Subject) -> None:
+    """Those above the bar are drawn in proportion to their utility, new ones in proportion to 1 / seconds.
+
+    In round 1 utilities are (U - min U) / (max U - min U). Of five clients none is alone above the 95 % quantile but
+    the largest, which is cut off at 0.8 + 0.8 x (1 - 0.8) of it.
+
+    Reference: Lai et al. 2021, Algorithm 1
+    """
+    losses, rounds = [0.0, 0.2, 0.4, 0.8, 1.0], 600
+    policy = subject.make(**KNOWN, cutoff=0.0)
+    told = _heard(policy, losses, [10] * 5)
+    _must_be_drawn(policy, told, _view([10] * 5), np.array([0.0, 0.2, 0.4, 0.8, 0.96]), rounds, f"losses {losses}")
+    view = with_rates(_view([1, 1, 1]), np.array([1e6, 5e5, 2.5e5]))  # 10^6 bits: about 1, 2 and 4 seconds
+    policy = subject.make(exploration=1.0)
+    _must_be_drawn(policy, policy.init(view), view, np.array([4.0, 2.0, 1.0]), rounds, "rates 1, 0.5, 0.25 Mbit/s")
+
+
 METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {
     "oort": (
+        as_the_plain_loop,
+        drawn_in_proportion,
         the_largest_utility,
         new_ones_at_the_stated_rate,
         who_waited_comes_back,
@@ -99,6 +150,61 @@ METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {
         the_slow_are_passed_over,
     ),
 }
+
+
+class _Plain:
+    """Oort in plain loops, client by client."""
+
+    def __init__(
+        self, examples: Ints, penalty: float = 2.0, pace: float = 0.3, pace_step: float = 0.05, window: int = 20
+    ) -> None:
+        self.examples, self.penalty, self.pace, self.pace_step, self.window = examples, penalty, pace, pace_step, window
+        self.told: dict[int, tuple[float, int]] = {}  # utility and round of each client that was heard
+        self.gained: list[float] = []  # of each round
+
+    def wanted(self, view: ClientView, k: int) -> tuple[int, set[int]]:
+        """Return how many new ones are to be chosen, and who of those known."""
+        there = view.available_ids.tolist()
+        known = [i for i in there if i in self.told]
+        unheard, share = len(there) - len(known), max(0.2, 0.9 * 0.98 ** (view.round - 1))
+        new = min(unheard, math.ceil(share * k))
+        new = max(new, k - len(known))
+        if new == k:
+            return k, set()
+        cut = float(np.quantile([self.told[i][0] for i in known], 0.95))
+        utility = {i: min(self.told[i][0], cut) for i in known}
+        low, high = min(utility.values()), max(utility.values())
+        assert view.radio is not None
+        seconds = [
+            k * 1e6 / float(rate) + float(cycles) / 2e9
+            for rate, cycles in zip(view.radio.bits_per_second, view.radio.cycles_per_pass, strict=True)
+        ]
+        preferred = float(np.quantile([seconds[i] for i in there], self.pace))
+        score = {}
+        for i in known:
+            score[i] = (utility[i] - low) / (high - low) if high > low else 0.0
+            score[i] += math.sqrt(0.1 * math.log(view.round) / self.told[i][1])
+            if seconds[i] > preferred:
+                score[i] *= (preferred / seconds[i]) ** self.penalty
+        return new, set(sorted(known, key=lambda i: -score[i])[: k - new])
+
+    def hear(self, ids: list[int], losses: Floats, round_: int) -> None:
+        for i, loss in zip(ids, losses, strict=True):
+            self.told[i] = (float(self.examples[i] * loss), round_)
+        self.gained.append(sum(self.told[i][0] for i in ids))
+        if len(self.gained) % self.window == 0:
+            before, now = self.gained[-2 * self.window : -self.window], self.gained[-self.window :]
+            if before and sum(now) < sum(before):
+                self.pace = min(1.0, self.pace + self.pace_step)
+
+
+def _must_be_drawn(policy: Any, state: State, view: ClientView, wanted: Floats, rounds: int, given: str) -> None:
+    """Check how often each client gets the one place."""
+    chance, found = wanted / wanted.sum(), np.zeros(len(wanted))
+    for seed in range(rounds):
+        found[_chosen(policy, state, view, 1, seed)] += 1 / rounds
+    if (np.abs(found - chance) > 5 * np.sqrt(chance * (1 - chance) / rounds) + 1e-3).any():  # five standard errors
+        broken(f"in {rounds} rounds the rates are {shown(found)} instead of {shown(chance)}", given)
 
 
 def _view(examples: list[int]) -> ClientView:
