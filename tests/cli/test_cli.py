@@ -106,8 +106,6 @@ def test_every_command_has_help_examples_and_json() -> None:
         "verify",
         "completion",
         "allocate",
-        "doctor",
-        "predict",
         "reproduce",
         "variance",
     }

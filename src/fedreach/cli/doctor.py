@@ -10,11 +10,14 @@ import click
 from fedreach.cli import options
 
 
-@click.command(epilog="Ends with 0 if the core works, whatever else is missing; with 1 if it does not.")
+@click.command(epilog="Examples:\n\n\b\n  fedreach doctor\n  fedreach doctor --out study/runs --json")
 @click.option("--out", type=options.path, default=Path("runs"), show_default=True, help="Where runs are to be written.")
 @options.as_json
 def doctor(out: Path, as_json: bool) -> None:
-    """Look at this machine: what works, what is missing, and what mends it."""
+    """Look at this machine: what works, what is missing, and what mends it.
+
+    Ends with 0 if the core works, whatever else is missing; with 1 if it does not.
+    """
     from fedreach.cli.health import checks
     from fedreach.errors import FedReachError
     from fedreach.tables import visible_lines
