@@ -267,6 +267,14 @@ def test_the_server_alone_stops_by_what_it_holds_out():
     assert np.abs(best - simulation.start().params).max() > 0.1
 
 
+def test_an_equal_loss_is_not_a_lower_one():
+    simulation = made(replace(STOPPING, rate=1e-30))  # moves nothing
+    state = simulation.start()
+    for waited in (1, 2, 2):
+        state = simulation.step(state).state
+        assert state.server[0]["waited"] == [waited]
+
+
 def test_neither_the_test_set_nor_clients_data_decide_when_it_stops():
     simulation = made(STOPPING)
     dataset = simulation.data.dataset

@@ -17,7 +17,7 @@ from fedreach.federation.round import conclude_round
 from fedreach.federation.selection import Full
 from fedreach.federation.state import reclustered
 from fedreach.federation.values import Selection
-from fedreach.federation.weighting import ByExamples, Equal, FedAU
+from fedreach.federation.weighting import Equal, FedAU
 from fedreach.testing.problems import tiny_simulation
 
 from .small import D, federation, make_reports, make_view, start
@@ -30,6 +30,14 @@ def tiny(aggregation, **parts):
     made = tiny_simulation()
     chosen = replace(made.federation, aggregation=aggregation, **{"weighting": Equal(), **parts})
     return replace(made, federation=chosen, participation=Bernoulli(0.9, 0.8))
+
+
+class ById:
+    """Unequal weights: all clients of the tiny federation have equally many examples."""
+
+    def weights(self, state, reports):
+        raw = reports.ids + 1.0
+        return raw / raw.sum(), state
 
 
 def fedvarp(table, ids, weighed):
@@ -45,7 +53,7 @@ def mifa(table, ids, weighed):
     return table.mean(axis=0)
 
 
-@pytest.mark.parametrize("weighting", [Equal(), ByExamples()], ids=lambda part: type(part).__name__)
+@pytest.mark.parametrize("weighting", [Equal(), ById()], ids=lambda part: type(part).__name__)
 @pytest.mark.parametrize(("aggregation", "loop"), [(FedVARP(), fedvarp), (MIFA(), mifa)])
 def test_a_run_goes_as_the_plain_loop(aggregation, loop, weighting):
     simulation = tiny(aggregation, weighting=weighting)
@@ -63,7 +71,7 @@ def test_a_run_goes_as_the_plain_loop(aggregation, loop, weighting):
     np.testing.assert_allclose(0.5 * np.asarray(state.sent), table, rtol=1e-6, atol=1e-7)  # kept per unit of the rate
 
 
-@pytest.mark.parametrize("weighting", [Equal(), ByExamples()], ids=lambda part: type(part).__name__)
+@pytest.mark.parametrize("weighting", [Equal(), ById()], ids=lambda part: type(part).__name__)
 @pytest.mark.parametrize("aggregation", BOTH, ids=lambda part: type(part).__name__)
 def test_with_everybody_there_it_is_fedavg(aggregation, weighting):
     made = tiny_simulation()

@@ -101,6 +101,19 @@ class NeverAnneals(HiCS):
 
 
 @caught_by("more varied labels more often")
+class AnnealsARoundLate(HiCS):
+    def select(self, state, view, k, rng):
+        late = view if view.rounds is None else replace(view, round=view.round - 1)
+        return super().select(state, late, k, rng)
+
+
+@caught_by("as many groups as places")
+class AlwaysTwoGroups(HiCS):
+    def __init__(self, **options):
+        super().__init__(**{"groups": 2} | options)
+
+
+@caught_by("more varied labels more often")
 class TemperatureLeftOut(HiCS):
     def __init__(self, **options):
         super().__init__(**options | {"temperature": 1.0})

@@ -49,6 +49,12 @@ class SquaredDistances(DivFL):
         return Selection(ids[chosen])
 
 
+@caught_by("the best of those looked at")
+class LooksAtAll(DivFL):
+    def __init__(self, **options):
+        super().__init__(**options | {"candidates": None})
+
+
 @caught_by("the largest utility")
 class ExamplesLeftOut(Oort):
     """The root mean square loss alone."""
@@ -127,6 +133,12 @@ class DrawnEvenlyAboveTheBar(Oort):
 class MarginsTheOtherWay(FedLC):
     def shift(self, counts):
         return -super().shift(counts)
+
+
+@caught_by("golden margins")
+class AbsentAsOneExample(FedLC):
+    def __init__(self, **options):
+        super().__init__(**{"absent": 1.0} | options)
 
 
 @caught_by("golden margins")

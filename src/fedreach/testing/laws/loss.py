@@ -145,10 +145,13 @@ def log_class_shares(subject: Subject, given: Labels) -> None:
 def golden_margins(subject: Subject) -> None:
     """Of 16, 1, 81 and no examples outputs are lowered by 1/2, 1, 1/3 and, as of 1/10 000, by 10 times the strength.
 
+    Unless it is said otherwise, classes without examples by 100 times, which leaves them out.
+
     Reference: Zhang et al. 2022, eq. (9)
     """
     found = subject.make(strength=2.0, absent=1e-4).shift(np.array([[16, 1, 81, 0]]))
     must_be_close("the shifts", found, [[-1.0, -2.0, -2 / 3, -20.0]], "16, 1, 81 and 0 examples, strength 2")
+    must_be_close("the shifts", subject.make().shift(np.array([[1, 0]])), [[-1.0, -100.0]], "1 and 0 examples")
 
 
 @of_batches

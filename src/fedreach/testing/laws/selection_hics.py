@@ -48,6 +48,9 @@ def more_varied_labels_more_often(subject: Subject) -> None:
         policy, wanted = subject.make(temperature=T, gamma=3.0, groups=4), np.exp(3 * left * entropy)
         found = _frequencies(policy, T * np.log(SHARES), np.full(4, 10), round_, rounds)
         _must_be(found, wanted / wanted.sum(), f"label shares {SHARES.tolist()}, gamma = 3, round {round_} of {rounds}")
+    policy = subject.make(temperature=T, gamma=200.0, groups=4)  # so that a round too early or late is seen
+    found = _frequencies(policy, T * np.log(SHARES), np.full(4, 10), 20, 20)
+    _must_be(found, np.full(4, 0.25), f"label shares {SHARES.tolist()}, gamma = 200, round 20 of 20")
 
 
 @law()
@@ -83,6 +86,17 @@ def groups_by_entropy_and_angle(subject: Subject) -> None:
 
 
 @law()
+def as_many_groups_as_places(subject: Subject) -> None:
+    """Unless `groups` says otherwise there are k: one for one place, in which examples alone count.
+
+    Reference: Chen and Vikalo 2024, appendix A.1.2
+    """
+    bias, num_examples = np.array([[1, 0], [1, 0], [0, 1], [0, 1]]), np.array([10, 30, 200, 200])
+    found = _frequencies(subject.make(temperature=1.0), bias, num_examples, 1, 10)
+    _must_be(found, num_examples / 440, f"biases {bias.tolist()}, {num_examples.tolist()} examples, k = 1")
+
+
+@law()
 def a_second_place_is_drawn_again(subject: Subject) -> None:
     """Who has a place gets no other: of clients a, b, c drawn with 1/2, 1/4, 1/4, two places leave a out in 1 of 6.
 
@@ -103,6 +117,7 @@ METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {
         more_varied_labels_more_often,
         by_examples_within_a_group,
         groups_by_entropy_and_angle,
+        as_many_groups_as_places,
         a_second_place_is_drawn_again,
     ),
 }
