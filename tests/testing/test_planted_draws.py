@@ -80,6 +80,12 @@ class KindsDoNotCount(UrnsBySimilarity):
         return in_order(k * view.num_examples[view.available], k)
 
 
+@caught_by("by the latest updates")
+class HearsEachOnce(UrnsBySimilarity):
+    def observe(self, state, reports):
+        return state if (state["heard"] > 0).all() else super().observe(state, reports)
+
+
 @caught_by("by its own measure")
 class AlwaysAngles(UrnsBySimilarity):
     def __init__(self, **options):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedreach.federation.losses import FedLC, LabelSmoothing
+from fedreach.federation.losses import FedLC, LabelSmoothing, LogitAdjusted
 from fedreach.federation.measurements import LossRMS
 from fedreach.federation.selection import DivFL, Oort
 from fedreach.federation.selection.divfl import distances
@@ -149,6 +149,24 @@ class AbsentWithoutAMargin(FedLC):
 
 @caught_by("shifts by what each has")
 class MarginsOfAllTogether(FedLC):
+    def shift(self, counts):
+        return super().shift(np.broadcast_to(counts.sum(axis=0), counts.shape))
+
+
+@caught_by("log class shares")
+class StrengthForgotten(LogitAdjusted):
+    def shift(self, counts):
+        return LogitAdjusted(smoothing=self.smoothing).shift(counts)
+
+
+@caught_by("log class shares")
+class SmoothedByOneAlways(LogitAdjusted):
+    def shift(self, counts):
+        return LogitAdjusted(strength=self.strength).shift(counts)
+
+
+@caught_by("shifts by what each has")
+class SharesOfAllTogether(LogitAdjusted):
     def shift(self, counts):
         return super().shift(np.broadcast_to(counts.sum(axis=0), counts.shape))
 

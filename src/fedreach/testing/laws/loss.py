@@ -130,15 +130,11 @@ def nats_of_the_right_class(subject: Subject, given: Batch) -> None:
 @law(labels)
 def log_class_shares(subject: Subject, given: Labels) -> None:
     """The shifts are strength log(C p), p the smoothed class shares: e^shift has mean 1 with strength 1."""
-    part = subject.part
-    found = part.shift(given.counts)
-    if part.strength:
-        shares = np.exp(np.asarray(found) / part.strength) / given.counts.shape[1]
-        n = given.counts.sum(axis=1, keepdims=True)
-        expected = (given.counts + part.smoothing) / (n + given.counts.shape[1] * part.smoothing)
-        must_be_close("the class shares that the shifts stand for", shares, expected, str(given))
-    else:
-        must_be_close("the shifts with strength 0", found, np.zeros(given.counts.shape), str(given))
+    for strength, smoothing in ((1.0, 1.0), (0.5, 0.1), (0.0, 1.0)):
+        n, c = given.counts.sum(axis=1, keepdims=True), given.counts.shape[1]
+        expected = strength * np.log(c * (given.counts + smoothing) / (n + c * smoothing))
+        found = subject.make(strength=strength, smoothing=smoothing).shift(given.counts)
+        must_be_close(f"the shifts with strength {strength:g}, smoothing {smoothing:g}", found, expected, str(given))
 
 
 @law()

@@ -168,12 +168,27 @@ def by_its_own_measure(subject: Subject) -> None:
             broken(f"the urns hold the clients {found} instead of {together}", f"updates {update}, {measure!r}")
 
 
+@law()
+def by_the_latest_updates(subject: Subject) -> None:
+    """A client that turned round stands with those it now pulls with; one that was not heard again, where it was."""
+    policy, view, even = subject.part, ClientView.of(np.arange(4), np.full(4, 10)), np.full(4, 10)
+    first, later = np.array([[1, 0], [1, 0.1], [0, 1], [0.1, 1]]), np.array([[0, 1], [1, 0]])
+    state = policy.observe(policy.init(view), Reports(view.ids, first.astype(np.float32), _metrics(even)))
+    told = Reports(np.array([0, 2]), later.astype(np.float32), _metrics(even[:2]), round=2)
+    found = sorted(np.flatnonzero(urn).tolist() for urn in policy.urns(policy.observe(state, told), view, 2))
+    if found != [[0, 3], [1, 2]]:
+        broken(
+            f"the urns hold the clients {found} instead of [[0, 3], [1, 2]]",
+            f"{first.tolist()}, then of 0 and 2 {later}",
+        )
+
+
 ALL = (balls_are_examples, on_average_all_together, never_varies_more_than_multinomial)
 
 METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {
     "multinomial": (*ALL, every_place_alike),
     "urns_by_size": (*ALL, the_largest_is_poured_first),
-    "urns_by_similarity": (*ALL, one_of_each_kind, by_its_own_measure),
+    "urns_by_similarity": (*ALL, one_of_each_kind, by_its_own_measure, by_the_latest_updates),
 }
 
 
