@@ -103,7 +103,8 @@ def as_the_plain_loop(subject: Subject) -> None:
     """
     n, k, rng = 14, 3, generator(0, "testing oort")
     examples = rng.integers(5, 300, n)
-    for options in ({}, {"penalty": 0.5, "pace": 0.5, "pace_step": 0.2, "window": 3}):
+    some: dict[str, Any] = {"penalty": 0.5, "pace": 0.5, "pace_step": 0.2, "window": 3}
+    for options in ({}, some):
         policy, plain = subject.make(**options, cutoff=1.0), _Plain(examples, **options)
         state = policy.init(_view(examples.tolist()))
         for round_ in range(1, 61):
