@@ -60,6 +60,8 @@ STARTS: dict[str, list[list[str]]] = {
     "report": [[], ["folder"], ["garbage"]],
     "extend": [["folder", "--rounds", "3"], ["garbage", "--rounds", "3"], ["folder"]],
     "export": [["serving"], ["folder"], ["folder", "serving"]],
+    "predict": [["folder", "clients.csv"], ["garbage", "x.npz"], ["folder"]],
+    "doctor": [["--out", "folder"], ["--out", "garbage"]],
     "verify": [["no-such"], ["--list"], ["garbage:x"]],
     "init": [[], ["folder/new"]],
     "completion": [["bash"], []],
