@@ -8,10 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
 from fedreach.cli import main
+from fedreach.serving.deployed import Deployed
+from fedreach.serving.deployed import main as run_alone
 
 ROOT = Path(__file__).parents[2]
 STUDY = """
@@ -199,3 +202,38 @@ def test_weights_predict_what_the_run_does(call: Call, tmp_path: Path) -> None:
     again = call("--to", "safetensors", "--out", out, command="export")
     assert again.exit_code == 2
     assert "is there already. Remove it, or name another folder with --out" in " ".join(again.stderr.split())
+
+
+def test_a_client_column_called_as_another_one_of_the_predictions_is_not_lost(call: Call, tmp_path: Path) -> None:
+    def change(names: list[str], rows: list[list[str]]) -> None:
+        names[names.index("hospital")] = "prediction"
+
+    rows = rows_of(call(write(tmp_path / "rows.csv", change), "--client", "prediction").stdout)
+    assert list(rows[0]) == ["client", "prediction", "decision", "p_no", "p_yes"]
+    assert rows[0]["client"] == "elm"
+
+
+def test_names_of_clients_move_no_terminals_cursor(call: Call, tmp_path: Path) -> None:
+    def change(names: list[str], rows: list[list[str]]) -> None:
+        for row in rows:
+            row[names.index("hospital")] = "\x1b[2Jelm"
+
+    rows = write(tmp_path / "rows.csv", change)
+    told = call(rows, "--out", tmp_path / "p.csv", "--json")
+    assert json.loads(told.stdout)["clients"][0]["name"] == "\x1b[2Jelm"  # for machines, as it is
+    assert "\\x1b[2Jelm  200" in call(rows, "--out", tmp_path / "p.csv").stdout
+
+
+def test_the_programs_json_is_json_also_where_a_number_is_none(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "rows.csv").write_text("a,label\n1e30,1\n", encoding="utf-8")
+    about: dict[str, Any] = {
+        **{"name": "numbers", "method": "plain", "seed": 0, "model": "last", "cluster": None, "round": 1, "rule": None},
+        **{"outputs": 1, "targets": 1, "classes": None, "client_column": None, "label_columns": ["label"]},
+        **{"kind": "features", "dtype": "float32", "shape": [1], "reads_inputs": False},
+    }
+    diverged = Deployed(about, lambda graph, x: [np.full((len(x), 1), np.inf, np.float32)], None, None, 10)
+    assert run_alone(diverged, [str(tmp_path / "rows.csv"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert told["scores"] == {"mae": None, "rmse": None}

@@ -17,7 +17,7 @@ import torch
 from fedreach.arrays import Floats, Ints
 from fedreach.errors import ConfigError, DataError, RunFolderError
 from fedreach.federation.serving.softmax import log_softmax
-from fedreach.serving.deployed import written
+from fedreach.serving.deployed import origin, written
 from fedreach.trained import load
 from fedreach.trained.export import export, predicted
 
@@ -193,8 +193,9 @@ def test_weights_are_of_the_one_model_that_they_say(world: WorldNamed, tmp_path:
         assert again.origin.which == which
         with pytest.raises(ConfigError, match="holds one model"):
             load(tmp_path / which, cluster=0)
-    with pytest.raises(ConfigError, match=r"holds one model, the last one; got best"):
-        load(tmp_path / "last", "best")
+    for held, other in (("last", "best"), ("best", "last")):
+        with pytest.raises(ConfigError, match=rf"holds one model, the {held} one; got the {other} one"):
+            load(tmp_path / held, other)  # type: ignore[arg-type]
 
 
 def test_what_is_no_exported_model_is_refused(world: WorldNamed, tmp_path: Path) -> None:
@@ -256,3 +257,13 @@ def test_json_tells_what_samples_are_like(world: WorldNamed, tmp_path: Path) -> 
     assert (about["kind"], about["classes"], about["client_column"]) == ("table", ["no", "yes"], "hospital")
     assert [each["name"] for each in about["columns"]] == ["age", "pressure", "ward", "smoker"]
     assert about["rule"].startswith("BBSE(")
+
+
+def test_a_file_of_one_cluster_gives_no_other_and_says_which(world: WorldNamed, tmp_path: Path) -> None:
+    w = world("clusters")
+    export(w.model(cluster=1), tmp_path / "out", "safetensors")
+    again, x = load(tmp_path / "out", cluster=1), w.at(asked(w))
+    np.testing.assert_array_equal(again.logits(x), w.logits(asked(w), head="1/"))
+    assert "last model of cluster 1 (round" in origin(again.about())
+    with pytest.raises(ConfigError, match=r"the last one of cluster 1; got the last one of cluster 0\."):
+        load(tmp_path / "out", cluster=0)

@@ -43,7 +43,7 @@ def export(
     out: Path | None,
     method: str | None,
     seed: int | None,
-    which: Literal["last", "best"],
+    which: Literal["last", "best"] | None,
     cluster: int | None,
     base: Path | None,
     plain: bool,
@@ -66,11 +66,11 @@ def export(
 
 
 def _rule(
-    folder: Path, out: Path, which: Literal["last", "best"], cluster: int | None, base: Path | None
+    folder: Path, out: Path, which: Literal["last", "best"] | None, cluster: int | None, base: Path | None
 ) -> tuple[dict[str, Any], list[str]]:
     from fedreach.serving.export import export as write
 
-    saved = write(folder, out, which, cluster=cluster, base=base)
+    saved = write(folder, out, which or "last", cluster=cluster, base=base)
     said = {"method": saved.run.method, "seed": saved.run.seed, "round": saved.round, "rule": repr(saved.rule)}
     return {"file": str(out), **said}, [
         f"Wrote {out}: {saved.rule} of {saved.run.method}, seed {saved.run.seed}, round {saved.round}.",
@@ -82,21 +82,22 @@ def _model(
     folder: Path,
     out: Path,
     form: Literal["torch", "onnx", "safetensors"],
-    which: Literal["last", "best"],
+    which: Literal["last", "best"] | None,
     cluster: int | None,
     base: Path | None,
     plain: bool,
 ) -> tuple[dict[str, Any], list[str]]:
+    from fedreach.serving.deployed import origin
     from fedreach.trained import load
     from fedreach.trained.export import export as write
 
     done = write(load(folder, which, cluster=cluster, base=base), out, form, plain=plain)
-    keys = ("name", "method", "seed", "model", "round", "rule")
+    keys = ("name", "method", "seed", "model", "cluster", "round", "rule")
     said = {key: done.about[key] for key in keys}
     served = f"served by {said['rule']}" if said["rule"] else "the model as it is, without a serving rule"
     program = f"fedreach predict {out}" if form == "safetensors" else f"python {out / 'predict.py'}"
     return {"folder": str(out), "files": list(done.files), **said}, [
-        f"Wrote {out}: {said['model']} model of {said['method']}, seed {said['seed']}, round {said['round']};",
+        f"Wrote {out}: {origin(done.about)};",
         f"      {served}",
         *(f"      {out / name}" for name in done.files),
         f"It predicts a file: {program} rows.csv --out predictions.csv",

@@ -53,9 +53,7 @@ quiet = click.option("-q", "--quiet", is_flag=True, help="No progress.")
 _OF_RUN = (
     click.option("--method", help="Of a comparison: the run of this method."),
     click.option("--seed", type=click.IntRange(0), help="Of a comparison: the run of this seed."),
-    click.option(
-        "--which", type=click.Choice(["last", "best"]), default="last", show_default=True, help="Which model."
-    ),
+    click.option("--which", type=click.Choice(["last", "best"]), help="Which model. Default: last."),
     click.option("--cluster", type=click.IntRange(0), help="Number of the model, where the run has one a cluster."),
     click.option("--base", type=path, help="Folder that FILE.py:NAME is relative to. Default: the current one."),
 )

@@ -33,7 +33,7 @@ def predict(
     plain: bool,
     method: str | None,
     seed: int | None,
-    which: Literal["last", "best"],
+    which: Literal["last", "best"] | None,
     cluster: int | None,
     base: Path | None,
     as_json: bool,

@@ -22,6 +22,7 @@ from fedreach.federation.values import State
 from fedreach.serving.adapter import Adapter
 from fedreach.serving.predictions import Predictions, predictions
 from fedreach.serving.rows import Columns, Rows, read_rows
+from fedreach.tables import visible, visible_lines
 
 Run = Callable[[str, AnyArray], Sequence[AnyArray]]
 """Runs a graph by its name on (m, ...) samples: "model", raw to logits; "inputs", raw to inputs; "features", inputs to
@@ -120,7 +121,7 @@ def written(found: Predictions, about: Mapping[str, Any], client: str | None = N
 def record(found: Predictions, about: Mapping[str, Any]) -> dict[str, Any]:
     """Return what became of the rows, for machines."""
     return {
-        **{key: about[key] for key in ("name", "method", "seed", "model", "round")},
+        **{key: about[key] for key in ("name", "method", "seed", "model", "cluster", "round")},
         "rows": len(found.outputs),
         "rule": about["rule"] if found.decisions is not None else None,
         "clients": [vars(client) for client in found.clients],
@@ -135,11 +136,21 @@ def lines(found: Predictions, about: Mapping[str, Any]) -> list[str]:
     rule = str(about["rule"]).partition("(")[0]
     how = f"each client served by its own rows ({rule})" if served else "by the model as it is"
     clients = "" if found.rows.clients is None else f" of {who} client{'s' * (who != 1)}"
-    from_ = f"{about['method']}, seed {about['seed']}, {about['model']} model (round {about['round']})"
-    told = [f"{rows} row{'s' * (rows != 1)}{clients}: {from_}, {how}."]
+    told = [f"{rows} row{'s' * (rows != 1)}{clients}: {origin(about)}, {how}."]
     if served and found.rows.clients is None:
         told.append("No column tells clients apart, so that all rows count as one client's.")
-    return [*told, *(f"note: {note}." for note in found.rows.notes), "", *found.lines()]
+    return [*told, *(f"note: {visible(note)}." for note in found.rows.notes), "", *found.lines()]
+
+
+def origin(about: Mapping[str, Any]) -> str:
+    """Return where a model is from, for people.
+
+    Example:
+        >>> origin({"method": "plain", "seed": 0, "model": "last", "cluster": 1, "round": 30})
+        'plain, seed 0, last model of cluster 1 (round 30)'
+    """
+    cluster = "" if about["cluster"] is None else f" of cluster {about['cluster']}"
+    return f"{about['method']}, seed {about['seed']}, {about['model']} model{cluster} (round {about['round']})"
 
 
 def main(model: Deployed, arguments: Sequence[str] | None = None) -> int:
@@ -160,14 +171,19 @@ def main(model: Deployed, arguments: Sequence[str] | None = None) -> int:
         if given.out is not None:
             given.out.write_text(text, encoding="utf-8")
     except (FedReachError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(visible_lines(f"error: {error}"), file=sys.stderr)
         if given.json:
-            print(json.dumps({"error": str(error)}))
+            print(_json({"error": str(error)}))
         return getattr(error, "exit_code", 3)
     if given.json:
-        print(json.dumps(record(found, model.about) | {"out": None if given.out is None else str(given.out)}))
+        print(_json(record(found, model.about) | {"out": None if given.out is None else str(given.out)}))
         return 0
     if given.out is None:
         sys.stdout.write(text)
     print("\n".join(lines(found, model.about)), file=sys.stderr if given.out is None else sys.stdout)
     return 0
+
+
+def _json(document: Mapping[str, Any]) -> str:
+    """Return a document as JSON, which has no nan and no infinity: they become null."""
+    return json.dumps(json.loads(json.dumps(document), parse_constant=lambda _: None))

@@ -15,7 +15,7 @@ from fedreach.arrays import AnyArray, Float32s, Floats, Ints
 from fedreach.federation.serving.softmax import log_softmax
 from fedreach.serving.adapter import Adapter
 from fedreach.serving.rows import Rows
-from fedreach.tables import csv_text
+from fedreach.tables import csv_text, visible
 
 LEAST = 1e-12  # probability of a true class in the log loss, as that of an impossible one has no logarithm
 
@@ -57,12 +57,10 @@ class Predictions:
         """Return a row for each row: its client, the prediction, how it was served, a probability for each class.
 
         Args:
-            client: What the column of clients is called.
+            client: What the column of clients is called; it is ``client`` where another column has that name.
             targets: What predicted numbers are called, where there are several.
         """
         columns: dict[str, Sequence[Any]] = {}
-        if self.rows.clients is not None:
-            columns[client or "client"] = self.rows.clients
         if self.classes is None:
             width = self.outputs.shape[1]
             names = targets if len(targets) == width else [str(number) for number in range(width)]
@@ -76,6 +74,9 @@ class Predictions:
                 columns["decision"] = self.decisions
             for number, name in enumerate(self.classes):
                 columns[f"p_{name}"] = self.outputs[:, number].tolist()
+        if self.rows.clients is not None:
+            own = client if client and client not in columns else "client"
+            columns = {own: self.rows.clients, **columns}
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def csv(self, client: str | None = None, targets: Sequence[str] = ()) -> str:
@@ -87,7 +88,7 @@ class Predictions:
         """Return what became of the clients, for people."""
         header = ["client", "rows", "decision", *self.scores]
         body = [
-            [each.name or "(all rows)", str(each.rows), each.decision or "plain"]
+            [visible(each.name) or "(all rows)", str(each.rows), each.decision or "plain"]
             + [_shown(name, each.scores.get(name)) for name in self.scores]
             for each in self.clients
         ]

@@ -102,7 +102,7 @@ def program(
         check_deployable(rule)
         roots.append(place_of(rule))
     found = modules(roots)
-    told = {key: about[key] for key in ("name", "method", "seed", "model", "round", "rule")}
+    told = {key: about[key] for key in ("name", "method", "seed", "model", "cluster", "round", "rule")}
     return FILE.format(
         version=fedreach.__version__,
         users=authors(found.values()),

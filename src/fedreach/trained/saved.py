@@ -28,7 +28,7 @@ from fedreach.trained.model import RunOrigin, TrainedModel
 
 def load(
     folder: Path | str,
-    which: Which = "last",
+    which: Which | None = None,
     *,
     cluster: int | None = None,
     base: Path | str | None = None,
@@ -38,7 +38,8 @@ def load(
 
     Args:
         folder: The run folder; or what `fedreach export --to safetensors` wrote, which holds one model.
-        which: The last model, or the best by participants' held-out data.
+        which: The last model, or the best by participants' held-out data. Default: the last; of a file that which it
+            holds.
         cluster: Number of the model, where the run has one a cluster.
         base: Folder that the name of code of one's own is relative to, that of the experiment's TOML file; default: the
             current one.
@@ -48,12 +49,13 @@ def load(
         ConfigError: If an argument is wrong, or the user's own code is not there.
         RunFolderError: If the folder holds no such model, or the user's own code was changed.
     """
-    if which not in get_args(Which):
+    if which is not None and which not in get_args(Which):
         raise ConfigError(f"which must be 'last' or 'best'; got {which!r}.{nearest(str(which), get_args(Which))}")
     held, base = RunFolder(Path(folder)), Path(base or Path.cwd()).resolve()
     written = _written(Path(folder))
     if written is not None:
         return _of_file(written, which, cluster, base, model)
+    which = which or "last"
     run = run_of(held)
     federation = held.read(FederationRecord)
     if federation is None:
@@ -85,13 +87,13 @@ def _written(path: Path) -> Path | None:
 
 
 def _of_file(
-    path: Path, which: Which, cluster: int | None, base: Path, model: Callable[..., nn.Module] | None
+    path: Path, which: Which | None, cluster: int | None, base: Path, model: Callable[..., nn.Module] | None
 ) -> TrainedModel:
     stored = weights.read(path)
     about, run = stored.about, stored.run()
-    if (which == "best" and about["model"] != "best") or cluster not in (None, about["cluster"]):
-        asked = which if cluster is None else f"{which}, cluster {cluster}"
-        raise ConfigError(f"{path} holds one model, the {about['model']} one; got {asked}. Name none, or the run.")
+    if which not in (None, about["model"]) or cluster not in (None, about["cluster"]):
+        held, asked = _named(about["model"], about["cluster"]), _named(which or about["model"], cluster)
+        raise ConfigError(f"{path} holds one model, {held}; got {asked}. Name none, or the run.")
     section = ModelSection.model_validate(run.config["model"])
     expected = Expected.of_json(about["name"], about)
     net = _built(run, section, expected.shape, about["outputs"], base, model)
@@ -101,6 +103,10 @@ def _of_file(
     )
     classes = 0 if about["targets"] is not None else about["outputs"]
     return TrainedModel(_own(net), expected, classes, about["classes"], origin, about["targets"])
+
+
+def _named(which: str, cluster: int | None) -> str:
+    return f"the {which} one" if cluster is None else f"the {which} one of cluster {cluster}"
 
 
 def _own(net: nn.Module) -> nn.Module:
