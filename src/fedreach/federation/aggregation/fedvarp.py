@@ -43,7 +43,8 @@ class FedVARP:
     When: few of many clients train in a round, and the server has memory for one update of each.
 
     Reference: Jhunjhunwala, Sharma, Nagarkatti and Joshi, "FedVARP: Tackling the Variance Due to Partial Client
-    Participation in Federated Learning", UAI 2022, Algorithm 1.
+    Participation in Federated Learning", UAI 2022, Algorithm 1; as in the code of FedAU, github.com/IBM/fedau, but for
+    the rate there.
 
     Example:
         >>> step, rng, w = FedVARP(), np.random.default_rng(0), np.array([1.0])

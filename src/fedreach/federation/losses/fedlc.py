@@ -27,7 +27,8 @@ class FedLC(CrossEntropy):
         ConfigError: If an option is out of its range.
 
     Reference: Zhang, Li, Li, Xu, Wu, Ding and Wu, "Federated Learning with Label Distribution Skew via Logits
-    Calibration", ICML 2022, where a class without examples is not defined.
+    Calibration", ICML 2022, where a class without examples is not defined. FL-bench, github.com/KarhouTam/FL-bench, by
+    which many compare, counts it as 1e-8 examples, too.
 
     Example:
         >>> FedLC().shift(np.array([[16, 1, 0]])).tolist()

@@ -36,7 +36,8 @@ class DivFL(GradientTable):
     Reference: Balakrishnan, Li, Zhou, Himayat, Smith and Bilmes, "Diverse Client Selection for Federated Learning via
     Submodular Maximization", ICLR 2022, eq. (5) and Algorithm 1. There those who were not chosen keep their old
     updates, as here without `refresh`. The authors' code, github.com/melodi-lab/divfl, compares gradients of all local
-    data at the broadcast model in place of updates: of everybody in round 1, later of those who were chosen.
+    data at the broadcast model in place of updates: of everybody in round 1, later of those who were chosen. From the
+    same rows it chooses as this, but for ties. Its stochastic greedy looks at k clients or a tenth, whichever is more.
 
     Example:
         >>> ids, rows = np.array([3, 5, 8, 9, 11]), np.array([[0], [1.5], [10], [11], [13]], np.float32)

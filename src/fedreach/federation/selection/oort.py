@@ -51,8 +51,9 @@ class Oort(Policy):
     Reference: Lai, Zhu, Madhyastha and Chowdhury, "Oort: Efficient Federated Learning via Guided Participant
     Selection", OSDI 2021, Algorithm 1. Utilities are scaled, and T is a quantile, as in the authors' code,
     github.com/SymbioticLab/Oort; Algorithm 1 adds seconds to nats. Where that code differs from Algorithm 1, this is
-    the algorithm: there T rises while utilities change by less than a tenth and falls where they change fivefold, the
-    bar is that of the client after the last, clients never heard from are drawn by size, exploration decays before
+    the algorithm: there T rises while utilities change by less than a tenth and falls where they change fivefold,
+    utilities are scaled by the largest before it is cut off, and by sizes of clients never heard from as well, the bar
+    is that of the client after the last, clients never heard from are drawn by size, exploration decays before
     round 1, and `cutoff` is 0.7. Leaving out clients that were chosen often, off by default there, is not built in.
 
     Example:

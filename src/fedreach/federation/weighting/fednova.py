@@ -42,7 +42,8 @@ class FedNova:
         ConfigError: If `inner` is no weighting.
 
     Reference: Wang, Liu, Liang, Joshi and Poor, "Tackling the Objective Inconsistency Problem in Heterogeneous
-    Federated Optimization", NeurIPS 2020, eq. 5 to 8, with tau_eff = sum_i p_i |a_i|_1.
+    Federated Optimization", NeurIPS 2020, eq. 5 to 8, with tau_eff = sum_i p_i |a_i|_1, as in the authors' code,
+    github.com/JYWa/FedNova, for plain steps and momentum.
 
     Example:
         >>> metrics = {"num_examples": np.array([10.0, 10.0]), "steps": np.array([1.0, 4.0])}
