@@ -9,23 +9,28 @@ import torch
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import federate
 from fedreach.data.partition import Partition
+from fedreach.data.server_data import ServerData
 from fedreach.engines import Chain, Native, Sequential, Stacked, Task, TorchEngine, choose
 from fedreach.engines.batches import batch_plan
 from fedreach.errors import ConfigError
+from fedreach.federation.aggregation import AGGREGATIONS
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import Exact
 from fedreach.federation.local_sgd import LocalSGD
-from fedreach.federation.losses import MSE, CrossEntropy, FedLC, FunctionLoss, Huber, LabelSmoothing
+from fedreach.federation.losses import LOSSES, MSE, CrossEntropy, FedLC, FunctionLoss, Huber, LabelSmoothing
 from fedreach.federation.measurements import WLRC, Disagreement, LossRMS
 from fedreach.federation.selection import SELECTIONS, Uniform
-from fedreach.federation.server import Average
+from fedreach.federation.server import SERVERS, Average, FedDF, FineTune, Safari, ServerOnly
 from fedreach.federation.serving import SERVINGS
-from fedreach.federation.solvers import FedAvg, FedProx
+from fedreach.federation.solvers import SOLVERS, FedAvg, FedProx
+from fedreach.federation.steps import server_split
 from fedreach.federation.targets import refuse_targets_of
 from fedreach.federation.values import LocalOutputs
-from fedreach.federation.weighting import WEIGHTINGS, ByExamples
+from fedreach.federation.weighting import WEIGHTINGS, ByExamples, Equal
 from fedreach.models import build
+from fedreach.simulation.simulation import simulate
 from fedreach.streams import generator
+from fedreach.wireless.radio import Radio
 
 IDS = np.arange(4)
 SIZES = (13, 2, 8, 6)
@@ -183,11 +188,82 @@ def test_what_needs_classes_refuses_numbers_by_name():
     for name in ("entropy", "disagreement"):
         with pytest.raises(ConfigError, match=r"weighting .* needs targets that are classes"):
             refuse_targets_of(federation(weighting=WEIGHTINGS[name]()), data)
+    with pytest.raises(ConfigError, match=r"server FedDF needs targets that are classes"):
+        refuse_targets_of(federation(server=FedDF()), data)
+    for server in (ServerOnly(held_out=0.2, patience=2), FineTune(), Safari(0.5)):
+        refuse_targets_of(federation(server=server), data)
     for name in set(SERVINGS) - {"none"}:
         with pytest.raises(ConfigError, match=r"serving .* estimates class shares, .* Leave serving out"):
             refuse_targets_of(federation(serving=SERVINGS[name]()), data)
     for name in ("power_of_choice", "oort", "divfl", "max_similarity", "clustered"):
         refuse_targets_of(federation(selection=SELECTIONS[name]()), data)
+
+
+TABLES = {
+    "selection": SELECTIONS,
+    "weighting": WEIGHTINGS,
+    "solver": SOLVERS,
+    "server": SERVERS,
+    "aggregation": AGGREGATIONS,
+    "loss": LOSSES,
+}
+OPTIONS = {
+    "product": {"parts": (ByExamples(), Equal())},
+    "mix": {"parts": (ByExamples(), Equal())},
+    "clip": {"inner": ByExamples(), "most": 0.5},
+    "safari": {"client_probability": 0.5},
+}
+
+
+OF_CLASSES = {"entropy_topk", "kl_filter", "rademacher", "hics", "csra", "entropy", "disagreement", "feddf"} | (
+    set(LOSSES) - {"mse", "huber"}
+)
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, table in TABLES.items() for name in table])
+def test_each_part_learns_numbers_or_refuses_them_by_name(kind, name):
+    data = numbers()
+    own = ServerData(data.dataset.train_x[:9], data.dataset.train_y[:9])
+    part = TABLES[kind][name](**OPTIONS.get(name, {}))
+    chosen = federation(**{"radio": Radio(), kind: part})
+    if name in OF_CLASSES:
+        with pytest.raises(ConfigError, match=f"{kind} {type(part).__name__} needs targets that are classes"):
+            simulate(data, "linear", chosen, rounds=3, engine="sequential")
+        return
+    simulation = simulate(replace(data, server=own), "linear", chosen, rounds=3, engine="sequential")
+    state = simulation.start()
+    for _ in range(3):
+        state = simulation.step(state).state
+    before, after = (
+        simulation.engine.predict(model, "train", np.arange(29))[1].mean()
+        for model in (simulation.start().params, state.served(chosen)[0])
+    )
+    assert after < before
+
+
+@pytest.mark.parametrize("targets", [1, 2])
+def test_a_server_alone_stops_by_squared_errors_on_what_it_holds_out(targets):
+    data = numbers(targets)
+    own = ServerData(data.dataset.train_x[:20], data.dataset.train_y[:20])
+    server = ServerOnly(rate=0.05, batch_size=8, steps=3, held_out=0.3, patience=2)
+    chosen = replace(federation(server=server), loss=MSE())
+    simulation = simulate(replace(data, server=own), "linear", chosen, rounds=30, engine="sequential")
+    train, held_out = server_split(own.y, 0.3, chosen.seed)
+    assert sorted([*train, *held_out]) == list(range(20))
+    assert len(held_out) == 6
+    state = simulation.start()
+
+    def error(params):
+        w, b = params[: 5 * targets].reshape(targets, 5), params[5 * targets :]
+        return float(np.mean((own.x[held_out] @ w.T + b - own.y[held_out]) ** 2))
+
+    lowest = [error(state.params)]
+    for _ in range(30):
+        state = simulation.step(state).state
+        lowest.append(error(state.params))
+        assert state.server[0]["loss"][0] == pytest.approx(lowest[-1], rel=1e-4)
+    assert lowest == sorted(lowest, reverse=True)
+    assert lowest[-1] < 0.1 * lowest[0]
 
 
 def test_measurements_of_numbers():

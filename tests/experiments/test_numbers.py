@@ -186,6 +186,26 @@ def test_what_is_about_classes_is_told(tmp_path: Path, options: list[str], messa
     assert re.search(message, " ".join(done.output.split())), done.output
 
 
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("method.selection=hics", "error: methods.slow: selection HiCS needs targets that are classes"),
+        ("methods.slow.server=feddf", "error: methods.slow: server FedDF needs targets that are classes"),
+        ('evaluation.metrics=["auroc"]', "error: metric auroc needs targets that are classes"),
+    ],
+)
+def test_a_comparison_refuses_them_once_and_before_anything_runs(tmp_path: Path, option: str, message: str) -> None:
+    (tmp_path / "n.toml").write_text(NUMBERS + "\n[server_data]\nexamples = 20\n")
+    out = tmp_path / "out"
+    done = CliRunner().invoke(
+        main, ["compare", str(tmp_path / "n.toml"), "--out", str(out), "--quiet", "--set", option]
+    )
+    assert done.exit_code != 0
+    assert done.output.count("needs targets") == 1
+    assert done.output.startswith(message)
+    assert not (out / "runs").exists()
+
+
 def test_partitions_are_shown_without_classes(tmp_path: Path) -> None:
     (tmp_path / "n.toml").write_text(NUMBERS)
     done = CliRunner().invoke(main, ["partition", str(tmp_path / "n.toml")])

@@ -30,6 +30,15 @@ def with_selection(simulation, selection, cohort=2):
     return replace(simulation, federation=replace(simulation.federation, selection=selection, cohort=cohort))
 
 
+def test_with_momentum_scaffold_keeps_what_was_moved_by_as_many_plain_steps():
+    """Three steps with momentum 1/2 move what 1 + 3/2 + 7/4 plain ones do; in round 1, c_i = (x - y) / that / rate."""
+    simulation = two_quadratics(Scaffold(), Equal(), local=LocalSGD(rate=0.1, steps=3, momentum=0.5))
+    done = simulation.step(simulation.start())
+    kept = done.state.memory.read(np.arange(2))
+    np.testing.assert_allclose(kept, -done.update / (4.25 * 0.1), rtol=1e-6)
+    assert np.abs(kept).min() > 0.01
+
+
 # Goldens: design/algorithms.md, section 1.4; full-batch quadratics, rate 0.1, 3 steps, n = (1, 3).
 @pytest.mark.parametrize(
     ("rounds", "x", "c", "c_i"),

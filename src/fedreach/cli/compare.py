@@ -101,7 +101,7 @@ def compare(
 
     # Data are looked at here, too, so that what cannot be used ends it at once.
     begin = terminal.Beginning(
-        experiment, lambda: options.federated(experiment, base), quiet=silent, here=executor == "local"
+        experiment, lambda: options.compared(experiment, base), quiet=silent, here=executor == "local"
     )
     with terminal.compare_progress(quiet=silent) as progress:
         callbacks = [begin, *progress]

@@ -119,6 +119,16 @@ def federated(experiment: Experiment, base: Path) -> FederatedData:
         return builder.federated(builder.dataset(progress=sys.stderr.isatty()), experiment.seeds[0])
 
 
+def compared(experiment: Experiment, base: Path) -> FederatedData:
+    """Return the data of a comparison's first seed, which all its methods take."""
+    from fedreach.config.user_code import locate_user_errors
+    from fedreach.experiments.build import Builder
+
+    with locate_user_errors(experiment, base):
+        builder = Builder(experiment, base)
+        return builder.compared(builder.dataset(progress=sys.stderr.isatty()))
+
+
 def figure_formats(text: str) -> tuple[str, ...] | None:
     """Return the formats of files in a comma separated list, checked; None where no figures are to be drawn at all."""
     from fedreach.report.figures.saving import check_formats

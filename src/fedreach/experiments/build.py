@@ -22,6 +22,7 @@ from fedreach.engines.protocols import Task
 from fedreach.errors import ConfigError
 from fedreach.evaluation.metrics import Metric
 from fedreach.federation.federation import Federation
+from fedreach.federation.targets import refuse_targets, refuse_targets_of
 from fedreach.models import build as build_model
 from fedreach.simulation.simulation import Simulation, simulate
 
@@ -97,6 +98,25 @@ class Builder:
     def federation(self, seed: int) -> Federation:
         """Return the federation that `[method]` describes."""
         return parts.federation(self.experiment, seed, self.base)
+
+    def compared(self, dataset: Dataset | OwnData) -> FederatedData:
+        """Return the data of a comparison's first seed, which all its methods and metrics take.
+
+        Where settings are swept or tuned, they decide what methods are, and each run refuses for itself.
+
+        Raises:
+            ConfigError: If one needs classes and targets are numbers, or the other way round; before anything is run.
+        """
+        e = self.experiment
+        data = self.federated(dataset, e.seeds[0])
+        for metric in self.metrics():
+            refuse_targets("metric", metric, data.dataset)
+        for name in e.methods if e.sweep is None and e.tune is None else ():
+            try:
+                refuse_targets_of(parts.federation(e.resolved(name), e.seeds[0], self.base), data.dataset)
+            except ConfigError as error:
+                raise ConfigError(f"methods.{name}: {error}") from None
+        return data
 
     def choice(self, data: FederatedData, seed: int, threads: int = 1) -> EngineChoice:
         """Return which engine is the fastest, by a short trial."""

@@ -277,10 +277,10 @@ def server_batches(seed: int, round_: int) -> np.random.Generator:
     return generator(seed, "server-batches", round_)
 
 
-def server_split(labels: Ints, held_out: float, seed: int) -> tuple[Ints, Ints]:
+def server_split(labels: Ints | Floats, held_out: float, seed: int) -> tuple[Ints, Ints]:
     """Return which of its own examples a server trains on and which it holds out, the same in all rounds.
 
-    Of each class it holds out its share, one example more or less.
+    Of each class it holds out its share, one example more or less; of numbers, all along their range.
 
     Raises:
         ConfigError: If nothing would be left of either.
@@ -292,7 +292,8 @@ def server_split(labels: Ints, held_out: float, seed: int) -> tuple[Ints, Ints]:
             "server_data.examples, or leave out `held_out`."
         )
     order = generator(seed, "server-held-out").permutation(n)
-    by_class = order[np.argsort(labels[order], kind="stable")]
+    sorted_by = labels[order].reshape(n, -1)[:, 0]  # where several numbers are targets, the first
+    by_class = order[np.argsort(sorted_by, kind="stable")]
     count = min(max(1, round(held_out * n)), n - 1)
     chosen = np.diff(np.arange(n + 1) * count // n) > 0  # evenly over the classes
     return np.sort(by_class[~chosen]), np.sort(by_class[chosen])

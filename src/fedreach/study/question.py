@@ -37,9 +37,9 @@ class PythonStudy:
     base: Path = field(default_factory=Path.cwd)
 
     def federated(self) -> FederatedData:
-        """Return the data of the first seed."""
+        """Return the data of the first seed, which all methods take."""
         with locate_user_errors(self.experiment, self.base):
-            return Builder(self.experiment, self.base).federated(self.dataset, self.experiment.seeds[0])
+            return Builder(self.experiment, self.base).compared(self.dataset)
 
     def written(self) -> PythonStudy:
         """Write what other processes need: parts without names, and data of one's own."""

@@ -57,6 +57,7 @@ class FedDF:
     """
 
     reads_updates: ClassVar[bool] = True
+    needs_classes: ClassVar[bool] = True  # a softmax of what is predicted
 
     inner: ServerStep = PLAIN
     rate: float = 0.1

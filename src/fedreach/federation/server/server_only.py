@@ -19,10 +19,11 @@ class ServerOnly:
     step a round, it is `Safari` without clients' rounds.
 
     *With early stopping*, by `held_out` and `patience`, the server holds a share of its data out, the same in every
-    round, and goes on training on the rest. The model is the one of the round with the lowest mean cross-entropy on
-    what is held out; after `patience` rounds without a lower one nothing moves any more. Neither the test set nor any
-    client's data are looked at. Use it where few examples would be learnt by heart in as many rounds as clients need.
-    Let `steps` times `patience` be some hundred: on few held-out examples the loss often rises before it falls.
+    round, and goes on training on the rest. The model is the one of the round with the lowest mean cross-entropy (of
+    numbers, squared error) on what is held out; after `patience` rounds without a lower one nothing moves any more.
+    Neither the test set nor any client's data are looked at. Use it where few examples would be learnt by heart in as
+    many rounds as clients need. Let `steps` times `patience` be some hundred: on few held-out examples the loss often
+    rises before it falls.
 
     When: always beside `safari` and `fine_tune`: what the server's data are worth alone.
 
