@@ -174,7 +174,7 @@ def test_traits_are_what_the_parts_say():
     assert Traits.of(FedDyn()) == Traits(affine=True, keeps_memory=True)
     assert Traits.of(ServerOnly()) == Traits.of(Safari()) == Traits(trains_server=True)
     assert Traits.of(FineTune()) == Traits(tunes_server=True)
-    assert Traits.of(FedDF()) == Traits(tunes_server=True, reads_updates=True)
+    assert Traits.of(FedDF()) == Traits(tunes_server=True, reads_updates=True, needs_classes=True)
     assert Traits.of(SecureSum()) == Traits(only_sum=True)
     assert Traits.of(Bernoulli(0.5)) == Traits(loses_replies=True)
     assert Traits.of(Disagreement()).minimum > 0
