@@ -10,7 +10,7 @@ import pytest
 
 from fedreach.data.datasets import content_hash, from_arrays, from_npz
 from fedreach.data.sets.catalogue import load
-from fedreach.errors import DataError
+from fedreach.errors import ConfigError, DataError
 
 
 @pytest.fixture
@@ -177,3 +177,11 @@ def test_an_npz_file_cut_off_anywhere_or_of_another_format_is_refused(tmp_path):
         from_npz(path)
     with pytest.raises(DataError, match=r"There is no file .*min.npz. Did you mean 'mine.npz'"):
         from_npz(tmp_path / "min.npz")
+
+
+def test_a_recipe_may_say_that_all_take_part_as_a_file_may(images):
+    recipe = from_arrays(*images).partition("iid", clients=3, participants="all")
+    assert recipe.participants is None
+    assert recipe.tables()["population"]["participants"] == "all"
+    with pytest.raises(ConfigError, match="participants must be a number, a share, ids or 'all'; got 'north'"):
+        from_arrays(*images).partition("iid", clients=3, participants="north")

@@ -53,7 +53,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         subprocess.run([sys.executable, *arguments], check=True, cwd=folder, capture_output=True)
 
     run("-m", "fedreach", "compare", "--set", "method.serving=label_shift", "--out", "demo", "--formats", "svg")
-    run(str(ROOT / "examples/deeper/days_in_hospital.py"))
+    run(str(ROOT / "examples/deeper/15_days_in_hospital.py"))
     radio = write_comparison(
         folder / "radio", ["fedavg", "ours", "theirs"], [0, 1, 2], rounds=24, radios=("best", "equal")
     )

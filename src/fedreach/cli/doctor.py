@@ -28,7 +28,7 @@ def doctor(out: Path, as_json: bool) -> None:
         options.answer({"works": not broken, "checks": [asdict(check) for check in found]})
     else:
         for check in found:
-            mark = "ok" if check.works else ("BROKEN" if check.core else "absent")
+            mark = "ok" if check.works else ("BROKEN" if check.core else "lacking")
             click.echo(visible_lines(f"{mark:<7} {check.name:<16} {check.found}"))
             if not check.works:
                 click.echo(visible_lines(f"{'':24} to mend: {check.mend}"))

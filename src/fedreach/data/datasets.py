@@ -14,7 +14,7 @@ from fedreach.arrays import AnyArray, Ints
 from fedreach.data.array_files import read_npz
 from fedreach.data.checks import Check, Kind, no_such_file, normalisation
 from fedreach.data.preparation import Preparation
-from fedreach.errors import DataError, check_type, nearest
+from fedreach.errors import ConfigError, DataError, check_type, nearest
 
 if TYPE_CHECKING:
     from fedreach.data.partition import Partition
@@ -68,7 +68,7 @@ class Dataset:
         kind: str | Callable[..., Partition],
         *,
         clients: int = 50,
-        participants: float | Sequence[int] | None = 0.4,
+        participants: float | Sequence[int] | Literal["all"] | None = 0.4,
         held_out: float = 0.2,
         exclude_clients: Sequence[int] = (),
         exclude_labels: Sequence[int] = (),
@@ -81,7 +81,8 @@ class Dataset:
             kind: A name of `fedreach.data.partition.PARTITIONS`, ``FILE.py:NAME`` with one's own, or a function
                 ``f(labels, clients, rng, **options)`` that returns a `fedreach.data.partition.Partition`.
             clients: How many there are; the owners of the samples say it for ``"natural"``.
-            participants: How many take part, which share of those not excluded, or the ids of those that do; None: all.
+            participants: How many take part, which share of those not excluded, or the ids of those that do;
+                ``"all"`` or None: all.
             held_out: Share of each client's samples that is held out.
             exclude_clients: Ids of clients that never train.
             exclude_labels: Clients with a sample of one of these classes never train.
@@ -93,7 +94,10 @@ class Dataset:
             >>> toy.partition("dirichlet_by_class", clients=4, alpha=0.5, participants=2)
             Recipe(toy: dirichlet_by_class, 4 clients, alpha=0.5, participants=2)
         """
-        who = participants if participants is None or isinstance(participants, int | float) else tuple(participants)
+        asked = None if participants == "all" else participants
+        if isinstance(asked, str):
+            raise ConfigError(f"participants must be a number, a share, ids or 'all'; got {asked!r}.")
+        who = asked if asked is None or isinstance(asked, int | float) else tuple(asked)
         excluded = tuple(exclude_clients), tuple(exclude_labels)
         return Recipe(self, kind, clients, options, who, held_out, *excluded, empty)
 
