@@ -206,6 +206,17 @@ def test_a_comparison_refuses_them_once_and_before_anything_runs(tmp_path: Path,
     assert not (out / "runs").exists()
 
 
+def test_what_is_asked_for_by_default_passes_on_the_command_line_and_in_python(tmp_path: Path) -> None:
+    (tmp_path / "n.toml").write_text(NUMBERS.replace('metrics = ["r2"]\n', ""))
+    options = ["--seeds", "1", "--set", "rounds=2", "--formats", "none", "--quiet", "--out", str(tmp_path / "toml")]
+    done = CliRunner().invoke(main, ["compare", str(tmp_path / "n.toml"), *options])
+    assert done.exit_code == 0, done.output
+    recipe = fr.load("diabetes").partition("iid", clients=4, participants=2)
+    asked = {"method": {"loss": "mse"}, "model": "linear", "rounds": 2, "progress": False}
+    python = fr.compare(recipe, {"a": {}}, **asked, metrics=["r2"], out=tmp_path / "python")
+    assert {"mae", "r2"} <= set(python["a"].clients())  # columns
+
+
 def test_partitions_are_shown_without_classes(tmp_path: Path) -> None:
     (tmp_path / "n.toml").write_text(NUMBERS)
     done = CliRunner().invoke(main, ["partition", str(tmp_path / "n.toml")])

@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 LEAST_FREE_GB = 1.0
-FOR_WORK_ON_FEDREACH = {"oracles", "bench", "docs", "mutate", "dev"}
+FOR_WORK_ON_FEDREACH = {"oracles", "bench", "browser", "docs", "mutate", "dev"}
 
 
 @dataclass(frozen=True)

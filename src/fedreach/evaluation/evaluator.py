@@ -12,11 +12,10 @@ from fedreach.arrays import Bools, Float32s, Floats, Ints
 from fedreach.data.federated import FederatedData
 from fedreach.evaluation.confidence import bootstrap_means, interval
 from fedreach.evaluation.further import SaidOfClients, Values, further_columns, in_a_line
-from fedreach.evaluation.metrics import Accuracy, MeanLoss, Metric, further_metrics
+from fedreach.evaluation.metrics import Metric, further_metrics, refuse_metrics
 from fedreach.evaluation.populations import Group, Scores
 from fedreach.evaluation.predictor import Predictor, Split
 from fedreach.evidence.scores import ACCURACY, MAE
-from fedreach.federation.targets import refuse_targets
 from fedreach.streams import generator
 
 
@@ -62,10 +61,7 @@ class Evaluator:
         self.engine, self.data, self.seed, self.max_samples = engine, data, seed, samples_per_client
         self.by = ACCURACY if data.dataset.num_classes else MAE
         self.metrics = further_metrics(metrics)
-        for metric in metrics:
-            if type(metric) in (Accuracy, MeanLoss):  # what is asked for by default: the main score and the loss
-                continue
-            refuse_targets("metric", metric, data.dataset)
+        refuse_metrics(metrics, data.dataset)
         population = data.population
         self.participant_ids = population.participants
         self.participants = Group.of(population.participants, data.held_out, max_samples=samples_per_client)

@@ -20,9 +20,9 @@ from fedreach.data.validation import for_validation
 from fedreach.engines.choice import EngineChoice, choose
 from fedreach.engines.protocols import Task
 from fedreach.errors import ConfigError
-from fedreach.evaluation.metrics import Metric
+from fedreach.evaluation.metrics import Metric, refuse_metrics
 from fedreach.federation.federation import Federation
-from fedreach.federation.targets import refuse_targets, refuse_targets_of
+from fedreach.federation.targets import refuse_targets_of
 from fedreach.models import build as build_model
 from fedreach.simulation.simulation import Simulation, simulate
 
@@ -109,8 +109,7 @@ class Builder:
         """
         e = self.experiment
         data = self.federated(dataset, e.seeds[0])
-        for metric in self.metrics():
-            refuse_targets("metric", metric, data.dataset)
+        refuse_metrics(self.metrics(), data.dataset)
         for name in e.methods if e.sweep is None and e.tune is None else ():
             try:
                 refuse_targets_of(parts.federation(e.resolved(name), e.seeds[0], self.base), data.dataset)

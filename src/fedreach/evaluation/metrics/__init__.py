@@ -11,6 +11,7 @@ from fedreach.evaluation.metrics.balanced_accuracy import BalancedAccuracy as Ba
 from fedreach.evaluation.metrics.base import FunctionMetric as FunctionMetric
 from fedreach.evaluation.metrics.base import Metric as Metric
 from fedreach.evaluation.metrics.base import further_metrics as further_metrics
+from fedreach.evaluation.metrics.base import refuse_metrics as refuse_metrics
 from fedreach.evaluation.metrics.base import value_of as value_of
 from fedreach.evaluation.metrics.calibration_error import Miscalibration as Miscalibration
 from fedreach.evaluation.metrics.loss import MeanLoss as MeanLoss

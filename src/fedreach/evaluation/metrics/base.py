@@ -15,6 +15,7 @@ from fedreach.evaluation.metrics.absolute_error import MeanAbsoluteError
 from fedreach.evaluation.metrics.accuracy import Accuracy
 from fedreach.evaluation.metrics.loss import MeanLoss
 from fedreach.federation.serving.softmax import log_softmax
+from fedreach.federation.targets import HasTargets, refuse_targets
 from fedreach.federation.traits import Traits
 
 ENDINGS = ("worst_decile", "pooled", "undefined")
@@ -81,6 +82,19 @@ class FunctionMetric:
 
     def of(self, labels: AnyArray, scores: Floats) -> float:
         return self.function(labels, scores if labels.dtype.kind == "f" else np.exp(log_softmax(scores)))
+
+
+def refuse_metrics(metrics: Sequence[Metric], data: HasTargets) -> None:
+    """Refuse metrics that do not take what data have as targets.
+
+    Accuracy and loss pass: they are what is asked for by default, and stand for the main score and the loss.
+
+    Raises:
+        ConfigError: If one needs classes and targets are numbers, or the other way round.
+    """
+    for metric in metrics:
+        if type(metric) not in (Accuracy, MeanLoss):
+            refuse_targets("metric", metric, data)
 
 
 def further_metrics(metrics: Sequence[Metric]) -> list[Metric]:
