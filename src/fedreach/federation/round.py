@@ -32,6 +32,7 @@ from fedreach.federation.traits import name_of
 from fedreach.federation.uneven_steps import UnevenSteps
 from fedreach.federation.values import ClientView, Probe, Reports, RoundCost, RoundResult, Selection, State
 from fedreach.federation.visible import visible_reports, visible_view
+from fedreach.replacing import replaced
 from fedreach.storage.table import RowTable
 from fedreach.streams import generator
 
@@ -117,8 +118,8 @@ def conclude_round(
     d = state.models.shape[1]
     if selection.draws is not None:
         draws = selection.draws[np.searchsorted(selection.ids, reports.ids)].astype(np.float64)
-        reports = replace(reports, metrics={**reports.metrics, "draws": draws})
-    reports = replace(reports, metrics={**reports.metrics, "steps": _steps(federation, view, reports)})
+        reports = replaced(reports, metrics={**reports.metrics, "draws": draws})
+    reports = replaced(reports, metrics={**reports.metrics, "steps": _steps(federation, view, reports)})
     down, up, probe_bytes = count_bytes(federation, state.round + 1, view, selection, reports, d)
     cost = round_cost(federation, view, selection, d)
     loss = state.loss.copy()
@@ -139,7 +140,7 @@ def conclude_round(
     models, sent = state.models.copy(), state.sent
     kept = list(zip(state.server, state.solver, state.aggregation, strict=True))
     for model, mine in state.by_model(rows):
-        state = replace(state, sent=sent)
+        state = state if sent is state.sent else replaced(state, sent=sent)
         models[model], kept[model], sent = _updated(
             federation, state, view, model, weights, reports, seen, mine, summed
         )

@@ -35,6 +35,7 @@ from fedreach.federation.round import (
 )
 from fedreach.federation.state import FederationState
 from fedreach.federation.values import ClientView, LocalOutputs, Probe, Reports, RoundResult, Selection
+from fedreach.replacing import replaced
 from fedreach.storage.table import RowTable
 from fedreach.streams import generator
 
@@ -122,7 +123,7 @@ def play(
         (0, 2)
     """
     if view.rounds != rounds:
-        view = replace(view, rounds=rounds)
+        view = replaced(view, rounds=rounds)
     if server_trains(federation, state):
         learnt = yield AskServer(state, view)
         nothing = np.empty((0, state.models.shape[1]), np.float32)
@@ -189,7 +190,7 @@ def next_view(
 
     `known` says what it knows of clients, and who of them is there; `participation` who of those can be asked.
     """
-    view = replace(known, loss=state.loss, round=state.round + 1)
+    view = replaced(known, loss=state.loss, round=state.round + 1)
     if type(participation) is Always:  # it draws nothing
         return view
     wanted = participation.available(len(view.ids), generator(federation.seed, "participation", view.round))

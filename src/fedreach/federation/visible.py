@@ -13,6 +13,7 @@ from fedreach.federation.aggregation.secure_sum import weighted_mean_of_shares
 from fedreach.federation.federation import Federation
 from fedreach.federation.protocols import ClientsOwn
 from fedreach.federation.values import ClientView, Reports
+from fedreach.replacing import replaced
 
 KNOWN_OPENLY = ("num_examples", "loss", "draws", "steps")  # metrics that the server knows under a secure sum, too
 
@@ -23,7 +24,7 @@ def visible_view(federation: Federation, view: ClientView) -> ClientView:
     The length of the run is told to those only that say that they read it: the others decide the same in a longer one.
     """
     if view.rounds is not None and not federation.traits["selection"].reads_length:
-        view = replace(view, rounds=None)
+        view = replaced(view, rounds=None)
     if not federation.label_statistics.only_sum:
         return view
     return replace(view, label_counts=None, label_entropy=None)

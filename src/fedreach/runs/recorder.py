@@ -22,6 +22,7 @@ from fedreach.federation.length import refers_to_length
 from fedreach.federation.state import FederationState
 from fedreach.federation.values import RoundCost, RoundResult
 from fedreach.models.flat import Layout
+from fedreach.replacing import replaced
 from fedreach.runs.checkpoint import Snapshot, finish, load, save
 from fedreach.runs.folder import BEST, LAST, RunFolder
 from fedreach.runs.identity import ROUNDS, essence
@@ -130,7 +131,7 @@ class Recorder:
     def after(self, snapshot: Snapshot, state: FederationState, result: RoundResult) -> tuple[Snapshot, RoundRow]:
         """Return the run after a round and the round's row, which is not written yet."""
         total, cost = snapshot.bytes_total + result.bytes_down + result.bytes_up, result.cost
-        snapshot = replace(snapshot, state=state, bytes_total=total)
+        snapshot = replaced(snapshot, state=state, bytes_total=total)
         if cost is not None:
             seconds, joules = snapshot.seconds_total + cost.seconds, snapshot.joules_total + cost.joules
             snapshot = replace(snapshot, seconds_total=seconds, joules_total=joules)
@@ -168,7 +169,7 @@ class Recorder:
             row = replace(row, evaluated=columns)
         said = (ClientLine(**line, names=self.names_of(line["ids"])) for line in lines)
         rows = *snapshot.rows, row, *said, timing.checked(self.folder.run)
-        return replace(snapshot, rows=rows), row
+        return replaced(snapshot, rows=rows), row
 
     @cached_property
     def _names(self) -> Sequence[str] | None:

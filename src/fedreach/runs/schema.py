@@ -31,6 +31,7 @@ import numpy as np
 
 from fedreach.arrays import Ints
 from fedreach.errors import RunFolderError, nearest
+from fedreach.replacing import replaced
 
 FORMAT = 3  # 2: models, clusters, solver states; rows with metrics. 3: digests
 CHECKPOINT = "checkpoint.safetensors"
@@ -262,7 +263,7 @@ class Timing(Record):
         """Return the row of a run with its digest."""
         trained, evaluated = self.train_seconds, self.evaluate_seconds
         check = sha256(f"{run} {self.round} {trained} {evaluated}".encode()).hexdigest()[:16]
-        return Timing(round=self.round, train_seconds=trained, evaluate_seconds=evaluated, check=check)
+        return replaced(self, check=check)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

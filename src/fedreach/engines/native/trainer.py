@@ -91,6 +91,16 @@ class Native(GroupTrainer):
         self.room = np.empty(0, np.int64)
         self.products = 3 * products_of(self.table)  # of an example in a step
         self.first_outputs = first_outputs_of(self.table)
+        self.work = self._work()
+
+    def _work(self) -> Ints:
+        """Return (n,) multiplications that each client is expected to take in a round."""
+        local, sizes = self.local, np.diff(self.ranges.offsets)
+        if local.steps is None:
+            examples = local.examples_per_epoch(sizes) * local.epochs
+        else:
+            examples = (np.minimum(sizes, local.batch_size) * local.expected_steps(sizes)).astype(np.int64)
+        return examples * self.products + PRODUCTS_OF_A_CLIENT
 
     def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
         """Return groups of clients that have enough to do, the largest clients first.
@@ -98,12 +108,8 @@ class Native(GroupTrainer):
         They depend on how many are trained at the same time, unlike those of others: what a client's training gives
         does not depend on its group.
         """
-        sizes, local = self.ranges.sizes_of(ids), self.local
-        order = np.argsort(-sizes, kind="stable")
-        once = local.examples_per_epoch(sizes)
-        each = np.minimum(sizes, local.batch_size) * local.expected_steps(sizes)
-        examples = once * local.epochs if local.steps is None else each.astype(np.int64)
-        done = np.cumsum((examples * self.products + PRODUCTS_OF_A_CLIENT)[order])
+        order = np.argsort(-self.ranges.sizes_of(ids), kind="stable")
+        done = np.cumsum(self.work[ids[order]])
         clients = len(ids) if self.uncorrected else max(1, NUMBERS // self.layout.size)
         ends = [0]
         while ends[-1] < len(ids):
@@ -165,7 +171,7 @@ class Native(GroupTrainer):
             zlib.crc32(b"dropout") if self.draws else -1,
             place_of(plan),
         )
-        planned, an_epoch = batch * int(each.max()), batch * int(local.steps_per_epoch(np.array(largest)))
+        planned, an_epoch = batch * int(each.max()), batch * -(-largest // batch)
         room = largest + min(planned, max(an_epoch, self.first_outputs))
         if len(self.room) < room:
             self.room = np.empty(room, np.int64)
