@@ -158,7 +158,8 @@ class Native(GroupTrainer):
         )
         order, offsets, words = self.ranges.order, self.ranges.offsets, words_of(self.seed, round_)
         sizes = self.ranges.sizes_of(clients)
-        batch, largest = min(local.batch_size, int(sizes.max())), int(sizes.max())
+        largest = int(sizes.max())
+        batch = min(local.batch_size, largest)
         each = np.ascontiguousarray(local.steps_of(sizes, clients, self.seed, round_), np.int64)
         batches = Batches(
             batch,
