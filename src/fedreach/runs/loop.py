@@ -26,7 +26,7 @@ from fedreach.runs.serving import serve_models
 from fedreach.simulation.simulation import Simulation
 
 R = TypeVar("R")
-ROWS_SECONDS = 0.02
+ROWS_SECONDS = 0.05
 """For which rows may wait: writing those of many short rounds at once takes half as long. Longer rounds never wait."""
 
 
