@@ -1,4 +1,4 @@
-"""``fedreach reproduce``: the figures of a paper, and what of its claims holds here."""
+"""``fedreach reproduce``: tables and figures of papers, and what of their claims holds here."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ SECONDS_BETWEEN_LINES = 10.0  # of progress
 @click.command(
     epilog="Examples:\n\n\b\n  fedreach reproduce                       # lists the recipes\n"
     "  fedreach reproduce csra/fig6\n  fedreach reproduce csra/fig2 --scale full --device cuda\n"
+    "  fedreach reproduce --all --scale smoke   # that every recipe runs\n"
     "  fedreach reproduce my_figure.toml        # one's own, see [recipe] extends"
 )
 @click.argument("name", metavar="[PAPER[/ITEM]]", required=False)
@@ -33,7 +34,9 @@ SECONDS_BETWEEN_LINES = 10.0  # of progress
     show_default=True,
     help="smoke: to see that it runs; cpu: minutes on a laptop; full: as in the paper.",
 )
+@click.option("--all", "everything", is_flag=True, help="All recipes.")
 @click.option("--out", type=options.path, help="Folder. Default: runs/PAPER-ITEM-SCALE for each item.")
+@click.option("--pages", type=options.path, help="Also make a page of each item, and an overview, in this folder.")
 @options.workers
 @options.figure_files
 @options.device
@@ -42,22 +45,27 @@ SECONDS_BETWEEN_LINES = 10.0  # of progress
 def reproduce(
     name: str | None,
     scale: str,
+    everything: bool,
     out: Path | None,
+    pages: Path | None,
     workers: int | None,
     formats: str,
     device: str | None,
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Run the figures of a paper, and say which of its statements hold here.
+    """Run the tables and figures of a paper, and say which of its statements hold here.
 
     PAPER/ITEM is a recipe, such as csra/fig5; csra/fig2 stands for fig2a and fig2b, csra for all. The same command
     again goes on where it was interrupted. That a statement does not hold is a result, and no failure. Figures 5 to 9
     of csra run the paper's own algorithm, too, which needs the extra `reproduce`: pip install 'fedreach[reproduce]'.
     """
+    from fedreach.reproduce import pages as page_writer
     from fedreach.reproduce import recipe as recipes
 
-    if name is None:
+    if everything and name is not None:
+        raise click.UsageError(f"--all is every recipe; leave it out to run {name}.")
+    if name is None and not everything:
         if as_json:
             options.answer(recipes.names())
         else:
@@ -65,12 +73,11 @@ def reproduce(
         return
     from fedreach.report import save as save_figure
     from fedreach.report import write_report
-    from fedreach.report.figures.sweep import sweep
-    from fedreach.reproduce.record import DRAWN
     from fedreach.reproduce.reproduce import reproduce as reproduce_one
     from fedreach.study import terminal
 
-    figure_formats, found, silent = options.figure_formats(formats), recipes.find(name), quiet or as_json
+    found = recipes.names() if name is None else recipes.find(name)
+    figure_formats, silent = options.figure_formats(formats), quiet or as_json
     records = []
     for each in found:
         recipe = recipes.load(each, scale, device=device)
@@ -79,14 +86,20 @@ def reproduce(
         rounds_progress = _rounds_progress(each, quiet=silent)
         with terminal.compare_progress(quiet=silent) as progress:
             record = reproduce_one(recipe, folder, workers=workers, callbacks=progress, progress=rounds_progress)
-        if figure_formats is not None and (figure := sweep(record, DRAWN)) is not None:
+        if figure_formats is not None and (figure := page_writer.figure_of(record)) is not None:
             save_figure(figure, folder / "figure", figure_formats)
-        if recipe.about.kind == "training":
+        if (folder / "comparison.json").exists():
             write_report([folder], folder, formats=figure_formats)
+        if pages is not None:
+            page_writer.add(record, pages)
         records.append({**record, "folder": str(folder)})
         if not as_json:
             click.echo(_text(record, options.width()))
             click.echo(f"\nWrote {folder}: {', '.join(sorted(path.name for path in folder.glob('[!.]*')))}\n")
+    if pages is not None:
+        made = page_writer.write(pages)
+        if not as_json:
+            click.echo(f"Pages: {pages / page_writer.INDEX} and {len(made) - 1} more")
     if as_json:
         options.answer(records)
 
@@ -97,7 +110,7 @@ def _text(record: Mapping[str, Any], width: int) -> str:
     from rich.padding import Padding
     from rich.text import Text
 
-    from fedreach.reproduce.record import OPEN, claim_cells, setting, tables
+    from fedreach.reproduce.record import CLAIMS, CUT, OPEN, claim_cells, setting, tables
 
     out = io.StringIO()
     console = Console(file=out, width=width, highlight=False)
@@ -105,13 +118,14 @@ def _text(record: Mapping[str, Any], width: int) -> str:
     console.print(Text(setting(record)))
     if record["claims"]:
         claims = map(claim_cells, record["claims"])
-        console.print(rich_table(["the paper says", "here", "numbers"], claims, left=3))
+        console.print(rich_table(CLAIMS, claims, left=3))
     for title, header, rows in tables(record):
         console.print(rich_table(header, rows, title=title))
-    if record["choices"]:
-        console.print(OPEN)
-    for choice in record["choices"]:
-        console.print(Padding(Text(f"- {choice}"), (0, 0, 0, 2)))
+    for heading, said in ((OPEN, record["choices"]), (CUT, record["cut"])):
+        if said:
+            console.print(heading)
+        for each in said:
+            console.print(Padding(Text(f"- {each}"), (0, 0, 0, 2)))
     return out.getvalue().rstrip()
 
 

@@ -2,25 +2,68 @@
 
 import copy
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import pydantic
 from pydantic import Field
 
+from fedreach.config.grid import Setting
 from fedreach.config.load import check
 from fedreach.config.messages import Path_, Problem, explained, listed
 from fedreach.config.section import Section
 from fedreach.config.sections import Experiment
-from fedreach.config.sweep import Sweep, put, with_setting
-from fedreach.errors import ConfigError, nearest
+from fedreach.config.sweep import Sweep, folders, put, with_setting
+from fedreach.data.sets.catalogue import load as load_data
+from fedreach.errors import ConfigError, DataError, nearest
 from fedreach.reproduce.claims import Claim
 
 SCALES = ("smoke", "cpu", "full")
 FOLDER = Path(__file__).parent / "recipes"
+
+
+class Series(Section):
+    """An option of the experiment under whose values all methods run, each then a line of its own: METHOD, LABEL VALUE.
+
+    The table `settings` holds what goes with a value, by its place: options of the experiment by their dotted names.
+    """
+
+    key: str
+    values: Annotated[list[Any], Field(min_length=1)]
+    label: str
+    settings: list[dict[str, Any]] = Field(default_factory=list)
+
+    def of(self, place: int) -> dict[str, Any]:
+        """Return what is set for the value at this place."""
+        return {self.key: self.values[place], **(self.settings[place] if self.settings else {})}
+
+    def named(self, place: int) -> str:
+        """Return what lines at this place are called, behind the method's name.
+
+        Example:
+            >>> Series(key="partition.classes_per_client", values=[5, 1], label="p =").named(1)
+            'p = 1'
+        """
+        value = self.values[place]
+        return f"{self.label} {value:g}" if isinstance(value, int | float) else f"{self.label} {value}"
+
+
+class Printed(Section):
+    """Numbers that the paper prints, as it prints them: accuracies in per cent."""
+
+    where: str  # as "Table 1, page 8"
+    quantity: str
+    over: str = ""  # numbers are what each line has more than this method, under the same value of the series
+    numbers: dict[str, float | list[float | None]]  # line -> one, or one a value of the axis
+
+    def below(self, line: str) -> str:
+        """Return the line that `over` stands for, beside a line."""
+        _, comma, rest = line.partition(",")
+        return self.over + comma + rest
 
 
 class RecipeSection(Section):
@@ -30,10 +73,28 @@ class RecipeSection(Section):
     reference: str
     kind: Literal["training", "decisions"]
     choices: list[str] = Field(default_factory=list)  # what the paper leaves open, and what is done here
+    cut: list[str] = Field(default_factory=list)  # what is smaller here than in the paper, at this scale
     methods: list[str] = Field(default_factory=list)  # those of the file that take part; empty: all
     sweep: Sweep | None = None
+    series: Series | None = None  # of a recipe with training
+    stand_in: str | None = None  # data set that is taken where the file's own is not here
+    paper: list[Printed] = Field(default_factory=list)
     instead: dict[str, str] = Field(default_factory=dict)  # method -> another; claims about it are judged for both
     claims: list[Claim] = Field(default_factory=list)
+
+
+class Cell(NamedTuple):
+    """One comparison of a recipe, and its folder within the recipe's."""
+
+    folder: Path
+    experiment: Experiment
+
+
+class Place(NamedTuple):
+    """Where the runs of a line at one value of the axis are."""
+
+    cell: int
+    method: str  # its name there
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +105,7 @@ class Recipe:
     scale: str  # one of `SCALES`
     source: Path
     raw: Mapping[str, Any]  # the experiment, at this scale
+    stands_in: str = ""  # what data take the place of others, in a sentence; empty: those of the file are here
 
     @cached_property
     def about(self) -> RecipeSection:
@@ -57,10 +119,13 @@ class Recipe:
         except pydantic.ValidationError as error:
             raise self._refusal(explained(error, self.raw.get("recipe", {}), ("recipe",), RecipeSection)) from error
         there = list(self.raw.get("methods", {}))
-        part = about.methods or there
+        lines = list(lines_of(about, about.methods or there))
         named: list[tuple[Path_, list[str], list[str]]] = [(("methods",), about.methods, there)]
-        named += [(("instead",), [*about.instead, *about.instead.values()], part)]
-        named += [(("claims", i, "methods"), claim.methods, part) for i, claim in enumerate(about.claims)]
+        named += [(("instead",), [*about.instead, *about.instead.values()], lines)]
+        named += [(("claims", i, "methods"), claim.methods, lines) for i, claim in enumerate(about.claims)]
+        for i, said in enumerate(about.paper):
+            below = [said.below(line) for line in said.numbers] if said.over else []
+            named.append((("paper", i, "numbers"), [*said.numbers, *below], lines))
         problems = [
             Problem(("recipe", *path), f"there is no method {name!r}.{nearest(name, known)}")
             for path, names_, known in named
@@ -89,31 +154,57 @@ class Recipe:
             raw = with_setting(raw, {self.about.sweep.key: value})
         return self._checked(raw)
 
-    def compared(self) -> tuple[Experiment, dict[str, tuple[str, ...]]]:
-        """Return one comparison that holds all values of the sweep, and each method's name in it at each value.
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What is drawn along the axis: each method, or each under each value of the series."""
+        return tuple(lines_of(self.about, self.methods))
 
-        A method without the option that is swept is the same at every value, and runs once.
+    def cells(self) -> tuple[list[Cell], dict[str, tuple[Place, ...]]]:
+        """Return the comparisons of a recipe with training, and where in them the runs of each line are, by value.
+
+        Values of an option of methods stand in one comparison, a method for each; one without that option is the same
+        at every value, and runs once. Values of any other option need a comparison each.
         """
+        sweep, series = self.about.sweep, self.about.series
+        by_method = sweep is not None and sweep.key.partition(".")[0] == "methods"
+        rows: list[tuple[str, Setting]] = [("", {})]
+        if series is not None:
+            rows = [(f", {series.named(place)}", series.of(place)) for place in range(len(series.values))]
+        columns: list[Setting] = [{}]
+        if sweep is not None and not by_method:
+            columns = [{sweep.key: value} for value in sweep.values]
+        settings = [{**row, **column} for (_, row), column in product(rows, columns)]
+        made = [self._with_methods_swept(with_setting(self._experiment(), each), by_method) for each in settings]
+        where = [Path()] if len(made) == 1 else folders(settings, Path("cells"))
+        cells = [Cell(folder, self._checked(raw)) for folder, (raw, _) in zip(where, made, strict=True)]
+        places = {}
+        for method, (number, (name, _)) in product(self.methods, enumerate(rows)):
+            own = range(number * len(columns), (number + 1) * len(columns))
+            places[method + name] = tuple(Place(cell, each) for cell in own for each in made[cell][1][method])
+        return cells, places
+
+    def _with_methods_swept(
+        self, raw: dict[str, Any], by_method: bool
+    ) -> tuple[dict[str, Any], dict[str, tuple[str, ...]]]:
+        """Return an experiment with a method for each value of the sweep, and what each method is called at each."""
         sweep = self.about.sweep
-        if sweep is None:
-            return self.at(), {method: (method,) for method in self.methods}
-        head, _, rest = sweep.key.partition(".")
-        method, _, option = rest.partition(".")
-        if head != "methods" or not option:
-            rule = f"a recipe with training sweeps over methods.NAME.OPTION or methods.*.OPTION; got {sweep.key!r}."
+        if sweep is None or not by_method:
+            return raw, {method: (method,) for method in self.methods}
+        method, _, option = sweep.key.partition(".")[2].partition(".")
+        if not option:
+            rule = f"options of methods are swept as methods.NAME.OPTION or methods.*.OPTION; got {sweep.key!r}."
             raise self._refusal([Problem(("recipe", "sweep", "key"), rule)])
         swept = self.methods if method == "*" else (method,)
-        raw, names, methods = self._experiment(), {}, {}
+        names, methods = {}, {}
         for name, table in raw["methods"].items():
             names[name] = tuple(f"{name}-{value:g}" if name in swept else name for value in sweep.values)
             for each, value in zip(names[name], sweep.values, strict=True):
                 methods[each] = copy.deepcopy(table)
                 if name in swept:
                     put(methods[each], option, value)
-        raw["methods"] = methods
         if raw.get("baseline") in names:
             raw["baseline"] = names[raw["baseline"]][0]
-        return self._checked(raw), names
+        return {**raw, "methods": methods}, names
 
     def _experiment(self) -> dict[str, Any]:
         raw = copy.deepcopy({key: table for key, table in self.raw.items() if key != "recipe"})
@@ -128,6 +219,15 @@ class Recipe:
 
     def _refusal(self, problems: list[Problem]) -> ConfigError:
         return ConfigError(listed(problems, self.source, self.source.read_text(encoding="utf-8"), []))
+
+
+def lines_of(about: RecipeSection, methods: list[str] | tuple[str, ...]) -> Iterator[str]:
+    """Yield what is drawn along the axis."""
+    for method in methods:
+        if about.series is None:
+            yield method
+        else:
+            yield from (f"{method}, {about.series.named(place)}" for place in range(len(about.series.values)))
 
 
 def names() -> list[str]:
@@ -187,7 +287,26 @@ def load(name: str, scale: str, *, device: str | None = None) -> Recipe:
     raw = _over(raw, scales.get(scale, {}))
     if device is not None:
         raw = _over(raw, {"engine": {"device": device}})
-    return Recipe(source.stem if name.endswith(".toml") else name, scale, source, raw)
+    raw, said = _with_data_at_hand(raw)
+    return Recipe(source.stem if name.endswith(".toml") else name, scale, source, raw, said)
+
+
+def _with_data_at_hand(raw: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return a recipe with data that are here, and what stands in for what; a stand-in is no reason to download."""
+    other, data = raw["recipe"].get("stand_in"), raw.get("data", {})
+    if not isinstance(other, str) or is_here(data):
+        return raw, ""
+    return {**raw, "data": {"name": other}}, f"{data['name']} is not in the data folder: {other} stands in for it."
+
+
+def is_here(data: Mapping[str, Any]) -> bool:
+    """Return whether a data set can be read without downloading."""
+    options = {key: value for key, value in data.items() if key != "name"}
+    try:
+        load_data(data["name"], download=False, **options)
+    except DataError:
+        return False
+    return True
 
 
 def _read(source: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:

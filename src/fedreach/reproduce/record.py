@@ -9,14 +9,16 @@ import numpy as np
 
 from fedreach.arrays import Floats
 from fedreach.config.sections import Experiment
-from fedreach.reproduce.claims import ClaimVerdict
-from fedreach.reproduce.measured import WORDS, Measured, written
-from fedreach.reproduce.recipe import Recipe
+from fedreach.reproduce.claims import UNITLESS, ClaimVerdict
+from fedreach.reproduce.measured import WORDS, Measured, difference, unit, written
+from fedreach.reproduce.recipe import Printed, Recipe
+from fedreach.runs.describe import git_revision
 from fedreach.tables import csv_text, markdown_lines
 
-DRAWN = {key: words for key, words in WORDS.items() if key != "swing"}
-"""Quantities that a figure has panels of, with their titles."""
+ALWAYS = ("accuracy", "served", "seconds", "joules", "cost", "seconds_total", "joules_total", "cost_total")
+"""Quantities that are shown whoever asks; others are where a statement, or a number of the paper, is about them."""
 OPEN = "What the paper leaves open or is at odds with itself about, and what is done here:"
+CUT = "What is smaller here than in the paper:"
 SHOWN = 7  # columns of numbers; of more values, so many are shown
 
 
@@ -26,17 +28,31 @@ def record(
     measured: Measured,
     verdicts: Sequence[ClaimVerdict],
     failed: Mapping[str, str],
+    hours: float | None,
 ) -> dict[str, Any]:
-    """Return all that was found, as JSON has it: numbers by quantity and method, (seeds, values), nan as None."""
+    """Return all that was found, as JSON has it: numbers by quantity and method, (seeds, values), nan as None.
+
+    Args:
+        hours: Of training and evaluation, of all runs one after the other; None where nothing was trained.
+    """
+    from fedreach import __version__
+
+    revision = git_revision(Path(__file__).parent)
     return {
         "recipe": recipe.name,
         "title": recipe.about.title,
         "reference": recipe.about.reference,
         "kind": recipe.about.kind,
         "scale": recipe.scale,
+        "data": experiment.data.name,
+        "stand_in": recipe.stands_in,
         "rounds": experiment.rounds,
         "seeds": list(measured.seeds),
+        "hours": None if hours is None else round(hours, 3),
+        "version": __version__,
+        "commit": None if revision is None else revision["revision"],
         "choices": recipe.about.choices,
+        "cut": recipe.about.cut,
         "axis": measured.label,
         "x": list(measured.x),
         "methods": list(measured.methods),
@@ -44,21 +60,32 @@ def record(
             quantity: {m: _plain(row) for m, row in zip(measured.methods, rows, strict=True)}
             for quantity, rows in measured.numbers.items()
         },
+        "paper": [said.model_dump() for said in recipe.about.paper],
         "claims": [
             {
                 "says": v.claim.says,
+                "control": v.claim.control,
                 "instead": v.instead,
                 "quantity": v.claim.quantity,
                 "test": v.claim.test,
-                "holds": v.holds,
-                "here": v.here,
-                "seeds_holding": v.seeds_holding,
-                "seeds": v.seeds,
+                "outcome": v.outcome,
+                "what": v.what,
+                "mean": v.mean,
+                "low": v.low,
+                "high": v.high,
+                "detectable": v.detectable,
+                "reason": v.reason,
             }
             for v in verdicts
         ],
         "failed": dict(failed),
     }
+
+
+def told(record: Mapping[str, Any]) -> dict[str, str]:
+    """Return the quantities that tables and figures show, with their titles."""
+    asked = {each["quantity"] for each in (*record["claims"], *record["paper"])}
+    return {key: words for key, words in WORDS.items() if key in asked or key in ALWAYS}
 
 
 def write(record: Mapping[str, Any], out: Path) -> None:
@@ -93,54 +120,114 @@ def _cell(value: float | None) -> str:
 def to_markdown(record: Mapping[str, Any]) -> str:
     """Return claims and numbers as GitHub-flavoured Markdown."""
     lines = [f"## {record['recipe']}: {record['title']}", "", f"{record['reference']}. {setting(record)}", ""]
+    return "\n".join([*lines, *body(record)])
+
+
+def body(record: Mapping[str, Any]) -> list[str]:
+    """Return the lines of claims, numbers and choices."""
+    lines = []
     if record["claims"]:
-        lines += _markdown(["the paper says", "here", "numbers"], [claim_cells(claim) for claim in record["claims"]])
+        lines += _markdown(CLAIMS, [claim_cells(claim) for claim in record["claims"]])
     for title, header, rows in tables(record):
         lines += [f"**{title}**", "", *_markdown(header, rows)]
-    if record["choices"]:
-        lines += [OPEN, "", *(f"- {choice}" for choice in record["choices"]), ""]
-    return "\n".join(lines)
+    for heading, said in ((OPEN, record["choices"]), (CUT, record["cut"])):
+        if said:
+            lines += [heading, "", *(f"- {each}" for each in said), ""]
+    return lines
 
 
 def setting(record: Mapping[str, Any]) -> str:
-    """Return scale, rounds and seeds in a sentence, and what failed."""
+    """Return data, scale, rounds and seeds in a sentence, and what failed."""
     seeds = len(record["seeds"])
-    said = f"Scale {record['scale']}: {record['rounds']} rounds, {seeds} seed{'s' * (seeds != 1)}."
+    said = f"{record['data']}, scale {record['scale']}: {record['rounds']} rounds, {seeds} seed{'s' * (seeds != 1)}."
+    if record["stand_in"]:
+        said += f" {record['stand_in']}"
     if record["scale"] == "smoke":
         said += " This shows that it runs; the numbers mean little."
     return said + "".join(f" FAILED: {label}: {cause}" for label, cause in record["failed"].items())
 
 
+CLAIMS = ("the paper says", "here", "difference [95 %]", "least seen")
+"""Columns of `claim_cells`; the last is the least difference that these seeds find in four of five studies."""
+
+
 def claim_cells(claim: Mapping[str, Any]) -> list[str]:
-    """Return what the paper says, whether it holds here, and the numbers."""
-    holds = {True: "holds", False: "does not hold", None: "cannot be said"}[claim["holds"]]
-    if claim["holds"] is not None and claim["seeds"] > 1:
-        holds += f" ({claim['seeds_holding']} of {claim['seeds']} seeds)"
-    return [f"... with {claim['instead']}" if claim["instead"] else claim["says"], holds, claim["here"]]
+    """Return what the paper says, what can be said of it here, what decides it, and what could have been seen."""
+    says = f"... with {claim['instead']}" if claim["instead"] else claim["says"]
+    says = f"(control) {says}" if claim["control"] else says
+    if claim["reason"]:
+        return [says, f"not testable: {claim['reason']}", "", ""]
+    plain = claim["test"] in UNITLESS
+
+    def number(value: float) -> str:
+        return f"{value:+.3g}" if plain else difference(claim["quantity"], value)
+
+    units = "" if plain else f" {unit(claim['quantity'])}".rstrip()
+    interval = "" if claim["low"] is None else f" [{number(claim['low'])}, {number(claim['high'])}]"
+    seen = "" if claim["detectable"] is None else number(claim["detectable"]).removeprefix("+") + units
+    return [says, claim["outcome"], f"{claim['what']}: {number(claim['mean'])}{interval}{units}", seen]
 
 
 def tables(record: Mapping[str, Any]) -> Iterator[tuple[str, list[str], list[list[str]]]]:
-    """Yield (title, header, rows) of means over seeds: a table a quantity along the axis, else one for all."""
+    """Yield (title, header, rows) of means over seeds: a table a quantity along the axis, else one for all.
+
+    What the paper prints stands below, or beside, the numbers here.
+    """
     x, methods = record["x"], record["methods"]
     values = {
         quantity: {m: np.array(rows, dtype=np.float64) for m, rows in by_method.items()}
         for quantity, by_method in record["numbers"].items()
+        if quantity in told(record)
     }
     values = {q: found for q, found in values.items() if any(np.isfinite(rows).any() for rows in found.values())}
     if not record["axis"]:
-        header = ["method", *(WORDS[quantity] for quantity in values)]
-        yield "Means over seeds", header, [[m, *(_number(q, values[q][m][:, 0]) for q in values)] for m in methods]
+        columns: list[tuple[str, list[str]]] = []
+        for quantity, found in values.items():
+            columns.append((WORDS[quantity], [_number(quantity, found[m][:, 0]) for m in methods]))
+            for said in _printed(record, quantity):
+                if said["over"]:
+                    more = [_over(said, quantity, found, m, 0) for m in methods]
+                    columns.append((f"{WORDS[quantity].partition(',')[0]} over {said['over']}", more))
+                columns.append((said["where"], [_of_paper(said["numbers"].get(m), 0) for m in methods]))
+        header = ["method", *(title for title, _ in columns)]
+        yield "Means over seeds, ± sd", header, [[m, *(c[i] for _, c in columns)] for i, m in enumerate(methods)]
         return
     shown = sorted({round(i) for i in np.linspace(0, len(x) - 1, min(SHOWN, len(x)))})
     header = [record["axis"], *(f"{x[i]:g}" for i in shown)]
     for quantity, found in values.items():
-        yield WORDS[quantity], header, [[m, *(_number(quantity, found[m][:, i]) for i in shown)] for m in methods]
+        rows = [[m, *(_number(quantity, found[m][:, i]) for i in shown)] for m in methods]
+        for said in _printed(record, quantity):
+            for m, numbers in said["numbers"].items():
+                if said["over"]:
+                    rows.append([f"{m} over {said['over']}", *(_over(said, quantity, found, m, i) for i in shown)])
+                rows.append([f"{m}, {said['where']}", *(_of_paper(numbers, i) for i in shown)])
+        yield WORDS[quantity], header, rows
 
 
-def _number(quantity: str, over_seeds: Floats) -> str:
+def _printed(record: Mapping[str, Any], quantity: str) -> list[Mapping[str, Any]]:
+    return [said for said in record["paper"] if said["quantity"] == quantity]
+
+
+def _over(said: Mapping[str, Any], quantity: str, found: Mapping[str, Floats], line: str, place: int) -> str:
+    """Return what a line has more than the one that the paper subtracts."""
+    if line not in said["numbers"]:
+        return "-"
+    return _number(quantity, (found[line] - found[Printed.model_validate(said).below(line)])[:, place], sign=True)
+
+
+def _number(quantity: str, over_seeds: Floats, *, sign: bool = False) -> str:
     if not np.isfinite(over_seeds).all():
         return "-"
-    return written(quantity, float(over_seeds.mean())).partition(" ")[0]
+    mean = float(over_seeds.mean())
+    shown = difference(quantity, mean) if sign else written(quantity, mean).partition(" ")[0]
+    if len(over_seeds) < 2:
+        return shown
+    return f"{shown} ± {difference(quantity, float(over_seeds.std(ddof=1))).removeprefix('+')}"
+
+
+def _of_paper(numbers: float | Sequence[float | None] | None, place: int) -> str:
+    number = numbers[place] if isinstance(numbers, Sequence) else numbers
+    return "-" if number is None else f"{number:g}"
 
 
 def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -1,6 +1,7 @@
 """One recipe, from its file to its numbers, verdicts and files."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,14 @@ from fedreach.config.sections import Experiment
 from fedreach.engines.samples import checked_device
 from fedreach.errors import RunFolderError
 from fedreach.experiments.build import Builder
-from fedreach.experiments.compare import compare
+from fedreach.experiments.compare import compare_several
 from fedreach.experiments.jobs import ComparisonCallback
 from fedreach.reproduce import decisions, record
 from fedreach.reproduce.claims import verdicts
-from fedreach.reproduce.measured import Measured
-from fedreach.reproduce.recipe import Recipe
+from fedreach.reproduce.measured import WORDS, Measured, of_run
+from fedreach.reproduce.recipe import Cell, Place, Recipe
 from fedreach.runs.folder import RunFolder
-from fedreach.runs.schema import Result, RoundRow
+from fedreach.runs.schema import Result, RoundRow, ServingRecord
 
 
 def reproduce(
@@ -32,7 +33,7 @@ def reproduce(
 
     Args:
         out: Its folder: rows, ``reproduced.json``, ``numbers.csv`` and ``claims.md``; of a recipe with training also
-            the run folders of its comparison.
+            the run folders of its comparison, or of several in ``cells/``.
         workers: As in `fedreach.experiments.compare.compare`.
 
     Raises:
@@ -41,58 +42,73 @@ def reproduce(
     if recipe.about.kind == "decisions":
         experiment = recipe.at(recipe.values[0] if recipe.values else None)
         measured = decisions.decide(recipe, RunFolder(out), progress)
-        failed = {}
+        failed, hours = {}, None
     else:
-        experiment, names = recipe.compared()
-        base = recipe.source.parent
-
-        class DataFirst(ComparisonCallback):
-            def begin(self) -> None:  # here too, so that data that cannot be used ends it at once
-                checked_device(experiment.engine.device)
-                Builder(experiment, base).dataset()
-
-        status = compare(experiment, out=out, base=base, workers=workers, callbacks=[DataFirst(), *callbacks])
+        cells, places = recipe.cells()
+        experiment, base = cells[0].experiment, recipe.source.parent
+        checked_device(experiment.engine.device)
+        wanted = [(cell.experiment, out / cell.folder) for cell in cells]
+        status = compare_several(
+            wanted, out=out, base=base, workers=workers, callbacks=[DataFirst(wanted, base), *callbacks]
+        )
         failed = {job.label: cause for job, cause in status.failed.items()}
         if not status.finished:
             label, cause = next(iter(failed.items()))
             raise RunFolderError(f"No run of {recipe.name} finished. {label}: {cause}")
-        measured = reached(recipe, experiment, names, out)
-    found = list(verdicts(recipe.about.claims, measured, recipe.about.instead))
-    made = record.record(recipe, experiment, measured, found, failed)
+        measured, hours = reached(recipe, cells, places, out)
+    reason = "the scale smoke shows that it runs, and no more" if recipe.scale == "smoke" else ""
+    found = list(verdicts(recipe.about.claims, measured, recipe.about.instead, reason=reason))
+    made = record.record(recipe, experiment, measured, found, failed, hours)
     record.write(made, out)
     return made
 
 
-def reached(recipe: Recipe, experiment: Experiment, names: dict[str, tuple[str, ...]], out: Path) -> Measured:
-    """Return what the runs of a comparison reached at the last evaluation; nan where a run did not finish.
+@dataclass(frozen=True)
+class DataFirst(ComparisonCallback):
+    """Reads the data before workers do, so that data that cannot be used end it at once."""
 
-    Accuracy is that of the test set, as in the papers. The experiment has a method for each value of the sweep, of
-    these names, see `Recipe.compared`.
+    wanted: Sequence[tuple[Experiment, Path]]
+    base: Path
+
+    def begin(self) -> None:
+        seen = set()
+        for experiment, _ in self.wanted:
+            if (name := experiment.data.model_dump_json()) not in seen:
+                Builder(experiment, self.base).dataset()
+                seen.add(name)
+
+
+def reached(
+    recipe: Recipe, cells: Sequence[Cell], places: Mapping[str, Sequence[Place]], out: Path
+) -> tuple[Measured, float]:
+    """Return what the runs reached, see `fedreach.reproduce.measured.of_run`, and the hours that they took in all.
+
+    Numbers are nan where a run did not finish.
     """
-    sweep, seeds = recipe.about.sweep, tuple(experiment.seeds)
+    sweep, seeds = recipe.about.sweep, tuple(cells[0].experiment.seeds)
     x = (0.0,) if sweep is None else tuple(value / sweep.unit for value in sweep.values)
-    found = {
-        (each, seed): _of_run(out / "runs" / each / f"seed-{seed}")
-        for each in experiment.methods
-        for seed in experiment.seeds
-    }
+    wanted = {(place, seed) for line in places.values() for place in line for seed in seeds}
+    paths = {(at, seed): out / cells[at.cell].folder / "runs" / at.method / f"seed-{seed}" for at, seed in wanted}
+    found = {key: _of_folder(path) for key, path in paths.items()}
+    quantities = [name for name in WORDS if any(name in numbers for numbers, _ in found.values())]
     numbers = {
         quantity: np.array(
-            [[[found[each, seed].get(quantity, np.nan) for each in names[m]] for seed in seeds] for m in names]
+            [[[found[at, s][0].get(quantity, np.nan) for at in line] for s in seeds] for line in places.values()]
         )
-        for quantity in ("accuracy", "swing", "seconds_total", "joules_total")
+        for quantity in quantities
     }
-    return Measured(tuple(names), seeds, "" if sweep is None else sweep.label, x, numbers)
+    hours = sum(seconds for _, seconds in found.values()) / 3600
+    return Measured(tuple(places), seeds, "" if sweep is None else sweep.label, x, numbers), hours
 
 
-def _of_run(path: Path) -> dict[str, Any]:
+def _of_folder(path: Path) -> tuple[dict[str, float], float]:
+    """Return the quantities of a run and the seconds that it took; nothing of one that did not finish."""
     folder = RunFolder(path)
     result = folder.read(Result) if path.exists() else None
     if result is None or result.status != "finished":
-        return {}
-    rows = [row for row in folder.kept_rows(RoundRow.FILE) if row.get("test_accuracy") is not None]
-    accuracy = np.array([row["test_accuracy"] for row in rows])
-    late = accuracy[len(accuracy) // 2 :]  # where the steep start is over
-    swing = float(abs(np.diff(late)).mean()) if len(late) > 1 else np.nan
-    last: dict[str, Any] = {key: rows[-1][key] for key in ("seconds_total", "joules_total") if key in rows[-1]}
-    return {"accuracy": float(accuracy[-1]), "swing": swing, **last}
+        return {}, 0.0
+    serving = folder.read(ServingRecord)
+    served = None if serving is None else serving.columns["last"]
+    timing = folder.timing(result.rounds or 0)
+    seconds = sum((row.train_seconds or 0.0) + (row.evaluate_seconds or 0.0) for row in timing)
+    return of_run(folder.kept_rows(RoundRow.FILE), served), seconds

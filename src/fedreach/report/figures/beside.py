@@ -1,0 +1,59 @@
+"""What methods reached, with a paper's numbers beside: a row a method, a panel a quantity."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedreach.evidence.spread import t_quantile
+from fedreach.report.figures.style import INK, MUTED, look, new_figure, plain_numbers, short, styled
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@styled
+def beside(record: Mapping[str, Any], titles: Mapping[str, str], *, shares: Sequence[str] = ()) -> Figure | None:
+    """Draw means over seeds with their 95 % intervals, and what a paper prints as hollow diamonds.
+
+    Args:
+        record: As of `fedreach.report.figures.sweep.sweep`, with one value of the axis, and ``paper``: quantities, each
+            with ``numbers``: method -> a number, in per cent where the quantity is a share.
+        titles: Of the quantities; those without a title are not drawn.
+        shares: Quantities that are fractions, drawn in per cent.
+    """
+    methods: Sequence[str] = record["methods"]
+    known = {
+        quantity: {m: 100 ** (quantity in shares) * np.array(rows, dtype=np.float64)[:, 0] for m, rows in found.items()}
+        for quantity, found in record["numbers"].items()
+        if quantity in titles
+    }
+    known = {quantity: found for quantity, found in known.items() if any(np.isfinite(v).all() for v in found.values())}
+    if not known:
+        return None
+    printed = {each["quantity"]: each["numbers"] for each in record.get("paper", ())}
+    figure = new_figure((0.5 + 0.19 * len(methods)) * len(known) + 0.2 * bool(printed))
+    panels = figure.subplots(len(known), 1, squeeze=False)[:, 0]
+    for axes, (quantity, found) in zip(panels, known.items(), strict=True):
+        for j, method in enumerate(methods):
+            values, said = found[method], printed.get(quantity, {}).get(method)
+            if np.isfinite(values).all():
+                half = 0.0
+                if len(values) > 1:
+                    half = t_quantile(0.975, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5
+                axes.errorbar(
+                    values.mean(), j, xerr=half or None, **look(j) | {"linestyle": ""}, elinewidth=1, zorder=3
+                )
+            if isinstance(said, int | float):
+                axes.plot(
+                    said, j, "D", color="none", markeredgecolor=INK, markeredgewidth=0.9, markersize=4.5, zorder=4
+                )
+        axes.set_yticks(range(len(methods)), [short(method) for method in methods])
+        axes.set_ylim(len(methods) - 0.5, -0.5)
+        axes.set_title(titles[quantity])
+        plain_numbers(axes.xaxis, far=False)
+    if printed:
+        figure.supxlabel("filled: here, mean and 95 % interval; hollow: the paper", fontsize=8, color=MUTED)
+    return figure

@@ -1,0 +1,175 @@
+"""Reproductions as pages: one an item, with its figure, and an overview of all verdicts.
+
+A folder of pages holds, for each item, ``PAPER-ITEM.json`` (its record, with the numbers of each seed), ``.md`` and
+``.svg``; the overview is ``index.md``. All but the records are made from these alone, so that the same records give the
+same bytes, and a sentence of the overview cannot say what no row carries.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedreach.errors import RunFolderError
+from fedreach.reproduce.claims import UNITLESS
+from fedreach.reproduce.measured import SHARES, difference, unit
+from fedreach.reproduce.record import body, claim_cells, setting, told
+from fedreach.tables import markdown_lines
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+OUTCOMES = ("reproduced", "not reproduced", "contradicted", "not testable")
+INDEX = "index.md"
+
+
+def slug(record: Mapping[str, Any]) -> str:
+    """Return what an item's files are called.
+
+    Example:
+        >>> slug({"recipe": "csra/fig5"})
+        'csra-fig5'
+    """
+    return str(record["recipe"]).replace("/", "-")
+
+
+def add(record: Mapping[str, Any], folder: Path) -> None:
+    """Put a record among the pages, in place of an earlier one of the same item."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    (folder / f"{slug(record)}.json").write_text(text, encoding="utf-8", newline="\n")
+
+
+def write(folder: Path) -> list[Path]:
+    """Make the pages of all records in a folder, and the overview; return the paths of the pages.
+
+    Raises:
+        RunFolderError: If a record cannot be read, or the folder holds none.
+    """
+    records = [_read(path) for path in sorted(folder.glob("*.json"))]
+    if not records:
+        raise RunFolderError(
+            f"{folder} holds no record of a reproduction: run fedreach reproduce ITEM --pages {folder}."
+        )
+    texts = {folder / f"{slug(record)}.md": page(record, draw(record, folder)) for record in records}
+    texts[folder / INDEX] = overview(records)
+    for path, text in texts.items():
+        path.write_text(text, encoding="utf-8", newline="\n")
+    return list(texts)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found["recipe"], found["claims"], found["numbers"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunFolderError(
+            f"{path} is no record of a reproduction ({error!r}). Remove it, or run its item again."
+        ) from error
+    return found
+
+
+def figure_of(record: Mapping[str, Any]) -> Figure | None:
+    """Return the figure of a record: curves along its axis, else methods beside each other; None without numbers."""
+    from fedreach.report.figures.beside import beside
+    from fedreach.report.figures.sweep import sweep
+
+    return sweep(record, told(record), shares=SHARES) or beside(record, told(record), shares=SHARES)
+
+
+def draw(record: Mapping[str, Any], folder: Path) -> str:
+    """Draw the figure of a record; return its name, empty where there is none."""
+    from fedreach.report.figures.saving import save
+
+    figure = figure_of(record)
+    if figure is None:
+        return ""
+    save(figure, folder / slug(record), ("svg",))
+    return f"{slug(record)}.svg"
+
+
+def page(record: Mapping[str, Any], figure: str) -> str:
+    """Return the page of an item."""
+    lines = [f"# {record['title']}", "", f"{record['reference']}. {setting(record)}", ""]
+    command = f"fedreach reproduce {record['recipe']} --scale {record['scale']}"
+    lines += ["```text", command, "```", "", said_of_run(record), ""]
+    if figure:
+        lines += [f"![{record['title']}]({figure})", ""]
+    lines += [said_of_claims(), ""] if record["claims"] else []
+    return "\n".join([*lines, *body(record)]).rstrip() + "\n"
+
+
+def said_of_run(record: Mapping[str, Any]) -> str:
+    """Return what made the numbers, and where each seed's are."""
+    commit = (record["commit"] or "an unknown revision")[:12]
+    took = "" if record["hours"] is None else f", {record['hours']:.2g} hours of training and evaluation on one core"
+    rows = f"{slug(record)}.json"
+    return f"FedReach {record['version']} at {commit}{took}. The numbers of each seed: [{rows}]({rows})."
+
+
+def said_of_claims() -> str:
+    """Return how to read the table of claims."""
+    return (
+        "*Reproduced*: all that the statement claims lies above 0 by paired 95 % intervals over seeds; *contradicted*: "
+        "something lies below, after Holm's correction; *not reproduced*: neither. The difference shown is that which "
+        "decides, or the weakest; the last column is the least that these seeds find in four of five studies."
+    )
+
+
+def overview(records: Sequence[Mapping[str, Any]]) -> str:
+    """Return the page of all verdicts."""
+    counts = Counter(claim["outcome"] for record in records for claim in _of_paper(record))
+    total = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES)
+    header = ["item", "scale", "seeds", *OUTCOMES, "least difference seen", "hours"]
+    lines = [
+        "# Five papers, item by item",
+        "",
+        f"{len(records)} items, {sum(counts.values())} statements of the papers: {total}. "
+        "`fedreach reproduce ITEM --scale SCALE --pages FOLDER` makes these pages.",
+        "",
+        said_of_claims(),
+        "",
+        *markdown_lines(header, [_row(record) for record in records]),
+        "",
+    ]
+    for outcome in ("contradicted", "not reproduced"):
+        if counts[outcome]:
+            lines += [f"{outcome.capitalize()}:", ""]
+        for record in records:
+            for claim in (each for each in _of_paper(record) if each["outcome"] == outcome):
+                says = f"*{claim['says']}*{f', with {claim["instead"]}' if claim['instead'] else ''}"
+                lines.append(f"- [{record['recipe']}]({slug(record)}.md): {says}: {claim_cells(claim)[2]}")
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _of_paper(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return what the paper says, without questions that it leaves out."""
+    return [claim for claim in record["claims"] if not claim["control"]]
+
+
+def _row(record: Mapping[str, Any]) -> list[str]:
+    claims = _of_paper(record)
+    counts = Counter(claim["outcome"] for claim in claims)
+    seen: dict[str, list[Mapping[str, Any]]] = {}
+    for claim in claims:
+        if claim["detectable"] is not None and claim["test"] not in UNITLESS:
+            seen.setdefault(unit(claim["quantity"]), []).append(claim)
+    return [
+        f"[{record['recipe']}]({slug(record)}.md): {record['title']}",
+        record["scale"],
+        str(len(record["seeds"])),
+        *(str(counts[outcome]) if counts[outcome] else "" for outcome in OUTCOMES),
+        "; ".join(_range(found) for found in seen.values()),
+        "" if record["hours"] is None else f"{record['hours']:.2g}",
+    ]
+
+
+def _range(claims: Sequence[Mapping[str, Any]]) -> str:
+    """Return the least and the most that could have been seen, in one unit."""
+    ends = [min(claims, key=lambda claim: claim["detectable"]), max(claims, key=lambda claim: claim["detectable"])]
+    said = dict.fromkeys(difference(each["quantity"], each["detectable"]).removeprefix("+") for each in ends)
+    return f"{' to '.join(said)} {unit(claims[0]['quantity'])}".rstrip()
