@@ -140,8 +140,9 @@ def overview(records: Sequence[Mapping[str, Any]]) -> str:
             lines += [f"{outcome.capitalize()}:", ""]
         for record in records:
             for claim in (each for each in _of_paper(record) if each["outcome"] == outcome):
-                says = f"*{claim['says']}*{f', with {claim["instead"]}' if claim['instead'] else ''}"
-                lines.append(f"- [{record['recipe']}]({slug(record)}.md): {says}: {claim_cells(claim)[2]}")
+                with_ = f", with {claim['instead']}" if claim["instead"] else ""
+                found = f"*{claim['says']}*{with_}: {claim_cells(claim)[2]}"
+                lines.append(f"- [{record['recipe']}]({slug(record)}.md): {found}")
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
 
