@@ -255,6 +255,18 @@ def table(kind: str) -> Mapping[str, Any]:
     return found
 
 
+def paragraph(thing: Any, heading: str) -> str:
+    """Return the paragraph of a thing's docstring that begins with this word, on one line; "" where there is none.
+
+    Args:
+        thing: Whatever has a docstring.
+        heading: A regular expression, without the colon.
+    """
+    text = inspect.getdoc(thing) or ""
+    found = re.search(rf"^{heading}:\s*(.*?)(?:\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
+    return " ".join(found[1].split()) if found else ""
+
+
 def find(kind: str, name: str, base: Path) -> Callable[..., Any]:
     """Return what a name stands for.
 

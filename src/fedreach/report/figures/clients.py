@@ -8,18 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedreach.arrays import Floats, Ints
-from fedreach.report.figures.style import (
-    MUTED,
-    colour,
-    heat_colours,
-    in_percent,
-    look,
-    name_rows,
-    new_figure,
-    short,
-    styled,
-    tag,
-)
+from fedreach.report.figures.names import name_rows, short
+from fedreach.report.figures.style import MUTED, colour, heat_colours, in_percent, look, new_figure, style, styled, tag
 from fedreach.report.values import Comparison
 
 if TYPE_CHECKING:
@@ -88,7 +78,7 @@ def chosen(comparison: Comparison) -> Figure | None:
     names = names_of(comparison)
     _id_ticks(panels[-1], ids, "x", names)
     panels[-1].set_xlabel("participant's id" if names is None else "participant")
-    figure.supylabel("chosen in % of the rounds", fontsize=9, color=MUTED)
+    figure.supylabel("chosen in % of the rounds", fontsize=style().size, color=style().muted)
     return figure
 
 
@@ -126,9 +116,9 @@ def weights(comparison: Comparison) -> Figure | None:
     names = names_of(comparison)
     _id_ticks(panels[-1], ids, "y", names, 3)
     panels[-1].set_xlabel("round")
-    figure.supylabel("participant's id" if names is None else "participant", fontsize=9, color=MUTED)
+    figure.supylabel("participant's id" if names is None else "participant", fontsize=style().size, color=style().muted)
     bar = figure.colorbar(image, ax=list(panels), location="top", shrink=0.6, aspect=30, pad=0.01, extend="max")
-    bar.set_label("mean weight of the client's report, %", fontsize=8.5)
+    bar.set_label("mean weight of the client's report, %", fontsize=style().smaller)
     in_percent(bar.ax, "x")
     bar.outline.set_visible(False)
     return figure
