@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 
@@ -19,7 +19,10 @@ from fedreach.report.values import Comparison, Run
 
 @dataclass(frozen=True)
 class Leaders:
-    """The fewest methods each of which is better than every other one, by the verdict of its pair; perhaps none."""
+    """The methods each of which is better than all others but these, between whom nothing is decided; perhaps none.
+
+    Often it is none: the second is not decided to be worse than the first, and not better than the third.
+    """
 
     methods: tuple[str, ...]
     pairs: tuple[Difference, ...]  # all, the one with the better mean first
@@ -64,9 +67,9 @@ def leaders_by(
     better = {pair for pair, each in zip(pairs, judged, strict=True) if each.verdict == "better"}
     leading: tuple[str, ...] = ()
     for many in range(1, len(ranked)):
-        if all((first, second) in better for first in ranked[:many] for second in ranked[many:]):
+        among, over = combinations(ranked[:many], 2), product(ranked[:many], ranked[many:])
+        if better.issuperset(over) and better.isdisjoint(among):
             leading = tuple(ranked[:many])
-            break
     return Leaders(leading, tuple(Difference(*pair, each) for pair, each in zip(pairs, judged, strict=True)))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedreach.arrays import Floats, Ints
-from fedreach.report.figures.names import name_rows, short
+from fedreach.report.figures.names import name_rows, short, strip_name
 from fedreach.report.figures.style import MUTED, colour, heat_colours, in_percent, look, new_figure, style, styled, tag
 from fedreach.report.values import Comparison
 
@@ -69,7 +69,7 @@ def chosen(comparison: Comparison) -> Figure | None:
         bars = axes.stairs(np.nan_to_num(shares), np.arange(len(ids) + 1) - 0.5, fill=True, color=colour(j), lw=0)
         tag(bars, j, "bars")
         axes.axhline(float(np.nanmean(shares)), color=MUTED, linewidth=0.8, linestyle=(0, (3, 2)))
-        axes.set_title(short(comparison.methods[j], 40))
+        axes.set_title(strip_name(comparison.methods[j]))
         axes.grid(axis="x", visible=False)
         in_percent(axes)
     panels[0].set_xlim(-0.5, len(ids) - 0.5)
@@ -110,7 +110,7 @@ def weights(comparison: Comparison) -> Figure | None:
             aspect="auto",
             interpolation="none",
         )
-        axes.set_title(short(comparison.methods[j], 40))
+        axes.set_title(strip_name(comparison.methods[j]))
         axes.grid(visible=False)
         tag(image, j, "heat")
     names = names_of(comparison)

@@ -12,7 +12,7 @@ import numpy as np
 from fedreach.arrays import Floats
 from fedreach.report.analysis.quantities import POPULATION
 from fedreach.report.analysis.rows import target_row
-from fedreach.report.figures.names import Legend, heading
+from fedreach.report.figures.names import ALONE, PANEL, Legend, heading
 from fedreach.report.figures.style import (
     INK,
     MUTED,
@@ -105,7 +105,7 @@ def gap(comparison: Comparison) -> Figure | None:
     for j, made in drawn.items():
         draw(axes, j, made.rounds, made, len(legend.names))
     axes.axhline(0, color=INK, linewidth=0.8)
-    heading(axes, "Participation gap" + ", percentage points" * comparison.score.percent)
+    heading(axes, "Participation gap" + ", percentage points" * comparison.score.percent, ALONE)
     axes.set_xlabel("round")
     if comparison.score.percent:
         in_percent(axes)
@@ -123,7 +123,7 @@ def cost(comparison: Comparison) -> Figure:
     for j, made in drawn.items():
         draw(axes, j, made.megabytes, made, len(legend.names))
         ring(axes, j, comparison, "bytes_total", 1e6)
-    title_of(axes, comparison, comparison.primary)
+    title_of(axes, comparison, comparison.primary, ALONE)
     axes.set_xlabel("MB sent so far, down + up, probes included")
     axes.set_xlim(left=0)
     leave_out_the_start(axes, list(drawn.values()), falling=comparison.score.lower_is_better)
@@ -132,10 +132,10 @@ def cost(comparison: Comparison) -> Figure:
     return figure
 
 
-def title_of(axes: Axes, comparison: Comparison, column: str) -> None:
+def title_of(axes: Axes, comparison: Comparison, column: str, tall: float = PANEL) -> None:
     """Say above a panel what it shows of whom, and label its axis in this unit."""
     score = comparison.score
-    heading(axes, f"{score.words.capitalize()} on {POPULATION[column].words}{', %' * score.percent}")
+    heading(axes, f"{score.words.capitalize()} on {POPULATION[column].words}{', %' * score.percent}", tall)
     if score.percent:
         in_percent(axes)
 

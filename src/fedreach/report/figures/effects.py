@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 from fedreach.report.analysis.analysis import Analysis
 from fedreach.report.analysis.quantities import POPULATION
-from fedreach.report.figures.names import name_rows, short, wrapped
+from fedreach.report.figures.names import name_rows, short
 from fedreach.report.figures.style import INK, MUTED, in_percent, look, new_figure, style, styled, tag
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def differences(analysis: Analysis) -> Figure | None:
     score = comparison.score
     units = "percentage points" if score.percent else f"{score.words}, less is better:"
     if style().printed:
-        said = wrapped(f"{units} above {comparison.baseline} on {where}", style().letters(style().width))
+        said = textwrap.wrap(f"{units} above {comparison.baseline} on {where}", style().letters(style().width))
         figure.supxlabel("\n".join(said), fontsize=style().size, color=style().muted)
     else:
         axes.set_title(f"Difference on {where}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,9 +16,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_LINES = 2  # of a name or a label that is wrapped
-ROW_NAME = 20  # letters on a line
+ROW_NAME = 20  # letters
+ROW_LINE = 24  # letters on a line, in print
+STRIP_NAME = 40  # letters above a strip
 HANDLE = 0.5  # inches, of a legend's line and the gaps around it
-BESIDE = 0.9  # of a panel's height, that a label beside it may take
+PANEL, ALONE = 1.75, 2.2  # inches on the page, of one of several panels and of a single one
+BESIDE = 0.97  # of a panel's height, that a label beside it may take: prose has narrower letters than names
 
 
 def short(name: str, length: int = 26) -> str:
@@ -99,23 +103,26 @@ def row_name(name: str) -> str:
     """Return the name of a row: on the page cut in its middle, in a paper on two lines where it is long."""
     if not style().printed:
         return short(name, ROW_NAME)
-    lines = wrapped(name, ROW_NAME)
+    lines = wrapped(name, ROW_LINE)
     if len(lines) > MOST_LINES:
-        name = short(name, MOST_LINES * ROW_NAME)
-        lines = [name[:ROW_NAME], name[ROW_NAME:]]
+        name = short(name, MOST_LINES * ROW_LINE)
+        lines = [name[:ROW_LINE], name[ROW_LINE:]]
     return "\n".join(lines)
 
 
-def heading(axes: Axes, text: str) -> None:
-    """Say what the y-axis shows: above it, or in a paper beside it where that has the room."""
-    figure = axes.get_figure()
-    if not style().printed or figure is None:
-        axes.set_title(text)
-        return
-    grid = axes.get_subplotspec()
-    rows = 1 if grid is None else grid.get_gridspec().nrows
-    lines = wrapped(text, style().letters(BESIDE * figure.get_figheight() / rows))
-    if len(lines) > MOST_LINES:
-        axes.set_title(text)
-    else:
+def strip_name(name: str) -> str:
+    """Return the name above a strip of a method."""
+    return short(name, style().letters(style().width - HANDLE) if style().printed else STRIP_NAME)
+
+
+def heading(axes: Axes, text: str, tall: float = PANEL) -> None:
+    """Say what the y-axis shows: above it, or in a paper beside it where that has the room.
+
+    Args:
+        tall: Inches of the panel on the page.
+    """
+    lines = textwrap.wrap(text, style().letters(BESIDE * tall * style().height))
+    if style().printed and len(lines) <= MOST_LINES:
         axes.set_ylabel("\n".join(lines))
+    else:
+        axes.set_title(text)

@@ -33,8 +33,8 @@ IN_PRINT = RC | {
     "lines.linewidth": 1.1,
     "legend.fontsize": 7.5,
     "legend.handlelength": 2.8,
-    "figure.constrained_layout.w_pad": 0.02,
-    "figure.constrained_layout.h_pad": 0.02,
+    "figure.constrained_layout.w_pad": 0.03,
+    "figure.constrained_layout.h_pad": 0.03,
 }
 
 

@@ -42,6 +42,7 @@ DASH_IN_PRINT: tuple[Any, ...] = (
 MARKS_APART = 0.22  # along a line in print, as a share of the frame's diagonal
 WIDE = 5.0  # inches, from which panels stand side by side in a paper
 ABREAST = 3  # panels at most
+TALLEST = 8.8  # inches of a figure in print: what stands on a page beside a caption
 
 RC: Any = {
     "font.family": "DejaVu Sans",  # ships with matplotlib: the same layout everywhere
@@ -139,7 +140,8 @@ def new_figure(height: float) -> Figure:
     """Return an empty figure of the style's width, `height` inches tall on the page."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(style().width, height * style().height), layout="constrained")
+    tall = height * style().height
+    return Figure(figsize=(style().width, min(tall, TALLEST) if style().printed else tall), layout="constrained")
 
 
 def new_panels(

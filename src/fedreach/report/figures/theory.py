@@ -12,7 +12,7 @@ from fedreach.report.analysis.analysis import Analysis
 from fedreach.report.analysis.terms import Term
 from fedreach.report.analysis.theory import References
 from fedreach.report.figures.curves import Curve, draw
-from fedreach.report.figures.names import Legend, heading
+from fedreach.report.figures.names import Legend
 from fedreach.report.figures.style import MUTED, in_percent, label_x, new_panels, styled
 from fedreach.report.render.theory import shown
 from fedreach.report.values import Comparison, Run
@@ -36,7 +36,7 @@ def theory(analysis: Analysis) -> Figure | None:
     for axes, term in zip(panels, terms, strict=True):
         for j, made in drawn[term.name].items():
             draw(axes, j, made.rounds, made, len(legend.names))
-        heading(axes, term.title)
+        axes.set_title(term.title)  # many names are longer than their panels are tall
         axes.locator_params(axis="y", nbins=4)
         if term.percent:
             in_percent(axes)

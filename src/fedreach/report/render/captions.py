@@ -50,18 +50,17 @@ def intervals_said(
     return said
 
 
-def bold_said(comparison: Comparison, found: Leaders, what: str = "") -> str:
+def bold_said(comparison: Comparison, found: Leaders, where: str) -> str:
     """Return what bold means in a table, or why nothing is bold; nothing where there are no pairs to be tested."""
     if not found.tested:
         return ""
     corrected = f", corrected {CORRECTIONS[comparison.plan.correction]}" if found.tested > 1 else ""
     tests = f"paired t tests of {f'all {found.tested} pairs' if found.tested > 1 else 'the pair'}{corrected}"
-    of = f" {what}" if what else ""
     if not found.methods:
-        return f"Nothing is bold: no method's lead{of} over every other one is decided ({tests})."
+        return f"Nothing is bold: no method's lead over all others {where} is decided ({tests})."
     if len(found.methods) == 1:
-        return f"Bold: better{of} than every other method ({tests})."
-    return f"Bold: each is better{of} than every method that is not bold ({tests}); between them nothing is decided."
+        return f"Bold: better than every other method {where} ({tests})."
+    return f"Bold: each better than all others {where}, and nothing is decided between those in bold ({tests})."
 
 
 def made_by(comparison: Comparison) -> str:

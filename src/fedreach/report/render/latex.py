@@ -15,10 +15,10 @@ from fedreach.report.render.formats import LONG_NAME, folded, two_lines, width_o
 from fedreach.report.render.tables import Table
 from fedreach.tables import visible
 
-TEXT_WIDTH = 92  # letters of a row that fit at 8 points into 5.5 inches, the narrowest text that is usual
-COLUMN_WIDTH = 50  # into 3.25 inches
+TEXT_WIDTH = 108  # letters of a row that fit at 8 points into 5.5 inches, the narrowest text that is usual
+COLUMN_WIDTH = 62  # into 3.25 inches
 LONG_CELL = 30  # letters, from which the words of a column are broken into lines
-LETTER = 0.058  # inches, of such a letter
+LETTER = 0.055  # inches, of such a letter, on the wide side
 KNOWN = 0x17F  # the last of the letters that pdflatex knows without being told
 PREAMBLE = r"""% Needs \usepackage{booktabs}, and no other package. Made by fedreach report.
 % A caption stands by itself; cut what your text says already.
@@ -34,7 +34,7 @@ _GREEK = {
 }
 _ESCAPED = {
     "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
+    "~": r"$\sim$",
     "^": r"\textasciicircum{}",
     '"': r"\char34{}",
     "`": r"\textquoteleft{}",
@@ -111,11 +111,12 @@ def _preamble(text: str) -> str:
 
 def _tables(table: Table, name: str, seeds: str, made: str) -> list[str]:
     label = f"tab:{label_of(name)}-{table.name}"
-    caption = " ".join(filter(None, [f"{table.caption}.", seeds, table.note, table.stated, made]))
+    said = table.caption[0].lower() + table.caption[1:]
+    caption = " ".join(filter(None, [f"{name}: {said}.", seeds, table.note, table.stated, made]))
     shown, *others = folded(table, TEXT_WIDTH)
     made_of = [_environment(table, shown, escaped(caption), label)]
     for number, columns in enumerate(others, start=2):
-        further = f"Further columns of Table~\\ref{{{label}}}: {escaped(table.caption[0].lower() + table.caption[1:])}."
+        further = f"Further columns of Table~\\ref{{{label}}}: {escaped(said)}."
         made_of.append(_environment(table, columns, further, f"{label}-{number}"))
     return made_of
 
@@ -128,7 +129,7 @@ def _environment(table: Table, columns: Sequence[int], caption: str, label: str)
         )
         kinds.append(kind)
         cells.append(column)
-    heads = [[*two_lines(table.header[j]).split("\n"), table.units[j]] for j in columns]
+    heads = [[*_head(table, j), table.units[j]] for j in columns]
     high = max(len(head) for head in heads)
     heads = [[*[""] * (high - len(head)), *head] for head in heads]
     where = "table" if width_of(table, columns) <= COLUMN_WIDTH else "table*"
@@ -138,6 +139,7 @@ def _environment(table: Table, columns: Sequence[int], caption: str, label: str)
             "\\centering",
             f"\\caption{{{caption}}}",
             f"\\label{{{label}}}",
+            "\\smallskip",
             "\\footnotesize",
             "\\setlength{\\tabcolsep}{4pt}",
             f"\\begin{{tabular}}{{@{{}}{''.join(kinds)}@{{}}}}",
@@ -151,6 +153,12 @@ def _environment(table: Table, columns: Sequence[int], caption: str, label: str)
             "",
         ]
     )
+
+
+def _head(table: Table, j: int) -> list[str]:
+    """Return the lines of a header: two where it is wider than what stands below."""
+    widest = max(len(text) for text in (table.units[j], *(row[j] for row in table.rows)))
+    return [table.header[j]] if len(table.header[j]) <= widest else two_lines(table.header[j]).split("\n")
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -91,7 +91,7 @@ def _rungs(analysis: Analysis) -> Table:
         name="serving",
         stated=join_sentences(
             intervals_said(analysis.comparison, [row.gain for row in rows]),
-            bold_said(analysis.comparison, analysis.served_leaders, "served, among rules that need no labels"),
+            bold_said(analysis.comparison, analysis.served_leaders, "as clients are served, without labels"),
         ),
         leading=analysis.served_leaders,
     )
