@@ -21,6 +21,7 @@ from fedreach.report.figures.paper import in_print, width_of
 from fedreach.report.figures.saving import save
 from fedreach.report.figures.style import drawn_in, look, style
 from fedreach.report.load import read
+from fedreach.report.paper import write_paper
 
 from .made_up import write_comparison
 
@@ -107,23 +108,29 @@ def test_titles_become_labels_as_captions_say_the_rest(analysis: Analysis) -> No
     assert [axes.get_ylabel().replace("\n", " ") for axes in drawn[1].axes][1] == "Accuracy on unseen clients, %"
 
 
-def test_a_report_for_a_paper_has_a_pdf_and_a_caption_for_each_figure_and_leaves_the_page(tmp_path: Path) -> None:
+def test_a_report_for_a_paper_has_a_pdf_and_a_caption_for_each_figure_and_leaves_the_rest(tmp_path: Path) -> None:
     folder = write_comparison(tmp_path / "runs", ["a_b", "c"], [0, 1], rounds=4)
-    page = write_report([folder], tmp_path / "page")
-    printed = write_report([folder], tmp_path / "print", formats=("svg",), paper=3.25)
-    assert (tmp_path / "page" / "report" / "table.tex").read_bytes() == printed.tables[2].read_bytes()
+    plain = write_report([folder], tmp_path / "page", formats=None)
+    printed = write_report([folder], tmp_path / "print", formats=None, paper=3.25)
+    for one, other in zip((plain.page, *plain.tables), (printed.page, *printed.tables), strict=True):
+        assert one.read_bytes() == other.read_bytes()
     assert not (tmp_path / "page" / "report" / "paper").exists()
     place = tmp_path / "print" / "report" / "paper"
     text = (place / "figures.tex").read_text(encoding="utf-8")
     named = re.findall(r"\\includegraphics\{(.*?)\.pdf\}", text)
     assert len(named) == text.count(r"\caption{") == text.count(r"\label{fig:digits-50-clients-") > 4
-    for name in named:
-        assert {place / f"{name}.pdf", place / f"{name}.svg"} <= set(printed.paper)
-        assert boxes((place / f"{name}.pdf").read_bytes())[2] == 234
+    assert {place / f"{name}.pdf" for name in named} | {place / "figures.tex", place / "paper.tex"} == {*printed.paper}
+    assert {boxes((place / f"{name}.pdf").read_bytes())[2] for name in named} == {234}
     assert "2 seeds. Made by fedreach report (FedReach 0.1.0, commit 1f2e3d4c5b6a)." in text
     assert "told below" not in text
-    svgs = [re.findall(r"<svg.*?</svg>", each.page.read_text(), re.DOTALL) for each in (page, printed)]
-    assert svgs[0] == svgs[1]
+
+
+def test_further_formats_lie_beside_the_pdf(analysis: Analysis, tmp_path: Path) -> None:
+    first = asked(analysis)[:1]
+    written = write_paper(first, tmp_path, "x", width=6.0, formats=("svg", "pdf"), seeds="", made="")
+    names = [path.name for path in written]
+    assert names == ["figures.tex", "paper.tex", "differences.pdf", "differences.svg"]
+    assert r"\begin{figure*}[t]" in written[0].read_text(encoding="utf-8")  # of both columns of a page
 
 
 def texts(figure: Figure) -> Iterator[Text]:

@@ -93,7 +93,7 @@ class Legend:
 
 def name_rows(axes: Axes, names: Sequence[str]) -> None:
     """Give rows their names, the first one on top."""
-    axes.set_yticks(range(len(names)), [row_name(name) for name in names])
+    axes.set_yticks(range(len(names)), [row_name(name) for name in names], linespacing=1.0)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.grid(axis="y", visible=False)
     axes.tick_params(axis="y", length=0)

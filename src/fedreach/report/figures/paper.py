@@ -68,7 +68,7 @@ def width_of(said: str | float) -> float:
         (3.25, 3.5, 5.5)
     """
     try:
-        inches = COLUMNS[said] if said in COLUMNS else float(said)  # type: ignore[index]
+        inches = COLUMNS[said] if said in COLUMNS else float(said)
     except ValueError:
         inches = 0.0
     if not NARROWEST <= inches <= WIDEST:
