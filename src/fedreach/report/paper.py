@@ -11,7 +11,7 @@ from fedreach.report.figures import Asked
 from fedreach.report.figures.paper import in_print
 from fedreach.report.figures.saving import save
 from fedreach.report.figures.style import drawn_in
-from fedreach.report.render.latex import escaped, label_of
+from fedreach.report.render.latex import escaped, label_of, unknown_letters
 
 FOLDER = "paper"  # within the report
 ONE_COLUMN = 4.0  # inches, above which a figure takes both columns of a page
@@ -76,8 +76,9 @@ def write_paper(
 
     with drawn_in(in_print(width)):
         found = [each for each in map_forked(drawn, pictures) if each is not None]
-    floats = [_float(each, label_of(name), width, seeds, made) for each in found]
-    texts = {"figures.tex": "% Needs \\usepackage{graphicx}.\n\n" + "\n".join(floats), "paper.tex": DOCUMENT}
+    floats = "\n".join(_float(each, label_of(name), width, seeds, made) for each in found)
+    head = f"{unknown_letters(floats)}% Needs \\usepackage{{graphicx}}.\n\n"
+    texts = {"figures.tex": head + floats, "paper.tex": DOCUMENT}
     for file, text in texts.items():
         (folder / file).write_text(text, encoding="utf-8", newline="\n")
     return (*(folder / file for file in texts), *(path for each in found for path in each.files))

@@ -97,16 +97,15 @@ def to_latex(tables: Sequence[Table], name: str, *, seeds: str, made: str) -> st
     """
     parts = [part for table in tables for part in _tables(table, name, seeds, made)]
     text = "\n".join(parts)
-    return _preamble(text) + "\n" + text
+    return f"{unknown_letters(text)}{PREAMBLE}\n{text}"
 
 
-def _preamble(text: str) -> str:
+def unknown_letters(text: str) -> str:
+    """Return a comment on letters for which pdflatex would stop; "" where there are none."""
     unknown = "".join(sorted({c for c in text if ord(c) > KNOWN}))
     if not unknown:
-        return PREAMBLE
-    return (
-        f"% Holds letters that pdflatex does not know ({unknown}): use lualatex, with a font that has them.\n{PREAMBLE}"
-    )
+        return ""
+    return f"% Holds letters that pdflatex does not know ({unknown}): use lualatex, with a font that has them.\n"
 
 
 def _tables(table: Table, name: str, seeds: str, made: str) -> list[str]:
