@@ -19,7 +19,7 @@ DOCUMENT = r"""% All figures and tables of this report on a few pages: pdflatex 
 \documentclass[10pt,twocolumn]{article}
 \usepackage[utf8]{inputenc}
 \usepackage{booktabs,graphicx}
-\usepackage[margin=0.75in]{geometry}
+\usepackage[textwidth=TEXTin,textheight=9.3in,columnsep=0.25in]{geometry}
 \setcounter{topnumber}{9}
 \setcounter{totalnumber}{9}
 \setcounter{dbltopnumber}{9}
@@ -77,8 +77,9 @@ def write_paper(
     with drawn_in(in_print(width)):
         found = [each for each in map_forked(drawn, pictures) if each is not None]
     floats = "\n".join(_float(each, label_of(name), width, seeds, made) for each in found)
+    text_width = 2 * width + 0.25 if width <= ONE_COLUMN else width  # two columns of figures, or one across both
     head = f"{unknown_letters(floats)}% Needs \\usepackage{{graphicx}}.\n\n"
-    texts = {"figures.tex": head + floats, "paper.tex": DOCUMENT}
+    texts = {"figures.tex": head + floats, "paper.tex": DOCUMENT.replace("TEXT", f"{text_width:g}")}
     for file, text in texts.items():
         (folder / file).write_text(text, encoding="utf-8", newline="\n")
     return (*(folder / file for file in texts), *(path for each in found for path in each.files))
