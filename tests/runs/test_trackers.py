@@ -69,7 +69,7 @@ WHOLE = [["begin", "run", 0, 32], *(["round", n, n > 0] for n in range(5)), ["en
 def own(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tracker of one's own; and no store but that of the test."""
     (home / "own.py").write_text(OWN, encoding="utf-8")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{home / 'mlflow.db'}")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)  # mlflow.db
     monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
 
 
@@ -165,12 +165,12 @@ def test_table_and_event_files_hold_all_numbers_of_all_rounds_and_the_run_stays_
         [{"name": "csv"}, {"name": "tensorboard"}],
         [],
     ]
-    assert [record.pop("seal") for record in records][0]
-    assert {**records[0], "seal": ""} == {**records[1], "seal": ""} or records[0]["id"] == records[1]["id"]
+    assert records[0].pop("seal") != records[1].pop("seal")
+    assert records[0] == records[1]
 
 
-def test_a_page_does_not_say_who_looked_on(fedreach: Command, home: Path) -> None:
-    assert fedreach("compare", "tiny.toml", "--out", "a/x", "--formats", "none", "-q").exit_code == 0
+def test_a_page_does_not_say_who_looked_on(home: Path) -> None:
+    compare(load(home / "tiny.toml", ["seeds=[0]"]), out=home / "a" / "x", base=home, executor=Inline())
     shutil.copytree(home / "a", home / "b")
     for folder in [home / "b" / "x", *(home / "b" / "x" / "runs").glob("*/*")]:
         shape: Any = ComparisonRecord if folder.name == "x" else RunRecord
@@ -236,12 +236,12 @@ def test_an_interrupted_and_a_failed_run_close_their_trackers(home: Path) -> Non
     with pytest.raises(KeyboardInterrupt):
         go(home, "x", "own.py:Notes", callbacks=[Stops(2)])
     assert notes(home / "x")[-1] == ["close", "KeyboardInterrupt"]
-    toml = (home / "tiny.toml").read_text().replace("rate = 0.1", "rate = 1e30")
+    (home / "bad.py").write_text("def bad(reports):\n    raise ValueError('no weights')\n", encoding="utf-8")
+    toml = (home / "tiny.toml").read_text().replace("[method]", "[method]\nweighting = 'bad.py:bad'")
     (home / "tiny.toml").write_text(toml, encoding="utf-8")
-    with pytest.raises(fr.FedReachError, match="diverged"):
+    with pytest.raises(fr.FedReachError, match="no weights"):
         go(home, "failed", "own.py:Notes")
-    assert notes(home / "failed")[-1] == ["close", "TrainingError"]
-    assert "end" not in [line[0] for line in notes(home / "failed")]
+    assert notes(home / "failed") == [WHOLE[0], WHOLE[1], ["close", "ValueError"]]
 
 
 def test_rounds_that_cannot_be_read_any_more_are_a_trackers_affair(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,7 +299,9 @@ def test_a_run_that_goes_on_leaves_one_record_whoever_looked_on_before(home: Pat
 
 def test_an_extended_run_has_the_record_of_a_longer_one(home: Path) -> None:
     """Also of its last round, whose evaluation is taken back."""
-    (home / "tiny.toml").write_text((home / "tiny.toml").read_text().replace("every = 2", "every = 3"))
+    toml = (home / "tiny.toml").read_text().replace("every = 2", "every = 3")
+    upward = "[method]\nserver = { name = 'average', rate = 20.0 }"  # the last model is not the best, which would stay
+    (home / "tiny.toml").write_text(toml.replace("[method]", upward), encoding="utf-8")
     folder = go(home, "x", "csv")
     extend_run(folder, 7, base=home, trackers=["csv", "tensorboard"])
     assert [line["round"] for line in table(folder) if line["id_accuracy"]] == ["0", "3", "6", "7"]
@@ -310,7 +312,7 @@ def test_an_extended_run_has_the_record_of_a_longer_one(home: Path) -> None:
 
 
 def test_a_tracker_is_told_later_of_what_was_run_before(fedreach: Command, refused: Refused, home: Path) -> None:
-    assert fedreach("compare", "tiny.toml", "--out", "x", "--formats", "none", "-q", "--seeds", 1).exit_code == 0
+    compare(load(home / "tiny.toml", ["seeds=[0]"]), out=home / "x", base=home, executor=Inline())
     again = fedreach("report", "x", "--formats", "none", "--track", "csv", "--track", "tensorboard")
     assert again.exit_code == 0, again.output
     for method in ("uniform", "entropy"):
@@ -386,13 +388,18 @@ def check_mlflow(client: Any, folder: Path, number: str) -> Any:
     assert set(found.data.metrics) == keys
     for key in keys:
         history = client.get_metric_history(number, key)
-        assert sorted((each.step, each.value) for each in history) == [
-            (n, of[key]) for n, of in wanted.items() if key in of
-        ]
+        values = {n: of[key] for n, of in wanted.items() if key in of}
+        assert sorted(each.step for each in history) == list(values)
+        if not key.endswith("_seconds"):  # of a round that was run again it keeps those of the first time
+            assert {each.step: each.value for each in history} == values
     return found
 
 
-def test_mlflow_has_settings_rounds_tags_and_models_and_goes_on_where_the_run_does(home: Path) -> None:
+def test_mlflow_has_settings_rounds_tags_and_models_and_goes_on_where_the_run_does(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", str(home / "mlruns"))  # files: making a database takes seconds
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     (home / "tiny.toml").write_text((home / "tiny.toml").read_text() + "\n[run]\ncheckpoint_seconds = 60\n")
     with pytest.raises(KeyboardInterrupt):
         go(home, "x", "mlflow", callbacks=[Stops(3)])
@@ -433,6 +440,7 @@ def cut_back(home: Path, out: str) -> None:
         shutil.copy(home / "earlier" / name, home / out / name)
 
 
+@pytest.mark.slow
 def test_a_server_that_is_away_stops_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     told: list[str] = []

@@ -1,24 +1,30 @@
 """Runs in MLflow: what was run, its rounds, and its models."""
 
+import getpass
 import json
 import logging
 import os
+import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from fedreach.data.federated import FederatedData
+from fedreach.errors import require
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.folder import BEST, LAST
 from fedreach.runs.schema import Result, RoundRow, RunRecord, Timing
 from fedreach.runs.trackers.base import Clock, need, numbers, seconds
+from fedreach.storage.files import Folder
 
 NOTE = "mlflow.json"  # in the run folder: which of MLflow's runs it is
 AT_ONCE = 1000  # numbers that MLflow takes in one call
 PARAMS_AT_ONCE, LONGEST_PARAM = 100, 6000  # likewise; letters
+STORE_SECONDS = 60.0  # that others may take to make a store
 SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",  # nobody asked for it
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # MLflow's own 7 and 120 s would hold a run up for minutes
@@ -40,11 +46,13 @@ class MLflow(Callback):
         uri: Where, in place of that variable. Passwords belong into MLFLOW_TRACKING_PASSWORD: this stands in run.json.
         experiment: Of MLflow. Default: the experiment's name.
         models: Whether the last and the best model are uploaded.
+        every: Rounds from one that is logged to the next, for runs of very many; evaluated ones are, in any case.
     """
 
     uri: str | None = None
     experiment: str | None = None
     models: bool = True
+    every: int = 1
     clock: Clock = field(init=False, repr=False, default_factory=Clock)
     waiting: list[Any] = field(init=False, repr=False, default_factory=list)
     known: dict[str, int] = field(init=False, repr=False, default_factory=dict)
@@ -52,19 +60,24 @@ class MLflow(Callback):
 
     def __post_init__(self) -> None:
         need("mlflow", "mlflow-skinny")
+        require(self, every="[1, inf)")
 
     def begin(self, run: RunRecord, data: FederatedData | None, engine: str, folder: Path) -> None:
         self.folder, self.waiting, self.known, self.run = folder, [], {}, ""
         self.seconds = (folder / RunRecord.FILE).stat().st_mtime
         with _quiet():
-            from mlflow import MlflowClient
+            from mlflow import MlflowClient, get_tracking_uri
             from mlflow.entities import Metric
 
-            self.client, self.metric = MlflowClient(tracking_uri=self.uri), Metric
-            self._open(run, self.client.tracking_uri)
+            uri = self.uri or get_tracking_uri()
+            with _one_by_one(uri):
+                self.client, self.metric = MlflowClient(tracking_uri=uri), Metric
+            self._open(run, uri)
 
     def round(self, row: RoundRow, timing: Timing, lost: Mapping[int, str]) -> None:
         self.seconds += seconds(timing)
+        if row.round % self.every and not row.evaluated:
+            return
         at = round(1000 * self.seconds)
         self.waiting += [
             self.metric(key, float(value), at, row.round)
@@ -135,11 +148,10 @@ class MLflow(Callback):
         name = self.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or str(run.config.get("name", "fedreach"))
         try:
             return str(self.client.create_experiment(name))
-        except MlflowException:
-            found = self.client.get_experiment_by_name(name)
-            if found is None:
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
-            return str(found.experiment_id)
+            return str(self.client.get_experiment_by_name(name).experiment_id)
 
 
 @contextmanager
@@ -151,6 +163,14 @@ def _quiet() -> Iterator[None]:
         logging.getLogger(logger).setLevel(logging.WARNING)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        yield
+
+
+@contextmanager
+def _one_by_one(uri: str) -> Iterator[None]:
+    """Let one process after the other open a store: of several that make its tables at once all but one fail."""
+    store = sha256(f"{getpass.getuser()} {uri}".encode()).hexdigest()[:12]
+    with Folder(Path(tempfile.gettempdir()) / f"fedreach-mlflow-{store}").locked(STORE_SECONDS):
         yield
 
 
