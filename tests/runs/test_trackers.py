@@ -26,7 +26,7 @@ from fedreach.runs.schema import ComparisonRecord, Result, RoundRow, RunRecord, 
 from fedreach.runs.trackers.base import numbers
 from fedreach.runs.trackers.tensorboard import tag_of
 
-from ..conftest import Command, Refused, Start, exact, rows, wait_until  # noqa: TID252
+from ..conftest import TINY, Command, Refused, Start, exact, rows, wait_until  # noqa: TID252
 from ..experiments.inline import Inline  # noqa: TID252
 
 OWN = """\
@@ -71,6 +71,14 @@ def own(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / "own.py").write_text(OWN, encoding="utf-8")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)  # mlflow.db
     monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The files of the tiny run, on which nobody looks."""
+    home = tmp_path_factory.mktemp("plain")
+    (home / "tiny.toml").write_text(TINY, encoding="utf-8")
+    return exact(go(home, "x"))
 
 
 def notes(folder: Path) -> list[Any]:
@@ -215,12 +223,12 @@ def test_ones_own_is_told_of_the_whole_run(home: Path) -> None:
 @pytest.mark.parametrize("method", ["begin", "round", "end", "close"])
 @pytest.mark.parametrize("leaves", [False, True])
 def test_one_that_fails_is_told_of_once_and_left_out_and_the_run_is_the_same(
-    home: Path, method: str, leaves: bool
+    home: Path, plain: dict[str, bytes], method: str, leaves: bool
 ) -> None:
     told: list[tuple[str, str]] = []
     bad = {"name": "own.py:Notes", "fails": method, "leaves": leaves}
     folder = go(home, "x", bad, "csv", warn=lambda *said: told.append(said))
-    assert exact(folder) == exact(go(home, "plain"))
+    assert exact(folder) == plain
     (warning,) = told
     assert warning[0] == "own.py:Notes"
     kind = "SystemExit" if leaves else "RuntimeError"
@@ -286,7 +294,7 @@ def test_what_cannot_be_had_is_refused_before_anything_is_run(
 # -------------------------------------------------------------------------------------------------- going on
 
 
-def test_a_run_that_goes_on_leaves_one_record_whoever_looked_on_before(home: Path) -> None:
+def test_a_run_that_goes_on_leaves_one_record_whoever_looked_on_before(home: Path, plain: dict[str, bytes]) -> None:
     with pytest.raises(KeyboardInterrupt):
         go(home, "x", "tensorboard", callbacks=[Stops(1)])
     with pytest.raises(KeyboardInterrupt):
@@ -294,7 +302,7 @@ def test_a_run_that_goes_on_leaves_one_record_whoever_looked_on_before(home: Pat
     folder = go(home, "x", "tensorboard", "csv", "own.py:Notes")
     check_records(folder)
     assert notes(folder) == WHOLE
-    assert exact(folder) == exact(go(home, "plain"))
+    assert exact(folder) == plain
 
 
 def test_an_extended_run_has_the_record_of_a_longer_one(home: Path) -> None:
@@ -396,7 +404,7 @@ def check_mlflow(client: Any, folder: Path, number: str) -> Any:
 
 
 def test_mlflow_has_settings_rounds_tags_and_models_and_goes_on_where_the_run_does(
-    home: Path, monkeypatch: pytest.MonkeyPatch
+    home: Path, plain: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", str(home / "mlruns"))  # files: making a database takes seconds
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
@@ -426,7 +434,7 @@ def test_mlflow_has_settings_rounds_tags_and_models_and_goes_on_where_the_run_do
         "best.safetensors",
         "result.json",
     }
-    assert exact(folder) == exact(go(home, "plain"))
+    assert exact(folder) == plain
     (experiment,) = [each for each in client.search_experiments() if each.name == "tiny"]
     assert len(client.search_runs([experiment.experiment_id])) == 1
 
@@ -441,11 +449,13 @@ def cut_back(home: Path, out: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_is_away_stops_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_away_stops_nothing(
+    home: Path, plain: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     told: list[str] = []
     folder = go(home, "x", {"name": "mlflow", "uri": "http://127.0.0.1:9"}, warn=lambda name, text: told.append(text))
-    assert exact(folder) == exact(go(home, "plain"))
+    assert exact(folder) == plain
     (text,) = told
     assert text.startswith("tracker 'mlflow' failed in `begin`: MlflowException: API request to http://127.0.0.1:9")
 

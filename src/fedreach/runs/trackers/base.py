@@ -26,6 +26,27 @@ class Clock:
         return True
 
 
+@dataclass
+class Thinned:
+    """Of so many rounds takes the first, and the first that is evaluated.
+
+    Example:
+        >>> some = Thinned(4)
+        >>> [number for number in range(12) if some.takes(number, is_evaluated=number % 3 == 0)]
+        [0, 4, 6, 8, 9]
+    """
+
+    every: int
+    stretch: int = -1  # of rounds, of which an evaluated one was taken last
+
+    def takes(self, number: int, is_evaluated: bool) -> bool:
+        """Say whether a round is taken; they are asked for in their order."""
+        first, stretch = number % self.every == 0, number // self.every
+        new = is_evaluated and stretch != self.stretch
+        self.stretch = stretch if new else self.stretch
+        return first or new
+
+
 def numbers(row: RoundRow, timing: Timing) -> dict[str, float]:
     """Return all numbers of a round by their keys in ``rounds.jsonl`` and ``timing.jsonl``, but its own.
 

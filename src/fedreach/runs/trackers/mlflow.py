@@ -18,10 +18,11 @@ from fedreach.errors import require
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.folder import BEST, LAST
 from fedreach.runs.schema import Result, RoundRow, RunRecord, Timing
-from fedreach.runs.trackers.base import Clock, need, numbers, seconds
+from fedreach.runs.trackers.base import Clock, Thinned, need, numbers, seconds
 from fedreach.storage.files import Folder
 
 NOTE = "mlflow.json"  # in the run folder: which of MLflow's runs it is
+MOST = 1000  # rounds that are logged, or up to twice as many
 AT_ONCE = 1000  # numbers that MLflow takes in one call
 PARAMS_AT_ONCE, LONGEST_PARAM = 100, 6000  # likewise; letters
 STORE_SECONDS = 60.0  # that others may take to make a store
@@ -46,17 +47,19 @@ class MLflow(Callback):
         uri: Where, in place of that variable. Passwords belong into MLFLOW_TRACKING_PASSWORD: this stands in run.json.
         experiment: Of MLflow. Default: the experiment's name.
         models: Whether the last and the best model are uploaded.
-        every: Rounds from one that is logged to the next, for runs of very many; evaluated ones are, in any case.
+        every: Of so many rounds one is logged, and one that is evaluated; and the last. Default: all of less than 2000
+            rounds, of more so many that a thousand are, as a local store takes 0.1 ms a number.
     """
 
     uri: str | None = None
     experiment: str | None = None
     models: bool = True
-    every: int = 1
+    every: int | None = None
     clock: Clock = field(init=False, repr=False, default_factory=Clock)
     waiting: list[Any] = field(init=False, repr=False, default_factory=list)
     known: dict[str, int] = field(init=False, repr=False, default_factory=dict)
     run: str = field(init=False, repr=False, default="")
+    left_out: tuple[RoundRow, Timing] | None = field(init=False, repr=False, default=None)  # the last round, if it was
 
     def __post_init__(self) -> None:
         need("mlflow", "mlflow-skinny")
@@ -64,6 +67,8 @@ class MLflow(Callback):
 
     def begin(self, run: RunRecord, data: FederatedData | None, engine: str, folder: Path) -> None:
         self.folder, self.waiting, self.known, self.run = folder, [], {}, ""
+        self.left_out = None
+        self.thinned = Thinned(self.every or max(1, int(run.config.get("rounds", 0)) // MOST))
         self.seconds = (folder / RunRecord.FILE).stat().st_mtime
         with _quiet():
             from mlflow import MlflowClient, get_tracking_uri
@@ -76,8 +81,13 @@ class MLflow(Callback):
 
     def round(self, row: RoundRow, timing: Timing, lost: Mapping[int, str]) -> None:
         self.seconds += seconds(timing)
-        if row.round % self.every and not row.evaluated:
-            return
+        if self.thinned.takes(row.round, bool(row.evaluated)):
+            self.left_out = None
+            self._log(row, timing)
+        else:
+            self.left_out = row, timing
+
+    def _log(self, row: RoundRow, timing: Timing) -> None:
         at = round(1000 * self.seconds)
         self.waiting += [
             self.metric(key, float(value), at, row.round)
@@ -97,6 +107,8 @@ class MLflow(Callback):
     def close(self, error: BaseException | None) -> None:
         if not self.run:
             return
+        if self.left_out is not None:
+            self._log(*self.left_out)
         self._write()
         if isinstance(error, Exception):
             self.client.set_tag(self.run, "fedreach.error", f"{error}"[:LONGEST_PARAM])
@@ -149,9 +161,10 @@ class MLflow(Callback):
         try:
             return str(self.client.create_experiment(name))
         except MlflowException as error:
-            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            found = self.client.get_experiment_by_name(name) if error.error_code == "RESOURCE_ALREADY_EXISTS" else None
+            if found is None:
                 raise
-            return str(self.client.get_experiment_by_name(name).experiment_id)
+            return str(found.experiment_id)
 
 
 @contextmanager
