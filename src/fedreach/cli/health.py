@@ -141,10 +141,10 @@ def extras() -> list[Check]:
 
 
 def _cache(instead: str) -> Check:
-    from platformdirs import user_cache_path
+    from fedreach.cache import cache_folder
 
     try:
-        folder = user_cache_path("fedreach")
+        folder = cache_folder()
     except RuntimeError as error:  # some users have no home, as in containers
         return Check("cache folder", False, str(error), f"take {instead}")
     return writable("cache folder", folder, instead)

@@ -10,6 +10,7 @@ counter of BatchNorm) stay out; they matter to nothing unless BatchNorm runs wit
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -68,7 +69,7 @@ class Layout:
         """Names of parameters, then of buffers."""
         return self.parameters + self.buffers
 
-    @property
+    @cached_property
     def output_bias(self) -> int | None:
         """How many numbers, the last of the p, are the bias of a linear layer; None where the model ends otherwise.
 

@@ -3,7 +3,6 @@
 It is a generator, so that a program can look at each round; `exhausted` is for those who only want the end.
 """
 
-import math
 import time
 import traceback
 from collections.abc import Generator, Mapping, Sequence
@@ -27,7 +26,7 @@ from fedreach.runs.serving import serve_models
 from fedreach.simulation.simulation import Simulation
 
 R = TypeVar("R")
-ROWS_SECONDS = 0.02
+ROWS_SECONDS = 0.05
 """For which rows may wait: writing those of many short rounds at once takes half as long. Longer rounds never wait."""
 
 
@@ -158,9 +157,8 @@ class _Loop:
 
     def _is_last(self, snapshot: Snapshot) -> bool:
         """Say whether no round comes after this one."""
-        patience = math.inf if self.patience is None else self.patience
         over = snapshot.state.round >= self.rounds or self.budget.is_spent(snapshot)
-        return over or snapshot.evaluations_since_best >= patience
+        return over or (self.patience is not None and snapshot.evaluations_since_best >= self.patience)
 
     def _save(self, snapshot: Snapshot) -> Snapshot:
         self.saved = self.recorder.save(snapshot)

@@ -262,9 +262,12 @@ class Timing(Record):
 
     def checked(self, run: str) -> Timing:
         """Return the row of a run with its digest."""
-        trained, evaluated = self.train_seconds, self.evaluate_seconds
-        check = sha256(f"{run} {self.round} {trained} {evaluated}".encode()).hexdigest()[:16]
-        return replaced(self, check=check)
+        return replaced(self, check=self.digest(run, self.round, self.train_seconds, self.evaluate_seconds))
+
+    @staticmethod
+    def digest(run: str, round_: int, trained: float | None, evaluated: float | None) -> str:
+        """Return the digest of a row."""
+        return sha256(f"{run} {round_} {trained} {evaluated}".encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -1,7 +1,7 @@
 """Find the files of a known data set in the data folder, or download them, checked and in one piece or not at all.
 
 The data folder is the one handed in, else the environment variable ``FEDREACH_DATA``, else the user's cache folder
-(``platformdirs.user_cache_path("fedreach")``). With ``FEDREACH_MIRROR`` set, files are taken from that address and
+(`fedreach.cache.cache_folder`). With ``FEDREACH_MIRROR`` set, files are taken from that address and
 nowhere else: ``<FEDREACH_MIRROR>/<place in the data folder>``, so that a served data folder is a mirror.
 """
 
@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedreach.cache import cache_folder
 from fedreach.errors import DataError
 
 if TYPE_CHECKING:
@@ -57,9 +58,7 @@ def data_folder(folder: Path | str | None = None) -> Path:
     if folder is None:
         folder = os.environ.get("FEDREACH_DATA") or None
     if folder is None:
-        from platformdirs import user_cache_path
-
-        folder = user_cache_path("fedreach")
+        folder = cache_folder()
     return Path(folder).expanduser()
 
 

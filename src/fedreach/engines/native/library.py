@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from fedreach.cache import cache_folder
+
 FOLDER = Path(__file__).parent
 SOURCES = sorted(FOLDER.glob("*.c"))
 COMPILERS = ("cc", "gcc", "clang")
@@ -79,14 +81,8 @@ def _made() -> ctypes.CDLL:
 def _folders() -> Iterator[Path]:
     """Yield where the library may stand: in the user's cache, else among temporary files."""
     with contextlib.suppress(RuntimeError):  # some users have no home, as in containers
-        yield _cache_folder() / "native"
+        yield cache_folder() / "native"
     yield Path(tempfile.gettempdir()) / f"fedreach-{os.getuid()}"
-
-
-def _cache_folder() -> Path:
-    from platformdirs import user_cache_path
-
-    return user_cache_path("fedreach")
 
 
 def _ours(folder: Path) -> bool:

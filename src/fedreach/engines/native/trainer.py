@@ -29,6 +29,7 @@ from fedreach.evaluation.predictor import Split
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.protocols import LocalSolver, Loss
 from fedreach.federation.traits import Traits
+from fedreach.federation.uneven_steps import UnevenSteps
 
 PRODUCTS = 40_000_000  # multiplications that are worth handing to another process, and
 PRODUCTS_OF_A_CLIENT = 1_000_000  # how many more a client costs, however little it trains
@@ -91,7 +92,7 @@ class Native(GroupTrainer):
         self.room = np.empty(0, np.int64)
         self.products = 3 * products_of(self.table)  # of an example in a step
         self.first_outputs = first_outputs_of(self.table)
-        self.work = self._work()
+        self.work, self.steps = self._work(), self._steps()
 
     def _work(self) -> Ints:
         """Return (n,) multiplications that each client is expected to take in a round."""
@@ -101,6 +102,13 @@ class Native(GroupTrainer):
         else:
             examples = (np.minimum(sizes, local.batch_size) * local.expected_steps(sizes)).astype(np.int64)
         return examples * self.products + PRODUCTS_OF_A_CLIENT
+
+    def _steps(self) -> Ints | None:
+        """Return (n,) steps of each client, where they are the same in every round."""
+        if isinstance(self.local.steps, UnevenSteps):
+            return None
+        sizes = np.diff(self.ranges.offsets)
+        return self.local.steps_of(sizes, np.arange(len(sizes)), self.seed, 1).astype(np.int64, copy=False)
 
     def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
         """Return groups of clients that have enough to do, the largest clients first.
@@ -158,8 +166,10 @@ class Native(GroupTrainer):
         )
         order, offsets, words = self.ranges.order, self.ranges.offsets, words_of(self.seed, round_)
         sizes = self.ranges.sizes_of(clients)
-        batch, largest = min(local.batch_size, int(sizes.max())), int(sizes.max())
-        each = np.ascontiguousarray(local.steps_of(sizes, clients, self.seed, round_), np.int64)
+        largest = int(sizes.max())
+        batch = min(local.batch_size, largest)
+        each = local.steps_of(sizes, clients, self.seed, round_) if self.steps is None else self.steps[clients]
+        each = np.ascontiguousarray(each, np.int64)
         batches = Batches(
             batch,
             place_of(each),

@@ -31,6 +31,7 @@ from fedreach.forks import can_fork, fork
 from fedreach.limits import check_memory
 
 T = TypeVar("T")
+SMALL = 2**17  # bytes of an array that one process alone takes from the heap, which holds on to so few
 QUEUE = 8192  # parts that are handed out at a time; a pipe holds twice as many of 4 bytes
 
 
@@ -88,6 +89,8 @@ class Workers:
     def array(self, shape: tuple[int, ...], dtype: DTypeLike) -> AnyArray:
         """Return an array that all processes see; its memory is used again when nobody refers to it any more."""
         size = max(1, math.prod(shape) * np.dtype(dtype).itemsize)
+        if self.count == 1 and size <= SMALL:
+            return np.empty(shape, dtype)
         fitting = [number for number in self._free if size <= len(self._segments[number]) <= 2 * size + mmap.PAGESIZE]
         if fitting:
             # The one that was freed last: what is left of it in a cache need not be fetched.
