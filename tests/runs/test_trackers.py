@@ -295,6 +295,8 @@ def test_what_cannot_be_had_is_refused_before_anything_is_run(
 
 
 def test_a_run_that_goes_on_leaves_one_record_whoever_looked_on_before(home: Path, plain: dict[str, bytes]) -> None:
+    each = (home / "tiny.toml").read_text() + "\n[run]\ncheckpoint_seconds = 0\n"  # a round stands there as it is told
+    (home / "tiny.toml").write_text(each, encoding="utf-8")
     with pytest.raises(KeyboardInterrupt):
         go(home, "x", "tensorboard", callbacks=[Stops(1)])
     with pytest.raises(KeyboardInterrupt):
