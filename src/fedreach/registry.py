@@ -209,6 +209,11 @@ KINDS: Mapping[str, Kind] = {
         "fedreach.wireless.radio:Radio",
         path=(),
     ),
+    "tracker": Kind(
+        "fedreach.runs.trackers:TRACKERS",
+        "Who else is told of a run as it goes on, in `run.trackers` or by `--track`; no number depends on it.",
+        "fedreach.runs.callbacks:Callback",
+    ),
     "engine": Kind("fedreach.engines:ENGINES", "What computes the training; decisions do not depend on it."),
 }
 """All kinds, in the order in which they are listed."""

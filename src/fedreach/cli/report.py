@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fedreach.cli import options
+from fedreach.errors import FedReachError
 
 if TYPE_CHECKING:
     from fedreach.report import ReportPaths
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 @click.option(
     "--width", metavar="INCHES", help="With --style paper: single (3.25), double (6.75), or inches. Default: single."
 )
-@click.option("--tensorboard", is_flag=True, help="Also write event files for TensorBoard (extra `tracking`).")
+@options.track
 @options.as_json
 def report(
     folders: tuple[Path, ...],
@@ -43,7 +44,7 @@ def report(
     formats: str,
     style: str,
     width: str | None,
-    tensorboard: bool,
+    tracked: tuple[str, ...],
     as_json: bool,
 ) -> None:
     """Make table, figures and page again from the stored rows of comparisons, runs or a sweep.
@@ -55,14 +56,28 @@ def report(
     if width is not None and style != "paper":
         raise click.UsageError("--width is for --style paper; figures of the page have one width.")
     paper = (width or "single") if style == "paper" else None
-    written = write(folders, out, options.figure_formats(formats), as_json, paper)
-    if tensorboard and written is None:
-        raise click.UsageError("--tensorboard is for comparisons and runs: name a cell of the sweep.")
-    if tensorboard and written is not None:
-        from fedreach.report.render.tensorboard import write_events
+    write(folders, out, options.figure_formats(formats), as_json, paper)
+    if tracked:
+        _track(folders, tracked)
 
-        write_events(written.analysis.comparison, out / "report" / "tensorboard")
-        click.echo(f"Event files: {out / 'report' / 'tensorboard'}", err=as_json)
+
+def _track(folders: Sequence[Path], names: Sequence[str]) -> None:
+    """Tell trackers of runs that were run before; fail if one fails."""
+    from fedreach.config.sections import Experiment
+    from fedreach.config.trackers import trackers_of, with_trackers
+    from fedreach.runs.folder import RunFolder
+    from fedreach.runs.schema import ComparisonRecord
+    from fedreach.runs.trackers.tracked import Named, tell_again
+
+    experiment, failed = with_trackers(Experiment(), names, Path.cwd()), dict[str, str]()
+    for folder in folders:
+        comparison = RunFolder(folder).read(ComparisonRecord)
+        runs = ["."] if comparison is None else [place for of in comparison.runs.values() for place in of.values()]
+        for place in runs:
+            trackers = [Named(*each) for each in trackers_of(experiment, Path.cwd()) if each[0] not in failed]
+            tell_again(RunFolder(folder / place), trackers, failed.setdefault)
+    if failed:
+        raise FedReachError("\n".join(failed.values()))
 
 
 def write(
