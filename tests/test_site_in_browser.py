@@ -24,15 +24,6 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 GENERATOR = Path(sys.executable).with_name("zensical")
 DESK, PHONE = (1280, 800), (390, 844)
 PAGES = ("index", "tutorial", "serving", "results", "gallery", "reference/keys", "reference/parts/selection")
-    "index",
-    "tutorial",
-    "serving",
-    "results",
-    "gallery",
-    "reference/keys",
-    "reference/parts/selection",
-    "glossary",
-)
 
 pytestmark = [
     pytest.mark.slow,

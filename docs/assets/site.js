@@ -1,5 +1,5 @@
 // What the theme leaves out: a table that scrolls is reached by the keyboard, and the buttons of each block of code are
-// a group, as landmarks of one name tell nobody where they are.
+// no landmark, as landmarks of one name tell nobody where they are.
 window.addEventListener("load", () => {
   for (const table of document.querySelectorAll(".md-typeset__scrollwrap")) {
     table.tabIndex = 0;
@@ -7,6 +7,6 @@ window.addEventListener("load", () => {
     table.setAttribute("aria-label", "table");
   }
   for (const buttons of document.querySelectorAll(".md-code__nav")) {
-    buttons.setAttribute("role", "group");
+    buttons.setAttribute("role", "none");
   }
 });
