@@ -14,7 +14,7 @@ ALWAYS = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")  # they stand in the
 
 
 def pages(root: Path) -> dict[str, str]:
-    """Return the text of every page of ``docs/``, of ``docs/results/`` and of every file that one leads to, by its place on the site.
+    """Return the text of every page of ``docs/``, of its ``results/``, and of every file that one leads to, by place.
 
     Raises:
         SystemExit: If a link leads to nothing.

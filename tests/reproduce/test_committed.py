@@ -53,9 +53,7 @@ def test_a_record_is_of_the_recipe_as_it_stands(path: Path) -> None:
 def test_one_cell_at_random_comes_out_again(tmp_path: Path) -> None:
     trained = [record for record in map(read, RECORDS) if record["hours"] and record["scale"] == "cpu"]
     fitting = [
-        record
-        for record in trained
-        if 3600 * record["hours"] / len(record["seeds"]) / len(record["methods"]) < SECONDS
+        record for record in trained if 3600 * record["hours"] / len(record["seeds"]) / len(record["methods"]) < SECONDS
     ]
     record = random.choice(fitting)
     recipe = load(record["recipe"], record["scale"])
