@@ -80,7 +80,7 @@ def of_run(rows: Sequence[Mapping[str, Any]], served: Mapping[str, float] | None
             found |= {"swing": float(abs(np.diff(half)).mean()), "deviation": float(half.std(ddof=1))}
     found["clients"] = float(len({client for row in rows for client in row.get("cohort") or ()}))
     found |= {key: float(rows[-1][key]) for key in ("seconds_total", "joules_total") if rows[-1].get(key) is not None}
-    if served is not None:
+    if served is not None and "unseen_served_accuracy" in served:  # not where everybody takes part
         found["served"] = served["unseen_served_accuracy"]
     return found
 

@@ -61,7 +61,16 @@ class Printed(Section):
     quantity: str
     at: list[float] = Field(default_factory=list)  # values of the axis, where these are not those of the sweep
     over: str = ""  # numbers are what each line has more than this method, under the same value of the series
-    numbers: dict[str, float | list[float | None]]  # line -> one, or one a value of the axis
+    numbers: dict[str, float | list[float | None]]  # line -> one, or one a value of the axis; nan: not printed
+
+    @pydantic.field_validator("numbers")
+    @classmethod
+    def _none_for_nan(cls, numbers: dict[str, Any]) -> dict[str, Any]:
+        """TOML has no null."""
+        return {
+            line: [None if each != each else each for each in said] if isinstance(said, list) else said
+            for line, said in numbers.items()
+        }
 
     def below(self, line: str) -> str:
         """Return the line that `over` stands for, beside a line."""
