@@ -192,7 +192,7 @@ def test_values_of_an_option_of_methods_are_one_comparison_where_nothing_runs_tw
 
 
 def test_values_of_any_other_option_and_of_a_series_are_a_comparison_each(home: Path) -> None:
-    more = '''
+    more = """
 [recipe.series]
 key = "partition.clients"
 values = [80, 40]
@@ -201,7 +201,7 @@ settings = [{}, { rounds = 7 }]
 [recipe.sweep]
 key = "local.rate"
 values = [0.1, 0.2, 0.3]
-'''
+"""
     (home / "mine.toml").write_text(f'[recipe]\nextends = "csra/fig3a"\nclaims = []\n{more}', encoding="utf-8")
     cells, places = load("mine.toml", "full").cells()
     said = [(cell.experiment.partition.clients, cell.experiment.local.rate) for cell in cells]
