@@ -172,7 +172,9 @@ def test_nothing_is_said_where_a_number_is_missing_and_only_there() -> None:
     assert said("falls", ["b"], measured).outcome == "reproduced"
 
 
-@pytest.mark.parametrize("test", ["rises", "falls", "level", "levels_off", "lead_shrinks", "lead_grows", "varies_least"])
+@pytest.mark.parametrize(
+    "test", ["rises", "falls", "level", "levels_off", "lead_shrinks", "lead_grows", "varies_least"]
+)
 def test_changes_need_an_axis(test: Test) -> None:
     found = said(test, ["a"], table({"a": [1.0], "b": [2.0]}), by=1.0)
     assert (found.outcome, found.reason) == ("not testable", "there is one value of the axis only")
