@@ -353,3 +353,29 @@ def test_a_table_alone_cannot_choose():
     with pytest.raises(NotImplementedError, match="GradientTable must have a method choose"):
         chosen(GradientTable(), state, view_of(), 2)
     assert isinstance(GradientTable(), Policy)
+
+
+# ------------------------------------------------------------------------------------------------ chance
+
+
+def test_a_share_of_the_cohort_is_drawn_from_those_not_chosen_and_no_client_stays_out_for_ever():
+    policy, view, everybody = Longest(explore=0.5), view_of(round_=2), set()
+    state = told(policy, policy.init(view_of()), IDS, np.diag([5.0, 4.0, 3.0, 2.0, 1.0]))
+    for seed in range(40):
+        ids = policy.select(state, view, 3, generator(seed, "select")).ids.tolist()  # half of 3, rounded down, is 1
+        assert ids[:2] == [2, 3]
+        assert len(set(ids)) == 3
+        everybody |= set(ids)
+    assert everybody == set(IDS.tolist())
+
+
+def test_nobody_away_is_drawn_and_too_few_are_all_taken():
+    policy, away = Longest(explore=0.5), view_of([True, True, False, False, True], round_=2)
+    state = told(policy, policy.init(view_of()), IDS, np.diag([5.0, 4.0, 3.0, 2.0, 1.0]))
+    assert sorted(chosen(policy, state, away, 4)) == [2, 3, 11]
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0])
+def test_not_all_of_the_cohort_can_be_drawn(share):
+    with pytest.raises(ConfigError, match="explore"):
+        Longest(explore=share)

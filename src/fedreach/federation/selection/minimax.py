@@ -25,7 +25,8 @@ class Minimax(NearestTable):
     that renaming the clients renames the choice.
 
     Without `refresh`, clients that are not chosen keep their row of round 1, when all updates still point alike, while
-    those chosen send new ones, which differ: the clients of round 1 may then be chosen in every round of the run.
+    those chosen send new ones, which differ: the clients of round 1 may then be chosen in every round of the run. With
+    `explore`, some of the cohort are drawn at random, and rows become young without further bytes.
 
     Cosines are computed in float64, block by block; with n clients and rows of p numbers it takes n^2 p products and
     memory for a block.

@@ -34,6 +34,8 @@ class GradientTable(Policy):
     Args:
         refresh: Also ask those whose row is older than this many rounds, at least 0, which asks everybody in every
             round; None never asks twice. Each client asked costs a model down and a report up.
+        explore: Share of the cohort, in [0, 1), that is drawn at random from those not chosen, rounded down to
+            whole clients. Their rows are renewed at no further bytes, so that no choice is for ever.
         sketch: Numbers kept of each row, at least 1; None keeps all p. Each number of an update is added, with a random
             sign, to one of `sketch` random buckets (a count-sketch), the same for all clients. Inner products stay
             unbiased, and a cosine is off by about 1 / sqrt(sketch). A model that has no more numbers is kept whole.
@@ -57,13 +59,14 @@ class GradientTable(Policy):
     reads_updates: ClassVar[bool] = True
 
     refresh: int | None = None
+    explore: float = 0.0
     sketch: int | None = None
     sketch_seed: int = 0
     dtype: Dtype = "float32"
     storage: Storage = "memory"
 
     def __post_init__(self) -> None:
-        require(self, refresh="[0, inf)", sketch="[1, inf)", sketch_seed="[0, inf)")
+        require(self, refresh="[0, inf)", explore="[0, 1)", sketch="[1, inf)", sketch_seed="[0, inf)")
         require(self, dtype=get_args(Dtype), storage=get_args(Storage))
 
     def init(self, view: ClientView) -> State:
@@ -84,7 +87,19 @@ class GradientTable(Policy):
         return Probe(ids, asks="update") if ids.size else None
 
     def select(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
-        """Return what `choose` finds among the available clients with a row, then those without one if too few."""
+        """Return what `choose` finds among the available clients with a row, then those without one if too few.
+
+        Of a share `explore` of the cohort nothing is asked: they are drawn from the rest.
+        """
+        drawn = int(self.explore * k)
+        found = self._found(state, view, k - drawn, rng)
+        if not drawn:
+            return found
+        rest = np.setdiff1d(view.ids[view.available], found.ids)
+        lucky = rng.choice(rest, min(drawn, len(rest)), replace=False)
+        return Selection(np.concatenate([found.ids, lucky]), found.remark)
+
+    def _found(self, state: State, view: ClientView, k: int, rng: np.random.Generator) -> Selection:
         known = view.available & (state["heard"] > 0)
         count = int(known.sum())
         chosen = Selection(view.ids[:0])
