@@ -185,7 +185,8 @@ def test_methods_beside_each_other_show_intervals_and_the_paper(home: Path) -> N
 
 def test_the_command_makes_pages_of_what_it_ran(home: Path, fedreach: Callable[..., Any]) -> None:
     (home / "tiny.toml").write_text(
-        '[model]\nname = "linear"\n[recipe]\nextends = "csra/fig9a"\n[data]\nname = "digits"\n[partition]\nclients = 12\n'
+        '[model]\nname = "linear"\n[recipe]\nextends = "csra/fig9a"\n'
+        '[data]\nname = "digits"\n[partition]\nclients = 12\n'
         "[methods]\ncsra.selection = { min_examples = 300 }\ncsra-paper.selection = { min_examples = 300 }\n",
         encoding="utf-8",
     )
