@@ -84,7 +84,7 @@ class Begun(Callback):
     def __init__(self, times: list[float], spent: dict[str, float]) -> None:
         self.times, self.spent = times, spent
 
-    def begin(self, run: RunRecord, data: FederatedData, engine: str) -> None:
+    def begin(self, run: RunRecord, data: FederatedData | None, engine: str, folder: Path) -> None:
         self.spent.clear()
         self.times.append(time.perf_counter())
 

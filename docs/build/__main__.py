@@ -61,7 +61,8 @@ def configured() -> dict[str, Any]:
     """Return the configuration with paths as seen from its folder, and a folder in the navigation made its pages."""
     import yaml  # comes with the generator
 
-    order = [*names.pages(), *parts.pages()]
+    results = sorted((ROOT / "docs" / "results").glob("*.md"), key=lambda path: (path.name != "index.md", path.name))
+    order = [*names.pages(), *parts.pages(), *(f"results/{path.name}" for path in results)]
     config: dict[str, Any] = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     config["docs_dir"], config["site_dir"] = "docs", "site"
 

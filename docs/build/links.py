@@ -14,12 +14,13 @@ ALWAYS = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")  # they stand in the
 
 
 def pages(root: Path) -> dict[str, str]:
-    """Return the text of every page of ``docs/`` and of every file that one leads to, by its place on the site.
+    """Return the text of every page of ``docs/``, of its ``results/``, and of every file that one leads to, by place.
 
     Raises:
         SystemExit: If a link leads to nothing.
     """
-    waiting = [path.relative_to(root) for path in sorted((root / "docs").glob("*.md"))]
+    folders = [root / "docs", root / "docs" / "results"]
+    waiting = [path.relative_to(root) for folder in folders for path in sorted(folder.glob("*.md"))]
     waiting += [Path(name) for name in ALWAYS]
     found: dict[str, str] = {}
     while waiting:

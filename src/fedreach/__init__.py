@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fedreach.federation.values import ClientView as ClientView
     from fedreach.federation.values import Reports as Reports
     from fedreach.federation.values import Selection as Selection
+    from fedreach.runs.callbacks import Callback as Callback
     from fedreach.study.compare import compare as compare
     from fedreach.study.method import Method as Method
     from fedreach.study.run import run as run
@@ -50,6 +51,7 @@ _WHERE = {
     "ClientView": "fedreach.federation.values",
     "Reports": "fedreach.federation.values",
     "Selection": "fedreach.federation.values",
+    "Callback": "fedreach.runs.callbacks",
     "FedReachError": "fedreach.errors",
 }
 

@@ -209,6 +209,11 @@ KINDS: Mapping[str, Kind] = {
         "fedreach.wireless.radio:Radio",
         path=(),
     ),
+    "tracker": Kind(
+        "fedreach.runs.trackers:TRACKERS",
+        "Who else is told of a run as it goes on, in `run.trackers` or by `--track`; no number depends on it.",
+        "fedreach.runs.callbacks:Callback",
+    ),
     "engine": Kind("fedreach.engines:ENGINES", "What computes the training; decisions do not depend on it."),
 }
 """All kinds, in the order in which they are listed."""
@@ -253,6 +258,18 @@ def table(kind: str) -> Mapping[str, Any]:
     """Return the built-in things of a kind by name."""
     found: Mapping[str, Any] = imported(KINDS[kind].table)
     return found
+
+
+def paragraph(thing: Any, heading: str) -> str:
+    """Return the paragraph of a thing's docstring that begins with this word, on one line; "" where there is none.
+
+    Args:
+        thing: Whatever has a docstring.
+        heading: A regular expression, without the colon.
+    """
+    text = inspect.getdoc(thing) or ""
+    found = re.search(rf"^{heading}:\s*(.*?)(?:\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
+    return " ".join(found[1].split()) if found else ""
 
 
 def find(kind: str, name: str, base: Path) -> Callable[..., Any]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedreach.storage.cache import cache_folder
+from fedreach.cache import cache_folder
 
 
 @pytest.mark.parametrize(

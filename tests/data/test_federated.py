@@ -7,11 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedreach.config.load import load as load_experiment
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData, federate
 from fedreach.data.partition import Partition
 from fedreach.data.population import Population, Ranges, split_held_out
 from fedreach.errors import ConfigError, DataError
+from fedreach.experiments.build import Builder
 from fedreach.streams import generator
 
 
@@ -95,6 +97,25 @@ def test_noise_reaches_training_labels_only_and_as_many_as_asked():
     assert len(changed) == round(0.5 * 50) == noisy.noise["num_selected"]
     assert set(changed) <= set(noisy.train.order)
     assert not set(changed) & set(noisy.held_out.order)
+
+
+def test_noise_before_the_split_is_that_by_which_clients_were_drawn(tmp_path):
+    shares = {}
+    for scope in ("pooled", "before_split"):
+        noise = f'noise={{name="to_one_class", rate=0.3, scope="{scope}"}}'
+        experiment = load_experiment(
+            None,
+            ["partition.alpha=0.05", "partition.clients=10", "population.participants=4", "method.cohort=4", noise],
+        )
+        builder = Builder(experiment, tmp_path)
+        data = builder.federated(builder.dataset(), 0)
+        wrong = data.labels != data.dataset.train_y
+        assert set(np.flatnonzero(wrong)) <= set(data.train.order)
+        assert data.noise["num_changed"] == wrong.sum()
+        assert abs(data.noise["num_selected"] / data.train.sizes.sum() - 0.3) < 0.03
+        noisy = np.bincount(data.train.owner(), wrong[data.train.order], minlength=10) / data.train.sizes
+        shares[scope] = noisy.std()
+    assert shares["before_split"] > 2 * shares["pooled"]  # drawn by the true labels, each client has about 30 %
 
 
 def test_each_choice_has_a_stream_of_its_own():

@@ -20,7 +20,7 @@ KINDS = ["to_one_class", "symmetric", "asymmetric"]
 @given(
     labels=st.lists(st.integers(0, 4), min_size=1, max_size=40),
     rate=st.one_of(st.floats(0, 1), st.sampled_from([0.0, 0.05, 0.25, 0.5, 0.75, 1.0])),
-    scope=st.sampled_from(["pooled", "per_client"]),
+    scope=st.sampled_from(["pooled", "per_client", "before_split"]),
     seed=st.integers(0, 2**32),
 )
 def test_exactly_the_rounded_number_is_selected_and_the_rest_untouched(kind, labels, rate, scope, seed):
@@ -30,7 +30,7 @@ def test_exactly_the_rounded_number_is_selected_and_the_rest_untouched(kind, lab
     noise = corrupt(
         clean, generator(seed, "noise"), kind=kind, rate=rate, num_classes=5, partition=partition, scope=scope
     )
-    groups = [np.arange(clean.size)] if scope == "pooled" else [partition[k] for k in range(6)]
+    groups = [np.arange(clean.size)] if scope != "per_client" else [partition[k] for k in range(6)]
     assert [int(np.isin(noise.selected, group).sum()) for group in groups] == [round(rate * g.size) for g in groups]
     assert np.unique(noise.selected).tolist() == noise.selected.tolist()
     assert noise.changed.tolist() == (noise.labels != clean).tolist()
@@ -101,6 +101,21 @@ def test_per_client_noise_spares_no_client_where_pooled_noise_may():
     assert pooled.record["num_selected"] == each.record["num_selected"] == 100
 
 
+@pytest.mark.parametrize("scope", ["pooled", "per_client"])
+def test_a_share_of_the_clients_has_all_the_noise_and_the_others_none(scope):
+    partition, clean = Partition.from_owner(np.arange(400) % 10, 10, "natural"), np.zeros(400, dtype=int)
+    options = {"kind": "symmetric", "rate": 0.5, "num_classes": 2, "partition": partition, "scope": scope}
+    drawn = set()
+    for seed in range(5):
+        noise = corrupt(clean, generator(seed, "noise"), clients=0.3, **options)
+        wrong = partition.label_counts(noise.labels, 2)[:, 1]
+        assert ((wrong > 0).sum(), wrong.sum()) == (3, 60)
+        drawn.add(tuple(np.flatnonzero(wrong)))
+    assert len(drawn) > 1
+    assert noise.record["clients"] == 0.3
+    assert corrupt(clean, generator(0, "noise"), clients=0.0, **options).record["num_selected"] == 0
+
+
 def test_narrow_label_types_do_not_overflow():
     noise = corrupt(
         np.zeros(50, dtype=np.uint8), generator(0, "noise"), kind="asymmetric", rate=1, num_classes=300,
@@ -125,6 +140,9 @@ def test_the_results_are_read_only():
         ({"kind": "symetric"}, "Did you mean 'symmetric'"),
         ({"scope": "per_clients"}, "Did you mean 'per_client'"),
         ({"scope": "per_client"}, "needs the partition"),
+        ({"clients": 0.5}, "clients = 0.5 of label noise is about clients"),
+        ({"clients": 0.5, "scope": "before_split"}, "clients = 0.5 of label noise is about clients"),
+        ({"clients": 1.5}, "clients of label noise must be a number from 0 to 1; got 1.5"),
         ({"kind": "to_one_class", "target": 3}, "target of label noise must be below num_classes = 3; got 3"),
         ({"mapping": [0, 1, 2]}, "mapping belongs to the label noise 'asymmetric'"),
         ({"kind": "asymmetric", "mapping": [0, 1]}, "of each of the 3 classes"),

@@ -24,6 +24,7 @@ OPTIONS = {
     "hybrid": st.fixed_dictionaries(
         {"share": st.sampled_from([0.0, 0.1, 0.5, 1.0]), "alpha": alphas, "min_size": min_sizes}
     ),
+    "class_counts": st.fixed_dictionaries({"counts": st.sampled_from([[], [[1]], [[0, 2, 0, 1]], [[9, 9]]])}),
     "natural": st.just({}),
 }
 # Few samples, classes that are missing, more classes than samples, more clients than samples.
@@ -51,8 +52,8 @@ def test_every_sample_has_one_client_or_it_cannot_be_done(kind, labels, num_clie
     try:
         p = partition(kind, frozen, num_clients, generator(seed, "partition"), **options)
     except DataError:
-        # Only what cannot be done may be refused; shards and hybrid have further conditions, tested in their place.
-        assert n < num_clients * least or kind in ("shards", "hybrid")
+        # Only what cannot be done may be refused; some kinds have further conditions, tested in their place.
+        assert n < num_clients * least or kind in ("shards", "hybrid", "class_counts")
         return
     assert_exact_cover(p, n)
     assert p.num_clients == num_clients
@@ -85,7 +86,7 @@ def test_ten_thousand_clients_are_served_without_a_loop_over_them(kind, options)
 
 @pytest.mark.parametrize("kind", [kind for kind in PARTITIONS if kind != "natural"])
 def test_too_few_samples_are_named_with_clients_and_least_size(kind):
-    options = {"alpha": 1.0} if "dirichlet" in kind else {}
+    options = {"alpha": 1.0} if "dirichlet" in kind else {"counts": []} if kind == "class_counts" else {}
     with pytest.raises(DataError, match=r"9 clients .* need \d+ samples; there are 5"):
         partition(kind, [0, 1, 0, 1, 0], 9, generator(0, "partition"), **options)
 
@@ -95,7 +96,8 @@ def test_too_few_samples_are_named_with_clients_and_least_size(kind):
 )
 @pytest.mark.parametrize("kind", PARTITIONS)
 def test_labels_that_are_not_classes_are_refused(kind, labels, error):
-    options = {"alpha": 1.0} if "dirichlet" in kind else {"owners": [0, 0]} if kind == "natural" else {}
+    needed: dict[str, dict[str, object]] = {"natural": {"owners": [0, 0]}, "class_counts": {"counts": []}}
+    options = {"alpha": 1.0} if "dirichlet" in kind else needed.get(kind, {})
     if labels == [0.5, 1.0] and kind in ("iid", "natural"):  # which do not look at them: they may be numbers
         assert partition(kind, labels, 1, generator(0, "partition"), **options).num_samples == 2
         return
@@ -120,6 +122,8 @@ def test_a_number_of_clients_that_is_none_is_refused(num_clients):
         ("shards", {"classes_per_client": 0}, "classes_per_client"),
         ("hybrid", {"share": 1.01}, "share"),
         ("hybrid", {"alpha": 0}, "alpha"),
+        ("class_counts", {"counts": [[1], [1], [1]]}, "counts"),
+        ("class_counts", {"counts": [[1, -1]]}, "counts"),
     ],
 )
 def test_an_option_outside_its_range_is_named(kind, options, name):
@@ -139,6 +143,32 @@ def test_iid_sizes_differ_by_at_most_one_and_the_first_clients_hold_more(n, num_
         return
     sizes = partition("iid", [0] * n, num_clients, generator(seed, "partition")).sizes
     assert sizes.tolist() == [n // num_clients + (k < n % num_clients) for k in range(num_clients)]
+
+
+def test_class_counts_are_met_to_the_sample_at_random_and_the_rest_is_shared():
+    labels, firsts = np.repeat([0, 1, 2], 20), set()
+    for seed in range(5):
+        p = partition("class_counts", labels, 4, generator(seed, "partition"), counts=[[3, 0, 7], [0, 5]])
+        counts = p.label_counts(labels, 3)
+        assert counts[:2].tolist() == [[3, 0, 7], [0, 5, 0]]
+        assert p.sizes.tolist() == [10, 5, 23, 22]
+        assert (counts[2:].sum(axis=0) == [17, 15, 13]).all()
+        assert (counts[2:] > 0).all()  # the rest is shuffled, and not cut into classes
+        firsts.add(tuple(p[0]))
+    assert len(firsts) == 5
+
+
+@pytest.mark.parametrize(
+    ("clients", "counts", "message"),
+    [
+        (2, [[2], [1]], "3 samples of class 0 are asked for, and 2 are there"),
+        (2, [[1, 0, 1]], "1 samples of class 2 are asked for, and 0 are there"),
+        (2, [[1], [1]], "2 samples are left, and no client"),
+    ],
+)
+def test_class_counts_that_are_not_there_are_refused(clients, counts, message):
+    with pytest.raises(DataError, match=message):
+        partition("class_counts", [0, 0, 1, 1], clients, generator(0, "partition"), counts=counts)
 
 
 def test_natural_clients_are_those_of_the_data_and_may_be_empty():

@@ -173,6 +173,7 @@ def test_partitions_by_class_refuse_numbers_and_the_others_do_not():
         "dirichlet_by_client": {"alpha": 1.0},
         "shards": {"classes_per_client": 2},
         "hybrid": {},
+        "class_counts": {"counts": []},
     }.items():
         with pytest.raises(DataError, match=r"numbers to predict.*'iid' or"):
             PARTITIONS[name](data.train_y, 5, generator(0, "partition"), **options)

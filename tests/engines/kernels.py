@@ -94,7 +94,7 @@ def compiled(folder, *, options=(), sources=None):
     """Let engines use a library that is compiled otherwise."""
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(library, "_cache_folder", lambda: folder)
+            patch.setattr(library, "cache_folder", lambda: folder)
             patch.setattr(library, "OPTIONS", ("-O1", *library.OPTIONS[1:]))
             patch.setattr(library, "FOR_THIS_PROCESSOR", (options or ("-march=native",),))
             if sources is not None:

@@ -345,7 +345,7 @@ def test_what_it_cannot_train_is_refused(module, solver, reason, federated):
 def no_library(tmp_path, monkeypatch):
     """Forget what was compiled, and compile into a new folder; without optimising, which takes a tenth of the time."""
     monkeypatch.setattr(library, "OPTIONS", ("-O0", *library.OPTIONS[1:]))
-    monkeypatch.setattr(library, "_cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(library, "cache_folder", lambda: tmp_path / "cache")
     library._found.cache_clear()
     yield tmp_path
     library._found.cache_clear()
@@ -420,7 +420,7 @@ def test_a_user_without_a_home_has_it_among_temporary_files(no_library, monkeypa
     def homeless():
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.setattr(library, "_cache_folder", homeless)
+    monkeypatch.setattr(library, "cache_folder", homeless)
     monkeypatch.setattr(library.tempfile, "gettempdir", lambda: str(no_library / "tmp"))
     assert library.library().train
     assert [path.suffix for path in (no_library / "tmp").glob("*/*")] == [".so"]

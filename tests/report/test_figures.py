@@ -16,9 +16,10 @@ from fedreach.report.analysis.analysis import analyse
 from fedreach.report.figures import asked, curves, gallery
 from fedreach.report.figures.clients import chosen_shares, client_accuracies, mean_weights, participants_of
 from fedreach.report.figures.effects import differences
+from fedreach.report.figures.names import Legend, short
 from fedreach.report.figures.partition import ordered, partition_heatmap
 from fedreach.report.figures.saving import inline_svg, save
-from fedreach.report.figures.style import DASH, MARKER, METHOD, METHOD_ON_DARK, Legend, look, short
+from fedreach.report.figures.style import DASH, MARKER, METHOD, METHOD_ON_DARK, look
 from fedreach.report.load import read
 from fedreach.report.values import Comparison
 

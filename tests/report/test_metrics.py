@@ -83,7 +83,7 @@ def test_terminal_page_and_files_show_them(folder: Path, tmp_path: Path) -> None
     assert "<td>auroc</td><td>0.800 ± 0.071</td>" in page
     texts = {path.name: path.read_text(encoding="utf-8") for path in written.tables}
     assert "**Further metrics, at the last round**" in texts["table.md"]
-    assert r"\caption{Further metrics, at the last round." in texts["table.tex"]
+    assert ": further metrics, at the last round." in texts["table.tex"]
     assert json.loads(texts["table.json"])["methods"] == as_records(written.analysis)
     (one, _) = csv.DictReader(io.StringIO(texts["table.csv"]))
     assert float(one["metric_auroc_unseen_mean"]) == pytest.approx(0.75)

@@ -29,8 +29,8 @@ from fedreach.report.numbers import unit_of
 from fedreach.report.render.formats import terminal_table
 from fedreach.report.render.records import as_records, to_csv
 from fedreach.report.render.tables import Table, tabulate
-from fedreach.report.render.tensorboard import tag_of
 from fedreach.report.values import Comparison
+from fedreach.runs.trackers.tensorboard import tag_of
 
 from .made_up import compared as write_compared
 from .made_up import rewrite, row, write_comparison, write_curve, write_rows

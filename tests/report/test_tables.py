@@ -16,7 +16,7 @@ from fedreach.report.analysis.analysis import analyse
 from fedreach.report.analysis.quantities import QUANTITIES, SPENT
 from fedreach.report.load import read
 from fedreach.report.numbers import points
-from fedreach.report.render.formats import folded, terminal_contrasts, terminal_table, to_latex, to_markdown
+from fedreach.report.render.formats import folded, terminal_contrasts, terminal_table, to_markdown
 from fedreach.report.render.page import render
 from fedreach.report.render.records import as_document, as_records, to_csv
 from fedreach.report.render.tables import Table, tabulate, tabulate_contrasts
@@ -81,14 +81,6 @@ def test_markdown_has_as_many_cells_in_each_line(tmp_path: Path) -> None:
     assert len(lines) == 4
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
     assert "<b>" not in markdown.replace("\\<b>", "")
-
-
-def test_latex_escapes_what_latex_would_read(tmp_path: Path) -> None:
-    latex = to_latex(tabulate(analyse(read([write_comparison(tmp_path, ["base", AWKWARD], [0, 1], rounds=4)]))))
-    assert r"my\_module:50\%|A\&B\textbackslash{}\textasciitilde{}\{x\}$<$b$>$\$1\$ &" in latex
-    rows = latex[latex.index("toprule") :].splitlines()
-    assert len({len(re.findall(r"(?<!\\)&", row)) for row in rows if row.endswith(r"\\")}) == 1
-    assert not set(latex) & set("±−")
 
 
 def test_csv_holds_the_records_as_plain_numbers(comparison: Comparison) -> None:

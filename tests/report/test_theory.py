@@ -301,7 +301,7 @@ def test_page_and_tables_tell_the_terms_and_their_sources(measured: Comparison, 
     assert "What the bounds look at" in page
     assert "Theorem 1, eq. 5 and 8" in page
     assert "What the bounds look at" in (paths.page.parent / "table.md").read_text()
-    assert r"\caption{What the bounds look at" in (paths.page.parent / "table.tex").read_text()
+    assert ": what the bounds look at. " in (paths.page.parent / "table.tex").read_text()
     assert "theory_label_gap_mean" in (paths.page.parent / "table.csv").read_text().splitlines()[0]
     assert (paths.page.parent / "figures" / "theory.svg").is_file()
     rich = terminal_theory(analyse(measured))

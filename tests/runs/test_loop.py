@@ -49,7 +49,9 @@ class Diary(Callback):
         if line == self.fails_at:
             raise RuntimeError(f"no room for {line!r}")
 
-    def begin(self, run: RunRecord, data: FederatedData, engine: str) -> None:
+    def begin(self, run: RunRecord, data: FederatedData | None, engine: str, folder: Path) -> None:
+        assert data is not None
+        assert folder.name == "run"
         self.note(f"begin {run.method}, {data.num_clients} clients, {engine}")
 
     def round(self, row: RoundRow, timing: Timing, lost: Mapping[int, str]) -> None:
@@ -60,12 +62,15 @@ class Diary(Callback):
     def end(self, result: Result) -> None:
         self.note(f"end {result.status}")
 
+    def close(self, error: BaseException | None) -> None:
+        self.note(f"close {error}")
+
 
 def test_callbacks_are_told_of_the_beginning_of_each_round_and_of_the_end(tmp_path: Path) -> None:
     one, other = Diary(), Diary()
     result = go_on(tmp_path / "run", one, other)
     rounds = ["round 1", "round 2 evaluated", "round 3", "round 4 evaluated"]
-    assert one.told[1:] == other.told[1:] == [*rounds, "end finished"]
+    assert one.told[1:] == other.told[1:] == [*rounds, "end finished", "close None"]
     assert one.told[0].startswith("begin tiny, ")
     assert one.told[0].endswith("clients, as told")
     assert (result.status, result.rounds) == ("finished", 4)
@@ -101,11 +106,12 @@ def test_participants_held_out_data_alone_say_which_round_is_best(
 
 
 def test_what_a_callback_raises_ends_the_run_which_goes_on_from_there(tmp_path: Path) -> None:
+    first, again = Diary("round 3"), Diary()
     with pytest.raises(RuntimeError, match="no room for 'round 3'"):
-        go_on(tmp_path / "run", Diary("round 3"))
-    again = Diary()
+        go_on(tmp_path / "run", first)
+    assert first.told[-2:] == ["round 3", "close no room for 'round 3'"]
     go_on(tmp_path / "run", again)
-    assert again.told[1:] == ["round 4 evaluated", "end finished"]  # round 3 stands in the checkpoint
+    assert again.told[1:] == ["round 4 evaluated", "end finished", "close None"]  # round 3 stands in the checkpoint
     go_on(tmp_path / "whole")
     for name in ("rounds.jsonl", "clients.jsonl", "last.safetensors", "checkpoint.safetensors", "result.json"):
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

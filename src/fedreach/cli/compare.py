@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 @click.option("--address", help="Of the Ray cluster: auto, HOST:PORT, ray://HOST:PORT. Default: start one here.")
 @options.formats
 @options.device
+@options.track
 @options.quiet
 @options.as_json
 def compare(
@@ -66,6 +67,7 @@ def compare(
     address: str | None,
     formats: str,
     device: str | None,
+    tracked: tuple[str, ...],
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -91,7 +93,7 @@ def compare(
     given = {key if key == "seeds" else f"statistics.{key}": value for key, value in asked.items() if value is not None}
     own = table.overrides(config, data, client, label, participants, quiet=quiet or as_json)
     experiment, base = options.load(
-        config, [*own, *overrides, *(f"{key}={value}" for key, value in given.items())], device
+        config, [*own, *overrides, *(f"{key}={value}" for key, value in given.items())], device, tracked
     )
     if most is not None and experiment.plan.detect_points is None:
         raise click.UsageError("--most is for --detect, whose rule may ask for many seeds.")

@@ -19,6 +19,11 @@ def kinds(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[s
     return [kind for kind in KINDS if kind.startswith(incomplete)]
 
 
+def trackers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Complete a tracker."""
+    return [name for name in registry.table("tracker") if name.startswith(incomplete)]
+
+
 def verified_kinds(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Complete a kind that there are laws of."""
     return [kind for kind in VERIFIED if kind.startswith(incomplete)]

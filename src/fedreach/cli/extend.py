@@ -24,6 +24,7 @@ from fedreach.cli import options
     help="Folder of the TOML file, if that names files of your own. Default: the current one.",
 )
 @options.workers
+@options.track
 @options.formats
 @options.quiet
 @options.as_json
@@ -33,6 +34,7 @@ def extend(
     anew: bool,
     base: Path,
     workers: int | None,
+    tracked: tuple[str, ...],
     formats: str,
     quiet: bool,
     as_json: bool,
@@ -59,7 +61,9 @@ def extend(
         raise ConfigError(f"{folder} holds a sweep: extend its comparisons one by one, {folder}/cells/....")
     if (folder / ComparisonRecord.FILE).exists():
         with terminal.compare_progress(quiet=silent) as shown:
-            status = extend_comparison(folder, rounds, base=base, anew=anew, workers=workers, callbacks=shown)
+            status = extend_comparison(
+                folder, rounds, base=base, anew=anew, workers=workers, callbacks=shown, trackers=tracked
+            )
         end(status, folder, figure_formats, as_json)
         return
     if anew:
@@ -70,5 +74,5 @@ def extend(
     stored = run_of(RunFolder(folder))
     length = Experiment.model_construct(**{**dict(Experiment()), "name": stored.method, "rounds": rounds})
     with terminal.run_progress(length, folder, quiet=silent) as callbacks:
-        result = extend_run(folder, rounds, base=base, callbacks=callbacks)
+        result = extend_run(folder, rounds, base=base, callbacks=callbacks, trackers=tracked)
     tell(folder, result, as_json)

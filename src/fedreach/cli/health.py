@@ -141,7 +141,7 @@ def extras() -> list[Check]:
 
 
 def _cache(instead: str) -> Check:
-    from fedreach.storage.cache import cache_folder
+    from fedreach.cache import cache_folder
 
     try:
         folder = cache_folder()

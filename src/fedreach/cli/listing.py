@@ -85,15 +85,9 @@ def _entry(kind: str, name: str, thing: Any) -> dict[str, Any]:
     if kind == "noise":
         described = re.search(rf'- "{name}": (.*?)(?=\n- "|\n\n)', text, re.DOTALL)
         summary = " ".join(described[1].split()) if described else summary
-    when, reference = _said(text, "When"), _said(text, "References?")
+    when, reference = registry.paragraph(thing, "When"), registry.paragraph(thing, "References?")
     options = _options(kind, name, thing)
     return {"kind": kind, "name": name, "summary": summary, "when": when, "options": options, "reference": reference}
-
-
-def _said(text: str, heading: str) -> str:
-    """Return the paragraph of a docstring that begins with this word; "" where there is none."""
-    found = re.search(rf"^{heading}:\s*(.*?)(?:\n\n|\Z)", text, re.DOTALL | re.MULTILINE)
-    return " ".join(found[1].split()) if found else ""
 
 
 def _options(kind: str, name: str, thing: Any) -> dict[str, Any]:

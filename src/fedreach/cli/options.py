@@ -49,6 +49,14 @@ figure_files = click.option(
     help="Figure formats, comma separated; none: draw no figures.",
 )
 device = click.option("--device", help="Where to train: cpu, cuda, cuda:1. Short for --set engine.device=...")
+track = click.option(
+    "--track",
+    "tracked",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=completing.trackers,
+    help="Write the rounds for tensorboard, mlflow, csv, or FILE.py:NAME of your own, too. Repeatable.",
+)
 quiet = click.option("-q", "--quiet", is_flag=True, help="No progress.")
 _OF_RUN = (
     click.option("--method", help="Of a comparison: the run of this method."),
@@ -99,13 +107,17 @@ def say_json(context: click.Context, error: str | None = None) -> None:
         click.echo(json.dumps(finite))
 
 
-def load(config: Path | None, overrides: Sequence[str], device: str | None = None) -> tuple[Experiment, Path]:
+def load(
+    config: Path | None, overrides: Sequence[str], device: str | None = None, tracked: Sequence[str] = ()
+) -> tuple[Experiment, Path]:
     """Return the experiment and the folder that its files are relative to."""
     from fedreach.config.load import load
     from fedreach.config.paths import folder_of
 
     if device is not None:
         overrides = [*overrides, f"engine.device={device}"]
+    if tracked:
+        overrides = [*overrides, f"run.trackers={json.dumps(tracked)}"]
     return load(config, overrides), folder_of(config)
 
 

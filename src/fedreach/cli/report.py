@@ -3,51 +3,92 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from fedreach.cli import options
+from fedreach.errors import FedReachError
 
 if TYPE_CHECKING:
     from fedreach.report import ReportPaths
     from fedreach.report.sweep import SweepPaths
+    from fedreach.report.values import Comparison
 
 
 @click.command(
     epilog="Examples:\n\n\b\n  fedreach report runs/digits\n  fedreach report runs/a runs/b --out both --formats svg\n"
+    "  fedreach report runs/digits --style paper --width single\n"
     "  fedreach report runs/digits --json | jq '.methods[].unseen_mean'"
 )
 @click.argument("folders", nargs=-1, required=True, type=options.path)
 @click.option("--out", type=options.path, help="Where to make report/. Default: the first folder.")
 @options.formats
-@click.option("--tensorboard", is_flag=True, help="Also write event files for TensorBoard (extra `tracking`).")
+@click.option(
+    "--style",
+    type=click.Choice(["page", "paper"]),
+    default="page",
+    show_default=True,
+    help="paper: also figures at column width as PDF, with captions in LaTeX, in report/paper.",
+)
+@click.option(
+    "--width", metavar="INCHES", help="With --style paper: single (3.25), double (6.75), or inches. Default: single."
+)
+@options.track
 @options.as_json
-def report(folders: tuple[Path, ...], out: Path | None, formats: str, tensorboard: bool, as_json: bool) -> None:
+def report(
+    folders: tuple[Path, ...],
+    out: Path | None,
+    formats: str,
+    style: str,
+    width: str | None,
+    tracked: tuple[str, ...],
+    as_json: bool,
+) -> None:
     """Make table, figures and page again from the stored rows of comparisons, runs or a sweep.
 
     Several comparisons become one page, which says what differs between them; they are refused where their numbers
     cannot be compared: on other data, or by another score.
     """
     out = out or folders[0]
-    written = write(folders, out, options.figure_formats(formats), as_json)
-    if tensorboard and written is None:
-        raise click.UsageError("--tensorboard is for comparisons and runs: name a cell of the sweep.")
-    if tensorboard and written is not None:
-        from fedreach.report.render.tensorboard import write_events
-
-        write_events(written.analysis.comparison, out / "report" / "tensorboard")
-        click.echo(f"Event files: {out / 'report' / 'tensorboard'}", err=as_json)
+    if width is not None and style != "paper":
+        raise click.UsageError("--width is for --style paper; figures of the page have one width.")
+    paper = (width or "single") if style == "paper" else None
+    write(folders, out, options.figure_formats(formats), as_json, paper)
+    if tracked:
+        _track(folders, tracked)
 
 
-def write(folders: Sequence[Path], out: Path, formats: tuple[str, ...] | None, as_json: bool) -> ReportPaths | None:
+def _track(folders: Sequence[Path], names: Sequence[str]) -> None:
+    """Tell trackers of runs that were run before; fail if one fails."""
+    from fedreach.config.sections import Experiment
+    from fedreach.config.trackers import trackers_of, with_trackers
+    from fedreach.runs.folder import RunFolder
+    from fedreach.runs.schema import ComparisonRecord
+    from fedreach.runs.trackers.tracked import Named, tell_again
+
+    experiment, failed = with_trackers(Experiment(), names, Path.cwd()), dict[str, str]()
+    for folder in folders:
+        comparison = RunFolder(folder).read(ComparisonRecord)
+        runs = ["."] if comparison is None else [place for of in comparison.runs.values() for place in of.values()]
+        for place in runs:
+            trackers = [Named(*each) for each in trackers_of(experiment, Path.cwd()) if each[0] not in failed]
+            tell_again(RunFolder(folder / place), trackers, failed.setdefault)
+    if failed:
+        raise FedReachError("\n".join(failed.values()))
+
+
+def write(
+    folders: Sequence[Path], out: Path, formats: tuple[str, ...] | None, as_json: bool, paper: str | None = None
+) -> ReportPaths | None:
     """Write the report and print its tables, or its numbers for machines; return what was written, but of a sweep."""
     from fedreach.runs.schema import SweepRecord
 
     swept = [folder for folder in folders if (folder / SweepRecord.FILE).exists()]
     if swept and len(folders) == 1:
-        _write_sweep(swept[0], out, formats, as_json)
+        _write_sweep(swept[0], out, formats, as_json, paper)
         return None
     if swept:
         raise click.UsageError(
@@ -65,11 +106,12 @@ def write(folders: Sequence[Path], out: Path, formats: tuple[str, ...] | None, a
         write_report,
     )
 
-    written = write_report(folders, out, formats=formats)
+    written = write_report(folders, out, formats=formats, paper=paper)
     analysis = written.analysis
+    written = replace(written, paper=_with_references(written.paper, analysis.comparison))
     told = near_chance(analysis.comparison)
     if as_json:
-        files = [str(path) for path in (written.page, *written.tables, *written.figures)]
+        files = [str(path) for path in (written.page, *written.tables, *written.figures, *written.paper)]
         options.answer({**as_document(analysis), "page": str(written.page), "files": files, "advice": told or None})
         return written
     from rich.console import Console
@@ -92,17 +134,19 @@ def write(folders: Sequence[Path], out: Path, formats: tuple[str, ...] | None, a
     return written
 
 
-def _write_sweep(folder: Path, out: Path, formats: tuple[str, ...] | None, as_json: bool) -> None:
+def _write_sweep(folder: Path, out: Path, formats: tuple[str, ...] | None, as_json: bool, paper: str | None) -> None:
     """Do the same for a sweep."""
     from fedreach.report.render.formats import rich_of
     from fedreach.report.render.sweep import as_sweep_document
     from fedreach.report.render.tuning import tabulate_tuning, words_of
     from fedreach.report.sweep import write_sweep_report
 
-    written = write_sweep_report(folder, out, formats=formats)
+    written = write_sweep_report(folder, out, formats=formats, paper=paper)
     swept = written.swept
+    for cell in swept.cells[:1]:  # methods are the same in all of them
+        written = replace(written, paper=_with_references(written.paper, cell.analysis.comparison))
     if as_json:
-        files = [str(path) for path in (written.page, *written.tables, *written.figures)]
+        files = [str(path) for path in (written.page, *written.tables, *written.figures, *written.paper)]
         options.answer({**as_sweep_document(swept), "page": str(written.page), "files": files})
         return
     from rich.console import Console
@@ -115,8 +159,17 @@ def _write_sweep(folder: Path, out: Path, formats: tuple[str, ...] | None, as_js
     _say_files(written)
 
 
+def _with_references(paper: tuple[Path, ...], comparison: Comparison) -> tuple[Path, ...]:
+    """Return what was made for a paper, with its bibliography; nothing where nothing was."""
+    if not paper:
+        return paper
+    from fedreach.study.citing import write_bibliography
+
+    return (*paper, write_bibliography(comparison, paper[0].parent))
+
+
 def _say_files(written: ReportPaths | SweepPaths) -> None:
     click.echo(f"\nPage: {written.page}")
-    for kind, paths in (("Tables", written.tables), ("Figures", written.figures)):
+    for kind, paths in (("Tables", written.tables), ("Figures", written.figures), ("For a paper", written.paper)):
         if paths:
             click.echo(f"{kind}: {paths[0].parent}/: {', '.join(path.name for path in paths)}")

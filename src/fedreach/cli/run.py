@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 @click.option("--out", type=options.path, help="Run folder. Default: runs/NAME-METHOD-seed-N.")
 @click.option("--resume", is_flag=True, help="Insist on going on: fail where there is no checkpoint.")
 @options.device
+@options.track
 @click.option(
     "--explain", is_flag=True, help="Say which engine would train, and what the others would take; run nothing."
 )
@@ -42,6 +43,7 @@ def run(
     out: Path | None,
     resume: bool,
     device: str | None,
+    tracked: tuple[str, ...],
     explain: bool,
     quiet: bool,
     as_json: bool,
@@ -56,7 +58,7 @@ def run(
     from fedreach.study import terminal
 
     with _ranks(alone=explain) as ranks:
-        experiment, base = options.load(config, overrides, device)
+        experiment, base = options.load(config, overrides, device, tracked)
         seed = experiment.seeds[0] if seed is None else seed
         folder = out or Path("runs") / f"{experiment.name}-{method or 'run'}-seed-{seed}"
         serves = ranks is not None and ranks.rank > 0

@@ -269,10 +269,9 @@ def _choices(raw: Mapping[str, Any]) -> list[tuple[str, Path_]]:
     methods = raw.get("methods")
     for name in methods if isinstance(methods, dict) else ():
         places += [(part, ("methods", name, part)) for part in PARTS]
-    metrics = _at(raw, ("evaluation", "metrics"))
-    places += [
-        ("metric", ("evaluation", "metrics", i)) for i in range(len(metrics) if isinstance(metrics, list) else 0)
-    ]
+    for kind, path in {"metric": ("evaluation", "metrics"), "tracker": ("run", "trackers")}.items():
+        several = _at(raw, path)
+        places += [(kind, (*path, i)) for i in range(len(several) if isinstance(several, list) else 0)]
     return [(kind, path) for kind, path in places if _at(raw, path) is not None]
 
 

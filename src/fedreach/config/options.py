@@ -27,6 +27,12 @@ OWN_KEYS: Mapping[str, type[Choice]] = {
     "shift": ShiftSection,
 }
 
+INHERIT: Mapping[str, str] = {
+    "selection": " Inherit from fedreach.federation.selection.Policy to have all but `select`.",
+    "tracker": " Inherit from fedreach.Callback to have all that you leave out.",
+}
+"""Kinds whose methods need not all be written."""
+
 
 def check_choice(kind: str, path: Path_, choice: Mapping[str, Any], base: Path) -> list[Problem]:
     """Return what is wrong with the name or the options of one named thing."""
@@ -96,8 +102,7 @@ def _broken_contract(kind: str, choice: Choice, base: Path) -> list[str]:
         return [str(error)]
     except Exception as error:
         return [f"{choice.name!r} cannot be made: {type(error).__name__}: {error}."]
-    hint = " Inherit from fedreach.federation.selection.Policy to have all but `select`." if kind == "selection" else ""
-    return [f"{choice.name!r} {rule}{hint}" for rule in lacking(kind, part)]
+    return [f"{choice.name!r} {rule}{INHERIT.get(kind, '')}" for rule in lacking(kind, part)]
 
 
 def options_model(target: Callable[..., Any], given: Collection[str]) -> type[BaseModel] | None:

@@ -222,6 +222,8 @@ class RunSection(Section):
     """Seconds from one checkpoint to the next; 0: one a round."""
     on_failure: Literal["stop", "drop"] = "stop"
     """What a client whose update is not finite does: end the run, or be left out of the round."""
+    trackers: list[Choice] = Field(default=[])
+    """Told as it goes on: names of `fedreach list tracker`, or `FILE.py:NAME`."""
 
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from fedreach.arrays import AnyArray, Ints
 from fedreach.data import own
 from fedreach.data.checks import Kind
 from fedreach.data.datasets import Dataset, Recipe, content_hash, same_fields
-from fedreach.data.noise import corrupt
+from fedreach.data.noise import LabelNoise, corrupt
 from fedreach.data.own_data import OwnData
 from fedreach.data.partition import Partition, divided
 from fedreach.data.partition import partition as partition_of_kind
@@ -342,7 +342,8 @@ def federate(
         participants: See `fedreach.data.population.draw_population`, also for the two exclusions; also by their names.
         held_out: Share of each client's samples that is held out, see `split_held_out`.
         noise: Arguments of `fedreach.data.noise.corrupt`, such as ``{"kind": "symmetric", "rate": 0.2}``. Only
-            training labels are corrupted: what is held out must measure the truth.
+            training labels are corrupted: what is held out must measure the truth. With the scope "before_split" the
+            labels are those of `noisy_before_split`, by which the partition should have been drawn.
         server_examples: How many training examples the server takes from the clients, those that never train too, so
             that its sample stands for everybody; see `fedreach.data.server_data.drawn_for_server`. None: none.
         server_data: Data of the server's own instead, see `fedreach.data.server_data.given_to_server`; clients then
@@ -394,14 +395,24 @@ def federate(
         server = given_to_server(dataset, server_data)
     labels, record = dataset.train_y, None
     if noise is not None:
-        divided = Partition(np.arange(len(train.order)), train.offsets, kind=partition.kind)
-        made = corrupt(
-            labels[train.order], generator(seed, "noise"), num_classes=dataset.num_classes, partition=divided, **noise
-        )
+        if noise.get("scope") == "before_split":
+            made = noisy_before_split(dataset, noise, seed)
+            noisy = made.labels[train.order]
+            counted = np.isin(train.order, made.selected).sum(), made.changed[train.order].sum()
+        else:
+            divided = Partition(np.arange(len(train.order)), train.offsets, kind=partition.kind)
+            rng = generator(seed, "noise")
+            made = corrupt(labels[train.order], rng, num_classes=dataset.num_classes, partition=divided, **noise)
+            noisy, counted = made.labels, (made.selected.size, made.changed.sum())
         labels = labels.copy()
-        labels[train.order] = made.labels
-        record = made.record
+        labels[train.order] = noisy
+        record = {**made.record, "num_selected": int(counted[0]), "num_changed": int(counted[1])}
     return FederatedData(dataset, labels, partition, population, train, held, record, server, client_names=names)
+
+
+def noisy_before_split(dataset: Dataset | OwnData, noise: Mapping[str, Any], seed: int) -> LabelNoise:
+    """Return the labels by which samples are shared out where noise comes first; `noise` as in `federate`."""
+    return corrupt(dataset.train_y, generator(seed, "noise"), num_classes=dataset.num_classes, **noise)
 
 
 def _drawn(

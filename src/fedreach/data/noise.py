@@ -1,6 +1,7 @@
 """Label noise: a known part of the training labels is made wrong, and what was done is recorded.
 
-Apply it to training labels, after partitioning; held-out and test labels stay as they are.
+Apply it to training labels; held-out and test labels stay as they are. It comes after partitioning, or before: then
+who holds what is drawn by the wrong labels, and whoever is rich in the class that noise leads to has most of it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from fedreach.data.partition import Partition, draws
 from fedreach.errors import ConfigError, DataError, nearest
 
 Kind = Literal["to_one_class", "symmetric", "asymmetric"]
-Scope = Literal["pooled", "per_client"]
+Scope = Literal["pooled", "per_client", "before_split"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +38,7 @@ def corrupt(
     num_classes: int,
     partition: Partition | None = None,
     scope: Scope = "pooled",
+    clients: float = 1.0,
     target: int = 0,
     mapping: Sequence[int] | None = None,
 ) -> LabelNoise:
@@ -59,8 +61,10 @@ def corrupt(
         kind: One of the three above.
         rate: Part of the samples to corrupt, from 0 to 1. Halves round to even, as in Python.
         num_classes: C; at least 2 unless the kind is "to_one_class".
-        partition: Who holds which sample; needed for the scope "per_client".
+        partition: Who holds which sample; needed for the scope "per_client", and where not all `clients` are noisy.
         scope: "pooled": round(rate * n) among all samples. "per_client": round(rate * n_k) of each client k.
+            "before_split": as "pooled", of all samples before they are shared out by the labels that this leaves.
+        clients: Share of the clients, drawn, that are noisy; the samples of the others are not chosen.
         target: The label of "to_one_class", below C.
         mapping: (C,) for "asymmetric" only. By default c becomes (c + 1) mod C.
 
@@ -83,16 +87,19 @@ def corrupt(
     rate = draws.checked_number("rate of label noise", rate, 0, 1)
     new_label, about = _rule(kind, num_classes, target, mapping, rng)
     groups = _groups(scope, clean.size, partition)
+    clients = draws.checked_number("clients of label noise", clients, 0, 1)
+    open_ = np.arange(clean.size) if clients == 1 else _of_some(clients, scope, partition, rng)
 
-    take = np.rint(rate * np.bincount(groups)).astype(np.int64)
-    selected = np.sort(draws.drawn_from_each(groups, take, rng))
+    take = np.rint(rate * np.bincount(groups[open_])).astype(np.int64)
+    selected = np.sort(open_[draws.drawn_from_each(groups[open_], take, rng)])
     noisy = clean.copy()
     noisy[selected] = new_label(clean[selected])
     changed = noisy != clean
     for array in (noisy, selected, changed):
         array.setflags(write=False)
+    some = {} if clients == 1 else {"clients": clients}
     counts = {"num_selected": int(selected.size), "num_changed": int(changed.sum())}
-    return LabelNoise(noisy, selected, changed, {"kind": kind, "rate": rate, "scope": scope, **about, **counts})
+    return LabelNoise(noisy, selected, changed, {"kind": kind, "rate": rate, "scope": scope, **some, **about, **counts})
 
 
 def _rule(
@@ -124,15 +131,26 @@ def _rule(
 
 def _groups(scope: str, num_samples: int, partition: Partition | None) -> Ints:
     """Return the (n,) group within which each sample is chosen: one for all, or its client."""
-    if scope == "pooled":
-        return np.zeros(num_samples, dtype=np.int64)
+    if scope not in get_args(Scope):
+        raise ConfigError(f"scope of label noise is unknown: {scope!r}.{nearest(str(scope), get_args(Scope))}")
+    if partition is not None and partition.num_samples != num_samples:
+        raise DataError(f"label noise: the partition is of {partition.num_samples} samples; got {num_samples} labels.")
     if scope != "per_client":
-        raise ConfigError(f"scope of label noise is unknown: {scope!r}.{nearest(str(scope), ('pooled', 'per_client'))}")
+        return np.zeros(num_samples, dtype=np.int64)
     if partition is None:
         raise ConfigError("scope 'per_client' of label noise needs the partition; pass it, or use the scope 'pooled'.")
-    if partition.num_samples != num_samples:
-        raise DataError(f"label noise: the partition is of {partition.num_samples} samples; got {num_samples} labels.")
     return partition.owner()
+
+
+def _of_some(share: float, scope: str, partition: Partition | None, rng: np.random.Generator) -> Ints:
+    """Return the samples, increasing, of a share of the clients that is drawn."""
+    if partition is None or scope == "before_split":
+        raise ConfigError(
+            f"clients = {share:g} of label noise is about clients, which scope {scope!r} without a partition does not "
+            "know. Use 'pooled' or 'per_client' with one, or leave clients out."
+        )
+    noisy = rng.permutation(partition.num_clients)[: round(share * partition.num_clients)]
+    return np.flatnonzero(np.isin(partition.owner(), noisy))
 
 
 NOISES: Mapping[str, Callable[..., LabelNoise]] = dict.fromkeys(get_args(Kind), corrupt)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -10,10 +11,11 @@ from fedreach import registry
 from fedreach.config import parts
 from fedreach.config.sections import Experiment
 from fedreach.data.datasets import Dataset
-from fedreach.data.federated import FederatedData, federate
+from fedreach.data.federated import FederatedData, federate, noisy_before_split
 from fedreach.data.own import FILES, of_file
 from fedreach.data.own_data import OwnData
 from fedreach.data.partition import Partition, divided, without_empty
+from fedreach.data.partition.divide import Labelled
 from fedreach.data.sets.catalogue import load
 from fedreach.data.shifts import shift_unseen
 from fedreach.data.validation import for_validation
@@ -69,7 +71,7 @@ class Builder:
             exclude_clients=p.exclude_clients,
             exclude_labels=p.exclude_labels,
             held_out=p.held_out,
-            noise=None if e.noise is None else {"kind": e.noise.name, **e.noise.options},
+            noise=self._noise,
             server_examples=None if own is None else own.examples,
             server_data=None if own is None or own.file is None else self.base / own.file,
         )
@@ -87,13 +89,22 @@ class Builder:
             data = shift_unseen(data, parts.make("shift", e.shift, self.base), share=e.shift.share, seed=seed)
         return data if p.validation is None else for_validation(data, p.validation, seed)
 
+    @property
+    def _noise(self) -> dict[str, Any] | None:
+        noise = self.experiment.noise
+        return None if noise is None else {"kind": noise.name, **noise.options}
+
     def _partition(self, dataset: Dataset | OwnData, seed: int) -> Partition:
-        section = self.experiment.partition
+        section, noise = self.experiment.partition, self._noise
         if section.file is not None:
             return without_empty(Partition.load(self.base / section.file), section.empty)
         make = registry.find("partition", section.name, self.base)
         drawn = section.clients, seed, section.options, section.empty
-        return divided(dataset, section.name, make, *drawn, natural=section.name == "natural")
+        labels = dataset.train_y
+        if noise is not None and noise.get("scope") == "before_split" and dataset.num_classes:
+            labels = noisy_before_split(dataset, noise, seed).labels
+        seen = Labelled(dataset.name, labels, dataset.owners)
+        return divided(seen, section.name, make, *drawn, natural=section.name == "natural")
 
     def federation(self, seed: int) -> Federation:
         """Return the federation that `[method]` describes."""

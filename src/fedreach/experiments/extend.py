@@ -10,6 +10,7 @@ import pydantic
 
 from fedreach.config import parts
 from fedreach.config.sections import Experiment
+from fedreach.config.trackers import with_trackers
 from fedreach.config.user_code import identity, locate_user_errors
 from fedreach.errors import ANOTHER_FOLDER, ConfigError, RunFolderError
 from fedreach.experiments.compare import compare
@@ -29,7 +30,13 @@ ON_FLOWER = "facts.json"  # what clients told there; the simulator has not the s
 
 
 def extend_run(
-    path: Path, rounds: int, *, base: Path, callbacks: Sequence[Callback] = (), threads: int | None = None
+    path: Path,
+    rounds: int,
+    *,
+    base: Path,
+    callbacks: Sequence[Callback] = (),
+    threads: int | None = None,
+    trackers: Sequence[str] = (),
 ) -> Result:
     """Go on with a run until it has so many rounds, and return how it then ended.
 
@@ -42,15 +49,17 @@ def extend_run(
         base: Folder that paths in its experiment are relative to: that of its TOML file.
         callbacks: Are told as it goes on.
         threads: As in `fedreach.experiments.run.run`.
+        trackers: In place of those that the run had, by name; empty: the same.
 
     Raises:
         RunFolderError: If the folder holds no run, or one that cannot be gone on with: the message says why not.
     """
     folder = RunFolder(path)
-    run_of(folder)  # refuses what holds none
+    experiment = with_trackers(_experiment(run_of(folder).config, path), trackers, base)
     stored = _prepared([path], rounds, base)[path]
+    experiment = experiment.model_copy(update={"rounds": rounds})
     result = run(
-        _longer(stored, rounds), seed=stored.seed, folder=path, base=base, method=stored.method, threads=threads,
+        experiment, seed=stored.seed, folder=path, base=base, method=stored.method, threads=threads,
         callbacks=callbacks,
     )  # fmt: skip
     assert result is not None  # there are no ranks
@@ -66,12 +75,14 @@ def extend_comparison(
     workers: int | None = None,
     executor: Executor | None = None,
     callbacks: Sequence[ComparisonCallback] = (),
+    trackers: Sequence[str] = (),
 ) -> ComparisonStatus:
     """Go on with all runs of a comparison until they have so many rounds, as `extend_run` does with one.
 
     Args:
         out: The comparison's folder.
         anew: Whether runs that cannot be gone on with are moved aside, see `set_aside`, and made anew at this length.
+        trackers: As in `extend_run`.
 
     The others are those of `fedreach.experiments.compare.compare`.
 
@@ -80,7 +91,7 @@ def extend_comparison(
         ConfigError: If its number of seeds followed from results.
     """
     record = RunFolder(out).required(ComparisonRecord)
-    experiment = _experiment(record.config, out)
+    experiment = with_trackers(_experiment(record.config, out), trackers, base)
     if experiment.plan.detect_points is not None:
         raise ConfigError(
             f"{out} has as many seeds as followed from its pilot after {experiment.rounds} rounds; after {rounds} "
@@ -180,10 +191,6 @@ def _open(path: Path, stored: RunRecord, rounds: int) -> None:
         folder.remove(Result.FILE)
         folder.remove(ServingRecord.FILE, ServedLine.FILE, SERVING, LAST)
         folder.write(replace(stored, config={**stored.config, "rounds": rounds}))
-
-
-def _longer(stored: RunRecord, rounds: int) -> Experiment:
-    return _experiment(stored.config, Path()).model_copy(update={"rounds": rounds})
 
 
 def _experiment(config: Mapping[str, object], path: Path) -> Experiment:

@@ -11,6 +11,7 @@ from typing import Any
 
 from fedreach.config import user_code
 from fedreach.config.sections import Experiment
+from fedreach.config.trackers import trackers_of
 from fedreach.config.user_code import locate_user_errors
 from fedreach.data.datasets import Dataset
 from fedreach.data.federated import FederatedData
@@ -35,6 +36,7 @@ from fedreach.runs.loop import each_round, exhausted
 from fedreach.runs.recorder import Recorder, note_failure
 from fedreach.runs.schema import Result, RoundRow, RunRecord
 from fedreach.runs.serving import finish_served, take_training
+from fedreach.runs.trackers.tracked import Named, Tracked, Warn, warn
 from fedreach.simulation.simulation import Simulation
 from fedreach.threads import one_thread
 
@@ -55,6 +57,7 @@ def run(
     twin: Path | None = None,
     files: Mapping[str, Any] | None = None,
     callbacks: Sequence[Callback] = (),
+    warn: Warn = warn,
 ) -> Result | None:
     """Run one resolved experiment in a folder, or go on with it; return how it ended, as ``result.json`` says.
 
@@ -74,7 +77,8 @@ def run(
             training is taken, and only the serving is done.
         files: Digests of the user's own files when the comparison began, see
             `fedreach.config.user_code.file_digests`; None: any will do.
-        callbacks: Are told as it goes on; not where the run was finished before.
+        callbacks: Are told as it goes on, before the experiment's trackers; not where the run was finished before.
+        warn: Is told of a tracker that fails, with its name.
 
     Raises:
         RunFolderError: If the folder holds another experiment or cannot be read.
@@ -93,6 +97,7 @@ def run(
             twin=twin,
             files=files,
             callbacks=callbacks,
+            warn=warn,
         )
     )
 
@@ -111,6 +116,7 @@ def each_round_of(
     twin: Path | None = None,
     files: Mapping[str, Any] | None = None,
     callbacks: Sequence[Callback] = (),
+    warn: Warn = warn,
 ) -> Generator[RoundRow, None, Result | None]:
     """Run as `run` does, and yield the row of each round that is run; whoever stops can go on later.
 
@@ -131,6 +137,8 @@ def each_round_of(
     with own.locked():
         if (done := finished(own, identity)) is not None:
             return done
+        trackers = [Named(*each) for each in trackers_of(experiment, base)]
+        callbacks = [*callbacks, Tracked(trackers, own, warn)]
         forget_failed(own, identity)
         (folder / TRACEBACK).unlink(missing_ok=True)
         try:
@@ -155,7 +163,7 @@ def each_round_of(
                     and twin
                     and (done := take_training(recorder, RunFolder(twin), record, identity)) is not None
                 ):
-                    return finish_served(recorder, serving, done, callbacks)
+                    return finish_served(recorder, serving, done, callbacks, data)
                 return (
                     yield from each_round(
                         record,

@@ -12,13 +12,16 @@ from flwr.serverapp.strategy import Result
 
 from fedreach.config import load, parts, paths
 from fedreach.config.sections import Experiment
+from fedreach.config.trackers import trackers_of
 from fedreach.config.user_code import identity
 from fedreach.data.federated import FederatedData
 from fedreach.errors import ConfigError
 from fedreach.experiments.build import Builder
 from fedreach.flower.app import client_app
-from fedreach.flower.strategy import FedReachStrategy
+from fedreach.flower.strategy import LOG, FedReachStrategy
 from fedreach.runs.describe import federation_record
+from fedreach.runs.folder import RunFolder
+from fedreach.runs.trackers.tracked import Named, Tracked
 from fedreach.simulation.simulation import Simulation
 
 
@@ -110,6 +113,7 @@ class FlowerExperiment:
     ) -> FedReachStrategy:
         """Return the strategy of the server; see `FedReachStrategy` for the arguments."""
         e, simulation = self.experiment, self.simulation
+        trackers = [Named(*each) for each in trackers_of(e, self.base)]
         return FedReachStrategy(
             simulation.federation,
             simulation.engine.task.module,
@@ -125,6 +129,7 @@ class FlowerExperiment:
             inputs=e.evaluation.inputs,
             identity=identity(e, self.seed, self.method or "run", self.base),
             record=federation_record(self.data),
+            callbacks=[Tracked(trackers, RunFolder(Path(folder)), lambda name, text: LOG.warning(text))],
         )
 
     def server_app(self, folder: Path | str = "runs/flower", *, patience: float = 60.0) -> ServerApp:

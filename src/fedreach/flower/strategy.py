@@ -44,6 +44,7 @@ from fedreach.flower.open_round import OpenRound
 from fedreach.flower.outgoing import Outgoing
 from fedreach.flower.serving import RemoteServing, serve_clients
 from fedreach.models.flat import Layout, flatten
+from fedreach.runs.callbacks import Callback, told
 from fedreach.runs.checkpoint import MEMORY, Snapshot
 from fedreach.runs.describe import environment
 from fedreach.runs.folder import RunFolder
@@ -84,6 +85,7 @@ class FedReachStrategy(Strategy):
         inputs: With how many of its inputs a client is served, too, where the federation has a serving rule.
         identity: What the run is, if that is more than is said here; see `fedreach.runs.identity`.
         record: Who holds what, if the server knows; see `fedreach.runs.describe.federation_record`.
+        callbacks: Are told as the run goes on, where `run` runs it; of what one raises the run fails.
 
     Raises:
         ConfigError: If the federation cannot run on Flower, or lacks what it needs.
@@ -112,6 +114,7 @@ class FedReachStrategy(Strategy):
         inputs: Sequence[int] = (5, 20),
         identity: Mapping[str, Any] | None = None,
         record: FederationRecord | None = None,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         limits = {"rounds": rounds, "min_clients": min_clients, "evaluate_every": evaluate_every, "timeout": timeout}
         for option, value in {**limits, "patience": patience}.items():
@@ -140,7 +143,7 @@ class FedReachStrategy(Strategy):
         self.initial: Float32s = flatten(model).cpu().numpy()
         self.min_clients, self.patience, self.evaluate_every = min_clients, patience, evaluate_every
         self.engine, self.participation, self.record = engine, participation or Always(), record
-        self.inputs, self.serves = inputs, federation.serves
+        self.inputs, self.serves, self.callbacks = inputs, federation.serves, callbacks
         self.identity = identity or identity_of(federation, str(model), name, rounds, inputs)
         self.folder = RunFolder(Path(folder))
         self.recorder = Recorder(self.folder, federation, self.layout, stop_if_diverged=False)
@@ -155,23 +158,23 @@ class FedReachStrategy(Strategy):
         self._round: OpenRound | None = None  # the one at work
         self._row: RoundRow | None = None
         self._timing = Timing(round=0)
+        self._lost: Mapping[int, str] = {}  # who does not count in it, and why
         self._tasks: dict[tuple[int, str], EvaluationTask] = {}  # by node and message group, of those who evaluate
         self._handed: ArrayRecord | None = None  # the model as it was handed out last
 
     def run(self, grid: Grid, train_config: ConfigRecord | None = None) -> Result:
         """Run all rounds that are left, with this strategy's timeout, and write down how the run ended."""
-        try:
-            self._begin(grid)
-            left = self.rounds - self._now.state.round
-            result = self.start(grid, self._arrays(), num_rounds=left, timeout=self.timeout, train_config=train_config)
-            result.arrays = self._arrays()  # also if nothing was left to do
-            return result
-        except Exception as error:
-            if self._ours:
-                note_failure(self.folder, error)
-            raise
-        finally:
-            self._open.close()
+        with self._open:
+            try:
+                self._begin(grid)
+                left, arrays = self.rounds - self._now.state.round, self._arrays()
+                result = self.start(grid, arrays, num_rounds=left, timeout=self.timeout, train_config=train_config)
+                result.arrays = self._arrays()  # also if nothing was left to do
+                return result
+            except Exception as error:
+                if self._ours:
+                    note_failure(self.folder, error)
+                raise
 
     def summary(self) -> None:
         LOG.info("\t├──> %s", self.federation)
@@ -214,6 +217,8 @@ class FedReachStrategy(Strategy):
             )
         self.registry.return_to(participants)
         self._snapshot = snapshot
+        if self._ours:
+            self._tell(self.folder.required(RunRecord))
         if snapshot.state.round < self.rounds or (done is None and self.serves):
             self.registry.gather(grid, self.min_clients, self.patience)
         if snapshot.state.round == self.rounds and done is None:
@@ -227,7 +232,7 @@ class FedReachStrategy(Strategy):
         run = RunRecord(**self.identity, environment=environment(), git=None)
         exact = isinstance(self.federation.label_statistics, Exact)
         seen = record_of(self._participants, self.registry.unseen(), self.registry.known, exact=exact)
-        self.recorder.describe(run, self.record or seen)
+        self._tell(self.recorder.describe(run, self.record or seen))
         n, p = len(self._participants), self.layout.num_trainable
         memory = new_memory(self.federation, n, p, self.folder.path / MEMORY)
         state = initial_state(self.federation, params, self.registry.view(self._participants), memory)
@@ -250,6 +255,10 @@ class FedReachStrategy(Strategy):
         steps = play(self.federation, state, self._view(state), rounds=self.rounds)
         self._round = OpenRound(self.federation, *ways, self._counted, grid, config)
         return self._round.begin(steps)
+
+    def _tell(self, run: RunRecord) -> None:
+        """Tell that the run begins and, as the folder is let go of, that it is over."""
+        self._open.enter_context(told(self.callbacks, run, None, "Flower's clients", self.folder.path))
 
     def _view(self, state: FederationState) -> ClientView:
         federation = self.federation
@@ -276,6 +285,7 @@ class FedReachStrategy(Strategy):
         self._snapshot, self._row = self.recorder.after(self._now, new, result)
         self._counted |= dict.fromkeys(result.cohort, new.round)
         self._timing = Timing(round=new.round, train_seconds=round(time.perf_counter() - self._round.began, 6))
+        self._lost = result.lost
         for client, reason in result.lost.items():
             LOG.warning("Client %s does not count in round %s: %s.", client, new.round, reason)
         numbers: dict[str, Any] = {"clients": len(result.cohort), "lost": len(result.lost)}
@@ -329,7 +339,9 @@ class FedReachStrategy(Strategy):
 
     @one_thread()
     def _finish(self, grid: Grid) -> None:
-        self.recorder.finish(self._now, partial(self._serve, grid))
+        result = self.recorder.finish(self._now, partial(self._serve, grid))
+        for callback in self.callbacks:
+            callback.end(result)
         self._open.close()
 
     def _serve(self, grid: Grid) -> None:
@@ -344,6 +356,8 @@ class FedReachStrategy(Strategy):
             scores = answered(replies, self._tasks, self.registry, self.outgoing.run, row.round)
             evaluated = evaluation(self.federation, self._now.state, self._participants, scores, self.engine)
         row = replace(row, refused=self.registry.blamed_since() or None)
-        self._snapshot, _ = self.recorder.close(self._now, row, timing, evaluated)
+        self._snapshot, row = self.recorder.close(self._now, row, timing, evaluated)
         self._snapshot = self.recorder.save(self._now)
+        for callback in self.callbacks if row.round else ():
+            callback.round(row, timing, self._lost)
         return {} if evaluated is None else evaluated[0]

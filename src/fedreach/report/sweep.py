@@ -8,10 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedreach.report.figures import Picture
+from fedreach.report.figures.paper import width_of
 from fedreach.report.figures.saving import check_formats, inline_svg, save
 from fedreach.report.figures.swept import drawings
 from fedreach.report.load import no_collection
-from fedreach.report.render.formats import to_latex, to_markdown
+from fedreach.report.paper import write_paper
+from fedreach.report.render.captions import made_by, seeds_said
+from fedreach.report.render.formats import to_markdown
+from fedreach.report.render.latex import to_latex
 from fedreach.report.render.sweep import as_sweep_document, render_sweep, tabulate_sweep, to_sweep_csv
 from fedreach.report.render.tables import Table
 from fedreach.report.swept import Cell, Swept
@@ -29,6 +33,7 @@ class SweepPaths:
     figures: tuple[Path, ...]
     swept: Swept
     table: Table
+    paper: tuple[Path, ...] = ()
 
 
 def is_sweep(folder: Path) -> bool:
@@ -37,19 +42,23 @@ def is_sweep(folder: Path) -> bool:
 
 
 @no_collection()
-def write_sweep_report(folder: Path, out: Path, *, formats: Sequence[str] | None = ()) -> SweepPaths:
+def write_sweep_report(
+    folder: Path, out: Path, *, formats: Sequence[str] | None = (), paper: str | float | None = None
+) -> SweepPaths:
     """Write the page of a sweep into ``out/report``, and that of each of its comparisons beside its runs.
 
     Args:
         folder: Of the sweep.
         out: Folder in which ``report/`` is made.
         formats: As in `fedreach.report.write.write_report`.
+        paper: Likewise, of the figures along what was swept.
 
     Raises:
-        ConfigError: If a format is unknown.
+        ConfigError: If a format or a width is unknown.
         RunFolderError: If the folder cannot be read, or `out` cannot be written to.
     """
     check_formats(formats or ())
+    width = None if paper is None else width_of(paper)
     record = RunFolder(folder).required(SweepRecord)
     pages: list[tuple[int, ReportPaths]] = []
     for place, cell in enumerate(record.cells):
@@ -64,16 +73,18 @@ def write_sweep_report(folder: Path, out: Path, *, formats: Sequence[str] | None
     swept = Swept(record, cells, tuple(record.settings[place] for place in range(len(record.cells))))
     report = out / "report"
     with into(report):
-        return _written(swept, report, formats)
+        return _written(swept, report, formats, width)
 
 
-def _written(swept: Swept, report: Path, formats: Sequence[str] | None) -> SweepPaths:
+def _written(swept: Swept, report: Path, formats: Sequence[str] | None, width: float | None) -> SweepPaths:
     (report / "figures" if formats else report).mkdir(parents=True, exist_ok=True)
     table = tabulate_sweep(swept)
+    first = swept.cells[0].analysis.comparison if swept.cells else None
+    seeds, made = (seeds_said(first), made_by(first)) if first else ("", "")
     texts = {
         "table.md": to_markdown(table),
         "table.csv": to_sweep_csv(swept),
-        "table.tex": to_latex(table),
+        "table.tex": to_latex([table], swept.name, seeds=seeds, made=made),
         "table.json": json.dumps(as_sweep_document(swept), indent=1, ensure_ascii=False) + "\n",
     }
     for name, text in texts.items():
@@ -87,4 +98,9 @@ def _written(swept: Swept, report: Path, formats: Sequence[str] | None) -> Sweep
     page = report / "index.html"
     page.write_text(render_sweep(swept, table, pictures, list(texts), report), encoding="utf-8", newline="\n")
     files = tuple(path for picture in pictures for path in picture.files)
-    return SweepPaths(page, tuple(report / name for name in texts), files, swept, table)
+    printed: tuple[Path, ...] = ()
+    if width is not None:
+        printed = write_paper(
+            drawings(swept), report, swept.name, width=width, formats=formats or (), seeds=seeds, made=made
+        )
+    return SweepPaths(page, tuple(report / name for name in texts), files, swept, table, printed)

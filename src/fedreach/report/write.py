@@ -8,10 +8,14 @@ from pathlib import Path
 
 from fedreach.errors import RunFolderError
 from fedreach.report.analysis.analysis import Analysis, analyse
-from fedreach.report.figures import gallery
+from fedreach.report.figures import asked, gallery
+from fedreach.report.figures.paper import width_of
 from fedreach.report.figures.saving import check_formats
 from fedreach.report.load import no_collection, read
-from fedreach.report.render.formats import to_latex, to_markdown
+from fedreach.report.paper import write_paper
+from fedreach.report.render.captions import made_by, seeds_said
+from fedreach.report.render.formats import to_markdown
+from fedreach.report.render.latex import to_latex
 from fedreach.report.render.metrics import tabulate_metrics
 from fedreach.report.render.page import render
 from fedreach.report.render.records import as_document, to_csv
@@ -29,10 +33,13 @@ class ReportPaths:
     tables: tuple[Path, ...]
     figures: tuple[Path, ...]
     analysis: Analysis
+    paper: tuple[Path, ...] = ()  # what was made for a paper, beside table.tex
 
 
 @no_collection()
-def write_report(folders: Sequence[Path], out: Path, *, formats: Sequence[str] | None = ()) -> ReportPaths:
+def write_report(
+    folders: Sequence[Path], out: Path, *, formats: Sequence[str] | None = (), paper: str | float | None = None
+) -> ReportPaths:
     """Write page, tables and figures into ``out/report``; the same run folders give the same bytes.
 
     Args:
@@ -40,16 +47,19 @@ def write_report(folders: Sequence[Path], out: Path, *, formats: Sequence[str] |
         out: Folder in which ``report/`` is made.
         formats: Of files beside the page, which has the figures anyway: any of ``"svg"``, ``"png"``, ``"pdf"``. Each
             takes longer than the page. None draws no figures at all.
+        paper: Width of figures for a paper, ``"single"`` or ``"double"`` column or inches, which are then drawn into
+            ``report/paper`` as PDF, and in `formats`, with their captions in LaTeX. None: no such figures.
 
     Raises:
-        ConfigError: If a format is unknown.
+        ConfigError: If a format or a width is unknown.
         RunFolderError: If a folder cannot be read, or `out` cannot be written to.
     """
     check_formats(formats or ())
+    width = None if paper is None else width_of(paper)
     analysis = analyse(read(folders))
     report = Path(out) / "report"
     with into(report):
-        return _written(analysis, report, formats)
+        return _written(analysis, report, formats, width)
 
 
 @contextmanager
@@ -64,17 +74,19 @@ def into(report: Path) -> Iterator[None]:
         ) from error
 
 
-def _written(analysis: Analysis, report: Path, formats: Sequence[str] | None) -> ReportPaths:
+def _written(analysis: Analysis, report: Path, formats: Sequence[str] | None, width: float | None) -> ReportPaths:
     (report / "figures" if formats else report).mkdir(parents=True, exist_ok=True)
     theory = tabulate_theory(analysis)
     pairs, further = tabulate_contrasts(analysis), tabulate_metrics(analysis)
     tables = [tabulate(analysis, "last"), *([pairs] if pairs else []), tabulate(analysis, "best")]
     tables += [each for each in (tabulate_tuning(analysis.comparison),) if each]
     tables += [*([further] if further else []), *tabulate_serving(analysis), *([theory] if theory else [])]
+    comparison = analysis.comparison
+    seeds, made = seeds_said(comparison), made_by(comparison)
     texts = {
         "table.md": "\n".join(map(to_markdown, tables)),
         "table.csv": to_csv(analysis),
-        "table.tex": "\n".join(map(to_latex, tables)),
+        "table.tex": to_latex(tables, comparison.name, seeds=seeds, made=made),
         "table.json": json.dumps(as_document(analysis), indent=1, ensure_ascii=False) + "\n",
     }
     for name, text in texts.items():
@@ -83,7 +95,12 @@ def _written(analysis: Analysis, report: Path, formats: Sequence[str] | None) ->
     figures = tuple(path for picture in pictures for path in picture.files)
     page = report / "index.html"
     _write(page, render(analysis, pictures, list(texts)))
-    return ReportPaths(page, tuple(report / name for name in texts), figures, analysis)
+    printed: tuple[Path, ...] = ()
+    if width is not None:
+        printed = write_paper(
+            asked(analysis), report, comparison.name, width=width, formats=formats or (), seeds=seeds, made=made
+        )
+    return ReportPaths(page, tuple(report / name for name in texts), figures, analysis, printed)
 
 
 def _write(path: Path, text: str) -> None:

@@ -32,6 +32,8 @@ WORDS = {
     "served": "Accuracy of unseen clients, served with their own class shares, %",
     "swing": "Change between evaluations, points",
     "deviation": "Standard deviation over evaluations, points",
+    "bounds_jsd": "Total bound disagreement on the test set, JSD",
+    "bounds_zero_one": "Total bound disagreement on the test set, 0-1 loss",
     "clients": "Clients that ever trained",
     "seconds": "Time of a round, s",
     "joules": "Energy of a round, J",
@@ -49,7 +51,8 @@ SHARES = tuple(quantity for quantity, words in WORDS.items() if words.endswith("
 def of_run(rows: Sequence[Mapping[str, Any]], served: Mapping[str, float] | None = None) -> dict[str, float]:
     """Return the quantities of a run from its rows, that of round 0 first.
 
-    Accuracies are means over the evaluations of the last quarter of the rounds, which vary less than the last one.
+    Accuracies and bounds are means over the evaluations of the last quarter of the rounds, which vary less than the
+    last one.
     ``swing`` is the mean change from one evaluation of the test set to the next in the last half of the evaluations,
     ``deviation`` the standard deviation over them.
 
@@ -59,6 +62,7 @@ def of_run(rows: Sequence[Mapping[str, Any]], served: Mapping[str, float] | None
     found: dict[str, float] = {}
     length = rows[-1]["round"]
     kinds = {"accuracy": "test_accuracy", "participants": "id_accuracy", "unseen": "unseen_accuracy"}
+    kinds |= {f"bounds_{loss}": f"test_bound_disagreement_{loss}" for loss in ("jsd", "zero_one")}
     for quantity, column in kinds.items():
         known = [(row["round"], row[column]) for row in rows if row.get(column) is not None]
         late = [value for number, value in known if number > (1 - LATE) * length]
@@ -76,7 +80,7 @@ def of_run(rows: Sequence[Mapping[str, Any]], served: Mapping[str, float] | None
             found |= {"swing": float(abs(np.diff(half)).mean()), "deviation": float(half.std(ddof=1))}
     found["clients"] = float(len({client for row in rows for client in row.get("cohort") or ()}))
     found |= {key: float(rows[-1][key]) for key in ("seconds_total", "joules_total") if rows[-1].get(key) is not None}
-    if served is not None:
+    if served is not None and "unseen_served_accuracy" in served:  # not where everybody takes part
         found["served"] = served["unseen_served_accuracy"]
     return found
 

@@ -37,10 +37,27 @@ def slug(record: Mapping[str, Any]) -> str:
 
 
 def add(record: Mapping[str, Any], folder: Path) -> None:
-    """Put a record among the pages, in place of an earlier one of the same item."""
+    """Put a record among the pages, in place of an earlier one of the same item: what pages show, to five digits."""
     folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    (folder / f"{slug(record)}.json").write_text(text, encoding="utf-8", newline="\n")
+    shown = told(record)
+    kept = {
+        quantity: {line: [[_short(number) for number in seed] for seed in rows] for line, rows in by_line.items()}
+        for quantity, by_line in record["numbers"].items()
+        if quantity in shown
+    }
+    (folder / f"{slug(record)}.json").write_text(_text({**record, "numbers": kept}), encoding="utf-8", newline="\n")
+
+
+def _short(number: float | None) -> float | None:
+    return None if number is None else float(f"{number:.5g}")
+
+
+def _text(value: Any, depth: int = 0) -> str:
+    """Return JSON with a line for each key, and for each line of numbers."""
+    if not isinstance(value, Mapping) or not value:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    inner = ",\n".join(f"{' ' * (depth + 1)}{json.dumps(key)}: {_text(own, depth + 1)}" for key, own in value.items())
+    return f"{{\n{inner}\n{' ' * depth}}}" + "\n" * (depth == 0)
 
 
 def write(folder: Path) -> list[Path]:

@@ -49,7 +49,9 @@ class Series(Section):
             'p = 1'
         """
         value = self.values[place]
-        return f"{self.label} {value:g}" if isinstance(value, int | float) else f"{self.label} {value}"
+        return (
+            f"{self.label} {value:g}".lstrip() if isinstance(value, int | float) else f"{self.label} {value}".lstrip()
+        )
 
 
 class Printed(Section):
@@ -57,8 +59,18 @@ class Printed(Section):
 
     where: str  # as "Table 1, page 8"
     quantity: str
+    at: list[float] = Field(default_factory=list)  # values of the axis, where these are not those of the sweep
     over: str = ""  # numbers are what each line has more than this method, under the same value of the series
-    numbers: dict[str, float | list[float | None]]  # line -> one, or one a value of the axis
+    numbers: dict[str, float | list[float | None]]  # line -> one, or one a value of the axis; nan: not printed
+
+    @pydantic.field_validator("numbers")
+    @classmethod
+    def _none_for_nan(cls, numbers: dict[str, Any]) -> dict[str, Any]:
+        """TOML has no null."""
+        return {
+            line: [None if each != each else each for each in said] if isinstance(said, list) else said
+            for line, said in numbers.items()
+        }
 
     def below(self, line: str) -> str:
         """Return the line that `over` stands for, beside a line."""
@@ -125,7 +137,7 @@ class Recipe:
         named += [(("claims", i, "methods"), claim.methods, lines) for i, claim in enumerate(about.claims)]
         for i, said in enumerate(about.paper):
             below = [said.below(line) for line in said.numbers] if said.over else []
-            named.append((("paper", i, "numbers"), [*said.numbers, *below], lines))
+            named.append((("paper", i, "numbers"), [*said.numbers, *below], list(lines_of(about, there))))
         problems = [
             Problem(("recipe", *path), f"there is no method {name!r}.{nearest(name, known)}")
             for path, names_, known in named

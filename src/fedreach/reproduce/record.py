@@ -197,10 +197,12 @@ def tables(record: Mapping[str, Any]) -> Iterator[tuple[str, list[str], list[lis
     for quantity, found in values.items():
         rows = [[m, *(_number(quantity, found[m][:, i]) for i in shown)] for m in methods]
         for said in _printed(record, quantity):
-            for m, numbers in said["numbers"].items():
+            axis = said.get("at") or x
+            places = [axis.index(x[i]) if x[i] in axis else None for i in shown]
+            for m, numbers in ((m, said["numbers"][m]) for m in methods if m in said["numbers"]):
                 if said["over"]:
                     rows.append([f"{m} over {said['over']}", *(_over(said, quantity, found, m, i) for i in shown)])
-                rows.append([f"{m}, {said['where']}", *(_of_paper(numbers, i) for i in shown)])
+                rows.append([f"{m}, {said['where']}", *(_of_paper(numbers, i) for i in places)])
         yield WORDS[quantity], header, rows
 
 
@@ -225,8 +227,8 @@ def _number(quantity: str, over_seeds: Floats, *, sign: bool = False) -> str:
     return f"{shown} ± {difference(quantity, float(over_seeds.std(ddof=1))).removeprefix('+')}"
 
 
-def _of_paper(numbers: float | Sequence[float | None] | None, place: int) -> str:
-    number = numbers[place] if isinstance(numbers, Sequence) else numbers
+def _of_paper(numbers: float | Sequence[float | None] | None, place: int | None) -> str:
+    number = (None if place is None else numbers[place]) if isinstance(numbers, Sequence) else numbers
     return "-" if number is None else f"{number:g}"
 
 

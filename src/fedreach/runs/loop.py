@@ -17,7 +17,7 @@ from fedreach.evaluation.serving import ServingEvaluator
 from fedreach.federation.state import FederationState
 from fedreach.registry import is_installed
 from fedreach.runs.budget import UNLIMITED, Budget
-from fedreach.runs.callbacks import Callback
+from fedreach.runs.callbacks import Callback, told
 from fedreach.runs.checkpoint import MEMORY, SENT, Snapshot
 from fedreach.runs.describe import federation_record
 from fedreach.runs.recorder import Evaluated, Recorder, check_federation
@@ -81,18 +81,17 @@ def each_round(
     """
     record = federation_record(simulation.data)
     check_federation(recorder.folder, record)
-    recorder.describe(run, record)
-    for callback in callbacks:
-        callback.begin(run, simulation.data, engine)
+    run = recorder.describe(run, record)
     loop = _Loop(simulation, evaluator, recorder, rounds, every, patience, budget, local, checkpoint_seconds, callbacks)
 
     def then() -> None:
         if serving is not None:
             serve_models(recorder.folder, recorder.layout, serving)
 
-    result = recorder.finish((yield from loop.run()), then)
-    for callback in callbacks:
-        callback.end(result)
+    with told(callbacks, run, simulation.data, engine, recorder.folder.path):
+        result = recorder.finish((yield from loop.run()), then)
+        for callback in callbacks:
+            callback.end(result)
     return result
 
 
@@ -154,7 +153,7 @@ class _Loop:
             return snapshot
         if snapshot.state.round >= self.rounds or self.budget.is_spent(snapshot):
             return snapshot
-        return self.recorder.reopened(snapshot)
+        return self.recorder.save(self.recorder.reopened(snapshot))  # so that all rounds so far can be read
 
     def _is_last(self, snapshot: Snapshot) -> bool:
         """Say whether no round comes after this one."""

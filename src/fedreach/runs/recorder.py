@@ -58,10 +58,12 @@ class Recorder:
     layout: Layout
     stop_if_diverged: bool = True
 
-    def describe(self, run: RunRecord, federation: FederationRecord) -> None:
-        """Write what is run and on whom."""
+    def describe(self, run: RunRecord, federation: FederationRecord) -> RunRecord:
+        """Write what is run and on whom; return the former as it stands there."""
         digest = self.folder.write(federation)
-        self.folder.write(replace(run, id=self._id(run, federation), federation=digest))
+        written = replace(run, id=self._id(run, federation), federation=digest)
+        self.folder.write(written)
+        return written
 
     def _id(self, run: RunRecord, federation: FederationRecord) -> str:
         """Return a digest of what makes a run this run: all but what changes no number of it, as its name.

@@ -45,6 +45,7 @@ HARMLESS = {
     "config.seeds",
     "config.target_accuracy",
     "config.run.checkpoint_seconds",
+    "config.run.trackers",
     "config.engine.threads",
     "config.data.folder",
     "config.data.download",

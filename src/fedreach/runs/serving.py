@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from fedreach.arrays import AnyArray, Float32s, Ints
+from fedreach.data.federated import FederatedData
 from fedreach.evaluation.serving import ServesModels
 from fedreach.federation.serving.fit import Fitted
 from fedreach.federation.traits import Traits
 from fedreach.models.flat import Layout
-from fedreach.runs.callbacks import Callback
+from fedreach.runs.callbacks import Callback, told
 from fedreach.runs.folder import BEST, LAST, SERVING, RunFolder
 from fedreach.runs.identity import OtherExperimentError, finished
 from fedreach.runs.models import read_models
@@ -174,19 +175,24 @@ def take_training(recorder: Recorder, twin: RunFolder, run: RunRecord, identity:
     return result
 
 
-def finish_served(recorder: Recorder, evaluator: ServesModels, result: Result, callbacks: Sequence[Callback]) -> Result:
+def finish_served(
+    recorder: Recorder, evaluator: ServesModels, result: Result, callbacks: Sequence[Callback], data: FederatedData
+) -> Result:
     """Serve clients by a training that was taken from another run, and write that this one ended like that one.
 
     Args:
         recorder: Of its folder, which holds the training.
         evaluator: Who fits and serves.
         result: Of the other run.
-        callbacks: Are told the end.
+        callbacks: Are told of beginning and end.
+        data: The federation.
     """
-    serve_models(recorder.folder, recorder.layout, evaluator)
-    result = recorder.end(result)
-    for callback in callbacks:
-        callback.end(result)
+    folder = recorder.folder
+    with told(callbacks, folder.required(RunRecord), data, "trained as another run", folder.path):
+        serve_models(folder, recorder.layout, evaluator)
+        result = recorder.end(result)
+        for callback in callbacks:
+            callback.end(result)
     return result
 
 

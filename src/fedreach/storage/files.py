@@ -61,13 +61,16 @@ class Folder:
         weakref.finalize(self, _close, self._files)
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep other processes from writing to the folder; the lock ends with the process, however that ends."""
+    def locked(self, seconds: float = LOCK_SECONDS) -> Iterator[None]:
+        """Keep other processes from writing to the folder; the lock ends with the process, however that ends.
+
+        `seconds` are waited for another process that has it.
+        """
         with self.disk(".lock"):
             disk.make_folders(self.path)
             file = self.plain(".lock").open("a")
         with file:
-            until = time.monotonic() + LOCK_SECONDS
+            until = time.monotonic() + seconds
             while not _taken(file):
                 if time.monotonic() > until:
                     raise RunFolderError(

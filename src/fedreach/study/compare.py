@@ -49,6 +49,7 @@ def compare(
     evaluation: Table = None,
     statistics: Table = None,
     tune: Table = None,
+    trackers: Sequence[Part] = (),
     workers: int | None = None,
     add_seeds: bool = False,
     redo: Sequence[str] = (),
@@ -90,6 +91,8 @@ def compare(
         tune: Settings of which each method is given the best, by its participants' own data that it is not scored on:
             ``{"local.rate": [0.01, 0.1]}``, or drawn: ``{"samples": 20, "local.rate": {"least": 0.001, "most": 1.0,
             "log": True}}``.
+        trackers: Who else is told of each run as it goes on: "tensorboard", "mlflow", "csv", or a `fedreach.Callback`
+            of one's own, of which each run is handed a copy. Changes no number.
         workers: Processes at a time; changes no number.
         add_seeds: Whether seeds may be added although there are results; there is no verdict then.
         redo: Methods whose runs are moved aside, into ``redone/``, and made again.

@@ -63,6 +63,7 @@ def ask(
     cohort: int | None,
     out: Path,
     called: str,
+    trackers: Sequence[Any] = (),
     **tables: Any,
 ) -> PythonStudy:
     """Return the experiment that Python asks for.
@@ -77,6 +78,7 @@ def ask(
         cohort: Clients a round; None: 10, or all who take part where they are fewer.
         out: Where what has no name is kept.
         called: The function that was called, for messages.
+        trackers: Who else is told of runs.
         **tables: Further keys of an experiment file; None is left out.
 
     Raises:
@@ -99,6 +101,8 @@ def ask(
     if asked:
         named = [said("metric", each, shelf) for each in asked]
         raw["evaluation"] = {**evaluation, "metrics": BASIS + [each for each in named if each not in BASIS]}
+    if several := _several(trackers):
+        raw["run"] = {"trackers": [said("tracker", each, shelf) for each in several]}
     raw["method"] = _method(method, shelf, called, "method")
     if "cohort" not in raw["method"]:
         raw["method"]["cohort"] = min(COHORT, _participants(data)) if cohort is None else plain(cohort)
@@ -163,10 +167,10 @@ def _method(method: Any, shelf: Shelf, called: str, where: str) -> dict[str, Any
     return {key: said(key, value, shelf) if key in PARTS else _table(key, value) for key, value in method.items()}
 
 
-def _several(metrics: Any) -> Sequence[Any]:
-    """Return metrics as a list, one by itself, too."""
-    alone = isinstance(metrics, str | Mapping) or not isinstance(metrics, Iterable)
-    return [metrics] if alone else list(metrics)
+def _several(things: Any) -> Sequence[Any]:
+    """Return metrics or trackers as a list, one by itself, too."""
+    alone = isinstance(things, str | Mapping) or not isinstance(things, Iterable)
+    return [things] if alone else list(things)
 
 
 def _population(table: Mapping[str, Any] | None, shelf: Shelf) -> dict[str, Any]:

@@ -44,6 +44,7 @@ def run(
     radio: Part = None,
     engine: Table = None,
     evaluation: Table = None,
+    trackers: Sequence[Part] = (),
 ) -> Loop:
     """Return the rounds of one method, each of which is run when it is asked for.
 
@@ -57,6 +58,7 @@ def run(
         seed: Of all that is drawn.
         out: A run folder, in which an interrupted run is gone on with; its rounds so far come first. Default: none is
             kept.
+        trackers: Who else is told of the run, as for `fedreach.compare`; an object is told itself.
 
     Example:
         >>> import fedreach as fr
@@ -88,6 +90,7 @@ def run(
         radio=radio,
         engine=engine,
         evaluation={"every": 1, **(evaluation or {})},
+        trackers=trackers,
     )
     return Loop(question if out is None else question.written(), folder, keep=out is not None)
 

@@ -25,6 +25,7 @@ from fedreach.report.render.tables import Table, tabulate
 from fedreach.report.write import write_report
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import ClientLine, ComparisonRecord, RoundRow, RunRecord, ServedLine, SweepRecord
+from fedreach.study.citing import write_bibliography
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,6 +106,18 @@ class Study:
             *formats: Of figures that are also written as files: "svg", "png", "pdf".
         """
         return write_report([self.path], self.path, formats=formats).page
+
+    def paper(self, width: str | float = "single", *formats: str) -> Path:
+        """Write the page, and figures for a paper with captions and references, and return the folder of these.
+
+        ``table.tex`` lies in the folder above; ``paper.tex`` shows all of it, ``references.bib`` says what it is from.
+
+        Args:
+            width: Of the figures: "single" or "double" column, or inches.
+            *formats: Of figures beside PDF.
+        """
+        written = write_report([self.path], self.path, formats=formats, paper=width)
+        return write_bibliography(written.analysis.comparison, written.paper[0].parent).parent
 
     def to_toml(self, path: Path | str | None = None) -> str:
         """Return the study as a TOML file; ``fedreach compare`` with it makes the same numbers in another folder.

@@ -22,6 +22,7 @@ from fedreach.report.swept import Cell, Swept
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import ComparisonRecord, SweepRecord
 from fedreach.study import terminal
+from fedreach.study.citing import write_bibliography
 from fedreach.study.compare import asked, compare, refuse_failed
 from fedreach.study.method import Method
 from fedreach.study.study import Study, framed, toml_of
@@ -134,6 +135,13 @@ class Sweep:
     def page(self, *formats: str) -> Path:
         """Write the page, and those of its studies, and return its path; `formats` as for `Study.page`."""
         return write_sweep_report(self.path, self.path, formats=formats).page
+
+    def paper(self, width: str | float = "single", *formats: str) -> Path:
+        """Write figures along what was swept for a paper, and return their folder; as `Study.paper` does."""
+        written = write_sweep_report(self.path, self.path, formats=formats, paper=width)
+        for cell in written.swept.cells[:1]:  # methods are the same in all of them
+            write_bibliography(cell.analysis.comparison, written.paper[0].parent)
+        return written.paper[0].parent
 
     def to_toml(self, path: Path | str | None = None) -> str:
         """Return the sweep as a TOML file, as `Study.to_toml` does."""

@@ -123,7 +123,8 @@ class RunProgress(Callback):
         self.training: list[float] = []  # seconds a round; as these, of this process
         self.evaluating: list[float] = []
 
-    def begin(self, run: RunRecord, data: FederatedData, engine: str) -> None:
+    def begin(self, run: RunRecord, data: FederatedData | None, engine: str, folder: Path) -> None:
+        assert data is not None  # runs that are shown are run here
         self.name_of = data.name_of
         print(summary(self.experiment.model_copy(update={"seeds": [run.seed]}), data), file=sys.stderr)
         print(f"  {self.experiment.rounds} rounds into {self.folder}", file=sys.stderr, flush=True)

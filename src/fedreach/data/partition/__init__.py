@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedreach.data.partition.assignment import Partition as Partition
+from fedreach.data.partition.class_counts import class_counts as class_counts
 from fedreach.data.partition.dirichlet_by_class import dirichlet_by_class as dirichlet_by_class
 from fedreach.data.partition.dirichlet_by_client import dirichlet_by_client as dirichlet_by_client
 from fedreach.data.partition.divide import divided as divided
@@ -32,6 +33,7 @@ PARTITIONS = NameTable(
     dirichlet_by_client="dirichlet_by_client:dirichlet_by_client",
     shards="shards:shards",
     hybrid="hybrid:hybrid",
+    class_counts="class_counts:class_counts",
     natural="natural:natural",
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from fedreach.arrays import AnyArray, Ints
 from fedreach.data.partition.assignment import Partition
@@ -26,6 +26,14 @@ class Divisible(Protocol):
     @property
     def owners(self) -> Ints | None:
         """Natural client of each sample, (n,)."""
+
+
+class Labelled(NamedTuple):
+    """A data set by the labels that it is divided by, which need not be the true ones."""
+
+    name: str
+    train_y: AnyArray
+    owners: Ints | None
 
 
 def divided(

@@ -1,7 +1,7 @@
 """Find the files of a known data set in the data folder, or download them, checked and in one piece or not at all.
 
 The data folder is the one handed in, else the environment variable ``FEDREACH_DATA``, else the user's cache folder
-(`fedreach.storage.cache.cache_folder`). With ``FEDREACH_MIRROR`` set, files are taken from that address and
+(`fedreach.cache.cache_folder`). With ``FEDREACH_MIRROR`` set, files are taken from that address and
 nowhere else: ``<FEDREACH_MIRROR>/<place in the data folder>``, so that a served data folder is a mirror.
 """
 
@@ -15,8 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedreach.cache import cache_folder
 from fedreach.errors import DataError
-from fedreach.storage.cache import cache_folder
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -13,6 +13,7 @@ from fedreach.evaluation.metrics.base import Metric as Metric
 from fedreach.evaluation.metrics.base import further_metrics as further_metrics
 from fedreach.evaluation.metrics.base import refuse_metrics as refuse_metrics
 from fedreach.evaluation.metrics.base import value_of as value_of
+from fedreach.evaluation.metrics.bound_disagreement import BoundDisagreement as BoundDisagreement
 from fedreach.evaluation.metrics.calibration_error import Miscalibration as Miscalibration
 from fedreach.evaluation.metrics.loss import MeanLoss as MeanLoss
 from fedreach.evaluation.metrics.macro_f1 import MacroF1 as MacroF1
@@ -27,6 +28,7 @@ METRICS = NameTable(
     balanced_accuracy="balanced_accuracy:BalancedAccuracy",
     macro_f1="macro_f1:MacroF1",
     auroc="auroc:AUROC",
+    bound_disagreement="bound_disagreement:BoundDisagreement",
     calibration_error="calibration_error:Miscalibration",
     mae="absolute_error:MeanAbsoluteError",
     r2="r2:R2",

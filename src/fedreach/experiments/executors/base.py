@@ -19,8 +19,8 @@ class Worker(Protocol):
         """Start the process; what it says is handed to `on_message`, which may be called from another thread.
 
         ``{"ready": true}`` comes first and once, then what the job at hand says: ``{"round": 3, ...}`` after every
-        round and ``{"ended": ...}``. ``{"died": cause}`` is the last; ``{"refused": reason}`` says that this machine
-        cannot be used.
+        round, ``{"tracker": name, "warning": text}`` of a tracker that fails, and ``{"ended": ...}``. ``{"died":
+        cause}`` is the last; ``{"refused": reason}`` says that this machine cannot be used.
         """
 
     def send(self, job: Message) -> None:

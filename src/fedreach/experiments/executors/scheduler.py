@@ -13,6 +13,7 @@ from fedreach.evidence.scores import main_score_of
 from fedreach.experiments.executors.base import LOG, Executor, Message, Worker
 from fedreach.experiments.jobs import ComparisonCallback, ComparisonStatus, Job
 from fedreach.runs.identity import DATA
+from fedreach.runs.trackers.tracked import warn
 
 
 def run_jobs(
@@ -62,6 +63,7 @@ class Scheduler:
         self.free: list[Worker] = []
         self.busy: dict[Worker, Job] = {}
         self.deaths: Counter[Job] = Counter()
+        self.warned: set[str] = set()  # trackers that failed
         self.log = out / LOG
         self.messages: queue.SimpleQueue[tuple[Worker, Message]] = queue.SimpleQueue()
 
@@ -123,6 +125,10 @@ class Scheduler:
             self.free.append(worker)
         elif "died" in message:
             self._replace(worker, message["died"])
+        elif "warning" in message:
+            if message["tracker"] not in self.warned:  # what ails one mostly ails all runs
+                warn(message["tracker"], message["warning"])
+            self.warned.add(message["tracker"])
         elif "ended" in message:
             self._end(self.busy.pop(worker), message.get("error"))
             self.free.append(worker)

@@ -101,8 +101,12 @@ class Rounds(Callback):
         shown = {key: row.evaluated[key] for key in (f"id_{name}", f"unseen_{name}") if key in row.evaluated}
         self.send({"round": row.round, **shown})
 
+    def warn(self, name: str, text: str) -> None:
+        """Tell it of a tracker that failed."""
+        self.send({"tracker": name, "warning": text})
 
-def serve(job: Message, rounds: Callback) -> Message:
+
+def serve(job: Message, rounds: Rounds) -> Message:
     """Run one job and return how it ended."""
     try:
         run(
@@ -116,6 +120,7 @@ def serve(job: Message, rounds: Callback) -> Message:
             twin=None if job.get("twin") is None else Path(job["twin"]),
             files=job["files"],
             callbacks=[rounds],
+            warn=rounds.warn,
         )
         return {"ended": "finished"}
     except FedReachError as error:

@@ -7,9 +7,10 @@ import numpy as np
 
 from fedreach.evidence.spread import Spread, spread
 from fedreach.report.analysis.contrasts import Difference, contrasts
+from fedreach.report.analysis.leaders import Leaders, leaders
 from fedreach.report.analysis.metrics import MetricSummary, summarize_metrics
 from fedreach.report.analysis.rows import When
-from fedreach.report.analysis.serving import ServedSummary, summarize_serving
+from fedreach.report.analysis.serving import ServedSummary, served_leaders, summarize_serving
 from fedreach.report.analysis.summary import MethodSummary, primary_of, summarize
 from fedreach.report.analysis.terms import RECORDED
 from fedreach.report.analysis.theory import References, references
@@ -27,6 +28,8 @@ class Analysis:
     terms: Mapping[str, Mapping[str, Spread]]  # method -> term of a bound, see `theory.terms` -> spread over seeds
     metrics: Mapping[When, tuple[MetricSummary, ...]]  # beside accuracy and loss; none where none was asked for
     serving: tuple[ServedSummary, ...]  # of the methods that have a serving rule, by the last model
+    leaders: Mapping[When, Leaders]  # who is better than every other method, where that is decided
+    served_leaders: Leaders  # likewise by what serving reaches, of rules that need no labels
     references: References  # what the terms are to be read beside; means over the federations
 
     def rows(self, when: When) -> tuple[MethodSummary, ...]:
@@ -55,6 +58,7 @@ def analyse(comparison: Comparison) -> Analysis:
         "best": contrasts(comparison, "best"),
     }
     last, best = (summarize(comparison, judged[when], when) for when in judged)
+    serving = summarize_serving(comparison)
     return Analysis(
         comparison=comparison,
         contrasts=judged,
@@ -62,7 +66,9 @@ def analyse(comparison: Comparison) -> Analysis:
         best=best,
         terms=terms,
         metrics={when: summarize_metrics(comparison, when) for when in judged},
-        serving=summarize_serving(comparison),
+        serving=serving,
+        leaders={when: leaders(comparison, when) for when in judged},
+        served_leaders=served_leaders(comparison, serving),
         references=_references(comparison),
     )
 

@@ -105,6 +105,7 @@ def _settings(comparison: Comparison) -> tuple[Pairs, tuple[tuple[str, Pairs], .
     for run in comparison.runs:
         settings = flatten(run.config)
         settings.pop("seed", None)  # differs by design
+        settings.pop("run.trackers", None)  # nothing that is shown depends on who looked on
         first.setdefault(run.method, settings)
     keys = list(dict.fromkeys(key for settings in first.values() for key in settings))
     same = [key for key in keys if len({settings.get(key) for settings in first.values()}) == 1]

@@ -16,6 +16,7 @@ import numpy as np
 from fedreach.evidence.judgement import Judgement
 from fedreach.evidence.spread import Spread, spread
 from fedreach.report.analysis.contrasts import judge_all
+from fedreach.report.analysis.leaders import NOBODY, Leaders, leaders_by
 from fedreach.report.values import Comparison, Run
 
 RUNGS = {
@@ -71,6 +72,19 @@ def summarize_serving(comparison: Comparison) -> tuple[ServedSummary, ...]:
         )
         for j, row in enumerate(found)
     )
+
+
+def served_leaders(comparison: Comparison, rows: Sequence[ServedSummary]) -> Leaders:
+    """Return which methods lead by the accuracy of clients as they are served, of rules that need no labels."""
+    methods = [row.method for row in rows if not row.needs_labels]
+    if len(methods) < 2:
+        return NOBODY
+    column = f"{rows[0].population}_served_accuracy"
+
+    def served(run: Run) -> float:
+        return run.serving.columns["last"].get(column, np.nan) if run.serving else np.nan
+
+    return leaders_by(comparison, methods, served, lower_is_better=False)
 
 
 def _family(

@@ -43,6 +43,7 @@ class Asked(NamedTuple):
     caption: str
     description: str
     draw: Callable[[], Figure | None]
+    on_page: str = ""  # what the caption says on the page beside
 
 
 def gallery(
@@ -60,12 +61,12 @@ def gallery(
     import matplotlib.figure  # noqa: F401  # here, so that forked processes have it
 
     def drawn(picture: Asked) -> Picture | None:
-        name, title, caption, description, draw = picture
+        name, title, caption, description, draw, on_page = picture
         if (figure := draw()) is None:
             return None
         svg = inline_svg(figure, name, title, description)
         files = save(figure, folder / name, formats) if folder is not None else ()
-        return Picture(name, title, caption, description, svg, files)
+        return Picture(name, title, f"{caption}{on_page}", description, svg, files)
 
     return [picture for picture in map_forked(drawn, asked(analysis), processes) if picture is not None]
 
@@ -185,10 +186,11 @@ def asked(analysis: Analysis) -> list[Asked]:
             "theory",
             "What the bounds look at",
             f"Means over stretches of rounds.{over_seeds} Dashed: all "
-            "participants, each counting the same (entropy) or by examples (gap). What each term means is told below.",
+            "participants, each counting the same (entropy) or by examples (gap).",
             "One panel per term of the papers' bounds, one line per method over the rounds; the means are in the table "
             "of that name.",
             lambda: theory(analysis),
+            on_page=" What each term means is told below.",
         ),
         Asked(
             "partition",

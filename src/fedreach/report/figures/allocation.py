@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedreach.arrays import Floats
-from fedreach.report.figures.style import GRID, INK, METHOD, in_percent, new_figure, short, styled
+from fedreach.report.figures.names import short
+from fedreach.report.figures.style import GRID, INK, METHOD, in_percent, new_figure, styled
 from fedreach.report.numbers import number
 
 if TYPE_CHECKING:

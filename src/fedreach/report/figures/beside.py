@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedreach.evidence.spread import t_quantile
-from fedreach.report.figures.style import INK, MUTED, look, new_figure, plain_numbers, short, styled
+from fedreach.report.figures.names import short
+from fedreach.report.figures.style import INK, MUTED, look, new_figure, plain_numbers, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,18 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedreach.arrays import Floats, Ints
-from fedreach.report.figures.style import (
-    MUTED,
-    colour,
-    heat_colours,
-    in_percent,
-    look,
-    name_rows,
-    new_figure,
-    short,
-    styled,
-    tag,
-)
+from fedreach.report.figures.names import name_rows, short, strip_name
+from fedreach.report.figures.style import MUTED, colour, heat_colours, in_percent, look, new_figure, style, styled, tag
 from fedreach.report.values import Comparison
 
 if TYPE_CHECKING:
@@ -79,7 +69,7 @@ def chosen(comparison: Comparison) -> Figure | None:
         bars = axes.stairs(np.nan_to_num(shares), np.arange(len(ids) + 1) - 0.5, fill=True, color=colour(j), lw=0)
         tag(bars, j, "bars")
         axes.axhline(float(np.nanmean(shares)), color=MUTED, linewidth=0.8, linestyle=(0, (3, 2)))
-        axes.set_title(short(comparison.methods[j], 40))
+        axes.set_title(strip_name(comparison.methods[j]))
         axes.grid(axis="x", visible=False)
         in_percent(axes)
     panels[0].set_xlim(-0.5, len(ids) - 0.5)
@@ -88,7 +78,7 @@ def chosen(comparison: Comparison) -> Figure | None:
     names = names_of(comparison)
     _id_ticks(panels[-1], ids, "x", names)
     panels[-1].set_xlabel("participant's id" if names is None else "participant")
-    figure.supylabel("chosen in % of the rounds", fontsize=9, color=MUTED)
+    figure.supylabel("chosen in % of the rounds", fontsize=style().size, color=style().muted)
     return figure
 
 
@@ -120,15 +110,15 @@ def weights(comparison: Comparison) -> Figure | None:
             aspect="auto",
             interpolation="none",
         )
-        axes.set_title(short(comparison.methods[j], 40))
+        axes.set_title(strip_name(comparison.methods[j]))
         axes.grid(visible=False)
         tag(image, j, "heat")
     names = names_of(comparison)
     _id_ticks(panels[-1], ids, "y", names, 3)
     panels[-1].set_xlabel("round")
-    figure.supylabel("participant's id" if names is None else "participant", fontsize=9, color=MUTED)
+    figure.supylabel("participant's id" if names is None else "participant", fontsize=style().size, color=style().muted)
     bar = figure.colorbar(image, ax=list(panels), location="top", shrink=0.6, aspect=30, pad=0.01, extend="max")
-    bar.set_label("mean weight of the client's report, %", fontsize=8.5)
+    bar.set_label("mean weight of the client's report, %", fontsize=style().smaller)
     in_percent(bar.ax, "x")
     bar.outline.set_visible(False)
     return figure

@@ -12,7 +12,20 @@ import numpy as np
 from fedreach.arrays import Floats
 from fedreach.report.analysis.quantities import POPULATION
 from fedreach.report.analysis.rows import target_row
-from fedreach.report.figures.style import INK, MUTED, Legend, in_percent, look, new_figure, styled, tag
+from fedreach.report.figures.names import ALONE, PANEL, Legend, heading
+from fedreach.report.figures.style import (
+    INK,
+    MUTED,
+    in_percent,
+    label_x,
+    look,
+    marks,
+    new_figure,
+    new_panels,
+    style,
+    styled,
+    tag,
+)
 from fedreach.report.values import Comparison, Run
 
 if TYPE_CHECKING:
@@ -67,13 +80,12 @@ def accuracy(comparison: Comparison) -> Figure:
     columns = list(dict.fromkeys([comparison.seen, comparison.primary]))
     drawn = {column: curves(comparison, column) for column in columns}
     legend = Legend.of(comparison.methods, drawn[comparison.seen])
-    figure = new_figure(0.4 + 1.75 * len(columns) + legend.height)
-    panels = figure.subplots(len(columns), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    figure, panels = new_panels(len(columns), 1.75, legend=legend.height, sharey=True)
     for axes, column in zip(panels, columns, strict=True):
         for j, made in drawn[column].items():
             draw(axes, j, made.rounds, made, len(legend.names))
         title_of(axes, comparison, column)
-    panels[-1].set_xlabel("round")
+    label_x(panels, "round")
     every = [made for by_method in drawn.values() for made in by_method.values()]
     leave_out_the_start(panels[-1], every, falling=comparison.score.lower_is_better)
     target_line(panels[-1], comparison)
@@ -93,7 +105,7 @@ def gap(comparison: Comparison) -> Figure | None:
     for j, made in drawn.items():
         draw(axes, j, made.rounds, made, len(legend.names))
     axes.axhline(0, color=INK, linewidth=0.8)
-    axes.set_title("Participation gap" + ", percentage points" * comparison.score.percent)
+    heading(axes, "Participation gap" + ", percentage points" * comparison.score.percent, ALONE)
     axes.set_xlabel("round")
     if comparison.score.percent:
         in_percent(axes)
@@ -111,7 +123,7 @@ def cost(comparison: Comparison) -> Figure:
     for j, made in drawn.items():
         draw(axes, j, made.megabytes, made, len(legend.names))
         ring(axes, j, comparison, "bytes_total", 1e6)
-    title_of(axes, comparison, comparison.primary)
+    title_of(axes, comparison, comparison.primary, ALONE)
     axes.set_xlabel("MB sent so far, down + up, probes included")
     axes.set_xlim(left=0)
     leave_out_the_start(axes, list(drawn.values()), falling=comparison.score.lower_is_better)
@@ -120,10 +132,10 @@ def cost(comparison: Comparison) -> Figure:
     return figure
 
 
-def title_of(axes: Axes, comparison: Comparison, column: str) -> None:
+def title_of(axes: Axes, comparison: Comparison, column: str, tall: float = PANEL) -> None:
     """Say above a panel what it shows of whom, and label its axis in this unit."""
     score = comparison.score
-    axes.set_title(f"{score.words.capitalize()} on {POPULATION[column].words}{', %' * score.percent}")
+    heading(axes, f"{score.words.capitalize()} on {POPULATION[column].words}{', %' * score.percent}", tall)
     if score.percent:
         in_percent(axes)
 
@@ -135,7 +147,7 @@ def draw(axes: Axes, j: int, x: Floats, made: Curve, neighbours: int) -> None:
         alpha = 0.14 if neighbours <= 6 else 0.06
         band = axes.fill_between(x[known], made.low[known], made.high[known], color=look(j)["color"], alpha=alpha, lw=0)
         tag(band, j, f"band{id_of(axes)}")
-    (line,) = axes.plot(x, made.mean, zorder=3, **look(j) | {"marker": ""})
+    (line,) = axes.plot(x, made.mean, zorder=3, **look(j) | marks(j))
     (end,) = axes.plot(x[-1], made.mean[-1], clip_on=False, zorder=4, **look(j))
     tag(line, j, f"line{id_of(axes)}")
     tag(end, j, f"end{id_of(axes)}")
@@ -184,8 +196,8 @@ def target_line(axes: Axes, comparison: Comparison) -> None:
         textcoords="offset points",
         horizontalalignment={0.0: "left", 0.5: "center", 1.0: "right"}[x],
         verticalalignment="top" if below else "baseline",
-        fontsize=8,
-        color=MUTED,
+        fontsize=style().smallest,
+        color=style().muted,
     )
     label.set_in_layout(False)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 from fedreach.report.analysis.analysis import Analysis
 from fedreach.report.analysis.quantities import POPULATION
-from fedreach.report.figures.style import INK, MUTED, in_percent, look, name_rows, new_figure, short, styled, tag
+from fedreach.report.figures.names import name_rows, short
+from fedreach.report.figures.style import INK, MUTED, in_percent, look, new_figure, style, styled, tag
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,10 +37,14 @@ def differences(analysis: Analysis) -> Figure | None:
         axes.axvspan(-comparison.margin, comparison.margin, color=MUTED, alpha=0.12, linewidth=0)
     name_rows(axes, [row.method for _, row in rows])
     where = POPULATION[comparison.primary].words.removesuffix("' held-out data")
-    axes.set_title(f"Difference on {where}")
     score = comparison.score
     units = "percentage points" if score.percent else f"{score.words}, less is better:"
-    axes.set_xlabel(f"{units} above {short(comparison.baseline, 14)}")
+    if style().printed:
+        said = textwrap.wrap(f"{units} above {comparison.baseline} on {where}", style().letters(style().width))
+        figure.supxlabel("\n".join(said), fontsize=style().size, color=style().muted)
+    else:
+        axes.set_title(f"Difference on {where}")
+        axes.set_xlabel(f"{units} above {short(comparison.baseline, 14)}")
     if score.percent:
         in_percent(axes, "x")
     return figure

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedreach.arrays import Ints
-from fedreach.report.figures.style import MUTED, heat_colours, in_percent, new_figure, short, styled
+from fedreach.report.figures.names import short
+from fedreach.report.figures.style import MUTED, heat_colours, in_percent, new_figure, style, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -73,16 +74,16 @@ def partition_heatmap(
         if total <= LABELLED:
             called = [str(i) if client_names is None else short(client_names[i], 12) for i in ids]
             upright = total > 14 or (client_names is not None and sum(map(len, called)) > WIDTH)
-            heat.set_xticklabels(called, rotation=90 if upright else 0, fontsize=8)
+            heat.set_xticklabels(called, rotation=90 if upright else 0, fontsize=style().smallest)
         if class_names is not None and len(class_names) <= LABELLED:
             heat.set_yticks(range(len(class_names)), [short(name, 16) for name in class_names])
         else:
             heat.locator_params(axis="y", nbins=min(counts.shape[1], 10), integer=True)
     panels[0, 0].set_ylabel("examples")
     panels[1, 0].set_ylabel("class")
-    figure.supxlabel("clients, ordered by their most frequent class", fontsize=9, color=MUTED)
+    figure.supxlabel("clients, ordered by their most frequent class", fontsize=style().size, color=style().muted)
     bar = figure.colorbar(image, ax=list(panels.ravel()), location="top", shrink=0.6, aspect=30, pad=0.02)
-    bar.set_label("share of the client's examples, %", fontsize=8.5)
+    bar.set_label("share of the client's examples, %", fontsize=style().smaller)
     in_percent(bar.ax, "x")
     bar.outline.set_visible(False)
     return figure

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedreach.report.figures.style import MUTED, colour, in_percent, name_rows, new_figure, styled, tag
+from fedreach.report.figures.names import name_rows
+from fedreach.report.figures.style import MUTED, colour, in_percent, new_figure, style, styled, tag
 from fedreach.report.numbers import number, unit_of
 from fedreach.report.values import Comparison, Run
 
@@ -93,8 +94,8 @@ def round_times(comparison: Comparison) -> Figure | None:
             xytext=(4, 0),
             textcoords="offset points",
             verticalalignment="center",
-            fontsize=8,
-            color=MUTED,
+            fontsize=style().smallest,
+            color=style().muted,
         )
     shown = [name for name in FILLS if any(made.share(name) > 0 for made in means.values())]
     name_rows(axes, [comparison.methods[j] for j in means])

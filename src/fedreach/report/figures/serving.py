@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from fedreach.evidence.judgement import Judgement
 from fedreach.report.analysis.analysis import Analysis
 from fedreach.report.analysis.quantities import POPULATION
-from fedreach.report.figures.style import INK, MUTED, Legend, in_percent, look, new_figure, styled, tag
+from fedreach.report.figures.names import ALONE, Legend, heading
+from fedreach.report.figures.style import INK, MUTED, in_percent, look, new_figure, styled, tag
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,7 +46,7 @@ def inputs(analysis: Analysis) -> Figure | None:
     axes.grid(axis="x", visible=False)
     axes.set_xlabel("inputs without labels that a client is served by")
     where = POPULATION["unseen_accuracy" if rows[0].population == "unseen" else "id_accuracy"].words
-    axes.set_title(f"Served minus plain on {where}, points")
+    heading(axes, f"Served minus plain on {where}, points", ALONE)
     in_percent(axes, "y")
     legend.draw(figure)
     return figure

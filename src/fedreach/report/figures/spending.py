@@ -12,7 +12,8 @@ import numpy as np
 from fedreach.arrays import Bools, Floats
 from fedreach.report.analysis.quantities import QUANTITIES, RADIO
 from fedreach.report.figures.curves import Curve, at, curves, draw, leave_out_the_start, ring, target_line, title_of
-from fedreach.report.figures.style import Legend, new_figure, plain_numbers, styled
+from fedreach.report.figures.names import Legend, heading
+from fedreach.report.figures.style import label_x, new_panels, plain_numbers, styled
 from fedreach.report.numbers import Unit, unit_of
 from fedreach.report.values import Comparison, Run
 
@@ -36,8 +37,7 @@ def accuracy_against(comparison: Comparison, quantity: str) -> Figure | None:
         return None
     unit, far = unit_of(quantity, ends), _far(ends)
     legend = Legend.of(comparison.methods, spent[comparison.seen])
-    figure = new_figure(0.4 + 1.75 * len(columns) + legend.height)
-    panels = figure.subplots(len(columns), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    figure, panels = new_panels(len(columns), 1.75, legend=legend.height, sharey=True)
     for axes, column in zip(panels, columns, strict=True):
         if far:
             axes.set_xscale("log")
@@ -47,7 +47,7 @@ def accuracy_against(comparison: Comparison, quantity: str) -> Figure | None:
         title_of(axes, comparison, column)
     for j in spent[comparison.primary]:
         ring(panels[-1], j, comparison, QUANTITIES[quantity].column, unit.size)
-    panels[-1].set_xlabel(f"{QUANTITIES[quantity].words} so far, {unit.name}, probes included")
+    label_x(panels, f"{QUANTITIES[quantity].words} so far, {unit.name}, probes included")
     every = [drawn[column][j] for column in columns for j in spent[column]]
     leave_out_the_start(panels[-1], every, falling=comparison.score.lower_is_better)
     starts = [_start(panels[-1], drawn[column][j], x) for column in columns for j, x in spent[column].items()]
@@ -66,8 +66,7 @@ def spending(comparison: Comparison) -> Figure | None:
     if not drawn:
         return None
     legend = Legend.of(comparison.methods, sorted({j for by_method in drawn.values() for j in by_method}))
-    figure = new_figure(0.4 + 1.75 * len(drawn) + legend.height)
-    panels = figure.subplots(len(drawn), 1, sharex=True, squeeze=False)[:, 0]
+    figure, panels = new_panels(len(drawn), 1.75, legend=legend.height)
     for axes, (quantity, by_method) in zip(panels, drawn.items(), strict=True):
         ends = [made.mean[-1] for made in by_method.values()]
         unit, far = unit_of(quantity.name, ends), _far(ends)
@@ -78,11 +77,11 @@ def spending(comparison: Comparison) -> Figure | None:
             if far:  # a band may reach below 0, which such an axis does not have
                 shown = replace(shown, low=np.maximum(shown.low, shown.mean / FAR))
             draw(axes, j, shown.rounds, shown, len(legend.names))
-        axes.set_title(f"{quantity.words.capitalize()} so far, {unit.name}")
+        heading(axes, f"{quantity.words.capitalize()} so far, {unit.name}")
         if not far:
             axes.set_ylim(bottom=0)
         _plain_numbers(axes.yaxis, far=far)
-    panels[-1].set_xlabel("round")
+    label_x(panels, "round")
     legend.draw(figure)
     return figure
 

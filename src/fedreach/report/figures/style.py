@@ -1,9 +1,14 @@
-"""How all figures look: one colour, dash and marker per method, legible on a phone, the same bytes every time."""
+"""How all figures look: one colour, dash and marker per method, legible on a phone, the same bytes every time.
+
+Functions that draw ask here how wide a figure is and how large its letters are, as figures are drawn for the page and,
+in another `Style`, for papers (`paper.py`).
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -18,7 +23,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-WIDTH = 4.0  # inches: read at full width on a phone, two abreast on a desk
 INK, MUTED, GRID = "#20262d", "#5f6973", "#dde2e7"
 HEAT = "#125f9c"  # full colour of a heat map; 0 is transparent, so that light and dark paper both work
 # Chosen one after the other so that any two stay 0.1 apart in OKLab for normal sight and for simulated protanopia
@@ -27,6 +31,18 @@ METHOD = ("#0072b2", "#d55e00", "#431096", "#2a9f9a", "#8a1538", "#6180fe", "#67
 METHOD_ON_DARK = ("#4aa8e8", "#ff8a3d", "#7a5cf0", "#3fe0d6", "#d0566e", "#f7e612", "#abf8aa", "#6676b6")
 MARKER = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
 DASH: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1.2)))
+DASH_IN_PRINT: tuple[Any, ...] = (
+    "-",
+    (0, (5, 1.5)),
+    (0, (1, 1.2)),
+    (0, (5, 1.2, 1, 1.2)),
+    (0, (2.5, 1.2)),
+    (0, (5, 1.2, 1, 1.2, 1, 1.2)),
+)
+MARKS_APART = 0.22  # along a line in print, as a share of the frame's diagonal
+WIDE = 5.0  # inches, from which panels stand side by side in a paper
+ABREAST = 3  # panels at most
+TALLEST = 8.8  # inches of a figure in print: what stands on a page beside a caption
 
 RC: Any = {
     "font.family": "DejaVu Sans",  # ships with matplotlib: the same layout everywhere
@@ -68,24 +84,88 @@ RC: Any = {
 }
 
 
+@dataclass(frozen=True)
+class Style:
+    """What differs between figures on the page and those in a paper."""
+
+    rc: Any  # matplotlib's settings
+    width: float = 4.0  # inches: read at full width on a phone, two abreast on a desk
+    size: float = 9.0  # points, of letters
+    smaller: float = 8.5
+    smallest: float = 8.0
+    letter: float = 0.074  # inches, of a letter at `smaller`, on the wide side
+    line: float = 0.17  # inches, from one line of a legend to the next
+    height: float = 1.0  # of a figure, in heights on the page
+    muted: str = MUTED  # colour of labels
+    printed: bool = False  # on paper, perhaps in grey, with a caption below
+
+    def letters(self, inches: float) -> int:
+        """Return how many letters fit into a width."""
+        return int(inches / self.letter)
+
+
+PAGE = Style(RC)
+_STYLE: ContextVar[Style] = ContextVar("style", default=PAGE)
+
+
+def style() -> Style:
+    """Return the style that is drawn in."""
+    return _STYLE.get()
+
+
+@contextmanager
+def drawn_in(chosen: Style) -> Iterator[None]:
+    """Draw in another style; forked processes do so, too."""
+    token = _STYLE.set(chosen)
+    try:
+        yield
+    finally:
+        _STYLE.reset(token)
+
+
 def styled(draw: Callable[P, R]) -> Callable[P, R]:
-    """Run `draw` under the report's matplotlib settings; the caller's are left alone."""
+    """Run `draw` under the style's matplotlib settings; the caller's are left alone."""
 
     @wraps(draw)
     def inside(*args: P.args, **kwargs: P.kwargs) -> R:
         import matplotlib
 
-        with matplotlib.rc_context(RC):
+        with matplotlib.rc_context(style().rc):
             return draw(*args, **kwargs)
 
     return inside
 
 
 def new_figure(height: float) -> Figure:
-    """Return an empty figure of the report's width, `height` inches tall."""
+    """Return an empty figure of the style's width, `height` inches tall on the page."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(WIDTH, height), layout="constrained")
+    tall = height * style().height
+    return Figure(figsize=(style().width, min(tall, TALLEST) if style().printed else tall), layout="constrained")
+
+
+def new_panels(
+    count: int, tall: float, *, rest: float = 0.4, legend: float = 0.0, sharey: bool = False
+) -> tuple[Figure, list[Axes]]:
+    """Return so many panels with one x-axis, one below the other; side by side where a paper is wide.
+
+    Args:
+        tall: Inches of a panel on the page; `rest` and `legend` stand above and below.
+    """
+    beside = style().printed and style().width >= WIDE and count <= ABREAST
+    rows, columns = (1, count) if beside else (count, 1)
+    figure = new_figure(rest + tall * rows + legend)
+    grid = figure.subplots(rows, columns, sharex=True, sharey=sharey, squeeze=False)
+    return figure, list(grid.ravel())
+
+
+def label_x(panels: Sequence[Axes], text: str) -> None:
+    """Label the x-axis that all panels share."""
+    figure, grid = panels[0].get_figure(), panels[0].get_subplotspec()
+    if figure is not None and grid is not None and grid.get_gridspec().ncols > 1:
+        figure.supxlabel(text, fontsize=style().size, color=style().muted)
+    else:
+        panels[-1].set_xlabel(text)
 
 
 def colour(method: int) -> str:
@@ -94,65 +174,27 @@ def colour(method: int) -> str:
 
 
 def look(method: int) -> dict[str, Any]:
-    """Return colour, dash and marker of the method at this position, for `Axes.plot`."""
+    """Return colour, dash and marker of the method at this position, for `Axes.plot`; dash and marker do in grey."""
+    dash = DASH[method // len(METHOD) % len(DASH)]
     return {
         "color": colour(method),
-        "linestyle": DASH[method // len(METHOD) % len(DASH)],
+        "linestyle": DASH_IN_PRINT[method % len(DASH_IN_PRINT)] if style().printed else dash,
         "marker": MARKER[method % len(MARKER)],
-        "markersize": 4.5,
+        "markersize": 4.0 if style().printed else 4.5,
         "markeredgewidth": 0,
     }
+
+
+def marks(method: int) -> dict[str, Any]:
+    """Return the marks along a line: in print some, elsewhere in each method, on the page none."""
+    if not style().printed:
+        return {"marker": ""}
+    return {"markevery": (MARKS_APART * (method % len(MARKER)) / len(MARKER), MARKS_APART)}
 
 
 def tag(artist: Any, method: int, part: str) -> None:
     """Mark what belongs to a method, so that the page can bring it out."""
     artist.set_gid(f"method{method}-{part}")
-
-
-def short(name: str, length: int = 26) -> str:
-    """Return a name that fits, cut in its middle.
-
-    Example:
-        >>> short("my_experiments.policies:ByDistance", 20)
-        'my_experim…yDistance'
-    """
-    if len(name) <= length:
-        return name
-    return f"{name[: length // 2]}…{name[len(name) - (length - 1) // 2 :]}"
-
-
-@dataclass(frozen=True)
-class Legend:
-    """The names of the drawn methods above the axes, in as many columns as fit, so that no data are covered."""
-
-    names: tuple[str, ...]
-    positions: tuple[int, ...]  # of the methods, for their looks
-
-    @staticmethod
-    def of(methods: Sequence[str], drawn: Iterable[int]) -> Legend:
-        """Return the legend of the methods at these positions; empty if there is but one method."""
-        positions = tuple(drawn) if len(methods) > 1 else ()
-        # Two columns of short names beat one of long ones when there are many.
-        return Legend(tuple(short(methods[j], 26 if len(positions) <= 4 else 17) for j in positions), positions)
-
-    @property
-    def columns(self) -> int:
-        """Columns that fit into the figure's width."""
-        inches = 0.5 + 0.074 * max((len(name) for name in self.names), default=1)  # handle, gaps, 8.5 pt letters
-        return max(1, min(len(self.names), int(WIDTH / inches)))
-
-    @property
-    def height(self) -> float:
-        """Height in inches."""
-        return 0.17 * math.ceil(len(self.names) / self.columns)
-
-    def draw(self, figure: Figure) -> None:
-        """Put the legend above everything."""
-        from matplotlib.lines import Line2D
-
-        if self.names:
-            handles = [Line2D([], [], **look(j)) for j in self.positions]
-            figure.legend(handles, self.names, loc="outside upper left", ncols=self.columns)
 
 
 def in_percent(axes: Axes, axis: str = "y") -> None:
@@ -171,14 +213,6 @@ def plain_numbers(axis: Axis, *, far: bool, ticks: Sequence[float] = (1.0, 3.0))
         axis.set_major_locator(LogLocator(subs=tuple(ticks)))
         axis.set_minor_formatter(NullFormatter())
     axis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
-
-
-def name_rows(axes: Axes, names: Sequence[str]) -> None:
-    """Give rows their names, the first one on top."""
-    axes.set_yticks(range(len(names)), [short(name, 20) for name in names])
-    axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.grid(axis="y", visible=False)
-    axes.tick_params(axis="y", length=0, labelcolor=MUTED)
 
 
 def heat_colours() -> Any:

@@ -9,8 +9,9 @@ import numpy as np
 
 from fedreach.arrays import Floats
 from fedreach.report.figures.curves import Curve, draw, id_of
+from fedreach.report.figures.names import Legend, heading, short
 from fedreach.report.figures.spending import FAR
-from fedreach.report.figures.style import Legend, in_percent, look, new_figure, plain_numbers, short, styled, tag
+from fedreach.report.figures.style import in_percent, label_x, look, new_panels, plain_numbers, styled, tag
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,8 +45,7 @@ def sweep(
         return None
     methods: Sequence[str] = record["methods"]
     legend = Legend.of(methods, range(len(methods)))
-    figure = new_figure(0.4 + 1.9 * len(known) + legend.height)
-    panels = figure.subplots(len(known), 1, sharex=True, squeeze=False)[:, 0]
+    figure, panels = new_panels(len(known), 1.9, legend=legend.height)
     for axes, (quantity, by_method) in zip(panels, known.items(), strict=True):
         means = {j: v.mean(axis=0) for j, m in enumerate(methods) if np.isfinite(v := by_method[m]).all()}
         share = quantity in shares
@@ -54,7 +54,7 @@ def sweep(
             axes.set_yscale("log")
         for j, mean in means.items():
             _line(axes, j, x, mean, by_method[methods[j]], len(legend.names), far=far, joined=lines)
-        axes.set_title(titles[quantity])
+        heading(axes, titles[quantity])
         if share:
             in_percent(axes)
         else:
@@ -66,7 +66,7 @@ def sweep(
         plain_numbers(panels[-1].xaxis, far=True)
     if record.get("names"):
         panels[-1].set_xticks(x, [short(name, 12) for name in record["names"]])
-    panels[-1].set_xlabel(record["axis"])
+    label_x(panels, record["axis"])
     legend.draw(figure)
     return figure
 

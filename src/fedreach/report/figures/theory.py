@@ -12,7 +12,8 @@ from fedreach.report.analysis.analysis import Analysis
 from fedreach.report.analysis.terms import Term
 from fedreach.report.analysis.theory import References
 from fedreach.report.figures.curves import Curve, draw
-from fedreach.report.figures.style import MUTED, Legend, in_percent, new_figure, styled
+from fedreach.report.figures.names import Legend
+from fedreach.report.figures.style import MUTED, in_percent, label_x, new_panels, styled
 from fedreach.report.render.theory import shown
 from fedreach.report.values import Comparison, Run
 
@@ -31,17 +32,16 @@ def theory(analysis: Analysis) -> Figure | None:
         return None
     drawn = {term.name: theory_curves(comparison, term.name) for term in terms}
     legend = Legend.of(comparison.methods, sorted({j for made in drawn.values() for j in made}))
-    figure = new_figure(0.3 + 1.2 * len(terms) + legend.height)
-    panels = figure.subplots(len(terms), 1, sharex=True, squeeze=False)[:, 0]
+    figure, panels = new_panels(len(terms), 1.2, rest=0.3, legend=legend.height)
     for axes, term in zip(panels, terms, strict=True):
         for j, made in drawn[term.name].items():
             draw(axes, j, made.rounds, made, len(legend.names))
-        axes.set_title(term.title)
+        axes.set_title(term.title)  # many names are longer than their panels are tall
         axes.locator_params(axis="y", nbins=4)
         if term.percent:
             in_percent(axes)
         _beside(axes, term, analysis.references)
-    panels[-1].set_xlabel("round")
+    label_x(panels, "round")
     legend.draw(figure)
     return figure
 

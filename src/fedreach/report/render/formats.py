@@ -1,4 +1,4 @@
-"""A `Table` as text, Markdown, LaTeX or a table on the terminal."""
+"""A `Table` as text, Markdown or a table on the terminal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def to_text(table: Table, width: int | None = None) -> str:
     `width` is in letters; None keeps all.
     """
     kept = _fitting(table, width)
-    heads = [[*_two_lines(table.header[j]).split("\n"), table.units[j]] for j in kept]
+    heads = [[*two_lines(table.header[j]).split("\n"), table.units[j]] for j in kept]
     high = max(map(len, heads))
     columns = [
         [*[""] * (high - len(head)), *head, *(row[j] for row in table.rows)]
@@ -49,32 +49,6 @@ def to_markdown(table: Table) -> str:
     ]
     lines = markdown_lines(heads, [[_markdown(cell) for cell in row] for row in table.rows], right=True)
     return "\n".join([f"**{table.caption}**", "", *lines, "", _markdown(table.note), ""])
-
-
-def to_latex(table: Table) -> str:
-    r"""Return the table as LaTeX; needs ``\usepackage{booktabs}``."""
-
-    def line(cells: Sequence[str]) -> str:
-        return " & ".join(_latex(cell) for cell in cells) + r" \\"
-
-    return "\n".join(
-        [
-            "% needs \\usepackage{booktabs}",
-            "\\begin{table}",
-            "\\centering",
-            f"\\caption{{{_latex(table.caption)}. {_latex(table.note)}}}",
-            f"\\begin{{tabular}}{{l{'r' * (len(table.header) - 1)}}}",
-            "\\toprule",
-            line(table.header),
-            line(table.units),
-            "\\midrule",
-            *[line(row) for row in table.rows],
-            "\\bottomrule",
-            "\\end{tabular}",
-            "\\end{table}",
-            "",
-        ]
-    )
 
 
 def terminal_table(analysis: Analysis, when: When = "last", *, width: int | None = None) -> RichTable:
@@ -126,7 +100,7 @@ def rich_of(table: Table, name: str, width: int | None) -> RichTable:
     kept = _fitting(table, width)
     return rich_table(
         [
-            Text(_two_lines(table.header[j]), style="bold").append(f"\n{table.units[j]}", style="not bold dim")
+            Text(two_lines(table.header[j]), style="bold").append(f"\n{table.units[j]}", style="not bold dim")
             for j in kept
         ],
         [[row[j] for j in kept] for row in table.rows],
@@ -143,7 +117,7 @@ def _fitting(table: Table, width: int | None) -> list[int]:
     if width is None:
         return kept
     kept = [j for j in kept if width >= table.from_width[j]]
-    while _width(table, kept) > width:
+    while width_of(table, kept) > width:
         last = max(kept, key=lambda j: (table.from_width[j], j))
         if table.from_width[last] == 0:
             break
@@ -170,48 +144,34 @@ def folded(table: Table, width: int) -> list[list[int]]:
     keys = [0] if len({row[0] for row in table.rows}) == len(table.rows) else [0, 1]
     shown = list(every)
     for level in sorted({*table.from_width} - {0}, reverse=True):
-        if _width(table, shown) <= width:
+        if width_of(table, shown) <= width:
             break
         shown = [j for j in shown if table.from_width[j] < level]
     groups = [shown]
     for j in (j for j in every if j not in shown):
-        if len(groups) > 1 and _width(table, [*groups[-1], j]) <= width:
+        if len(groups) > 1 and width_of(table, [*groups[-1], j]) <= width:
             groups[-1].append(j)
         else:
             groups.append([*keys, j])
     return groups
 
 
-def _width(table: Table, columns: Sequence[int]) -> int:
+def width_of(table: Table, columns: Sequence[int]) -> int:
+    """Return the letters of a row of these columns, with what stands between them."""
     return sum(_letters(table, j) for j in columns) + 3 * len(columns) - 1
 
 
 def _letters(table: Table, j: int) -> int:
     if j == 0:
         return min(max(len(row[0]) for row in table.rows), LONG_NAME)
-    lines = [*_two_lines(table.header[j]).split("\n"), table.units[j], *(row[j] for row in table.rows)]
+    lines = [*two_lines(table.header[j]).split("\n"), table.units[j], *(row[j] for row in table.rows)]
     return max(len(line) for line in lines)
 
 
-def _two_lines(header: str) -> str:
+def two_lines(header: str) -> str:
+    """Return a header on two lines, where it has several words."""
     return header.replace(", ", ",\n") if "," in header else header.replace(" ", "\n", 1)
 
 
 def _markdown(text: str) -> str:
     return re.sub(r"([\\|*_`<\[\]])", r"\\\1", text).replace("\n", " ")
-
-
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "−": "$-$",
-    "<": "$<$",
-    ">": "$>$",
-    "\n": " ",
-} | {c: "\\" + c for c in "&%$#_{}"}
-
-
-def _latex(text: str) -> str:
-    return "".join(_LATEX.get(c, c) for c in text)

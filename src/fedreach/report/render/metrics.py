@@ -38,6 +38,7 @@ def tabulate_metrics(analysis: Analysis, when: When = "last") -> Table | None:
         "out: how many it is not defined for, as AUROC for a client with one class. Worst decile: the tenth of the "
         "clients that does worst. Pooled: of all samples together, so that large clients count more."
         + "".join(reasons),
+        name="metrics",
     )
 
 

@@ -32,6 +32,8 @@ def as_records(analysis: Analysis) -> list[dict[str, Any]]:
 def as_document(analysis: Analysis) -> dict[str, Any]:
     """Return all numbers: the plan under ``statistics``, the ``contrasts`` it names, and the ``methods``.
 
+    ``leaders`` are the methods that are better than every other one, see `fedreach.report.analysis.leaders`.
+
     Of several comparisons also their names, and under ``differs`` what each says of the options that differ; where
     settings were chosen, ``tuning`` says which, and by what.
     """
@@ -39,6 +41,7 @@ def as_document(analysis: Analysis) -> dict[str, Any]:
     document = {
         "statistics": plan_record(analysis),
         "contrasts": contrast_records(analysis),
+        "leaders": {when: list(found.methods) for when, found in analysis.leaders.items()},
         "methods": as_records(analysis),
     }
     if comparison.labels:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from fedreach.evidence.judgement import Judgement
 from fedreach.evidence.spread import Spread
 from fedreach.report.analysis.analysis import Analysis
+from fedreach.report.analysis.leaders import NOBODY, Leaders
 from fedreach.report.analysis.serving import RUNGS, ServedSummary
 from fedreach.report.numbers import (
     ABSENT,
@@ -22,7 +23,8 @@ from fedreach.report.numbers import (
     unit_of,
     verdict,
 )
-from fedreach.report.render.tables import VERDICT_UNIT, Table, family_note
+from fedreach.report.render.captions import bold_said, intervals_said, join_sentences
+from fedreach.report.render.tables import VERDICT_UNIT, Table, bold_cells, family_note
 
 WORDS = {"unseen": "unseen clients", "id": "participants, each by what the others contributed"}
 Cell = Callable[[ServedSummary], str]
@@ -86,6 +88,12 @@ def _rungs(analysis: Analysis) -> Table:
         "client's other ones, a family of its own. The true prior is a reference that needs the client's labels"
         f"{learns}. "
         "Clients worse: share whose accuracy is lower served than plain; worst change: of the one that loses most.",
+        name="serving",
+        stated=join_sentences(
+            intervals_said(analysis.comparison, [row.gain for row in rows]),
+            bold_said(analysis.comparison, analysis.served_leaders, "as clients are served, without labels"),
+        ),
+        leading=analysis.served_leaders,
     )
 
 
@@ -127,6 +135,10 @@ def _probabilities(analysis: Analysis) -> Table:
         "What the calibrated model changes is no merit of a client's inputs. "
         "With two classes a prior changes thresholds, log loss and calibration, and not the order of a client's "
         "examples.",
+        name="probabilities",
+        stated=intervals_said(analysis.comparison, [row.change["loss"] for row in rows], nats=True).replace(
+            "detectable difference", "detectable change of log loss"
+        ),
     )
 
 
@@ -153,12 +165,20 @@ def _gap(rows: Sequence[ServedSummary]) -> list[Table]:
             "+ representation (what stays). Estimation: what unseen clients lose as they must estimate their class "
             "shares. Majority class: what a client would reach by always saying its most frequent class, a control "
             "that needs labels.",
+            name="gap",
         )
     ]
 
 
 def _table(
-    caption: str, rows: Sequence[ServedSummary], columns: Sequence[tuple[str, str, Cell, int]], note: str
+    caption: str,
+    rows: Sequence[ServedSummary],
+    columns: Sequence[tuple[str, str, Cell, int]],
+    note: str,
+    *,
+    name: str,
+    stated: str = "",
+    leading: Leaders = NOBODY,
 ) -> Table:
     cells = [[text(row) for _, _, text, _ in columns] for row in rows]
     kept = [j for j in range(len(columns)) if j == 0 or any(row[j] != ABSENT for row in cells)]
@@ -169,6 +189,9 @@ def _table(
         rows=tuple(tuple(row[j] for j in kept) for row in cells),
         from_width=tuple(columns[j][3] for j in kept),
         note=note,
+        name=name,
+        stated=stated,
+        bold=bold_cells([row.method for row in rows], leading, [columns[j][0] for j in kept], RUNGS["served"]),
     )
 
 

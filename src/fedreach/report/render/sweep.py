@@ -52,6 +52,7 @@ def tabulate_sweep(swept: Swept) -> Table:
         rows=tuple(rows),
         from_width=(0, *heads.values()),
         note=f"{note} {APART}{drawn}{waiting}",
+        name="sweep",
     )
 
 

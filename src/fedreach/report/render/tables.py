@@ -1,6 +1,6 @@
 """The comparison table as text cells: what stands where, in which unit, and what the spread is over.
 
-`formats` writes it for the terminal, Markdown and LaTeX.
+`formats` writes it for the terminal and Markdown, `latex` for papers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +11,7 @@ from fedreach.evidence.scores import MainScore
 from fedreach.evidence.spread import Spread
 from fedreach.report.analysis.analysis import Analysis
 from fedreach.report.analysis.contrasts import Difference, looked, what_seeds_draw
+from fedreach.report.analysis.leaders import Leaders
 from fedreach.report.analysis.quantities import POPULATION, QUANTITIES, WIDE, Quantity
 from fedreach.report.analysis.rows import When
 from fedreach.report.analysis.summary import MethodSummary
@@ -26,11 +27,11 @@ from fedreach.report.numbers import (
     unit_of,
     verdict,
 )
+from fedreach.report.render.captions import CORRECTIONS, bold_said, intervals_said, join_sentences
 from fedreach.report.values import Comparison
 
 NOT_DECIDED = "Not decided: in brackets about how many seeds would, if the true difference were the one seen."
 VERDICT_UNIT = "(~ seeds)"  # that would decide
-CORRECTIONS = {"holm": "by Holm's steps", "max_t": "by the largest t of all"}
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,9 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     from_width: tuple[int, ...]  # terminal width from which a column is shown, if it fits
     note: str
+    name: str = "table"  # for labels
+    stated: str = ""  # what a caption in a paper says beside the note
+    bold: frozenset[tuple[int, int]] = frozenset()  # row and column, in a paper: where a lead is decided
 
 
 @dataclass(frozen=True)
@@ -62,14 +66,31 @@ def tabulate(analysis: Analysis, when: When = "last") -> Table:
     columns = _columns(analysis.comparison, rows)
     cells = tuple(tuple(column.text(row) for column in columns) for row in rows)
     kept = [j for j in range(len(columns)) if j == 0 or any(row[j] != ABSENT for row in cells)]
+    comparison, leading = analysis.comparison, analysis.leaders[when]
+    judged = QUANTITIES[POPULATION[comparison.primary].name].head
     return Table(
-        caption=caption(analysis.comparison, when),
+        caption=caption(comparison, when),
         header=tuple(columns[j].head for j in kept),
         units=tuple(columns[j].unit for j in kept),
         rows=tuple(tuple(row[j] for j in kept) for row in cells),
         from_width=tuple(columns[j].from_width for j in kept),
-        note=_note(analysis.comparison, rows),
+        note=_note(comparison, rows),
+        name=when,
+        stated=join_sentences(
+            intervals_said(comparison, [row.difference for row in rows], by=comparison.score),
+            bold_said(comparison, leading, f"on {POPULATION[comparison.primary].words}"),
+        ),
+        bold=bold_cells([row.method for row in rows], leading, [columns[j].head for j in kept], judged),
     )
+
+
+def bold_cells(
+    methods: Sequence[str], leading: Leaders, header: Sequence[str], head: str
+) -> frozenset[tuple[int, int]]:
+    """Return the cells of those who lead, in the column of what they lead on."""
+    if head not in header:
+        return frozenset()
+    return frozenset((i, header.index(head)) for i, method in enumerate(methods) if method in leading.methods)
 
 
 def caption(comparison: Comparison, when: When) -> str:
@@ -107,6 +128,8 @@ def tabulate_contrasts(analysis: Analysis, when: When = "last") -> Table | None:
         rows=tuple(map(cells, found)),
         from_width=(0, 0, 0, 110, 0),
         note=f"Same seeds and clients{family_note(comparison, [each.judged for each in found])}{''.join(reasons)}",
+        name="contrasts",
+        stated=intervals_said(comparison, [each.judged for each in found], by=by),
     )
 
 

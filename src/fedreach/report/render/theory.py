@@ -36,6 +36,7 @@ def tabulate_theory(analysis: Analysis) -> Table | None:
         from_width=(0,) * (len(terms) + 1),
         note=f"{note} {describe(analysis)} Terms of bounds whose unknown constants are set to 1: they "
         "tell methods apart, and a better term promises no higher accuracy.",
+        name="theory",
     )
 
 

@@ -57,6 +57,7 @@ def tabulate_tuning(comparison: Comparison) -> Table | None:
         rows=tuple(row[:kept] for row in rows),
         from_width=(0, 0, 90, 0, 110)[:kept],
         note=_note(tuning, by.words),
+        name="tuning",
     )
 
 

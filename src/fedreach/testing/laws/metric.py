@@ -181,6 +181,21 @@ def the_mean_explains_nothing(subject: Subject, given: Answers) -> None:
     must_be_close("it", part.of(y, z), (1 - squares / spread).mean(), str(given), 1e-9)
 
 
+@of_answers
+def room_between_the_bounds(subject: Subject, given: Answers) -> None:
+    """The disagreement is the sum over distances of the upper less the lower bound on the mean squared JSD loss."""
+    part = subject.part
+    p = _softmax(given.scores)[np.arange(len(given.labels)), given.labels]
+    squared = (1 + 0.5 * (p * np.log2(p) - (1 + p) * np.log2(1 + p))) ** 2
+    mean, deviation = squared.mean(), squared.std(ddof=1) if len(p) > 1 else 0.0
+    found = 0.0
+    for number in range(1, round(part.radius / part.step) + 1):
+        angle = np.arccos(1 - (number * part.step) ** 2)
+        below, above = (max(np.cos(angle) * x - np.sin(angle) * deviation, 0) ** 2 / x for x in (mean, 1 - mean))
+        found += 1 - above - below
+    must_be_close("it", part.of(given.labels, given.scores), found, str(given), 1e-9)
+
+
 def _softmax(scores: Floats) -> Floats:
     odds: Floats = np.exp(scores - scores.max(axis=1, keepdims=True))
     shares: Floats = odds / odds.sum(axis=1, keepdims=True)
@@ -195,6 +210,7 @@ METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {
     "macro_f1": (precision_and_recall,),
     "auroc": (pairs_in_order,),
     "calibration_error": (confidence_and_accuracy,),
+    "bound_disagreement": (room_between_the_bounds,),
     "mae": (mean_distance,),
     "r2": (the_mean_explains_nothing,),
 }

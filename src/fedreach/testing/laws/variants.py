@@ -53,6 +53,7 @@ VARIANTS: Mapping[tuple[str, str], Sequence[Options]] = {
     ("label_statistics", "discrete_gaussian"): ({"epsilon": 1.0, "delta": 1e-5},),
     ("measurement", "wlrc"): ({}, {"outputs": "logits", "estimator": "closed_form"}, {"outputs": "excess_loss"}),
     ("measurement", "disagreement"): ({}, {"loss": "zero_one"}, {"radius": 1.0, "confidence": 0.01}),
+    ("metric", "bound_disagreement"): ({}, {"loss": "zero_one"}, {"radius": 1.0, "step": 0.1}),
 }
 """(kind, name) -> options; the first are those that the laws of the part itself are tried with."""
 

@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedreach.report import write_report
+from fedreach.report.analysis.analysis import Analysis, analyse
+from fedreach.report.load import read
+from fedreach.report.render.captions import seeds_said
+from fedreach.report.render.formats import width_of
+from fedreach.report.render.latex import TEXT_WIDTH, aligned, escaped, to_latex
+from fedreach.report.render.tables import Table, tabulate, tabulate_contrasts
+from fedreach.report.values import Comparison
+
+from .made_up import edit, write_comparison
+
+AWKWARD = (r"50%|A&B\~{x}<b>$1$", "a_b#c^d--e", '*star "quoted" `x`', "[bracket] é ö ł", "α-β → x")
+ENGINE = next((found for name in ("pdflatex", "lualatex", "tectonic") if (found := shutil.which(name))), None)
+
+
+def latex(*tables: Table) -> str:
+    return to_latex(tables, "Small & new", seeds="5 seeds.", made="Made by hand.")
+
+
+@pytest.fixture(scope="module")
+def awkward(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_comparison(tmp_path_factory.mktemp("awkward"), AWKWARD, [0, 1, 2], rounds=4, radios=("best",))
+
+
+def environments(text: str) -> list[str]:
+    return re.findall(r"\\begin\{tabular\}.*?\\end\{tabular\}", text, re.DOTALL)
+
+
+def rows(tabular: str) -> list[str]:
+    return [line for line in tabular.splitlines() if line.endswith(r"\\")]
+
+
+def cells(row: str) -> list[str]:
+    return re.split(r"(?<!\\)&", row.removesuffix(r"\\"))
+
+
+def test_every_row_has_as_many_cells_as_columns_are_declared(awkward: Path) -> None:
+    text = (write_report([awkward], awkward, formats=None).page.parent / "table.tex").read_text(encoding="utf-8")
+    assert len(environments(text)) > 3
+    for tabular in environments(text):
+        declared = re.search(r"\\begin\{tabular\}\{@\{\}(.*)@\{\}\}\n", tabular)
+        assert declared
+        columns = len(re.sub(r"p\{[^}]*\}", "p", declared[1]))
+        assert {len(cells(row)) for row in rows(tabular)} == {columns}
+
+
+def test_braces_balance_and_dollars_are_even_with_every_awkward_name(awkward: Path) -> None:
+    text = latex(tabulate(analyse(read([awkward]))))
+    for line in text.splitlines():
+        bare = re.sub(r"\\[\\{}$%&#_]", "", line).partition("%")[0]
+        depth = 0
+        for character in bare:
+            depth += {"{": 1, "}": -1}.get(character, 0)
+            assert depth >= 0, line
+        assert depth == 0, line
+        assert bare.count("$") % 2 == 0, line
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("a_b", r"a\_b"),
+        ("50%", r"50\%"),
+        ("A&B", r"A\&B"),
+        ("#1", r"\#1"),
+        ("$x$", r"\$x\$"),
+        ("a\\b", r"a\textbackslash{}b"),
+        ("{x}", r"\{x\}"),
+        ("~", r"$\sim$"),
+        ("^", r"\textasciicircum{}"),
+        ("a|b<c>d", r"a\textbar{}b$<$c$>$d"),  # printed as dashes and Spanish marks else
+        ("x--y---z", "x-{}-y-{}-{}-z"),  # dashes else
+        ("é ö ł", "é ö ł"),
+        ("α → Ω", r"$\alpha$ $\rightarrow$ $\Omega$"),
+        ("two\nlines\x1b[2J", r"two lines\textbackslash{}x1b[2J"),
+    ],
+)
+def test_names_are_printed_as_they_stand(name: str, said: str) -> None:
+    assert escaped(name) == said
+
+
+def test_a_name_in_brackets_is_no_option_of_the_line_above(awkward: Path) -> None:
+    for tabular in environments(latex(tabulate(analyse(read([awkward]))))):
+        assert not any(line.startswith(("[", "*")) for line in tabular.splitlines())
+
+
+def test_letters_that_pdflatex_does_not_know_are_told() -> None:
+    table = Table("C", ("method",), ("",), (("数",), ("ł",)), (0,), "")
+    assert latex(table).startswith("% Holds letters that pdflatex does not know (数)")
+    assert latex(replace(table, rows=(("ł",),))).startswith(r"% Needs \usepackage{booktabs}")
+
+
+def test_points_stand_below_points_and_nothing_is_lost() -> None:
+    column = ["80.5 ± 8.6", "9.2 ± 10.4", "−71.25", "+3.1 [−0.2, +14.0]", "12 (3 of 5)", "-", "baseline", "< 0.001"]
+    for part in (column[:3], [column[3], "−12.5 [−100.0, +0.5]", "-", "baseline"], ["0.018", column[7], "12,345.5"]):
+        texts = aligned(part)
+        shown = [re.sub(r"\\phantom\{((?:[^{}]|\{[^{}]*\})*)\}", "", text) for text in texts]
+        assert [text.replace("$", "").replace(r"\pm", "±").replace("-", "−").replace("−−", "-") for text in shown] == [
+            cell.replace("-", "-") for cell in part
+        ]
+        wide = [re.sub(r"\\phantom\{((?:[^{}]|\{[^{}]*\})*)\}", r"\1", text).replace("$", "") for text in texts]
+        wide = [text.replace(r"\pm", "±") for text in wide]
+        numbers = [text for text, cell in zip(wide, part, strict=True) if re.match(r"(< )?[+−]?\d", cell)]
+        assert len(numbers) > 1
+        for k in range(min(text.count(".") for text in numbers)):
+            # Columns are set to the right: places are counted from there.
+            places = {len(text) - [m.start() for m in re.finditer(r"\.", text)][k] for text in numbers}
+            assert len(places) == 1, (k, numbers)
+
+
+def test_wide_tables_are_several_each_of_which_fits(awkward: Path) -> None:
+    analysis = analyse(read([awkward]))
+    table = tabulate(analysis)
+    assert width_of(table, range(len(table.header))) > TEXT_WIDTH
+    text = latex(table)
+    assert len(environments(text)) > 1
+    heads = [cells(rows(tabular)[0])[0] for tabular in environments(text)]
+    assert len(heads) == text.count(r"\label{tab:small-new-last") == len(environments(text))
+    assert text.count(r"Further columns of Table~\ref{tab:small-new-last}") == len(heads) - 1
+
+
+def test_the_caption_says_the_seeds_of_the_runs_and_not_those_that_were_asked_for(
+    comparison: Comparison, tmp_path: Path
+) -> None:
+    assert seeds_said(comparison) == "4 to 5 seeds a method, of 5 planned."
+    two = write_comparison(tmp_path, ["a", "b"], [3, 7], rounds=4)
+    written = write_report([two], two, formats=None)
+    text = (written.page.parent / "table.tex").read_text(encoding="utf-8")
+    assert "2 seeds." in text
+    shutil.rmtree(two / "runs" / "a" / "seed-7")
+    edit(two / "runs" / "b" / "seed-7" / "result.json", status="failed", error="gone")
+    text = (write_report([two], two, formats=None).page.parent / "table.tex").read_text(encoding="utf-8")
+    assert "1 seed, of 2 planned." in text
+
+
+def test_the_caption_says_intervals_correction_and_what_could_be_seen(comparison: Comparison) -> None:
+    analysis = analyse(comparison)
+    text = latex(tabulate(analysis))
+    least = [each.judged.detectable for each in analysis.contrasts["last"] if each.judged.detectable is not None]
+    ends = [f"{100 * end:.1f}" for end in (min(least), max(least))]
+    assert f"Least detectable difference: {ends[0]} to {ends[1]} points." in text
+    assert r"at 95 to 98.75~\%, the level at which Holm's step tests each of 4" in text
+    assert "corrected for 4 by Holm's steps" in text
+    assert "Made by hand." in text
+
+
+def test_bold_is_in_the_room_of_plain_digits_and_nowhere_else(comparison: Comparison) -> None:
+    table = replace(tabulate(analyse(comparison)), bold=frozenset({(2, 2)}))
+    text = latex(table)
+    (row,) = [line for line in text.splitlines() if line.startswith(escaped(table.rows[2][0]))][:1]
+    assert rf"\best{{{table.rows[2][2].split()[0]}}}" in row
+    assert text.count(r"\best{") == 1
+    assert r"\providecommand{\best}[1]{\phantom{#1}\llap{\textbf{#1}}}" in text
+
+
+def test_all_tables_of_a_report_have_labels_of_their_own(analysis: Analysis, tmp_path: Path) -> None:
+    tables = [tabulate(analysis, "last"), tabulate(analysis, "best"), tabulate_contrasts(analysis)]
+    labels = re.findall(r"\\label\{(.*?)\}", latex(*[table for table in tables if table]))
+    assert len(labels) == len(set(labels)) > 2
+
+
+@pytest.fixture(scope="module")
+def analysis(comparison: Comparison) -> Analysis:
+    return analyse(comparison)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(ENGINE is None, reason="no pdflatex, lualatex or tectonic is installed")
+@pytest.mark.parametrize("which", ["plain", "awkward"])
+def test_latex_sets_the_tables_and_figures_without_a_complaint(
+    folder: Path, awkward: Path, tmp_path: Path, which: str
+) -> None:
+    written = write_report([folder if which == "plain" else awkward], tmp_path, formats=None, paper="single")
+    place = written.paper[0].parent
+    assert ENGINE is not None
+    options = [] if "tectonic" in ENGINE else ["-interaction=nonstopmode", "-halt-on-error"]
+    done = subprocess.run([ENGINE, *options, "paper.tex"], cwd=place, capture_output=True, text=True, check=False)
+    log = done.stdout + (place / "paper.log").read_text(errors="replace")
+    assert done.returncode == 0, log[-3000:]
+    assert (place / "paper.pdf").stat().st_size > 20_000
+    assert not re.findall(r"Overfull \\hbox \((?:[2-9]|\d\d+)\.", log)
+    assert "Missing character" not in log
+    narrow = r"\documentclass{article}\usepackage{booktabs}\usepackage[textwidth=5.5in]{geometry}\begin{document}"
+    (place / "narrow.tex").write_text(narrow + r"\input{../table}\end{document}", encoding="utf-8")
+    done = subprocess.run([ENGINE, *options, "narrow.tex"], cwd=place, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert not re.findall(r"Overfull \\hbox \((?:[2-9]|\d\d+)\.", done.stdout)

@@ -1,0 +1,74 @@
+"""What was committed of the papers' items is what their recipes make: pages from records, and a cell run again."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedreach.errors import DataError
+from fedreach.experiments.run import run
+from fedreach.reproduce import pages
+from fedreach.reproduce.measured import SHARES, of_run
+from fedreach.reproduce.recipe import load
+from fedreach.runs.folder import RunFolder
+from fedreach.runs.schema import RoundRow
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+RECORDS = sorted(RESULTS.glob("*.json"))
+SECONDS = 300
+TOLERANCE = 0.03  # of an accuracy: processors round differently, and training spreads that
+
+
+def read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def test_pages_and_overview_are_those_of_the_records(tmp_path: Path) -> None:
+    for path in RECORDS:
+        shutil.copy(path, tmp_path)
+    made = {path.name for path in pages.write(tmp_path)}
+    assert made == {path.name for path in RESULTS.glob("*.md")}
+    for name in made:
+        assert (tmp_path / name).read_text("utf-8") == (RESULTS / name).read_text("utf-8"), f"make {name} again"
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
+def test_a_record_is_of_the_recipe_as_it_stands(path: Path) -> None:
+    record = read(path)
+    recipe = load(record["recipe"], record["scale"])
+    assert tuple(record["methods"]) == recipe.lines
+    assert record["seeds"] == list(recipe.at().seeds)
+    assert [claim["says"] for claim in record["claims"] if not claim["instead"]] == [
+        claim.says for claim in recipe.about.claims
+    ]
+
+
+@pytest.mark.slow
+def test_one_cell_at_random_comes_out_again(tmp_path: Path) -> None:
+    trained = [record for record in map(read, RECORDS) if record["hours"] and record["scale"] == "cpu"]
+    fitting = [
+        record for record in trained if 3600 * record["hours"] / len(record["seeds"]) / len(record["methods"]) < SECONDS
+    ]
+    record = random.choice(fitting)
+    recipe = load(record["recipe"], record["scale"])
+    cells, places = recipe.cells()
+    line, place = random.choice(record["methods"]), random.randrange(len(record["x"]))
+    seed = random.randrange(len(record["seeds"]))
+    at = places[line][place]
+    experiment = cells[at.cell].experiment.resolved(at.method)
+    try:
+        run(experiment, seed=record["seeds"][seed], folder=tmp_path / "run", base=recipe.source.parent)
+    except DataError as error:
+        pytest.skip(f"{record['data']} is not here: {error}")
+    found = of_run(RunFolder(tmp_path / "run").kept_rows(RoundRow.FILE))
+    for quantity in SHARES:
+        if quantity in record["numbers"] and quantity in found:
+            stored = record["numbers"][quantity][line][seed][place]
+            said = f"{record['recipe']}, {line}, value {place}, seed {seed}: {quantity}"
+            assert found[quantity] == pytest.approx(stored, abs=TOLERANCE), said
