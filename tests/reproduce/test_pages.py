@@ -177,6 +177,9 @@ def test_methods_beside_each_other_show_intervals_and_the_paper(home: Path) -> N
     assert [line.get_xydata().tolist() for line in hollow] == [[[80.0, 0.0]], [[70.5, 1.0]]]
     (ends,) = axes.collections[0].get_segments()
     assert ends[:, 0] == pytest.approx([82.333 - 3.795, 82.333 + 3.795], abs=2e-3)  # t(2) 4.303 * 1.528 / sqrt(3)
+    gains = beside({**record, "paper": [{**record["paper"][0], "over": "fedavg"}]}, told(record), shares=SHARES)
+    assert gains is not None
+    assert not [line for line in gains.axes[0].lines if line.get_marker() == "D"]  # 5 points are no accuracy of 5 %
     assert beside({**record, "numbers": {}}, told(record), shares=SHARES) is None
 
 

@@ -21,7 +21,8 @@ def beside(record: Mapping[str, Any], titles: Mapping[str, str], *, shares: Sequ
 
     Args:
         record: As of `fedreach.report.figures.sweep.sweep`, with one value of the axis, and ``paper``: quantities, each
-            with ``numbers``: method -> a number, in per cent where the quantity is a share.
+            with ``numbers``: method -> a number, in per cent where the quantity is a share; gains over another method
+            are not drawn.
         titles: Of the quantities; those without a title are not drawn.
         shares: Quantities that are fractions, drawn in per cent.
     """
@@ -34,7 +35,7 @@ def beside(record: Mapping[str, Any], titles: Mapping[str, str], *, shares: Sequ
     known = {quantity: found for quantity, found in known.items() if any(np.isfinite(v).all() for v in found.values())}
     if not known:
         return None
-    printed = {each["quantity"]: each["numbers"] for each in record.get("paper", ())}
+    printed = {each["quantity"]: each["numbers"] for each in record.get("paper", ()) if not each["over"]}
     figure = new_figure((0.5 + 0.19 * len(methods)) * len(known) + 0.2 * bool(printed))
     panels = figure.subplots(len(known), 1, squeeze=False)[:, 0]
     for axes, (quantity, found) in zip(panels, known.items(), strict=True):
