@@ -177,7 +177,7 @@ def test_an_example_that_needs_another_package_names_it(tmp_path: Path) -> None:
 
 
 PAPERS = [
-    path if path.name == "csra_selection.py" else pytest.param(path, marks=pytest.mark.slow)
+    path if path.name == "rademacher.py" else pytest.param(path, marks=pytest.mark.slow)
     for path in sorted((ROOT / "examples" / "papers").glob("*.py"))
 ]
 

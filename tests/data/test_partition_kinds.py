@@ -122,7 +122,7 @@ def test_a_number_of_clients_that_is_none_is_refused(num_clients):
         ("shards", {"classes_per_client": 0}, "classes_per_client"),
         ("hybrid", {"share": 1.01}, "share"),
         ("hybrid", {"alpha": 0}, "alpha"),
-        ("class_counts", {"counts": [[1], [1], [1]]}, "counts"),
+        ("class_counts", {"counts": 3}, "counts"),
         ("class_counts", {"counts": [[1, -1]]}, "counts"),
     ],
 )
@@ -164,6 +164,7 @@ def test_class_counts_are_met_to_the_sample_at_random_and_the_rest_is_shared():
         (2, [[2], [1]], "3 samples of class 0 are asked for, and 2 are there"),
         (2, [[1, 0, 1]], "1 samples of class 2 are asked for, and 0 are there"),
         (2, [[1], [1]], "2 samples are left, and no client"),
+        (2, [[1], [1], [1]], "counts are for 3 clients; there are 2"),
     ],
 )
 def test_class_counts_that_are_not_there_are_refused(clients, counts, message):

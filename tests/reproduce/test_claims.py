@@ -9,8 +9,9 @@ import pytest
 
 from fedreach.errors import ConfigError
 from fedreach.reproduce.claims import Claim, ClaimVerdict, Test, judged, verdicts
-from fedreach.reproduce.measured import Measured
+from fedreach.reproduce.measured import Measured, of_run
 from fedreach.reproduce.recipe import Printed
+from fedreach.reproduce.record import tables
 
 A = {"a": [3.0, 2.0, 1.5], "b": [5.0, 3.0, 1.75], "c": [4.0, 4.0, 4.0]}
 
@@ -203,3 +204,20 @@ def test_a_statement_is_judged_for_another_method_in_its_place_too() -> None:
 def test_a_number_that_a_paper_does_not_print_is_none_as_toml_has_no_null() -> None:
     printed = Printed(where="Table 1", quantity="accuracy", numbers={"a": [92.0, float("nan"), 57.0], "b": 3.0})
     assert printed.numbers == {"a": [92.0, None, 57.0], "b": 3.0}
+
+
+def test_numbers_of_the_paper_stand_at_the_values_that_they_are_of() -> None:
+    said = {"where": "Table 1", "quantity": "accuracy", "over": "", "at": [10, 20, 50]}
+    said["numbers"] = {"ours": [72.2, 80.1, 86.9], "left out": [1.0, 2.0, 3.0]}
+    numbers = {"accuracy": {"ours": [[0.7, 0.8, 0.9]]}}
+    made = {"x": [10.0, 50.0, 70.0], "axis": "clients", "methods": ["ours"], "numbers": numbers, "claims": []}
+    ((_, header, rows),) = tables({**made, "paper": [said]})
+    assert header == ["clients", "10", "50", "70"]
+    assert rows[1:] == [["ours, Table 1", "72.2", "86.9", "-"]]  # not 80.1 at 50, and nobody who took no part
+
+
+def test_bounds_are_those_of_the_test_set_late() -> None:
+    rows = [{"round": n, "test_accuracy": 0.5, "test_bound_disagreement_jsd": float(n)} for n in range(9)]
+    found = of_run(rows)
+    assert found["bounds_jsd"] == 7.5
+    assert "bounds_zero_one" not in found

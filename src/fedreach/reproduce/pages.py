@@ -144,7 +144,7 @@ def overview(records: Sequence[Mapping[str, Any]]) -> str:
     lines = [
         "# Five papers, item by item",
         "",
-        f"{len(records)} items, {sum(counts.values())} statements of the papers: {total}. "
+        f"{len(records)} item{'s' * (len(records) != 1)}, {sum(counts.values())} statements of the papers: {total}. "
         "`fedreach reproduce ITEM --scale SCALE --pages FOLDER` makes these pages.",
         "",
         said_of_claims(),
@@ -177,7 +177,7 @@ def _row(record: Mapping[str, Any]) -> list[str]:
         if claim["detectable"] is not None and claim["test"] not in UNITLESS:
             seen.setdefault(unit(claim["quantity"]), []).append(claim)
     return [
-        f"[{record['recipe']}]({slug(record)}.md): {record['title']}",
+        f"[{record['recipe']}]({slug(record)}.md): {record['title']}".replace("|", "\\|"),
         record["scale"],
         str(len(record["seeds"])),
         *(str(counts[outcome]) if counts[outcome] else "" for outcome in OUTCOMES),

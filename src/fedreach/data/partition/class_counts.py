@@ -23,8 +23,9 @@ def class_counts(
         counts: A list for each of the first clients: its samples of class 0, 1, ...; classes after the last are 0.
 
     Raises:
-        DataError: If a class has fewer samples, or the rest leaves a client empty, or there is nobody to hold it.
-        ConfigError: If there are more lists than clients, or one holds anything but counts, at least one in all.
+        DataError: If there are more lists than clients, a class has fewer samples, or the rest leaves a client empty or
+            finds nobody to hold it.
+        ConfigError: If a list holds anything but counts, at least one in all.
 
     Example:
         >>> labels = np.arange(30) % 3
@@ -33,11 +34,12 @@ def class_counts(
                [ 5, 10,  9]])
     """
     checked, num_clients = draws.checked_arguments(labels, num_clients, rng)
-    if not isinstance(counts, list | tuple) or len(counts) > num_clients:
+    if not isinstance(counts, list | tuple):
         raise ConfigError(
-            f"counts of class_counts must be a list for each of at most {num_clients} clients, such as "
-            f"[[100, 50], [0, 30]]; got {counts!r}."
+            f"counts of class_counts must be a list for each of some clients, as [[100, 50], [0, 30]]; got {counts!r}."
         )
+    if len(counts) > num_clients:
+        raise DataError(f"class_counts: counts are for {len(counts)} clients; there are {num_clients}.")
     rows = [_checked(row) for row in counts]
     present, (classes, supply) = np.unique(checked), draws.classes_of(checked)
     wanted = np.array([[dict(enumerate(row)).get(label, 0) for label in present.tolist()] for row in rows], np.int64)
