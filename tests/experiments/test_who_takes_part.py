@@ -69,8 +69,8 @@ def test_what_is_neither_number_nor_share_nor_all_is_refused(home: Path, wrong: 
         load(Path("tiny.toml"), [f"population.participants={wrong}"])
 
 
-def test_in_the_figures_of_the_paper_everybody_takes_part() -> None:
-    for name in recipes.names():
+def test_in_the_figures_of_csra_everybody_takes_part() -> None:
+    for name in recipes.find("csra"):
         recipe = recipes.load(name, "smoke")
         assert {recipe.at(value).population.participants for value in recipe.values or (None,)} == {"all"}
 

@@ -246,7 +246,7 @@ def names() -> list[str]:
     """Return the names of all recipes that come with FedReach.
 
     Example:
-        >>> names()[:2]
+        >>> names()[1:3]
         ['csra/fig2a', 'csra/fig2b']
     """
     files = sorted(FOLDER.glob("*/[!_]*.toml"))
