@@ -182,6 +182,7 @@ def check_texts(analysis: Analysis, width: float) -> int:
     return looked
 
 
+@pytest.mark.slow
 def test_no_text_is_cut_or_covers_another_with_six_long_names(analysis: Analysis) -> None:
     assert check_texts(analysis, 3.25) > 4
 
