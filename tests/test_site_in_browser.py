@@ -23,7 +23,16 @@ if TYPE_CHECKING:
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 GENERATOR = Path(sys.executable).with_name("zensical")
 DESK, PHONE = (1280, 800), (390, 844)
-PAGES = ("index", "tutorial", "serving", "results", "gallery", "reference/keys", "reference/parts/selection")
+PAGES = (
+    "index",
+    "tutorial",
+    "serving",
+    "results",
+    "results/index",
+    "gallery",
+    "reference/keys",
+    "reference/parts/selection",
+)
 
 pytestmark = [
     pytest.mark.slow,
@@ -55,7 +64,7 @@ def browser() -> Iterator[Browser]:
 def test_axe_finds_nothing_that_keeps_anybody_out(
     site: Path, browser: Browser, name: str, size: tuple[int, int], scheme: Any
 ) -> None:
-    (path,) = [each for each in (site / f"{name}.html", site / name / "index.html") if each.exists()]
+    path = next(each for each in (site / f"{name}.html", site / name / "index.html") if each.exists())
     with browser.new_context(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme) as context:
         page = context.new_page()
         page.goto(path.as_uri())
