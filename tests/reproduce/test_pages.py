@@ -220,3 +220,18 @@ def test_all_recipes_run_at_scale_smoke_and_make_their_pages(home: Path, fedreac
         for quantity in {claim["quantity"] for claim in record["claims"]}:
             assert quantity in record["numbers"], (record["recipe"], quantity)
         assert {claim["outcome"] for claim in record["claims"]} <= {"not testable"}
+
+
+def test_a_record_that_lacks_something_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text('{"recipe": "x", "claims": [], "numbers": {}}', encoding="utf-8")
+    with pytest.raises(RunFolderError, match=r"x\.json is no record of a reproduction.*title"):
+        pages.write(tmp_path)
+
+
+def test_points_are_drawn_as_points() -> None:
+    """A swing of 0.05 is five points, as the title says."""
+    rows = {"a": [[0.05], [0.0501]], "b": [[0.01], [0.0101]]}
+    record = {"methods": ["a", "b"], "x": [0.0], "axis": "", "numbers": {"swing": rows}, "paper": []}
+    figure = pages.figure_of({**record, "claims": [{"quantity": "swing"}]})
+    assert figure is not None
+    assert 1 < figure.axes[0].get_xlim()[1] < 10

@@ -19,8 +19,8 @@ LONGEST = 80  # letters of a setting's folder
 class Sweep(Section):
     """The option that a recipe varies, one panel's horizontal axis.
 
-    A step ``*`` of `key` stands for all methods, as in ``methods.*.selection.min_examples``. A recipe with training
-    sweeps over options of methods only, so that all its runs make one comparison.
+    A step ``*`` of `key` stands for all methods, as in ``methods.*.selection.min_examples``. With training, values of
+    an option of methods make one comparison; those of any other option need one each.
     """
 
     key: str

@@ -46,6 +46,8 @@ WORDS = {
 POINTS = ("swing", "deviation")
 SHARES = tuple(quantity for quantity, words in WORDS.items() if words.endswith("%"))
 """Fractions, which are written in per cent."""
+HUNDREDTHS = (*SHARES, *POINTS)
+"""Fractions that are drawn a hundred times as large, in per cent or points."""
 
 
 def of_run(rows: Sequence[Mapping[str, Any]], served: Mapping[str, float] | None = None) -> dict[str, float]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedreach.errors import RunFolderError
 from fedreach.reproduce.claims import UNITLESS
-from fedreach.reproduce.measured import SHARES, difference, unit
+from fedreach.reproduce.measured import HUNDREDTHS, difference, unit
 from fedreach.reproduce.record import body, claim_cells, setting, told
 from fedreach.tables import markdown_lines
 
@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 
 OUTCOMES = ("reproduced", "not reproduced", "contradicted", "not testable")
 INDEX = "index.md"
+KEYS = (
+    *("recipe", "title", "reference", "scale", "data", "stand_in", "rounds", "seeds", "hours", "version", "commit"),
+    *("choices", "cut", "axis", "x", "methods", "numbers", "paper", "claims", "failed"),
+)
+"""Of a record, which pages are made from."""
 
 
 def slug(record: Mapping[str, Any]) -> str:
@@ -81,7 +86,8 @@ def write(folder: Path) -> list[Path]:
 def _read(path: Path) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        found["recipe"], found["claims"], found["numbers"]
+        for key in KEYS:
+            found[key]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunFolderError(
             f"{path} is no record of a reproduction ({error!r}). Remove it, or run its item again."
@@ -94,7 +100,7 @@ def figure_of(record: Mapping[str, Any]) -> Figure | None:
     from fedreach.report.figures.beside import beside
     from fedreach.report.figures.sweep import sweep
 
-    return sweep(record, told(record), shares=SHARES) or beside(record, told(record), shares=SHARES)
+    return sweep(record, told(record), shares=HUNDREDTHS) or beside(record, told(record), shares=HUNDREDTHS)
 
 
 def draw(record: Mapping[str, Any], folder: Path) -> str:
