@@ -79,6 +79,10 @@ def present(contenders: Iterable[Contender]) -> list[Contender]:
     return found
 
 
+TRIES = 3
+"""Of a measurement: two processes of torch or pfl that sum over gloo abort now and then, and their best counts."""
+
+
 def end_cleanly() -> None:
     """Let a request to terminate end what runs too, as Ctrl-C does."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
@@ -135,11 +139,12 @@ def why_not(err: str) -> str:
 
 
 def measure(contender: Contender, case: str, setting: Setting, options: list[str]) -> Row | None:
-    """Return the row of one measurement; None, and a line on stderr, where it failed."""
-    out, err, well = run_script(contender, case, setting, options)
-    lines = [line for line in out.splitlines() if line.startswith("{")]
-    if not well or not lines:
+    """Return the row of one measurement; None, and a line on stderr for each try, where all failed."""
+    for _ in range(TRIES):
+        out, err, well = run_script(contender, case, setting, options)
+        lines = [line for line in out.splitlines() if line.startswith("{")]
+        if well and lines:
+            row: Row = json.loads(lines[-1])
+            return row
         print(f"  {contender.name} {setting} on {case}: {why_not(err) or err.strip()[-300:]}", file=sys.stderr)
-        return None
-    row: Row = json.loads(lines[-1])
-    return row
+    return None

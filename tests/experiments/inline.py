@@ -9,18 +9,21 @@ from pathlib import Path
 
 from fedreach.config.sections import EngineSection
 from fedreach.experiments.executors.base import Message
-from fedreach.experiments.executors.worker import Rounds, serve
+from fedreach.experiments.executors.worker import LastRead, Rounds, serve
 
 
 class Here:
     """Does as a worker's process does."""
+
+    def __init__(self) -> None:
+        self.read = LastRead()
 
     def start(self, on_message: Callable[[Message], None]) -> None:
         self.on_message = on_message
         on_message({"ready": True})
 
     def send(self, job: Message) -> None:
-        self.on_message(serve(job, Rounds(self.on_message)))
+        self.on_message(serve(job, Rounds(self.on_message), self.read))
 
     def end(self) -> None: ...
 

@@ -98,7 +98,7 @@ def test_the_same_records_give_the_same_bytes_wherever_and_whenever(home: Path) 
 def test_a_page_says_claims_numbers_of_the_paper_choices_and_where_rows_are(home: Path) -> None:
     record = made(a_recipe(home), NUMBERS)
     page = pages.page(record, "mine.svg")
-    assert page.startswith("# Two methods | and a bar\n")
+    assert page.startswith("# mine: Two methods | and a bar\n")
     assert "fedreach reproduce mine --scale cpu" in page
     assert "| csra | 82.3 ± 1.5 | 80 |" in page
     assert "| fedavg | 62.7 ± 1.5 | 70.5 |" in page
@@ -110,11 +110,13 @@ def test_a_page_says_claims_numbers_of_the_paper_choices_and_where_rows_are(home
     assert "![Two methods | and a bar](mine.svg)" in page
 
 
-def test_the_overview_counts_what_the_paper_says_and_no_controls(home: Path) -> None:
+def test_the_overview_counts_what_the_paper_says_and_lists_controls_apart(home: Path) -> None:
     index = pages.overview([made(a_recipe(home), NUMBERS)])
     assert "1 item, 2 statements of the papers: 1 reproduced, 0 not reproduced, 1 contradicted, 0 not testable" in index
     assert "*theirs is best*: fedavg less csra: -19.7" in index
-    assert "a question of ours" not in index
+    _, asked = index.split("What the papers leave out, asked and judged in the same way:\n\n")
+    assert asked.startswith("- [mine](mine.md): *a question of ours*: **no**. fedavg less csra: -19.7 [")
+    assert index.count("a question of ours") == 1
     assert "[mine](mine.md): Two methods \\| and a bar |" in index  # a bar would be one more column
 
 

@@ -131,9 +131,10 @@ def _text(record: Mapping[str, Any], width: int) -> str:
 
 def _listing() -> str:
     """Return all recipes with their titles."""
-    from fedreach.reproduce.recipe import load, names
+    from fedreach.reproduce.recipe import names, title
 
-    return "\n".join(f"{name:12}  {load(name, 'cpu').about.title}" for name in names())
+    widest = max(map(len, names()))
+    return "\n".join(f"{name:{widest}}  {title(name)}" for name in names())
 
 
 def _rounds_progress(name: str, *, quiet: bool) -> Progress:

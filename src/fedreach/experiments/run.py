@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +42,8 @@ from fedreach.threads import one_thread
 
 TRACEBACK = "traceback.txt"  # of a run that failed
 
+Read = Callable[[Builder], Dataset | OwnData]
+
 
 @one_thread()
 def run(
@@ -58,6 +60,7 @@ def run(
     files: Mapping[str, Any] | None = None,
     callbacks: Sequence[Callback] = (),
     warn: Warn = warn,
+    read: Read = Builder.dataset,
 ) -> Result | None:
     """Run one resolved experiment in a folder, or go on with it; return how it ended, as ``result.json`` says.
 
@@ -79,6 +82,7 @@ def run(
             `fedreach.config.user_code.file_digests`; None: any will do.
         callbacks: Are told as it goes on, before the experiment's trackers; not where the run was finished before.
         warn: Is told of a tracker that fails, with its name.
+        read: What reads the data set that the experiment names, or has it already.
 
     Raises:
         RunFolderError: If the folder holds another experiment or cannot be read.
@@ -98,6 +102,7 @@ def run(
             files=files,
             callbacks=callbacks,
             warn=warn,
+            read=read,
         )
     )
 
@@ -109,7 +114,6 @@ def each_round_of(
     folder: Path,
     base: Path,
     method: str,
-    dataset: Dataset | OwnData | None = None,
     threads: int | None = None,
     ranks: Ranks | None = None,
     agreed: Path | None = None,
@@ -117,14 +121,9 @@ def each_round_of(
     files: Mapping[str, Any] | None = None,
     callbacks: Sequence[Callback] = (),
     warn: Warn = warn,
+    read: Read = Builder.dataset,
 ) -> Generator[RoundRow, None, Result | None]:
-    """Run as `run` does, and yield the row of each round that is run; whoever stops can go on later.
-
-    Args:
-        dataset: What the experiment names as data, where this process holds it already.
-
-    The others are those of `run`.
-    """
+    """Run as `run` does, and yield the row of each round that is run; whoever stops can go on later."""
     identity = user_code.identity(experiment, seed, method, base)
     if files is not None:
         check_unchanged(files, identity)
@@ -146,10 +145,10 @@ def each_round_of(
                 announce(identity, ranks)
             with locate_user_errors(experiment, base):
                 builder = Builder(placed(experiment, ranks), base)
-                read = builder.dataset() if dataset is None else dataset
+                dataset = read(builder)
                 if agreed is not None:
-                    check_data(noted, digest(read), e.data.name)
-                data = builder.federated(read, seed)
+                    check_data(noted, digest(dataset), e.data.name)
+                data = builder.federated(dataset, seed)
                 builder, why = _with_engine(builder, data, seed, threads, noted)
                 with _recorded_engine(experiment, noted.path / _note(builder, seed)):
                     simulation = replace(builder.simulation(data, seed, threads), memory_file=folder / MEMORY)

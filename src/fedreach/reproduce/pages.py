@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 OUTCOMES = ("reproduced", "not reproduced", "contradicted", "not testable")
+ANSWERS = {"reproduced": "yes", "contradicted": "no", "not reproduced": "not decided"}
+"""What an outcome is called where nobody claimed anything: to questions that papers leave out."""
 INDEX = "index.md"
 KEYS = (
     *("recipe", "title", "reference", "scale", "data", "stand_in", "rounds", "seeds", "hours", "version", "commit"),
@@ -116,7 +118,7 @@ def draw(record: Mapping[str, Any], folder: Path) -> str:
 
 def page(record: Mapping[str, Any], figure: str) -> str:
     """Return the page of an item."""
-    lines = [f"# {record['title']}", "", f"{record['reference']}. {setting(record)}", ""]
+    lines = [f"# {record['recipe']}: {record['title']}", "", f"{record['reference']}. {setting(record)}", ""]
     command = f"fedreach reproduce {record['recipe']} --scale {record['scale']}"
     lines += ["```text", command, "```", "", said_of_run(record), ""]
     if figure:
@@ -127,7 +129,8 @@ def page(record: Mapping[str, Any], figure: str) -> str:
 
 def said_of_run(record: Mapping[str, Any]) -> str:
     """Return what made the numbers, and where each seed's are."""
-    commit = (record["commit"] or "an unknown revision")[:12]
+    hash_, _, changed = (record["commit"] or "").partition(" ")
+    commit = f"{hash_[:12]} {changed}".rstrip() or "an unknown revision"
     took = "" if record["hours"] is None else f", {record['hours']:.2g} hours of training and evaluation on one core"
     rows = f"{slug(record)}.json"
     return f"FedReach {record['version']} at {commit}{took}. The numbers of each seed: [{rows}]({rows})."
@@ -167,6 +170,13 @@ def overview(records: Sequence[Mapping[str, Any]]) -> str:
                 found = f"*{claim['says']}*{with_}: {claim_cells(claim)[2]}"
                 lines.append(f"- [{record['recipe']}]({slug(record)}.md): {found}")
         lines.append("")
+    if any(claim["control"] for record in records for claim in record["claims"]):
+        lines += ["What the papers leave out, asked and judged in the same way:", ""]
+    for record in records:
+        for claim in (each for each in record["claims"] if each["control"]):
+            answer = ANSWERS.get(claim["outcome"], claim["outcome"])
+            found = f" {claim_cells(claim)[2]}" if claim["mean"] is not None else ""
+            lines.append(f"- [{record['recipe']}]({slug(record)}.md): *{claim['says']}*: **{answer}**.{found}")
     return "\n".join(lines).rstrip() + "\n"
 
 

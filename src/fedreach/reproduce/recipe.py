@@ -280,6 +280,12 @@ def find(name: str) -> list[str]:
     return found
 
 
+def title(name: str) -> str:
+    """Return what a recipe is called, without asking for its data."""
+    said: str = _read(_path(name, Path()))["recipe"]["title"]
+    return said
+
+
 def load(name: str, scale: str, *, device: str | None = None) -> Recipe:
     """Return a recipe by its name, or by the path of a file of one's own.
 

@@ -12,7 +12,7 @@ from fedreach.config.sections import Experiment
 from fedreach.reproduce.claims import UNITLESS, ClaimVerdict
 from fedreach.reproduce.measured import WORDS, Measured, difference, unit, written
 from fedreach.reproduce.recipe import Printed, Recipe
-from fedreach.runs.describe import git_revision
+from fedreach.runs.describe import package_revision
 from fedreach.tables import csv_text, markdown_lines
 
 ALWAYS = ("accuracy", "served", "seconds", "joules", "cost", "seconds_total", "joules_total", "cost_total")
@@ -37,7 +37,6 @@ def record(
     """
     from fedreach import __version__
 
-    revision = git_revision(Path(__file__).parent)
     return {
         "recipe": recipe.name,
         "title": recipe.about.title,
@@ -50,7 +49,7 @@ def record(
         "seeds": list(measured.seeds),
         "hours": None if hours is None else round(hours, 3),
         "version": __version__,
-        "commit": None if revision is None else revision["revision"],
+        "commit": package_revision(),
         "choices": recipe.about.choices,
         "cut": recipe.about.cut,
         "axis": measured.label,

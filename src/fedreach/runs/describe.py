@@ -43,6 +43,20 @@ def git_revision(folder: Path) -> dict[str, Any] | None:
     return {"revision": revision, "changed": changed}
 
 
+def package_revision(file: Path = Path(__file__)) -> str | None:
+    """Return the revision of FedReach itself, with a word if it was changed; None where it runs from no checkout.
+
+    A virtual environment inside a user's own repository lies in a checkout, too, which is not ours: a `file` of the
+    package is not tracked there.
+    """
+    try:
+        _git(file.parent, "ls-files", "--error-unmatch", file.name)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = git_revision(file.parent)
+    return None if found is None else found["revision"] + (" (changed)" if found["changed"] else "")
+
+
 def _git(folder: Path, *arguments: str) -> str:
     done = subprocess.run(
         ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=10

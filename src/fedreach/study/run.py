@@ -157,7 +157,7 @@ def _new(question: PythonStudy, folder: Path) -> Generator[RoundRow, None, None]
         folder=folder,
         base=question.base,
         method="run",
-        dataset=question.dataset,
+        read=lambda builder: builder.dataset() if question.dataset is None else question.dataset,
     )
     try:
         while True:

@@ -21,8 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from fedreach.config.sections import Experiment
+from fedreach.data.datasets import Dataset
+from fedreach.data.own_data import OwnData
 from fedreach.errors import OUT_OF_MEMORY, FedReachError, of_system
 from fedreach.evidence.scores import main_score_of
+from fedreach.experiments.build import Builder
 from fedreach.experiments.executors.base import Message
 from fedreach.experiments.run import run
 from fedreach.runs.callbacks import Callback
@@ -79,10 +82,10 @@ def main() -> None:
             raise KeyboardInterrupt from None  # nobody listens any more
 
     signal.signal(signal.SIGINT, _interrupt_once)
-    jobs = _Jobs()
+    jobs, read = _Jobs(), LastRead()
     while (job := jobs.next()) is not None:
         try:
-            ended = serve(job, Rounds(send))
+            ended = serve(job, Rounds(send), read)
         except KeyboardInterrupt:
             if jobs.over.is_set() or signal.getsignal(signal.SIGINT) is not _interrupt_once:
                 raise
@@ -106,7 +109,28 @@ class Rounds(Callback):
         self.send({"tracker": name, "warning": text})
 
 
-def serve(job: Message, rounds: Rounds) -> Message:
+class LastRead:
+    """Keeps the data set that was read last for jobs that name the same one: reading may take longer than a run.
+
+    A user's function is called for each job: whether it gives the same every time is checked, not supposed.
+    """
+
+    def __init__(self) -> None:
+        self.named: tuple[str, Path] | None = None
+        self.dataset: Dataset | OwnData | None = None
+
+    def __call__(self, builder: Builder) -> Dataset | OwnData:
+        data = builder.experiment.data
+        named = data.model_dump_json(), builder.base
+        if ":" in data.name:
+            return builder.dataset()
+        if self.dataset is None or named != self.named:
+            self.dataset = None  # before the next one takes its room
+            self.dataset, self.named = builder.dataset(), named
+        return self.dataset
+
+
+def serve(job: Message, rounds: Rounds, read: LastRead) -> Message:
     """Run one job and return how it ended."""
     try:
         run(
@@ -121,6 +145,7 @@ def serve(job: Message, rounds: Rounds) -> Message:
             files=job["files"],
             callbacks=[rounds],
             warn=rounds.warn,
+            read=read,
         )
         return {"ended": "finished"}
     except FedReachError as error:
