@@ -142,6 +142,14 @@ def test_random_shares_are_dirichlet_and_frequencies_uniform():
     assert 0.99 < part.max() <= 1.0
 
 
+def test_a_larger_concentration_makes_random_shares_more_alike():
+    problem, numbers, draws = drawn(4, generator(1, "clients")), rng(), 4000
+    share = np.array([Random(concentration=3.0).allocate(problem, numbers).share for _ in range(draws)])
+    # Dirichlet(3) of 4, each Beta(3, 9): variance (1/4)(3/4) / 13, and 1 / b of mean 11 / 2; with 1 it has none.
+    assert np.abs(share.var(axis=0) - 3 / 16 / 13).max() < 0.002
+    assert np.abs((1 / share).mean(axis=0) - 5.5).max() < 0.5
+
+
 def test_marginal_gains_are_positive_and_those_of_the_notes():
     # design/algorithms.md 5.6
     problem = AllocationProblem([0.06, 0.08, 0.065], [0.2, 0.5, 0.3], *np.ones((2, 3)), np.ones(3))

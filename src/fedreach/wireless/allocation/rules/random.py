@@ -14,16 +14,19 @@ LEAST_SHARE = 1e-15  # a draw of exactly 0 is possible, if hardly ever met, and 
 class Random:
     """Cut the band at random and set the CPU frequencies at random: the floor for every other rule.
 
-    b is uniform over all ways to share the band, Dirichlet(1, ..., 1), and f_k / f_k^max uniform from `slowest` to 1.
+    b is Dirichlet(c, ..., c) with c = `concentration`, and f_k / f_k^max uniform from `slowest` to 1. With c = 1, b is
+    uniform over all ways to share the band, and the time of an upload, which goes with 1 / b_k, has no mean: no number
+    of rounds averages it. The mean is finite for c > 1, the variance for c > 2.
 
     When: only as the floor that every other rule must beat.
 
     Args:
         slowest: The lowest frequency that is drawn, as a part of f_k^max; above 0 and at most 1. The paper does not
             state how it draws.
+        concentration: c, above 0; the larger, the more equal are the shares.
 
     Raises:
-        ConfigError: If `slowest` is out of its range.
+        ConfigError: If an option is out of its range.
 
     Reference: "Data Heterogeneity-Aware Client Selection for Federated Learning in Wireless Networks", section V-A,
     CS-Random and GA-Random.
@@ -36,13 +39,14 @@ class Random:
     """
 
     slowest: float = 0.1
+    concentration: float = 1.0
 
     def __post_init__(self) -> None:
-        require(self, slowest="(0, 1]")
+        require(self, slowest="(0, 1]", concentration="(0, inf)")
 
     def allocate(self, problem: AllocationProblem, rng: np.random.Generator) -> Allocation:
         """Return k shares and then k frequencies drawn from `rng`, whatever the clients are."""
         k = len(problem)
-        share = np.maximum(rng.dirichlet(np.ones(k)), LEAST_SHARE)
+        share = np.maximum(rng.dirichlet(np.full(k, self.concentration)), LEAST_SHARE)
         part = rng.uniform(self.slowest, 1.0, k)
         return Allocation.of(problem, np.arange(k), share / share.sum(), part * problem.max_hertz)
