@@ -44,17 +44,18 @@ def git_revision(folder: Path) -> dict[str, Any] | None:
 
 
 def package_revision(file: Path = Path(__file__)) -> str | None:
-    """Return the revision of FedReach itself, with a word if it was changed; None where it runs from no checkout.
+    """Return the revision of FedReach itself, with a word if its code was changed; None where it is no checkout's.
 
     A virtual environment inside a user's own repository lies in a checkout, too, which is not ours: a `file` of the
     package is not tracked there.
     """
+    package = str(file.parents[1])
     try:
         _git(file.parent, "ls-files", "--error-unmatch", file.name)
+        changed = _git(file.parent, "status", "--porcelain", "--untracked-files=no", "--", package)
+        return _git(file.parent, "rev-parse", "HEAD") + (" (changed)" if changed else "")
     except (OSError, subprocess.SubprocessError):
         return None
-    found = git_revision(file.parent)
-    return None if found is None else found["revision"] + (" (changed)" if found["changed"] else "")
 
 
 def _git(folder: Path, *arguments: str) -> str:
