@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,6 +12,9 @@ import pytest
 
 from fedreach.errors import ConfigError
 from fedreach.report import ReportPaths, write_report
+from fedreach.report.analysis.findings import find
+from fedreach.report.analysis.leaders import Leaders
+from fedreach.report.render.page import render
 from fedreach.report.render.tables import tabulate
 
 from .made_up import edit, write_comparison, write_run
@@ -84,6 +88,20 @@ def test_every_cell_of_every_table_is_on_the_page(written: ReportPaths) -> None:
         assert len(table.header) > 12  # more than are shown at first
         assert {*table.header} <= said
         assert {cell for row in table.rows for cell in row} <= said
+
+
+def test_rows_are_shaded_for_those_whose_lead_is_decided_and_for_nobody_else(written: ReportPaths) -> None:
+    analysis = written.analysis
+    leading, ahead = analysis.comparison.methods[1:3], find(analysis).headline.split()[0]
+
+    def shaded(methods: tuple[str, ...]) -> list[str]:
+        decided = replace(analysis, leaders={"last": Leaders(methods, ()), "best": Leaders((), ())})
+        rows = re.findall(r'<tr class="leads"><th scope="row">(.*?)</th>', render(decided, [], []), re.DOTALL)
+        return [re.sub(r"<[^>]+>", "", row).strip() for row in rows]
+
+    assert {*shaded(tuple(leading))} == {f"{method} (leads)" for method in leading}
+    assert ahead in analysis.comparison.methods
+    assert shaded(()) == []  # although one has the best mean
 
 
 def test_the_page_tells_what_was_found_and_what_failed(written: ReportPaths) -> None:

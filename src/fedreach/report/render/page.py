@@ -9,7 +9,7 @@ from markupsafe import Markup, escape
 
 from fedreach.report.analysis.analysis import Analysis
 from fedreach.report.analysis.facts import gather
-from fedreach.report.analysis.findings import best_of, find
+from fedreach.report.analysis.findings import find
 from fedreach.report.analysis.rows import When
 from fedreach.report.figures import Picture
 from fedreach.report.figures.style import METHOD, METHOD_ON_DARK
@@ -56,10 +56,8 @@ def _tables(analysis: Analysis) -> list[dict[str, object]]:
     tables: list[dict[str, object]] = []
     whens: tuple[When, ...] = ("last", "best")
     for when in whens:
-        if rows := analysis.judged(when):
-            # With one method there is nothing to single out.
-            best = best_of(analysis.comparison, rows).method if len(analysis.comparison.methods) > 1 else None
-            tables.append({"table": tabulate(analysis, when), "best": best})
+        if analysis.judged(when):
+            tables.append({"table": tabulate(analysis, when), "leading": analysis.leaders[when].methods})
     return tables
 
 
