@@ -161,6 +161,14 @@ def test_with_one_seed_the_band_is_over_clients(tmp_path: Path) -> None:
     assert made.low.tolist() == run.column("unseen_accuracy_low")[known].tolist()
 
 
+@pytest.mark.parametrize("seeds", [(0,), (0, 1)])
+def test_captions_speak_of_intervals_over_seeds_where_there_are_some(seeds: tuple[int, ...], tmp_path: Path) -> None:
+    folder = write_comparison(tmp_path, ["base", "other"], seeds, rounds=3)
+    said = {name: caption for name, _, caption, *_ in asked(analyse(read([folder])))}
+    for name in ("differences", "serving"):
+        assert ("intervals over seeds" in said[name]) == (len(seeds) > 1), name
+
+
 def test_a_method_without_the_column_has_no_curve(tmp_path: Path) -> None:
     comparison = read([write_run(tmp_path / "run", rounds=4, held=federation(20, 0))])
     assert curves.curves(comparison, "participation_gap") == {}

@@ -88,6 +88,12 @@ def asked(analysis: Analysis) -> list[Asked]:
     score = comparison.score
     called_score = score.words.capitalize()
     shaded = "" if comparison.margin is None else " Shaded: the margin within which methods are as good as equal."
+    bars = "Without a second seed there is no interval, and nothing is decided."
+    if any(row.difference.low is not None for row in analysis.last):
+        bars = (
+            "Bars: intervals over seeds by the same correction as the table's p; a bar across 0 shows no clear "
+            "difference."
+        )
     gap = f"Participants' held-out {score.words} minus that of unseen clients"
     if score.lower_is_better:
         gap = f"Unseen clients' {score.words} minus that of participants' held-out data"
@@ -95,8 +101,7 @@ def asked(analysis: Analysis) -> list[Asked]:
         Asked(
             "differences",
             f"Who is better than {comparison.baseline}?",
-            f"Difference on {where}, seed by seed. Bars: intervals over seeds by the same correction as the table's p; "
-            f"a bar across 0 shows no clear difference.{shaded}",
+            f"Difference on {where}, seed by seed. {bars}{shaded}",
             "Each method's difference to the baseline, as in the table's column `difference`.",
             lambda: effects.differences(analysis),
         ),
@@ -104,8 +109,9 @@ def asked(analysis: Analysis) -> list[Asked]:
             "serving",
             "How many inputs does serving need?",
             "What clients gain in accuracy over the model as it is; 0 is no gain. Each estimates its class shares from "
-            "so many of its inputs and is scored on the others, right of the dotted line on these very inputs. Bars: "
-            "intervals over seeds, corrected for the number of methods.",
+            "so many of its inputs and is scored on the others, right of the dotted line on these very inputs."
+            + " Bars: intervals over seeds, corrected for the number of methods."
+            * several,
             "Gain of serving against the number of inputs without labels, as in the table of how clients are served.",
             lambda: serving.inputs(analysis),
         ),
