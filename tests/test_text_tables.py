@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 from wcwidth import wcswidth
 
+from fedreach.cli import options
 from fedreach.text_tables import folded, text_table
+
+from .terminals import on_terminal
 
 ROWS = [["a name that is rather long", "trains", "1,234.5 ± 6.7"], ["b", "never", "0.1"]]
 
@@ -38,8 +41,8 @@ def test_numbers_stay_whole_where_the_terminal_has_no_room_for_them() -> None:
 
 
 def test_the_widest_column_is_folded_first() -> None:
-    lines = text_table(["x", "y", "n"], [["one two three four", "five six", "7"]], 22, left=2).splitlines()
-    assert lines[2:] == ["one two    five six  7", "three", "four"]
+    lines = text_table(["x", "y", "n"], [["one two three four five", "six seven ate", "9"]], 31, left=2).splitlines()
+    assert lines[2:] == ["one two three  six seven ate  9", "four five"]
 
 
 def test_headers_of_numbers_are_folded_down_to_the_numbers() -> None:
@@ -47,6 +50,11 @@ def test_headers_of_numbers_are_folded_down_to_the_numbers() -> None:
     assert max(map(len, lines)) <= 22
     assert lines[-1].split() == ["a", "12", "3456"]
     assert {"ankle", "boots"} <= {word for line in lines for word in line.split()}
+
+
+def test_a_column_without_numbers_may_become_as_narrow_as_a_letter() -> None:
+    lines = text_table(["client", "seen"], [["a", ""]], 9).splitlines()
+    assert [line[8:] for line in lines] == ["s", "e", "e", "n", "─", ""]
 
 
 def test_wide_letters_are_counted_twice_and_accents_not_at_all() -> None:
@@ -81,6 +89,14 @@ def test_a_table_without_rows_is_its_header() -> None:
 
 def test_lines_keep_their_indent_and_words_are_whole_where_they_can_be() -> None:
     assert folded("one two\n  three-four five", 12) == ["one two", "  three-four", "  five"]
+    assert folded("ab three-four", 10) == ["ab", "three-four"]
     assert folded("abcdefgh", 3) == ["abc", "def", "gh"]
     assert folded("one two", None) == ["one two"]
     assert folded("", 5) == [""]
+
+
+def test_tables_are_as_wide_as_the_terminal_and_wider_in_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    with on_terminal():
+        monkeypatch.setenv("COLUMNS", "91")
+        assert options.width() == 91
+    assert options.width() == options.LOG_WIDTH

@@ -58,15 +58,15 @@ def text_table(
 
     table = [*lines(heads, low=True), *lines(["─" * wide for wide in widths])]
     table += [line for row in cells for line in lines(row)]
-    above, below = ([*folded(visible_lines(text), width)] if text else [] for text in (title, note))
-    return "\n".join([*above, *([""] if above else []), *table, *([""] if below else []), *below])
+    parts = (folded(visible_lines(title), width), table, folded(visible_lines(note), width))
+    return "\n\n".join(filter(None, map("\n".join, parts)))
 
 
 def _widths(heads: Sequence[str], cells: Sequence[Sequence[str]], width: int | None, left: int) -> list[int]:
     """Return how wide columns are: as they need, or where that is too much, the widest give way."""
     numbers = [max(map(_wide, column)) for column in zip(*cells, strict=True)] or [1] * len(heads)
     widths = [max(_wide(head), number) for head, number in zip(heads, numbers, strict=True)]
-    least = [min(widths[j], LEAST) if j < left else numbers[j] for j in range(len(heads))]
+    least = [min(widths[j], LEAST if j < left else numbers[j] or 1) for j in range(len(heads))]
     room = sum(widths) if width is None else width - len(GAP) * (len(heads) - 1)
     while sum(widths) > room and widths != least:
         widths[max(range(len(heads)), key=lambda j: (widths[j] > least[j], widths[j]))] -= 1

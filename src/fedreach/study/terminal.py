@@ -222,12 +222,12 @@ class ComparisonProgress(ComparisonCallback):
 
     def _draw(self, add: "Add", status: ComparisonStatus) -> None:
         assert self.whole is not None
-        longest = max(len(visible(label)) for label in (WHOLE, *(job.label for job in status.jobs)))
-        self.whole.set_description_str(WHOLE.ljust(longest), refresh=False)
         total = status.fresh_rounds + status.rounds_left
         self.whole.show(status.fresh_rounds, total, f"{clock(status.seconds_left)} left")
         for job, round_ in status.running.items():
             if job not in self.bars:
+                longest = max(len(visible(label)) for label in (WHOLE, *(job.label for job in status.jobs)))
+                self.whole.set_description_str(WHOLE.ljust(longest), refresh=False)
                 self.bars[job] = add(visible(job.label).ljust(longest), total=job.rounds, leave=False)
             self.bars[job].show(round_, job.rounds, _scores(status.latest.get(job, {})))
 
