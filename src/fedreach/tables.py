@@ -60,7 +60,7 @@ def visible_lines(text: str) -> str:
 
 def _commands(character: str) -> bool:
     turns = unicodedata.bidirectional(character) in ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
-    return turns or unicodedata.category(character) == "Cc"
+    return turns or unicodedata.category(character) in ("Cc", "Zl", "Zp")
 
 
 def markdown_lines(header: Sequence[str], rows: Iterable[Sequence[str]], *, right: bool = False) -> list[str]:

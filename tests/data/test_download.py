@@ -19,6 +19,9 @@ from fedreach.data.sets.catalogue import load
 from fedreach.data.sets.download import Place, Source, data_folder, fetch, sources
 from fedreach.errors import DataError
 
+from ..conftest import wait_until  # noqa: TID252 (tests are no package that has a name)
+from ..terminals import on_terminal  # noqa: TID252
+
 REAL = Path(os.environ.get("FEDREACH_DATA") or Path(__file__).parents[3] / "shared" / "data")
 CONTENT = np.random.Generator(np.random.Philox(3)).bytes(300_000)
 PATH = "toy/raw/toy.gz"
@@ -159,6 +162,23 @@ def test_progress_says_what_is_fetched_and_silence_is_the_default(server, tmp_pa
     out, err = capfd.readouterr()
     assert out == ""
     assert err == f"downloading {server.address}/ok/toy.gz to {tmp_path / 'b' / PATH}\n"
+
+
+def test_on_a_terminal_a_bar_says_how_far_it_is_and_vanishes(server, tmp_path, monkeypatch):
+    monkeypatch.setattr("fedreach.bars.SECONDS", 0.02)
+    with on_terminal(100) as terminal:
+        source = toy(f"{server.address}/slow/")
+        thread = threading.Thread(target=fetch, args=(PATH, source, tmp_path), kwargs={"progress": True})
+        thread.start()
+        assert server.half_way.wait(30)
+        wait_until(lambda: "131kB" in terminal.text)  # whole blocks of half of it
+        bar = terminal.now()[-1]
+        server.go.set()
+        thread.join()
+    assert bar.startswith("toy.gz █")
+    assert " 131kB/300kB, " in bar
+    assert terminal.lines()[0].startswith(f"downloading {server.address}/slow/toy.gz to ")
+    assert not [line for line in terminal.lines() if line.startswith("toy")]
 
 
 CHILD = """

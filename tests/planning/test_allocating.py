@@ -232,7 +232,7 @@ def test_many_chosen_are_not_all_listed_on_the_terminal(fedreach: Command, home:
     assert result.exit_code == 0, result.output
     assert f"{LISTED + 5} chosen, 0 not chosen" in result.stdout
     assert "... and 5 with smaller shares: --out FILE.csv or --json has them all" in result.stdout
-    listed = [line for line in result.stdout.splitlines() if line.startswith(" client ")]
+    listed = [line for line in result.stdout.splitlines() if line.startswith("client ")]
     assert len(listed) == LISTED + 1  # and the header
     assert len((home / "plan.csv").read_text().splitlines()) == LISTED + 6
     assert (home / "plan.png").stat().st_size > 10_000
@@ -247,7 +247,7 @@ def test_a_narrow_terminal_shows_fewer_columns_but_whole_numbers(tmp_path: Path)
         assert first[:3] == ["a", "100", "38.2"]
         assert ("0.425" in first) == (width >= 60)  # GHz
         assert ("2" in first) == (width >= 100)  # GHz at most
-        name = " ".join(line[:24].partition("   ")[0] for line in table[4:])  # may be broken, but is whole
+        name = " ".join(line[:24].partition("  ")[0] for line in table[4:])  # may be broken, but is whole
         assert "theclientinthenorth" in name.replace(" ", "")
 
 

@@ -89,7 +89,8 @@ def test_terminal_page_and_files_show_them(folder: Path, tmp_path: Path) -> None
     assert float(one["metric_auroc_unseen_mean"]) == pytest.approx(0.75)
     shown = terminal_metrics(written.analysis, width=80)
     assert shown is not None
-    assert shown.row_count == 4
+    rows = shown.partition("─\n")[2].partition("\n\n")[0].splitlines()
+    assert [row.split()[:2] for row in rows] == [[m, q] for q in ("auroc", "cost") for m in ("one", "two")]
 
 
 def test_a_seed_without_a_number_is_told(tmp_path: Path) -> None:

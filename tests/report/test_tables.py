@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from fedreach.evidence.plan import AnalysisPlan
 from fedreach.report.analysis.analysis import analyse
@@ -28,9 +27,7 @@ AWKWARD = r"my_module:50%|A&B\~{x}<b>$1$"
 
 
 def text_of(comparison: Comparison, width: int) -> str:
-    console = Console(width=width, file=io.StringIO(), legacy_windows=False)
-    console.print(terminal_table(analyse(comparison), width=width))
-    return console.file.getvalue()  # type: ignore[attr-defined]
+    return terminal_table(analyse(comparison), width=width)
 
 
 def cell(comparison: Comparison, method: str, header: str) -> str:
@@ -115,7 +112,7 @@ def test_a_declared_quantity_stands_in_summary_table_and_records(tmp_path: Path)
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_the_terminal_table_fits_and_keeps_what_matters(comparison: Comparison, width: int) -> None:
     text = text_of(comparison, width)
-    assert max(len(line.rstrip()) for line in text.splitlines()) <= width
+    assert max(map(len, text.splitlines())) <= width
     for method in ("fedavg", "feddyn"):
         assert cell(comparison, method, "unseen clients") in text
         assert cell(comparison, method, "difference") in text
@@ -145,9 +142,7 @@ def test_pairs_stand_in_a_table_of_their_own_on_page_terminal_and_in_files(
     page = render(analysis, [], [])
     assert page.count(f"{table.caption}</h2>") == 1
     assert page.count('<span class="name"><span>') == 10  # pairs have no dot in a method's colour
-    console = Console(width=100, file=io.StringIO())
-    console.print(terminal_contrasts(analysis, width=100))
-    assert "better" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "better" in (terminal_contrasts(analysis, width=100) or "")
     document = as_document(analysis)
     assert document["statistics"]["contrasts"] == "all"
     assert [(each["first"], each["second"]) for each in document["contrasts"]] == [

@@ -31,7 +31,7 @@ OTHER = {"torch": "onnxruntime", "onnx": "torch"}
 
 ALONE = """
 import runpy, sys
-for name in ("fedreach", {other!r}, "onnx", "safetensors", "scipy", "sklearn", "pandas", "pydantic", "click", "rich"):
+for name in ("fedreach", {other!r}, "onnx", "safetensors", "scipy", "sklearn", "pandas", "pydantic", "click"):
     sys.modules[name] = None  # cannot be imported
 if {other!r} != "torch":
     import torch

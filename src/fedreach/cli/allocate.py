@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,8 +12,8 @@ import click
 from fedreach.cli import options
 from fedreach.cli.options import InterruptError
 from fedreach.errors import ConfigError
-from fedreach.rich_tables import rich_table
 from fedreach.tables import csv_text
+from fedreach.text_tables import text_table
 
 if TYPE_CHECKING:
     from fedreach.planning.plan import Plan
@@ -137,8 +136,6 @@ def _counts(plan: Plan, record: Mapping[str, Any]) -> list[str]:
 
 
 def _table(rows: Sequence[Mapping[str, Any]], width: int) -> str:
-    from rich.console import Console
-
     # The largest shares where there are many; in the order of the file in any case.
     largest = sorted(range(len(rows)), key=lambda j: (-rows[j]["share"], j))[:LISTED]
     shown = [column for column in _COLUMNS if width >= column.from_width]
@@ -147,13 +144,10 @@ def _table(rows: Sequence[Mapping[str, Any]], width: int) -> str:
         for j in sorted(largest)
     ]
     header = ["client\n", *(f"{column.head}\n{column.unit}" for column in shown)]
-    table = rich_table(header, cells, whole=True, pad_edge=False)
-    table.columns[0].min_width = 8
-    out = StringIO()
-    Console(file=out, width=width, highlight=False).print(table)
+    table = f"\n{text_table(header, cells, width)}\n"
     more = len(rows) - len(largest)
     left_out = f"... and {more} with smaller shares: --out FILE.csv or --json has them all\n" if more else ""
-    return out.getvalue() + left_out
+    return table + left_out
 
 
 def _number(value: float) -> str:

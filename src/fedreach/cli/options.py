@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -173,6 +174,4 @@ def save_figure(figure: Figure, path: Path, *, as_json: bool) -> None:
 
 def width() -> int:
     """Return how wide a table may be."""
-    from rich.console import Console
-
-    return Console().width if sys.stdout.isatty() else LOG_WIDTH
+    return get_terminal_size().columns if sys.stdout.isatty() else LOG_WIDTH

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,7 +46,7 @@ def partition(
     if as_json:
         options.answer(record.to_json())
     else:
-        click.echo(_text(experiment, data))
+        click.echo(_text(experiment, data, options.width()))
     if save is not None:
         data.partition.save(save)
         click.echo(f"Saved {save}", err=as_json)
@@ -62,46 +61,40 @@ def partition(
         options.save_figure(figure, plot, as_json=as_json)
 
 
-def _text(experiment: Experiment, data: FederatedData) -> str:
+def _text(experiment: Experiment, data: FederatedData, width: int) -> str:
     """Return the statistics of a partition and, for up to 60 clients, who holds what."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
     from fedreach.data.partition import statistics
     from fedreach.study import terminal
-    from fedreach.tables import visible
+    from fedreach.text_tables import folded, text_table
 
-    d = data.dataset
-    out = StringIO()
-    console = Console(file=out, width=110)
-    console.print(terminal.summary(experiment, data), highlight=False, markup=False)
+    d, federation = data.dataset, f"federation {data.digest()}"
+    summary = "\n".join(folded(terminal.summary(experiment, data), width))
     if not d.num_classes:  # nothing is skewed but sizes, which the summary tells
-        console.print(f"federation {data.digest()}", highlight=False)
-        return out.getvalue()
+        return f"{summary}\n{federation}"
     stats = statistics(data.partition, d.train_y, d.num_classes)
-    table = Table("per client", "min", "median", "mean", "max")
     labels = {
         "size": "samples",
         "entropy_nats": "label entropy (nats)",
         "divergence_nats": "KL to the whole (nats)",
         "effective_classes": "effective classes",
     }
-    for key, label in labels.items():
-        spread = stats.summary()[key]
-        table.add_row(label, *(f"{spread[name]:.4g}" for name in ("min", "median", "mean", "max")))
-    console.print(table)
+    shown = ("min", "median", "mean", "max")
+    spreads = {label: stats.summary()[key] for key, label in labels.items()}
+    rows = [[label, *(f"{spread[name]:.4g}" for name in shown)] for label, spread in spreads.items()]
+    parts = [summary, text_table(["per client", *shown], rows, width)]
     if data.num_clients <= 60 and d.num_classes <= 20:
         counts = data.partition.label_counts(d.train_y, d.num_classes)
         unseen = set(data.population.unseen.tolist())
         names = d.class_names or tuple(map(str, range(d.num_classes)))
-        held = Table("client", "role", *(escape(visible(name)) for name in names), "samples", "entropy")
-        for client, row in enumerate(counts):
-            role = "unseen" if client in unseen else "trains"
-            cells = [str(n) if n else "." for n in row]
-            held.add_row(
-                escape(visible(data.name_of(client))), role, *cells, str(row.sum()), f"{stats.entropy_nats[client]:.2f}"
-            )
-        console.print(held)
-    console.print(f"federation {data.digest()}", highlight=False)
-    return out.getvalue().rstrip()
+        held = [
+            [
+                data.name_of(client),
+                "unseen" if client in unseen else "trains",
+                *(str(n) if n else "." for n in row),
+                str(row.sum()),
+                f"{stats.entropy_nats[client]:.2f}",
+            ]
+            for client, row in enumerate(counts)
+        ]
+        parts.append(text_table(["client", "role", *names, "samples", "entropy"], held, width, left=2))
+    return "\n\n".join([*parts, federation])

@@ -114,20 +114,16 @@ def write(
         files = [str(path) for path in (written.page, *written.tables, *written.figures, *written.paper)]
         options.answer({**as_document(analysis), "page": str(written.page), "files": files, "advice": told or None})
         return written
-    from rich.console import Console
-
-    console = Console(highlight=False, width=options.width())
-    console.print(terminal_table(analysis, width=console.width))
-    if (contrasts := terminal_contrasts(analysis, width=console.width)) is not None:
-        console.print(contrasts)
-    if (tuning := terminal_tuning(analysis, width=console.width)) is not None:
-        console.print(tuning)
-    if (further := terminal_metrics(analysis, width=console.width)) is not None:
-        console.print(further)
-    for table in terminal_serving(analysis, width=console.width):
-        console.print(table)
-    if (theory := terminal_theory(analysis, width=console.width)) is not None:
-        console.print(theory)
+    width = options.width()
+    tables = [
+        terminal_table(analysis, width=width),
+        terminal_contrasts(analysis, width=width),
+        terminal_tuning(analysis, width=width),
+        terminal_metrics(analysis, width=width),
+        *terminal_serving(analysis, width=width),
+        terminal_theory(analysis, width=width),
+    ]
+    click.echo("\n\n".join(table for table in tables if table is not None))
     if told:
         click.echo(f"\n{told}")
     _say_files(written)
@@ -136,7 +132,7 @@ def write(
 
 def _write_sweep(folder: Path, out: Path, formats: tuple[str, ...] | None, as_json: bool, paper: str | None) -> None:
     """Do the same for a sweep."""
-    from fedreach.report.render.formats import rich_of
+    from fedreach.report.render.formats import terminal_text
     from fedreach.report.render.sweep import as_sweep_document
     from fedreach.report.render.tuning import tabulate_tuning, words_of
     from fedreach.report.sweep import write_sweep_report
@@ -149,13 +145,11 @@ def _write_sweep(folder: Path, out: Path, formats: tuple[str, ...] | None, as_js
         files = [str(path) for path in (written.page, *written.tables, *written.figures, *written.paper)]
         options.answer({**as_sweep_document(swept), "page": str(written.page), "files": files})
         return
-    from rich.console import Console
-
-    console = Console(highlight=False, width=options.width())
-    console.print(rich_of(written.table, swept.name, console.width))
+    tables = [(written.table, swept.name)]
     for cell in swept.cells:
         if (table := tabulate_tuning(cell.analysis.comparison)) is not None:
-            console.print(rich_of(table, words_of(cell.setting), console.width))
+            tables.append((table, words_of(cell.setting)))
+    click.echo("\n\n".join(terminal_text(table, name, options.width()) for table, name in tables))
     _say_files(written)
 
 

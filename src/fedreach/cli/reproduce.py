@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sys
 import time
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedreach.cli import options
-from fedreach.rich_tables import rich_table
+from fedreach.text_tables import folded, text_table
 
 if TYPE_CHECKING:
     from fedreach.reproduce.decisions import Progress
@@ -106,27 +105,17 @@ def reproduce(
 
 def _text(record: Mapping[str, Any], width: int) -> str:
     """Return a record as `reproduce` makes it for the terminal."""
-    from rich.console import Console
-    from rich.padding import Padding
-    from rich.text import Text
-
     from fedreach.reproduce.record import CLAIMS, CUT, OPEN, claim_cells, setting, tables
 
-    out = io.StringIO()
-    console = Console(file=out, width=width, highlight=False)
-    console.print(Text(f"{record['recipe']}: {record['title']}", style="bold"))
-    console.print(Text(setting(record)))
+    title = click.style("\n".join(folded(f"{record['recipe']}: {record['title']}", width)), bold=True)
+    parts = ["\n".join([title, *folded(setting(record), width)])]
     if record["claims"]:
-        claims = map(claim_cells, record["claims"])
-        console.print(rich_table(CLAIMS, claims, left=3))
-    for title, header, rows in tables(record):
-        console.print(rich_table(header, rows, title=title))
+        parts.append(text_table(CLAIMS, map(claim_cells, record["claims"]), width, left=3))
+    parts += [text_table(header, rows, width, title=title) for title, header, rows in tables(record)]
     for heading, said in ((OPEN, record["choices"]), (CUT, record["cut"])):
         if said:
-            console.print(heading)
-        for each in said:
-            console.print(Padding(Text(f"- {each}"), (0, 0, 0, 2)))
-    return out.getvalue().rstrip()
+            parts.append("\n".join(folded("\n".join([heading, *(f"  - {each}" for each in said)]), width)))
+    return "\n\n".join(parts)
 
 
 def _listing() -> str:

@@ -99,27 +99,20 @@ def _show(written: VariancePaths, as_json: bool) -> None:
         files = [str(path) for path in (*written.tables, *written.figures)]
         options.answer({**as_record(written.found), "files": files})
         return
-    _print(written.found)
+    click.echo(_text(written.found, options.width()))
     for kind, paths in (("Tables", written.tables), ("Figure", written.figures)):
         if paths:
             click.echo(f"{kind}: {paths[0].parent}/: {', '.join(path.name for path in paths)}")
 
 
-def _print(found: Decomposition) -> None:
-    from rich.console import Console
-
+def _text(found: Decomposition, width: int) -> str:
     from fedreach.report.variance import words
-    from fedreach.rich_tables import rich_table
+    from fedreach.text_tables import folded, text_table
 
-    console = Console(highlight=False, markup=False, width=options.width())
-    console.print(words.title(found))
-    console.print(words.design(found) + " Standard deviations in points, with 95 % intervals cut off at 0.")
-    for header, rows in (words.parts_table(found), words.ways_table(found)):
-        console.print(rich_table(header, rows))
-    console.print(words.PINNED + "\n")
-    for sentence in words.sentences(found):
-        console.print(sentence)
-    console.print()
+    design = words.design(found) + " Standard deviations in points, with 95 % intervals cut off at 0."
+    tables = [text_table(header, rows, width) for header, rows in (words.parts_table(found), words.ways_table(found))]
+    parts = [f"{words.title(found)}\n{design}", *tables, words.PINNED, "\n".join(words.sentences(found))]
+    return "\n\n".join(part if part in tables else "\n".join(folded(part, width)) for part in parts) + "\n"
 
 
 def _design(draws: str) -> Design:

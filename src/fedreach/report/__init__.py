@@ -3,7 +3,7 @@
 Example::
 
     write_report([Path("out")], Path("out"))         # out/report/index.html, table.*, figures/*
-    rich.print(terminal_table(analyse(read([Path("out")]))))
+    print(terminal_table(analyse(read([Path("out")]))))
 """
 
 from fedreach.report.analysis.analysis import Analysis as Analysis

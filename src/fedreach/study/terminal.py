@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,11 @@ from fedreach.runs.callbacks import Callback
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import FederationRecord, Result, RoundRow, RunRecord, Timing
 from fedreach.tables import visible, visible_lines
+
+if TYPE_CHECKING:
+    from fedreach.bars import Add, Bar
+
+WHOLE = "all runs"
 
 
 def clock(seconds: float | None) -> str:
@@ -116,9 +121,9 @@ def sentence(row: Mapping[str, Any], result: Result) -> str:
 class RunProgress(Callback):
     """Shows what is run, and a bar on a terminal, else one line per evaluation; on standard error."""
 
-    def __init__(self, experiment: Experiment, folder: Path, bar: Any) -> None:
-        self.experiment, self.folder, self.bar = experiment, folder, bar
-        self.task = None if bar is None else bar.add_task("", total=experiment.rounds, left="")
+    def __init__(self, experiment: Experiment, folder: Path, add: "Add | None") -> None:
+        self.experiment, self.folder = experiment, folder
+        self.bar = None if add is None else add("rounds", total=experiment.rounds)
         self.lost: set[int] = set()  # are named once; the rows name them in every round
         self.training: list[float] = []  # seconds a round; as these, of this process
         self.evaluating: list[float] = []
@@ -136,7 +141,7 @@ class RunProgress(Callback):
         self.training.append(timing.train_seconds or 0.0)
         left = clock((time.monotonic() - self.began) / len(self.training) * (self._last_round(row) - row.round))
         if self.bar is not None:
-            self.bar.update(self.task, completed=row.round, left=left)
+            self.bar.show(row.round, rounds, f"{left} left")
         if f"id_{main_score_of(found).name}" in found:
             self.evaluating.append(timing.evaluate_seconds or 0.0)
             line = (
@@ -144,10 +149,10 @@ class RunProgress(Callback):
                 f"{shown(found, 'unseen'):>7}  test {shown(found, 'test'):>7}  "
                 f"{fmean(self.training):.3f} s/round + {fmean(self.evaluating):.3f} s/evaluation  {left} left"
             )
-            _line(self.bar, line)
+            _line(line)
         for client, cause in lost.items():
             if client not in self.lost:
-                _line(self.bar, f"round {row.round}: client {self.name_of(client)} does not count: {cause}")
+                _line(f"round {row.round}: client {self.name_of(client)} does not count: {cause}")
         self.lost.update(lost)
 
     def _last_round(self, row: RoundRow) -> float:
@@ -167,8 +172,8 @@ def run_progress(experiment: Experiment, folder: Path, *, quiet: bool) -> Iterat
     if quiet:
         yield []
         return
-    with _bar() as bar:
-        yield [RunProgress(experiment, folder, bar)]
+    with _bars() as add:
+        yield [RunProgress(experiment, folder, add)]
 
 
 class Beginning(ComparisonCallback):
@@ -200,29 +205,34 @@ class Beginning(ComparisonCallback):
 class ComparisonProgress(ComparisonCallback):
     """Shows all runs in one bar and those that run now; in a log, a line for each run that ends."""
 
-    def __init__(self, bar: Any) -> None:
-        self.bar = bar
-        self.tasks: dict[Job, Any] = {}
-        self.whole = None if bar is None else bar.add_task("all runs", total=None, left="")
+    def __init__(self, add: "Add | None") -> None:
+        self.add = add
+        self.whole = None if add is None else add(WHOLE, total=None)
+        self.bars: dict[Job, Bar] = {}
 
     def update(self, status: ComparisonStatus) -> None:
-        bar, tasks = self.bar, self.tasks
-        if bar is not None:
-            total = status.fresh_rounds + status.rounds_left
-            bar.update(self.whole, total=total, completed=status.fresh_rounds, left=clock(status.seconds_left))
-            for job, round_ in status.running.items():
-                if job not in tasks:
-                    tasks[job] = bar.add_task(job.label, total=job.rounds, left="")
-                bar.update(tasks[job], completed=round_, left=_scores(status.latest.get(job, {})))
+        if self.add is not None:
+            self._draw(self.add, status)
         if status.skipped and status.ended is None and not status.running and not status.fresh_rounds:
-            _line(bar, f"[{status.skipped}/{len(status.jobs)}] runs were finished before and are not repeated")
+            _line(f"[{status.skipped}/{len(status.jobs)}] runs were finished before and are not repeated")
         if status.ended is not None:
-            if bar is not None and status.ended in tasks:
-                bar.remove_task(tasks.pop(status.ended))
-            _line(bar, _ending(status, status.ended))
+            if status.ended in self.bars:
+                self.bars.pop(status.ended).close()
+            _line(_ending(status, status.ended))
+
+    def _draw(self, add: "Add", status: ComparisonStatus) -> None:
+        assert self.whole is not None
+        total = status.fresh_rounds + status.rounds_left
+        self.whole.show(status.fresh_rounds, total, f"{clock(status.seconds_left)} left")
+        for job, round_ in status.running.items():
+            if job not in self.bars:
+                longest = max(len(visible(label)) for label in (WHOLE, *(job.label for job in status.jobs)))
+                self.whole.set_description_str(WHOLE.ljust(longest), refresh=False)
+                self.bars[job] = add(visible(job.label).ljust(longest), total=job.rounds, leave=False)
+            self.bars[job].show(round_, job.rounds, _scores(status.latest.get(job, {})))
 
     def planned(self, why: str) -> None:
-        _line(self.bar, why)
+        _line(why)
 
 
 @contextmanager
@@ -231,8 +241,8 @@ def compare_progress(*, quiet: bool) -> Iterator[list[ComparisonCallback]]:
     if quiet:
         yield []
         return
-    with _bar() as bar:
-        yield [ComparisonProgress(bar)]
+    with _bars() as add:
+        yield [ComparisonProgress(add)]
 
 
 def _ending(status: ComparisonStatus, job: Job) -> str:
@@ -260,28 +270,16 @@ def _scores(row: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def _bar() -> Iterator[Any]:
-    """Hand out a rich progress bar on a terminal, else None."""
+def _bars() -> "Iterator[Add | None]":
+    """Hand out what adds a bar on a terminal, else None."""
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    from fedreach.bars import bars
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[left]}"),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        yield bar
+    with bars() as add:
+        yield add
 
 
-def _line(bar: Any, line: str) -> None:
-    line = visible_lines(line)
-    if bar is None:
-        print(line, file=sys.stderr, flush=True)
-    else:
-        bar.console.print(line, highlight=False, markup=False)
+def _line(line: str) -> None:
+    print(visible_lines(line), file=sys.stderr, flush=True)

@@ -8,8 +8,10 @@ nowhere else: ``<FEDREACH_MIRROR>/<place in the data folder>``, so that a served
 import hashlib
 import json
 import os
+import sys
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -19,10 +21,11 @@ from fedreach.cache import cache_folder
 from fedreach.errors import DataError
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from fedreach.bars import Add
 
 TIMEOUT_S = 30  # without a byte
 BLOCK_BYTES = 1 << 16
+LOOK = {"unit_scale": True, "leave": False, "bar_format": "{desc} {bar} {n_fmt}B/{total_fmt}B, {remaining} left"}
 
 
 @dataclass(frozen=True)
@@ -151,13 +154,14 @@ def _download(address: str, checksum: str, target: Path, *, progress: bool) -> N
     # Asking for the file as it is: a .gz unpacked on the way would have another checksum.
     asked = Request(address, headers={"Accept-Encoding": "identity", "User-Agent": "fedreach"})
     try:
-        with _bar(address, target, shown=progress) as bar, urlopen(asked, timeout=TIMEOUT_S) as reply:
-            task = bar.add_task(target.name, total=reply.length)
+        with _bars(address, target, shown=progress) as add, urlopen(asked, timeout=TIMEOUT_S) as reply:
+            bar = None if add is None else add(target.name, total=reply.length, **LOOK)
             with beside.open("xb") as file:
                 while block := reply.read(BLOCK_BYTES):
                     file.write(block)
                     digest.update(block)
-                    bar.advance(task, len(block))
+                    if bar is not None:
+                        bar.update(len(block))
             if reply.length:
                 raise OSError(f"the connection ended {reply.length} bytes early")
         if digest.hexdigest() != expected:
@@ -167,13 +171,15 @@ def _download(address: str, checksum: str, target: Path, *, progress: bool) -> N
         beside.unlink(missing_ok=True)
 
 
-def _bar(address: str, target: Path, *, shown: bool) -> "Progress":
-    """Return a progress bar with the time left; without a terminal one plain line stands for it."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
+@contextmanager
+def _bars(address: str, target: Path, *, shown: bool) -> "Iterator[Add | None]":
+    """Say what is downloaded, and hand out what adds a bar on a terminal, else None."""
     if shown:
-        console.print(f"downloading {address} to {target}", soft_wrap=True, highlight=False, markup=False)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal))
+        print(f"downloading {address} to {target}", file=sys.stderr, flush=True)
+    if not (shown and sys.stderr.isatty()):
+        yield None
+        return
+    from fedreach.bars import bars
+
+    with bars() as add:
+        yield add

@@ -47,7 +47,7 @@ def analyse(comparison: Comparison) -> Analysis:
     Example::
 
         analysis = analyse(read([Path("out")]))
-        rich.print(terminal_table(analysis))
+        print(terminal_table(analysis))
     """
     terms = {
         method: {name: spread([_term(run, name) for run in comparison.counted(method)]) for name in RECORDED}

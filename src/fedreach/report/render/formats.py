@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from fedreach.report.analysis.analysis import Analysis
 from fedreach.report.analysis.rows import When
@@ -13,11 +12,8 @@ from fedreach.report.render.serving import tabulate_serving
 from fedreach.report.render.tables import Table, tabulate, tabulate_contrasts
 from fedreach.report.render.theory import tabulate_theory
 from fedreach.report.render.tuning import tabulate_tuning
-from fedreach.rich_tables import rich_table
 from fedreach.tables import markdown_lines
-
-if TYPE_CHECKING:
-    from rich.table import Table as RichTable
+from fedreach.text_tables import text_table
 
 LONG_NAME = 24  # letters; longer names of methods are folded before a column is left out
 
@@ -51,63 +47,57 @@ def to_markdown(table: Table) -> str:
     return "\n".join([f"**{table.caption}**", "", *lines, "", _markdown(table.note), ""])
 
 
-def terminal_table(analysis: Analysis, when: When = "last", *, width: int | None = None) -> RichTable:
-    """Return the table for `rich.print`.
+def terminal_table(analysis: Analysis, when: When = "last", *, width: int | None = None) -> str:
+    """Return the table for the terminal, with its note.
 
     `when` is as in `tabulate`; columns that would not fit into `width` are left out, None keeps all.
     """
-    return rich_of(tabulate(analysis, when), analysis.comparison.name, width)
+    return terminal_text(tabulate(analysis, when), analysis.comparison.name, width)
 
 
-def terminal_contrasts(analysis: Analysis, *, width: int | None = None) -> RichTable | None:
-    """Return the declared differences for `rich.print`, as `terminal_table` does; None if they are in its table."""
+def terminal_contrasts(analysis: Analysis, *, width: int | None = None) -> str | None:
+    """Return the declared differences for the terminal, as `terminal_table` does; None if they are in its table."""
     table = tabulate_contrasts(analysis)
-    return rich_of(table, analysis.comparison.name, width) if table else None
+    return terminal_text(table, analysis.comparison.name, width) if table else None
 
 
-def terminal_metrics(analysis: Analysis, *, width: int | None = None) -> RichTable | None:
-    """Return metrics beside accuracy and loss for `rich.print`, as `terminal_table` does; None if nobody asked."""
+def terminal_metrics(analysis: Analysis, *, width: int | None = None) -> str | None:
+    """Return metrics beside accuracy and loss for the terminal, as `terminal_table` does; None if nobody asked."""
     table = tabulate_metrics(analysis)
-    return rich_of(table, analysis.comparison.name, width) if table else None
+    return terminal_text(table, analysis.comparison.name, width) if table else None
 
 
-def terminal_serving(analysis: Analysis, *, width: int | None = None) -> list[RichTable]:
-    """Return how unseen clients are served for `rich.print`, a table each; none if no method has a serving rule.
+def terminal_serving(analysis: Analysis, *, width: int | None = None) -> list[str]:
+    """Return how unseen clients are served for the terminal, a table each; none if no method has a serving rule.
 
     Args:
         analysis: What `analyse` returns.
         width: As in `terminal_table`.
     """
-    return [rich_of(table, analysis.comparison.name, width) for table in tabulate_serving(analysis)]
+    return [terminal_text(table, analysis.comparison.name, width) for table in tabulate_serving(analysis)]
 
 
-def terminal_theory(analysis: Analysis, *, width: int | None = None) -> RichTable | None:
-    """Return the table of the papers' bounds for `rich.print`, as `terminal_table` does; None if no run has any."""
+def terminal_theory(analysis: Analysis, *, width: int | None = None) -> str | None:
+    """Return the table of the papers' bounds for the terminal, as `terminal_table` does; None if no run has any."""
     table = tabulate_theory(analysis)
-    return rich_of(table, analysis.comparison.name, width) if table else None
+    return terminal_text(table, analysis.comparison.name, width) if table else None
 
 
-def terminal_tuning(analysis: Analysis, *, width: int | None = None) -> RichTable | None:
-    """Return which settings were chosen for `rich.print`, as `terminal_table` does; None if none were."""
+def terminal_tuning(analysis: Analysis, *, width: int | None = None) -> str | None:
+    """Return which settings were chosen for the terminal, as `terminal_table` does; None if none were."""
     table = tabulate_tuning(analysis.comparison)
-    return rich_of(table, analysis.comparison.name, width) if table else None
+    return terminal_text(table, analysis.comparison.name, width) if table else None
 
 
-def rich_of(table: Table, name: str, width: int | None) -> RichTable:
-    """Return a table for `rich.print`, under a name, as `terminal_table` does."""
-    from rich.text import Text
-
+def terminal_text(table: Table, name: str, width: int | None) -> str:
+    """Return a table for the terminal, under a name, as `terminal_table` does."""
     kept = _fitting(table, width)
-    return rich_table(
-        [
-            Text(two_lines(table.header[j]), style="bold").append(f"\n{table.units[j]}", style="not bold dim")
-            for j in kept
-        ],
+    return text_table(
+        [f"{two_lines(table.header[j])}\n{table.units[j]}" for j in kept],
         [[row[j] for j in kept] for row in table.rows],
-        whole=True,
-        title=Text(f"{name}: {table.caption[0].lower()}{table.caption[1:]}"),
-        caption=Text(table.note),
-        pad_edge=False,
+        width,
+        title=f"{name}: {table.caption[0].lower()}{table.caption[1:]}",
+        note=table.note,
     )
 
 

@@ -1,0 +1,175 @@
+"""Bars stand at the bottom of a terminal, lines above them, and in the end nothing is left that was not meant to be."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from fedreach.bars import LOCK, Bar, bars
+from fedreach.cli import main
+from fedreach.config.sections import Experiment
+from fedreach.experiments.jobs import ComparisonStatus, Job
+from fedreach.forks import fork
+from fedreach.study.terminal import compare_progress
+
+from .terminals import on_terminal
+
+
+def test_lines_stand_above_bars_and_only_those_bars_stay_that_shall() -> None:
+    with on_terminal() as terminal:
+        with bars() as add:
+            whole, run = add("all", total=9), add("run", total=3, leave=False)
+            print("one,", end=" ")
+            whole.show(4, 9, "0:05 left")
+            print("two")
+            run.show(2, 3, "70 %")
+            print("three", file=sys.stderr)
+            print("the rest", end="")
+        print("afterwards")
+    lines = terminal.lines()
+    assert lines[:3] == ["one, two", "three", "the rest"]
+    assert lines[3].startswith("all █")
+    assert lines[3].endswith(" 4/9 00:00, 0:05 left")
+    assert lines[4:] == ["afterwards"]
+
+
+def test_all_runs_have_a_bar_and_each_has_one_while_it_is_under_way(tmp_path: Path) -> None:
+    jobs = [
+        Job(name, seed, tmp_path / name, Experiment(rounds=10), tmp_path) for seed, name in enumerate(["a", "longer"])
+    ]
+    status = ComparisonStatus(jobs, running={jobs[0]: 5, jobs[1]: 0}, fresh_rounds=5, began=time.monotonic() - 10)
+    status.latest[jobs[0]] = {"id_accuracy": 0.5, "unseen_accuracy": 0.25}
+    with on_terminal(70) as terminal, compare_progress(quiet=False) as (shown,):
+        shown.update(status)
+        time.sleep(0.1)
+        shown.update(status)
+        under_way = terminal.now()
+        del status.running[jobs[0]]
+        status.finished, status.ended = [jobs[0]], jobs[0]
+        shown.update(status)
+        after_one = [line for line in terminal.now() if line]
+    first, second, third = under_way
+    assert first.startswith("all runs       █")
+    assert first.endswith("5/20 00:00, 0:30 left")
+    assert second.startswith("a, seed 0      ")
+    assert second.endswith("5/10 00:00, participants 50.0 %, unseen 25.0 %")
+    assert third.startswith("longer, seed 1 ")
+    assert third.endswith("0/10 00:00")
+    assert after_one[0].startswith("[1/2] a, seed 0: participants 50.0 %, unseen 25.0 %  (0:10, ")
+    assert [line.split()[0] for line in after_one[1:]] == ["all", "longer,"]
+    assert [line.split()[0] for line in terminal.lines()] == ["[1/2]", "all"]
+
+
+def test_a_run_on_a_terminal_tells_its_rounds_above_its_bar(home: Path) -> None:
+    with on_terminal(100) as terminal:
+        main(["run", "tiny.toml"], standalone_mode=False)
+    lines = terminal.lines()
+    assert lines[0] == "tiny: digits, 1437 samples, 10 classes"
+    assert [line.split()[1] for line in lines if line.startswith("round ")] == ["2/4", "4/4"]
+    (bar,) = (number for number, line in enumerate(lines) if line.startswith("rounds "))
+    assert lines[bar].endswith("4/4 00:00, 0:00 left")
+    assert lines[bar + 1].startswith("Round 4: ")
+
+
+@pytest.mark.parametrize("option", ["--quiet", "--json"])
+def test_who_wants_no_progress_gets_none_on_a_terminal(home: Path, option: str) -> None:
+    with on_terminal(out=False) as terminal:
+        main(["run", "tiny.toml", "--set", "rounds=1", "--set", "evaluation.every=1", option], standalone_mode=False)
+    assert terminal.text == ""
+
+
+def test_ctrl_c_leaves_a_clean_terminal() -> None:
+    def interrupted() -> None:
+        with bars() as add:
+            add("all", total=9)
+            add("run", total=3, leave=False)
+            raise KeyboardInterrupt
+
+    with on_terminal() as terminal:
+        before = sys.stdout, sys.stderr
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
+        assert (sys.stdout, sys.stderr) == before
+        print("Interrupted.")
+    assert [line.split()[0] for line in terminal.lines()] == ["all", "Interrupted."]
+
+
+def test_ctrl_c_while_a_bar_is_drawn_lets_others_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with on_terminal(), bars() as add:
+        bar = add("all", total=9)
+        with monkeypatch.context() as patch:
+            patch.setattr(Bar, "display", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                bar.refresh()
+        took: list[bool] = []
+        other = threading.Thread(target=lambda: took.append(LOCK.acquire(timeout=1) and LOCK.release() is None))
+        other.start()
+        other.join()
+    assert took == [True]
+
+
+def test_a_fork_prints_though_the_lock_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    with on_terminal() as terminal, bars():
+        held, over = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with LOCK:
+                held.set()
+                over.wait(10)
+
+        other = threading.Thread(target=hold)
+        other.start()
+        held.wait()
+        child = fork()
+        if child == 0:
+            print("from the child", flush=True)
+            os._exit(0)
+        began = time.monotonic()
+        while not (ended := os.waitpid(child, os.WNOHANG)[0]) and time.monotonic() < began + 5:
+            time.sleep(0.01)
+        over.set()
+        other.join()
+        assert ended, os.kill(child, 9)
+    assert "from the child" in terminal.lines()
+
+
+def test_the_clock_goes_on_where_nothing_else_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedreach.bars.SECONDS", 0.02)
+    with on_terminal() as terminal, bars() as add:
+        add("all", total=9)
+        once = terminal.text.count("0/9")
+        time.sleep(0.2)
+        assert terminal.text.count("0/9") > once + 2
+
+
+@pytest.mark.parametrize(("columns", "asked", "width"), [(50, "", 50), (0, "", 80), (50, "70", 70), (0, "0", 80)])
+def test_a_bar_is_as_wide_as_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, columns: int, asked: str, width: int
+) -> None:
+    with on_terminal(columns) as terminal:
+        monkeypatch.setenv("COLUMNS", asked)
+        with bars() as add:
+            add("all", total=9).show(9, 9, "")
+    (line,) = terminal.lines()
+    assert width - 1 <= len(line) <= width  # tqdm may leave the last place free
+
+
+def test_bars_within_others_stand_below_them(tmp_path: Path) -> None:
+    """As where data are downloaded for a comparison."""
+    with on_terminal() as terminal, bars() as add:
+        add("all", total=9)
+        with bars() as more:
+            more("file", total=3, leave=False)
+            print("a line")
+            within = terminal.now()
+        print("another")
+    assert [line.split()[0] for line in within] == ["a", "all", "file"]
+    assert [line.split()[0] for line in terminal.lines()] == ["a", "another", "all"]
