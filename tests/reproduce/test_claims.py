@@ -186,6 +186,16 @@ def test_a_statement_about_what_is_not_measured_is_refused() -> None:
         judged(Claim(says="", quantity="second", test="falls"), table(A))
 
 
+def test_where_runs_are_too_short_for_a_quantity_a_statement_about_it_is_not_testable() -> None:
+    early = Claim(says="", quantity="accuracy_early", test="falls")
+    found = judged(early, table(A), reason="it only shows that it runs")
+    assert (found.outcome, found.reason) == ("not testable", "it only shows that it runs")
+    with pytest.raises(ConfigError, match="does not measure"):
+        judged(early, table(A))
+    with pytest.raises(ConfigError, match="does not measure"):
+        judged(Claim(says="", quantity="earliness", test="falls"), table(A), reason="it only shows that it runs")
+
+
 @pytest.mark.parametrize(("test", "methods"), [("near", ["a", "b"]), ("level", ["a"])])
 def test_how_near_has_to_be_said(test: Test, methods: list[str]) -> None:
     with pytest.raises(ValueError, match="by how much"):
