@@ -139,7 +139,10 @@ def why_not(err: str) -> str:
 
 
 def measure(contender: Contender, case: str, setting: Setting, options: list[str]) -> Row | None:
-    """Return the row of one measurement; None, and a line on stderr for each try, where all failed."""
+    """Return the row of one measurement; None, and a line on stderr for each try, where it failed `TRIES` times.
+
+    Who says that it cannot train a case is not asked again.
+    """
     for _ in range(TRIES):
         out, err, well = run_script(contender, case, setting, options)
         lines = [line for line in out.splitlines() if line.startswith("{")]
@@ -147,4 +150,6 @@ def measure(contender: Contender, case: str, setting: Setting, options: list[str
             row: Row = json.loads(lines[-1])
             return row
         print(f"  {contender.name} {setting} on {case}: {why_not(err) or err.strip()[-300:]}", file=sys.stderr)
+        if why_not(err):
+            break
     return None

@@ -260,6 +260,17 @@ def test_who_cannot_train_a_case_is_left_out_with_a_word(bench, tmp_path, capsys
     assert capsys.readouterr().out.splitlines()[-1] == "lstm, fedreach other: FAILED: broken"
 
 
+def test_who_aborts_is_tried_again(bench, tmp_path, capsys):
+    script, tried = tmp_path / "aborts.py", tmp_path / "tried"
+    script.write_text(
+        f"import os, pathlib\ntried = pathlib.Path({str(tried)!r})\n"
+        "if not tried.exists():\n    tried.touch()\n    os.abort()\nprint('{\"samples\": 1}')\n"
+    )
+    contender = bench.contenders.Contender("other", str(script))
+    assert bench.contenders.measure(contender, "lstm", (1, 1), []) == {"samples": 1}
+    assert capsys.readouterr().err.startswith("  other (1, 1) on lstm: ")
+
+
 def test_an_engine_says_that_it_cannot_train_a_model(bench):
     with pytest.raises(SystemExit, match=r"cannot: engine.name = 'chain' needs"):
         bench.fedreach_run.make_simulation(bench.cases.CASES["lstm"], "chain", seed=0, threads=1)

@@ -246,8 +246,8 @@ def names() -> list[str]:
     """Return the names of all recipes that come with FedReach.
 
     Example:
-        >>> names()[1:3]
-        ['csra/fig2a', 'csra/fig2b']
+        >>> names()[-1]
+        'safari/table1'
     """
     files = sorted(FOLDER.glob("*/[!_]*.toml"))
     return [f"{file.parent.name}/{file.stem}" for file in files]
