@@ -33,6 +33,10 @@ import time
 def slow(view, k, rng):
     time.sleep(0.03)
     return rng.choice(view.ids, size=k, replace=False)
+
+def slow_equal(reports):
+    time.sleep(0.03)
+    return [1.0 for _ in reports.ids]
 """
 
 ROUNDS = 30
@@ -158,7 +162,8 @@ def test_what_clients_and_parts_remember_survives_a_kill(
 ) -> None:
     """The rows of a checkpoint are not written over by the rounds after it, which are run again."""
     parts = [f"method.solver={solver}", f"method.selection={selection}", f"method.server={server}"]
-    solving = [*slow, *(word for part in parts for word in ("--set", part)), "--set", "run.checkpoint_seconds=0.1"]
+    parts += [f"method.weighting={home / 'slow.py'}:slow_equal", "run.checkpoint_seconds=0.05"]
+    solving = [*slow, *(word for part in parts for word in ("--set", part))]
     assert fedreach("run", "tiny.toml", *solving, "--out", "whole", "-q").exit_code == 0
     command = ["run", "tiny.toml", *solving, "--out", "x", "-q"]
     for moment in (7, 16):
