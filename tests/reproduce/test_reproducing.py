@@ -139,7 +139,15 @@ def test_the_figures_of_the_paper_are_there() -> None:
     assert {name for paper in ("csra", "safari", "rademacher") for name in find(paper)} <= set(names())
 
 
-@pytest.mark.parametrize(("name", "hint"), [("csra/fig55", "'csra/fig5'"), ("crsa", "'csra'"), ("csra/fig", "csra/")])
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("csra/fig55", "'csra/fig5'"),
+        ("crsa", "'csra'"),
+        ("csra/fig", "csra/"),
+        ("csra/control-price", "'csra/control-prices'"),
+    ],
+)
 def test_a_misspelt_recipe_is_answered_with_the_nearest(name: str, hint: str) -> None:
     with pytest.raises(ConfigError, match=f"no recipe '{name}'.*{hint}"):
         find(name)

@@ -269,7 +269,8 @@ def find(name: str) -> list[str]:
     if name in known:
         return [name]
     paper, _, item = name.strip("/").partition("/")
-    variants = [each for each in known if each[-1].isalpha() and each[:-1] == f"{paper}/{item}"]
+    figure = item[-1:].isdigit()  # else a name that lacks its last letter would stand for it
+    variants = [each for each in known if figure and each[-1].isalpha() and each[:-1] == f"{paper}/{item}"]
     found = variants if item else [each for each in known if each.startswith(f"{paper}/")]
     if not found:
         everything = [*dict.fromkeys(each.partition("/")[0] for each in known), *known]
