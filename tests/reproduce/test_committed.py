@@ -46,8 +46,8 @@ def test_a_record_is_of_the_recipe_as_it_stands(path: Path) -> None:
     trained = recipe.about.kind == "training"  # then what a cell sets may be needed for a whole experiment
     experiment = recipe.cells()[0][0].experiment if trained else recipe.at()
     assert record["seeds"] == list(experiment.seeds)
-    assert [claim["says"] for claim in record["claims"] if not claim["instead"]] == [
-        claim.says for claim in recipe.about.claims
+    assert [(claim["says"], claim["see"]) for claim in record["claims"] if not claim["instead"]] == [
+        (claim.says, claim.see) for claim in recipe.about.claims
     ]
 
 

@@ -120,6 +120,16 @@ def test_the_overview_counts_what_the_paper_says_and_lists_controls_apart(home: 
     assert "[mine](mine.md): Two methods \\| and a bar |" in index  # a bar would be one more column
 
 
+def test_what_does_not_hold_is_sent_to_where_that_is_asked(home: Path) -> None:
+    claims = [claim.model_copy(update={"see": ["mine", "csra/control-prices"]}) for claim in CLAIMS[:2]]
+    record = made(a_recipe(home), NUMBERS, claims=claims)
+    names = "[mine](mine.md), csra/control-prices"  # of which there is no page
+    index, page = pages.overview([record]), pages.page(record, "", {"mine"})
+    assert index.count(f"points. See {names}\n") == 1  # and not of what is reproduced
+    assert page.count(f"| contradicted; see {names} |") == 1
+    assert page.count("; see") == 1
+
+
 def test_a_new_record_of_an_item_takes_the_place_of_the_old_one(home: Path) -> None:
     recipe = a_recipe(home)
     pages.add(made(recipe, NUMBERS), home / "out")
@@ -155,8 +165,12 @@ def test_gains_stand_beside_the_gains_that_a_paper_prints(home: Path) -> None:
     assert rows[-1][1:] == ["4.15", "-"]
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"recipe": "a/b"}'])
+@pytest.mark.parametrize("text", ["{", "[]", '{"recipe": "a/b"}', "a claim without its outcome"])
 def test_what_is_no_record_is_named(home: Path, text: str) -> None:
+    if text.startswith("a claim"):
+        record = made(a_recipe(home), NUMBERS)
+        del record["claims"][1]["outcome"]
+        text = json.dumps(record)
     (home / "other.json").write_text(text, encoding="utf-8")
     with pytest.raises(RunFolderError, match=r"other\.json is no record"):
         pages.write(home)

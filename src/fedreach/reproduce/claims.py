@@ -53,6 +53,7 @@ class Claim(Section):
     at: Literal["every", "first", "last"] = "every"
     by: Annotated[float, Field(ge=0)] = 0.0
     control: bool = False  # a question that the paper leaves out, asked in the same way
+    see: list[str] = Field(default_factory=list)  # recipes whose controls ask where it holds; this one's name, too
 
     @model_validator(mode="after")
     def _names_enough(self) -> Self:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedreach.errors import RunFolderError
 from fedreach.reproduce.claims import UNITLESS
 from fedreach.reproduce.measured import HUNDREDTHS, difference, unit
-from fedreach.reproduce.record import body, claim_cells, setting, told
+from fedreach.reproduce.record import body, claim_cells, see, setting, told
 from fedreach.tables import markdown_lines
 
 if TYPE_CHECKING:
@@ -31,6 +32,11 @@ KEYS = (
     *("choices", "cut", "axis", "x", "methods", "numbers", "paper", "claims", "failed"),
 )
 """Of a record, which pages are made from."""
+OF_CLAIM = (
+    *("says", "control", "instead", "quantity", "test", "outcome", "what", "mean", "low", "high"),
+    *("detectable", "reason", "see"),
+)
+"""Of each of its claims."""
 
 
 def slug(record: Mapping[str, Any]) -> str:
@@ -78,7 +84,8 @@ def write(folder: Path) -> list[Path]:
         raise RunFolderError(
             f"{folder} holds no record of a reproduction: run fedreach reproduce ITEM --pages {folder}."
         )
-    texts = {folder / f"{slug(record)}.md": page(record, draw(record, folder)) for record in records}
+    known = {str(record["recipe"]) for record in records}
+    texts = {folder / f"{slug(record)}.md": page(record, draw(record, folder), known) for record in records}
     texts[folder / INDEX] = overview(records)
     for path, text in texts.items():
         path.write_text(text, encoding="utf-8", newline="\n")
@@ -88,8 +95,9 @@ def write(folder: Path) -> list[Path]:
 def _read(path: Path) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        for key in KEYS:
-            found[key]
+        for whole, keys in ((found, KEYS), *((claim, OF_CLAIM) for claim in found["claims"])):
+            for key in keys:
+                whole[key]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunFolderError(
             f"{path} is no record of a reproduction ({error!r}). Remove it, or run its item again."
@@ -116,15 +124,25 @@ def draw(record: Mapping[str, Any], folder: Path) -> str:
     return f"{slug(record)}.svg"
 
 
-def page(record: Mapping[str, Any], figure: str) -> str:
-    """Return the page of an item."""
+def page(record: Mapping[str, Any], figure: str, known: Container[str] = ()) -> str:
+    """Return the page of an item, with links to those recipes that are known."""
     lines = [f"# {record['recipe']}: {record['title']}", "", f"{record['reference']}. {setting(record)}", ""]
     command = f"fedreach reproduce {record['recipe']} --scale {record['scale']}"
     lines += ["```text", command, "```", "", said_of_run(record), ""]
     if figure:
         lines += [f"![{record['title']}]({figure})", ""]
     lines += [said_of_claims(), ""] if record["claims"] else []
-    return "\n".join([*lines, *body(record)]).rstrip() + "\n"
+    return "\n".join([*lines, *body(record, partial(linked, known))]).rstrip() + "\n"
+
+
+def linked(known: Container[str], recipe: str) -> str:
+    """Return the name of a recipe, with a link if its page is there.
+
+    Example:
+        >>> linked(["csra/fig5"], "csra/fig5"), linked([], "csra/fig5")
+        ('[csra/fig5](csra-fig5.md)', 'csra/fig5')
+    """
+    return f"[{recipe}]({slug({'recipe': recipe})}.md)" if recipe in known else recipe
 
 
 def said_of_run(record: Mapping[str, Any]) -> str:
@@ -141,24 +159,28 @@ def said_of_claims() -> str:
     return (
         "*Reproduced*: all that the statement claims lies above 0 by paired 95 % intervals over seeds; *contradicted*: "
         "something lies below, after Holm's correction; *not reproduced*: neither. The difference shown is that which "
-        "decides, or the weakest; the last column is the least that these seeds find in four of five studies."
+        "decides, or the weakest; the last column is the least that these seeds find in four of five studies. *See* "
+        "names items whose controls ask where it holds."
     )
 
 
 def overview(records: Sequence[Mapping[str, Any]]) -> str:
     """Return the page of all verdicts."""
+    link = partial(linked, {str(record["recipe"]) for record in records})
     counts = Counter(claim["outcome"] for record in records for claim in _of_paper(record))
     total = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES)
+    hours = sum(record["hours"] or 0 for record in records)
     header = ["item", "scale", "seeds", *OUTCOMES, "least difference seen", "hours"]
     lines = [
         "# Five papers, item by item",
         "",
         f"{len(records)} item{'s' * (len(records) != 1)}, {sum(counts.values())} statements of the papers: {total}. "
+        f"Training and evaluation took {hours:.2g} hours on one core. "
         "`fedreach reproduce ITEM --scale SCALE --pages FOLDER` makes these pages.",
         "",
         said_of_claims(),
         "",
-        *markdown_lines(header, [_row(record) for record in records]),
+        *markdown_lines(header, [_row(record, link) for record in records]),
         "",
     ]
     for outcome in ("contradicted", "not reproduced"):
@@ -168,7 +190,8 @@ def overview(records: Sequence[Mapping[str, Any]]) -> str:
             for claim in (each for each in _of_paper(record) if each["outcome"] == outcome):
                 with_ = f", with {claim['instead']}" if claim["instead"] else ""
                 found = f"*{claim['says']}*{with_}: {claim_cells(claim)[2]}"
-                lines.append(f"- [{record['recipe']}]({slug(record)}.md): {found}")
+                asked = f". See {', '.join(map(link, see(claim)))}" if see(claim) else ""
+                lines.append(f"- {link(record['recipe'])}: {found}{asked}")
         lines.append("")
     if any(claim["control"] for record in records for claim in record["claims"]):
         lines += ["What the papers leave out, asked and judged in the same way:", ""]
@@ -176,7 +199,7 @@ def overview(records: Sequence[Mapping[str, Any]]) -> str:
         for claim in (each for each in record["claims"] if each["control"]):
             answer = ANSWERS.get(claim["outcome"], claim["outcome"])
             found = f" {claim_cells(claim)[2]}" if claim["mean"] is not None else ""
-            lines.append(f"- [{record['recipe']}]({slug(record)}.md): *{claim['says']}*: **{answer}**.{found}")
+            lines.append(f"- {link(record['recipe'])}: *{claim['says']}*: **{answer}**.{found}")
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -185,7 +208,7 @@ def _of_paper(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [claim for claim in record["claims"] if not claim["control"]]
 
 
-def _row(record: Mapping[str, Any]) -> list[str]:
+def _row(record: Mapping[str, Any], link: Callable[[str], str]) -> list[str]:
     claims = _of_paper(record)
     counts = Counter(claim["outcome"] for claim in claims)
     seen: dict[str, list[Mapping[str, Any]]] = {}
@@ -193,7 +216,7 @@ def _row(record: Mapping[str, Any]) -> list[str]:
         if claim["detectable"] is not None and claim["test"] not in UNITLESS:
             seen.setdefault(unit(claim["quantity"]), []).append(claim)
     return [
-        f"[{record['recipe']}]({slug(record)}.md): {record['title']}".replace("|", "\\|"),
+        f"{link(record['recipe'])}: {record['title']}".replace("|", "\\|"),
         record["scale"],
         str(len(record["seeds"])),
         *(str(counts[outcome]) if counts[outcome] else "" for outcome in OUTCOMES),

@@ -1,7 +1,7 @@
 """What a reproduction found: a record, and that as files and for the terminal."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,7 @@ def record(
                 "high": v.high,
                 "detectable": v.detectable,
                 "reason": v.reason,
+                "see": v.claim.see,
             }
             for v in verdicts
         ],
@@ -122,11 +123,15 @@ def to_markdown(record: Mapping[str, Any]) -> str:
     return "\n".join([*lines, *body(record)])
 
 
-def body(record: Mapping[str, Any]) -> list[str]:
-    """Return the lines of claims, numbers and choices."""
+def body(record: Mapping[str, Any], link: Callable[[str], str] = str) -> list[str]:
+    """Return the lines of claims, numbers and choices.
+
+    Args:
+        link: What the name of another recipe is written as.
+    """
     lines = []
     if record["claims"]:
-        lines += _markdown(CLAIMS, [claim_cells(claim) for claim in record["claims"]])
+        lines += _markdown(CLAIMS, [claim_cells(claim, link) for claim in record["claims"]])
     for title, header, rows in tables(record):
         lines += [f"**{title}**", "", *_markdown(header, rows)]
     for heading, said in ((OPEN, record["choices"]), (CUT, record["cut"])):
@@ -150,7 +155,7 @@ CLAIMS = ("the paper says", "here", "difference [95 %]", "least seen")
 """Columns of `claim_cells`; the last is the least difference that these seeds find in four of five studies."""
 
 
-def claim_cells(claim: Mapping[str, Any]) -> list[str]:
+def claim_cells(claim: Mapping[str, Any], link: Callable[[str], str] = str) -> list[str]:
     """Return what the paper says, what can be said of it here, what decides it, and what could have been seen."""
     says = f"... with {claim['instead']}" if claim["instead"] else claim["says"]
     says = f"(control) {says}" if claim["control"] else says
@@ -164,7 +169,13 @@ def claim_cells(claim: Mapping[str, Any]) -> list[str]:
     units = "" if plain else f" {unit(claim['quantity'])}".rstrip()
     interval = "" if claim["low"] is None else f" [{number(claim['low'])}, {number(claim['high'])}]"
     seen = "" if claim["detectable"] is None else number(claim["detectable"]).removeprefix("+") + units
-    return [says, claim["outcome"], f"{claim['what']}: {number(claim['mean'])}{interval}{units}", seen]
+    here = "; see ".join([claim["outcome"], *([", ".join(map(link, see(claim)))] if see(claim) else [])])
+    return [says, here, f"{claim['what']}: {number(claim['mean'])}{interval}{units}", seen]
+
+
+def see(claim: Mapping[str, Any]) -> list[str]:
+    """Return the recipes that ask where a statement holds which does not hold here."""
+    return claim["see"] if claim["outcome"] in ("contradicted", "not reproduced") else []
 
 
 def tables(record: Mapping[str, Any]) -> Iterator[tuple[str, list[str], list[list[str]]]]:
