@@ -19,7 +19,7 @@ from fedreach.arrays import Floats
 from fedreach.config.section import Section
 from fedreach.errors import ConfigError, nearest
 from fedreach.evidence.judgement import Judgement, judge, paired
-from fedreach.reproduce.measured import WORDS, Measured, written
+from fedreach.reproduce.measured import WORDS, Measured, difference, unit
 
 Test = Literal[
     "least", "most", "ordered", "near", "rises", "falls", "level", "levels_off", "lead_shrinks", "lead_grows",
@@ -108,6 +108,11 @@ class _Case(NamedTuple):
     @property
     def rivals(self) -> list[str]:
         return self.claim.methods[1:] or [method for method in self.rows if method != self.first]
+
+    @property
+    def margin(self) -> str:
+        by = difference(self.claim.quantity, self.claim.by).removeprefix("+")
+        return f"margin of {by} {unit(self.claim.quantity)}".rstrip()
 
     def where(self, place: int) -> str:
         return f" at {self.x[place]:.4g}" if len(self.x) > 1 else ""
@@ -229,7 +234,7 @@ def _near(case: _Case) -> Iterator[Above]:
     a, b = case.named[:2]
     for one, other in ((a, b), (b, a)):
         for what, values, scale, _ in case.pairs(one, other):
-            yield Above(f"{written(case.claim.quantity, case.claim.by)} less ({what})", case.claim.by - values, scale)
+            yield Above(f"{case.margin} less ({what})", case.claim.by - values, scale)
 
 
 def _rises(case: _Case, sign: float = 1.0) -> Iterator[Above]:
@@ -242,7 +247,7 @@ def _rises(case: _Case, sign: float = 1.0) -> Iterator[Above]:
 def _level(case: _Case) -> Iterator[Above]:
     for sign in (1.0, -1.0):
         for what, values, scale, _ in _rises(case, sign):
-            yield Above(f"{written(case.claim.quantity, case.claim.by)} less ({what})", case.claim.by - values, scale)
+            yield Above(f"{case.margin} less ({what})", case.claim.by - values, scale)
 
 
 def _levels_off(case: _Case) -> Iterator[Above]:
