@@ -65,6 +65,34 @@ def test_all_runs_have_a_bar_and_each_has_one_while_it_is_under_way(tmp_path: Pa
     assert [line.split()[0] for line in terminal.lines()] == ["[1/2]", "all"]
 
 
+def test_a_log_says_how_long_it_takes_before_the_first_long_run_has_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = [Job("a", seed, tmp_path / str(seed), Experiment(rounds=100), tmp_path) for seed in range(2)]
+    status = ComparisonStatus(jobs, running={jobs[0]: 4}, fresh_rounds=4)
+    with compare_progress(quiet=False) as (shown,):
+        shown.update(status)  # of four rounds in no time nobody needs an estimate
+        status.began = time.monotonic() - 20
+        shown.update(status)
+        status.running, status.fresh_rounds = {jobs[0]: 8}, 8
+        shown.update(status)  # and once is enough
+        status.finished, status.ended = [jobs[0]], jobs[0]
+        shown.update(status)
+    first, *rest = capsys.readouterr().err.splitlines()
+    assert first == "16:20 left, by 4 of 200 rounds"
+    assert [line.split(":")[0] for line in rest] == ["[1/2] a, seed 0"]
+
+
+def test_a_run_that_ends_soon_needs_no_estimate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = [Job("a", seed, tmp_path / str(seed), Experiment(rounds=10), tmp_path) for seed in range(2)]
+    status = ComparisonStatus(jobs, fresh_rounds=10, finished=[jobs[0]], ended=jobs[0], began=time.monotonic() - 20)
+    with compare_progress(quiet=False) as (shown,):
+        shown.update(status)
+        status.ended = None
+        shown.update(status)
+    assert [line.split(":")[0] for line in capsys.readouterr().err.splitlines()] == ["[1/2] a, seed 0"]
+
+
 def test_a_run_on_a_terminal_tells_its_rounds_above_its_bar(home: Path) -> None:
     with on_terminal(100) as terminal:
         main(["run", "tiny.toml"], standalone_mode=False)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fedreach.bars import Add, Bar
 
 WHOLE = "all runs"
+FIRST_ESTIMATE_SECONDS = 10.0  # after which a log says how long it will take
 
 
 def clock(seconds: float | None) -> str:
@@ -203,10 +204,13 @@ class Beginning(ComparisonCallback):
 
 
 class ComparisonProgress(ComparisonCallback):
-    """Shows all runs in one bar and those that run now; in a log, a line for each run that ends."""
+    """Shows all runs in one bar and those that run now; in a log, a line for each run that ends.
+
+    A log says how long it will take once the first rounds tell, where the first run does not end soon.
+    """
 
     def __init__(self, add: "Add | None") -> None:
-        self.add = add
+        self.add, self.estimated = add, add is not None
         self.whole = None if add is None else add(WHOLE, total=None)
         self.bars: dict[Job, Bar] = {}
 
@@ -215,10 +219,19 @@ class ComparisonProgress(ComparisonCallback):
             self._draw(self.add, status)
         if status.skipped and status.ended is None and not status.running and not status.fresh_rounds:
             _line(f"[{status.skipped}/{len(status.jobs)}] runs were finished before and are not repeated")
+        if not self.estimated and status.fresh_rounds and status.ended is None:
+            self._estimate(status)
         if status.ended is not None:
+            self.estimated = True
             if status.ended in self.bars:
                 self.bars.pop(status.ended).close()
             _line(_ending(status, status.ended))
+
+    def _estimate(self, status: ComparisonStatus) -> None:
+        if time.monotonic() - status.began > FIRST_ESTIMATE_SECONDS:
+            self.estimated = True
+            total = status.fresh_rounds + status.rounds_left
+            _line(f"{clock(status.seconds_left)} left, by {status.fresh_rounds} of {total} rounds")
 
     def _draw(self, add: "Add", status: ComparisonStatus) -> None:
         assert self.whole is not None
