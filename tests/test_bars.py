@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -66,20 +67,21 @@ def test_all_runs_have_a_bar_and_each_has_one_while_it_is_under_way(tmp_path: Pa
 
 
 def test_a_log_says_how_long_it_takes_before_the_first_long_run_has_ended(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = [Job("a", seed, tmp_path / str(seed), Experiment(rounds=100), tmp_path) for seed in range(2)]
-    status = ComparisonStatus(jobs, running={jobs[0]: 4}, fresh_rounds=4)
+    status = ComparisonStatus(jobs, began=time.monotonic() - 1000)  # it read data for long
+    clock = iter([0.0, 1.0, 12.0, 21.0, 41.0])
+    monkeypatch.setattr("fedreach.study.terminal.time", SimpleNamespace(monotonic=lambda: next(clock)))
     with compare_progress(quiet=False) as (shown,):
-        shown.update(status)  # of four rounds in no time nobody needs an estimate
-        status.began = time.monotonic() - 20
-        shown.update(status)
-        status.running, status.fresh_rounds = {jobs[0]: 8}, 8
-        shown.update(status)  # and once is enough
+        for round_ in (1, 1, 1, 5, 9):  # the first is not counted, then nothing is new, and once is enough
+            status.running, status.fresh_rounds = {jobs[0]: round_}, round_
+            shown.update(status)
+        monkeypatch.undo()
         status.finished, status.ended = [jobs[0]], jobs[0]
         shown.update(status)
     first, *rest = capsys.readouterr().err.splitlines()
-    assert first == "16:20 left, by 4 of 200 rounds"
+    assert first == "about 17:04 left, by 5 of 200 rounds"  # 195 of 21 s by 4
     assert [line.split(":")[0] for line in rest] == ["[1/2] a, seed 0"]
 
 
@@ -88,7 +90,7 @@ def test_a_run_that_ends_soon_needs_no_estimate(tmp_path: Path, capsys: pytest.C
     status = ComparisonStatus(jobs, fresh_rounds=10, finished=[jobs[0]], ended=jobs[0], began=time.monotonic() - 20)
     with compare_progress(quiet=False) as (shown,):
         shown.update(status)
-        status.ended = None
+        shown.first, status.ended = (time.monotonic() - 20, 5), None
         shown.update(status)
     assert [line.split(":")[0] for line in capsys.readouterr().err.splitlines()] == ["[1/2] a, seed 0"]
 

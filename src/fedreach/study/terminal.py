@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fedreach.bars import Add, Bar
 
 WHOLE = "all runs"
-FIRST_ESTIMATE_SECONDS = 10.0  # after which a log says how long it will take
+ESTIMATE_SECONDS = 10.0  # of rounds, by which a log says how long it will take
 
 
 def clock(seconds: float | None) -> str:
@@ -206,11 +206,13 @@ class Beginning(ComparisonCallback):
 class ComparisonProgress(ComparisonCallback):
     """Shows all runs in one bar and those that run now; in a log, a line for each run that ends.
 
-    A log says how long it will take once the first rounds tell, where the first run does not end soon.
+    A log says how long it will take once the first rounds tell, where the first run does not end soon. What comes
+    before the first of them, such as reading data, is not counted.
     """
 
     def __init__(self, add: "Add | None") -> None:
         self.add, self.estimated = add, add is not None
+        self.first: tuple[float, int] | None = None  # when the first rounds were over, and how many
         self.whole = None if add is None else add(WHOLE, total=None)
         self.bars: dict[Job, Bar] = {}
 
@@ -228,10 +230,12 @@ class ComparisonProgress(ComparisonCallback):
             _line(_ending(status, status.ended))
 
     def _estimate(self, status: ComparisonStatus) -> None:
-        if time.monotonic() - status.began > FIRST_ESTIMATE_SECONDS:
+        now, rounds = time.monotonic(), status.fresh_rounds
+        began, before = self.first = self.first or (now, rounds)
+        if now - began > ESTIMATE_SECONDS and rounds > before:
             self.estimated = True
-            total = status.fresh_rounds + status.rounds_left
-            _line(f"{clock(status.seconds_left)} left, by {status.fresh_rounds} of {total} rounds")
+            left = (now - began) * status.rounds_left / (rounds - before)
+            _line(f"about {clock(left)} left, by {rounds} of {rounds + status.rounds_left} rounds")
 
     def _draw(self, add: "Add", status: ComparisonStatus) -> None:
         assert self.whole is not None
