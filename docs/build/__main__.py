@@ -26,6 +26,8 @@ ROOT = Path(__file__).parents[2]
 
 def main(arguments: list[str]) -> int:
     """Write the pages, and the site from them, below a folder; ``--pages`` writes the pages alone."""
+    if unknown := [word for word in arguments if word.startswith("-") and word != "--pages"]:
+        sys.exit(f"python docs/build [FOLDER] [--pages]; got {unknown[0]}.")
     folder = Path(next((word for word in arguments if word != "--pages"), ROOT))
     docs = folder / "build" / "docs"
     shutil.rmtree(docs, ignore_errors=True)
@@ -61,8 +63,7 @@ def configured() -> dict[str, Any]:
     """Return the configuration with paths as seen from its folder, and a folder in the navigation made its pages."""
     import yaml  # comes with the generator
 
-    results = sorted((ROOT / "docs" / "results").glob("*.md"), key=lambda path: (path.name != "index.md", path.name))
-    order = [*names.pages(), *parts.pages(), *(f"results/{path.name}" for path in results)]
+    order = [*names.pages(), *parts.pages()]
     config: dict[str, Any] = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     config["docs_dir"], config["site_dir"] = "docs", "site"
 
@@ -71,6 +72,8 @@ def configured() -> dict[str, Any]:
             return {title: opened(below) for title, below in item.items()}
         if isinstance(item, list):
             return [opened(below) for below in item]
+        if item == "results/":
+            return papers()
         if item.endswith("/"):
             return [page for page in order if page.startswith(item)]
         return item
@@ -82,6 +85,15 @@ def configured() -> dict[str, Any]:
             handler["paths"] = [str(ROOT / path) for path in handler["paths"]]
             handler["options"]["extensions"] = [str(ROOT / path) for path in handler["options"]["extensions"]]
     return config
+
+
+def papers() -> list[Any]:
+    """Return the overview of what papers state, and below each paper the pages of its items."""
+    below: dict[str, list[dict[str, str]]] = {}
+    for path in sorted((ROOT / "docs" / "results").glob("*.json")):
+        paper, _, item = json.loads(path.read_text(encoding="utf-8"))["recipe"].partition("/")
+        below.setdefault(paper, []).append({item: f"results/{path.stem}.md"})
+    return ["results/index.md", *({paper: pages} for paper, pages in below.items())]
 
 
 if __name__ == "__main__":

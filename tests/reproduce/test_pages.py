@@ -114,10 +114,21 @@ def test_the_overview_counts_what_the_paper_says_and_lists_controls_apart(home: 
     index = pages.overview([made(a_recipe(home), NUMBERS)])
     assert "1 item, 2 statements of the papers: 1 reproduced, 0 not reproduced, 1 contradicted, 0 not testable" in index
     assert "*theirs is best*: fedavg less csra: -19.7" in index
-    _, asked = index.split("What the papers leave out, asked and judged in the same way:\n\n")
+    _, asked = index.split("## What the papers leave out\n\nAsked and judged in the same way.\n\n")
     assert asked.startswith("- [mine](mine.md): *a question of ours*: **no**. fedavg less csra: -19.7 [")
     assert index.count("a question of ours") == 1
     assert "[mine](mine.md): Two methods \\| and a bar |" in index  # a bar would be one more column
+
+
+def test_controls_have_a_table_of_their_own(home: Path) -> None:
+    paper, control = made(a_recipe(home), NUMBERS), made(a_recipe(home), NUMBERS, claims=CLAIMS[2:])
+    control["recipe"] = "other/control"
+    index = pages.overview([control, paper])
+    assert "\n1 item and 1 control, 2 statements of the papers" in index
+    before, after = index.split("## What the papers leave out")
+    assert "| [mine](mine.md): Two methods" in before
+    assert "other/control" not in before
+    assert "| [other/control](other-control.md): Two methods" in after
 
 
 def test_what_does_not_hold_is_sent_to_where_that_is_asked(home: Path) -> None:

@@ -170,22 +170,27 @@ def overview(records: Sequence[Mapping[str, Any]]) -> str:
     counts = Counter(claim["outcome"] for record in records for claim in _of_paper(record))
     total = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES)
     hours = sum(record["hours"] or 0 for record in records)
-    header = ["item", "scale", "seeds", *OUTCOMES, "least difference seen", "hours"]
+    papers = [record for record in records if _of_paper(record) or not record["claims"]]
+    controls = [record for record in records if record not in papers]
+    beside = f" and {len(controls)} control{'s' * (len(controls) != 1)}" if controls else ""
+    untested = ["not testable"] * bool(counts["not testable"])
+    header = ["item", "scale, seeds", *OUTCOMES[:3], *untested, "least difference seen"]
     lines = [
         "# Five papers, item by item",
         "",
-        f"{len(records)} item{'s' * (len(records) != 1)}, {sum(counts.values())} statements of the papers: {total}. "
+        f"{len(papers)} item{'s' * (len(papers) != 1)}{beside}, {sum(counts.values())} statements of the papers: "
+        f"{total}. "
         f"Training and evaluation took {hours:.2g} hours on one core. "
         "`fedreach reproduce ITEM --scale SCALE --pages FOLDER` makes these pages.",
         "",
         said_of_claims(),
         "",
-        *markdown_lines(header, [_row(record, link) for record in records]),
+        *markdown_lines(header, [_row(record, link, [*OUTCOMES[:3], *untested]) for record in papers]),
         "",
     ]
     for outcome in ("contradicted", "not reproduced"):
         if counts[outcome]:
-            lines += [f"{outcome.capitalize()}:", ""]
+            lines += [f"## {outcome.capitalize()}", ""]
         for record in records:
             for claim in (each for each in _of_paper(record) if each["outcome"] == outcome):
                 with_ = f", with {claim['instead']}" if claim["instead"] else ""
@@ -194,7 +199,10 @@ def overview(records: Sequence[Mapping[str, Any]]) -> str:
                 lines.append(f"- {link(record['recipe'])}: {found}{asked}")
         lines.append("")
     if any(claim["control"] for record in records for claim in record["claims"]):
-        lines += ["What the papers leave out, asked and judged in the same way:", ""]
+        lines += ["## What the papers leave out", "", "Asked and judged in the same way.", ""]
+    if controls:
+        header = ["item", "scale, seeds"]
+        lines += [*markdown_lines(header, [_row(record, link) for record in controls]), ""]
     for record in records:
         for claim in (each for each in record["claims"] if each["control"]):
             answer = ANSWERS.get(claim["outcome"], claim["outcome"])
@@ -208,7 +216,8 @@ def _of_paper(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [claim for claim in record["claims"] if not claim["control"]]
 
 
-def _row(record: Mapping[str, Any], link: Callable[[str], str]) -> list[str]:
+def _row(record: Mapping[str, Any], link: Callable[[str], str], outcomes: Sequence[str] = ()) -> list[str]:
+    """Return the cells of an item; without outcomes those of an item that asks what papers leave out."""
     claims = _of_paper(record)
     counts = Counter(claim["outcome"] for claim in claims)
     seen: dict[str, list[Mapping[str, Any]]] = {}
@@ -217,11 +226,9 @@ def _row(record: Mapping[str, Any], link: Callable[[str], str]) -> list[str]:
             seen.setdefault(unit(claim["quantity"]), []).append(claim)
     return [
         f"{link(record['recipe'])}: {record['title']}".replace("|", "\\|"),
-        record["scale"],
-        str(len(record["seeds"])),
-        *(str(counts[outcome]) if counts[outcome] else "" for outcome in OUTCOMES),
-        "; ".join(_range(found) for found in seen.values()),
-        "" if record["hours"] is None else f"{record['hours']:.2g}",
+        f"{record['scale']}, {len(record['seeds'])}",
+        *(str(counts[outcome]) if counts[outcome] else "" for outcome in outcomes),
+        *(["; ".join(_range(found) for found in seen.values())] if outcomes else []),
     ]
 
 

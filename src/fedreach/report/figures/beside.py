@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from fedreach.report.figures.style import INK, MUTED, look, new_figure, plain_nu
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+TITLE_LETTERS = 38  # of a line above a panel, beside which names of methods stand
 
 
 @styled
@@ -36,7 +39,9 @@ def beside(record: Mapping[str, Any], titles: Mapping[str, str], *, shares: Sequ
     if not known:
         return None
     printed = {each["quantity"]: each["numbers"] for each in record.get("paper", ()) if not each["over"]}
-    figure = new_figure((0.5 + 0.19 * len(methods)) * len(known) + 0.2 * bool(printed))
+    titled = {quantity: textwrap.fill(titles[quantity], TITLE_LETTERS) for quantity in known}
+    more = sum(text.count("\n") for text in titled.values())
+    figure = new_figure((0.5 + 0.19 * len(methods)) * len(known) + 0.2 * bool(printed) + 0.14 * more)
     panels = figure.subplots(len(known), 1, squeeze=False)[:, 0]
     for axes, (quantity, found) in zip(panels, known.items(), strict=True):
         for j, method in enumerate(methods):
@@ -54,7 +59,7 @@ def beside(record: Mapping[str, Any], titles: Mapping[str, str], *, shares: Sequ
                 )
         axes.set_yticks(range(len(methods)), [short(method) for method in methods])
         axes.set_ylim(len(methods) - 0.5, -0.5)
-        axes.set_title(titles[quantity])
+        axes.set_title(titled[quantity])
         plain_numbers(axes.xaxis, far=False)
     if printed:
         figure.supxlabel("filled: here, mean and 95 % interval; hollow: the paper", fontsize=8, color=MUTED)
