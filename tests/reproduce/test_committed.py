@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import RoundRow
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
+CONDITIONS = RESULTS.parent / "conditions.md"
 RECORDS = sorted(RESULTS.glob("*.json"))
 SECONDS = 300
 TOLERANCE = 0.03  # of an accuracy: processors round differently, and training spreads that
@@ -49,6 +51,27 @@ def test_a_record_is_of_the_recipe_as_it_stands(path: Path) -> None:
     assert [(claim["says"], claim["see"]) for claim in record["claims"] if not claim["instead"]] == [
         (claim.says, claim.see) for claim in recipe.about.claims
     ]
+
+
+def test_where_a_statement_holds_was_asked_on_a_page_that_is_here() -> None:
+    """Names of recipes that have no page here would be text where a reader expects a link."""
+    here = {read(path)["recipe"] for path in RECORDS}
+    asked = {name for path in RECORDS for claim in read(path)["claims"] for name in claim["see"]}
+    assert asked <= here
+
+
+PARAGRAPHS = [text for text in CONDITIONS.read_text("utf-8").split("\n- ") if "](results/" in text]
+
+
+@pytest.mark.parametrize("text", PARAGRAPHS, ids=range(len(PARAGRAPHS)))
+def test_each_number_of_the_page_of_conditions_stands_on_a_page_that_its_paragraph_links(text: str) -> None:
+    linked = re.findall(r"\]\((results/[\w-]+\.md)\)", text)
+    there = " ".join((CONDITIONS.parent / name).read_text("utf-8") for name in linked)
+    plain = re.sub(r"\([^)]*\)|Dirichlet [\d.]+|at [\d.]+", "", text).replace("\N{MINUS SIGN}", "-")
+    for number in re.findall(r"-?\d+\.\d+", plain):
+        assert re.search(rf"(?<![\d.]){re.escape(number.lstrip('-'))}(?!\d)", there), number
+    for interval in re.findall(r"\[[-+][\d.]+, [-+][\d.]+\]", text):
+        assert interval in there
 
 
 @pytest.mark.slow
