@@ -2,7 +2,8 @@
 
 import inspect
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -113,6 +114,12 @@ def options_model(target: Callable[..., Any], given: Collection[str]) -> type[Ba
         >>> list(options_model(pick, ("view", "k", "rng")).model_fields)
         ['patience']
     """
+    make = _options_model if isinstance(target, Hashable) else _options_model.__wrapped__
+    return make(target, tuple(given))
+
+
+@lru_cache(maxsize=256)  # a study checks the same few parts in each of its experiments
+def _options_model(target: Callable[..., Any], given: tuple[str, ...]) -> type[BaseModel] | None:
     parameters = inspect.signature(target).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return None

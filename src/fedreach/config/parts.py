@@ -51,14 +51,14 @@ def make(kind: str, choice: Choice, base: Path) -> Any:
         ConfigError: If there is no such part, or its options are refused.
     """
     target = registry.find(kind, choice.name, base)
-    options, types = choice.options, hints(target)
+    options = choice.options
     made = {where: make(kind, Choice.model_validate(said), base) for where, said in nested(options)}
     for option, value in options.items():
         if (option,) in made:
             options[option] = made[option,]
         elif option == "parts" and isinstance(value, list):
             options[option] = tuple(made[option, i] for i in range(len(value)))
-        elif isinstance(value, list) and is_tuple(types.get(option)):
+        elif isinstance(value, list) and is_tuple(hints(target).get(option)):
             options[option] = tuple(value)
     wrapper = registry.wrapper(kind, target)
     try:

@@ -61,16 +61,16 @@ class Folder:
         weakref.finalize(self, _close, self._files)
 
     @contextmanager
-    def locked(self, seconds: float = LOCK_SECONDS) -> Iterator[None]:
+    def locked(self, seconds: float | None = None) -> Iterator[None]:
         """Keep other processes from writing to the folder; the lock ends with the process, however that ends.
 
-        `seconds` are waited for another process that has it.
+        `seconds` are waited for another process that has it; None: `LOCK_SECONDS`.
         """
         with self.disk(".lock"):
             disk.make_folders(self.path)
             file = self.plain(".lock").open("a")
         with file:
-            until = time.monotonic() + seconds
+            until = time.monotonic() + (LOCK_SECONDS if seconds is None else seconds)
             while not _taken(file):
                 if time.monotonic() > until:
                     raise RunFolderError(
