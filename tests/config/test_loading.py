@@ -70,6 +70,18 @@ def test_a_callable_that_takes_anything_is_not_checked() -> None:
     assert options_model(open_ended, ()) is None
 
 
+def test_options_of_an_object_that_is_called_and_has_no_hash_are_checked() -> None:
+    @dataclass(frozen=True)
+    class Called:
+        rates: list[float]
+
+        def __call__(self, view: object, patience: float = 1.0) -> None: ...
+
+    model = options_model(Called([0.1]), ("view",))
+    assert model is not None
+    assert list(model.model_fields) == ["patience"]
+
+
 @pytest.mark.parametrize("kind", [kind for kind in registry.KINDS if kind not in ("engine", "data")])
 def test_every_built_in_thing_has_options_that_a_file_can_say(kind: str) -> None:
     for name, thing in registry.table(kind).items():

@@ -2,7 +2,7 @@
 
 import inspect
 import typing
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -114,8 +114,8 @@ def options_model(target: Callable[..., Any], given: Collection[str]) -> type[Ba
         >>> list(options_model(pick, ("view", "k", "rng")).model_fields)
         ['patience']
     """
-    make = _options_model if isinstance(target, Hashable) else _options_model.__wrapped__
-    return make(target, tuple(given))
+    lasting = inspect.isclass(target) or inspect.isroutine(target)  # an object that is called may have no hash
+    return (_options_model if lasting else _options_model.__wrapped__)(target, tuple(given))
 
 
 @lru_cache(maxsize=256)  # a study checks the same few parts in each of its experiments
