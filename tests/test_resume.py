@@ -403,6 +403,7 @@ def test_the_lock_waits_for_a_process_that_is_about_to_end(home: Path, monkeypat
     first.__enter__()
     with RunFolder(home / "x").locked():
         monkeypatch.setattr(folder_module, "LOCK_SECONDS", -1.0)
+        monkeypatch.setattr(folder_module.time, "sleep", lambda seconds: pytest.fail("it waits for longer"))
         with pytest.raises(RunFolderError, match="Another process is writing"), RunFolder(home / "x").locked():
             pass
 

@@ -19,7 +19,7 @@ from fedreach.wireless.allocation.rules import Equal as EqualShares
 from fedreach.wireless.allocation.rules import Exact, Greedy
 from fedreach.wireless.allocation.rules import Random as RandomShares
 
-from .planted import check_caught, check_caught_alone, noting
+from .planted import check_caught, noting
 
 FAULTS = []
 caught_by = noting(FAULTS)
@@ -136,5 +136,4 @@ class DrawsThenScales(RandomShares):
 
 @pytest.mark.parametrize(("kind", "cls", "options", "law"), FAULTS)
 def test_a_planted_fault_is_caught_by_the_law_that_says_it(kind, cls, options, law):
-    check = check_caught_alone if issubclass(cls, CSRA) else check_caught  # whose searches take long
-    check(kind, cls, options, law)
+    check_caught(kind, cls, options, law)
