@@ -10,7 +10,7 @@ import numpy as np
 from fedreach.arrays import Floats, Ints
 from fedreach.errors import require
 from fedreach.federation.serving import possible
-from fedreach.federation.serving.label_shift import log_served
+from fedreach.federation.serving.mixing import blended
 from fedreach.federation.serving.priors import source_prior
 from fedreach.federation.serving.softmax import log_softmax
 from fedreach.federation.values import NO_STATE, Outputs, State
@@ -54,7 +54,7 @@ class _ByConfusion(ABC):
 
     def predict(self, state: State, client: State, outputs: Outputs) -> Floats:
         base = state["base"]
-        shift = log_served(client["prior"], np.ones(1), base) - np.log(base)
+        shift = np.log(blended(client["prior"], np.ones(1), base)) - np.log(base)
         return log_softmax(outputs.logits.astype(np.float64) + shift)
 
     def with_prior(self, state: State, prior: Floats) -> State:

@@ -120,6 +120,24 @@ def advance(search: State, sums: State, *, pull: float = 1.0) -> State:
     }
 
 
+def left_out(point: Floats, curvature: Floats, own: State, *, pull: float = 1.0) -> Floats:
+    """Return the optimum as it would be without one participant, by one step of Newton's method from the optimum.
+
+    Args:
+        point: (1 + c,) the optimum of all.
+        curvature: (d (d + 1) / 2,) upper triangle of the Hessian there, summed over all participants.
+        own: What `likelihood` returns for the participant at this point.
+        pull: See `advance`.
+    """
+    d = len(own["gradient"])
+    rest = {"loss": np.zeros(1), "gradient": np.zeros(d), "curvature": curvature - own["curvature"]}
+    _, _, hessian = _penalised(point, rest, pull)
+    step = np.linalg.solve(hessian, own["gradient"])
+    result = point.copy()
+    result[:d] += _longest(float(point[0]), float(step[0])) * step
+    return result
+
+
 def begin_matching(point: Floats) -> State:
     """Return the search for b, given the (1 + c,) point at which a was found and b is 0."""
     return {"candidate": point, "matches": np.zeros(1)}

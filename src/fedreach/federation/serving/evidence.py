@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from fedreach.arrays import Floats
-
-PADDED_NUMBERS = 2_000_000  # at once, 16 MB
 
 
 class Course(NamedTuple):
@@ -64,96 +61,20 @@ def course(
     return Course(np.array(logs), np.array(all_counts))
 
 
-def prequential(
-    u: Floats,
-    base: Floats,
-    pseudo_counts: float,
-    log_w: float = 0.0,
-    counts: Floats | None = None,
-    half_life: float = math.inf,
-) -> tuple[float, Floats]:
-    """Return log W and the (c,) counts after all inputs, see `course`."""
-    whole = course(u, base, pseudo_counts, log_w, counts, half_life)
-    return float(whole.log_w[-1]), whole.counts[-1]
-
-
 def prequential_prior(counts: Floats, base: Floats, pseudo_counts: float) -> Floats:
     """Return (A base + counts)/(A + n) of (..., c) counts whose sum is n."""
     result: Floats = (pseudo_counts * base + counts) / (pseudo_counts + counts.sum(axis=-1, keepdims=True))
     return result
 
 
-def weight(log_w: float, odds: float) -> float:
-    """Return 1/(1 + odds/W): how probable a shift is if it was `odds` times less probable than none.
+def accumulated(rows: Floats, before: Floats, half_life: float = math.inf) -> Floats:
+    """Return (n + 1, c) sums of the rows before each row and after the last, a row counting half after `half_life`.
 
     Example:
-        >>> weight(0.0, 9.0), weight(1e4, 9.0), weight(-1e4, 9.0), weight(-1e4, 0.0)
-        (0.1, 1.0, 0.0, 1.0)
+        >>> accumulated(np.eye(2), np.zeros(2)).tolist()
+        [[0.0, 0.0], [1.0, 0.0], [1.0, 1.0]]
     """
-    if odds == 0:
-        return 1.0
-    if log_w > 0:  # exp() of what is not positive only: it cannot overflow
-        return 1 / (1 + odds * math.exp(-log_w))
-    return math.exp(log_w) / (math.exp(log_w) + odds)
-
-
-def prequential_many(
-    us: Sequence[Floats],
-    base: Floats,
-    pseudo_counts: float,
-    log_w: Floats,
-    counts: Floats,
-    half_life: float = math.inf,
-) -> tuple[Floats, Floats]:
-    """Return the (k,) log W and (k, c) counts of k clients, what `prequential` returns for each, many at a time.
-
-    The loop goes over inputs; clients stand by falling length, so that those that still have one come first.
-
-    Args:
-        us: k arrays (n_i, c).
-        base: (c,)
-        pseudo_counts: A, positive.
-        log_w: (k,) before these inputs.
-        counts: (k, c) likewise.
-        half_life: Of an input, see `course`.
-    """
-    log_w, counts = log_w.copy(), counts.copy()
-    lengths = np.array([len(u) for u in us], np.int64)
-    waiting = np.argsort(-lengths, kind="stable")[: np.count_nonzero(lengths)]
-    while len(waiting):
-        together = max(1, PADDED_NUMBERS // (int(lengths[waiting[0]]) * len(base)))
-        chosen, waiting = waiting[:together], waiting[together:]
-        log_w[chosen], counts[chosen] = _together(
-            [us[i] for i in chosen], base, pseudo_counts, log_w[chosen], counts[chosen], half_life
-        )
-    return log_w, counts
-
-
-def _together(
-    us: Sequence[Floats],
-    base: Floats,
-    pseudo_counts: float,
-    log_w: Floats,
-    counts: Floats,
-    half_life: float,
-) -> tuple[Floats, Floats]:
-    lengths = np.array([len(u) for u in us])
-    counts = counts.copy()
-    steps, ones = int(lengths[0]), np.ones(len(base))
-    ratios = np.ones((steps, len(us), len(base)))
-    for i, u in enumerate(us):
-        ratios[: len(u), i] = np.exp(u - u.max(axis=1, keepdims=True))
-    predicted = ratios @ base  # (steps, k), of which the quotient is 1 where there is no input
-    unshifted = predicted.copy()
-    pulled, total, decay = pseudo_counts * base, pseudo_counts + counts @ ones, 0.5 ** (1 / half_life)
-    for j, active in enumerate(np.searchsorted(-lengths, -np.arange(steps), side="left")):
-        joint = (pulled + counts[:active]) * ratios[j, :active]
-        sums = joint @ ones
-        joint /= sums[:, None]
-        if decay == 1.0:
-            predicted[j, :active] = sums / (total[:active] + j)
-        else:
-            predicted[j, :active] = sums / (pseudo_counts + counts[:active] @ ones)
-            counts[:active] *= decay
-        counts[:active] += joint
-    return log_w + np.log(predicted / unshifted).sum(axis=0), counts
+    decay, sums = 0.5 ** (1 / half_life), [before]
+    for row in rows:
+        sums.append(decay * sums[-1] + row)
+    return np.array(sums)

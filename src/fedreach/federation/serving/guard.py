@@ -55,7 +55,7 @@ Steps = Generator[Outputs, Floats, Chosen]
 class Guard:
     """Repair the inputs' intensity first, then weigh the signal of label shift against the drift of features.
 
-    A client adapts if (s >= k R^power d and w >= min_weight) or d <= threshold + allowance sd(D), where
+    A client adapts if (s >= k max(R, 1)^power d and w >= min_weight) or d <= threshold + allowance sd(D), where
 
     ```
     s = ||Q' L sum_c (p_c - base_c) mu_c||^2                                    signal, p: estimated prior
@@ -139,11 +139,11 @@ class Guard:
         return _in_step([self._steps(state, frame, outputs, base, classes_of) for outputs in many], priors_of)
 
     def adapts(self, chosen: Chosen, weight: float) -> bool:
-        """Return whether the client adapts, given its weight w; if not, the largest raw logit of `outputs` stands."""
+        """Return whether the client adapts, given its weight w; if not, the calibrated model predicts."""
         if not chosen.guarded:
             return True
         # What is not defined is nan, which is neither above nor below anything: a single input abstains.
-        against = self.k * chosen.distance**self.power * chosen.total_drift
+        against = self.k * max(chosen.distance, 1.0) ** self.power * chosen.total_drift
         outweighs = chosen.signal >= against and weight >= self.min_weight
         return outweighs or chosen.total_drift <= self.threshold + self.allowance * chosen.deviation
 

@@ -1,49 +1,61 @@
-"""Serve a client by its own class shares, estimated from its inputs without labels."""
+"""Adapt a model to a client's own class prior, estimated from its unlabeled inputs, if participants support it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from fedreach.arrays import Floats, Ints
 from fedreach.errors import ConfigError, require
-from fedreach.federation.serving import calibration, drift, evidence, possible, priors
+from fedreach.federation.serving import calibration, drift, evidence, possible, priors, trust
 from fedreach.federation.serving.guard import Guard
+from fedreach.federation.serving.inference import ClientPrior, infer_priors, input_order, limited
+from fedreach.federation.serving.mixing import TINY, blended, weights
 from fedreach.federation.serving.repair import Intensity
 from fedreach.federation.serving.softmax import log_softmax
 from fedreach.federation.values import NO_STATE, Outputs, State
 
-TINY = float(np.finfo(np.float64).tiny)
-"""The smallest class share that is told from 0, so that its logarithm is a number."""
-
-
-FITTED = ("base", "shares", "pseudo_counts")
+FITTED = ("base", "shares", "pseudo_counts", *trust.FITTED)
 """What a state holds beside the search for a and b, and the guard's."""
+
+
+class OnlinePriors(NamedTuple):
+    """What a client knew before each of m inputs, and after the last."""
+
+    prior: Floats  # (m + 1, c)
+    weight: Floats  # (m + 1,)
+    log_w: Floats  # (m + 1,)
+    counts: Floats  # (m + 1, c) expected number of inputs of each class
+    predicted: Floats  # (m + 1, c) sums of probabilities under the base prior
 
 
 @dataclass(frozen=True)
 class LabelShift:
-    """Estimate a client's class prior from its own inputs, and predict with that in place of the participants' prior.
+    """Label-shift adaptation by MAP-EM (Saerens et al., 2002), as strong as participants' held-out labels support.
 
-    z are the model's logits. Participants fit a, b (calibration), base (their class shares) and A (how far the class
-    shares of clients lie apart). A client with inputs x_1 ... x_n then goes by u = a z + b - log base, the logarithms
-    of likelihood ratios:
+    z are the model's logits. Participants fit a, b (calibration), base (their class shares), A (how far the class
+    shares of clients lie apart), and from their labels how far inputs can be trusted: a strength s from 0 (off) to 1,
+    and an intraclass correlation rho, see `trust`. A client with inputs x_1 ... x_n then goes by u = a z + b - log
+    base, the logarithms of likelihood ratios:
 
-        pi = mode of the posterior of its class shares under a Dirichlet prior A base (`priors.map_em`)
-        W = evidence that its class shares are not base (`evidence.course`),  w = 1/(1 + odds/W)
-        log p(y|x) = u + log(w pi + (1 - w) base) + constant
+        pi = mode of the posterior of its class shares, with rho and an amplification limit (`inference.infer_priors`)
+        W  = evidence that its class shares are not base (ibid.),  w = 1/(1 + odds/W)
+        log p(y|x) = a z + b + s (log(w pi + (1 - w) base) - log base) + constant
 
-    The order of the inputs matters for W, and for nothing else. Without any input this is the calibrated model,
-    softmax(a z + b).
+    The order of the inputs changes no bit. Without any input this is the calibrated model. Where s is 0 it is the model
+    with its temperature corrected, softmax(a z): b is left out, too, so that no client's predicted classes change.
 
-    Inputs that look different (darker, blurred, from another scanner) mislead the estimate. So a guard repairs their
-    intensity and then weighs the signal of label shift against the drift of features, see `guard.Guard`: a client
-    adapts, or abstains and goes by the raw logits. It needs features and inputs; with logits alone it is off. A client
-    that may still see inputs keeps those that it has seen, as the guard decides on all of them anew.
+    Inputs that look different (darker, blurred, from another scanner) mislead the estimate. So a safeguard corrects
+    their intensity and then weighs the signal of label shift against the drift of features, see `guard.Guard`: a client
+    adapts, or abstains and goes by the calibrated model. It needs features and inputs; with logits alone it is off. A
+    client that may still see inputs keeps those that it has seen, as all are decided on together.
+
+    Use when: clients hold other class shares than the participants. Whether they do so in a way that adaptation
+    corrects is what participants decide, so nothing else needs to be known beforehand. Begin here.
 
     When: clients hold other class shares than the participants, which is the usual case. Begin here.
 
@@ -56,17 +68,21 @@ class LabelShift:
         online: Whether pi is the prequential prior of `evidence.course`: then a client keeps O(c) numbers and not its
             u. Without a guard only.
         half_life: Inputs after which one counts half in the prequential prior of `evidence.course`, by which inputs are
-            predicted one by one (`predict_online`, and all with `online`) and W judges. For clients whose class shares
-            drift. Positive; infinite: nothing is forgotten.
-        guard: Whether the guard is on.
+            predicted one by one (`predict_online`, and all with `online`). For clients whose class shares drift.
+            Positive; infinite: nothing is forgotten.
+        guard: Whether the safeguard is on.
         k: How many times the drift the signal must be, where inputs lie as usual in the span of the classes; see
             `guard.Guard`.
+        strength: s from 0 to 1, or ``"fitted"``: what participants support.
+        correlation: rho from 0 to 1, or ``"fitted"``; 0 where the strength is given and this is not.
+        amplification: M, at least 1: the estimate goes at most so many times as far from base as the mean prediction.
 
     Raises:
         ConfigError: If an option is outside its range.
 
     Reference: Saerens, Latinne and Decaestecker, Neural Computation 14 (2002) for the prior; Alexandari, Kundaje and
-    Shrikumar, ICML 2020 for the calibration. The penalties, the fitted A and the weight w are ours.
+    Shrikumar, ICML 2020 for the calibration. The penalties, the fitted A, the weight w and what participants decide
+    are ours.
 
     Example:
         >>> source = {"a": np.array([1.0]), "b": np.zeros(2), "base": np.full(2, 0.5), "pseudo_counts": np.array([1.0])}
@@ -85,34 +101,47 @@ class LabelShift:
     half_life: float = math.inf
     guard: bool = True
     k: float = 0.15
+    strength: Literal["fitted"] | float = "fitted"
+    correlation: Literal["fitted"] | float = "fitted"
+    amplification: float = 3.0
 
     def __post_init__(self) -> None:
         if self.online and self.guard:
             raise ConfigError("LabelShift.online goes without a guard, which looks at all inputs. Set guard = False.")
-        require(self, k="[0, inf)", half_life="(0, inf]")
-        if self.pseudo_counts == "fitted":
-            require(self, odds="[0, inf)", calibration=("bias", "temperature", "none"))
-        else:
-            require(
-                self,
-                odds="[0, inf)",
-                calibration=("bias", "temperature", "none"),
-                pseudo_counts="[1e-6, inf): Or 'fitted'.",
-            )
+        require(self, k="[0, inf)", half_life="(0, inf]", odds="[0, inf)", amplification="[1, inf]")
+        require(self, calibration=("bias", "temperature", "none"))
+        if self.pseudo_counts != "fitted":
+            require(self, pseudo_counts="[1e-6, inf): Or 'fitted'.")
+        for option in ("strength", "correlation"):
+            if getattr(self, option) != "fitted":
+                require(self, **{option: "[0, 1]: Or 'fitted'."})
 
     def query(self, state: State) -> State | None:
         """Return nothing but the question at first, then `shares` and `candidate`, where these are to be judged.
 
-        With `matches`, of the candidate only the mean prediction is asked for.
+        With `matches`, of the candidate only the mean prediction is asked for. Once there is a calibration, follow the
+        two exchanges of `trust`, unless strength and correlation are given.
         """
         if not state:
             return NO_STATE
         asked = {name: state[name] for name in ("shares", "candidate", "matches") if name in state}
-        return (asked if "guard_residual" in state else asked | dict(drift.second_query(state))) or None
+        if "guard_residual" not in state:
+            asked |= dict(drift.second_query(state))
+        if not asked and self.is_learned and "strength" not in state:
+            asked = dict(trust.query(state))
+        return asked or None
+
+    @property
+    def is_learned(self) -> bool:
+        """Whether participants decide how far inputs are trusted."""
+        return self.strength == "fitted"
 
     def contribute(self, query: State, outputs: Outputs, labels: Ints, counts: Floats) -> State:
-        """Return label counts at first; the log likelihoods of each A; what Newton's method needs at the candidate."""
+        """Return label counts, the log likelihoods of each A, what Newton's method needs, or what `trust` asks."""
         classes, trained = outputs.logits.shape[1], np.maximum(counts, 0).astype(np.float64)  # noise may make some < 0
+        if "point" in query:
+            z = calibration.centred(outputs.logits)
+            return trust.contribution(query, z, labels, trained, self.odds, self.amplification)
         answer: dict[str, Floats] = {}
         if not query:
             answer["held_out"] = np.bincount(labels, minlength=classes).astype(np.float64)
@@ -137,7 +166,14 @@ class LabelShift:
         return possible.are_sums(sums, held_out, trained)
 
     def fold(self, state: State, sums: State) -> State:
-        """Return `base`, `pseudo_counts`, `a` and `b` as far as they are known, and what the next query needs."""
+        """Return what is fitted as far as it is known, and what the next query needs."""
+        if "class_examples" in sums:
+            return {**state, **sums}
+        if "miniatures" in sums:
+            decided = trust.fitted_trust(sums)
+            if self.correlation != "fitted":
+                decided = {**decided, "correlation": np.array([float(self.correlation)])}
+            return {**trust.without_sums(state), **decided}
         new = dict(state) or self._begun(sums)
         if "guard_residual" in sums:
             new = {
@@ -151,6 +187,8 @@ class LabelShift:
             search = self._searched(new, sums)
             found = {"a": search["point"][:1], "b": search["point"][1:]} if calibration.is_settled(search) else search
             kept = {name: value for name, value in new.items() if name in FITTED or name.startswith("guard_")}
+            if calibration.is_settled(search) and "curvature" in sums and self.is_learned:
+                kept["curvature"] = sums["curvature"]
             new = kept | dict(found)
         return new
 
@@ -180,7 +218,18 @@ class LabelShift:
         return new | dict(calibration.begin(classes))
 
     def start(self, state: State) -> State:
-        return self._client(state, np.zeros(1), np.zeros(len(state["base"])), np.zeros((0, len(state["base"]))))
+        client = {
+            "n": np.zeros(1),
+            "counts": np.zeros(len(state["base"])),
+            "predicted": np.zeros(len(state["base"])),
+            "log_w": np.zeros(1),
+            "prior": state["base"],
+            "weight": weights(np.zeros(1), self.odds),
+            "strength": np.array([self._strength(state)]),
+        }
+        if not self._strength(state):
+            return {**client, "adapted": np.zeros(1)}
+        return client if self.online else {**client, "u": np.zeros((0, len(state["base"])))}
 
     @property
     def keeps_bias(self) -> bool:
@@ -191,40 +240,97 @@ class LabelShift:
         return self.guard
 
     def update(self, state: State, client: State, outputs: Outputs) -> State:
-        """Return what a client keeps: `log_w`, `counts`, `n`, `prior` and its `weight`; `u` unless online.
+        """Return what a client keeps.
 
-        Under the guard, too, what it decided: `adapted` and `repaired`, 0 or 1, `signal`, `distance`, `drift`,
-        `total_drift`, the repair's `scale` and `shift`; and what it saw.
+        `n` inputs, of these the expected `counts` of independent ones, `predicted` sums under the base prior, `log_w`,
+        `prior`, `weight` and `strength`; `u` unless online. Under the safeguard, too, what it decided: `adapted` and
+        `repaired`, 0 or 1, `signal`, `distance`, `drift`, `total_drift`, the repair's `scale` and `shift`; and what it
+        saw.
         """
         return self.update_many(state, [client], [outputs])[0]
 
     def update_many(self, state: State, clients: Sequence[State], outputs: Sequence[Outputs]) -> list[State]:
-        """Return what `update` returns for each client, many at a time."""
+        """Return what `update` returns for each client, many at a time: to the same bits."""
+        if not self._strength(state):
+            return [self._counted(c, one) for c, one in zip(clients, outputs, strict=True)]
+        if self.online:
+            return [self._followed(state, c, one) for c, one in zip(clients, outputs, strict=True)]
         guarded = [self._guarded(state, one) for one in outputs]
         which = [[i for i, one in enumerate(guarded) if one is wanted] for wanted in (False, True)]
-        bare = self._learnt(state, [clients[i] for i in which[0]], [outputs[i] for i in which[0]])
+        us = [_joined(clients[i], scores(state, outputs[i])) for i in which[0]]
+        bare = [self._client(state, u, own) for u, own in zip(us, self._inferred(state, us), strict=True)]
         decided = self._decided(state, [_all_seen(clients[i], outputs[i]) for i in which[1]])
         found = dict(zip(which[0] + which[1], bare + decided, strict=True))
         return [found[i] for i in range(len(outputs))]
+
+    def predict(self, state: State, client: State, outputs: Outputs) -> Floats:
+        if "repaired" in client and client["repaired"][0]:
+            if outputs.inputs is None or outputs.again is None:
+                raise ConfigError("The client's inputs were repaired: predicting needs inputs, and the model again.")
+            repair = Intensity(float(client["scale"][0]), float(client["shift"][0]))
+            outputs = outputs.again(repair.of(outputs.inputs))
+        if "adapted" in client and not client["adapted"][0]:
+            return log_softmax(calibrated(state, outputs))
+        return log_softmax(calibrated(state, outputs) + self._offsets(state, client))
+
+    def predict_online(self, state: State, client: State, outputs: Outputs) -> tuple[Floats, State]:
+        """Return (m, c) log-probabilities, each input predicted before it is learned from, and the client after all.
+
+        Input j goes by the prequential prior pi^(j-1), with its `half_life`, and the weight from W_(j-1), whether
+        `online` or not; both with the design effect and the amplification limit of `inference.infer_priors`. No
+        safeguard: it decides on all inputs together.
+        """
+        predicted = calibrated(state, outputs)
+        if self._strength(state):
+            known = self._course(state, client, outputs)
+            mixed = blended(known.prior[:-1], known.weight[:-1, None], state["base"])
+            predicted = predicted + self._strength(state) * (np.log(mixed) - np.log(state["base"]))
+        return log_softmax(predicted), self.update(state, client, outputs)
+
+    def with_prior(self, state: State, prior: Floats) -> State:
+        known = {key: value for key, value in self.start(state).items() if key != "adapted"}
+        return {**known, "prior": prior, "weight": np.ones(1), "strength": np.ones(1)}
+
+    def _strength(self, state: State) -> float:
+        """Return s; a state that participants did not decide on is trusted."""
+        if self.strength != "fitted":
+            return float(self.strength)
+        return float(state["strength"][0]) if "strength" in state else 1.0
+
+    def _correlation(self, state: State) -> float:
+        if self.correlation != "fitted":
+            return float(self.correlation)
+        return float(state["correlation"][0]) if "correlation" in state else 0.0
+
+    def _offsets(self, state: State, client: State) -> Floats:
+        """Return (c,) s (log(w pi + (1 - w) base) - log base)."""
+        mixed = blended(client["prior"], client["weight"], state["base"])
+        offsets: Floats = client["strength"] * (np.log(mixed) - np.log(state["base"]))
+        return offsets
+
+    def _inferred(self, state: State, us: Sequence[Floats]) -> list[ClientPrior]:
+        spread = float(state["pseudo_counts"][0])
+        return infer_priors(us, state["base"], spread, self._correlation(state), self.amplification)
 
     def _guarded(self, state: State, outputs: Outputs) -> bool:
         return self.guard and outputs.features is not None and "guard_residual" in state
 
     def _decided(self, state: State, seen: Sequence[Outputs]) -> list[State]:
-        """Return what clients keep under the guard, given all that each has seen."""
-        base, spread, guard = state["base"], float(state["pseudo_counts"][0]), Guard(k=self.k)
+        """Return what clients keep under the safeguard, given all that each has seen."""
+        base, guard = state["base"], Guard(k=self.k)
 
         def priors_of(asked: Sequence[Outputs]) -> Floats:
-            return priors.map_em_many([scores(state, one) for one in asked], base, spread)
+            return np.stack([own.prior for own in self._inferred(state, [scores(state, one) for one in asked])])
 
         def classes_of(one: Outputs, prior: Floats) -> Floats:
             return np.exp(log_softmax(scores(state, one) + np.log(np.maximum(prior, TINY))))
 
-        chosen = guard.choose(state, seen, base, priors_of, classes_of)
-        begun = [self.start(state)] * len(chosen)
-        learnt = self._learnt(state, begun, [one.outputs for one in chosen], [one.prior for one in chosen])
+        ordered = [_ordered(one) for one in seen]
+        chosen = guard.choose(state, ordered, base, priors_of, classes_of)
+        us = [scores(state, one.outputs) for one in chosen]
         found: list[State] = []
-        for one, own, all_inputs in zip(chosen, learnt, seen, strict=True):
+        for one, u, inferred, all_inputs in zip(chosen, us, self._inferred(state, us), ordered, strict=True):
+            own = self._client(state, u, inferred)
             numbers = {
                 "adapted": guard.adapts(one, float(own["weight"][0])),
                 "repaired": one.repaired,
@@ -239,78 +345,48 @@ class LabelShift:
             found.append({**own, **decided, **_kept(all_inputs)})
         return found
 
-    def _learnt(
-        self,
-        state: State,
-        clients: Sequence[State],
-        outputs: Sequence[Outputs],
-        known: Sequence[Floats] | None = None,
-    ) -> list[State]:
-        """Return what clients keep without the guard; their priors are worked out unless they are known."""
-        if not clients:
-            return []
-        base, spread = state["base"], float(state["pseudo_counts"][0])
-        us = [scores(state, one) for one in outputs]
-        before = np.concatenate([client["log_w"] for client in clients])
-        counted = np.stack([client["counts"] for client in clients])
-        log_w, counts = evidence.prequential_many(us, base, spread, before, counted, self.half_life)
-        found: Sequence[Floats] | Floats
-        if known is not None:
-            found = known
-        elif self.online:
-            found = evidence.prequential_prior(counts, base, spread)
-        else:
-            found = priors.map_em_many([_joined(c, u) for c, u in zip(clients, us, strict=True)], base, spread)
-        each = zip(log_w[:, None], counts, us, clients, found, strict=True)
-        return [self._client(state, log, count, u, client, prior) for log, count, u, client, prior in each]
+    def _client(self, state: State, u: Floats, inferred: ClientPrior) -> State:
+        """Return what a client keeps that has the (n, c) scores u, given what was inferred from them."""
+        u = u[input_order(u)]
+        return {
+            **self.start(state),
+            "n": np.array([float(len(u))]),
+            "counts": inferred.counts,
+            "predicted": _under(u, state["base"]).sum(axis=0),
+            "log_w": np.array([inferred.log_evidence]),
+            "prior": inferred.prior,
+            "weight": weights(np.array([inferred.log_evidence]), self.odds),
+            "u": u,
+        }
 
-    def predict(self, state: State, client: State, outputs: Outputs) -> Floats:
-        if "repaired" in client and client["repaired"][0]:
-            if outputs.inputs is None or outputs.again is None:
-                raise ConfigError("The client's inputs were repaired: predicting needs inputs, and the model again.")
-            repair = Intensity(float(client["scale"][0]), float(client["shift"][0]))
-            outputs = outputs.again(repair.of(outputs.inputs))
-        if "adapted" in client and not client["adapted"][0]:
-            return log_softmax(outputs.logits)
-        return log_softmax(scores(state, outputs) + log_served(client["prior"], client["weight"], state["base"]))
+    def _counted(self, client: State, outputs: Outputs) -> State:
+        """Return what a client keeps where adaptation is off: how many inputs it has seen."""
+        return {**client, "n": client["n"] + len(outputs.logits)}
 
-    def predict_online(self, state: State, client: State, outputs: Outputs) -> tuple[Floats, State]:
-        """Return (m, c) log-probabilities, each input predicted before it is learnt from, and the client after all.
+    def _followed(self, state: State, client: State, outputs: Outputs) -> State:
+        """Return what a client keeps that learns input by input, in their order."""
+        known = self._course(state, client, outputs)
+        return {
+            **client,
+            "n": client["n"] + len(outputs.logits),
+            "counts": known.counts[-1],
+            "predicted": known.predicted[-1],
+            "log_w": known.log_w[-1:],
+            "prior": known.prior[-1],
+            "weight": known.weight[-1:],
+        }
 
-        Input j goes by the prequential prior pi^(j-1), with its `half_life`, and the weight from W_(j-1), whether
-        `online` or not. No guard: it decides on all inputs together.
-        """
+    def _course(self, state: State, client: State, outputs: Outputs) -> OnlinePriors:
+        """Return what a client knew before each further input, and after the last."""
         u, base, spread = scores(state, outputs), state["base"], float(state["pseudo_counts"][0])
         known = evidence.course(u, base, spread, float(client["log_w"][0]), client["counts"], self.half_life)
-        before = evidence.prequential_prior(known.counts[:-1], base, spread)
-        weights = np.array([evidence.weight(log_w, self.odds) for log_w in known.log_w[:-1]])
-        predicted = log_softmax(u + log_served(before, weights[:, None], base))
-        after = self._client(state, known.log_w[-1:], known.counts[-1], u, client)
-        return predicted, {**after, **_kept(_all_seen(client, outputs))} if self._guarded(state, outputs) else after
-
-    def with_prior(self, state: State, prior: Floats) -> State:
-        return {**self.start(state), "prior": prior, "weight": np.ones(1)}
-
-    def _client(
-        self,
-        state: State,
-        log_w: Floats,
-        counts: Floats,
-        u: Floats,
-        before: State = NO_STATE,
-        prior: Floats | None = None,
-    ) -> State:
-        """Return what a client keeps, given its evidence and its new u; the prior is worked out unless it is given."""
-        n = before.get("n", np.zeros(1)) + len(u)
-        kept = {} if self.online else {"u": _joined(before, u)}
-        if prior is None:
-            base, spread = state["base"], float(state["pseudo_counts"][0])
-            if self.online:
-                prior = evidence.prequential_prior(counts, base, spread)
-            else:
-                prior = priors.map_em(kept["u"], base, spread)
-        weight = np.array([evidence.weight(float(log_w[0]), self.odds)])
-        return {"log_w": log_w, "counts": counts, "n": n, "prior": prior, "weight": weight, **kept}
+        predicted = evidence.accumulated(_under(u, base), client["predicted"], self.half_life)
+        seen = predicted.sum(axis=1, keepdims=True)
+        effect = 1.0 + np.maximum(seen - 1.0, 0.0) * self._correlation(state)
+        prior = evidence.prequential_prior(known.counts / effect, base, spread)
+        mean = np.where(seen > 0, predicted / np.where(seen > 0, seen, 1.0), base)
+        prior = limited(prior, mean, base, self.amplification)
+        return OnlinePriors(prior, weights(known.log_w / effect[:, 0], self.odds), known.log_w, known.counts, predicted)
 
 
 def scores(state: State, outputs: Outputs) -> Floats:
@@ -319,6 +395,20 @@ def scores(state: State, outputs: Outputs) -> Floats:
     z *= state["a"]
     z += state["b"] - np.log(state["base"])
     return z
+
+
+def calibrated(state: State, outputs: Outputs) -> Floats:
+    """Return (m, c) a z + b; without b where participants do not support that clients adapt."""
+    z = calibration.centred(outputs.logits)
+    z *= state["a"]
+    if "strength" not in state or state["strength"][0]:
+        z += state["b"]
+    return z
+
+
+def _under(u: Floats, prior: Floats) -> Floats:
+    """Return (n, c) probabilities of the classes under a prior."""
+    return np.exp(log_softmax(u + np.log(prior)))
 
 
 def _all_seen(client: State, outputs: Outputs) -> Outputs:
@@ -334,15 +424,22 @@ def _all_seen(client: State, outputs: Outputs) -> Outputs:
     )
 
 
+def _ordered(seen: Outputs) -> Outputs:
+    """Return the outputs in an order of their own, so that the order in which they came changes no bit of a sum."""
+    order = input_order(seen.logits, seen.features, seen.inputs)
+    features, inputs = seen.features, seen.inputs
+    return replace(
+        seen,
+        logits=seen.logits[order],
+        features=None if features is None else features[order],
+        inputs=None if inputs is None else inputs[order],
+    )
+
+
 def _kept(seen: Outputs) -> State:
-    """Return what the guard needs again once a client sees further inputs."""
+    """Return what the safeguard needs again once a client sees further inputs."""
     kept = {"logits": seen.logits, "features": seen.features, "inputs": seen.inputs}
     return {name: value for name, value in kept.items() if value is not None}
-
-
-def log_served(prior: Floats, weight: Floats, base: Floats) -> Floats:
-    """Return log(w pi + (1 - w) base)."""
-    return np.log(np.maximum(weight * prior + (1 - weight) * base, TINY))
 
 
 def _joined(client: State, u: Floats) -> Floats:

@@ -16,6 +16,8 @@ from fedreach.federation.labels.counts import are_counts
 from fedreach.federation.serving.calibration import BOUND
 from fedreach.federation.values import State
 
+LARGEST_GAIN = 40.0  # nats an example, of predictions that hold 5% of a uniform distribution
+LARGEST_VIEW = 6.0  # of a number by which predictions are compared
 ROUNDING = 1e-6  # of sums over examples, relative to their largest term
 
 
@@ -112,6 +114,53 @@ def _residual(values: Floats, sums: State, m: int) -> bool:
     return _at_least(values, 0, m) and not values[sums["guard_examples"] == 0].any()
 
 
+def _some(values: Floats, sums: State, m: int) -> bool:
+    """One of each participant, which holds an example at least."""
+    return len(values) == 1 and bool(1 <= values[0] <= m) and float(values[0]).is_integer()
+
+
+def _views(values: Floats, sums: State, m: int) -> bool:
+    """Numbers of at most 6 in size, what probabilities are after a projection: sums of so many by class."""
+    return bool((np.abs(values) <= LARGEST_VIEW * sums["class_examples"][:, None] + ROUNDING * m).all())
+
+
+def _view_squares(values: Floats, sums: State, m: int) -> bool:
+    counts = sums["class_examples"]
+    least = (sums["class_views"] ** 2).sum(axis=1) / np.where(counts > 0, counts, 1.0)
+    return not values[counts == 0].any() and bool((values >= least * (1 - ROUNDING) - ROUNDING).all())
+
+
+def _correlated(values: Floats, sums: State, m: int) -> bool:
+    """Ratios of sums, their squares and their products: those of n participants, of which some count."""
+    numerator, denominator, squares, products, denominators, used = values
+    n = float(sums["miniatures"][0])
+    least = np.array([numerator**2, denominator**2]) / max(used, 1.0)
+    is_bounded = bool((np.array([squares, denominators]) >= least * (1 - ROUNDING) - ROUNDING).all())
+    return 0 <= used <= n and is_bounded and bool(products**2 <= squares * denominators * (1 + ROUNDING) + ROUNDING)
+
+
+def _gains(values: Floats, sums: State, m: int) -> bool:
+    """Means over examples of a bounded loss and of what is 0 or 1, after minus before; and their squares."""
+    n = float(sums["miniatures"][0])
+    loss, loss_squares, accuracy, accuracy_squares = values
+    return _moments(loss, loss_squares, LARGEST_GAIN, n) and _moments(accuracy, accuracy_squares, 1.0, n)
+
+
+def _share_gains(values: Floats, sums: State, m: int) -> bool:
+    n = float(sums["miniatures"][0])
+    return len(values) == 3 and _moments(values[:1], values[1:2], LARGEST_GAIN, n) and _at_least(values[2:], 0, n)
+
+
+def _moments(sums: Floats, squares: Floats, largest: float, n: float) -> bool:
+    """Return whether so many numbers of at most this size can have these sums and sums of squares."""
+    near = 1 + ROUNDING
+    return bool(
+        (np.abs(sums) <= largest * n * near + ROUNDING).all()
+        and (squares <= largest**2 * n * near + ROUNDING).all()
+        and (squares >= sums**2 / n / near - ROUNDING).all()
+    )
+
+
 RULES: Mapping[str, Callable[[Floats, State, int], bool]] = {
     "held_out": _counts,
     "guard_examples": _same_counts,
@@ -127,6 +176,13 @@ RULES: Mapping[str, Callable[[Floats, State, int], bool]] = {
     "guard_logits": _logits,
     "guard_logits_squared": _logits_squared,
     "guard_residual": _residual,
+    "class_examples": _counts,
+    "class_views": _views,
+    "class_squares": _view_squares,
+    "miniatures": _some,
+    "correlation": _correlated,
+    "strength_gains": _gains,
+    "share_gains": _share_gains,
 }
 """Name -> whether values of it, all sums that came with it, and so many examples go together."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,7 +12,6 @@ GRID: Floats = np.logspace(-1, 3, 41)
 """Pseudo-counts A that are compared. The last says that all clients have one prior."""
 TOLERANCE = 1e-7
 MAX_ITERATIONS = 200
-CACHED_NUMBERS = 100_000  # of clients whose iterations run together: about what a core's own cache holds
 
 
 def source_prior(held_out: Floats) -> Floats:
@@ -74,6 +72,8 @@ def map_em(u: Floats, base: Floats, pseudo_counts: float) -> Floats:
         base: (c,) positive, summing to 1.
         pseudo_counts: A, not negative; with 0, the maximum of the likelihood.
 
+    This is the readable twin of `inference.infer_priors`, which does so for many clients at a time.
+
     Reference: Saerens, Latinne and Decaestecker, Neural Computation 14 (2002), which is A = 0. They start from the
     source prior, too.
 
@@ -83,63 +83,14 @@ def map_em(u: Floats, base: Floats, pseudo_counts: float) -> Floats:
     """
     if len(u) == 0:
         return base
-    ratios = _ratios(u)  # (c, n): long rows make both products fast
+    ratios = np.exp(u - u.max(axis=1, keepdims=True))
     pulled, total = pseudo_counts * base, len(u) + pseudo_counts
     prior = base
     for _ in range(MAX_ITERATIONS):
-        after = (prior * (ratios @ (1 / (prior @ ratios))) + pulled) / total
+        responsibilities = prior * ratios / (ratios @ prior)[:, None]
+        after = (responsibilities.sum(axis=0) + pulled) / total
         change = np.abs(after - prior).max()
         prior = after
         if change < TOLERANCE:
             break
     return prior
-
-
-def map_em_many(us: Sequence[Floats], base: Floats, pseudo_counts: float) -> Floats:
-    """Return the (k, c) priors of k clients, what `map_em` returns for each, several at a time.
-
-    Clients of like length run together, as many as fit into cache, and leave when they are done.
-    """
-    priors = np.tile(base, (len(us), 1))
-    lengths = np.array([len(u) for u in us], np.int64)
-    waiting = np.argsort(-lengths, kind="stable")[: np.count_nonzero(lengths)]  # without inputs it stays at base
-    while len(waiting):
-        together = max(1, CACHED_NUMBERS // (int(lengths[waiting[0]]) * len(base)))
-        chosen, waiting = waiting[:together], waiting[together:]
-        priors[chosen] = _together([us[i] for i in chosen], base, pseudo_counts)
-    return priors
-
-
-def _together(us: Sequence[Floats], base: Floats, pseudo_counts: float) -> Floats:
-    lengths = np.array([len(u) for u in us])
-    ratios = np.zeros((len(us), len(base), lengths.max()))
-    for row, u in zip(ratios, us, strict=True):
-        row[:, : len(u)] = _ratios(u)
-    # Columns without an input are 0; 1 in place of their sums keeps them finite, and 0 they contribute.
-    absent = (np.arange(lengths.max()) >= lengths[:, None]).astype(np.float64)[:, None]
-    is_padded = bool(absent.any())
-    pulled, total = pseudo_counts * base, (lengths + pseudo_counts)[:, None]
-    priors, done = np.tile(base, (len(us), 1)), np.empty((len(us), len(base)))
-    rows = np.arange(len(us))
-    for _ in range(MAX_ITERATIONS):
-        sums = priors[:, None] @ ratios  # (k, 1, n)
-        if is_padded:
-            sums += absent
-        np.divide(1, sums, out=sums)
-        after = (priors * (ratios @ sums.transpose(0, 2, 1))[:, :, 0] + pulled) / total
-        going = np.abs(after - priors).max(axis=1) >= TOLERANCE
-        priors = after
-        if not going.all():
-            done[rows[~going]] = priors[~going]
-            rows, priors, ratios, absent, total = (x[going] for x in (rows, priors, ratios, absent, total))
-            if not len(rows):
-                break
-    done[rows] = priors
-    return done
-
-
-def _ratios(u: Floats) -> Floats:
-    """Return (c, n) exp of u, the largest of each input being 1."""
-    shifted = np.ascontiguousarray(u.T)
-    result: Floats = np.exp(shifted - shifted.max(axis=0))
-    return result

@@ -11,8 +11,8 @@ from fedreach.arrays import Float32s, Floats
 from fedreach.federation.values import Outputs, State
 
 CACHED_NUMBERS = 30_000  # that are summed at a time
-FEWEST_VALUES = 32
-"""An input with fewer values is a row of a table, whose columns have no intensity in common."""
+FEWEST_DIMENSIONS = 3
+"""Of an array of inputs that are images or signals; a row of a table has columns without an intensity in common."""
 
 
 class Intensity(NamedTuple):
@@ -60,7 +60,7 @@ def can_repair(outputs: Outputs, state: State) -> bool:
         inputs is not None
         and outputs.again is not None
         and len(inputs) > 0
-        and inputs[0].size >= FEWEST_VALUES
+        and inputs.ndim >= FEWEST_DIMENSIONS
         and np.issubdtype(inputs.dtype, np.floating)
         and bool(np.ptp(inputs) > 0)
         and bool((state["guard_value_variance"] > 0).any())

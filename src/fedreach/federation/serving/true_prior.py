@@ -49,7 +49,7 @@ class TruePrior:
     @property
     def _rule(self) -> LabelShift:
         """The same rule, of which neither the evidence nor A plays a part."""
-        return LabelShift(pseudo_counts=1.0, calibration=self.calibration, guard=False)
+        return LabelShift(pseudo_counts=1.0, calibration=self.calibration, guard=False, strength=1.0)
 
     def query(self, state: State) -> State | None:
         return self._rule.query(state)
