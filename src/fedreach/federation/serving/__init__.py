@@ -11,5 +11,6 @@ SERVINGS = NameTable(
     rlls="bbse:RLLS",
     batchnorm="batchnorm:BatchNormRefresh",
     few_labels="few_labels:FewLabels",
+    few_shot="few_shot:FewShot",
     true_prior="true_prior:TruePrior",
 )

@@ -73,7 +73,7 @@ def infer_priors(
         >>> infer_priors([copies], np.full(2, 0.5), 1.0)[0].prior.round(2).tolist()
         [0.97, 0.03]
         >>> [each.prior.round(2).tolist() for each in infer_priors([copies, copies[:1]], np.full(2, 0.5), 1.0, 1.0)]
-        [[0.82, 0.18], [0.82, 0.18]]
+        [[0.73, 0.27], [0.73, 0.27]]
     """
     sizes = np.array([len(u) for u in us], np.int64)
     correlations = np.broadcast_to(np.asarray(correlation, np.float64), len(us))

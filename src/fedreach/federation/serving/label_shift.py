@@ -76,6 +76,7 @@ class LabelShift:
         strength: s from 0 to 1, or ``"fitted"``: what participants support.
         correlation: rho from 0 to 1, or ``"fitted"``; 0 where the strength is given and this is not.
         amplification: M, at least 1: the estimate goes at most so many times as far from base as the mean prediction.
+        repairs: Whether the safeguard may correct the intensity of inputs.
 
     Raises:
         ConfigError: If an option is outside its range.
@@ -104,6 +105,7 @@ class LabelShift:
     strength: Literal["fitted"] | float = "fitted"
     correlation: Literal["fitted"] | float = "fitted"
     amplification: float = 3.0
+    repairs: bool = True
 
     def __post_init__(self) -> None:
         if self.online and self.guard:
@@ -127,7 +129,7 @@ class LabelShift:
         asked = {name: state[name] for name in ("shares", "candidate", "matches") if name in state}
         if "guard_residual" not in state:
             asked |= dict(drift.second_query(state))
-        if not asked and self.is_learned and "strength" not in state:
+        if not asked and "strength" not in state:
             asked = dict(trust.query(state))
         return asked or None
 
@@ -207,6 +209,12 @@ class LabelShift:
         """Return what the sums of the first exchange say, before the candidate that came with it is looked at."""
         classes = len(sums["held_out"])
         new = {"base": priors.source_prior(sums["held_out"])}
+        if not self.is_learned:
+            given = {
+                "strength": self.strength,
+                "correlation": 0.0 if self.correlation == "fitted" else self.correlation,
+            }
+            new |= {name: np.array([float(value)]) for name, value in given.items()}
         if "guard_features" in sums:
             new |= dict(drift.first_fit(sums))
         if self.pseudo_counts == "fitted":
@@ -225,9 +233,9 @@ class LabelShift:
             "log_w": np.zeros(1),
             "prior": state["base"],
             "weight": weights(np.zeros(1), self.odds),
-            "strength": np.array([self._strength(state)]),
+            "strength": np.array([self.strength_of(state)]),
         }
-        if not self._strength(state):
+        if not self.strength_of(state):
             return {**client, "adapted": np.zeros(1)}
         return client if self.online else {**client, "u": np.zeros((0, len(state["base"])))}
 
@@ -251,7 +259,7 @@ class LabelShift:
 
     def update_many(self, state: State, clients: Sequence[State], outputs: Sequence[Outputs]) -> list[State]:
         """Return what `update` returns for each client, many at a time: to the same bits."""
-        if not self._strength(state):
+        if not self.strength_of(state):
             return [self._counted(c, one) for c, one in zip(clients, outputs, strict=True)]
         if self.online:
             return [self._followed(state, c, one) for c, one in zip(clients, outputs, strict=True)]
@@ -281,17 +289,17 @@ class LabelShift:
         safeguard: it decides on all inputs together.
         """
         predicted = calibrated(state, outputs)
-        if self._strength(state):
+        if self.strength_of(state):
             known = self._course(state, client, outputs)
             mixed = blended(known.prior[:-1], known.weight[:-1, None], state["base"])
-            predicted = predicted + self._strength(state) * (np.log(mixed) - np.log(state["base"]))
+            predicted = predicted + self.strength_of(state) * (np.log(mixed) - np.log(state["base"]))
         return log_softmax(predicted), self.update(state, client, outputs)
 
     def with_prior(self, state: State, prior: Floats) -> State:
         known = {key: value for key, value in self.start(state).items() if key != "adapted"}
         return {**known, "prior": prior, "weight": np.ones(1), "strength": np.ones(1)}
 
-    def _strength(self, state: State) -> float:
+    def strength_of(self, state: State) -> float:
         """Return s; a state that participants did not decide on is trusted."""
         if self.strength != "fitted":
             return float(self.strength)
@@ -317,7 +325,7 @@ class LabelShift:
 
     def _decided(self, state: State, seen: Sequence[Outputs]) -> list[State]:
         """Return what clients keep under the safeguard, given all that each has seen."""
-        base, guard = state["base"], Guard(k=self.k)
+        base, guard = state["base"], Guard(k=self.k, repair=self.repairs)
 
         def priors_of(asked: Sequence[Outputs]) -> Floats:
             return np.stack([own.prior for own in self._inferred(state, [scores(state, one) for one in asked])])
@@ -393,16 +401,20 @@ def scores(state: State, outputs: Outputs) -> Floats:
     """Return (m, c) u = a z + b - log base, each row up to a constant the log likelihood of every class."""
     z = calibration.centred(outputs.logits)
     z *= state["a"]
-    z += state["b"] - np.log(state["base"])
+    z += state["b"] + state.get("label_offsets", 0.0) - np.log(state["base"])
     return z
 
 
 def calibrated(state: State, outputs: Outputs) -> Floats:
-    """Return (m, c) a z + b; without b where participants do not support that clients adapt."""
+    """Return (m, c) a z + b; without b where participants do not support that clients adapt.
+
+    Where a client knows labels, its own offsets come on top, see `few_shot.FewShot`.
+    """
     z = calibration.centred(outputs.logits)
     z *= state["a"]
     if "strength" not in state or state["strength"][0]:
         z += state["b"]
+    z += state.get("label_offsets", 0.0)
     return z
 
 

@@ -114,7 +114,7 @@ def miniature_sums(query: State, z: Floats, labels: Ints, trained: Floats, odds:
         odds: Of no shift against a shift.
         amplification: See `infer_priors`.
     """
-    point, base = _left_out(query, z, labels), _base_without(query, labels)
+    point, base = left_out_point(query, z, labels), base_without(query, labels)
     calibrated = point[0] * z + point[1:]
     u = calibrated - np.log(base)
     found = infer_priors([u] * len(CORRELATIONS), base, query["pseudo_counts"][0], CORRELATIONS, amplification)
@@ -130,7 +130,7 @@ def miniature_sums(query: State, z: Floats, labels: Ints, trained: Floats, odds:
     }
 
 
-def _left_out(query: State, z: Floats, labels: Ints) -> Floats:
+def left_out_point(query: State, z: Floats, labels: Ints) -> Floats:
     """Return the calibration as the other participants would have fitted it, by one step of Newton's method."""
     if "curvature" not in query:
         return query["point"]
@@ -138,7 +138,7 @@ def _left_out(query: State, z: Floats, labels: Ints) -> Floats:
     return left_out(query["point"], query["curvature"], likelihood(z, labels, query["point"], bias=bias))
 
 
-def _base_without(query: State, labels: Ints) -> Floats:
+def base_without(query: State, labels: Ints) -> Floats:
     counts = query["class_examples"] - np.bincount(labels, minlength=len(query["class_examples"]))
     result: Floats = (counts + 0.5) / (counts.sum() + len(counts) / 2)
     return result
@@ -213,14 +213,14 @@ def fitted_trust(sums: State) -> State:
     margin = _t_quantile(1 - LEVEL, participants - 1) * error
     is_alike = correlation - margin <= ALIKE[0] and correlation + margin <= ALIKE[1]
     shares = sums["share_gains"]
-    is_told = bool(_is_decided(*_spread(shares[:2], n), n, 1)) and shares[0] >= TOLD * shares[2]
-    mean, standard = _spread(sums["strength_gains"][:2], n)
+    is_told = bool(is_decided(*spread(shares[:2], n), n, 1)) and shares[0] >= TOLD * shares[2]
+    mean, standard = spread(sums["strength_gains"][:2], n)
     if is_alike and is_told and mean[0, -1] > 0:
         return _trusted(sums, 0, len(STRENGTHS) - 1, n)
     row = int(np.searchsorted(CORRELATIONS, min(max(correlation, 0.0), 1.0)))
-    accuracy, accuracy_error = _spread(sums["strength_gains"][2:, row], n)
-    is_better = _is_decided(mean[row], standard[row], n, len(STRENGTHS))
-    is_better &= _is_decided(accuracy, accuracy_error, n, len(STRENGTHS))
+    accuracy, accuracy_error = spread(sums["strength_gains"][2:, row], n)
+    is_better = is_decided(mean[row], standard[row], n, len(STRENGTHS))
+    is_better &= is_decided(accuracy, accuracy_error, n, len(STRENGTHS))
     if not is_better.any():
         return {"strength": np.zeros(1), "correlation": CORRELATIONS[row : row + 1], "expected_gain": np.zeros(3)}
     return _trusted(sums, row, int(np.where(is_better, mean[row] - standard[row], -math.inf).argmax()), n)
@@ -228,7 +228,7 @@ def fitted_trust(sums: State) -> State:
 
 def _trusted(sums: State, row: int, column: int, n: float) -> State:
     """Return what is decided where a correlation and a strength, by their places, are taken."""
-    gain, error = _spread(sums["strength_gains"][2:, row, column], n)
+    gain, error = spread(sums["strength_gains"][2:, row, column], n)
     reach = _t_quantile(0.975, n - 1) * error
     return {
         "strength": STRENGTHS[column : column + 1],
@@ -247,14 +247,14 @@ def _correlation(sums: Floats) -> tuple[float, float, float]:
     return found, math.sqrt(max(variance, 0.0)) / denominator, used
 
 
-def _spread(sums: Floats, n: float) -> tuple[Floats, Floats]:
+def spread(sums: Floats, n: float) -> tuple[Floats, Floats]:
     """Return mean and standard error over n participants, given (2, ...) sums and sums of squares."""
     mean = sums[0] / n
     variance = np.maximum(sums[1] - n * mean**2, 0.0) / max(n - 1, 1.0)
     return mean, np.sqrt(variance / n)
 
 
-def _is_decided(mean: Floats, error: Floats, n: float, tests: int) -> Bools:
+def is_decided(mean: Floats, error: Floats, n: float, tests: int) -> Bools:
     """Return whether a mean over n participants is above 0, as one of so many tests."""
     result: Bools = np.asarray(mean > _t_quantile(1 - LEVEL / tests, n - 1) * error) & np.asarray(mean > 0)
     return result
