@@ -23,7 +23,7 @@ data = federate(digits, partition, participants=20, seed=0)
 local = LocalSGD(rate=0.1, batch_size=16, epochs=2)
 federation = Federation(Uniform(), ByExamples(), FedAvg(), local, Average(), cohort=5, seed=0)
 simulation = simulate(data, "mlp", federation, rounds=20, model_options={"hidden": [32]})
-evaluator = Evaluator(simulation.engine, data, seed=0)
+evaluator = Evaluator(simulation.engine, data)
 
 state = simulation.start()
 for _ in range(simulation.rounds):

@@ -158,6 +158,7 @@ KINDS: Mapping[str, Kind] = {
         also={
             "with_prior": f"{PROTOCOLS}:KnowsPrior",
             "with_labels": f"{PROTOCOLS}:LearnsLabels",
+            "learn_labels": f"{PROTOCOLS}:LearnsMoreLabels",
             "update_many": f"{PROTOCOLS}:ServesMany",
             "predict_online": f"{PROTOCOLS}:ServesOnline",
             "possible": f"{PROTOCOLS}:KnowsPossibleSums",

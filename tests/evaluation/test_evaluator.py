@@ -12,10 +12,10 @@ from fedreach.data.partition import Partition
 from fedreach.data.population import Population, Ranges
 from fedreach.engines import Sequential, Stacked, Task, TorchEngine
 from fedreach.evaluation import Evaluator, Group
-from fedreach.evaluation.confidence import bootstrap_means, interval
+from fedreach.evaluation.confidence import difference_interval, mean_interval
 from fedreach.evaluation.evaluator import summarized
 from fedreach.evaluation.populations import Scores
-from fedreach.evidence.scores import worst_decile
+from fedreach.evidence.scores import ACCURACY, MAE, worst_decile
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg
 from fedreach.models import build
@@ -51,9 +51,7 @@ def make_data(unseen=UNSEEN, tests=15, noise=False):
 
 
 def make(data, kind=Sequential):
-    return Evaluator(
-        TorchEngine(kind, Task(build("linear", (3,), 4, seed=0), data, FedAvg(), LocalSGD(), 0)), data, seed=5
-    )
+    return Evaluator(TorchEngine(kind, Task(build("linear", (3,), 4, seed=0), data, FedAvg(), LocalSGD(), 0)), data)
 
 
 def params_of(seed=0):
@@ -125,7 +123,8 @@ def test_participants_and_unseen_clients_that_are_the_same_have_no_gap():
     train = Ranges(np.array([0]), np.array([0, 1, 1]))  # one training sample, of client 0
     same = FederatedData(dataset, y, partition, Population(np.array([0]), np.array([1])), train, held_out, None)
     columns, _ = make(same).evaluate(params_of(), 1)
-    assert columns["participation_gap"] == columns["participation_gap_low"] == columns["participation_gap_high"] == 0
+    assert columns["participation_gap"] == 0
+    assert columns["participation_gap_low"] == -columns["participation_gap_high"] < 0  # one client each tells little
 
 
 def test_label_noise_is_trained_on_but_never_tested_on():
@@ -179,9 +178,7 @@ def test_evaluating_twice_gives_the_same_numbers_whatever_happened_between():
     evaluator.engine.train(params_of(2), PARTICIPANTS, 1, 0.1)
     assert evaluator.evaluate(params_of(), 4) == one
     other, _ = evaluator.evaluate(params_of(), 5)
-    changed = {name for name in other if other[name] != one[0][name]}
-    assert changed  # only the resampling of the intervals depends on the round
-    assert all(name.endswith(("_low", "_high")) for name in changed)
+    assert other == one[0]  # nothing is drawn: columns do not depend on the round
 
 
 @pytest.mark.parametrize(
@@ -212,7 +209,7 @@ def test_a_group_leaves_out_clients_without_samples_and_joins_ranges_client_by_c
 
 def test_a_limit_of_samples_per_client_takes_the_first_ones_of_each():
     data = make_data()
-    few, all_ = Evaluator(None, data, 0, samples_per_client=2), Evaluator(None, data, 0)
+    few, all_ = Evaluator(None, data, samples_per_client=2), Evaluator(None, data)
     for name in ("participants", "training", "unseen"):
         limited, whole = getattr(few, name), getattr(all_, name)
         assert limited.sizes.tolist() == np.minimum(whole.sizes, 2).tolist()
@@ -224,23 +221,32 @@ def test_a_limit_of_samples_per_client_takes_the_first_ones_of_each():
 def test_the_limit_holds_for_local_models_too():
     data = make_data()
     evaluator = make(data)
-    limited = Evaluator(evaluator.engine, data, 5, samples_per_client=2)
+    limited = Evaluator(evaluator.engine, data, samples_per_client=2)
     columns, (record,) = limited.evaluate_local(params_of()[None], np.array([3]), 1)
     first = data.held_out[3][:2]
     right, _ = by_hand(params_of(), data.dataset.train_x[first], data.dataset.train_y[first])
     assert (record["examples"], columns["local_accuracy"]) == ([2], right.mean())
 
 
-def test_intervals_are_drawn_by_seed_and_round_participants_first():
+@pytest.mark.parametrize(("by", "top"), [(ACCURACY, 1.0), (MAE, np.inf)])
+def test_intervals_are_those_of_both_means_and_of_their_difference(by, top):
     rng, n = generator(1, "scores"), 30
-    first, second = (Scores(np.arange(n), np.full(n, 9), rng.random(n), rng.random(n)) for _ in range(2))
-    columns, _ = summarized(5, 7, first, second, first)
-    drawn = generator(5, "bootstrap", 7)
-    means = {name: bootstrap_means(one.score, drawn) for name, one in (("id", first), ("unseen", second))}
-    bounds = {f"{name}_accuracy": interval(one) for name, one in means.items()}
-    bounds["participation_gap"] = interval(means["id"] - means["unseen"])
+    first, second = (Scores(np.arange(n), np.full(n, 9), rng.random(n), rng.random(n), by) for _ in range(2))
+    columns, _ = summarized(7, first, second, first)
+    bounds = {f"id_{by.name}": mean_interval(first.score, top), f"unseen_{by.name}": mean_interval(second.score, top)}
+    pair = (first, second) if by is ACCURACY else (second, first)  # a gap is positive where unseen clients are worse
+    bounds["participation_gap"] = difference_interval(*(one.score for one in pair), top)
     for name, (low, high) in bounds.items():
         assert (columns[f"{name}_low"], columns[f"{name}_high"]) == pytest.approx((low, high), abs=1e-9)
+        assert low < columns[name] < high
+
+
+def test_an_error_of_a_single_client_has_no_interval_as_nothing_bounds_those_of_others():
+    one, more = (Scores(np.arange(n), np.full(n, 9), np.arange(1.0, n + 1), np.ones(n), MAE) for n in (1, 3))
+    columns, _ = summarized(7, more, one, more)
+    with_one = {name for name in columns if name.endswith("_low")}
+    assert with_one == {"id_mae_low"}  # and none of the gap
+    assert np.isfinite([*columns.values()]).all()  # infinite ones would read as a model that diverged
 
 
 def test_lines_about_clients_have_six_digits_and_columns_nine():

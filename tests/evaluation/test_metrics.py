@@ -59,7 +59,7 @@ def evaluated(metrics, models=1):
     data = make_data()
     stack = np.stack([params_of(seed) for seed in range(models)])
     clusters = np.arange(len(PARTICIPANTS)) % models
-    return data, *Evaluator(engine_of(data), data, 0, metrics=metrics).evaluate(stack, 1, clusters)
+    return data, *Evaluator(engine_of(data), data, metrics=metrics).evaluate(stack, 1, clusters)
 
 
 def samples_of_clients(data):
@@ -132,7 +132,7 @@ def test_several_models_are_averaged_for_who_has_none_of_them():
     models, data = np.stack([params_of(0), params_of(1)]), make_data()
     clusters = np.array([0, 1, 1, 1])
     made = engine_of(data)
-    columns, _ = Evaluator(made, data, 0, metrics=[FunctionMetric(first)]).evaluate(models, 1, clusters)
+    columns, _ = Evaluator(made, data, metrics=[FunctionMetric(first)]).evaluate(models, 1, clusters)
     unseen = [np.concatenate([data.train[int(c)], data.held_out[int(c)]])[0] for c in UNSEEN]
     odds = [np.exp(made.logits(model, "true", np.array(unseen)).astype(float)) for model in models]
     p = [(each / each.sum(axis=1, keepdims=True))[:, 0] for each in odds]
@@ -147,7 +147,7 @@ def test_no_metric_is_asked_about_outputs_that_are_not_finite():
 
     data = make_data()
     broken = np.full_like(params_of(), np.nan)
-    columns, lines = Evaluator(engine_of(data), data, 0, metrics=[FunctionMetric(careful)]).evaluate(broken, 1)
+    columns, lines = Evaluator(engine_of(data), data, metrics=[FunctionMetric(careful)]).evaluate(broken, 1)
     assert columns["unseen_careful_undefined"] == len(UNSEEN)
     assert columns["test_careful_undefined"] == 1
     assert lines[1]["metrics"] == {"careful": [None, None]}

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from fedreach.evaluation.confidence import bootstrap_means, interval
+from fedreach.evaluation.confidence import mean_interval
 from fedreach.evaluation.metrics.calibration_error import expected_calibration_error
 from fedreach.evaluation.rungs import Client, Score, ServedScores, mixed, rung_names, score, serve, tabulated
 from fedreach.evaluation.serving import ServingEvaluator
@@ -122,6 +122,7 @@ def test_every_rung_is_the_rule_after_what_the_client_has_then_seen():
     assert_served(scores, {c.id: rungs_by_hand(HELD, TRAINED, c.outputs.logits, c.labels, 2) for c in who})
     assert list(scores.rungs["served_2"]) == [12, 13]  # two inputs of two leave none to predict
     assert scores.noted == {"adapted": 2}
+    assert scores.inputs == {c.id: len(c.labels) for c in who}
     names, more = rung_names(Counting(), [2], online=True)
     assert set(scores.rungs) == {*names, *more[0]}
 
@@ -164,39 +165,58 @@ def test_a_rule_has_the_rungs_that_it_can_give():
     assert rung_names(Reference(), [2, 5])[1] == [["plain_2"], ["plain_5"]]
 
 
-def test_columns_are_means_over_clients_and_say_who_is_served_worse():
+def test_columns_are_means_over_clients():
     accuracy = {"plain": [0.5, 0.75, 1.0], "served": [0.25, 1.0, 1.0], "served_5": [0.5, 0.75]}
     scores = {rung: {3 * i: Score(a, 1 - a, a / 8) for i, a in enumerate(values)} for rung, values in accuracy.items()}
-    columns = ServedScores(scores, {"adapted": 2}).columns("unseen", lambda: generator(0, "columns"))
+    columns = ServedScores(scores, {"adapted": 2}, {0: 5, 3: 9, 6: 12}).columns("unseen")
     for rung, values in accuracy.items():
         mean = np.mean(values)
         assert columns[f"unseen_{rung}_accuracy"] == pytest.approx(mean)
         assert columns[f"unseen_{rung}_loss"] == pytest.approx(1 - mean)
         assert columns[f"unseen_{rung}_calibration_error"] == pytest.approx(mean / 8)
         assert columns[f"unseen_{rung}_accuracy_worst_decile"] == pytest.approx(worst_decile(np.array(values)))
-        bounds = interval(bootstrap_means(np.array(values), generator(0, "columns")))
+        bounds = mean_interval(np.array(values))
         assert tuple(columns[f"unseen_{rung}_accuracy_{side}"] for side in ("low", "high")) == pytest.approx(bounds)
     assert {name for name in columns if "too_few" in name} == {"unseen_served_5_too_few"}
     assert columns["unseen_served_5_too_few"] == 1
     assert columns["unseen_adapted"] == 2
-    assert columns["unseen_worse"] == pytest.approx(1 / 3)
-    assert columns["unseen_worst_change"] == -0.25
+
+
+@pytest.mark.parametrize(
+    ("changes", "inputs", "worse", "harmed", "worst"),
+    [
+        ([-0.25, 0.25, 0.0], [5, 9, 12], 1 / 3, 1 / 3, (-0.25, 5)),
+        ([-0.05, -0.050001, -0.01, 0.0], [5, 6, 7, 8], 3 / 4, 1 / 4, (-0.050001, 6)),  # 5 points are not more than 5
+        ([-0.3, -0.3, -0.3], [4, 40, 7], 1, 1, (-0.3, 40)),  # of those that lose the same, the one with more inputs
+        ([0.1, 0.2], [3, 8], 0, 0, (0.1, 3)),  # nobody loses: who gains least
+    ],
+)
+def test_columns_say_which_share_of_clients_loses_and_who_loses_most(changes, inputs, worse, harmed, worst):
+    # Differences of 0.95 and 0.65 from their like are not to the last bit those of 0.9 and 0.6: they are rounded.
+    before = [0.95, 0.65, 0.7, 0.8][: len(changes)]
+    plain = {i: Score(a, 1.0, 0.0) for i, a in enumerate(before)}
+    served = {i: Score(a + change, 1.0, 0.0) for i, (a, change) in enumerate(zip(before, changes, strict=True))}
+    columns = ServedScores({"plain": plain, "served": served}, {}, dict(enumerate(inputs))).columns("unseen")
+    assert (columns["unseen_worse"], columns["unseen_harmed"]) == pytest.approx((worse, harmed))
+    assert (columns["unseen_worst_change"], columns["unseen_worst_inputs"]) == worst
 
 
 def test_of_a_single_client_there_is_no_spread():
-    scores = ServedScores({rung: {0: Score(0.5, 1.0, 0.0)} for rung in ("plain", "served")}, {})
-    columns = scores.columns("test", lambda: generator(0, "columns"))
+    scores = ServedScores({rung: {0: Score(0.5, 1.0, 0.0)} for rung in ("plain", "served")}, {}, {0: 30})
+    columns = scores.columns("test")
     assert not [name for name in columns if name.endswith(("_low", "_high", "_worst_decile"))]
-    assert (columns["test_worse"], columns["test_worst_change"]) == (0.0, 0.0)
+    assert (columns["test_worse"], columns["test_harmed"], columns["test_worst_change"]) == (0.0, 0.0, 0.0)
+    assert columns["test_worst_inputs"] == 30
 
 
 def test_a_line_has_a_rungs_single_clients():
-    scores = ServedScores({"plain": {4: Score(0.5, 1.0, 0.25), 7: Score(0.75, 0.5, 0.0)}}, {})
+    scores = ServedScores({"plain": {4: Score(0.5, 1.0, 0.25), 7: Score(0.75, 0.5, 0.0)}}, {}, {7: 20, 4: 9, 1: 2})
     assert list(scores.lines("unseen")) == [
         {
             "population": "unseen",
             "rung": "plain",
             "ids": [4, 7],
+            "inputs": [9, 20],
             "accuracy": [0.5, 0.75],
             "loss": [1.0, 0.5],
             "calibration_error": [0.25, 0.0],
@@ -206,7 +226,11 @@ def test_a_line_has_a_rungs_single_clients():
 
 def test_several_models_are_averaged_by_their_shares_and_their_own_clients_joined_by_id():
     first, second = (
-        ServedScores({"plain": {client: Score(*score) for client, score in own.items()}}, {"adapted": adapted})
+        ServedScores(
+            {"plain": {client: Score(*score) for client, score in own.items()}},
+            {"adapted": adapted},
+            {client: 10 * client for client in own},
+        )
         for own, adapted in (({5: (1.0, 2.0, 0.0), 2: (0.5, 1.0, 0.5)}, 1), ({5: (0.0, 4.0, 1.0)}, 2))
     )
     found = mixed([(0.25, first), (0.75, second)])
@@ -214,15 +238,16 @@ def test_several_models_are_averaged_by_their_shares_and_their_own_clients_joine
     assert found.rungs["plain"][2] == pytest.approx((0.5, 1.0, 0.5))  # one model has it: that one counts alone
     assert found.rungs["plain"][5] == pytest.approx((0.25, 3.5, 0.75))
     assert found.noted == {"adapted": 3}
+    assert found.inputs == {2: 20, 5: 50}
 
 
 def test_lines_are_of_participants_and_unseen_clients_and_columns_of_the_test_set_too():
-    one = ServedScores({rung: {0: Score(0.5, 1.0, 0.0)} for rung in ("plain", "served")}, {})
+    one = ServedScores({rung: {0: Score(0.5, 1.0, 0.0)} for rung in ("plain", "served")}, {}, {0: 9})
     joined = {"id": [(1.0, one)], "unseen": [(1.0, one)], "test": [(1.0, one)]}
-    columns, lines = tabulated(joined, lambda: generator(0, "columns"))
+    columns, lines = tabulated(joined)
     assert {name.partition("_")[0] for name in columns} == set(joined)
     assert [line["population"] for line in lines] == ["participants"] * 2 + ["unseen"] * 2
-    assert tabulated({"id": []}, lambda: generator(0, "columns")) == ({}, [])
+    assert tabulated({"id": []}) == ({}, [])
 
 
 # ----------------------------------------------------------------------------------------------- who is fitted on whom
@@ -286,7 +311,7 @@ HOLDING = [0, 3, 4]  # participant 1 has one example, of which it holds out none
 @pytest.mark.parametrize("noise", [False, True])
 def test_participants_are_served_by_the_others_fit_and_everybody_else_by_that_of_all(most, noise):
     data, params = make_data(noise=noise), params_of()
-    evaluator = ServingEvaluator(Linear(data), data, Counting(), 5, max_samples=most, inputs=[1])
+    evaluator = ServingEvaluator(Linear(data), data, Counting(), max_samples=most, inputs=[1])
     columns, table, (fitted,) = evaluate(evaluator, [params])
     everybody = fit_by_hand(data, HOLDING, most)
     for name, value in everybody._asdict().items():
@@ -303,11 +328,7 @@ def test_participants_are_served_by_the_others_fit_and_everybody_else_by_that_of
         mean = np.mean([rungs["served"] for rungs in expected.values()], axis=0)
         assert columns[f"{name}_served_accuracy"] == pytest.approx(mean[0], abs=1e-6)
         assert columns[f"{name}_served_loss"] == pytest.approx(mean[1], abs=1e-5)
-        low, high = interval(
-            bootstrap_means(
-                np.array([rungs["served"][0] for rungs in expected.values()]), generator(5, "serving-bootstrap", 7)
-            )
-        )
+        low, high = mean_interval(np.array([rungs["served"][0] for rungs in expected.values()]))
         assert (columns[f"{name}_served_accuracy_low"], columns[f"{name}_served_accuracy_high"]) == (
             pytest.approx(low, abs=1e-6),
             pytest.approx(high, abs=1e-6),
@@ -318,20 +339,19 @@ def test_participants_are_served_by_the_others_fit_and_everybody_else_by_that_of
     assert not [name for name in columns if name.startswith("test_online") or name.startswith("test_served_1")]
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_intervals_are_drawn_by_seed_and_round_and_a_single_participant_is_served_by_nobodys_fit(seed):
+def test_a_single_participant_is_served_by_nobodys_fit():
     data = make_data(unseen=np.arange(1, 6))
-    columns, table, (fitted,) = evaluate(ServingEvaluator(Linear(data), data, Counting(), seed), [params_of()], [0])
+    columns, table, (fitted,) = evaluate(ServingEvaluator(Linear(data), data, Counting()), [params_of()], [0])
     np.testing.assert_array_equal(fitted.state["held"], fit_by_hand(data, [0]).held)
     assert {population for population, _ in table} == {"unseen"}
     accuracy = np.array([score[0] for score in table["unseen", "served"].values()])
-    bounds = interval(bootstrap_means(accuracy, generator(seed, "serving-bootstrap", 7)))
+    bounds = mean_interval(accuracy)
     assert tuple(columns[f"unseen_served_accuracy_{side}"] for side in ("low", "high")) == pytest.approx(bounds)
 
 
 def test_each_model_is_fitted_by_its_own_participants_and_strangers_get_all_by_their_shares():
     data, models = make_data(), [params_of(0), params_of(1)]
-    evaluator = ServingEvaluator(Linear(data), data, Counting(), 5)
+    evaluator = ServingEvaluator(Linear(data), data, Counting())
     columns, table, fitted = evaluate(evaluator, models, (1, 0, 0, 1))  # of participants 0, 1, 3, 4
     mine = [[3], [0, 4]]
     for number, who in enumerate(mine):
@@ -353,7 +373,7 @@ def test_each_model_is_fitted_by_its_own_participants_and_strangers_get_all_by_t
 
 def test_a_model_that_nobody_has_or_whose_clients_hold_nothing_out_is_fitted_by_all():
     data = make_data()
-    evaluator = ServingEvaluator(Linear(data), data, Counting(), 5)
+    evaluator = ServingEvaluator(Linear(data), data, Counting())
     _, table, fitted = evaluate(evaluator, [params_of(0), params_of(1)], (0, 1, 0, 0))
     np.testing.assert_array_equal(fitted[1].state["held"], fit_by_hand(data, HOLDING).held)
     assert set(table["participants", "plain"]) == set(HOLDING)  # by their own model, once
@@ -361,7 +381,7 @@ def test_a_model_that_nobody_has_or_whose_clients_hold_nothing_out_is_fitted_by_
 
 def test_in_between_clients_are_served_on_all_they_have_only():
     data = make_data()
-    evaluator = ServingEvaluator(Linear(data), data, Counting(), 5, inputs=[1])
+    evaluator = ServingEvaluator(Linear(data), data, Counting(), inputs=[1])
     _, whole, _ = evaluate(evaluator, [params_of()])
     _, some, _ = evaluate(evaluator, [params_of()], whole=False)
     assert {rung for _, rung in whole} - {rung for _, rung in some} == {"online", "plain_1", "served_1"}
@@ -379,7 +399,7 @@ def test_sums_may_be_taken_elsewhere_and_what_fitting_costs_is_asked_by_who_send
         asked.append((dict(examples), tuple(sent), round_))
         return Spent()
 
-    evaluator = ServingEvaluator(Linear(data), data, Counting(), 5, cost=cost, summed=lambda parts: 2.0 * sum(parts))
+    evaluator = ServingEvaluator(Linear(data), data, Counting(), cost=cost, summed=lambda parts: 2.0 * sum(parts))
     _, _, (fitted,) = evaluate(evaluator, [params_of()])
     # Eight numbers of 8 bytes in the one exchange. Fits that leave someone out are for evaluation and cost nobody.
     assert asked == [({0: 4, 3: 6, 4: 1}, (64,), 7)]
@@ -396,14 +416,14 @@ def test_only_a_rule_that_reads_inputs_is_given_them():
     for rule, wanted in ((Counting(), False), (Reading(), True)):
         data = make_data()
         engine = Linear(data)
-        evaluate(ServingEvaluator(engine, data, rule, 5), [params_of()])
+        evaluate(ServingEvaluator(engine, data, rule), [params_of()])
         assert engine.with_inputs == {wanted}
 
 
 def test_without_unseen_clients_or_a_test_set_there_are_no_columns_of_them():
     data = make_data(unseen=np.empty(0, np.int64), tests=0)
     clusters = np.zeros(len(data.population.participants), np.int64)
-    columns, table, _ = evaluate(ServingEvaluator(Linear(data), data, Counting(), 5), [params_of()], clusters)
+    columns, table, _ = evaluate(ServingEvaluator(Linear(data), data, Counting()), [params_of()], clusters)
     assert {name.partition("_")[0] for name in columns} == {"id"}
     assert {population for population, _ in table} == {"participants"}
     assert set(PARTICIPANTS) <= set(data.population.participants)

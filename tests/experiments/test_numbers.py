@@ -146,7 +146,7 @@ def test_clients_in_another_order_are_scored_alike() -> None:
         )
         module = build("linear", (3,), 1, seed=0)
         engine = TorchEngine(Sequential, Task(module, data, FedAvg(), LocalSGD(), 0, MSE()))
-        found, _ = Evaluator(engine, data, 0, metrics=[R2()]).evaluate(engine.initial, 0)
+        found, _ = Evaluator(engine, data, metrics=[R2()]).evaluate(engine.initial, 0)
         columns.append(
             {
                 key: found[key]
@@ -159,9 +159,9 @@ def test_clients_in_another_order_are_scored_alike() -> None:
 def test_metrics_of_classes_refuse_numbers_and_the_other_way_round(tmp_path: Path) -> None:
     data = federate(from_arrays(np.eye(4), [1.0, 2.0, 3.0, 4.0]), Partition.from_owner([0, 1, 0, 1], 2, "natural"))
     engine = TorchEngine(Sequential, Task(build("linear", (4,), 1, seed=0), data, FedAvg(), LocalSGD(), 0, MSE()))
-    Evaluator(engine, data, 0, metrics=[Accuracy(), MeanLoss()])  # what is asked for by default
+    Evaluator(engine, data, metrics=[Accuracy(), MeanLoss()])  # what is asked for by default
     with pytest.raises(ConfigError, match="metric auroc needs targets that are classes"):
-        Evaluator(engine, data, 0, metrics=[AUROC()])
+        Evaluator(engine, data, metrics=[AUROC()])
     with pytest.raises(ConfigError, match="metric r2 needs targets that are numbers"):
         list(fr.run(fr.load("digits").partition("iid", clients=4), model="linear", rounds=1, metrics=["r2"]))
 

@@ -179,7 +179,7 @@ def test_noised_label_counts_and_serving_do_not_go_together() -> None:
 
 
 def test_an_adapter_serves_as_the_run_did(fedreach: Command, home: Path) -> None:
-    add(home, '\n[methods.shift]\nserving = { name = "label_shift", guard = false }\n')
+    add(home, '\n[methods.shift]\nserving = { name = "label_shift", guard = false, strength = 1.0 }\n')
     done = fedreach("run", "tiny.toml", "--method", "shift", "--out", "served")
     assert done.exit_code == 0, done.output
     adapter, rng = load(home / "served"), np.random.default_rng(0)

@@ -196,7 +196,7 @@ def served_without(setup: FlowerExperiment, leavers: set[int]) -> ServingEvaluat
     order = np.concatenate([held_out[client] for client in range(d.num_clients) if client not in leavers])
     data: FederatedData = replace(d, held_out=Ranges(order, np.concatenate([[0], np.cumsum(sizes)])))
     rule, inputs = setup.simulation.federation.serving, tuple(setup.experiment.evaluation.inputs)
-    return ServingEvaluator(setup.simulation.engine, data, rule, setup.seed, None, inputs)
+    return ServingEvaluator(setup.simulation.engine, data, rule, None, inputs)
 
 
 @pytest.mark.parametrize("exchange", [1, 2, 3])

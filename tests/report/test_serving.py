@@ -41,7 +41,9 @@ def served(method: str, gain: float, with_inputs: dict[int, float], seconds: flo
         },
         gain_with={n: paired([value - 0.01, value + 0.01]) for n, value in with_inputs.items()},
         worse=spread([0.0, 0.1]),
+        harmed=spread([0.0, 0.05]),
         worst_change=spread([-0.1, -0.2]),
+        worst_inputs=spread([12, 30]),
         decided={},
         gap={},
         majority=NOTHING,
@@ -116,6 +118,27 @@ def test_costs_of_fitting_stand_in_the_table_and_for_machines(analysis: Analysis
     without = replace(analysis, serving=(served(first, 0.1, {}),))
     assert "time to fit" not in tabulate_serving(without)[0].header
     assert "served_seconds" not in as_records(without)[0]
+
+
+def test_the_table_says_how_many_clients_lose_more_than_5_points_and_how_much_the_worst_one(analysis: Analysis) -> None:
+    table = tabulate_serving(analysis)[0]
+    at = {head: j for j, head in enumerate(table.header)}
+    # Two seeds: 0 and 5% of the clients, -10 and -20 points of clients with 12 and 30 inputs.
+    assert table.rows[0][at["clients that lose > 5 points"]] == "2.5 ± 3.5"
+    assert table.rows[0][at["worst client"]] == "−15.0 (21)"
+    assert table.units[at["worst client"]] == "points (inputs)"
+    assert not {"clients worse", "worst change"} & at.keys()
+    assert "lower served than plain by more than that" in table.note
+    record = next(record for record in as_records(analysis) if record["method"] == table.rows[0][0])
+    keys = ("served_worse_share", "served_harmed_share", "served_worst_change", "served_worst_inputs")
+    assert [record[key] for key in keys] == pytest.approx([0.05, 0.025, -0.15, 21])
+
+
+def test_of_folders_that_did_not_store_harm_the_table_shows_what_they_did(analysis: Analysis) -> None:
+    before = tuple(replace(row, harmed=NOTHING, worst_inputs=NOTHING) for row in analysis.serving)
+    table = tabulate_serving(replace(analysis, serving=before))[0]
+    assert "clients that lose > 5 points" not in table.header
+    assert table.rows[0][table.header.index("worst client")] == "−15.0"
 
 
 def with_scores(comparison: Comparison, method: str, loss: list[float], error: list[float]) -> Comparison:

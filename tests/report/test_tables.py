@@ -47,7 +47,7 @@ def test_spread_over_seeds_and_over_clients_are_named(comparison: Comparison, tm
     assert "points [seeds]" in tabulate(analyse(comparison)).units
     assert "points [clients]" in tabulate(analyse(one_seed)).units
     assert "over seeds (Student t)" in tabulate(analyse(comparison)).note
-    assert "over clients (bootstrap)" in tabulate(analyse(one_seed)).note
+    assert "over clients (Student t)" in tabulate(analyse(one_seed)).note
     assert "±" not in cell(one_seed, "a", "participants")
 
 

@@ -30,7 +30,7 @@ RUN = RunRecord(method="tiny", seed=0, config={}, code={}, environment={}, git=N
 def go_on(path: Path, *callbacks: Callback, **options: Any) -> Result:
     simulation = tiny_simulation()
     recorder = Recorder(RunFolder(path), simulation.federation, simulation.engine.layout)
-    evaluator = Evaluator(simulation.engine, simulation.data, 0)
+    evaluator = Evaluator(simulation.engine, simulation.data)
     path.mkdir(exist_ok=True)
     options = {"rounds": 4, "every": 2} | options
     rounds = each_round(RUN, simulation, evaluator, recorder, callbacks=callbacks, engine="as told", **options)

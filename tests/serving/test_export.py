@@ -67,8 +67,8 @@ class Mine:
 """
 
 RULES = {
-    "shift": '"label_shift"',
-    "online": '{ name = "label_shift", guard = false, online = true }',
+    "shift": '{ name = "label_shift", strength = 1.0 }',
+    "online": '{ name = "label_shift", guard = false, online = true, strength = 1.0 }',
     "bbse": '{ name = "bbse", hard = true }',
     "rlls": '"rlls"',
     "mine": '{ name = "mine.py:Mine", pull = 2.0 }',
@@ -193,7 +193,7 @@ def test_what_was_seen_by_one_process_is_gone_on_with_by_another(study: Path, tm
     alone(tmp_path, first + "open('mine.pickle', 'wb').write(pickle.dumps(mine))")
     then = "import pickle, numpy as np\nmine = pickle.load(open('mine.pickle', 'rb'))\nz = np.eye(10)[:4] * 5\n"
     said = alone(tmp_path, then + "print(mine.partial_fit(z).n_inputs_, mine.rule)")
-    assert said == f"8 {LabelShift()}\n"
+    assert said == f"8 {LabelShift(strength=1.0)}\n"
 
 
 def test_an_error_in_the_file_is_said_and_shows_its_line(study: Path, tmp_path: Path) -> None:

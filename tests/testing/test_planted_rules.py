@@ -98,12 +98,36 @@ class WithoutPseudoCounts(LabelShift):
         return {**new, "prior": map_em(new["u"], state["base"], 0.0), "weight": np.ones(1)}
 
 
+@caught_by("any order to the bit")
+class TheFirstInputWeighs(LabelShift):
+    """The first input decides by how much the estimate counts."""
+
+    def update(self, state, client, outputs):
+        new = super().update(state, client, outputs)
+        return {**new, "weight": new["weight"] * (0.9 if outputs.logits[0].argmax() else 1.0)}
+
+
+@caught_by("no further than the mean prediction")
+class WithoutALimit(LabelShift):
+    def update(self, state, client, outputs):
+        return replace(self, amplification=1e9)._plain_update(state, client, outputs)
+
+    def _plain_update(self, state, client, outputs):
+        return super().update(state, client, outputs)
+
+
+@caught_by("off without support")
+class AdaptsAnyway(LabelShift):
+    def strength_of(self, state):
+        return 1.0
+
+
 @caught_by("no shift no change")
 class KeepsTheBiasUnsaid(LabelShift):
     """Labels say what the source prior is, and nothing brings the model's predictions to it."""
 
     def __init__(self):
-        super().__init__(calibration="none", guard=False)
+        super().__init__(calibration="none", guard=False, strength=1.0)
 
     keeps_bias = False
 

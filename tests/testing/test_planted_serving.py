@@ -17,6 +17,7 @@ from .own_rule import Own
 from .planted import check_caught_alone, noting
 from .test_planted_batchnorm import FAULTS as BATCHNORM
 from .test_planted_few_labels import FAULTS as FEW_LABELS
+from .test_planted_few_shot import FAULTS as FEW_SHOT
 from .test_planted_rules import FAULTS as OF_RULES
 from .test_planted_rules import CalibratedByClient
 
@@ -345,7 +346,8 @@ def test_a_right_rule_keeps_all_laws(part):
 
 def test_each_law_has_a_fault():
     laws = trial.laws_of("serving", list(registry.table("serving")))
-    assert {law.name for law in laws} == {fault.values[3] for fault in (*FAULTS, *OF_RULES, *BATCHNORM, *FEW_LABELS)}
+    found = (*FAULTS, *OF_RULES, *BATCHNORM, *FEW_LABELS, *FEW_SHOT)
+    assert {law.name for law in laws} == {fault.values[3] for fault in found}
 
 
 def test_a_rule_of_ones_own_is_seen_to_be_one():

@@ -1,38 +1,107 @@
-"""How sure a mean over clients is: bootstrap intervals over clients."""
+"""95% confidence intervals of a mean over clients: Student's t, on a scale on which the score has no ends.
+
+A percentile bootstrap over 3, 5 or 10 clients covers the mean in 74, 83 and 89% of draws. These intervals cover it in
+94 to 96%, also of skewed scores, and use no random numbers. `benchmarks/interval_coverage.py` compares ten methods.
+
+The clients given have to be like those that are not: where a few bad clients are rare, and the others nearly but not
+exactly equal, a draw without a bad one has a short interval that misses the mean.
+"""
 
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 
 import numpy as np
 
 from fedreach.arrays import Floats
 
-RESAMPLES = 1000
 LEVEL = 0.95
-LARGE = 5000  # from this many clients on the mean is normal to well below the resampling error
+EQUAL = 1e-9
+"""Scores that are no further apart than this are equal; they differ by rounding."""
+T_QUANTILES = (12.706205, 4.302653, 3.182446, 2.776445, 2.570582, 2.446912, 2.364624, 2.306004, 2.262157, 2.228139)
+"""The 0.975 quantiles of Student's t with 1 to 10 degrees of freedom."""
 
 
-def bootstrap_means(values: Floats, rng: np.random.Generator) -> Floats:
-    """Return (RESAMPLES,) means of n clients drawn with replacement from the n given.
+def mean_interval(scores: Floats, top: float = 1.0) -> tuple[float, float]:
+    """Return the 95% confidence interval of the mean over clients, from the scores of n clients that were drawn.
 
-    Many clients (n >= LARGE) are not resampled: the means are drawn from the normal distribution with the same
-    standard error, which the bootstrap tends to.
-    """
-    n = len(values)
-    if n >= LARGE:
-        spread = float(values.std()) / math.sqrt(n)
-        return float(values.mean()) + spread * rng.standard_normal(RESAMPLES)
-    means: Floats = values[rng.integers(n, size=(RESAMPLES, n))].mean(axis=1)
-    return means
+    With mean m and standard error s = sd / sqrt(n), the interval is m ± q s on the scale logit(m), by the delta method:
+    logit(m) ± q s / (m (1 - m)), q the 0.975 quantile of Student's t with n - 1 degrees of freedom. Scores without an
+    upper end have log(m) in the place of logit(m), and s / m. So the interval lies within the range of the score, and
+    is longer towards its middle, as the distribution of the mean is.
 
+    Equal scores, or a single one, have no spread to go by. Then a share 1 - f of the clients may be at the other end of
+    the range, with f = 0.025^(1/n): the interval is m f to 1 - (1 - m) f. For n = 1 this is Markov's inequality, for
+    scores of 0 and 1 it is the interval of Clopper and Pearson.
 
-def interval(means: Floats) -> tuple[float, float]:
-    """Return the percentile interval at `LEVEL`.
+    Args:
+        scores: (n,) of single clients, from 0 to `top`; at least one.
+        top: The largest score there can be: 1, as for accuracy, or infinity, as for an error.
+
+    Reference: Oehlert (1992), A note on the delta method, The American Statistician 46, 27-29; Clopper and Pearson
+    (1934), Biometrika 26, 404-413.
 
     Example:
-        >>> interval(np.linspace(0.0, 1.0, 1001))
-        (0.025, 0.975)
+        >>> mean_interval(np.array([0.7, 0.8, 0.9]))
+        (0.45852258554, 0.94973531221)
+        >>> mean_interval(np.ones(10))
+        (0.691502892181, 1.0)
     """
-    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return round(float(low), 12), round(float(high), 12)
+    bounded, count = top < math.inf, len(scores)
+    mean = min(max(float(scores.mean()), 0.0), top)
+    if float(np.ptp(scores)) <= EQUAL:
+        seen = ((1 - LEVEL) / 2) ** (1 / count)
+        return round(mean * seen, 12), round(1 - (1 - mean) * seen, 12) if bounded else math.inf
+    error = float(scores.std(ddof=1)) / math.sqrt(count)
+    rest = 1 - mean if bounded else 1.0
+    factor = math.exp(t_quantile(count - 1) * error / (mean * rest))
+    if not bounded:
+        return round(mean / factor, 12), round(mean * factor, 12)
+    return round(mean / (mean + rest * factor), 12), round(mean * factor / (mean * factor + rest), 12)
+
+
+def difference_interval(first: Floats, second: Floats, top: float = 1.0) -> tuple[float, float]:
+    """Return the 95% confidence interval of mean(first) - mean(second), of clients drawn apart from each other.
+
+    The limits are recovered from those of both means, which need not be symmetric (MOVER): with means m and m', and
+    intervals [l, h] and [l', h'], from m - m' - sqrt((m - l)² + (h' - m')²) to m - m' + sqrt((h - m)² + (m' - l')²).
+
+    Args:
+        first: (n,) scores of single clients, see `mean_interval`.
+        second: (n',) scores of others.
+        top: See `mean_interval`.
+
+    Reference: Zou and Donner (2008), Statistics in Medicine 27, 1693-1702.
+
+    Example:
+        >>> difference_interval(np.array([0.7, 0.8, 0.9]), np.array([0.6, 0.7, 0.5]))
+        (-0.200117362581, 0.493470474589)
+    """
+    (low, high), (other_low, other_high) = mean_interval(first, top), mean_interval(second, top)
+    mean, other = float(first.mean()), float(second.mean())
+    below, above = math.hypot(mean - low, other_high - other), math.hypot(high - mean, other - other_low)
+    return round(mean - other - below, 12), round(mean - other + above, 12)
+
+
+def t_quantile(freedom: int) -> float:
+    """Return the 0.975 quantile of Student's t, to a relative error of 4e-6.
+
+    Not by scipy, whose distributions would add 0.2 seconds and 16 MB to each process that trains.
+
+    Reference: Abramowitz and Stegun (1964), eq. 26.7.5, from 11 degrees of freedom on.
+
+    Example:
+        >>> round(t_quantile(4), 6), round(t_quantile(30), 6)
+        (2.776445, 2.042272)
+    """
+    if freedom <= len(T_QUANTILES):
+        return T_QUANTILES[freedom - 1]
+    z = NormalDist().inv_cdf((1 + LEVEL) / 2)
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return z + sum(term / float(freedom) ** (power + 1) for power, term in enumerate(terms))

@@ -10,13 +10,12 @@ import numpy as np
 
 from fedreach.arrays import Bools, Float32s, Floats, Ints
 from fedreach.data.federated import FederatedData
-from fedreach.evaluation.confidence import bootstrap_means, interval
+from fedreach.evaluation.confidence import difference_interval, mean_interval
 from fedreach.evaluation.further import SaidOfClients, Values, further_columns, in_a_line
 from fedreach.evaluation.metrics import Metric, further_metrics, refuse_metrics
 from fedreach.evaluation.populations import Group, Scores
 from fedreach.evaluation.predictor import Predictor, Split
 from fedreach.evidence.scores import ACCURACY, MAE
-from fedreach.streams import generator
 
 
 class Evaluator:
@@ -37,7 +36,8 @@ class Evaluator:
     - With one model a cluster, participants are scored by their own cluster's model. Nobody assigned the others to a
       cluster, nor could a server: unseen clients and the test set get the mean over models of right answers and losses,
       each model counting by its share of the participants, as if each drew a participant's model at random.
-    - ``..._low`` and ``..._high``: 95 % bootstrap interval over clients; ``_p10``, ``_p50``, ``_p90``: percentiles;
+    - ``..._low`` and ``..._high``: 95% confidence interval over clients, see `fedreach.evaluation.confidence`; left
+      out where there is none, as of the error of a single client. ``_p10``, ``_p50``, ``_p90``: percentiles;
       ``_worst_decile``: mean over the tenth of the clients that does worst (at least one client).
 
     With `samples_per_client`, at most so many samples of each client are used, the same in all rounds and methods.
@@ -54,11 +54,10 @@ class Evaluator:
         self,
         engine: Predictor,
         data: FederatedData,
-        seed: int,
         samples_per_client: int | None = None,
         metrics: Sequence[Metric] = (),
     ) -> None:
-        self.engine, self.data, self.seed, self.max_samples = engine, data, seed, samples_per_client
+        self.engine, self.data, self.max_samples = engine, data, samples_per_client
         self.by = ACCURACY if data.dataset.num_classes else MAE
         self.metrics = further_metrics(metrics)
         refuse_metrics(metrics, data.dataset)
@@ -87,7 +86,7 @@ class Evaluator:
         if len(self.test_index):
             right, loss = served.predict(engine, "test", self.test_index, None)
             test = float(right.mean(dtype=np.float64)), float(loss.mean(dtype=np.float64))
-        columns, records = summarized(self.seed, round_, participants, unseen, training, test)
+        columns, records = summarized(round_, participants, unseen, training, test)
         further, single = self._further(served)
         return columns | further, [record | in_a_line(single.get(record["population"], {})) for record in records]
 
@@ -185,7 +184,6 @@ class Served:
 
 
 def summarized(
-    seed: int,
     round_: int,
     participants: Scores,
     unseen: Scores,
@@ -195,7 +193,6 @@ def summarized(
     """Return the columns of a round, see `Evaluator`, and the lines about single clients, from the clients' scores.
 
     Args:
-        seed: Of the run.
         round_: The round.
         participants: On their held-out data.
         unseen: Clients that never train, on all their data.
@@ -205,17 +202,16 @@ def summarized(
     columns: dict[str, float] = {}
     records: list[dict[str, Any]] = []
     by = participants.by
-    rng = generator(seed, "bootstrap", round_)
-    means = {}
+    there = {}
     for name, population, scores in (("id", "participants", participants), ("unseen", "unseen", unseen)):
         if len(scores.ids):
-            means[name] = bootstrap_means(scores.score, rng)
-            columns |= _columns(name, scores, interval(means[name]))
+            there[name] = scores.score
+            columns |= _columns(name, scores)
             records.append(scores.record(round_, population))
-    if {"id", "unseen"} <= means.keys():
+    if {"id", "unseen"} <= there.keys():
         columns["participation_gap"] = by.gap(columns[f"id_{by.name}"], columns[f"unseen_{by.name}"])
-        low, high = interval(by.gap(means["id"], means["unseen"]))
-        columns |= {"participation_gap_low": low, "participation_gap_high": high}
+        better, worse = (there["unseen"], there["id"]) if by.lower_is_better else (there["id"], there["unseen"])
+        columns |= _limits("participation_gap", difference_interval(better, worse, by.top))
     if len(training.ids):
         columns[f"train_{by.name}"] = float(training.score.mean())
         if f"id_{by.name}" in columns:
@@ -225,13 +221,12 @@ def summarized(
     return {name: round(value, 9) for name, value in columns.items()}, records
 
 
-def _columns(population: str, scores: Scores, bounds: tuple[float, float]) -> dict[str, float]:
+def _columns(population: str, scores: Scores) -> dict[str, float]:
     values, name = scores.score, f"{population}_{scores.by.name}"
     p10, p50, p90 = np.percentile(values, [10, 50, 90])
     return {
         name: float(values.mean()),
-        f"{name}_low": bounds[0],
-        f"{name}_high": bounds[1],
+        **_limits(name, mean_interval(values, scores.by.top)),
         f"{name}_p10": float(p10),
         f"{name}_p50": float(p50),
         f"{name}_p90": float(p90),
@@ -239,3 +234,8 @@ def _columns(population: str, scores: Scores, bounds: tuple[float, float]) -> di
         f"{name}_pooled": scores.pooled,
         f"{population}_loss": float(scores.loss.mean()),
     }
+
+
+def _limits(name: str, limits: tuple[float, float]) -> dict[str, float]:
+    """Return the columns of an interval; none where a limit is infinite, which would read as a model that diverged."""
+    return {} if np.isinf(limits).any() else {f"{name}_low": limits[0], f"{name}_high": limits[1]}

@@ -16,17 +16,17 @@ Who is served by which fit says `fedreach.evaluation.serving`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedreach.arrays import Floats, Ints
-from fedreach.evaluation.confidence import bootstrap_means, interval
+from fedreach.evaluation.confidence import mean_interval
 from fedreach.evaluation.metrics.calibration_error import expected_calibration_error
-from fedreach.evidence.scores import worst_decile
-from fedreach.federation.protocols import KnowsPrior, LearnsLabels, ServesMany, ServesOnline, Serving
+from fedreach.evidence.scores import HARM_POINTS, worst_decile
+from fedreach.federation.protocols import KnowsPrior, LearnsLabels, LearnsMoreLabels, ServesMany, ServesOnline, Serving
 from fedreach.federation.serving.softmax import log_softmax
 from fedreach.federation.traits import Traits
 from fedreach.federation.values import Outputs, State
@@ -114,9 +114,15 @@ class ServedScores:
 
     rungs: Rungs
     noted: Mapping[str, int]  # what of `NOTED` -> how many clients
+    inputs: Mapping[int, int]  # client -> its number of inputs, without the examples whose labels the rule is given
 
-    def columns(self, name: str, rng: Callable[[], np.random.Generator]) -> dict[str, float]:
-        """Return the columns of a population: means over clients, and of all of these the worst tenth."""
+    def columns(self, name: str) -> dict[str, float]:
+        """Return the columns of a population: means over clients, the worst tenth of them, and who loses.
+
+        ``NAME_harmed`` is the share of clients that lose more than `HARM_POINTS`, plain to served, and ``NAME_worse``
+        of those that lose anything. ``NAME_worst_change`` is the change of the client that loses most, as a fraction,
+        and ``NAME_worst_inputs`` its number of inputs; of several that lose the same, the one with the most inputs.
+        """
         found: dict[str, float] = {}
         for rung, scores in self.rungs.items():
             accuracy, loss, error = (np.array(column) for column in zip(*scores.values(), strict=True))
@@ -124,7 +130,7 @@ class ServedScores:
             found |= {f"{column}_accuracy": accuracy.mean(), f"{column}_loss": loss.mean()}
             found |= {f"{column}_calibration_error": error.mean()}
             if len(scores) > 1:
-                low, high = interval(bootstrap_means(accuracy, rng()))  # the same clients are drawn for all rungs
+                low, high = mean_interval(accuracy)
                 found |= {f"{column}_accuracy_low": low, f"{column}_accuracy_high": high}
                 found |= {f"{column}_accuracy_worst_decile": worst_decile(accuracy)}
             missing = len(self.rungs["plain"]) - len(scores)
@@ -132,15 +138,20 @@ class ServedScores:
                 found[f"{column}_too_few"] = missing
         found |= {f"{name}_{what}": count for what, count in self.noted.items()}
         plain, served = self.rungs["plain"], self.rungs["served"]
-        change = np.array([served[client].accuracy - plain[client].accuracy for client in plain])
-        found |= {f"{name}_worse": float((change < 0).mean()), f"{name}_worst_change": float(change.min())}
+        # Rounded, so that a loss of exactly 5 points is not more than 5, and equal losses are equal.
+        change = {client: round(served[client].accuracy - plain[client].accuracy, 9) for client in plain}
+        worst = min(change, key=lambda client: (change[client], -self.inputs[client]))
+        changes = np.array([*change.values()])
+        found |= {f"{name}_worse": (changes < 0).mean(), f"{name}_harmed": (changes < -HARM_POINTS / 100).mean()}
+        found |= {f"{name}_worst_change": change[worst], f"{name}_worst_inputs": self.inputs[worst]}
         return {key: round(float(value), 9) for key, value in found.items()}
 
     def lines(self, population: str) -> Iterator[dict[str, Any]]:
         """Yield a line about the single clients for each rung, as in ``served.jsonl``."""
         for rung, scores in self.rungs.items():
             columns = dict(zip(Score._fields, map(list, zip(*scores.values(), strict=True)), strict=True))
-            yield {"population": population, "rung": rung, "ids": list(scores), **columns}
+            inputs = [self.inputs[client] for client in scores]
+            yield {"population": population, "rung": rung, "ids": list(scores), "inputs": inputs, **columns}
 
 
 def serve(
@@ -157,22 +168,25 @@ def serve(
     """
     rungs: Rungs = {}
     noted: dict[str, int] = {}
+    counts: dict[int, int] = {}
     traits, start = Traits.of(rule), rule.start(state)
 
     def take(rung: str, client: Client, log_p: Floats, begin: int = 0) -> None:
         rungs.setdefault(rung, {})[client.id] = score(log_p, client.labels[begin:])
 
     for group in in_groups(clients):
-        kept = _updated(rule, state, [start] * len(group), [client.outputs for client in group])
+        shown = [_unlabeled(rule, client.outputs, known_of(rule, len(client.labels))) for client in group]
+        kept = _updated(rule, state, [start] * len(group), shown)
         for whole, own in zip(group, kept, strict=True):
             known = known_of(rule, len(whole.labels))
             client, own = whole.without(known), _learnt(rule, state, own, whole, known)
+            counts[client.id] = len(client.labels)
             take("plain", client, log_softmax(client.outputs.logits))
             take("calibrated", client, rule.predict(state, start, client.outputs))
             told = own
             if isinstance(rule, KnowsPrior):
-                counts = np.bincount(client.labels, minlength=client.outputs.logits.shape[1]) + SMOOTHING
-                told = rule.with_prior(state, counts / counts.sum())
+                shares = np.bincount(client.labels, minlength=client.outputs.logits.shape[1]) + SMOOTHING
+                told = rule.with_prior(state, shares / shares.sum())
             own = told if traits.reads_true_prior else own
             take("served", client, rule.predict(state, own, client.outputs))
             for what in NOTED:
@@ -184,14 +198,16 @@ def serve(
                 take("true_prior", client, rule.predict(state, told, client.outputs))
         for n in inputs:
             enough = [client for client in group if len(client.labels) > n]
-            kept = _updated(rule, state, [start] * len(enough), [c.outputs.rows(slice(n)) for c in enough])
+            first = [client.outputs.rows(slice(n)) for client in enough]
+            shown = [_unlabeled(rule, one, known_of(rule, len(c.labels))) for one, c in zip(first, enough, strict=True)]
+            kept = _updated(rule, state, [start] * len(enough), shown)
             for client, own in zip(enough, kept, strict=True):
                 others = client.outputs.rows(slice(n, None))
                 take(f"plain_{n}", client, log_softmax(others.logits), n)
                 if not traits.reads_true_prior:  # which does not go by inputs
                     own = _learnt(rule, state, own, client, min(n, known_of(rule, len(client.labels))))
                     take(f"served_{n}", client, rule.predict(state, own, others), n)
-    return ServedScores(rungs, noted)
+    return ServedScores(rungs, noted, counts)
 
 
 def in_groups(clients: Iterable[Client]) -> Iterator[list[Client]]:
@@ -210,8 +226,15 @@ def in_groups(clients: Iterable[Client]) -> Iterator[list[Client]]:
         yield group
 
 
+def _unlabeled(rule: Serving, outputs: Outputs, known: int) -> Outputs:
+    """Return what a client sees without labels: of a rule that learns from both, not its first examples, so many."""
+    return outputs.rows(slice(known, None)) if isinstance(rule, LearnsMoreLabels) else outputs
+
+
 def _learnt(rule: Serving, state: State, own: State, client: Client, known: int) -> State:
     """Return what a client keeps that has the labels of its first examples, so many; of another rule, what it kept."""
+    if isinstance(rule, LearnsMoreLabels):
+        return rule.learn_labels(state, own, client.outputs.rows(slice(known)), client.labels[:known])
     if not isinstance(rule, LearnsLabels):
         return own
     return rule.with_labels(state, client.outputs.rows(slice(known)), client.labels[:known])
@@ -224,20 +247,19 @@ def _updated(rule: Serving, state: State, clients: Sequence[State], outputs: Seq
 
 
 def tabulated(
-    joined: Mapping[str, Sequence[tuple[float, ServedScores]]], rng: Callable[[], np.random.Generator]
+    joined: Mapping[str, Sequence[tuple[float, ServedScores]]],
 ) -> tuple[dict[str, float], list[dict[str, Any]]]:
     """Return columns, and lines about single clients.
 
     Args:
         joined: "id" (participants), "unseen" and "test" -> scores, each with its share, see `mixed`.
-        rng: Makes the generator of the intervals, the same each time.
     """
     columns: dict[str, float] = {}
     lines: list[dict[str, Any]] = []
     for name, scored in joined.items():
         if scored:
             scores = mixed(scored)
-            columns |= scores.columns(name, rng)
+            columns |= scores.columns(name)
             if name != "test":
                 lines += scores.lines("participants" if name == "id" else name)
     return columns, lines
@@ -247,8 +269,10 @@ def mixed(scored: Sequence[tuple[float, ServedScores]]) -> ServedScores:
     """Return scores of different clients as one, and of the same clients by several models as their weighted mean."""
     rungs: Rungs = {}
     noted: dict[str, int] = {}
+    inputs: dict[int, int] = {}
     total: dict[tuple[str, int], float] = {}
     for share, scores in scored:
+        inputs |= scores.inputs
         for rung, own in scores.rungs.items():
             for client, one in own.items():
                 before = rungs.setdefault(rung, {}).get(client, Score(0.0, 0.0, 0.0))
@@ -259,4 +283,4 @@ def mixed(scored: Sequence[tuple[float, ServedScores]]) -> ServedScores:
     for rung, own in rungs.items():
         for client in sorted(own):
             own[client] = Score(*(value / total[rung, client] for value in own.pop(client)))
-    return ServedScores(rungs, noted)
+    return ServedScores(rungs, noted, inputs)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,7 +21,6 @@ from fedreach.federation.protocols import Serving
 from fedreach.federation.serving.fit import Fitted, HeldOut, fit
 from fedreach.federation.time_energy import FittingCost
 from fedreach.federation.traits import Traits
-from fedreach.streams import generator
 
 FOLDS = 5
 
@@ -54,7 +52,6 @@ class ServingEvaluator:
         engine: Runs the model.
         data: Who holds what.
         rule: The rule.
-        seed: Of the intervals.
         max_samples: Of each client at most so many examples are used, the first ones; None: all.
         inputs: See `serve`.
         summed: See `fedreach.federation.serving.fit.fit`.
@@ -65,7 +62,6 @@ class ServingEvaluator:
     engine: Predictor
     data: FederatedData
     rule: Serving
-    seed: int
     max_samples: int | None = None
     inputs: Sequence[int] = ()
     summed: Callable[[Sequence[Floats]], Floats] | None = None
@@ -74,7 +70,7 @@ class ServingEvaluator:
     def evaluate(
         self, models: Float32s, clusters: Ints, round_: int, *, whole: bool = True
     ) -> tuple[dict[str, float], list[dict[str, Any]], list[Fitted]]:
-        population, rng = self.data.population, partial(generator, self.seed, "serving-bootstrap", round_)
+        population = self.data.population
         held_out = Group.of(population.participants, self.data.held_out, max_samples=self.max_samples)
         unseen = Group.of(population.unseen, self.data.train, self.data.held_out, max_samples=self.max_samples)
         own = clusters[np.searchsorted(population.participants, held_out.ids)]
@@ -100,7 +96,7 @@ class ServingEvaluator:
                 index = np.arange(len(self.data.dataset.test_y))
                 scores = serve(self.rule, state, [self._client(model, "test", 0, index)])
                 joined["test"].append((float(shares[number]), scores))
-        return *tabulated(joined, rng), fitted
+        return *tabulated(joined), fitted
 
     def _client(self, model: Float32s, split: Split, client: int, index: Ints) -> Client:
         outputs = self.engine.answers(model, split, index, inputs=Traits.of(self.rule).reads_inputs)

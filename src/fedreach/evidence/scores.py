@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -11,6 +12,8 @@ import numpy as np
 from fedreach.arrays import Bools, Floats
 
 Value = TypeVar("Value", float, Floats)
+HARM_POINTS = 5
+"""A client is harmed where adaptation costs it more percentage points of accuracy than this."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,7 @@ class MainScore:
     words: str
     lower_is_better: bool
     percent: bool  # shown as such; else in the unit of the targets
+    top: float  # the largest value there can be; the smallest is 0
 
     def rank(self, value: float) -> float:
         """Return a number that is the higher the better the value."""
@@ -88,8 +92,8 @@ class MainScore:
         return "-" if value is None else f"{self.number(value)}{self.unit}"
 
 
-ACCURACY = MainScore("accuracy", "accuracy", lower_is_better=False, percent=True)
-MAE = MainScore("mae", "mean absolute error", lower_is_better=True, percent=False)
+ACCURACY = MainScore("accuracy", "accuracy", lower_is_better=False, percent=True, top=1.0)
+MAE = MainScore("mae", "mean absolute error", lower_is_better=True, percent=False, top=math.inf)
 
 
 def main_score_of(columns: Iterable[str]) -> MainScore:

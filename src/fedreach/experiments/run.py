@@ -155,7 +155,7 @@ def each_round_of(
                 if ranks is not None:
                     simulation = distributed(simulation, ranks)
                 record = RunRecord(**identity, environment=environment(), git=git_revision(base))
-                serving = _serving(e, simulation, seed)
+                serving = _serving(e, simulation)
                 recorder = Recorder(own, simulation.federation, simulation.engine.layout, e.run.on_failure == "stop")
                 if (
                     serving
@@ -167,7 +167,7 @@ def each_round_of(
                     yield from each_round(
                         record,
                         simulation,
-                        Evaluator(simulation.engine, data, seed, e.evaluation.samples_per_client, builder.metrics()),
+                        Evaluator(simulation.engine, data, e.evaluation.samples_per_client, builder.metrics()),
                         recorder,
                         rounds=e.rounds,
                         every=e.evaluation.every,
@@ -207,7 +207,7 @@ def explain(experiment: Experiment, *, seed: int, folder: Path, base: Path) -> t
         return data, *_engine(builder, data, seed, threads, RunFolder(folder))
 
 
-def _serving(experiment: Experiment, simulation: Simulation, seed: int) -> ServingEvaluator | None:
+def _serving(experiment: Experiment, simulation: Simulation) -> ServingEvaluator | None:
     """Return who serves clients in the end; None where they are served as the model is."""
     federation, e = simulation.federation, experiment.evaluation
     if not federation.serves:
@@ -215,7 +215,7 @@ def _serving(experiment: Experiment, simulation: Simulation, seed: int) -> Servi
     summed = exact_sum if federation.traits["label_statistics"].only_sum else None
     rule, most = federation.serving, e.samples_per_client
     return ServingEvaluator(
-        simulation.engine, simulation.data, rule, seed, most, tuple(e.inputs), summed, simulation.fitting_cost
+        simulation.engine, simulation.data, rule, most, tuple(e.inputs), summed, simulation.fitting_cost
     )
 
 

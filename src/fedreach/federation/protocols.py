@@ -320,7 +320,8 @@ class Serving(Protocol):
     client: a reference that needs labels. With ``reads_true_prior = True`` it is that reference and nothing else.
     With a method `with_labels(state, outputs, labels)` and a number `labels` it learns from so many labelled examples
     of a client, which are never scored: a reference, too. With ``needs_features = True`` a model without a last linear
-    layer is refused before it is trained.
+    layer is refused before it is trained. With a method `learn_labels(state, client, outputs, labels)`, too, a client
+    may have labels when it is deployed.
     ``keeps_bias = True`` says that it takes the model's mean prediction for right where it differs from the
     participants' class shares: the laws then try it with a calibrated model only.
     """
@@ -392,6 +393,22 @@ class LearnsLabels(Protocol):
         Args:
             state: As the rule was fitted.
             outputs: Of the model on these m examples, m at most `labels`, and 0 of a client with a single example.
+            labels: (m,) of these.
+        """
+
+
+@runtime_checkable
+class LearnsMoreLabels(LearnsLabels, Protocol):
+    """A rule by which a deployed client learns from labels as they arrive, beside inputs without labels."""
+
+    def learn_labels(self, state: State, client: State, outputs: Outputs, labels: Ints) -> State:
+        """Return what a client keeps after further labeled examples.
+
+        Args:
+            state: As the rule was fitted.
+            client: What it kept.
+            outputs: Of the model on these m examples; one that the client saw without its label counts as labeled from
+                now on.
             labels: (m,) of these.
         """
 

@@ -93,6 +93,7 @@ class Traits:
     tunes_server: bool = False
     knows_prior: bool = False
     learns_labels: bool = False
+    learns_more_labels: bool = False
     serves_many: bool = False
     serves_online: bool = False
     shifts_outputs: bool = False
@@ -100,8 +101,13 @@ class Traits:
 
     @property
     def needs_labels(self) -> bool:
-        """Whether a serving rule needs labels of those that it serves: a reference, which none can deploy."""
+        """Whether a serving rule is given labels of those that it serves, where it is evaluated."""
         return self.reads_true_prior or self.learns_labels
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether none can deploy a serving rule: it is given labels that no client has, or only once."""
+        return self.needs_labels and not self.learns_more_labels
 
     @classmethod
     def of(cls, part: object) -> Traits:
@@ -152,6 +158,7 @@ METHODS: Mapping[str, str] = {
     "tunes_server": "tunes",
     "knows_prior": "with_prior",
     "learns_labels": "with_labels",
+    "learns_more_labels": "learn_labels",
     "serves_many": "update_many",
     "serves_online": "predict_online",
     "shifts_outputs": "shift",

@@ -181,6 +181,12 @@ class Outputs:
     again: Callable[[Float32s], Outputs] | None = None  # the same model on changed inputs, (m, ...)
     statistics: RunningStatistics | None = None  # of BatchNorm layers after convolutions, where there are any
 
+    def at(self, places: Ints) -> Outputs:
+        """Return what the model says of the inputs at these places."""
+        features = None if self.features is None else self.features[places]
+        inputs = None if self.inputs is None else self.inputs[places]
+        return replace(self, logits=self.logits[places], features=features, inputs=inputs)
+
     def rows(self, part: slice) -> Outputs:
         """Return what the model says of some of the inputs."""
         features = None if self.features is None else self.features[part]

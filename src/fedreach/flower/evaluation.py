@@ -151,5 +151,5 @@ def evaluation(
         served = Served.of(models, state.clusters, np.array(participants, np.int64))
         right, loss = served.predict(engine, "test", index, None)
         test = float(right.mean(dtype=np.float64)), float(loss.mean(dtype=np.float64))
-    columns, lines = summarized(federation.seed, state.round, *combined(scores, participants, shares), test)
+    columns, lines = summarized(state.round, *combined(scores, participants, shares), test)
     return (columns, lines) if columns else None

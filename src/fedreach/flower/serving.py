@@ -5,7 +5,6 @@ Every client adapts on its own side and sends metrics; of one that never takes p
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain
 from logging import getLogger
 from typing import Any, NamedTuple
@@ -31,7 +30,6 @@ from fedreach.flower.messages import INPUTS, MODEL, ONLINE, OURS, PART, STATE, R
 from fedreach.flower.outgoing import Outgoing
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.serving import serve_models, served_table
-from fedreach.streams import generator
 
 LOG = getLogger("flwr")
 Joined = dict[str, list[tuple[float, ServedScores]]]
@@ -74,12 +72,11 @@ class RemoteServing:
     def evaluate(
         self, models: Float32s, clusters: Ints, round_: int, *, whole: bool = True
     ) -> tuple[dict[str, float], list[dict[str, Any]], list[Fitted]]:
-        rng = partial(generator, self.federation.seed, "serving-bootstrap", round_)
         if not whole and self.served is not None and np.array_equal(models, self.served[0]):
             base, _ = rung_names(self.rule)  # nobody is asked again
             _, fitted, joined = self.served
             kept = {name: [(share, _only(one, base)) for share, one in scored] for name, scored in joined.items()}
-            return *tabulated(kept, rng), fitted
+            return *tabulated(kept), fitted
         assert self.registry.population is not None  # clients have trained
         participants, count = self.registry.population.participants.tolist(), len(models)
         own = dict(zip(participants, clusters.tolist(), strict=True)) if count > 1 else dict.fromkeys(participants, 0)
@@ -99,7 +96,7 @@ class RemoteServing:
             for number, one in enumerate(shared)
         ]
         self.served = models.copy(), fitted, joined
-        return *tabulated(joined, rng), fitted
+        return *tabulated(joined), fitted
 
     def _billed(self, fitted: Fitted, members: Sequence[int], held_out: Mapping[int, int], round_: int) -> Fitted:
         """Return the fit with what it costs by the radio, if there is one: of those that stayed to its end."""
@@ -173,7 +170,7 @@ class RemoteServing:
         noted = {what: messages.whole(metrics, what) for what in NOTED if what in metrics}
         if any(count > 1 for count in noted.values()):
             raise ReplyError(f"it says of what was decided {noted}; each is 0 or 1")
-        return ServedScores(rungs, noted)
+        return ServedScores(rungs, noted, {client: scored["served"]})
 
     def _score(self, client: int, metrics: Mapping[str, Any], rung: str, count: int) -> Score:
         checks, facts = self.registry.checks, self.registry.known[client]
@@ -221,11 +218,12 @@ def _together(scored: Sequence[ServedScores], rungs: Sequence[str]) -> ServedSco
     return ServedScores(
         {rung: clients for rung, clients in found.items() if clients},
         {what: count for what, count in noted.items() if what in told},
+        {client: count for one in scored for client, count in one.inputs.items()},
     )
 
 
 def _only(scores: ServedScores, rungs: Sequence[str]) -> ServedScores:
-    return ServedScores({rung: scores.rungs[rung] for rung in rungs}, scores.noted)
+    return ServedScores({rung: scores.rungs[rung] for rung in rungs}, scores.noted, scores.inputs)
 
 
 def serve_clients(serving: RemoteServing, folder: RunFolder) -> None:

@@ -282,6 +282,7 @@ class ServedLine(Record):
     rung: str
     ids: Sequence[int]
     names: Sequence[str] | None = None  # of these clients, where they have any
+    inputs: Sequence[int] | None = None  # that each client has; not there in folders of before
     accuracy: Sequence[float]
     loss: Sequence[float]
     calibration_error: Sequence[float]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,7 +13,7 @@ from fedreach.errors import ConfigError
 from fedreach.federation.values import Outputs, State
 
 if TYPE_CHECKING:
-    from fedreach.federation.protocols import Serving
+    from fedreach.federation.protocols import LearnsMoreLabels, Serving
 
 
 class Adapter:
@@ -30,9 +30,11 @@ class Adapter:
 
     Attributes:
         prior_: (c,) estimated class shares of the client, where the rule estimates them.
-        decision_: What the guard decided: ``"adapted"``, ``"abstained"``, ``"repaired, adapted"`` ...
+        decision_: What was decided about inputs: ``"adapted"``, ``"abstained"``, ``"repaired, adapted"`` ..., after
+            ``"labels, "`` where the client knows some.
         guarded_: Whether a guard was at work.
-        n_inputs_: How many inputs were seen.
+        n_inputs_: How many inputs were seen without a label.
+        n_labels_: How many labeled examples were seen.
 
     Example:
         >>> from fedreach.federation.serving.label_shift import LabelShift
@@ -50,36 +52,74 @@ class Adapter:
     ) -> None:
         self.rule, self.state, self.model = rule, state, model
 
-    def fit(self, logits: ArrayLike, features: ArrayLike | None = None, inputs: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        logits: ArrayLike,
+        features: ArrayLike | None = None,
+        inputs: ArrayLike | None = None,
+        labels: ArrayLike | None = None,
+    ) -> Self:
         """Begin with a client's inputs, as the model sees them.
 
         Args:
             logits: (m, c), m at least 1.
             features: (m, h) of the layer before the last.
             inputs: (m, ...) as the model gets them.
+            labels: (m,) numbers of the classes, -1 where a label is not known; for a rule that learns from labels, such
+                as `few_shot`.
         """
-        outputs = self._outputs(logits, features, inputs)
+        outputs, known = self._outputs(logits, features, inputs), self._known(labels, logits)
         self.client_: State = self.rule.start(self.state)
-        self.n_inputs_, self.guarded_, self._with_features = 0, True, False
-        return self._learn(outputs)
+        self.n_inputs_, self.n_labels_, self.guarded_, self._with_features = 0, 0, True, False
+        return self._learn(outputs, known)
 
     def partial_fit(
-        self, logits: ArrayLike, features: ArrayLike | None = None, inputs: ArrayLike | None = None
+        self,
+        logits: ArrayLike,
+        features: ArrayLike | None = None,
+        inputs: ArrayLike | None = None,
+        labels: ArrayLike | None = None,
     ) -> Self:
-        """Go on with more of the client's inputs; arguments as those of `fit`."""
-        if not hasattr(self, "client_"):
-            return self.fit(logits, features, inputs)
-        return self._learn(self._outputs(logits, features, inputs))
+        """Go on with more of the client's inputs, or with labels that have arrived; arguments as those of `fit`.
 
-    def _learn(self, outputs: Outputs) -> Self:
-        if self.n_inputs_ and (outputs.features is None) == self._with_features:
+        An input that was seen before without its label counts once, as a labeled example.
+        """
+        if not hasattr(self, "client_"):
+            return self.fit(logits, features, inputs, labels)
+        return self._learn(self._outputs(logits, features, inputs), self._known(labels, logits))
+
+    def _known(self, labels: ArrayLike | None, logits: ArrayLike) -> Ints | None:
+        """Return (m,) labels, or refuse what are none."""
+        if labels is None:
+            return None
+        if not hasattr(self.rule, "learn_labels"):
+            name = type(self.rule).__name__
+            raise ConfigError(f"Adapter.fit: labels must be None, as {name} learns from inputs alone; use 'few_shot'.")
+        given, z = np.asarray(labels), np.asarray(logits)
+        is_whole = given.dtype.kind in "iu" and given.shape == z.shape[:1]
+        if not is_whole or (given < -1).any() or (given >= z.shape[1]).any():
+            raise ConfigError(
+                f"Adapter.fit: labels must be ({len(z)},) whole numbers from 0 to {z.shape[1] - 1}, or -1 where a "
+                f"label is not known; got {given.dtype} of shape {given.shape}."
+            )
+        return given.astype(np.int64)
+
+    def _learn(self, outputs: Outputs, labels: Ints | None = None) -> Self:
+        if self.n_inputs_ + self.n_labels_ and (outputs.features is None) == self._with_features:
             other = "without features" if self._with_features else "with features"
             raise ConfigError(
                 "Adapter.partial_fit must be given features as fit was, as a guard looks at all inputs together; "
                 f"these came {other}. Call fit anew."
             )
         self._with_features = outputs.features is not None
-        self.client_ = self.rule.update(self.state, self.client_, outputs)
+        if labels is not None:
+            known, rest = np.flatnonzero(labels >= 0), np.flatnonzero(labels < 0)
+            rule = cast("LearnsMoreLabels", self.rule)
+            self.client_ = rule.learn_labels(self.state, self.client_, outputs.at(known), labels[known])
+            self.n_labels_ += len(known)
+            outputs = outputs.at(rest)
+        if len(outputs.logits):
+            self.client_ = self.rule.update(self.state, self.client_, outputs)
         self.n_inputs_ += len(outputs.logits)
         self.guarded_ = self.guarded_ and "adapted" in self.client_
         return self
@@ -106,7 +146,9 @@ class Adapter:
         """See `Adapter`."""
         kept = self._fitted()
         adapted, repaired = kept.get("adapted", np.ones(1)), kept.get("repaired", np.zeros(1))
-        return ("repaired, " if repaired.item() else "") + ("adapted" if adapted.item() else "abstained")
+        words = ["labels"] if getattr(self, "n_labels_", 0) else []
+        words += ["repaired"] if repaired.item() else []
+        return ", ".join([*words, "adapted" if adapted.item() else "abstained"])
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the arguments that it was made with."""

@@ -129,7 +129,7 @@ def written(rule: Serving, state: State, about: Mapping[str, Any], stem: str = "
 def check_deployable(rule: Serving) -> None:
     """Refuse a rule by which nobody can be served who has nothing but inputs and a model, by a ConfigError."""
     kind = type(rule)
-    if Traits.of(rule).needs_labels:
+    if Traits.of(rule).is_reference:
         raise ConfigError(
             f"{kind.__name__} needs the labels of those that it serves: a reference, which none can deploy."
         )

@@ -48,7 +48,7 @@ def read(
         raise RunFolderError(f"{folder} holds no serving rule ({SERVING}). {_why(run)}")
     choice = Choice.model_validate(run.config["method"]["serving"])
     rule: Serving = make("serving", choice, base or Path.cwd())
-    if Traits.of(rule).learns_labels:
+    if Traits.of(rule).learns_labels and Traits.of(rule).is_reference:
         raise ConfigError(
             f"{folder}: {type(rule).__name__} learns from labels of those that it serves: a reference, which none can "
             "deploy. Export or load a method with serving 'label_shift'."

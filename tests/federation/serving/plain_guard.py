@@ -79,7 +79,7 @@ def decided_plainly(rule: Guard, state, outputs, base, prior_of):
     signal, d = frame.signal(chosen.prior, base), total(rule, state, frame, chosen)
     far = distance(state, chosen)
     adapt = (
-        signal >= rule.k * far**rule.power * d and chosen.weight >= rule.min_weight
+        signal >= rule.k * max(far, 1.0) ** rule.power * d and chosen.weight >= rule.min_weight
     ) or d <= rule.threshold + rule.allowance * deviation
     return replace(chosen, adapt=bool(adapt), signal=signal, total_drift=d, distance=far)
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fedreach.federation.serving import evidence
+from fedreach.federation.serving.mixing import weights
 
 from .worlds import C, draw, exact_logits, means_of
 
@@ -29,8 +30,8 @@ def test_without_shift_its_mean_is_one():
     mean = 0.0
     for i in range(3):
         for j in range(3):
-            log_w, _ = evidence.prequential(np.log(likelihoods[[i, j]]), BASE, 0.7)
-            mean += chance[i] * chance[j] * np.exp(log_w)
+            known = evidence.course(np.log(likelihoods[[i, j]]), BASE, 0.7)
+            mean += chance[i] * chance[j] * np.exp(known.log_w[-1])
     assert mean == pytest.approx(1, abs=1e-12)
 
 
@@ -46,11 +47,10 @@ def test_inputs_that_say_nothing_are_no_evidence():  # law 6
 
 def test_classes_renamed_change_nothing_but_the_order_of_inputs_does():  # laws 5 and 7
     u, order = some_u(), np.array([2, 0, 3, 1])
-    log_w, counts = evidence.prequential(u, BASE, 2.0)
-    renamed_w, renamed_counts = evidence.prequential(u[:, order], BASE[order], 2.0)
-    assert renamed_w == pytest.approx(log_w, abs=1e-12)
-    np.testing.assert_allclose(renamed_counts, counts[order], atol=1e-12)
-    assert abs(evidence.prequential(u[::-1], BASE, 2.0)[0] - log_w) > 1e-3
+    known, renamed = evidence.course(u, BASE, 2.0), evidence.course(u[:, order], BASE[order], 2.0)
+    np.testing.assert_allclose(renamed.log_w, known.log_w, atol=1e-12)
+    np.testing.assert_allclose(renamed.counts, known.counts[:, order], atol=1e-12)
+    assert abs(evidence.course(u[::-1], BASE, 2.0).log_w[-1] - known.log_w[-1]) > 1e-3
 
 
 def test_no_input_is_judged_by_a_later_one():
@@ -64,11 +64,11 @@ def test_no_input_is_judged_by_a_later_one():
 @pytest.mark.parametrize("half_life", [np.inf, 6.0])
 def test_it_goes_on_where_it_stopped(half_life):
     u = some_u()
-    half = evidence.prequential(u[:17], BASE, 2.0, half_life=half_life)
-    gone_on = evidence.prequential(u[17:], BASE, 2.0, *half, half_life)
-    whole = evidence.prequential(u, BASE, 2.0, half_life=half_life)
-    assert gone_on[0] == whole[0]
-    assert gone_on[1].tolist() == whole[1].tolist()
+    half = evidence.course(u[:17], BASE, 2.0, half_life=half_life)
+    gone_on = evidence.course(u[17:], BASE, 2.0, float(half.log_w[-1]), half.counts[-1], half_life)
+    whole = evidence.course(u, BASE, 2.0, half_life=half_life)
+    assert gone_on.log_w[-1] == whole.log_w[-1]
+    assert gone_on.counts[-1].tolist() == whole.counts[-1].tolist()
 
 
 def test_an_input_counts_half_after_its_half_life():
@@ -96,39 +96,24 @@ def test_forgetting_keeps_the_guarantee():  # W is a martingale whatever is pred
     assert (highest >= np.log(20)).mean() <= 0.05
 
 
-@pytest.mark.parametrize("half_life", [np.inf, 6.0])
-@pytest.mark.parametrize("padded", [100, 2_000_000])
-def test_many_clients_at_once_are_each_client_alone(padded, half_life, monkeypatch):
-    monkeypatch.setattr(evidence, "PADDED_NUMBERS", padded)
-    rng = np.random.default_rng(0)
-    us = [some_u(seed, m, rng.dirichlet(np.full(C, 0.3))) for seed, m in enumerate([40, 0, 1, 7, 300, 41, 2, 2])]
-    log_w, counts = rng.standard_normal(8), rng.uniform(0, 9, (8, C))
-    many = evidence.prequential_many(us, BASE, 1.2, log_w, counts, half_life)
-    each = zip(us, log_w, counts, strict=True)
-    alone = [evidence.prequential(u, BASE, 1.2, float(w), n, half_life) for u, w, n in each]
-    np.testing.assert_allclose(many[0], [w for w, _ in alone], rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(many[1], [n for _, n in alone], rtol=1e-12, atol=1e-12)
-
-
-def test_a_constant_an_input_changes_nothing_however_many_clients_there_are():
+def test_a_constant_an_input_changes_nothing():
     """u is known up to a constant a row; one of thousands must not drown the other inputs."""
     rng = np.random.default_rng(1)
     us = [some_u(seed, m, BASE) for seed, m in enumerate([9, 4])]
     moved = [u + rng.uniform(-5000, 5000, (len(u), 1)) for u in us]
-    begun = np.zeros(2), np.zeros((2, C))
-    plain, shifted = (evidence.prequential_many(which, BASE, 1.2, *begun) for which in (us, moved))
-    for one, other in zip(plain, shifted, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9)
+    for one, other in zip(us, moved, strict=True):
+        plain, shifted = (evidence.course(u, BASE, 1.2) for u in (one, other))
+        np.testing.assert_allclose(plain.log_w, shifted.log_w, rtol=1e-9, atol=1e-9)
 
 
 def test_the_weight_is_the_posterior_probability_of_a_shift():
-    for log_w in (-3.0, 0.0, 0.1, 5.0):
-        assert evidence.weight(log_w, 9.0) == pytest.approx(1 / (1 + 9 / np.exp(log_w)), rel=1e-14)
-    assert [evidence.weight(w, 9.0) for w in (-1e5, 1e5)] == [0, 1]
-    assert [evidence.weight(w, 0.0) for w in (-1e5, 0.0, 1e5)] == [1, 1, 1]
+    log_w = np.array([-3.0, 0.0, 0.1, 5.0])
+    np.testing.assert_allclose(weights(log_w, 9.0), 1 / (1 + 9 / np.exp(log_w)), rtol=1e-14)
+    assert weights(np.array([-1e5, 1e5]), 9.0).tolist() == [0, 1]
+    assert weights(np.array([-1e5, 0.0, 1e5]), 0.0).tolist() == [1, 1, 1]
 
 
 def test_logits_far_apart_overflow_nothing():
-    log_w, counts = evidence.prequential(1e6 * np.random.default_rng(0).standard_normal((50, C)), BASE, 1e-6)
-    assert np.isfinite(log_w)
-    assert counts.sum() == pytest.approx(50)
+    known = evidence.course(1e6 * np.random.default_rng(0).standard_normal((50, C)), BASE, 1e-6)
+    assert np.isfinite(known.log_w).all()
+    assert known.counts[-1].sum() == pytest.approx(50)

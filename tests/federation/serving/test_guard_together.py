@@ -6,10 +6,12 @@ import math
 import numpy as np
 import pytest
 
-from fedreach.federation.serving import evidence, guard, priors
+from fedreach.federation.serving import guard
 from fedreach.federation.serving.fit import HeldOut, fit
 from fedreach.federation.serving.guard import Guard
+from fedreach.federation.serving.inference import infer_priors, input_order
 from fedreach.federation.serving.label_shift import LabelShift
+from fedreach.federation.serving.mixing import weights
 from fedreach.federation.serving.repair import Values
 from fedreach.federation.serving.softmax import log_softmax
 from fedreach.federation.values import Outputs
@@ -33,7 +35,7 @@ def many():
 
 def states():
     """Fitted by many examples, and by so few that they say little of how large residuals are."""
-    rule = LabelShift(calibration="none", pseudo_counts=4.0)
+    rule = LabelShift(calibration="none", pseudo_counts=4.0, strength=1.0)
     for outputs, labels in (participants(2000), participants(60)):
         yield fit(rule, [HeldOut(outputs, labels, np.ones(C))]).state
 
@@ -80,7 +82,7 @@ def test_guarded_clients_at_once_are_each_client_alone(state):
             alone = rule.update(state, client, one)
             assert list(alone) == list(found)
             for name in alone:
-                np.testing.assert_allclose(found[name], alone[name], rtol=1e-7, atol=1e-7, err_msg=name)
+                np.testing.assert_array_equal(found[name], alone[name], err_msg=name)
         clients = together
     assert {float(client["repaired"][0]) for client in clients} == {0.0, 1.0}
 
@@ -121,11 +123,12 @@ def test_a_guarded_client_decides_on_all_that_it_has_seen_however_that_came(chan
     assert set(in_parts) == set(at_once)
     for name, values in at_once.items():
         np.testing.assert_allclose(in_parts[name], values, rtol=1e-9, atol=1e-9, err_msg=name)
-    for name in ("logits", "features", "inputs"):  # what it needs for that
+    order = input_order(whole.logits, whole.features, whole.inputs)
+    for name in ("logits", "features", "inputs"):  # what it needs for that, in an order of its own
         kept = getattr(whole, name)
         assert (name in at_once) == (kept is not None)
         if kept is not None:
-            np.testing.assert_array_equal(in_parts[name], kept)
+            np.testing.assert_array_equal(in_parts[name], kept[order])
 
 
 def test_a_client_keeps_what_was_decided_and_predicts_later_inputs_by_it():
@@ -135,7 +138,8 @@ def test_a_client_keeps_what_was_decided_and_predicts_later_inputs_by_it():
 
     def prior_of(outputs):
         u = outputs.logits - np.log(base)  # calibration is "none"
-        return priors.map_em(u, base, spread), evidence.weight(evidence.prequential(u, base, spread)[0], rule.odds)
+        (found,) = infer_priors([u - u.mean(axis=1, keepdims=True)], base, spread, 0.0, rule.amplification)
+        return found.prior, weights(np.array([found.log_evidence]), rule.odds)[0]
 
     for outputs in many():
         if len(outputs.logits) < 2:
@@ -156,7 +160,7 @@ def test_a_client_keeps_what_was_decided_and_predicts_later_inputs_by_it():
         told = np.log(w * plain.prior + (1 - w) * base) - np.log(base) if plain.adapt else 0.0
         expected = log_softmax(logits + told)
         np.testing.assert_allclose(rule.predict(state, client, model(later)), expected, rtol=1e-3, atol=1e-3)
-    assert words == {"adapted", "abstained", "repaired, adapted"}
+    assert words >= {"adapted", "abstained", "repaired, adapted"}
 
 
 @pytest.mark.parametrize("values", [[3.0, 3.0, 4.0], [1e6, 1e6 + 1, 1e6 + 3], [-2.0] * 50 + [7.0]])

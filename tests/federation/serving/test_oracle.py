@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 
 import numpy as np
@@ -17,7 +18,9 @@ from fedreach.federation.selection import Uniform
 from fedreach.federation.server import Average
 from fedreach.federation.serving import evidence, priors
 from fedreach.federation.serving.fit import HeldOut, fit
+from fedreach.federation.serving.inference import infer_priors
 from fedreach.federation.serving.label_shift import LabelShift
+from fedreach.federation.serving.mixing import weights
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.values import Outputs
 from fedreach.federation.weighting import ByExamples
@@ -189,18 +192,28 @@ def test_evidence_is_the_same_input_by_input(i):
     a, b, base, A = known()
     u = oracle.log_ratios(z, a, b, base)
     log_w, pi = oracle.evidence(z, a, b, base, A)
-    found, counts = evidence.prequential(u, base, A)
-    np.testing.assert_allclose(found, log_w[-1], rtol=0, atol=1e-9)
-    np.testing.assert_allclose((A * base + counts) / (A + len(z)), pi[-1], rtol=0, atol=1e-12)
-    np.testing.assert_allclose(evidence.course(u, base, A).log_w, log_w, rtol=0, atol=1e-9)
-    for one in log_w:
-        np.testing.assert_allclose(evidence.weight(one, 9.0), oracle.weight(one), rtol=1e-12)
+    found = evidence.course(u, base, A)
+    np.testing.assert_allclose(found.log_w, log_w, rtol=0, atol=1e-9)
+    np.testing.assert_allclose((A * base + found.counts[-1]) / (A + len(z)), pi[-1], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(weights(log_w, 9.0), [oracle.weight(one) for one in log_w], rtol=1e-12)
+
+
+@pytest.mark.parametrize("i", CLIENTS)
+@pytest.mark.parametrize(("correlation", "amplification"), [(0.0, math.inf), (0.1, math.inf), (0.0, 1.1), (1.0, 3.0)])
+def test_what_a_client_learns_from_a_batch_is_the_same(i, correlation, amplification):
+    z = digits()[1][i]
+    a, b, base, A = known()
+    u = oracle.log_ratios(z - z.mean(axis=1, keepdims=True), a, b, base)
+    (found,) = infer_priors([u], base, A, correlation, amplification)
+    prior, log_w = oracle.learned(u, base, A, correlation, amplification)
+    np.testing.assert_allclose(found.prior, prior, rtol=0, atol=1e-8)
+    np.testing.assert_allclose(found.log_evidence, log_w, rtol=0, atol=1e-8)
 
 
 @pytest.mark.parametrize("i", CLIENTS)
 def test_predictions_of_the_same_fit_are_the_same(i):
     z = digits()[1][i]
-    rule, fitted = LabelShift(), known()
+    rule, fitted = LabelShift(strength=1.0, amplification=math.inf), known()
     client = rule.update(state(), rule.start(state()), Outputs(z))
     np.testing.assert_allclose(rule.predict(state(), client, Outputs(z)), oracle.served(z, *fitted), rtol=0, atol=1e-8)
     online, _ = rule.predict_online(state(), rule.start(state()), Outputs(z))
@@ -211,7 +224,7 @@ def test_predictions_of_the_same_fit_are_the_same(i):
 
 def test_predictions_from_the_logits_on_are_the_same():
     """Each fits by itself; what they tell a client's classes by differs by no more than the fits do."""
-    rule = LabelShift()
+    rule = LabelShift(strength=1.0, amplification=math.inf)
     for z in digits()[1]:
         client = rule.update(state(), rule.start(state()), Outputs(z))
         found = np.exp(rule.predict(state(), client, Outputs(z)))

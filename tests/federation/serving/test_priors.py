@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from fedreach.federation.serving import priors
+from fedreach.federation.serving import inference, priors
+from fedreach.federation.serving.inference import infer_priors
 
 from .worlds import C, draw, exact_logits, means_of
 
@@ -67,29 +68,35 @@ def test_the_error_shrinks_with_the_root_of_the_number_of_inputs():  # law 9
     true = np.array([0.1, 0.2, 0.3, 0.4])
     errors = []
     for m in (100, 1600):
-        found = priors.map_em_many([some_u(seed, m, true) for seed in range(100)], BASE, 2.0)
-        errors.append(np.abs(found - true).mean())
+        found = [each.prior for each in infer_priors([some_u(seed, m, true) for seed in range(100)], BASE, 2.0)]
+        errors.append(np.abs(np.array(found) - true).mean())
     assert 3 < errors[0] / errors[1] < 5.3  # the root of 16 is 4
 
 
-@pytest.mark.parametrize("pseudo_counts", [0.0, 1.2])
+@pytest.mark.parametrize("pseudo_counts", [0.01, 1.2])
 def test_many_clients_at_once_are_each_client_alone(pseudo_counts):
     rng = np.random.default_rng(0)
     us = [some_u(seed, m, rng.dirichlet(np.full(C, 0.3))) for seed, m in enumerate([40, 0, 1, 7, 300, 41, 2, 2, 5000])]
     alone = [priors.map_em(u, BASE, pseudo_counts) for u in us]
-    np.testing.assert_allclose(priors.map_em_many(us, BASE, pseudo_counts), alone, rtol=0, atol=1e-12)
+    together = infer_priors(us, BASE, pseudo_counts)
+    np.testing.assert_allclose([each.prior for each in together], alone, rtol=0, atol=1e-12)
+    for u, found in zip(us, together, strict=True):
+        (own,) = infer_priors([u], BASE, pseudo_counts)
+        assert (own.prior.tolist(), own.log_evidence) == (found.prior.tolist(), found.log_evidence)
 
 
 def test_a_chunk_of_clients_may_be_smaller_than_all_of_them(monkeypatch):
     us = [some_u(seed, m) for seed, m in enumerate([40, 1, 7, 20, 41, 2, 2])]
-    whole = priors.map_em_many(us, BASE, 1.0)
-    monkeypatch.setattr(priors, "CACHED_NUMBERS", 100)
-    np.testing.assert_allclose(priors.map_em_many(us, BASE, 1.0), whole, rtol=0, atol=1e-12)
+    whole = infer_priors(us, BASE, 1.0)
+    monkeypatch.setattr(inference, "CACHED_NUMBERS", 100)
+    monkeypatch.setattr(inference, "HELD_NUMBERS", 100)
+    for one, other in zip(whole, infer_priors(us, BASE, 1.0), strict=True):
+        assert (one.prior.tolist(), one.log_evidence) == (other.prior.tolist(), other.log_evidence)
 
 
 def test_logits_far_apart_overflow_nothing():
     u = 1e6 * np.random.default_rng(0).standard_normal((20, C))
-    for found in (priors.map_em(u, BASE, 1e-6), priors.map_em_many([u, u[:3]], BASE, 1e-6)[0]):
+    for found in (priors.map_em(u, BASE, 1e-6), infer_priors([u, u[:3]], BASE, 1e-6)[0].prior):
         assert found.sum() == pytest.approx(1)
         assert (found > 0).all()
 

@@ -19,9 +19,9 @@ from fedreach.streams import generator
 
 HOSPITALS, PARTICIPANTS = 12, 5
 RULES = [
-    LabelShift(),
-    LabelShift(guard=False),
-    LabelShift(calibration="none", guard=False, odds=0.0),
+    LabelShift(strength=1.0),
+    LabelShift(guard=False, strength=1.0),
+    LabelShift(calibration="none", guard=False, odds=0.0, strength=1.0),
     BBSE(),
     RLLS(strength=0.1),
     TruePrior(),

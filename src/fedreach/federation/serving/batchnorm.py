@@ -41,6 +41,7 @@ class BatchNormRefresh:
         odds: See `LabelShift`, as the next two.
         pseudo_counts: A, or ``"fitted"``.
         calibration: ``"bias"``, ``"temperature"`` or ``"none"``.
+        trust: How far inputs are trusted, from 0 to 1, or ``"fitted"``: see `LabelShift`, where it is `strength`.
 
     Raises:
         ConfigError: If an option is outside its range; where the model has no BatchNorm layers, or cannot be asked.
@@ -53,12 +54,12 @@ class BatchNormRefresh:
 
     Example:
         >>> from fedreach.testing.served import world
-        >>> given, rule = world("3 classes", 3, (40, 40)), BatchNormRefresh(strength=0.0)
+        >>> given, rule = world("3 classes", 3, (40, 40)), BatchNormRefresh(strength=0.0, trust=1.0)
         >>> state, inputs = given.fitted(rule).state, given.clients[1][0]
         >>> for seen in (inputs, 0.5 * inputs + 3):  # brighter, and with half the contrast
         ...     rule.update(state, rule.start(state), given.outputs(rule, seen))["prior"].round(3)
-        array([0.357, 0.478, 0.165])
-        array([0.357, 0.478, 0.165])
+        array([0.353, 0.484, 0.163])
+        array([0.353, 0.484, 0.163])
     """
 
     reads_inputs: ClassVar[bool] = True
@@ -68,8 +69,11 @@ class BatchNormRefresh:
     odds: float = 9.0
     pseudo_counts: Literal["fitted"] | float = "fitted"
     calibration: Literal["bias", "temperature", "none"] = "bias"
+    trust: Literal["fitted"] | float = "fitted"
 
     def __post_init__(self) -> None:
+        if self.trust != "fitted":
+            require(self, trust="[0, 1]: Or 'fitted'.")
         require(self, strength="[0, inf)", odds="[0, inf)", calibration=("bias", "temperature", "none"))
         if self.pseudo_counts != "fitted":
             require(self, pseudo_counts="[1e-6, inf): Or 'fitted'.")
@@ -81,7 +85,7 @@ class BatchNormRefresh:
     @property
     def _rule(self) -> LabelShift:
         """What is done with refreshed outputs."""
-        return LabelShift(self.odds, self.pseudo_counts, self.calibration, guard=False)
+        return LabelShift(self.odds, self.pseudo_counts, self.calibration, guard=False, strength=self.trust)
 
     def query(self, state: State) -> State | None:
         return self._rule.query(state)

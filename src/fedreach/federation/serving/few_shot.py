@@ -138,6 +138,8 @@ class FewShot:
             outputs: Of the model on these m examples; one that was seen without its label is an input no longer.
             labels: (m,) of these.
         """
+        if not len(labels):
+            return client
         seen = _outputs(client, SEEN)
         if seen is not None:
             for row in range(len(labels)):
@@ -151,7 +153,7 @@ class FewShot:
 
     def with_labels(self, state: State, outputs: Outputs, labels: Ints) -> State:
         """Return what a client keeps that has labeled examples and has seen no input."""
-        return self.learn_labels(state, self.start(state), outputs, labels) if len(labels) else self.start(state)
+        return self.learn_labels(state, self.start(state), outputs, labels)
 
     def predict(self, state: State, client: State, outputs: Outputs) -> Floats:
         log_p = self._inputs().predict(self._own(state, client), client, outputs)

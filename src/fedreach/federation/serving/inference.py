@@ -101,18 +101,19 @@ def _parts(rows: Ints, size: int) -> Iterator[Ints]:
 
 
 def input_order(logits: Floats, *ties: AnyArray | None) -> Ints:
-    """Return the order that rows are brought into, the same whatever order they came in.
+    """Return the order that rows are brought into, the same whatever order they came in, and classes have.
 
     Args:
-        logits: (n, c).
-        ties: Arrays of n rows, by which inputs with the same logits are ordered.
+        logits: (n, c), by whose largest numbers rows are ordered.
+        ties: Arrays of n rows, by which inputs are ordered that have the same numbers.
     """
-    order = np.lexsort(logits[:, :SORTED_COLUMNS].T)
-    firsts = logits[order, :SORTED_COLUMNS]
+    sizes = np.sort(logits, axis=1)
+    order = np.lexsort(sizes[:, -SORTED_COLUMNS:].T)
+    firsts = sizes[order, -SORTED_COLUMNS:]
     if not (firsts[1:] == firsts[:-1]).all(axis=1).any():
         return order
-    columns = [logits, *(array.reshape(len(array), -1) for array in ties if array is not None)]
-    return np.lexsort([column for array in columns for column in array.T])
+    columns = [array.reshape(len(array), -1) for array in reversed(ties) if array is not None]
+    return np.lexsort([column for array in (*columns, logits, sizes) for column in array.T])
 
 
 def _padded(n: int) -> int:
@@ -150,7 +151,7 @@ def _log_evidence(likelihoods: Sequence[Floats], base: Floats, pseudo_counts: fl
     k, steps = len(sizes), int(used[0])
     shown = np.ones((steps, k, ORDERS, len(base)))  # what is seen at each step
     for i, each in enumerate(likelihoods):
-        shown[: used[i], i] = each[_orders(len(each))].transpose(1, 0, 2)
+        shown[: used[i], i] = each[fixed_orders(len(each))].transpose(1, 0, 2)
     under_base = (base * shown).sum(axis=3)
     pulled, seen = pseudo_counts * base, np.zeros((k, ORDERS, len(base)))
     predicted = under_base.copy()  # the quotient is 1 where there is no input
@@ -196,7 +197,7 @@ def _maximized(ratios: Floats, absent: Floats, base: Floats, pulls: Floats, size
 
 
 @lru_cache(256)
-def _orders(n: int) -> Ints:
+def fixed_orders(n: int) -> Ints:
     """Return (ORDERS, min(n, EVIDENCE_INPUTS)) first places of permutations.
 
     They come from raw bits of PCG64, which no version of numpy changes.
@@ -207,6 +208,8 @@ def _orders(n: int) -> Ints:
 
 def limited(prior: Floats, mean: Floats, base: Floats, amplification: float) -> Floats:
     """Return (k, c) priors no further than M times as far from (c,) base as the (k, c) mean predictions are."""
+    if math.isinf(amplification):
+        return prior
     apart = np.abs(prior - base).sum(axis=1, keepdims=True)
     furthest = amplification * np.abs(mean - base).sum(axis=1, keepdims=True)
     is_far = apart > furthest

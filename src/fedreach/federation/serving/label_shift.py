@@ -288,12 +288,14 @@ class LabelShift:
         `online` or not; both with the design effect and the amplification limit of `inference.infer_priors`. No
         safeguard: it decides on all inputs together.
         """
-        predicted = calibrated(state, outputs)
-        if self.strength_of(state):
-            known = self._course(state, client, outputs)
-            mixed = blended(known.prior[:-1], known.weight[:-1, None], state["base"])
-            predicted = predicted + self.strength_of(state) * (np.log(mixed) - np.log(state["base"]))
-        return log_softmax(predicted), self.update(state, client, outputs)
+        predicted, after = calibrated(state, outputs), self.update(state, client, outputs)
+        if not self.strength_of(state):
+            return log_softmax(predicted), after
+        known = self._course(state, client, outputs)
+        mixed = blended(known.prior[:-1], known.weight[:-1, None], state["base"])
+        predicted = predicted + self.strength_of(state) * (np.log(mixed) - np.log(state["base"]))
+        followed = {"counts": known.counts[-1], "predicted": known.predicted[-1], "log_w": known.log_w[-1:]}
+        return log_softmax(predicted), {**after, **followed}  # so that later inputs go on from these
 
     def with_prior(self, state: State, prior: Floats) -> State:
         known = {key: value for key, value in self.start(state).items() if key != "adapted"}

@@ -47,7 +47,9 @@ class ServedSummary:
     change: Mapping[str, Judgement]  # one of `CHANGES` -> likewise, each score a family; below 0 is better
     gain_with: Mapping[int, Judgement]  # inputs -> likewise, accuracy on the other inputs
     worse: Spread  # share of clients whose accuracy is lower served than plain
-    worst_change: Spread  # the largest loss of a client
+    harmed: Spread  # share of clients that lose more than `HARM_POINTS` of accuracy; not measured in older folders
+    worst_change: Spread  # of the client that loses most, as a fraction
+    worst_inputs: Spread  # its number of inputs
     decided: Mapping[str, Spread]  # "adapted", "repaired" -> clients
     gap: Gap  # "gap", "priors", "representation", "estimation"; empty without both populations
     majority: Spread  # accuracy of the majority class of each client's true labels
@@ -118,7 +120,9 @@ def _summary(method: str, runs: Sequence[Run]) -> ServedSummary:
         change={},
         gain_with=dict.fromkeys(inputs, UNJUDGED),
         worse=over(f"{name}_worse"),
+        harmed=over(f"{name}_harmed"),
         worst_change=over(f"{name}_worst_change"),
+        worst_inputs=over(f"{name}_worst_inputs"),
         decided={what: over(f"{name}_{what}") for what in ("adapted", "repaired") if f"{name}_{what}" in columns[0]},
         gap=_gap(columns),
         majority=spread([_majority(run, name) for run in runs]),

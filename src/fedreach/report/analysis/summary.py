@@ -23,7 +23,7 @@ class MethodSummary:
     seeds: int  # runs the numbers are from
     seeds_planned: int
     at: Mapping[str, Spread]  # each of `QUANTITIES`
-    gap_over_clients: tuple[float, float] | None  # 95 % bootstrap over clients, limits averaged over seeds
+    gap_over_clients: tuple[float, float] | None  # 95 % interval over clients, limits averaged over seeds
     reached: int  # seeds that reached the target accuracy
     to_target: Mapping[str, Spread]  # each of `SPENT`, over the seeds that reached it
     difference: Judgement  # primary accuracy minus the baseline's, seed by seed

@@ -78,7 +78,7 @@ def asked(analysis: Analysis) -> list[Asked]:
         return []
     where = POPULATION[comparison.primary].words
     several = any(len(comparison.counted(method)) > 1 for method in comparison.methods)
-    band = "Bands: ± sd over seeds." if several else "Bands: 95 % bootstrap interval over clients."
+    band = "Bands: ± sd over seeds." if several else "Bands: 95 % interval over clients."
     means = f"Both are means over seeds at the same round. {band}" if several else band
     ring = "A ring: all seeds have reached the target, here on average."
     over_seeds = " Bands: ± sd over seeds." if several else ""

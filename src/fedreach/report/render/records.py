@@ -91,7 +91,9 @@ def _served(row: ServedSummary) -> dict[str, Any]:
         "served_needs_labels": row.needs_labels,
         **_judged("served_gain_", row.gain),
         "served_worse_share": row.worse.mean,
+        "served_harmed_share": row.harmed.mean,
         "served_worst_change": row.worst_change.mean,
+        "served_worst_inputs": row.worst_inputs.mean,
     }
     for score, change in row.change.items():
         record |= _judged(f"served_{score}_change_", change)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fedreach.evidence.judgement import Judgement
+from fedreach.evidence.scores import HARM_POINTS
 from fedreach.evidence.spread import Spread
 from fedreach.report.analysis.analysis import Analysis
 from fedreach.report.analysis.leaders import NOBODY, Leaders
@@ -65,8 +66,8 @@ def _rungs(analysis: Analysis) -> Table:
     columns += [
         ("worst decile, plain", share, score("plain", "accuracy_worst_decile"), 100),
         ("worst decile, served", share, score("served", "accuracy_worst_decile"), 100),
-        ("clients worse", share, lambda row: percent(row.worse), 130),
-        ("worst change", "points", lambda row: _mean_points(row.worst_change), 140),
+        (f"clients that lose > {HARM_POINTS} points", share, lambda row: percent(row.harmed), 130),
+        ("worst client", "points (inputs)", _worst_client, 140),
         ("adapted", "clients", lambda row: _count(row.decided.get("adapted")), 160),
         ("repaired", "clients", lambda row: _count(row.decided.get("repaired")), 160),
         ("sent to fit", "kB a participant", lambda row: plus_minus(row.kilobytes["up"], 1), 170),
@@ -87,7 +88,9 @@ def _rungs(analysis: Analysis) -> Table:
         f"labels. Gain: served minus plain{judged} With 5 inputs, say: scored on the "
         "client's other ones, a family of its own. The true prior is a reference that needs the client's labels"
         f"{learns}. "
-        "Clients worse: share whose accuracy is lower served than plain; worst change: of the one that loses most.",
+        f"Clients that lose > {HARM_POINTS} points: share whose accuracy is lower served than plain by more than that. "
+        "Worst client: change of the one that loses most, and in parentheses how many inputs it has"
+        f"{', means over seeds' if several else ''}.",
         name="serving",
         stated=join_sentences(
             intervals_said(analysis.comparison, [row.gain for row in rows]),
@@ -203,6 +206,12 @@ def _points(found: Judgement | None) -> str:
 
 def _mean_points(found: Spread | None) -> str:
     return ABSENT if found is None or found.mean is None else points(found.mean, sign=True)
+
+
+def _worst_client(row: ServedSummary) -> str:
+    """Return by how much the client that loses most changes, and how many inputs it has, where that was stored."""
+    inputs = row.worst_inputs.mean
+    return _mean_points(row.worst_change) + ("" if inputs is None else f" ({inputs:.0f})")
 
 
 def _spent(found: Spread, unit: Unit) -> str:

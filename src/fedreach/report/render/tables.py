@@ -204,7 +204,7 @@ def _unit(quantity: Quantity, spreads: Sequence[Spread]) -> Unit:
 
 
 def _gap_over_seeds(rows: Sequence[MethodSummary]) -> bool:
-    # With one seed there is no spread over seeds, and the bootstrap over clients is the interval there is.
+    # With one seed there is no spread over seeds, and the interval over clients is the one there is.
     return all(row.at["gap"].low is not None for row in rows if row.seeds)
 
 
@@ -213,7 +213,7 @@ def _note(comparison: Comparison, rows: Sequence[MethodSummary]) -> str:
     score = comparison.score
     parts = [f"{score.words.capitalize()}: mean over clients{', ± sd over seeds' * any(r.seeds > 1 for r in rows)}."]
     if any(row.at["gap"].mean is not None for row in rows):
-        over = "over seeds (Student t)" if _gap_over_seeds(rows) else "over clients (bootstrap)"
+        over = "over seeds (Student t)" if _gap_over_seeds(rows) else "over clients (Student t)"
         first, second = ("participants", "unseen clients")[:: -1 if score.lower_is_better else 1]
         parts.append(f"Gap: {first} minus {second}, 95 % interval {over}.")
     if any(row.difference.mean is not None for row in rows):

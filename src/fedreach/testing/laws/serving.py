@@ -17,7 +17,7 @@ from fedreach.streams import generator
 from fedreach.testing.law import Subject, broken, law, shown
 from fedreach.testing.laws.any_part import as_it_is, options_are_all_it_is
 from fedreach.testing.laws.serving_methods import METHOD_LAWS as METHOD_LAWS
-from fedreach.testing.laws.serving_play import PLAYING, Kept, labelled, play, uneven
+from fedreach.testing.laws.serving_play import PLAYING, Kept, labelled, play, uneven, when_trusted
 from fedreach.testing.served import (
     Clientele,
     Holding,
@@ -350,10 +350,10 @@ LAWS = (
     contributions_are_possible,
     each_input_by_itself,
     whoever_stands_where,
-    whoever_holds_an_example,
+    when_trusted(whoever_holds_an_example),
     classes_by_any_name,
     a_constant_in_the_logits,
-    no_shift_no_change,
+    when_trusted(no_shift_no_change),
     no_labels_of_those_served,
     known_shares_stay_with_their_client,
     known_shares_weigh,

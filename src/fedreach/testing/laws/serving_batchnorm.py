@@ -12,6 +12,7 @@ from fedreach.arrays import Float32s, Floats
 from fedreach.federation.serving.label_shift import LabelShift
 from fedreach.federation.values import State
 from fedreach.testing.law import Law, Subject, law, must_be_close
+from fedreach.testing.laws.serving_play import when_trusted
 from fedreach.testing.served import Clientele, Model, learnt, moments, ordinary_worlds
 
 CLOSE = 1e-4
@@ -20,7 +21,7 @@ CLOSE = 1e-4
 
 def _twin(part: Any) -> LabelShift:
     """Return the rule with the same options that refreshes nothing."""
-    return LabelShift(part.odds, part.pseudo_counts, part.calibration, guard=False)
+    return LabelShift(part.odds, part.pseudo_counts, part.calibration, guard=False, strength=part.trust)
 
 
 def _served(rule: Any, state: State, model: Model, inputs: Float32s) -> Floats:
@@ -105,10 +106,15 @@ def strength_counts_inputs(subject: Subject, given: Clientele) -> None:
             must_be_close(what, np.exp(got), np.exp(expected), str(given), CLOSE)
 
 
-BATCHNORM_LAWS: tuple[Law, ...] = (
-    usual_inputs_are_served_by_label_shift,
-    another_intensity_changes_nothing,
-    great_strength_refreshes_nothing,
-    participants_refresh_too,
-    strength_counts_inputs,
+BATCHNORM_LAWS: tuple[Law, ...] = tuple(
+    map(
+        when_trusted,
+        (
+            usual_inputs_are_served_by_label_shift,
+            another_intensity_changes_nothing,
+            great_strength_refreshes_nothing,
+            participants_refresh_too,
+            strength_counts_inputs,
+        ),
+    )
 )

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedreach.arrays import Floats
+from fedreach.federation.serving.inference import fixed_orders, input_order
 from fedreach.federation.serving.label_shift import LabelShift
 from fedreach.federation.serving.softmax import log_softmax
 from fedreach.federation.values import NO_STATE, Outputs, State
@@ -17,7 +18,9 @@ from fedreach.streams import generator
 from fedreach.testing.law import Law, Subject, broken, law, must_be_close, shown
 from fedreach.testing.laws.serving_batchnorm import BATCHNORM_LAWS
 from fedreach.testing.laws.serving_few_labels import FEW_LABELS_LAWS
+from fedreach.testing.laws.serving_few_shot import FEW_SHOT_LAWS
 from fedreach.testing.laws.serving_many_classes import many_classes_are_matched
+from fedreach.testing.laws.serving_play import trusted
 from fedreach.testing.served import Clientele, Holding, learnt, ordinary_worlds, world
 
 GRID = [10 ** (i / 10 - 1) for i in range(41)]
@@ -151,13 +154,14 @@ def many_pseudo_counts_never_adapt(subject: Subject, given: Clientele) -> None:
 def evidence_of_what_came_before(subject: Subject, given: Clientele) -> None:
     """Each input is judged by those before it: W_j = W_(j-1) sum pi^(j-1)_c e^u_jc / sum base_c e^u_jc.
 
-    With r_jc proportional to pi^(j-1)_c e^u_jc and pi^(j) = (A base + r_1 + ... + r_j)/(A + j), each r_l counting half
-    after `half_life` inputs. The q of EM look ahead: by these W is large without a shift, too. The weight is
+    With r_jc proportional to pi^(j-1)_c e^u_jc and pi^(j) = (A base + r_1 + ... + r_j)/(A + j). The q of EM look ahead:
+    by these W is large without a shift, too. Of a batch, W is the mean over fixed orders of the sorted inputs; online,
+    inputs stand in their own order, and each r_l counts half after `half_life` inputs. The weight is
     w = 1/(1 + odds/W).
     """
     part, state = subject.part, _fitted(subject, given)
     for number, outputs in enumerate(_clients(given), start=1):
-        log_w = _evidence(part, state, outputs)[0][-1]
+        log_w = _evidence(part, state, outputs)[0][-1] if part.online else _batch_evidence(state, outputs)
         client = part.update(state, part.start(state), outputs)
         must_be_close(f"log W of client {number}", client["log_w"], [log_w], str(given), 1e-7)
         weight = 1 / (1 + part.odds * math.exp(-log_w))
@@ -175,14 +179,52 @@ def served_by_its_prior(subject: Subject, given: Clientele) -> None:
     for number, outputs in enumerate(_clients(given), start=1):
         u, (log_w, shares) = _ratios(state, outputs), _evidence(part, state, outputs)
         weights = 1 / (1 + part.odds * np.exp(-log_w))[:, None]
+        weight = weights[-1] if part.online else 1 / (1 + part.odds * math.exp(-_batch_evidence(state, outputs)))
         prior = shares[-1] if part.online else _em(u, base, float(state["pseudo_counts"][0]))
-        expected = log_softmax(u + np.log(weights[-1] * prior + (1 - weights[-1]) * base))
+        expected = log_softmax(u + np.log(weight * prior + (1 - weight) * base))
         found = part.predict(state, part.update(state, part.start(state), outputs), outputs)
         must_be_close(f"the prediction of client {number}", found, expected, str(given), 1e-6)
         expected = log_softmax(u + np.log(weights[:-1] * shares[:-1] + (1 - weights[:-1]) * base))
         online, client = part.predict_online(state, part.start(state), outputs)
         must_be_close(f"the prediction of client {number}, input by input,", online, expected, str(given), 1e-6)
         must_be_close("its prediction after them", part.predict(state, client, outputs), found, str(given), 1e-6)
+
+
+@law(ordinary_worlds)
+def any_order_to_the_bit(subject: Subject, given: Clientele) -> None:
+    """A client predicts the same bits whatever order its inputs came in, unless it learns input by input."""
+    part, state = subject.part, _fitted(subject, given)
+    if part.online:
+        return
+    for number, outputs in enumerate(_clients(given), start=1):
+        expected = part.predict(state, learnt(part, state, [outputs]), outputs)
+        order = generator(number, "testing an order").permutation(len(outputs.logits))
+        client = learnt(part, state, [Outputs(outputs.logits[order])])
+        must_be_close(f"the prediction of client {number}", part.predict(state, client, outputs), expected, "", 0.0)
+
+
+@law(ordinary_worlds)
+def no_further_than_the_mean_prediction(subject: Subject, given: Clientele) -> None:
+    """The prior lies at most M times as far from base as the mean prediction, with the option `amplification` = M."""
+    part = replace(subject.part, amplification=1.5)
+    state = _fitted(subject, given)
+    base = state["base"]
+    for number, outputs in enumerate(_clients(given), start=1):
+        mean = np.exp(log_softmax(_ratios(state, outputs) + np.log(base))).mean(axis=0)
+        client = part.update(state, part.start(state), outputs)
+        apart, most = np.abs(client["prior"] - base).sum(), 1.5 * np.abs(mean - base).sum()
+        if apart > most + 1e-9 and not part.online:
+            broken(f"the prior of client {number} is {apart:.4g} from base, 1.5 times the mean prediction {most:.4g}")
+
+
+@law(ordinary_worlds)
+def off_without_support(subject: Subject, given: Clientele) -> None:
+    """Where participants do not support adaptation, s = 0, clients predict softmax(a z), whatever they saw."""
+    part = replace(subject.part, strength="fitted")
+    state = {**_fitted(subject, given), "strength": np.zeros(1)}
+    for outputs in _clients(given):
+        found = part.predict(state, learnt(part, state, [outputs]), outputs)
+        must_be_close("the prediction", found, log_softmax(state["a"] * outputs.logits), str(given), 1e-6)
 
 
 # ------------------------------------------------------------------------------------------------------- true shares
@@ -252,9 +294,10 @@ def no_order_of_inputs(subject: Subject, given: Clientele) -> None:
 
 
 def without_guard(one: Law) -> Law:
-    """Return the law, tried with a guard switched off: what a guard lets through is what it is about."""
+    """Return the law, tried without a guard and with inputs that are trusted: it is about what these let through."""
 
     def check(subject: Subject, *given: Clientele) -> None:
+        subject = trusted(subject)
         bare = subject.part
         if isinstance(bare, LabelShift) and bare.guard:
             subject = subject.once("no guard", lambda: replace(subject, part=replace(bare, guard=False), noted={}))
@@ -274,12 +317,16 @@ LABEL_SHIFT_LAWS = (
     many_pseudo_counts_never_adapt,
     evidence_of_what_came_before,
     served_by_its_prior,
+    any_order_to_the_bit,
+    no_further_than_the_mean_prediction,
+    off_without_support,
 )
 METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {
     "none": (the_model_as_it_is,),
     "label_shift": tuple(map(without_guard, LABEL_SHIFT_LAWS)),
     "batchnorm": BATCHNORM_LAWS,
     "few_labels": (the_model_as_it_is, *FEW_LABELS_LAWS),
+    "few_shot": FEW_SHOT_LAWS,
     "true_prior": (
         calibrated_at_the_optimum,
         source_prior_of_held_out_labels,
@@ -292,7 +339,8 @@ METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {
 
 
 def _ratios(state: State, outputs: Outputs) -> Floats:
-    u: Floats = state["a"] * outputs.logits + state["b"] - np.log(state["base"])
+    centered = outputs.logits - outputs.logits.mean(axis=1, keepdims=True)
+    u: Floats = state["a"] * centered + state["b"] - np.log(state["base"])
     return u
 
 
@@ -307,6 +355,22 @@ def _evidence(part: Any, state: State, outputs: Outputs) -> tuple[Floats, Floats
         learnt = 2 ** (-1 / part.half_life) * learnt + joint / joint.sum()
         shares.append((A * base + learnt) / (A + learnt.sum()))
     return np.array(log_w), np.array(shares)
+
+
+def _batch_evidence(state: State, outputs: Outputs) -> float:
+    """Return log of the mean W over the fixed orders of the sorted inputs."""
+    base, A = state["base"], float(state["pseudo_counts"][0])
+    u = _ratios(state, outputs)
+    u, found = u[input_order(u)], []
+    for order in fixed_orders(len(u)):
+        log_w, learnt = 0.0, np.zeros(len(base))
+        for j, row in enumerate(u[order]):
+            likelihood = np.exp(row - row.max())
+            joint = (A * base + learnt) / (A + j) * likelihood
+            log_w += math.log(joint.sum() / (base * likelihood).sum())
+            learnt = learnt + joint / joint.sum()
+        found.append(log_w)
+    return float(np.log(np.mean(np.exp(found))))
 
 
 def _em(u: Floats, base: Floats, A: float) -> Floats:

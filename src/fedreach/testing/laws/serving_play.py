@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, is_dataclass, replace
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 
 from fedreach.arrays import Floats, Ints
 from fedreach.federation.traits import Traits, name_of
 from fedreach.federation.values import Outputs, State
-from fedreach.testing.law import shown
+from fedreach.testing.law import Law, Subject, shown
 from fedreach.testing.laws.any_part import Outcome, Playing, as_it_is
 from fedreach.testing.served import Clientele, served_worlds
 
@@ -81,6 +83,28 @@ def uneven(c: int) -> Floats:
     """Return class shares of which no two are alike."""
     shares: Floats = np.arange(1.0, c + 1) / (c * (c + 1) / 2)
     return shares
+
+
+def trusted(subject: Subject) -> Subject:
+    """Return the subject with inputs trusted in full, where it is participants who decide on that.
+
+    Few participants decide nothing, and what they decide depends on who holds what: a law about what trusted inputs do
+    would try nothing, or something else.
+    """
+    part = subject.part
+    option = next((name for name in ("trust", "strength") if getattr(part, name, None) == "fitted"), None)
+    if option is None or not is_dataclass(part) or isinstance(part, type):
+        return subject
+    given: dict[str, Any] = {option: 1.0}
+    if hasattr(part, "amplification"):
+        given |= {"amplification": math.inf, "correlation": 0.0}
+    changed, make = replace(part, **given), partial(subject.make, **given)
+    return cast(Subject, subject.once("trusted", lambda: replace(subject, part=changed, make=make, noted={})))
+
+
+def when_trusted(one: Law) -> Law:
+    """Return the law, tried with inputs that are trusted in full."""
+    return replace(one, check=lambda subject, *given: one.check(trusted(subject), *given))
 
 
 PLAYING = Playing(served_worlds, play)
