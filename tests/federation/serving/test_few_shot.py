@@ -106,6 +106,16 @@ def test_a_label_that_arrives_late_takes_the_place_of_its_input():
     np.testing.assert_array_equal(rule.predict(state, late, outputs), rule.predict(state, at_once, outputs))
 
 
+def test_a_client_without_inputs_learns_labels():
+    rule, people = FewShot(), households(2)
+    state = fitted(people, rule)
+    outputs, labels = people[0]
+    nothing = rule.update(state, rule.start(state), outputs.rows(slice(0)))
+    told = rule.learn_labels(state, nothing, outputs.rows(slice(5)), labels[:5])
+    expected = rule.with_labels(state, outputs.rows(slice(5)), labels[:5])
+    np.testing.assert_array_equal(rule.predict(state, told, outputs), rule.predict(state, expected, outputs))
+
+
 def test_an_adapter_takes_labels_where_its_rule_learns_from_them():
     rule, people = FewShot(guard=False), households(2)
     state = fitted(people, rule)

@@ -252,6 +252,8 @@ def _at(outputs: Outputs, rows: Ints) -> Outputs:
 
 def _without(seen: Outputs, outputs: Outputs, row: int) -> Outputs:
     """Return the inputs but for one that has the logits and features of a row, if there is one."""
+    if not len(seen.logits):
+        return seen
     same = (seen.logits == outputs.logits[row]).all(axis=1)
     if seen.features is not None and outputs.features is not None:
         same &= (seen.features == outputs.features[row]).reshape(len(same), -1).all(axis=1)
