@@ -32,9 +32,10 @@ from fedreach.arrays import Floats
 from fedreach.data.datasets import Dataset
 from fedreach.data.shifts import Examples, Shift
 from fedreach.evidence.corrections import holm
-from fedreach.federation.serving import evidence, priors
+from fedreach.federation.serving import evidence, mixing, priors
 from fedreach.federation.serving.guard import Chosen, Guard
-from fedreach.federation.serving.label_shift import LabelShift, log_served, scores
+from fedreach.federation.serving.label_shift import LabelShift, scores
+from fedreach.federation.serving.mixing import weights
 from fedreach.federation.serving.softmax import log_softmax
 from fedreach.federation.values import Outputs, State
 from harm_shifts import Change, Pixels, affine
@@ -117,7 +118,7 @@ def served(trained: harm.Trained, state: State, clients: Sequence[Examples]) -> 
     outputs = [trained.outputs(examples.x) for examples in clients]
 
     def priors_of(asked: Sequence[Outputs]) -> Floats:
-        return priors.map_em_many([scores(state, one) for one in asked], base, spread)
+        return np.stack([priors.map_em(scores(state, one), base, spread) for one in asked])
 
     def classes_of(one: Outputs, prior: Floats) -> Floats:
         return np.exp(log_softmax(scores(state, one) + np.log(prior)))
@@ -133,11 +134,11 @@ def served(trained: harm.Trained, state: State, clients: Sequence[Examples]) -> 
             if chosen.repaired:
                 assert end.again is not None
                 end = end.again(chosen.intensity.of(end.inputs))
-            log_w, _ = evidence.prequential(scores(state, chosen.outputs), base, spread)
+            log_w = float(evidence.course(scores(state, chosen.outputs), base, spread).log_w[-1])
             row |= {"log_w": log_w, "s": chosen.signal, "R": chosen.distance, "d": chosen.total_drift}
             row["raw"] = float((end.logits.argmax(axis=1) == y).mean())
             for odds in ODDS:
-                own = log_served(chosen.prior, np.array(evidence.weight(log_w, odds)), base)
+                own = np.log(mixing.blended(chosen.prior, weights(np.array([log_w]), odds), base))
                 row[f"odds {odds:g}"] = float(((scores(state, end) + own).argmax(axis=1) == y).mean())
             yield row
 
@@ -180,7 +181,7 @@ def gains(rows: Mapping[str, Any], guard: Guard, odds: float) -> Floats:
         chosen = Chosen(
             Outputs(np.zeros((0, 0))), np.zeros(0), True, signal=s, distance=far, total_drift=d, deviation=0.0
         )
-        adapted.append(guard.adapts(chosen, evidence.weight(float(log_w), odds)))
+        adapted.append(guard.adapts(chosen, float(weights(np.array([log_w]), odds)[0])))
     found: Floats = 100 * (np.where(adapted, rows[f"odds {odds:g}"], rows["raw"]) - rows["plain"])
     return found
 
@@ -190,10 +191,9 @@ def by_inference(rows: Mapping[str, Any], n: int) -> tuple[float, float]:
     base, spread = rows["base"], float(rows["pseudo_counts"][0])
     right = np.zeros(2)
     for u, y in zip(rows["u"].astype(np.float64), rows["y"], strict=True):
-        log_w, _ = evidence.prequential(u[:n], base, spread)
-        weight = np.array(evidence.weight(log_w, RULE.odds))
+        weight = weights(evidence.course(u[:n], base, spread).log_w[-1:], RULE.odds)
         for way, prior in enumerate((priors.map_em(u[:n], base, spread), collapsed(u[:n], base, spread))):
-            right[way] += ((u[HALF:] + log_served(prior, weight, base)).argmax(axis=1) == y[HALF:]).mean()
+            right[way] += ((u[HALF:] + np.log(mixing.blended(prior, weight, base))).argmax(axis=1) == y[HALF:]).mean()
     found = 100 * right / len(rows["u"])
     return float(found[0]), float(found[1])
 

