@@ -43,6 +43,7 @@ TOLD = 0.2
 FEWEST = 4
 """Participants, fewer of which decide nothing."""
 LARGEST_QUANTILE = 1e9
+ROUNDING = 1e-9  # of a mean of accuracies
 
 FITTED = ("strength", "correlation", "expected_gain")
 """What a state holds of it in the end."""
@@ -199,10 +200,10 @@ def fitted_trust(sums: State) -> State:
 
     Adaptation is trusted in full where its assumptions hold: the correlation is small (its one-sided 95% confidence
     limits are at most 0.02 and 0.2), inputs predict the class shares (decided, and at least a fifth of what labels
-    tell), and participants gained on average. Elsewhere it is off, unless it is decided at some strength that
-    participants gained in log loss and in accuracy: then the strength whose gain minus one standard error is largest is
-    taken, with the correlation that was found. "Decided" is a one-sided t test over participants at the 5% level, with
-    Bonferroni's correction for the number of strengths.
+    tell), and participants gained in log loss and lost no accuracy, on average. Elsewhere it is off, unless it is
+    decided at some strength that participants gained in log loss and in accuracy: then the strength whose gain minus one
+    standard error is largest is taken, with the correlation that was found. "Decided" is a one-sided t test over
+    participants at the 5% level, with Bonferroni's correction for the number of strengths.
 
     Returns:
         `strength` and `correlation`, (1,) each; `expected_gain` (3,): the participants' mean gain in accuracy as it was
@@ -215,7 +216,8 @@ def fitted_trust(sums: State) -> State:
     shares = sums["share_gains"]
     is_told = bool(is_decided(*spread(shares[:2], n), n, 1)) and shares[0] >= TOLD * shares[2]
     mean, standard = spread(sums["strength_gains"][:2], n)
-    if is_alike and is_told and mean[0, -1] > 0:
+    right = spread(sums["strength_gains"][2:, 0], n)[0]
+    if is_alike and is_told and mean[0, -1] > 0 and right[-1] >= -ROUNDING:
         return _trusted(sums, 0, len(STRENGTHS) - 1, n)
     row = int(np.searchsorted(CORRELATIONS, min(max(correlation, 0.0), 1.0)))
     accuracy, accuracy_error = spread(sums["strength_gains"][2:, row], n)
