@@ -201,8 +201,8 @@ def fitted_trust(sums: State) -> State:
     Adaptation is trusted in full where its assumptions hold: the correlation is small (its one-sided 95% confidence
     limits are at most 0.02 and 0.2), inputs predict the class shares (decided, and at least a fifth of what labels
     tell), and participants gained in log loss and lost no accuracy, on average. Elsewhere it is off, unless it is
-    decided at some strength that participants gained in log loss and in accuracy: then the strength whose gain minus one
-    standard error is largest is taken, with the correlation that was found. "Decided" is a one-sided t test over
+    decided at some strength that participants gained in log loss and in accuracy. Then the strength whose gain minus
+    one standard error is largest is taken, with the correlation that was found. "Decided" is a one-sided t test over
     participants at the 5% level, with Bonferroni's correction for the number of strengths.
 
     Returns:
