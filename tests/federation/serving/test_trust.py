@@ -1,0 +1,291 @@
+"""What participants decide of unlabeled inputs, on clients whose kind of difference is known."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedreach.federation.serving import trust
+from fedreach.federation.serving.calibration import advance, begin, centred, is_settled, left_out, likelihood
+from fedreach.federation.serving.fit import HeldOut, fit
+from fedreach.federation.serving.label_shift import LabelShift
+from fedreach.federation.serving.softmax import log_softmax
+from fedreach.federation.values import Outputs
+from fedreach.serving import Adapter
+
+from .worlds import C, draw, exact_logits, means_of, participants
+
+EVEN = np.full(C, 1 / C)
+RULE = LabelShift(guard=False)
+
+
+def label_shift(seed, n=30, m=40, alpha=0.3, effect=0.0):
+    """Participants that differ in class shares, and by `effect` in how inputs of a class look."""
+    rng, found = np.random.default_rng(seed), []
+    for _ in range(n):
+        share = rng.dirichlet(np.full(C, alpha))
+        x, labels = draw(rng, m, share, means_of(apart=2.0))
+        x = x + effect * rng.standard_normal(x.shape[1])
+        logits = exact_logits(x, means_of(apart=2.0), EVEN)
+        found.append(HeldOut(Outputs(logits), labels, rng.multinomial(4 * m, share).astype(np.float64)))
+    return found
+
+
+def covariate_shift(seed, n=30, m=40):
+    """Persons: age and sex are the person's, a reading is the example's, and p(y|x) is the same for all."""
+    rng, found = np.random.default_rng(seed), []
+    for _ in range(n):
+        score = rng.normal() + rng.integers(0, 2) - 0.5 + rng.normal(size=5 * m)
+        labels = (rng.random(5 * m) < 1 / (1 + np.exp(-score))).astype(np.int64)
+        logits = np.stack([-score / 2, score / 2], axis=1)
+        found.append(HeldOut(Outputs(logits[:m]), labels[:m], np.bincount(labels[m:], minlength=2) * 1.0))
+    return found
+
+
+def decided(asked, rule=RULE):
+    return fit(rule, asked).state
+
+
+def correlation_of(asked, classes=C):
+    """Return the intraclass correlation and its standard error by the two exchanges, calibration as it is."""
+    z = [centred(one.outputs.logits) for one in asked]
+    point = np.append(1.0, np.zeros(classes))
+    parts = [trust.class_sums(each, one.labels, point) for each, one in zip(z, asked, strict=True)]
+    query = {"point": point, **{name: sum(part[name] for part in parts) for name in parts[0]}}
+    sums = sum(trust._correlation_sums(query, each, one.labels) for each, one in zip(z, asked, strict=True))
+    return trust._correlation(sums)
+
+
+# ---------------------------------------------------------------------------------------------------- the correlation
+
+
+@pytest.mark.parametrize("m", [3, 20])
+def test_under_label_shift_the_correlation_is_zero_in_mean_however_few_the_examples(m):
+    """The error of class means is shared by examples of a class: left in, three each give 0.03 to 0.1."""
+    found = np.array([correlation_of(label_shift(seed, n=20, m=m))[0] for seed in range(60)])
+    assert abs(found.mean()) < 3 * found.std(ddof=1) / np.sqrt(60) + 0.01
+
+
+def test_its_standard_error_is_its_spread_over_federations():
+    found = np.array([correlation_of(label_shift(seed, n=40, effect=0.5))[:2] for seed in range(60)])
+    assert 0.7 < found[:, 1].mean() / found[:, 0].std(ddof=1) < 1.3
+
+
+def test_effects_of_clients_are_found_and_grow_with_their_size():
+    """Two classes whose predictions are all but linear in x: rho = effect^2/(1 + effect^2)."""
+    for effect in (0.5, 1.0, 2.0):
+        rng, found = np.random.default_rng(3), []
+        for _ in range(200):
+            labels = rng.integers(0, 2, 20)
+            score = 0.2 * (rng.standard_normal(20) + effect * rng.standard_normal())
+            found.append(HeldOut(Outputs(np.stack([-score / 2, score / 2], axis=1)), labels, np.ones(2)))
+        rho = correlation_of(found, 2)[0]
+        assert rho == pytest.approx(effect**2 / (1 + effect**2), abs=0.05)
+
+
+def test_copies_of_one_example_have_the_correlation_one():
+    found = []
+    for one in label_shift(0, n=20, m=1):
+        copies = Outputs(np.repeat(one.outputs.logits, 8, axis=0))
+        found.append(HeldOut(copies, np.repeat(one.labels, 8), one.counts))
+    assert correlation_of(found)[0] > 0.9
+
+
+def test_many_classes_are_compared_on_few_directions_with_their_distances_kept():
+    p = np.random.default_rng(0).dirichlet(np.full(200, 0.05), 300)
+    views = trust.compared(p)
+    assert views.shape == (300, 32)
+    apart, seen = (np.square(one[:150] - one[150:]).sum(axis=1) for one in (p, views))
+    assert seen.mean() == pytest.approx(apart.mean(), rel=0.15)
+    assert trust.compared(p[:, :32]) is not p
+    np.testing.assert_array_equal(trust.compared(p[:, :20]), p[:, :20])
+
+
+# -------------------------------------------------------------------------------------------------------- the decision
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_label_shift_is_trusted_in_full(seed):
+    state = decided(label_shift(seed))
+    assert (state["strength"].tolist(), state["correlation"].tolist()) == ([1.0], [0.0])
+    mean, low, high = state["expected_gain"]
+    assert 0 < mean <= high
+    assert low < mean
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_covariate_shift_is_never_trusted(seed):
+    state = decided(covariate_shift(seed))
+    assert state["strength"].tolist() == [0.0]
+    assert state["expected_gain"].tolist() == [0.0] * 3
+    assert state["correlation"][0] >= 0.2
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_clients_whose_inputs_of_a_class_differ_much_are_not_trusted_in_full(seed):
+    assert decided(label_shift(seed, alpha=5.0, effect=1.5))["strength"][0] == 0.0
+
+
+def test_clients_that_are_alike_are_left_as_they_are():
+    rng, asked = np.random.default_rng(0), []
+    for _ in range(30):
+        x, labels = draw(rng, 40, EVEN, means_of())
+        asked.append(HeldOut(Outputs(exact_logits(x, means_of(), EVEN)), labels, np.full(C, 40.0)))
+    assert decided(asked)["strength"].tolist() == [0.0]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_fewer_than_four_participants_decide_nothing(n):
+    assert decided(label_shift(0, n=n))["strength"].tolist() == [0.0]
+
+
+def test_participants_that_gain_in_log_loss_and_lose_accuracy_are_no_support():
+    sums = dict(good_sums())
+    assert trust.fitted_trust(sums)["strength"].tolist() == [1.0]
+    gains = sums["strength_gains"].copy()
+    gains[2] = -0.01 * 30
+    assert trust.fitted_trust({**sums, "strength_gains": gains})["strength"].tolist() == [0.0]
+
+
+def test_each_question_has_a_say():
+    sums = good_sums()
+    changed = {
+        "inputs look unlike": {"correlation": np.array([30 * 0.5, 30.0, 30 * 0.26, 30 * 0.5, 30.0, 30.0])},
+        "it is not known how alike": {"correlation": np.array([0.0, 30.0, 30 * 1.5, 0.0, 30.0, 30.0])},
+        "inputs tell nothing": {"share_gains": np.array([0.0, 3.0, 30.0])},
+        "inputs tell too little": {"share_gains": np.array([0.1 * 30, 0.02 * 30, 30.0])},
+        "participants lost": {
+            "strength_gains": -np.abs(sums["strength_gains"]) * np.array([1, -1, 1, -1])[:, None, None]
+        },
+    }
+    for why, other in changed.items():
+        assert trust.fitted_trust({**sums, **other})["strength"].tolist() == [0.0], why
+
+
+def test_a_gain_that_is_decided_needs_no_assumption():
+    """By the strength whose gain minus one standard error is largest, with the correlation that was found."""
+    sums = dict(good_sums())
+    gains = sums["strength_gains"].copy()
+    gains[1], gains[3] = 0.02 * 30, 0.006 * 30
+    gains[0, :, 1], gains[1, :, 1] = 0.12 * 30, 0.02 * 30
+    unlike = np.array([30 * 0.09, 30.0, 30 * 0.0087, 30 * 0.09, 30.0, 30.0])
+    state = trust.fitted_trust({**sums, "strength_gains": gains, "correlation": unlike})
+    assert (state["strength"].tolist(), state["correlation"].tolist()) == ([0.5], [0.1])
+    gains[2] = 0.0
+    state = trust.fitted_trust({**sums, "strength_gains": gains, "correlation": unlike})
+    assert state["strength"].tolist() == [0.0], "in log loss alone it is not enough"
+
+
+def good_sums():
+    """30 participants that answer the questions as label shift would have it, with gains that are not decided."""
+    gains = np.zeros((4, len(trust.CORRELATIONS), len(trust.STRENGTHS)))
+    gains[0], gains[1] = 0.1 * 30, 0.3 * 30
+    gains[2], gains[3] = 0.05 * 30, 0.1 * 30
+    return {
+        "miniatures": np.array([30.0]),
+        "correlation": np.array([0.0, 30.0, 0.01, 0.0, 30.0, 30.0]),
+        "share_gains": np.array([0.5 * 30, 0.3 * 30, 30.0]),
+        "strength_gains": gains,
+    }
+
+
+def test_the_order_of_participants_changes_no_decision():
+    asked = label_shift(1)
+    one, other = decided(asked), decided(asked[::-1])
+    for name in trust.FITTED:
+        np.testing.assert_allclose(one[name], other[name], atol=1e-6, err_msg=name)
+
+
+def test_what_a_participant_sends_is_bounded_whatever_its_logits_are():
+    asked = label_shift(2, n=8)
+    wild = [HeldOut(Outputs(1e5 * one.outputs.logits), one.labels, one.counts) for one in asked]
+    state = decided(wild)
+    assert all(np.isfinite(values).all() for values in state.values())
+
+
+# -------------------------------------------------------------------------------------------------- what it is made of
+
+
+def test_the_calibration_without_a_participant_is_that_of_the_others():
+    asked = participants(np.random.default_rng(0), n=12, m=60)
+    z, labels = [centred(one.outputs.logits) for one in asked], [one.labels for one in asked]
+
+    def optimum(which):
+        search = begin(C)
+        while not is_settled(search):
+            parts = [likelihood(z[i], labels[i], search["candidate"]) for i in which]
+            search = advance(search, {name: sum(part[name] for part in parts) for name in parts[0]})
+        return search["point"]
+
+    point = optimum(range(12))
+    curvature = sum(likelihood(z[i], labels[i], point)["curvature"] for i in range(12))
+    for i in range(12):
+        exact = optimum([j for j in range(12) if j != i])
+        found = left_out(point, curvature, likelihood(z[i], labels[i], point))
+        assert np.abs(found - exact).max() < 0.1 * np.abs(point - exact).max() + 1e-6
+
+
+@pytest.mark.parametrize("level", [0.95, 0.975, 0.9875])
+def test_quantiles_are_those_of_scipy(level):
+    for freedom in (3, 4, 7, 19, 200):
+        assert trust._t_quantile(level, freedom) == pytest.approx(stats.t.ppf(level, freedom), rel=0.02)
+    assert trust._t_quantile(level, 2) > 1e6
+
+
+def test_honest_sums_are_possible_and_absurd_ones_are_not():
+    asked, rule, state = label_shift(0, n=6), RULE, {}
+    while (query := rule.query(state)) is not None:
+        answers = [rule.contribute(query, *one) for one in asked]
+        for one, answer in zip(asked, answers, strict=True):
+            assert rule.possible(query, answer, len(one.labels), int(one.counts.sum()))
+        sums = {name: sum(answer[name] for answer in answers) for name in answers[0]}
+        held, trained = 6 * 40, sum(int(one.counts.sum()) for one in asked)
+        assert rule.possible(query, sums, held, trained)
+        for name, absurd in ABSURD.items():
+            if name in sums:
+                assert not rule.possible(query, {**sums, name: absurd(sums[name])}, held, trained), name
+        state = rule.fold(state, sums)
+    assert state["strength"].shape == (1,)
+
+
+ABSURD = {
+    "class_examples": lambda values: values + 1,
+    "class_views": lambda values: values + 1e4,
+    "class_squares": lambda values: -values - 1,
+    "miniatures": lambda values: values + 0.5,
+    "correlation": lambda values: np.append(values[:5], 1e6),
+    "strength_gains": lambda values: values + np.array([1e6, 0, 0, 0])[:, None, None],
+    "share_gains": lambda values: values + np.array([1e6, 0, 0]),
+}
+
+
+# ------------------------------------------------------------------------------------------------ nobody is flipped
+
+
+@pytest.mark.parametrize(("base", "seen"), [(0.025, 0.035), (0.05, 0.07), (0.01, 0.015), (0.2, 0.25)])
+@pytest.mark.parametrize("n", [20, 300, 10_000])
+def test_a_small_common_shift_flips_nobody_even_if_inputs_are_trusted(n, base, seen):
+    """300 patients of 3.5% each, where 2.5% is usual, once ended at a prior of 1 and a prediction of 100%."""
+    state = {"a": np.ones(1), "b": np.zeros(2), "base": np.array([1 - base, base]), "pseudo_counts": np.ones(1)}
+    patients = np.tile(np.log([1 - seen, seen]), (n, 1))
+    p = Adapter(LabelShift(), state).fit(patients).predict_proba(patients[:1])[0, 1]
+    assert p < max(0.1, 2.5 * seen)
+    assert p < 0.5
+
+
+def test_no_airline_is_predicted_to_cancel_everything():
+    """16 airlines, 2.4% cancelled, with effects of the airline; once one fell from 95% to 5%."""
+    rng, asked, unseen = np.random.default_rng(0), [], []
+    for i in range(16):
+        score = -3.7 + 0.5 * rng.standard_normal() + 0.5 * rng.standard_normal(2500)
+        labels = (rng.random(2500) < 1 / (1 + np.exp(-score))).astype(np.int64)
+        outputs = Outputs(np.stack([-score / 2, score / 2], axis=1))
+        if i < 8:
+            asked.append(HeldOut(outputs.rows(slice(500)), labels[:500], np.bincount(labels[500:], minlength=2) * 1.0))
+        else:
+            unseen.append((outputs, labels))
+    for rule in (LabelShift(guard=False), LabelShift(guard=False, strength=1.0)):
+        state = decided(asked, rule)
+        for outputs, labels in unseen:
+            log_p = rule.predict(state, rule.update(state, rule.start(state), outputs), outputs)
+            right = [(found.argmax(axis=1) == labels).mean() for found in (log_p, log_softmax(outputs.logits))]
+            assert right[0] >= right[1] - 0.02
