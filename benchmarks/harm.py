@@ -3,13 +3,14 @@
     python benchmarks/harm.py --seeds 2                 # printed only
     python benchmarks/harm.py --seeds 10 --write        # the tables of docs/results.md
 
-A model (MLP, FedAvg) is trained for each data set and seed, once; then clients are served under each shift by the rule
-as it is and by the rule without its guard. There are two kinds of clients: label-shifted (those who never trained, of a
-Dirichlet 0.1 partition) and alike (the same samples dealt at random), at most 25 of each. A client's first 5, 20 or 200
-inputs are learnt from, and the next 200 at most are scored, the same for all three. A cell is a data set, a kind of
-client, a shift and a number of inputs; its value is the mean over seeds of the clients' mean gain over the plain model
-on the same shifted inputs. Reads Fashion-MNIST and MNIST from the folder FEDREACH_DATA, or else takes the digits that
-the package brings. One process, one thread. Rows are kept in --rows, so that further seeds cost only themselves.
+A model (FedAvg; an MLP, and for CIFAR-10 LeNet, too) is trained for each data set and seed, once; then clients are
+served under each shift by the rule as it is and by the rule without its guard. There are two kinds of clients:
+label-shifted (those who never trained, of a Dirichlet 0.1 partition) and alike (the same samples dealt at random), at
+most 25 of each. A client's first 5, 20 or 200 inputs are learnt from, and the next 200 at most are scored, the same for
+all three. A cell is a data set and model, a kind of client, a shift and a number of inputs; its value is the mean over
+seeds of the clients' mean gain over the plain model on the same shifted inputs. Reads Fashion-MNIST, MNIST and CIFAR-10
+from the folder FEDREACH_DATA, or else takes the digits that the package brings; images in color are shifted in color,
+too. One process, one thread. Rows are kept in --rows, so that further seeds cost only themselves.
 """
 
 from __future__ import annotations
@@ -42,16 +43,17 @@ from fedreach.federation.serving.label_shift import LabelShift
 from fedreach.federation.solvers import FedAvg
 from fedreach.federation.values import Outputs, State
 from fedreach.federation.weighting import ByExamples
-from fedreach.models import mlp
+from fedreach.models import lenet, mlp
 from fedreach.models.flat import Layout
 from fedreach.simulation.simulation import simulate
 from fedreach.streams import generator
-from harm_shifts import FRESH, Pixels
+from harm_shifts import FRESH, IN_COLOR, Pixels
 from harm_tables import KINDS, text
 from seeds import asked, kept, tell
 
 INPUTS = (5, 20, 200)
 SCORED, FEWEST, CLIENTS, ROUNDS = 200, 20, 25, 60
+LENET = ", LeNet"
 RULES = {"guarded": LabelShift(), "unguarded": LabelShift(guard=False)}
 OWN: Mapping[str, tuple[str, float]] = {
     "brightness +0.17": ("brightness", 0.17),
@@ -87,22 +89,27 @@ class Trained:
         return answers(self.module, Layout.of(self.module), vector, inputs, inputs=True)
 
 
-def shifts() -> dict[str, Shift | None]:
+def shifts(*, in_color: bool = False) -> dict[str, Shift | None]:
     """Return the shifts by name; None is none."""
     found: dict[str, Shift | None] = {"none": None}
     found |= {name: SHIFTS[kind](strength) for name, (kind, strength) in OWN.items()}
-    return found | {name: Pixels(change) for name, change in FRESH.items()}
+    fresh = {**FRESH, **IN_COLOR} if in_color else FRESH
+    return found | {name: Pixels(change) for name, change in fresh.items()}
 
 
 def data_sets() -> dict[str, Dataset]:
-    """Return Fashion-MNIST and MNIST where they are there, or else the digits."""
+    """Return Fashion-MNIST, MNIST and CIFAR-10 where they are there, or else the digits."""
     found = {}
-    for name in ("fashion_mnist", "mnist"):
+    for name in ("fashion_mnist", "mnist", "cifar10"):
         try:
             found[name] = fedreach.load(name, download=False)
         except FedReachError:
             print(f"{name} is not in the folder FEDREACH_DATA: left out")
     return found or {"digits": fedreach.load("digits")}
+
+
+def _in_color(dataset: Dataset) -> bool:
+    return dataset.train_x.ndim == 4 and dataset.train_x.shape[1] == 3
 
 
 def network(sample_shape: Sequence[int], num_classes: int) -> torch.nn.Module:
@@ -188,13 +195,13 @@ def served(trained: Trained, states: Mapping[str, State], clients: Sequence[Exam
 
 
 def measure(name: str, dataset: Dataset, seed: int) -> Iterator[dict[str, Any]]:
-    """Yield the rows of one model."""
+    """Yield the rows of one model, LeNet where the name ends with it."""
     began = time.perf_counter()
-    trained = train(dataset, seed)
+    trained = train(dataset, seed, lenet if name.endswith(LENET) else network)
     between = time.perf_counter()
     states = {rule: fitted(trained, RULES[rule]) for rule in RULES}
     for kind, held in holdings(trained.data, seed).items():
-        for shift, made in shifts().items():
+        for shift, made in shifts(in_color=_in_color(dataset)).items():
             for row in served(trained, states, list(shown(trained, made, held, seed))):
                 yield {"kind": kind, "shift": shift, **row}
     spent = between - began, time.perf_counter() - between
@@ -204,8 +211,9 @@ def measure(name: str, dataset: Dataset, seed: int) -> Iterator[dict[str, Any]]:
 def main() -> None:
     seeds, file, write = asked(__doc__, "runs/harm.jsonl", first=100)
     sets = data_sets()
-    models = [{"data": name, "seed": seed} for seed in seeds for name in sets]
-    rows = kept(file, models, lambda data, seed: measure(data, sets[data], seed))
+    names = [*sets, *(name + LENET for name in sets if name == "cifar10")]
+    models = [{"data": name, "seed": seed} for seed in seeds for name in names]
+    rows = kept(file, models, lambda data, seed: measure(data, sets[data.removesuffix(LENET)], seed))
     tell("harm", text(rows), write=write)
 
 

@@ -149,3 +149,47 @@ FRESH: Mapping[str, Change] = {
     "thinned, 2 pixels": thick(-2),
 }
 """Kinds on which nothing of the guard was chosen."""
+
+
+def light(red: float, green: float, blue: float) -> Change:
+    """Light of another color: each channel times its number."""
+    return lambda x, rng: x * np.array([red, green, blue])[:, None, None]
+
+
+def dim_and_noisy(brightness: float, deviation: float) -> Change:
+    """A dark place: light times `brightness`, and noise of this standard deviation in all pixels and colors."""
+    return lambda x, rng: brightness * x + deviation * rng.standard_normal(x.shape)
+
+
+def each_its_own_light(low: float, high: float) -> Change:
+    """Each image and color times a number of its own, uniform from `low` to `high`."""
+    return lambda x, rng: x * rng.uniform(low, high, (len(x), x.shape[1], 1, 1))
+
+
+def saturation(factor: float) -> Change:
+    """Colors `factor` times as far from grey."""
+
+    def change(x: Floats, rng: np.random.Generator) -> Floats:
+        grey = x.mean(axis=1, keepdims=True)
+        return grey + factor * (x - grey)
+
+    return change
+
+
+def fog(share: float) -> Change:
+    """So much of each pixel is white."""
+    return lambda x, rng: (1 - share) * x + share
+
+
+IN_COLOR: Mapping[str, Change] = {
+    "dim 0.4, noise 0.1": dim_and_noisy(0.4, 0.1),
+    "dim 0.6, noise 0.2": dim_and_noisy(0.6, 0.2),
+    "warm light": light(1.2, 1.0, 0.6),
+    "cold light": light(0.7, 0.95, 1.2),
+    "light that differs by image": each_its_own_light(0.5, 1.3),
+    "greyer": saturation(0.2),
+    "more colorful": saturation(2.0),
+    "fog": fog(0.5),
+    "channels swapped": lambda x, rng: x[:, ::-1],
+}
+"""Kinds for images in color, on which nothing of the guard was chosen either."""

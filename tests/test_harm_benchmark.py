@@ -55,13 +55,28 @@ def test_fresh_shifts_change_images_and_keep_what_they_are(harm):
         assert not same, name
 
 
+def test_images_in_color_are_shifted_in_color_and_gray_ones_are_not(harm):
+    gray, color = harm.shifts(), harm.shifts(in_color=True)
+    x = np.random.default_rng(0).integers(0, 256, (3, 3, 8, 8)).astype(np.uint8)
+    data = fedreach.from_arrays(x, np.array([0, 1, 2]), x, np.array([0, 1, 2]))
+    before = Examples(x, np.arange(3), np.arange(3))
+    assert "warm light" not in gray
+    for name in set(color) - set(gray):
+        after = color[name].shifted(before, InputScale.of(data), generator(0, "shift")).x
+        assert after.shape == x.shape, name
+        assert not np.array_equal(after, x), name
+    warm = color["warm light"].shifted(before, InputScale.of(data), generator(0, "shift")).x
+    assert (warm[:, 2] <= x[:, 2]).all()
+    assert np.array_equal(warm[:, 1], x[:, 1])
+
+
 def test_the_plain_model_and_the_served_one_see_the_same_inputs(harm, monkeypatch):
     monkeypatch.setattr(harm, "ROUNDS", 120)
     # One that refuses whatever drifts must there be the plain model, on the very same inputs.
     never = LabelShift(guard=True, k=1e300)
     monkeypatch.setattr(harm, "RULES", {"guarded": LabelShift(guard=False), "unguarded": never})
     some = {name: harm.shifts()[name] for name in ("none", "negative", "one_class")}
-    monkeypatch.setattr(harm, "shifts", lambda: some)
+    monkeypatch.setattr(harm, "shifts", lambda **_: some)
     rows = list(harm.measure("digits", fedreach.load("digits"), 0))
     told = {(row["kind"], row["shift"]) for row in rows}
     assert told == {(kind, shift) for kind in harm.KINDS for shift in some} - {("alike", "one_class")}  # too few left

@@ -35,7 +35,7 @@ def called(benchmark, monkeypatch, folder, *words):
 
 
 def test_further_seeds_cost_only_themselves(benchmark, monkeypatch, tmp_path, capsys):
-    sets = {"batchnorm": 1, "harm": 2}[benchmark.__name__]
+    sets = {"batchnorm": 1, "harm": 4}[benchmark.__name__]
     called(benchmark, monkeypatch, tmp_path, "--first", "7", "--seeds", "2")
     assert json.loads(capsys.readouterr().out) == sorted([7, 8] * sets)
     called(benchmark, monkeypatch, tmp_path, "--first", "8", "--seeds", "2")
@@ -43,7 +43,9 @@ def test_further_seeds_cost_only_themselves(benchmark, monkeypatch, tmp_path, ca
     assert sorted(model[-1] for model in benchmark.measured) == sorted([7, 8, 9] * sets)
     rows = [json.loads(line) for line in (tmp_path / "runs" / "rows.jsonl").read_text().splitlines()]
     assert [row["seed"] for row in rows] == sorted([7, 8, 9] * sets)
-    assert {row.get("data") for row in rows} == ({None} if sets == 1 else {"fashion_mnist", "mnist"})
+    assert {row.get("data") for row in rows} == (
+        {None} if sets == 1 else {"fashion_mnist", "mnist", "cifar10", "cifar10, LeNet"}
+    )
 
 
 def test_the_page_is_written_where_that_is_asked_for(benchmark, monkeypatch, tmp_path, capsys):
