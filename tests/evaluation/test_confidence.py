@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from fedreach.evaluation.confidence import difference_interval, mean_interval, t_quantile
+from fedreach.evaluation.confidence import difference_interval, mean_interval
 from fedreach.streams import generator
 
 REPEATS = 2000
@@ -80,11 +80,6 @@ def test_it_is_students_interval_of_the_logit_or_the_logarithm():
         logit = special.logit(m) + np.array([-1, 1]) * reach / (m * (1 - m))
         assert mean_interval(scores) == pytest.approx(special.expit(logit), rel=1e-5)
         assert mean_interval(scores, math.inf) == pytest.approx(m * np.exp(np.array([-1, 1]) * reach / m), rel=1e-5)
-
-
-def test_quantiles_are_those_of_students_t():
-    for freedom in (1, 2, 3, 10, 11, 12, 30, 100, 10**6):
-        assert t_quantile(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=4e-6)
 
 
 @pytest.mark.parametrize("n", [1, 2, 10, 500])

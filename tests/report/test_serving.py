@@ -44,6 +44,7 @@ def served(method: str, gain: float, with_inputs: dict[int, float], seconds: flo
         harmed=spread([0.0, 0.05]),
         worst_change=spread([-0.1, -0.2]),
         worst_inputs=spread([12, 30]),
+        expected=(spread([0.03, 0.04]), spread([0.01, 0.02]), spread([0.05, 0.06])),
         decided={},
         gap={},
         majority=NOTHING,
@@ -132,6 +133,19 @@ def test_the_table_says_how_many_clients_lose_more_than_5_points_and_how_much_th
     record = next(record for record in as_records(analysis) if record["method"] == table.rows[0][0])
     keys = ("served_worse_share", "served_harmed_share", "served_worst_change", "served_worst_inputs")
     assert [record[key] for key in keys] == pytest.approx([0.05, 0.025, -0.15, 21])
+
+
+def test_the_table_says_what_participants_expected_and_off_where_they_support_nothing(analysis: Analysis) -> None:
+    table = tabulate_serving(analysis)[0]
+    at = {head: j for j, head in enumerate(table.header)}
+    assert table.rows[0][at["expected gain"]] == "+3.5 [+1.5, +5.5]"
+    record = next(record for record in as_records(analysis) if record["method"] == table.rows[0][0])
+    keys = ("served_expected_gain", "served_expected_gain_low", "served_expected_gain_high")
+    assert [record[key] for key in keys] == pytest.approx([0.035, 0.015, 0.055])
+    off, never = (replace(analysis.serving[0], expected=(each,) * 3) for each in (spread([0.0, 0.0]), NOTHING))
+    table = tabulate_serving(replace(analysis, serving=(off,)))[0]
+    assert table.rows[0][table.header.index("expected gain")] == "off"
+    assert "expected gain" not in tabulate_serving(replace(analysis, serving=(never,)))[0].header
 
 
 def test_of_folders_that_did_not_store_harm_the_table_shows_what_they_did(analysis: Analysis) -> None:

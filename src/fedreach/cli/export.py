@@ -36,6 +36,7 @@ WHAT = {
 )
 @options.of_run
 @click.option("--plain", is_flag=True, help="Leave the serving rule out: clients get the model as it is.")
+@click.option("--force", is_flag=True, help="Also with a serving rule that participants do not support.")
 @options.as_json
 def export(
     run: Path,
@@ -47,6 +48,7 @@ def export(
     cluster: int | None,
     base: Path | None,
     plain: bool,
+    force: bool,
     as_json: bool,
 ) -> None:
     """Write what a finished run leaves for others to use: its model, and how a deployed client is served."""
@@ -56,9 +58,9 @@ def export(
     if form == "serving":
         if plain:
             raise ConfigError("--plain leaves the serving rule out, and --to serving writes nothing else.")
-        document, lines = _rule(folder, out or Path("client.py"), which, cluster, base)
+        document, lines = _rule(folder, out or Path("client.py"), which, cluster, base, force)
     else:
-        document, lines = _model(folder, out or Path("model"), form, which, cluster, base, plain)
+        document, lines = _model(folder, out or Path("model"), form, which, cluster, base, plain, force)
     if as_json:
         options.answer(document)
         return
@@ -66,11 +68,16 @@ def export(
 
 
 def _rule(
-    folder: Path, out: Path, which: Literal["last", "best"] | None, cluster: int | None, base: Path | None
+    folder: Path,
+    out: Path,
+    which: Literal["last", "best"] | None,
+    cluster: int | None,
+    base: Path | None,
+    force: bool,
 ) -> tuple[dict[str, Any], list[str]]:
     from fedreach.serving.export import export as write
 
-    saved = write(folder, out, which or "last", cluster=cluster, base=base)
+    saved = write(folder, out, which or "last", cluster=cluster, base=base, force=force)
     said = {"method": saved.run.method, "seed": saved.run.seed, "round": saved.round, "rule": repr(saved.rule)}
     return {"file": str(out), **said}, [
         f"Wrote {out}: {saved.rule} of {saved.run.method}, seed {saved.run.seed}, round {saved.round}.",
@@ -86,12 +93,13 @@ def _model(
     cluster: int | None,
     base: Path | None,
     plain: bool,
+    force: bool,
 ) -> tuple[dict[str, Any], list[str]]:
     from fedreach.serving.deployed import origin
     from fedreach.trained import load
     from fedreach.trained.export import export as write
 
-    done = write(load(folder, which, cluster=cluster, base=base), out, form, plain=plain)
+    done = write(load(folder, which, cluster=cluster, base=base), out, form, plain=plain, force=force)
     keys = ("name", "method", "seed", "model", "cluster", "round", "rule")
     said = {key: done.about[key] for key in keys}
     served = f"served by {said['rule']}" if said["rule"] else "the model as it is, without a serving rule"

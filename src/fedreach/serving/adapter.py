@@ -120,7 +120,8 @@ class Adapter:
             outputs = outputs.at(rest)
         if len(outputs.logits):
             self.client_ = self.rule.update(self.state, self.client_, outputs)
-        self.n_inputs_ += len(outputs.logits)
+        # A rule that says how many inputs count knows of those whose label came later.
+        self.n_inputs_ = int(self.client_["n"].item()) if "n" in self.client_ else self.n_inputs_ + len(outputs.logits)
         self.guarded_ = self.guarded_ and "adapted" in self.client_
         return self
 
@@ -146,7 +147,7 @@ class Adapter:
         """See `Adapter`."""
         kept = self._fitted()
         adapted, repaired = kept.get("adapted", np.ones(1)), kept.get("repaired", np.zeros(1))
-        words = ["labels"] if getattr(self, "n_labels_", 0) else []
+        words = ["labels"] if self.n_labels_ else []
         words += ["repaired"] if repaired.item() else []
         return ", ".join([*words, "adapted" if adapted.item() else "abstained"])
 

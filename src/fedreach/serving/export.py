@@ -16,7 +16,7 @@ from fedreach.federation.values import State
 from fedreach.runs.identity import check_code
 from fedreach.serving.adapter import Adapter
 from fedreach.serving.literals import arrays, authors, loader, made, said
-from fedreach.serving.saved import SavedRule, Which, read
+from fedreach.serving.saved import SavedRule, Which, check_supported, read
 from fedreach.serving.sources import modules
 
 FILE = '''\
@@ -59,7 +59,13 @@ def new_adapter(model=None):
 
 
 def export(
-    folder: Path | str, out: Path, which: Which = "last", *, cluster: int | None = None, base: Path | None = None
+    folder: Path | str,
+    out: Path,
+    which: Which = "last",
+    *,
+    cluster: int | None = None,
+    base: Path | None = None,
+    force: bool = False,
 ) -> SavedRule:
     """Write the fitted rule of a finished run as one Python file, and return what was written.
 
@@ -69,16 +75,20 @@ def export(
         which: Of the last or the best model.
         cluster: Number of the model, where the run has one a cluster.
         base: Folder that the name of a rule of one's own is relative to; default: the current one.
+        force: Also a rule that participants do not support.
 
     Raises:
         RunFolderError: If the folder holds no fitted rule of that model, or a rule's own file is another one by now.
-        ConfigError: If the rule needs labels, or more than numpy; or the file cannot be written there.
+        ConfigError: If the rule needs labels, or more than numpy; if participants do not support it; or the file cannot
+            be written there.
     """
     if out.suffix != ".py" or not out.stem.isidentifier():
         raise ConfigError(f"The file of a client must be named as a Python module, such as client.py; got {out.name}.")
     if out.exists():
         raise ConfigError(f"There is a file {out} already. Remove it, or name another one.")
     saved = read(folder, which, cluster=cluster, base=base)
+    if not force:
+        check_supported(saved)
     here = base or Path.cwd()
     check_code(saved.run, saved.name, here, code_files(saved.name, here))
     run = saved.run

@@ -13,6 +13,7 @@ from fedreach.config.parts import make
 from fedreach.config.sections import Choice
 from fedreach.errors import ConfigError, RunFolderError
 from fedreach.federation.protocols import Serving
+from fedreach.federation.serving import trust
 from fedreach.federation.traits import Traits
 from fedreach.federation.values import State
 from fedreach.runs.folder import SERVING, RunFolder
@@ -83,6 +84,16 @@ def load(
     """
     saved = read(folder, which, cluster=cluster, base=base)
     return Adapter(saved.rule, saved.state, model)
+
+
+def check_supported(saved: SavedRule) -> None:
+    """Refuse a rule that participants do not support, by a ConfigError."""
+    if not trust.is_supported(saved.state):
+        raise ConfigError(
+            f"Participants of this run do not support {saved.name}: their own labels show no decided gain, so that it "
+            "would change no client's predicted classes. With --force it is written all the same. "
+            "Where clients learn some labels, try serving 'few_shot'."
+        )
 
 
 def _why(run: RunRecord) -> str:

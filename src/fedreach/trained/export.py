@@ -20,7 +20,7 @@ from fedreach.serving.deployed import classes_of, rows_for
 from fedreach.serving.export import check_deployable
 from fedreach.serving.predictions import Predictions, predictions
 from fedreach.serving.program import program
-from fedreach.serving.saved import SavedRule
+from fedreach.serving.saved import SavedRule, check_supported
 from fedreach.trained import weights
 from fedreach.trained.file import ENDINGS, Features, content, put
 from fedreach.trained.model import Answers, TrainedModel
@@ -37,7 +37,7 @@ class Exported(NamedTuple):
     about: dict[str, Any]
 
 
-def export(model: TrainedModel, out: Path, form: Form, *, plain: bool = False) -> Exported:
+def export(model: TrainedModel, out: Path, form: Form, *, plain: bool = False, force: bool = False) -> Exported:
     """Write a model into a folder of its own, with all that a process needs that has no FedReach.
 
     ``torch`` and ``onnx`` write graphs, ``model.json``, and ``predict.py``, which needs numpy and torch, or numpy and
@@ -48,13 +48,17 @@ def export(model: TrainedModel, out: Path, form: Form, *, plain: bool = False) -
         out: The folder; there must be nothing in it yet.
         form: See above.
         plain: Leave the serving rule out, where there is one.
+        force: Also with a rule that participants do not support.
 
     Raises:
-        ConfigError: If the folder is not empty, nobody can deploy the rule, or the form cannot hold the model.
+        ConfigError: If the folder is not empty, nobody can deploy the rule, participants do not support it, or the form
+            cannot hold the model.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} is there already. Remove it, or name another folder with --out.")
     saved = rule_of(model, plain=plain)
+    if saved is not None and not force:
+        check_supported(saved)
     about = model.about(None if saved is None else repr(saved.rule))
     if form == "safetensors":
         files: dict[str, bytes | str] = {weights.FILE: weights.content(model.net, model.origin.run, saved, about)}

@@ -57,7 +57,9 @@ def test_what_is_fitted(kind, pseudo_counts):
     asked = participants(np.random.default_rng(0))
     fitted = fit(LabelShift(pseudo_counts=pseudo_counts, calibration=kind), asked)
     state = fitted.state
+    scaled = {} if kind == "none" else {"inverse_temperature": (1,)}
     assert {name: values.shape for name, values in state.items()} == {
+        **scaled,
         "base": (C,),
         "pseudo_counts": (1,),
         "a": (1,),
@@ -102,7 +104,7 @@ def test_who_holds_which_example_changes_neither_calibration_nor_base():  # law 
 
 
 def test_a_newton_step_costs_what_the_design_says():
-    """1 + 11 + 66 numbers of 8 bytes: 0.6 kB for 10 classes; and 41 for the spread."""
+    """1 + 11 + 66 numbers of 8 bytes: 0.6 kB for 10 classes; 33 for the temperature, and 41 for the spread."""
     asked = participants(np.random.default_rng(0), c=10)
     rule, answers, state = LabelShift(), [], NO_STATE
     for _ in range(3):
@@ -111,7 +113,7 @@ def test_a_newton_step_costs_what_the_design_says():
         answers.append({name: values.size for name, values in parts[0].items()})
         state = rule.fold(state, {name: sum(part[name] for part in parts) for name in parts[0]})
     newton = {"loss": 1, "gradient": 11, "curvature": 66}
-    assert answers == [{"held_out": 10, "trained": 10, **newton}, {"spread": 41, **newton}, newton]
+    assert answers == [{"held_out": 10, "scale_losses": 33, "trained": 10, **newton}, {"spread": 41, **newton}, newton]
 
 
 def test_with_many_classes_no_exchange_has_more_than_a_few_numbers_a_class():
@@ -122,11 +124,11 @@ def test_with_many_classes_no_exchange_has_more_than_a_few_numbers_a_class():
         parts = [rule.contribute(query, *one) for one in asked]
         state = rule.fold(state, {name: sum(part[name] for part in parts) for name in parts[0]})
         sizes.append(sum(values.size for values in parts[0].values()))
-    assert sizes[0] == 2 * 101 + 3
+    assert sizes[0] == 2 * 101 + 33 + 3
     assert sizes[1] == 41 + 3
     assert sizes[2:-2] == [3] * (len(sizes) - 7) + [101] * 3
     assert sizes[-2] == 101 * (1 + 32 + 1)  # predictions by class, on 32 directions
-    assert sizes[-1] == 1 + 6 + 4 * 7 * 4 + 3
+    assert sizes[-1] == 1 + 6 + 6 * 7 * 4 + 3 + 1 + 7 * 4
     held = np.bincount(np.concatenate([one.labels for one in asked]), minlength=101)
     logits = np.concatenate([one.outputs.logits for one in asked])
     mean = np.exp(log_softmax(state["a"] * logits + state["b"])).mean(axis=0)

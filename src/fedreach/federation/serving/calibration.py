@@ -20,6 +20,8 @@ MAX_STEPS = 30
 MOST_BY_NEWTON = 100
 MATCHES = 3
 """Rounds after which mean predictions are near enough to class shares, see `matched`."""
+SCALES = 2.0 ** (np.arange(-16, 17) / 4)
+"""Of logits, compared to correct the temperature alone: from 1/16 to 16."""
 LARGEST_FACTOR = 10.0
 """No step divides or multiplies a by more, so that it stays positive."""
 
@@ -118,6 +120,32 @@ def advance(search: State, sums: State, *, pull: float = 1.0) -> State:
         "length": length,
         "tried": tried,
     }
+
+
+def scale_losses(z: Floats, labels: Ints) -> Floats:
+    """Return (33,) sums of log loss of softmax(t z) over examples, for each t of `SCALES`.
+
+    Args:
+        z: (m, c) centered logits of held-out examples.
+        labels: (m,) of these.
+    """
+    rows = np.arange(len(labels))
+    return np.array([-log_softmax(scale * z)[rows, labels].sum() for scale in SCALES])
+
+
+def fitted_scale(losses: Floats) -> Floats:
+    """Return (1,) t with the least log loss plus ln(t)^2/2, by a parabola through the best of `SCALES` and two others.
+
+    The second term is a prior: without it t would grow without bound where all held-out examples are right.
+    """
+    logs = np.log(SCALES)
+    total = losses + logs**2 / 2
+    best = int(np.clip(total.argmin(), 1, len(SCALES) - 2))
+    before, here, after = total[best - 1 : best + 2]
+    bend = before - 2 * here + after
+    shift = float(np.clip((before - after) / (2 * bend), -1, 1)) if bend > 0 else 0.0
+    found: Floats = np.exp(logs[best : best + 1] + shift * (logs[1] - logs[0]))
+    return found
 
 
 def left_out(point: Floats, curvature: Floats, own: State, *, pull: float = 1.0) -> Floats:

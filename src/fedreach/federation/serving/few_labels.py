@@ -105,7 +105,8 @@ def moved_head(features: Floats, logits: Floats, labels: Ints, pull: float) -> F
     """Return the (h + 1, c) head, to be added to the model's, that minimises mean cross-entropy + pull/2 |head|^2.
 
     Newton's method from 0; a step is halved while the objective rises. Each step solves the linear system by conjugate
-    gradients, as the Hessian of h + 1 times c numbers would be too large to be written down.
+    gradients, as the Hessian of h + 1 times c numbers would be too large to be written down. With fewer examples than
+    features, the head is sought in their span, where the optimum lies.
 
     Args:
         features: (m, h), m at least 1.
@@ -118,6 +119,16 @@ def moved_head(features: Floats, logits: Floats, labels: Ints, pull: float) -> F
         [[0.0, 0.0], [0.741, -0.741]]
     """
     x, m = _with_one(features), len(labels)
+    if m < x.shape[1]:
+        span, spanned = np.linalg.qr(x.T)  # (h + 1, m), (m, m)
+        found: Floats = span @ _minimized(spanned.T, logits, labels, pull)
+        return found
+    return _minimized(x, logits, labels, pull)
+
+
+def _minimized(x: Floats, logits: Floats, labels: Ints, pull: float) -> Floats:
+    """Return the (k, c) head for (m, k) columns, see `moved_head`."""
+    m = len(labels)
     rows, truth = np.arange(m), np.eye(logits.shape[1])[labels]
     slope = SLOPE * np.abs(x).max()
 

@@ -15,7 +15,7 @@ from fedreach.federation.serving import shrinkage
 from fedreach.federation.serving.calibration import centred
 from fedreach.federation.serving.few_labels import moved_head
 from fedreach.federation.serving.inference import input_order
-from fedreach.federation.serving.label_shift import LabelShift, calibrated
+from fedreach.federation.serving.label_shift import LabelShift
 from fedreach.federation.serving.softmax import log_softmax
 from fedreach.federation.values import Outputs, State
 
@@ -27,6 +27,7 @@ HEAD_PULL = 10.0
 MARGIN = 1.645
 """Standard errors by which a moved last layer must predict the client's own labels better: 5%, one-sided."""
 LABELED, SEEN = "labeled_", "seen_"
+OWN_SUMS = ("feature_squares", "label_gains")
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,10 @@ class FewShot:
         return answer
 
     def possible(self, query: State, sums: State, held_out: int, trained: int) -> bool:
-        return self._inputs().possible(query, sums, held_out, trained)
+        inner = {name: value for name, value in sums.items() if name not in OWN_SUMS}
+        squares = float(sums.get("feature_squares", np.zeros(1)).sum())
+        gained = "label_gains" not in sums or shrinkage.are_gains(sums["label_gains"], sums["miniatures"])
+        return squares >= 0 and gained and self._inputs().possible(query, inner, held_out, trained)
 
     def fold(self, state: State, sums: State) -> State:
         own = {name: state[name] for name in ("feature_length",) if name in state}
@@ -118,7 +122,7 @@ class FewShot:
             own["feature_length"] = np.sqrt(sums["feature_squares"] / max(float(sums["held_out"].sum()), 1.0))
         if "label_gains" in sums:
             own |= shrinkage.fitted_shrinkage(sums["label_gains"], sums["miniatures"], state["pseudo_counts"])
-        inner = {name: value for name, value in sums.items() if name not in ("feature_squares", "label_gains")}
+        inner = {name: value for name, value in sums.items() if name not in OWN_SUMS}
         return {**self._inputs().fold(_without_own(state), inner), **own}
 
     def start(self, state: State) -> State:
@@ -126,7 +130,7 @@ class FewShot:
 
     def update(self, state: State, client: State, outputs: Outputs) -> State:
         """Return what a client keeps after more inputs: those of `LabelShift`, and what it has seen and learned."""
-        kept = {name: value for name, value in client.items() if name.startswith(LABELED)}
+        kept = {name: value for name, value in client.items() if name.startswith(LABELED) or name == "head"}
         return self._inferred(state, kept, _joined(_outputs(client, SEEN), outputs))
 
     def learn_labels(self, state: State, client: State, outputs: Outputs, labels: Ints) -> State:
@@ -149,7 +153,8 @@ class FewShot:
         told = np.concatenate([client[f"{LABELED}classes"], told]) if before is not None else told
         order = input_order(every.logits, every.features, told[:, None])
         every, told = _at(every, order), told[order]
-        return self._inferred(state, {**_arrays(every, LABELED), f"{LABELED}classes": told}, seen)
+        kept = {**_arrays(every, LABELED), f"{LABELED}classes": told}
+        return self._inferred(state, {**kept, **self._head(state, self._own(state, kept), kept)}, seen)
 
     def with_labels(self, state: State, outputs: Outputs, labels: Ints) -> State:
         """Return what a client keeps that has labeled examples and has seen no input."""
@@ -175,9 +180,8 @@ class FewShot:
         if math.isinf(spread[0]):
             return state
         own = (counts + spread * base) / (counts.sum() + spread)
-        bias = np.zeros(1) if is_trusted else state.get("label_bias", np.ones(1))
-        offsets = np.log(own) - np.log(base) + bias * state["b"]
-        return {**state, "base": own, "pseudo_counts": spread + counts.sum(), "label_offsets": offsets}
+        known = {"base": own, "pseudo_counts": spread + counts.sum(), "label_offsets": np.log(own) - np.log(base)}
+        return {**state, **known, "label_bias": np.zeros(1) if is_trusted else state.get("label_bias", np.ones(1))}
 
     def _inferred(self, state: State, kept: State, seen: Outputs | None) -> State:
         own, rule = self._own(state, kept), self._inputs()
@@ -185,16 +189,15 @@ class FewShot:
         if seen is not None:
             client = rule.update(own, client, seen)
         inner = {name: value for name, value in client.items() if name not in ("logits", "features", "inputs")}
-        found = {**inner, **kept, **(_arrays(seen, SEEN) if seen is not None else {})}
-        head = self._head(state, own, kept)
-        return found if head is None else {**found, "head": head}
+        return {**inner, **kept, **(_arrays(seen, SEEN) if seen is not None else {})}
 
-    def _head(self, state: State, own: State, kept: State) -> Floats | None:
-        """Return the (h + 1, c) change of the last layer; None if there are few labels or they do not support it."""
+    def _head(self, state: State, own: State, kept: State) -> State:
+        """Return the (h + 1, c) change of the last layer; nothing if labels are few or do not support it."""
         told = _outputs(kept, LABELED)
         if not self.head or told is None or told.features is None or len(told.logits) < FEWEST_FOR_HEAD:
-            return None
-        x, scores, labels = _scaled(told.features, state), calibrated(own, told), kept[f"{LABELED}classes"]
+            return {}
+        x, labels = _scaled(told.features, state), kept[f"{LABELED}classes"]
+        scores = self._inputs().predict(own, self._inputs().start(own), told)
         fold, gains = np.arange(len(labels)) % FOLDS, np.zeros(len(labels))
         for number in range(FOLDS):
             rest, out = fold != number, np.flatnonzero(fold == number)
@@ -203,8 +206,8 @@ class FewShot:
             rows = np.arange(len(out))
             gains[out] = moved[rows, labels[out]] - log_softmax(scores[out])[rows, labels[out]]
         if gains.mean() <= MARGIN * gains.std(ddof=1) / math.sqrt(len(gains)):
-            return None
-        return moved_head(x, scores, labels, HEAD_PULL / len(labels))
+            return {}
+        return {"head": moved_head(x, scores, labels, HEAD_PULL / len(labels))}
 
 
 def _without_own(state: State) -> State:

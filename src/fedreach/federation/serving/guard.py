@@ -105,7 +105,7 @@ class Guard:
         True
     """
 
-    k: float = 0.15
+    k: float = 0.5
     power: float = 4.0
     c: float = 20.0
     c_logits: float = 20.0

@@ -142,16 +142,24 @@ def _correlated(values: Floats, sums: State, m: int) -> bool:
 def _gains(values: Floats, sums: State, m: int) -> bool:
     """Means over examples of a bounded loss and of what is 0 or 1, after minus before; and their squares."""
     n = float(sums["miniatures"][0])
-    loss, loss_squares, accuracy, accuracy_squares = values
-    return _moments(loss, loss_squares, LARGEST_GAIN, n) and _moments(accuracy, accuracy_squares, 1.0, n)
+    largest = (LARGEST_GAIN, 1.0, 1.0)
+    return all(are_moments(values[2 * i], values[2 * i + 1], size, n) for i, size in enumerate(largest))
 
 
 def _share_gains(values: Floats, sums: State, m: int) -> bool:
     n = float(sums["miniatures"][0])
-    return len(values) == 3 and _moments(values[:1], values[1:2], LARGEST_GAIN, n) and _at_least(values[2:], 0, n)
+    return len(values) == 3 and are_moments(values[:1], values[1:2], LARGEST_GAIN, n) and _at_least(values[2:], 0, n)
 
 
-def _moments(sums: Floats, squares: Floats, largest: float, n: float) -> bool:
+def _some_of(values: Floats, sums: State, m: int) -> bool:
+    return len(values) == 1 and 0 <= values[0] <= sums["miniatures"][0] + ROUNDING
+
+
+def _harmed(values: Floats, sums: State, m: int) -> bool:
+    return bool((values >= -ROUNDING).all() and (values <= sums["large"][0] + ROUNDING).all())
+
+
+def are_moments(sums: Floats, squares: Floats, largest: float, n: float) -> bool:
     """Return whether so many numbers of at most this size can have these sums and sums of squares."""
     near = 1 + ROUNDING
     return bool(
@@ -183,6 +191,9 @@ RULES: Mapping[str, Callable[[Floats, State, int], bool]] = {
     "correlation": _correlated,
     "strength_gains": _gains,
     "share_gains": _share_gains,
+    "scale_losses": lambda values, sums, m: _at_least(values, 0, m),
+    "large": _some_of,
+    "harmed": _harmed,
 }
 """Name -> whether values of it, all sums that came with it, and so many examples go together."""
 

@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from fedreach.arrays import Floats, Ints
-from fedreach.federation.serving import trust
+from fedreach.federation.serving import possible, trust
 from fedreach.federation.serving.softmax import log_softmax
 from fedreach.federation.values import State
 
@@ -24,7 +24,9 @@ DRAWS = 4
 
 
 def label_gains(query: State, z: Floats, labels: Ints, trained: Floats) -> Floats:
-    """Return (3, 2, 5): mean gain over `NUMBERS`, its square, and the gain by one label, without and with b.
+    """Return (5, 2, 5): mean gain over `NUMBERS`, its square, the gain by one label; gain in accuracy and its square.
+
+    Without and with b, for each of `MULTIPLES`.
 
     Args:
         query: Of the second exchange of `trust`.
@@ -33,20 +35,21 @@ def label_gains(query: State, z: Floats, labels: Ints, trained: Floats) -> Float
         trained: (c,) counts of the labels that it trained on.
     """
     point, base = trust.left_out_point(query, z, labels), trust.base_without(query, labels)
-    plain = point[0] * z
-    before = _smooth_loss(plain, labels)
+    plain, corrected = query["inverse_temperature"] * z, point[0] * z + point[1:]
+    before, right = _scored(plain, labels)
     held = np.repeat(np.arange(len(trained)), trained.astype(np.int64))
-    bits, gains = np.random.PCG64(len(held)), np.zeros((len(NUMBERS), 2, len(MULTIPLES)))
+    bits, gains = np.random.PCG64(len(held)), np.zeros((2, len(NUMBERS), 2, len(MULTIPLES)))
     for _ in range(DRAWS if len(held) else 0):
         order = np.argsort(bits.random_raw(len(held)), kind="stable")
         for i, number in enumerate(NUMBERS):
             counts = np.bincount(held[order[:number]], minlength=len(trained))
             own = shrunk(counts, base, query["pseudo_counts"] * MULTIPLES)  # (5, c)
             offsets = (np.log(own) - np.log(base))[:, None]
-            for bias, shift in enumerate((0.0, point[1:])):
-                gains[i, bias] += (before - _smooth_loss(plain + shift + offsets, labels)) / DRAWS
-    mean = gains.mean(axis=0)
-    return np.stack([mean, mean**2, gains[0]])
+            for bias, scores in enumerate((plain, corrected)):
+                after, accuracy = _scored(scores + offsets, labels)
+                gains[:, i, bias] += np.stack([before - after, accuracy - right]) / DRAWS
+    mean, accurate = gains.mean(axis=1)
+    return np.stack([mean, mean**2, gains[0, 0], accurate, accurate**2])
 
 
 def shrunk(counts: Floats | Ints, base: Floats, pseudo_counts: Floats) -> Floats:
@@ -60,20 +63,33 @@ def fitted_shrinkage(sums: Floats, participants: Floats, pseudo_counts: Floats) 
     """Return `label_pseudo_counts`, infinite if labels do not count, and `label_bias`, 0 or 1, that participants chose.
 
     Of those by which one label did no harm on average, the choice whose mean gain minus one standard error is largest,
-    if its gain is decided: see `trust.fitted_trust`.
+    if its gain is decided: see `trust.fitted_trust`. `label_gain` (3,) is the gain in accuracy that it brought, in
+    points, over `NUMBERS` of labels, and its 95% confidence interval.
     """
     n = float(participants[0])
     mean, error = trust.spread(sums[:2], n)
     allowed = trust.is_decided(mean, error, n, mean.size) & (sums[2] >= 0)
     if not allowed.any():
-        return {"label_pseudo_counts": np.array([math.inf]), "label_bias": np.zeros(1)}
+        return {"label_pseudo_counts": np.array([math.inf]), "label_bias": np.zeros(1), "label_gain": np.zeros(3)}
     best = int(np.where(allowed, mean - error, -math.inf).argmax())
     bias, row = divmod(best, len(MULTIPLES))
-    return {"label_pseudo_counts": pseudo_counts * MULTIPLES[row], "label_bias": np.array([float(bias)])}
+    return {
+        "label_pseudo_counts": pseudo_counts * MULTIPLES[row],
+        "label_bias": np.array([float(bias)]),
+        "label_gain": trust.in_points(sums[3:, bias, row], n),
+    }
 
 
-def _smooth_loss(scores: Floats, labels: Ints) -> Floats:
-    """Return (...,) mean log loss of (..., m, c) scores, see `trust.SMOOTHING`."""
+def are_gains(sums: Floats, participants: Floats) -> bool:
+    """Return whether so many participants can have contributed these."""
+    n, (loss, loss_squares, one, accuracy, accuracy_squares) = float(participants[0]), sums
+    is_bounded = possible.are_moments(loss, loss_squares, possible.LARGEST_GAIN, n)
+    is_bounded &= bool((np.abs(one) <= possible.LARGEST_GAIN * n * (1 + possible.ROUNDING)).all())
+    return is_bounded and possible.are_moments(accuracy, accuracy_squares, 1.0, n)
+
+
+def _scored(scores: Floats, labels: Ints) -> tuple[Floats, Floats]:
+    """Return (...,) mean log loss of (..., m, c) scores, see `trust.SMOOTHING`, and accuracy."""
     p = np.exp(log_softmax(scores))[..., np.arange(len(labels)), labels]
-    result: Floats = -np.log((1 - trust.SMOOTHING) * p + trust.SMOOTHING / scores.shape[-1]).mean(axis=-1)
-    return result
+    loss: Floats = -np.log((1 - trust.SMOOTHING) * p + trust.SMOOTHING / scores.shape[-1]).mean(axis=-1)
+    return loss, (scores.argmax(axis=-1) == labels).mean(axis=-1)

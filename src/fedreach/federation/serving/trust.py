@@ -9,7 +9,8 @@ participant's labels answer three questions, as sums over participants only:
   the labels that the participant trained on better than the class shares of all participants do, and how much of what
   these counts themselves would bring.
 - **What would adaptation have brought?** It adapts to its own held-out inputs, at several strengths, by a calibration
-  that was fitted without it, and compares with that calibration.
+  that was fitted without it, and compares with that calibration; and whether one that holds many examples would have
+  lost more than 5 points of accuracy.
 
 Two exchanges: `class_sums`, then `miniature_sums`; `fitted_trust` decides.
 """
@@ -17,16 +18,17 @@ Two exchanges: `class_sums`, then `miniature_sums`; `fitted_trust` decides.
 from __future__ import annotations
 
 import math
-from statistics import NormalDist
 
 import numpy as np
 
 from fedreach.arrays import Bools, Floats, Ints
+from fedreach.evidence.scores import HARM_POINTS
 from fedreach.federation.serving.calibration import left_out, likelihood
 from fedreach.federation.serving.inference import infer_priors
 from fedreach.federation.serving.mixing import blended, weights
 from fedreach.federation.serving.softmax import log_softmax
 from fedreach.federation.values import State
+from fedreach.student_t import t_quantile
 
 STRENGTHS = np.array([0.25, 0.5, 0.75, 1.0])
 CORRELATIONS = np.array([0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0])
@@ -36,10 +38,14 @@ example outweighs all others, and what a participant adds to a sum is bounded.""
 WIDEST = 32
 """Numbers that predictions are compared by; with more classes they are projected onto so many directions."""
 LEVEL = 0.05
-ALIKE = (0.02, 0.2)
+ALIKE = (0.02, 0.25)
 """Largest lower and upper confidence limit of the correlation with which inputs of a class count as alike."""
 TOLD = 0.2
 """Share of what labels tell of class shares that inputs must tell."""
+MANY = 50
+"""Held-out examples, from which on a participant knows its accuracy well enough to say that it was harmed."""
+HARMED = 0.025
+"""Share of these participants that may lose more than `HARM_POINTS`."""
 FEWEST = 4
 """Participants, fewer of which decide nothing."""
 LARGEST_QUANTILE = 1e9
@@ -58,6 +64,7 @@ def query(state: State) -> State:
         asked = {}
     else:
         asked["pseudo_counts"] = state["pseudo_counts"]
+        asked["inverse_temperature"] = state.get("inverse_temperature", state["a"])
     return {"point": np.concatenate([state["a"], state["b"]]), **asked}
 
 
@@ -122,11 +129,14 @@ def miniature_sums(query: State, z: Floats, labels: Ints, trained: Floats, odds:
     weight = weights(np.array([each.log_evidence for each in found]), odds)
     mixed = blended(np.stack([each.prior for each in found]), weight[:, None], base)
     offsets = STRENGTHS[:, None] * (np.log(mixed) - np.log(base))[:, None]  # (correlations, strengths, c)
-    adapted = calibrated + offsets[:, :, None]
+    gains = _gains(calibrated + offsets[:, :, None], calibrated, point[0] * z, labels)
+    is_large = len(labels) >= MANY
     return {
         "miniatures": np.ones(1),
         "correlation": _correlation_sums(query, z, labels),
-        "strength_gains": _gains(adapted, calibrated, labels),  # (4, correlations, strengths)
+        "strength_gains": gains,  # (6, correlations, strengths)
+        "large": np.full(1, float(is_large)),
+        "harmed": np.where(is_large & (gains[2] < -HARM_POINTS / 100), 1.0, 0.0),  # (correlations, strengths)
         "share_gains": _share_gains(mixed[0], base, trained),  # (3,)
     }
 
@@ -171,8 +181,11 @@ def _correlation_sums(query: State, z: Floats, labels: Ints) -> Floats:
     return np.array([numerator, denominator, numerator**2, numerator * denominator, denominator**2, 1.0])
 
 
-def _gains(scores: Floats, before: Floats, labels: Ints) -> Floats:
-    """Return (4, ...): gain in log loss and its square, gain in accuracy and its square, of (..., m, c) scores."""
+def _gains(scores: Floats, before: Floats, unadapted: Floats, labels: Ints) -> Floats:
+    """Return (6, ...): gain of (..., m, c) scores in log loss, in accuracy, and in accuracy over the unadapted model.
+
+    Each beside its square.
+    """
     rows = np.arange(len(labels))
 
     def measured(scores: Floats) -> tuple[Floats, Floats]:
@@ -180,8 +193,9 @@ def _gains(scores: Floats, before: Floats, labels: Ints) -> Floats:
         smooth = np.log((1 - SMOOTHING) * p + SMOOTHING / scores.shape[-1])
         return smooth.mean(axis=-1), (scores.argmax(axis=-1) == labels).mean(axis=-1)
 
-    gain, accuracy = (after - start for after, start in zip(measured(scores), measured(before), strict=True))
-    return np.stack([gain, gain**2, accuracy, accuracy**2])
+    after, start = measured(scores), measured(before)
+    found = (after[0] - start[0], after[1] - start[1], after[1] - measured(unadapted)[1])
+    return np.stack([each**power for each in found for power in (1, 2)])
 
 
 def _share_gains(prior: Floats, base: Floats, trained: Floats) -> Floats:
@@ -199,11 +213,12 @@ def fitted_trust(sums: State) -> State:
     """Return what participants decide, given the sums of `miniature_sums`.
 
     Adaptation is trusted in full where its assumptions hold: the correlation is small (its one-sided 95% confidence
-    limits are at most 0.02 and 0.2), inputs predict the class shares (decided, and at least a fifth of what labels
+    limits are at most 0.02 and 0.25), inputs predict the class shares (decided, and at least a fifth of what labels
     tell), and participants gained in log loss and lost no accuracy, on average. Elsewhere it is off, unless it is
     decided at some strength that participants gained in log loss and in accuracy. Then the strength whose gain minus
     one standard error is largest is taken, with the correlation that was found. "Decided" is a one-sided t test over
-    participants at the 5% level, with Bonferroni's correction for the number of strengths.
+    participants at the 5% level, with Bonferroni's correction for the number of strengths. In either case it harms
+    nobody: of the participants that hold at least 50 examples, at most 2.5% would have lost more than 5 points.
 
     Returns:
         `strength` and `correlation`, (1,) each; `expected_gain` (3,): the participants' mean gain in accuracy as it was
@@ -211,18 +226,19 @@ def fitted_trust(sums: State) -> State:
     """
     n = float(sums["miniatures"][0])
     correlation, error, participants = _correlation(sums["correlation"])
-    margin = _t_quantile(1 - LEVEL, participants - 1) * error
+    margin = _needed(1 - LEVEL, participants) * error
     is_alike = correlation - margin <= ALIKE[0] and correlation + margin <= ALIKE[1]
     shares = sums["share_gains"]
     is_told = bool(is_decided(*spread(shares[:2], n), n, 1)) and shares[0] >= TOLD * shares[2]
     mean, standard = spread(sums["strength_gains"][:2], n)
-    right = spread(sums["strength_gains"][2:, 0], n)[0]
-    if is_alike and is_told and mean[0, -1] > 0 and right[-1] >= -ROUNDING:
+    right = sums["strength_gains"][2::2, 0, -1] / n
+    is_harmless = sums["harmed"] <= HARMED * sums["large"]
+    if is_alike and is_told and mean[0, -1] > 0 and (right >= -ROUNDING).all() and is_harmless[0, -1]:
         return _trusted(sums, 0, len(STRENGTHS) - 1, n)
     row = int(np.searchsorted(CORRELATIONS, min(max(correlation, 0.0), 1.0)))
-    accuracy, accuracy_error = spread(sums["strength_gains"][2:, row], n)
+    accuracy, accuracy_error = spread(sums["strength_gains"][2:4, row], n)
     is_better = is_decided(mean[row], standard[row], n, len(STRENGTHS))
-    is_better &= is_decided(accuracy, accuracy_error, n, len(STRENGTHS))
+    is_better &= is_decided(accuracy, accuracy_error, n, len(STRENGTHS)) & is_harmless[row]
     if not is_better.any():
         return {"strength": np.zeros(1), "correlation": CORRELATIONS[row : row + 1], "expected_gain": np.zeros(3)}
     return _trusted(sums, row, int(np.where(is_better, mean[row] - standard[row], -math.inf).argmax()), n)
@@ -230,13 +246,19 @@ def fitted_trust(sums: State) -> State:
 
 def _trusted(sums: State, row: int, column: int, n: float) -> State:
     """Return what is decided where a correlation and a strength, by their places, are taken."""
-    gain, error = spread(sums["strength_gains"][2:, row, column], n)
-    reach = _t_quantile(0.975, n - 1) * error
     return {
         "strength": STRENGTHS[column : column + 1],
         "correlation": CORRELATIONS[row : row + 1],
-        "expected_gain": 100 * np.clip(np.array([gain, gain - reach, gain + reach]), -1, 1),
+        "expected_gain": in_points(sums["strength_gains"][4:, row, column], n),
     }
+
+
+def in_points(sums: Floats, n: float) -> Floats:
+    """Return (3,) mean gain in accuracy and its 95% confidence interval, in points, given a sum and one of squares."""
+    gain, error = spread(sums, n)
+    reach = _needed(0.975, n) * error
+    result: Floats = 100 * np.clip(np.array([gain, gain - reach, gain + reach]), -1, 1)
+    return result
 
 
 def _correlation(sums: Floats) -> tuple[float, float, float]:
@@ -249,6 +271,25 @@ def _correlation(sums: Floats) -> tuple[float, float, float]:
     return found, math.sqrt(max(variance, 0.0)) / denominator, used
 
 
+def is_supported(state: State) -> bool:
+    """Return whether participants support that clients adapt; True where they were not asked."""
+    if "expected_gain" not in state:
+        return True
+    return bool(state["strength"][0] > 0) or math.isfinite(
+        state.get("label_pseudo_counts", np.full(1, math.inf)).item()
+    )
+
+
+def expected_gain(state: State) -> Floats | None:
+    """Return (3,) points of accuracy that participants gained by what they decided, and the 95% confidence interval.
+
+    By inputs where these are trusted, else by labels where these count; None where participants were not asked.
+    """
+    if "expected_gain" not in state or state["strength"][0] > 0:
+        return state.get("expected_gain")
+    return state.get("label_gain", state["expected_gain"])
+
+
 def spread(sums: Floats, n: float) -> tuple[Floats, Floats]:
     """Return mean and standard error over n participants, given (2, ...) sums and sums of squares."""
     mean = sums[0] / n
@@ -258,26 +299,10 @@ def spread(sums: Floats, n: float) -> tuple[Floats, Floats]:
 
 def is_decided(mean: Floats, error: Floats, n: float, tests: int) -> Bools:
     """Return whether a mean over n participants is above 0, as one of so many tests."""
-    result: Bools = np.asarray(mean > _t_quantile(1 - LEVEL / tests, n - 1) * error) & np.asarray(mean > 0)
+    result: Bools = np.asarray(mean > _needed(1 - LEVEL / tests, n) * error) & np.asarray(mean > 0)
     return result
 
 
-def _t_quantile(level: float, freedom: float) -> float:
-    """Return a quantile of Student's t distribution, to a hundredth from three degrees of freedom on.
-
-    Reference: the expansion of Cornish and Fisher (1938); Abramowitz and Stegun, 26.7.5.
-
-    Example:
-        >>> round(_t_quantile(0.95, 3), 2), round(_t_quantile(0.975, 19), 3)
-        (2.35, 2.093)
-    """
-    if freedom < FEWEST - 1:
-        return LARGEST_QUANTILE
-    z = NormalDist().inv_cdf(level)
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
-    )
-    return z + sum(term / freedom**power for power, term in enumerate(terms, start=1))
+def _needed(level: float, n: float) -> float:
+    """Return how many standard errors of n participants a mean must be above 0."""
+    return t_quantile(level, round(n) - 1) if n >= FEWEST else LARGEST_QUANTILE

@@ -50,6 +50,7 @@ class ServedSummary:
     harmed: Spread  # share of clients that lose more than `HARM_POINTS` of accuracy; not measured in older folders
     worst_change: Spread  # of the client that loses most, as a fraction
     worst_inputs: Spread  # its number of inputs
+    expected: tuple[Spread, Spread, Spread]  # gain that participants had, and its 95% interval; not all rules ask them
     decided: Mapping[str, Spread]  # "adapted", "repaired" -> clients
     gap: Gap  # "gap", "priors", "representation", "estimation"; empty without both populations
     majority: Spread  # accuracy of the majority class of each client's true labels
@@ -123,6 +124,7 @@ def _summary(method: str, runs: Sequence[Run]) -> ServedSummary:
         harmed=over(f"{name}_harmed"),
         worst_change=over(f"{name}_worst_change"),
         worst_inputs=over(f"{name}_worst_inputs"),
+        expected=(over("expected_gain"), over("expected_gain_low"), over("expected_gain_high")),
         decided={what: over(f"{name}_{what}") for what in ("adapted", "repaired") if f"{name}_{what}" in columns[0]},
         gap=_gap(columns),
         majority=spread([_majority(run, name) for run in runs]),

@@ -84,6 +84,9 @@ def _record(analysis: Analysis, last: MethodSummary, best: MethodSummary) -> dic
     return record | every_key | served.get(last.method, {})
 
 
+EXPECTED = ("served_expected_gain", "served_expected_gain_low", "served_expected_gain_high")
+
+
 def _served(row: ServedSummary) -> dict[str, Any]:
     """Return how a method's rule serves unseen clients by the last model."""
     record: dict[str, Any] = {
@@ -94,6 +97,7 @@ def _served(row: ServedSummary) -> dict[str, Any]:
         "served_harmed_share": row.harmed.mean,
         "served_worst_change": row.worst_change.mean,
         "served_worst_inputs": row.worst_inputs.mean,
+        **dict(zip(EXPECTED, (spread.mean for spread in row.expected), strict=True)),
     }
     for score, change in row.change.items():
         record |= _judged(f"served_{score}_change_", change)

@@ -58,6 +58,7 @@ def _rungs(analysis: Analysis) -> Table:
     columns.append(("needs", "", lambda row: "labels" if row.needs_labels else ABSENT, 0))
     columns += [(head, share, score(rung, "accuracy"), 0) for rung, head in RUNGS.items()]
     columns.append(("gain", "points [seeds]", lambda row: _points(row.gain), 0))
+    columns.append(("expected gain", "points, by participants", _expected, 120))
     columns.append(("p", "corrected", lambda row: p_text(row.gain.p_corrected), 0))
     columns.append(("detectable", "points", lambda row: detectable(row.gain), 140))
     columns.append(("verdict", VERDICT_UNIT, lambda row: verdict(row.gain), 110))
@@ -87,7 +88,8 @@ def _rungs(analysis: Analysis) -> Table:
         "as it is. Calibrated: corrected by participants' held-out data. Served: by the client's own inputs, without "
         f"labels. Gain: served minus plain{judged} With 5 inputs, say: scored on the "
         "client's other ones, a family of its own. The true prior is a reference that needs the client's labels"
-        f"{learns}. "
+        f"{learns}. Expected gain: what participants gained on their own held-out labels by what they decided, "
+        f"and its 95% interval over them{', means over seeds' if several else ''}. "
         f"Clients that lose > {HARM_POINTS} points: share whose accuracy is lower served than plain by more than that. "
         "Worst client: change of the one that loses most, and in parentheses how many inputs it has"
         f"{', means over seeds' if several else ''}.",
@@ -206,6 +208,14 @@ def _points(found: Judgement | None) -> str:
 
 def _mean_points(found: Spread | None) -> str:
     return ABSENT if found is None or found.mean is None else points(found.mean, sign=True)
+
+
+def _expected(row: ServedSummary) -> str:
+    """Return what participants expected of the rule, where it asks them."""
+    mean, low, high = (spread.mean for spread in row.expected)
+    if mean is None:
+        return ABSENT
+    return "off" if mean == low == high == 0 else points(mean, sign=True) + interval(low, high, sign=True)
 
 
 def _worst_client(row: ServedSummary) -> str:
