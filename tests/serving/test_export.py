@@ -73,6 +73,8 @@ RULES = {
     "rlls": '"rlls"',
     "mine": '{ name = "mine.py:Mine", pull = 2.0 }',
     "truth": '"true_prior"',
+    "few": '{ name = "few_shot", strength = 1.0 }',
+    "off": '"label_shift"',
 }
 STUDY = TINY.replace('name = "linear"', 'name = "mlp"\nhidden = [24]') + "".join(
     f"\n[methods.{name}]\nserving = {rule}\n" for name, rule in RULES.items()
@@ -185,6 +187,64 @@ np.savez("found.npz", **serve(client.new_adapter, world, x))
         if rule == "shift":  # the guard is at work, and decides this and that
             assert found["pale_decision"].tolist() == ["repaired, adapted", "True", "60"]
             assert found["mirrored_decision"].tolist() == ["abstained", "True", "60"]
+
+
+LABELED = """
+import numpy as np
+
+
+def told(new_adapter, weights, x, y):
+    z, h = answers(weights, x)
+    some, rest = np.where(np.arange(20) % 2, y[:20], -1), z[20:]
+    mine = new_adapter(None).fit(z[:20], h[:20], labels=some)
+    found = {"fit": mine.predict_proba(rest, h[20:]), "seen": np.array([mine.n_inputs_, mine.n_labels_])}
+    mine.partial_fit(z[:4], h[:4], labels=y[:4])  # labels that arrive after their inputs
+    found["late"] = mine.predict_proba(rest, h[20:])
+    found["seen_late"] = np.array([mine.n_inputs_, mine.n_labels_])
+    found["decision"] = np.array([mine.decision_])
+    return found
+"""
+
+
+def test_the_file_learns_from_labels_to_the_bits_of_the_adapter(study: Path, tmp_path: Path) -> None:
+    data, folder = load_data("digits"), run_of(study, "few")
+    rows = np.flatnonzero(data.train_y < 3)[:60]
+    x, y = (data.train_x[rows] / 16).astype(np.float32), data.train_y[rows].astype(np.int64)
+    weights = load_file(folder / "last.safetensors")
+    export(folder, tmp_path / "client.py", base=study)
+    np.savez(tmp_path / "world.npz", x=x, y=y, **weights)
+    script = """
+import client
+world = dict(np.load("world.npz"))
+x, y = world.pop("x"), world.pop("y")
+np.savez("found.npz", **told(client.new_adapter, world, x, y))
+"""
+    alone(tmp_path, SERVE + LABELED + script)
+    here: dict[str, Any] = {}
+    exec(SERVE + LABELED, here)
+    expected = here["told"](lambda model: load(folder, base=study, model=model), weights, x, y)
+    with np.load(tmp_path / "found.npz") as found:
+        for name, values in expected.items():
+            np.testing.assert_array_equal(found[name], values, err_msg=name, strict=True)
+        assert found["seen"].tolist() == [10, 10]
+        assert found["seen_late"].tolist() == [8, 14]  # two of the four were inputs before; the others came twice
+        assert found["decision"][0].startswith("labels, ")
+        assert not np.array_equal(found["late"], found["fit"])
+
+
+def test_a_rule_that_participants_do_not_support_is_written_by_force_only(
+    fedreach: Command, study: Path, tmp_path: Path
+) -> None:
+    run, out = run_of(study, "off"), tmp_path / "ward.py"
+    with pytest.raises(ConfigError, match="do not support label_shift"):
+        export(run, out)
+    for form, where in (("serving", out), ("safetensors", tmp_path / "model")):
+        done = fedreach("export", run, "--to", form, "--out", where)
+        assert done.exit_code == 2, done.output
+        assert "--force" in done.output
+        assert not where.exists()
+        assert fedreach("export", run, "--to", form, "--out", where, "--force").exit_code == 0
+        assert where.exists()
 
 
 def test_what_was_seen_by_one_process_is_gone_on_with_by_another(study: Path, tmp_path: Path) -> None:
