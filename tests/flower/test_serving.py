@@ -73,6 +73,8 @@ METHODS = {
         "method.cohort=5",
         "rounds=3",
     ),
+    "few shot": ('method.serving={name="few_shot", labels=12, strength=1.0}', "model=mlp"),
+    "few shot as participants decide": ('method.serving={name="few_shot", labels=12}', "model=mlp", *TEN),
     "clusters": (SPLITTING, "method.cohort=5", "rounds=3"),
     "what the solver serves": ("method.solver=feddyn",),
     "two participants": ("population.participants=2", "method.cohort=2"),
@@ -316,16 +318,18 @@ def test_a_federation_without_a_rule_says_nothing_of_serving(tmp_path: Path) -> 
 def test_a_run_ends_with_a_table_of_what_serving_gains(tmp_path: Path, heard: pytest.LogCaptureFixture) -> None:
     serve(tmp_path)
     lines, columns = served_table(RunFolder(tmp_path)), record_of(tmp_path)["columns"]["last"]
-    assert [line.split("  ")[0] for line in lines[2:]] == [
+    assert [line.split("  ")[0].partition(": ")[0] for line in lines[2:]] == [
         "plain",
         "calibrated",
         "served",
         "true prior, needs labels",
+        "expected by participants",
         "served - plain",
     ]
     assert lines[1].split("  ")[-1].strip() == "test set"
     gain = 100 * (columns["unseen_served_accuracy"] - columns["unseen_plain_accuracy"])
     assert f"{gain:+.1f}" in lines[-1]
+    assert f"{100 * columns['expected_gain']:+.1f} points [" in lines[-2]
     for line in lines:
         assert line in heard.text
     assert len(rows_of(tmp_path)) == 3

@@ -18,11 +18,9 @@ from fedreach.evaluation.populations import Group
 from fedreach.evaluation.predictor import Predictor, Split
 from fedreach.evaluation.rungs import Client, ServedScores, serve, tabulated
 from fedreach.federation.protocols import Serving
-from fedreach.federation.serving import trust
 from fedreach.federation.serving.fit import Fitted, HeldOut, fit
 from fedreach.federation.time_energy import FittingCost
 from fedreach.federation.traits import Traits
-from fedreach.federation.values import State
 
 FOLDS = 5
 
@@ -98,8 +96,7 @@ class ServingEvaluator:
                 index = np.arange(len(self.data.dataset.test_y))
                 scores = serve(self.rule, state, [self._client(model, "test", 0, index)])
                 joined["test"].append((float(shares[number]), scores))
-        columns, lines = tabulated(joined)
-        return columns | _expected([each.state for each in fitted], shares), lines, fitted
+        return *tabulated(joined), fitted
 
     def _client(self, model: Float32s, split: Split, client: int, index: Ints) -> Client:
         outputs = self.engine.answers(model, split, index, inputs=Traits.of(self.rule).reads_inputs)
@@ -122,16 +119,6 @@ class ServingEvaluator:
             state = self._fitted({client: asked[client] for client in asked if client not in mine}).state
             inputs = self.inputs if whole else ()
             yield serve(self.rule, state, [asked[client] for client in mine], inputs, online=whole)
-
-
-def _expected(states: Sequence[State], shares: Floats) -> dict[str, float]:
-    """Return what participants expect of the rule, as a fraction, where they were asked: a mean over clusters."""
-    gains = [trust.expected_gain(state) for state in states]
-    if any(gain is None for gain in gains):
-        return {}
-    mean = shares @ np.stack([gain for gain in gains if gain is not None]) / 100
-    names = ("expected_gain", "expected_gain_low", "expected_gain_high")
-    return {name: round(float(value), 9) for name, value in zip(names, mean, strict=True)}
 
 
 def folds(ids: Sequence[int]) -> list[Sequence[int]]:

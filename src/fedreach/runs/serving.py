@@ -14,6 +14,7 @@ import numpy as np
 from fedreach.arrays import AnyArray, Float32s, Ints
 from fedreach.data.federated import FederatedData
 from fedreach.evaluation.serving import ServesModels
+from fedreach.federation.serving import trust
 from fedreach.federation.serving.fit import Fitted
 from fedreach.federation.traits import Traits
 from fedreach.models.flat import Layout
@@ -39,6 +40,7 @@ POPULATIONS = {"id": "participants", "unseen": "unseen clients", "test": "test s
 SHOWN = {"plain": "plain", "calibrated": "calibrated", "served": "served", "true_prior": "true prior, needs labels"}
 """Rung -> what it is called where a run ends."""
 MODELS = ("last", "best")
+EXPECTED = ("expected_gain", "expected_gain_low", "expected_gain_high")
 
 
 def serve_models(folder: RunFolder, layout: Layout, evaluator: ServesModels) -> None:
@@ -63,7 +65,8 @@ def serve_models(folder: RunFolder, layout: Layout, evaluator: ServesModels) -> 
             continue
         rounds[name], vectors, clusters = found
         # By the best model, clients are served with all their inputs only.
-        columns[name], lines, fitted = evaluator.evaluate(vectors, clusters, rounds[name], whole=name == "last")
+        scores, lines, fitted = evaluator.evaluate(vectors, clusters, rounds[name], whole=name == "last")
+        columns[name] = scores | _expected(fitted, clusters)
         for line in lines:
             called = None if names is None else [names[client] for client in line["ids"]]
             folder.append(ServedLine(model=name, round=rounds[name], **line, names=called))
@@ -108,8 +111,22 @@ def served_table(folder: RunFolder) -> list[str]:
         found = [columns.get(f"{name}_{rung}_accuracy") for name in there]
         if None not in found:
             lines.append(line(title, [f"{100 * value:.1f}" for value in found if value is not None]))
+    if "expected_gain" in columns:
+        numbers = [100 * columns[name] for name in EXPECTED]
+        support = "{:+.1f} points [{:+.1f}, {:+.1f}]".format(*numbers) if any(numbers) else "off, no class changes"
+        lines.append(f"expected by participants: {support}")
     gains = [columns[f"{name}_served_accuracy"] - columns[f"{name}_plain_accuracy"] for name in there]
     return [*lines, line("served - plain", [f"{100 * gain:+.1f}" for gain in gains])]
+
+
+def _expected(fitted: Sequence[Fitted], clusters: Ints) -> dict[str, float]:
+    """Return what participants expect of the rule, as a fraction, where they were asked: a mean over clusters."""
+    gains = [trust.expected_gain(one.state) for one in fitted]
+    if any(gain is None for gain in gains):
+        return {}
+    shares = np.bincount(clusters, minlength=len(fitted)) / len(clusters)
+    mean = shares @ np.stack([gain for gain in gains if gain is not None]) / 100
+    return {name: round(float(value), 9) for name, value in zip(EXPECTED, mean, strict=True)}
 
 
 def _costs(fitted: Sequence[Fitted]) -> dict[str, Any]:

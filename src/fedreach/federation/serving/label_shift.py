@@ -286,7 +286,8 @@ class LabelShift:
             outputs = outputs.again(repair.of(outputs.inputs))
         if "adapted" in client and not client["adapted"][0]:
             return log_softmax(calibrated(state, outputs))
-        return log_softmax(corrected(state, outputs) + self._offsets(state, client))
+        model = corrected if self.strength_of(state) else calibrated
+        return log_softmax(model(state, outputs) + self._offsets(state, client))
 
     def predict_online(self, state: State, client: State, outputs: Outputs) -> tuple[Floats, State]:
         """Return (m, c) log-probabilities, each input predicted before it is learned from, and the client after all.

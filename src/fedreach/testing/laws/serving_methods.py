@@ -219,12 +219,24 @@ def no_further_than_the_mean_prediction(subject: Subject, given: Clientele) -> N
 
 @law(ordinary_worlds)
 def off_without_support(subject: Subject, given: Clientele) -> None:
-    """Where participants do not support adaptation, s = 0, clients predict softmax(a z), whatever they saw."""
+    """Where participants do not support adaptation, s = 0, clients predict softmax(t z), whatever they saw.
+
+    t has the least log loss of participants' held-out examples plus ln(t)^2/2, to 5%.
+    """
     part = replace(subject.part, strength="fitted")
     state = {**_fitted(subject, given), "strength": np.zeros(1)}
     for outputs in _clients(given):
         found = part.predict(state, learnt(part, state, [outputs]), outputs)
-        must_be_close("the prediction", found, log_softmax(state["a"] * outputs.logits), str(given), 1e-6)
+        (t,) = state.get("inverse_temperature", state["a"])
+        must_be_close("the prediction", found, log_softmax(t * outputs.logits), str(given), 1e-6)
+    if "inverse_temperature" in state:
+        outputs, held = _pooled(given)
+
+        def loss(scale: float) -> float:
+            return float(-(held * log_softmax(scale * outputs.logits)).sum() + math.log(scale) ** 2 / 2)
+
+        if loss(float(t)) > min(loss(0.95 * float(t)), loss(1.05 * float(t))):
+            broken(f"the temperature is no optimum: a scale of {float(t):.4g}, or 5% beside it, is better", str(given))
 
 
 # ------------------------------------------------------------------------------------------------------- true shares
