@@ -194,12 +194,12 @@ def test_one_of_several_runs_must_be_named(folder: Path, monkeypatch: pytest.Mon
 
 def test_weights_predict_what_the_run_does(call: Call, tmp_path: Path) -> None:
     out = tmp_path / "weights"
-    told = json.loads(call("--to", "safetensors", "--out", out, "--json", command="export").stdout)
+    told = json.loads(call("--to", "safetensors", "--out", out, "--json", "--force", command="export").stdout)
     assert told["files"] == ["model.safetensors"]
     assert told["rule"].startswith("LabelShift(")
     done = CliRunner().invoke(main, ["predict", str(out), "patients.csv"])
     assert done.stdout == call("patients.csv").stdout
-    again = call("--to", "safetensors", "--out", out, command="export")
+    again = call("--to", "safetensors", "--out", out, "--force", command="export")
     assert again.exit_code == 2
     assert "is there already. Remove it, or name another folder with --out" in " ".join(again.stderr.split())
 

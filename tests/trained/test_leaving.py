@@ -131,7 +131,7 @@ def test_a_process_with_one_library_says_what_the_engine_said(
     w = world(name)
     model, index = w.model(), asked(w)
     rows, serves = file_of(w, name, index, tmp_path), model.serving is not None
-    done = export(model, tmp_path / "out", form)
+    done = export(model, tmp_path / "out", form, force=True)
     assert {each.name for each in (tmp_path / "out").iterdir()} == set(done.files)
     program = str(tmp_path / "out" / "predict.py")
     calls = [[program, str(rows), "--out", "plain.csv", "--plain"], [program, str(rows), "--out", "served.csv"]]
@@ -158,7 +158,7 @@ def test_weights_make_the_same_model_again(world: WorldNamed, name: str, tmp_pat
     w = world(name)
     model, index = w.model(), asked(w)
     rows = file_of(w, name, index, tmp_path)
-    export(model, tmp_path / "out", "safetensors")
+    export(model, tmp_path / "out", "safetensors", force=True)
     for where in (tmp_path / "out", tmp_path / "out" / "model.safetensors"):
         again = load(where, base=w.base)
         assert again.state_dict().keys() == model.state_dict().keys()
@@ -175,7 +175,7 @@ def test_a_file_with_numbers_that_are_not_trained_and_code_of_ones_own_gives_the
     world: WorldNamed, tmp_path: Path
 ) -> None:
     w = world("own")
-    export(w.model(), tmp_path / "out", "safetensors")
+    export(w.model(), tmp_path / "out", "safetensors", force=True)
     again, x = load(tmp_path / "out", base=w.base), w.at(asked(w))
     np.testing.assert_array_equal(again.logits(x), w.model().logits(x))
     (tmp_path / "elsewhere").mkdir()
@@ -187,7 +187,7 @@ def test_a_file_with_numbers_that_are_not_trained_and_code_of_ones_own_gives_the
 def test_weights_are_of_the_one_model_that_they_say(world: WorldNamed, tmp_path: Path) -> None:
     w = world("tokens")
     for which in ("last", "best"):
-        export(w.model(which), tmp_path / which, "safetensors")
+        export(w.model(which), tmp_path / which, "safetensors", force=True)
         again, x = load(tmp_path / which), w.at(asked(w))
         np.testing.assert_array_equal(again.logits(x), w.model(which).logits(x))
         assert again.origin.which == which
@@ -213,9 +213,9 @@ def test_nothing_is_written_over_and_nothing_half_written_stays(world: WorldName
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("", encoding="utf-8")
     with pytest.raises(ConfigError, match="is there already"):
-        export(world("images").model(), tmp_path / "out", "torch")
+        export(world("images").model(), tmp_path / "out", "torch", force=True)
     with pytest.raises(ConfigError, match=r"torch\.export cannot follow"):
-        export(world("stubborn").model(), tmp_path / "new", "torch")
+        export(world("stubborn").model(), tmp_path / "new", "torch", force=True)
     assert sorted(each.name for each in tmp_path.rglob("*")) == ["mine.txt", "out"]
 
 
@@ -252,7 +252,7 @@ def test_a_client_is_served_by_its_own_rows_alone(world: WorldNamed, tmp_path: P
 
 
 def test_json_tells_what_samples_are_like(world: WorldNamed, tmp_path: Path) -> None:
-    export(world("wards").model(), tmp_path / "out", "torch")
+    export(world("wards").model(), tmp_path / "out", "torch", force=True)
     about = json.loads((tmp_path / "out" / "model.json").read_text(encoding="utf-8"))
     assert (about["kind"], about["classes"], about["client_column"]) == ("table", ["no", "yes"], "hospital")
     assert [each["name"] for each in about["columns"]] == ["age", "pressure", "ward", "smoker"]
@@ -261,7 +261,7 @@ def test_json_tells_what_samples_are_like(world: WorldNamed, tmp_path: Path) -> 
 
 def test_a_file_of_one_cluster_gives_no_other_and_says_which(world: WorldNamed, tmp_path: Path) -> None:
     w = world("clusters")
-    export(w.model(cluster=1), tmp_path / "out", "safetensors")
+    export(w.model(cluster=1), tmp_path / "out", "safetensors", force=True)
     again, x = load(tmp_path / "out", cluster=1), w.at(asked(w))
     np.testing.assert_array_equal(again.logits(x), w.logits(asked(w), head="1/"))
     assert "last model of cluster 1 (round" in origin(again.about())
