@@ -96,7 +96,7 @@ WORLDS = {
         'data = "digits"',
         'model = { name = "mlp", hidden = [24] }',
         DIVIDED,
-        'method = { cohort = 3, serving = "label_shift" }',
+        'method = { cohort = 3, serving = { name = "label_shift", strength = 1.0 } }',
         SHORT,
     ),
     "colours": (

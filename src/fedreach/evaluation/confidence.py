@@ -42,7 +42,7 @@ def mean_interval(scores: Floats, top: float = 1.0) -> tuple[float, float]:
 
     Example:
         >>> mean_interval(np.array([0.7, 0.8, 0.9]))
-        (0.45852258554, 0.94973531221)
+        (0.458522609752, 0.949735307554)
         >>> mean_interval(np.ones(10))
         (0.691502892181, 1.0)
     """
@@ -74,7 +74,7 @@ def difference_interval(first: Floats, second: Floats, top: float = 1.0) -> tupl
 
     Example:
         >>> difference_interval(np.array([0.7, 0.8, 0.9]), np.array([0.6, 0.7, 0.5]))
-        (-0.200117362581, 0.493470474589)
+        (-0.200117336672, 0.493470459533)
     """
     (low, high), (other_low, other_high) = mean_interval(first, top), mean_interval(second, top)
     mean, other = float(first.mean()), float(second.mean())

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from fedreach.evidence.scores import HARM_POINTS
 from fedreach.federation.serving import trust
 from fedreach.federation.serving.calibration import advance, begin, centred, is_settled, left_out, likelihood
 from fedreach.federation.serving.fit import HeldOut, fit
@@ -317,3 +318,4 @@ def test_who_holds_many_examples_and_loses_more_than_five_points_is_counted_as_h
         change = sums["strength_gains"][2]
         assert np.array_equal(sums["harmed"], large * (change < -0.05))
         assert (change < -0.05).any()
+    assert 100 * trust.HARM == HARM_POINTS

@@ -22,7 +22,6 @@ import math
 import numpy as np
 
 from fedreach.arrays import Bools, Floats, Ints
-from fedreach.evidence.scores import HARM_POINTS
 from fedreach.federation.serving.calibration import left_out, likelihood
 from fedreach.federation.serving.inference import infer_priors
 from fedreach.federation.serving.mixing import blended, weights
@@ -44,8 +43,10 @@ TOLD = 0.2
 """Share of what labels tell of class shares that inputs must tell."""
 MANY = 50
 """Held-out examples, from which on a participant knows its accuracy well enough to say that it was harmed."""
+HARM = 0.05
+"""Loss of accuracy that is harm, as `fedreach.evidence.scores.HARM_POINTS`."""
 HARMED = 0.025
-"""Share of these participants that may lose more than `HARM_POINTS`."""
+"""Share of these participants that may lose more than `HARM`."""
 FEWEST = 4
 """Participants, fewer of which decide nothing."""
 LARGEST_QUANTILE = 1e9
@@ -136,7 +137,7 @@ def miniature_sums(query: State, z: Floats, labels: Ints, trained: Floats, odds:
         "correlation": _correlation_sums(query, z, labels),
         "strength_gains": gains,  # (6, correlations, strengths)
         "large": np.full(1, float(is_large)),
-        "harmed": np.where(is_large & (gains[2] < -HARM_POINTS / 100), 1.0, 0.0),  # (correlations, strengths)
+        "harmed": np.where(is_large & (gains[2] < -HARM), 1.0, 0.0),  # (correlations, strengths)
         "share_gains": _share_gains(mixed[0], base, trained),  # (3,)
     }
 
