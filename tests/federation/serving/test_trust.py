@@ -319,3 +319,15 @@ def test_who_holds_many_examples_and_loses_more_than_five_points_is_counted_as_h
         assert np.array_equal(sums["harmed"], large * (change < -0.05))
         assert (change < -0.05).any()
     assert 100 * trust.HARM == HARM_POINTS
+
+
+def test_a_participant_is_judged_by_a_calibration_and_class_shares_that_it_had_no_part_in():
+    """Its own examples are all of one class: without them that class is rarer, and its bias lower."""
+    labels, z = np.zeros(8, np.int64), np.tile([0.2, -0.2], (8, 1))
+    others, theirs = np.repeat([0, 1], 10), np.repeat([[0.2, -0.2], [-0.2, 0.2]], 10, axis=0)
+    point = np.array([1.0, 0.3, -0.3])
+    both = likelihood(np.concatenate([z, theirs]), np.concatenate([labels, others]), point)
+    asked = {"point": point, "curvature": both["curvature"], "class_examples": np.array([18.0, 10.0])}
+    without = trust.left_out_point(asked, z, labels)
+    assert without[1] - without[2] < point[1] - point[2] - 0.1
+    assert trust.base_without(asked, labels).tolist() == [0.5, 0.5]
