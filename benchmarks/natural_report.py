@@ -95,7 +95,11 @@ def of_labels(rows: Rows) -> str:
         for place in range(len(LABELS)):
             here = [cell for cell in found if cell[2] == place]
             gain, bound = (float(np.mean([each[c].mean() for c in here])) for each in (found, oracle))
-            line.append(f"{signed(gain)} ({100 * gain / bound:.0f}%)" if way != "oracle prior" else signed(gain))
+            line.append(
+                f"{signed(gain)} ({100 * gain / bound:.0f}%)".replace("-", "−")
+                if way != "oracle prior"
+                else signed(gain)
+            )
         below = sum(found[cell].mean() < -0.5 for cell in found if cell[2] == 0)
         lines.append([*line, str(below), f"{np.mean([values.mean() for values in harmed.values()]):.1f}"])
     head = ["learns from labels by", *(f"{m} label{'s' * (m > 1)}" for m in LABELS)]

@@ -89,10 +89,10 @@ def load(
 def check_supported(saved: SavedRule) -> None:
     """Refuse a rule that participants do not support, by a ConfigError."""
     if not trust.is_supported(saved.state):
+        labels = "" if Traits.of(saved.rule).learns_labels else "Where clients learn some labels, try 'few_shot'. "
         raise ConfigError(
-            f"Participants of this run do not support {saved.name}: their own labels show no decided gain, so that it "
-            "would change no client's predicted classes. With --force it is written all the same. "
-            "Where clients learn some labels, try serving 'few_shot'."
+            f"Participants of this run do not support {saved.name}: by their own labels, no gain is decided. {labels}"
+            "With --force the rule is written all the same."
         )
 
 
