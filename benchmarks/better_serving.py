@@ -134,7 +134,7 @@ def served(trained: harm.Trained, state: State, clients: Sequence[Examples]) -> 
             if chosen.repaired:
                 assert end.again is not None
                 end = end.again(chosen.intensity.of(end.inputs))
-            log_w = float(evidence.course(scores(state, chosen.outputs), base, spread).log_w[-1])
+            log_w = float(evidence.course(scores(state, chosen.outputs), base, spread).log_w[-1, 0])
             row |= {"log_w": log_w, "s": chosen.signal, "R": chosen.distance, "d": chosen.total_drift}
             row["raw"] = float((end.logits.argmax(axis=1) == y).mean())
             for odds in ODDS:
@@ -191,7 +191,7 @@ def by_inference(rows: Mapping[str, Any], n: int) -> tuple[float, float]:
     base, spread = rows["base"], float(rows["pseudo_counts"][0])
     right = np.zeros(2)
     for u, y in zip(rows["u"].astype(np.float64), rows["y"], strict=True):
-        weight = weights(evidence.course(u[:n], base, spread).log_w[-1:], RULE.odds)
+        weight = weights(evidence.course(u[:n], base, spread).log_w[-1], RULE.odds)
         for way, prior in enumerate((priors.map_em(u[:n], base, spread), collapsed(u[:n], base, spread))):
             right[way] += ((u[HALF:] + np.log(mixing.blended(prior, weight, base))).argmax(axis=1) == y[HALF:]).mean()
     found = 100 * right / len(rows["u"])

@@ -13,7 +13,7 @@ from fedreach.errors import ConfigError
 from fedreach.federation.values import Outputs, State
 
 if TYPE_CHECKING:
-    from fedreach.federation.protocols import LearnsMoreLabels, Serving
+    from fedreach.federation.protocols import LearnsMoreLabels, ServesOnline, Serving
 
 
 class Adapter:
@@ -52,6 +52,10 @@ class Adapter:
     ) -> None:
         self.rule, self.state, self.model = rule, state, model
 
+    def _begin(self) -> None:
+        self.client_: State = self.rule.start(self.state)
+        self.n_inputs_, self.n_labels_, self.guarded_, self._with_features = 0, 0, True, False
+
     def fit(
         self,
         logits: ArrayLike,
@@ -69,8 +73,7 @@ class Adapter:
                 as `few_shot`.
         """
         outputs, known = self._outputs(logits, features, inputs), self._known(labels, logits)
-        self.client_: State = self.rule.start(self.state)
-        self.n_inputs_, self.n_labels_, self.guarded_, self._with_features = 0, 0, True, False
+        self._begin()
         return self._learn(outputs, known)
 
     def partial_fit(
@@ -104,7 +107,27 @@ class Adapter:
             )
         return given.astype(np.int64)
 
-    def _learn(self, outputs: Outputs, labels: Ints | None = None) -> Self:
+    def predict_online(
+        self, logits: ArrayLike, features: ArrayLike | None = None, inputs: ArrayLike | None = None
+    ) -> Floats:
+        """Return the (m, c) probabilities of the classes of a stream's next inputs, each before it is learned from.
+
+        For inputs that come in an order that means something: sorted by class, in bursts, at other times of day. The
+        rule must know how (`label_shift` does); arguments as those of `fit`.
+        """
+        if not hasattr(self.rule, "predict_online"):
+            name = type(self.rule).__name__
+            raise ConfigError(f"Adapter.predict_online: {name} knows no order of inputs; use 'label_shift'.")
+        outputs = self._outputs(logits, features, inputs)
+        if not hasattr(self, "client_"):
+            self._begin()
+        self._check_features(outputs)
+        log_p, self.client_ = cast("ServesOnline", self.rule).predict_online(self.state, self.client_, outputs)
+        self._count(outputs)
+        found: Floats = np.exp(log_p)
+        return found
+
+    def _check_features(self, outputs: Outputs) -> None:
         if self.n_inputs_ + self.n_labels_ and (outputs.features is None) == self._with_features:
             other = "without features" if self._with_features else "with features"
             raise ConfigError(
@@ -112,6 +135,14 @@ class Adapter:
                 f"these came {other}. Call fit anew."
             )
         self._with_features = outputs.features is not None
+
+    def _count(self, outputs: Outputs) -> None:
+        # A rule that says how many inputs count knows of those whose label came later.
+        self.n_inputs_ = int(self.client_["n"].item()) if "n" in self.client_ else self.n_inputs_ + len(outputs.logits)
+        self.guarded_ = self.guarded_ and "adapted" in self.client_
+
+    def _learn(self, outputs: Outputs, labels: Ints | None = None) -> Self:
+        self._check_features(outputs)
         if labels is not None:
             known, rest = np.flatnonzero(labels >= 0), np.flatnonzero(labels < 0)
             rule = cast("LearnsMoreLabels", self.rule)
@@ -120,9 +151,7 @@ class Adapter:
             outputs = outputs.at(rest)
         if len(outputs.logits):
             self.client_ = self.rule.update(self.state, self.client_, outputs)
-        # A rule that says how many inputs count knows of those whose label came later.
-        self.n_inputs_ = int(self.client_["n"].item()) if "n" in self.client_ else self.n_inputs_ + len(outputs.logits)
-        self.guarded_ = self.guarded_ and "adapted" in self.client_
+        self._count(outputs)
         return self
 
     def predict(self, logits: ArrayLike, features: ArrayLike | None = None, inputs: ArrayLike | None = None) -> Ints:

@@ -102,15 +102,15 @@ def map_em(logits, a, b, base, A):
     return pi
 
 
-def evidence(logits, a, b, base, A):
+def evidence(logits, a, b, base, A, half_life=math.inf):
     """Return log W_0 ... log W_n and pi^(0) ... pi^(n): each input is judged by what came before it only."""
     log_w, pi, learnt = [0.0], [np.array(base)], np.zeros(len(base))
-    for j, u in enumerate(log_ratios(logits, a, b, base), start=1):
+    for u in log_ratios(logits, a, b, base):
         before = pi[-1]
         log_w.append(log_w[-1] + logsumexp(np.log(before) + u) - logsumexp(np.log(base) + u))
         scores = np.log(before) + u
-        learnt = learnt + np.exp(scores - logsumexp(scores))
-        pi.append((A * base + learnt) / (A + j))
+        learnt = 0.5 ** (1 / half_life) * learnt + np.exp(scores - logsumexp(scores))
+        pi.append((A * base + learnt) / (A + learnt.sum()))
     return np.array(log_w), np.array(pi)
 
 
@@ -178,9 +178,16 @@ def served(logits, a, b, base, A, odds=ODDS):
 
 
 def served_online(logits, a, b, base, A, odds=ODDS):
-    """Return the log-probabilities of each input before it is learnt from: from W_{j-1} and pi^(j-1)."""
-    log_w, pi = evidence(logits, a, b, base, A)
-    rows = [predicted([z], a, b, base, mixed(pi[j], log_w[j], base, odds))[0] for j, z in enumerate(logits)]
+    """Return the log-probabilities of each input before it is learnt from.
+
+    Bayes's rule over four that predict the inputs: base, of the prior odds, and half-lives of 32, 128, infinity.
+    """
+    found = [evidence(logits, a, b, base, A, life) for life in (32, 128, math.inf)]
+    rows = []
+    for j, z in enumerate(logits):
+        likely = [odds] + [math.exp(log_w[j]) / 3 for log_w, _ in found]
+        shares = np.average([base] + [pi[j] for _, pi in found], axis=0, weights=likely)
+        rows.append(predicted([z], a, b, base, shares)[0])
     return np.array(rows).reshape(-1, len(base))
 
 

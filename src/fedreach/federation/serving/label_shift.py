@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
-from fedreach.arrays import Floats, Ints
+from fedreach.arrays import Bools, Floats, Ints
 from fedreach.errors import ConfigError, require
-from fedreach.federation.serving import calibration, drift, evidence, possible, priors, trust
-from fedreach.federation.serving.guard import Guard
-from fedreach.federation.serving.inference import ClientPrior, infer_priors, input_order, limited
+from fedreach.federation.serving import calibration, drift, possible, priors, stream, trust
+from fedreach.federation.serving.guard import Chosen, Guard
+from fedreach.federation.serving.inference import ClientPrior, infer_priors, input_order
 from fedreach.federation.serving.mixing import TINY, blended, weights
 from fedreach.federation.serving.repair import Intensity
 from fedreach.federation.serving.softmax import log_softmax
@@ -21,16 +20,6 @@ from fedreach.federation.values import NO_STATE, Outputs, State
 
 FITTED = ("base", "shares", "pseudo_counts", "inverse_temperature", *trust.FITTED)
 """What a state holds beside the search for a and b, and the guard's."""
-
-
-class OnlinePriors(NamedTuple):
-    """What a client knew before each of m inputs, and after the last."""
-
-    prior: Floats  # (m + 1, c)
-    weight: Floats  # (m + 1,)
-    log_w: Floats  # (m + 1,)
-    counts: Floats  # (m + 1, c) expected number of inputs of each class
-    predicted: Floats  # (m + 1, c) sums of probabilities under the base prior
 
 
 @dataclass(frozen=True)
@@ -59,19 +48,17 @@ class LabelShift:
     Use when: clients hold other class shares than the participants. Whether they do so in a way that adaptation
     corrects is what participants decide, so nothing else needs to be known beforehand. Begin here.
 
-    When: clients hold other class shares than the participants, which is the usual case. Begin here.
-
     Args:
         odds: Of no shift against a shift, before any input is seen, not negative; 0 always adapts.
         pseudo_counts: A, at least 1e-6, or ``"fitted"``: by the largest likelihood of the participants' training
             labels.
         calibration: ``"bias"`` fits a and b, ``"temperature"`` a only, ``"none"`` neither. With more than 100 classes b
             is not fitted by the likelihood, but such that the mean prediction is near base, see `calibration.matched`.
-        online: Whether pi is the prequential prior of `evidence.course`: then a client keeps O(c) numbers and not its
-            u. Without a guard only.
-        half_life: Inputs after which one counts half in the prequential prior of `evidence.course`, by which inputs are
-            predicted one by one (`predict_online`, and all with `online`). For clients whose class shares drift.
-            Positive; infinite: nothing is forgotten.
+        online: Whether a client learns from its inputs in their order, as `predict_online` does: for streams, whose
+            inputs come sorted by class, in bursts, or at other times of day. It keeps O(c) numbers, and under the
+            safeguard its last 256 inputs.
+        half_life: Inputs after which one counts half where they are followed in their order; positive, infinite:
+            nothing is forgotten. ``"fitted"``: the client weighs 32, 128 and infinite by what it sees, see `stream`.
         guard: Whether the safeguard is on.
         k: How many times the drift the signal must be, where inputs lie as usual in the span of the classes; see
             `guard.Guard`.
@@ -101,7 +88,7 @@ class LabelShift:
     pseudo_counts: Literal["fitted"] | float = "fitted"
     calibration: Literal["bias", "temperature", "none"] = "bias"
     online: bool = False
-    half_life: float = math.inf
+    half_life: Literal["fitted"] | float = "fitted"
     guard: bool = True
     k: float = 0.5
     strength: Literal["fitted"] | float = "fitted"
@@ -110,12 +97,12 @@ class LabelShift:
     repairs: bool = True
 
     def __post_init__(self) -> None:
-        if self.online and self.guard:
-            raise ConfigError("LabelShift.online goes without a guard, which looks at all inputs. Set guard = False.")
-        require(self, k="[0, inf)", half_life="(0, inf]", odds="[0, inf)", amplification="[1, inf]")
+        require(self, k="[0, inf)", odds="[0, inf)", amplification="[1, inf]")
         require(self, calibration=("bias", "temperature", "none"))
         if self.pseudo_counts != "fitted":
             require(self, pseudo_counts="[1e-6, inf): Or 'fitted'.")
+        if self.half_life != "fitted":
+            require(self, half_life="(0, inf]: Or 'fitted'.")
         for option in ("strength", "correlation"):
             if getattr(self, option) != "fitted":
                 require(self, **{option: "[0, 1]: Or 'fitted'."})
@@ -233,10 +220,9 @@ class LabelShift:
         }
 
     def start(self, state: State) -> State:
+        classes = len(state["base"])
         client = {
             "n": np.zeros(1),
-            "counts": np.zeros(len(state["base"])),
-            "predicted": np.zeros(len(state["base"])),
             "log_w": np.zeros(1),
             "prior": state["base"],
             "weight": weights(np.zeros(1), self.odds),
@@ -244,7 +230,10 @@ class LabelShift:
         }
         if not self.strength_of(state):
             return {**client, "adapted": np.zeros(1)}
-        return client if self.online else {**client, "u": np.zeros((0, len(state["base"])))}
+        if self.online:
+            return {**client, **stream.nothing(classes, self._half_lives).state()}
+        batch = {"counts": np.zeros(classes), "predicted": np.zeros(classes), "u": np.zeros((0, classes))}
+        return {**client, **batch}
 
     @property
     def keeps_bias(self) -> bool:
@@ -258,9 +247,9 @@ class LabelShift:
         """Return what a client keeps.
 
         `n` inputs, of these the expected `counts` of independent ones, `predicted` sums under the base prior, `log_w`,
-        `prior`, `weight` and `strength`; `u` unless online. Under the safeguard, too, what it decided: `adapted` and
-        `repaired`, 0 or 1, `signal`, `distance`, `drift`, `total_drift`, the repair's `scale` and `shift`; and what it
-        saw.
+        `prior`, `weight` and `strength`, and `u`; online, `stream_...` instead of counts, sums and u. Under the
+        safeguard, too, what it decided: `adapted` and, but online, `repaired`, 0 or 1, `signal`, `distance`, `drift`,
+        `total_drift`, the repair's `scale` and `shift`; and what it saw.
         """
         return self.update_many(state, [client], [outputs])[0]
 
@@ -269,7 +258,7 @@ class LabelShift:
         if not self.strength_of(state):
             return [self._counted(c, one) for c, one in zip(clients, outputs, strict=True)]
         if self.online:
-            return [self._followed(state, c, one) for c, one in zip(clients, outputs, strict=True)]
+            return [self._followed(state, c, one)[1] for c, one in zip(clients, outputs, strict=True)]
         guarded = [self._guarded(state, one) for one in outputs]
         which = [[i for i, one in enumerate(guarded) if one is wanted] for wanted in (False, True)]
         us = [_joined(clients[i], scores(state, outputs[i])) for i in which[0]]
@@ -292,18 +281,16 @@ class LabelShift:
     def predict_online(self, state: State, client: State, outputs: Outputs) -> tuple[Floats, State]:
         """Return (m, c) log-probabilities, each input predicted before it is learned from, and the client after all.
 
-        Input j goes by the prequential prior pi^(j-1), with its `half_life`, and the weight from W_(j-1), whether
-        `online` or not; both with the design effect and the amplification limit of `inference.infer_priors`. No
-        safeguard: it decides on all inputs together.
+        Input j goes by the prior and the weight of `stream.follow` after the j - 1 before it, whether `online` or not.
+        The safeguard decides after 1, 2, 4, ... 128, 256, 384 ... inputs, by the last 256 of them, and repairs nothing.
         """
-        after = self.update(state, client, outputs)
         if not self.strength_of(state):
-            return log_softmax(calibrated(state, outputs)), after
-        known = self._course(state, client, outputs)
-        mixed = blended(known.prior[:-1], known.weight[:-1, None], state["base"])
-        predicted = corrected(state, outputs) + self.strength_of(state) * (np.log(mixed) - np.log(state["base"]))
-        followed = {"counts": known.counts[-1], "predicted": known.predicted[-1], "log_w": known.log_w[-1:]}
-        return log_softmax(predicted), {**after, **followed}  # so that later inputs go on from these
+            return log_softmax(calibrated(state, outputs)), self._counted(client, outputs)
+        log_p, followed = self._followed(state, client, outputs)
+        if self.online:
+            return log_p, followed
+        kept = {name: value for name, value in followed.items() if name.startswith("stream_")}
+        return log_p, {**self.update(state, client, outputs), **kept}  # so that later inputs go on from these
 
     def with_prior(self, state: State, prior: Floats) -> State:
         known = {"prior": prior, "weight": np.ones(1), "strength": np.ones(1), "adapted": np.ones(1)}
@@ -330,12 +317,15 @@ class LabelShift:
         spread = float(state["pseudo_counts"][0])
         return infer_priors(us, state["base"], spread, self._correlation(state), self.amplification)
 
+    @property
+    def _half_lives(self) -> Sequence[float]:
+        return stream.HALF_LIVES if self.half_life == "fitted" else (self.half_life,)
+
     def _guarded(self, state: State, outputs: Outputs) -> bool:
         return self.guard and outputs.features is not None and "guard_residual" in state
 
-    def _decided(self, state: State, seen: Sequence[Outputs]) -> list[State]:
-        """Return what clients keep under the safeguard, given all that each has seen."""
-        base, guard = state["base"], Guard(k=self.k, repair=self.repairs)
+    def _chosen(self, state: State, guard: Guard, seen: Sequence[Outputs]) -> list[Chosen]:
+        """Return what each client goes by under the safeguard, given what it has seen."""
 
         def priors_of(asked: Sequence[Outputs]) -> Floats:
             return np.stack([own.prior for own in self._inferred(state, [scores(state, one) for one in asked])])
@@ -343,8 +333,13 @@ class LabelShift:
         def classes_of(one: Outputs, prior: Floats) -> Floats:
             return np.exp(log_softmax(scores(state, one) + np.log(np.maximum(prior, TINY))))
 
+        return guard.choose(state, seen, state["base"], priors_of, classes_of)
+
+    def _decided(self, state: State, seen: Sequence[Outputs]) -> list[State]:
+        """Return what clients keep under the safeguard, given all that each has seen."""
+        guard = Guard(k=self.k, repair=self.repairs)
         ordered = [_ordered(one) for one in seen]
-        chosen = guard.choose(state, ordered, base, priors_of, classes_of)
+        chosen = self._chosen(state, guard, ordered)
         us = [scores(state, one.outputs) for one in chosen]
         found: list[State] = []
         for one, u, inferred, all_inputs in zip(chosen, us, self._inferred(state, us), ordered, strict=True):
@@ -381,30 +376,54 @@ class LabelShift:
         """Return what a client keeps where adaptation is off: how many inputs it has seen."""
         return {**client, "n": client["n"] + len(outputs.logits)}
 
-    def _followed(self, state: State, client: State, outputs: Outputs) -> State:
-        """Return what a client keeps that learns input by input, in their order."""
-        known = self._course(state, client, outputs)
-        return {
-            **client,
-            "n": client["n"] + len(outputs.logits),
-            "counts": known.counts[-1],
-            "predicted": known.predicted[-1],
+    def _followed(self, state: State, client: State, outputs: Outputs) -> tuple[Floats, State]:
+        """Return log-probabilities of further inputs, each before it is learned from, and what the client keeps."""
+        base, strength = state["base"], self.strength_of(state)
+        before = stream.Stream.of(client, self._half_lives)
+        known, after = stream.follow(
+            before,
+            scores(state, outputs),
+            base,
+            float(state["pseudo_counts"][0]),
+            self._half_lives,
+            odds=self.odds,
+            correlation=self._correlation(state),
+            amplification=self.amplification,
+        )
+        mixed = blended(known.prior[:-1], known.weight[:-1, None], base)
+        adapted = corrected(state, outputs) + strength * (np.log(mixed) - np.log(base))
+        kept: dict[str, Floats] = {
+            "n": np.array([after.n]),
             "log_w": known.log_w[-1:],
             "prior": known.prior[-1],
             "weight": known.weight[-1:],
+            "strength": np.array([strength]),
+            **after.state(),
         }
+        if not self._guarded(state, outputs):
+            return log_softmax(adapted), kept
+        adapts, seen = self._adapts(state, client, outputs, known.weight)
+        kept |= {"adapted": adapts[-1:].astype(np.float64), "stream_adapted": adapts[-1:].astype(np.float64), **seen}
+        return log_softmax(np.where(adapts[:-1, None], adapted, calibrated(state, outputs))), kept
 
-    def _course(self, state: State, client: State, outputs: Outputs) -> OnlinePriors:
-        """Return what a client knew before each further input, and after the last."""
-        u, base, spread = scores(state, outputs), state["base"], float(state["pseudo_counts"][0])
-        known = evidence.course(u, base, spread, float(client["log_w"][0]), client["counts"], self.half_life)
-        predicted = evidence.accumulated(_under(u, base), client["predicted"], self.half_life)
-        seen = predicted.sum(axis=1, keepdims=True)
-        effect = 1.0 + np.maximum(seen - 1.0, 0.0) * self._correlation(state)
-        prior = evidence.prequential_prior(known.counts / effect, base, spread)
-        mean = np.where(seen > 0, predicted / np.where(seen > 0, seen, 1.0), base)
-        prior = limited(prior, mean, base, self.amplification)
-        return OnlinePriors(prior, weights(known.log_w / effect[:, 0], self.odds), known.log_w, known.counts, predicted)
+    def _adapts(self, state: State, client: State, outputs: Outputs, weight: Floats) -> tuple[Bools, State]:
+        """Return (m + 1,) whether a client adapts before each further input and after the last, and what it keeps."""
+        goes_on, m = "stream_n" in client, len(outputs.logits)
+        first = int(client["stream_n" if goes_on else "n"][0])
+        seen = stream.seen(client, outputs)
+        asked = stream.decides_after(first + 1, first + m)
+        if not goes_on and first:
+            asked = [first, *asked]  # a batch decides with repairs, a stream without
+        windows = [stream.window(seen, len(seen.logits) - m + n - first) for n in asked]
+        guard = Guard(k=self.k, repair=False)
+        chosen = self._chosen(state, guard, windows)
+        decisions = {n: guard.adapts(one, float(weight[n - first])) for n, one in zip(asked, chosen, strict=True)}
+        adapts = [bool(client.get("stream_adapted", np.ones(1))[0])]
+        for n in range(first, first + m + 1):
+            adapts.append(decisions.get(n, adapts[-1]))
+        last = stream.window(seen)
+        assert last.features is not None  # there is no guard without
+        return np.array(adapts[1:]), {"stream_logits": last.logits, "stream_features": last.features}
 
 
 def scores(state: State, outputs: Outputs) -> Floats:

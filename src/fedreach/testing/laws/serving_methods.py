@@ -13,6 +13,7 @@ from fedreach.arrays import Floats
 from fedreach.federation.serving.inference import fixed_orders, input_order
 from fedreach.federation.serving.label_shift import LabelShift
 from fedreach.federation.serving.softmax import log_softmax
+from fedreach.federation.serving.stream import HALF_LIVES
 from fedreach.federation.values import NO_STATE, Outputs, State
 from fedreach.streams import generator
 from fedreach.testing.law import Law, Subject, broken, law, must_be_close, shown
@@ -156,8 +157,8 @@ def evidence_of_what_came_before(subject: Subject, given: Clientele) -> None:
 
     With r_jc proportional to pi^(j-1)_c e^u_jc and pi^(j) = (A base + r_1 + ... + r_j)/(A + j). The q of EM look ahead:
     by these W is large without a shift, too. Of a batch, W is the mean over fixed orders of the sorted inputs; online,
-    inputs stand in their own order, and each r_l counts half after `half_life` inputs. The weight is
-    w = 1/(1 + odds/W).
+    inputs stand in their own order, each r_l counts half after a half-life, and W is the mean over the half-lives. The
+    weight is w = 1/(1 + odds/W).
     """
     part, state = subject.part, _fitted(subject, given)
     for number, outputs in enumerate(_clients(given), start=1):
@@ -172,7 +173,8 @@ def evidence_of_what_came_before(subject: Subject, given: Clientele) -> None:
 def served_by_its_prior(subject: Subject, given: Clientele) -> None:
     """Predictions are u + log(w pi + (1 - w) base) but for a constant, pi by EM from base with A base pseudo-counts.
 
-    Online, each input goes by pi^(j-1) and w of W_(j-1); with the option `online` pi is pi^(n).
+    Online, each input goes by w of W_(j-1) and pi^(j-1), those of the half-lives weighed by their W_(j-1); with the
+    option `online` pi is pi^(n).
     """
     part, state = subject.part, _fitted(subject, given)
     base = state["base"]
@@ -357,14 +359,23 @@ def _ratios(state: State, outputs: Outputs) -> Floats:
 
 
 def _evidence(part: Any, state: State, outputs: Outputs) -> tuple[Floats, Floats]:
-    """Return log W_0 ... log W_n and pi^(0) ... pi^(n)."""
+    """Return log W_0 ... log W_n and pi^(0) ... pi^(n), of half-lives that count by their evidence."""
+    lives = HALF_LIVES if part.half_life == "fitted" else (part.half_life,)
+    each = [_with_half_life(life, state, outputs) for life in lives]
+    log_w, shares = (np.array([found[i] for found in each]) for i in (0, 1))
+    top = log_w.max(axis=0)
+    w = np.exp(log_w - top)
+    return top + np.log(w.mean(axis=0)), (w[:, :, None] * shares).sum(axis=0) / w.sum(axis=0)[:, None]
+
+
+def _with_half_life(half_life: float, state: State, outputs: Outputs) -> tuple[Floats, Floats]:
     base, A = state["base"], float(state["pseudo_counts"][0])
     log_w, shares, learnt = [0.0], [base], np.zeros(len(base))
     for u in _ratios(state, outputs):
         likelihood = np.exp(u - u.max())
         joint = shares[-1] * likelihood
         log_w.append(log_w[-1] + math.log(joint.sum() / (base * likelihood).sum()))
-        learnt = 2 ** (-1 / part.half_life) * learnt + joint / joint.sum()
+        learnt = 2 ** (-1 / half_life) * learnt + joint / joint.sum()
         shares.append((A * base + learnt) / (A + learnt.sum()))
     return np.array(log_w), np.array(shares)
 
