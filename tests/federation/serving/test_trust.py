@@ -167,6 +167,15 @@ def test_each_question_has_a_say():
         assert trust.fitted_trust({**sums, **other})["strength"].tolist() == [0.0], why
 
 
+def test_participants_of_few_examples_need_not_decide_that_they_gained():
+    sums = dict(good_sums())
+    gains = sums["strength_gains"].copy()
+    gains[1] = 0.3 * 30
+    for many, strength in ((30, 0.0), (4, 0.0), (3, 1.0)):
+        state = trust.fitted_trust({**sums, "strength_gains": gains, "large": np.full(1, float(many))})
+        assert state["strength"].tolist() == [strength], many
+
+
 def test_a_gain_that_is_decided_needs_no_assumption():
     """By the strength whose gain minus one standard error is largest, with the correlation that was found."""
     sums = dict(good_sums())
@@ -186,9 +195,9 @@ def test_a_gain_that_is_decided_needs_no_assumption():
 
 
 def good_sums():
-    """30 participants that answer the questions as label shift would have it, with gains that are not decided."""
+    """30 participants that answer the questions as label shift would have it, with no decided gain in accuracy."""
     gains = np.zeros((6, len(trust.CORRELATIONS), len(trust.STRENGTHS)))
-    gains[0], gains[1] = 0.1 * 30, 0.3 * 30
+    gains[0], gains[1] = 0.1 * 30, 0.05 * 30
     gains[2], gains[3] = 0.05 * 30, 0.1 * 30
     gains[4:] = gains[2:4]
     return {

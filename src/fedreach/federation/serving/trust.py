@@ -48,7 +48,7 @@ HARM = 0.05
 HARMED = 0.025
 """Share of these participants that may lose more than `HARM`."""
 FEWEST = 4
-"""Participants, fewer of which decide nothing."""
+"""Participants, fewer of which decide nothing, and so many that hold `MANY` examples know what they gain."""
 LARGEST_QUANTILE = 1e9
 ROUNDING = 1e-9  # of a mean of accuracies
 
@@ -215,11 +215,13 @@ def fitted_trust(sums: State) -> State:
 
     Adaptation is trusted in full where its assumptions hold: the correlation is small (its one-sided 95% confidence
     limits are at most 0.02 and 0.25), inputs predict the class shares (decided, and at least a fifth of what labels
-    tell), and participants gained in log loss and lost no accuracy, on average. Elsewhere it is off, unless it is
-    decided at some strength that participants gained in log loss and in accuracy. Then the strength whose gain minus
-    one standard error is largest is taken, with the correlation that was found. "Decided" is a one-sided t test over
-    participants at the 5% level, with Bonferroni's correction for the number of strengths. In either case it harms
-    nobody: of the participants that hold at least 50 examples, at most 2.5% would have lost more than 5 points.
+    tell), and participants gained in log loss and lost no accuracy, on average. Where at least four of them hold 50
+    examples, and so know what they gained, the gain in log loss must be decided, too: one that is not differs from
+    client to client. Elsewhere it is off, unless it is decided at some strength that participants gained in log loss
+    and in accuracy. Then the strength whose gain minus one standard error is largest is taken, with the correlation
+    that was found. "Decided" is a one-sided t test over participants at the 5% level, with Bonferroni's correction for
+    the number of strengths. In either case it harms nobody: of the participants that hold at least 50 examples, at most
+    2.5% would have lost more than 5 points.
 
     Returns:
         `strength` and `correlation`, (1,) each; `expected_gain` (3,): the participants' mean gain in accuracy as it was
@@ -234,7 +236,8 @@ def fitted_trust(sums: State) -> State:
     mean, standard = spread(sums["strength_gains"][:2], n)
     right = sums["strength_gains"][2::2, 0, -1] / n
     is_harmless = sums["harmed"] <= HARMED * sums["large"]
-    if is_alike and is_told and mean[0, -1] > 0 and (right >= -ROUNDING).all() and is_harmless[0, -1]:
+    is_gain = bool(is_decided(mean[0, -1], standard[0, -1], n, 1)) or (mean[0, -1] > 0 and sums["large"][0] < FEWEST)
+    if is_alike and is_told and is_gain and (right >= -ROUNDING).all() and is_harmless[0, -1]:
         return _trusted(sums, 0, len(STRENGTHS) - 1, n)
     row = int(np.searchsorted(CORRELATIONS, min(max(correlation, 0.0), 1.0)))
     accuracy, accuracy_error = spread(sums["strength_gains"][2:4, row], n)
