@@ -7,7 +7,7 @@ import numpy as np
 
 from fedreach.federation.serving import drift
 from fedreach.federation.serving.guard import PASSES, Guard
-from fedreach.federation.serving.repair import Intensity, can_repair
+from fedreach.federation.serving.repair import Intensity, channels_to_repair
 from fedreach.federation.values import Outputs
 
 
@@ -62,19 +62,20 @@ def decided_plainly(rule: Guard, state, outputs, base, prior_of):
     frame, off = drift.Frame.of(state), residuals(state, outputs)
     deviation = math.sqrt(2 * frame.dimensions / (n * (n - 1)))
     chosen = replace(plain, drift=product_of_two(off))
-    if rule.repair and can_repair(outputs, state):
+    if rule.repair and channels_to_repair(outputs, state):
         values = outputs.inputs.astype(float)
         for _ in range(PASSES):
             means, variances = state["guard_value_mean"], state["guard_value_variance"]
-            target = means @ prior
-            scale = math.sqrt(variances @ prior + (means - target) ** 2 @ prior) / values.std()
-            found = Intensity(scale, target - scale * values.mean())
-            repaired = outputs.again((found.scale * values + found.shift).astype(np.float32))
+            target = means[0] @ prior
+            scale = math.sqrt(variances[0] @ prior + (means[0] - target) ** 2 @ prior) / values.std()
+            shift = target - scale * values.mean()
+            found = Intensity(np.array([scale]), np.array([shift]))
+            repaired = outputs.again((scale * values + shift).astype(np.float32))
             prior, weight = prior_of(repaired)
         after = product_of_two(residuals(state, repaired))
         tried = Decision(True, True, repaired, found, prior, weight, drift=after)
         before = chosen.drift
-        if before - after > max(2, before / 2) and after <= 8 + 2 * deviation:
+        if before - after > max(min(0.5 + 4 * deviation, 2), before / 2) and after <= 8 + 2 * deviation:
             chosen = tried if total(rule, state, frame, tried) <= rule.most_left else chosen
     signal, d = frame.signal(chosen.prior, base), total(rule, state, frame, chosen)
     far = distance(state, chosen)

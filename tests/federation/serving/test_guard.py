@@ -6,14 +6,16 @@ features h = x W, and its logits are the exact log likelihoods of h, so that EM 
 
 import dataclasses
 import math
+from functools import cache
 
 import numpy as np
 import pytest
 
 from fedreach.errors import ConfigError
 from fedreach.federation.serving import drift, guard
-from fedreach.federation.serving.guard import Guard
-from fedreach.federation.serving.repair import Intensity, Values, can_repair, intensity
+from fedreach.federation.serving.drift import drift_deviation
+from fedreach.federation.serving.guard import Guard, least_gone
+from fedreach.federation.serving.repair import Intensity, Values, channels_to_repair, intensity
 from fedreach.federation.values import Outputs
 
 from .plain_guard import classes, decided
@@ -238,23 +240,74 @@ def test_a_repair_of_repaired_inputs_changes_nothing():
     changed = 4 * inputs + 1
     repaired = intensity(STATE, Values.of(changed), SHIFTED).of(changed)
     scale, shift = intensity(STATE, Values.of(repaired), SHIFTED)
-    assert (scale, shift) == (pytest.approx(1, abs=1e-5), pytest.approx(0, abs=1e-5))
+    assert (scale, shift) == (pytest.approx([1], abs=1e-5), pytest.approx([0], abs=1e-5))
 
 
 @pytest.mark.parametrize("prior", [BASE, SHIFTED])
 def test_inputs_that_need_no_repair_are_left_as_they_are(prior):
     inputs, _ = draw(4000, prior, np.random.default_rng(14))  # 256,000 values: a standard error of .002
     scale, shift = intensity(STATE, Values.of(inputs), prior)
-    assert (scale, shift) == (pytest.approx(1, abs=0.01), pytest.approx(0, abs=0.01))
+    assert (scale, shift) == (pytest.approx([1], abs=0.01), pytest.approx([0], abs=0.01))
 
 
 def test_only_inputs_with_an_intensity_are_repaired():
     images = draw(3, BASE, np.random.default_rng(15))[0]
-    assert can_repair(model(images), STATE)
+    assert channels_to_repair(model(images), STATE) == [1]
     words = Outputs(np.zeros((3, C)), None, np.arange(192).reshape(3, 64), model)
     table = Outputs(np.zeros((3, C)), None, images.reshape(3, V)[:, :20], model)
     for outputs in (words, table, model(0 * images + 1), dataclasses.replace(model(images), again=None)):
-        assert not can_repair(outputs, STATE)
+        assert not channels_to_repair(outputs, STATE)
+
+
+def in_color(inputs):
+    """The same values as images of 4 by 4 in four colors."""
+    return inputs.reshape(-1, 4, 4, 4)
+
+
+@cache
+def state_in_color():
+    outputs, labels = participants(2000)
+    return fitted([(dataclasses.replace(outputs, inputs=in_color(outputs.inputs)), labels)])
+
+
+LIGHT = np.array([1.8, 1.0, 0.6, 0.3], np.float32)[:, None, None]
+
+
+def test_light_of_another_color_is_repaired_color_by_color():
+    inputs = in_color(draw(200, SHIFTED, np.random.default_rng(31))[0])
+    plain, lit = decide(inputs, state=state_in_color()), decide(LIGHT * inputs, state=state_in_color())
+    assert (plain.repaired, lit.repaired) == (False, True)
+    np.testing.assert_allclose(lit.intensity.scale, 1 / LIGHT.ravel(), rtol=0.1)
+    np.testing.assert_allclose(lit.intensity.of(LIGHT * inputs), inputs, atol=0.4)
+
+
+def test_brightness_that_all_colors_share_is_repaired_by_two_numbers():
+    inputs = in_color(draw(200, SHIFTED, np.random.default_rng(32))[0])
+    dark = decide(0.4 * inputs + 1, state=state_in_color())
+    assert dark.repaired
+    assert dark.intensity.scale == pytest.approx([1 / 0.4], rel=0.05)
+
+
+def test_a_color_without_contrast_is_moved_and_others_are_repaired():
+    inputs = in_color(draw(50, BASE, np.random.default_rng(33))[0])
+    inputs[:, 2] = 7.0
+    scale, shift = intensity(state_in_color(), Values.of(inputs, 4), BASE)
+    assert scale[2] == 1
+    assert np.isfinite(shift).all()
+    moved = Intensity(scale, shift).of(inputs)
+    assert moved[:, 2].mean() == pytest.approx(state_in_color()["guard_value_mean"][2] @ BASE, abs=1e-4)
+
+
+def test_inputs_of_other_colors_than_the_participants_are_not_repaired():
+    inputs = draw(3, BASE, np.random.default_rng(34))[0]
+    two = dataclasses.replace(model(inputs), inputs=inputs.reshape(3, 2, 4, 8))
+    assert channels_to_repair(two, state_in_color()) == []
+    assert channels_to_repair(model(in_color(inputs)), state_in_color()) == [1, 4]
+
+
+@pytest.mark.parametrize(("n", "least"), [(5, 2.0), (20, 2.0), (200, 0.5)])
+def test_many_inputs_need_less_drift_to_be_repaired(n, least):
+    assert least_gone(drift_deviation(60, n)) == pytest.approx(least, abs=0.3)
 
 
 # Decisions
@@ -275,8 +328,8 @@ def test_brightness_and_contrast_are_repaired_and_later_inputs_alike(scale, shif
     assert (plain.words, changed.words) == ("adapted", "repaired, adapted")
     np.testing.assert_allclose(changed.prior, plain.prior, atol=0.05)
     # 1 / scale and -shift / scale undo the change; what remains is the error of 6400 values, and of the prior.
-    assert changed.intensity.scale == pytest.approx(1 / scale, rel=0.05)
-    assert changed.intensity.shift == pytest.approx(-shift / scale, abs=0.05)
+    assert changed.intensity.scale == pytest.approx([1 / scale], rel=0.05)
+    assert changed.intensity.shift == pytest.approx([-shift / scale], abs=0.05)
     np.testing.assert_allclose(changed.outputs.inputs, inputs, atol=0.25)
     later, labels = draw(1000, SHIFTED, rng)
     seen = [model(x).logits.argmax(axis=1) for x in (later, changed.intensity.of(scale * later + shift))]

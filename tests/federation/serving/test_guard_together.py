@@ -153,7 +153,8 @@ def test_a_client_keeps_what_was_decided_and_predicts_later_inputs_by_it():
         for name in ("signal", "drift", "total_drift"):
             np.testing.assert_allclose(client[name][0], getattr(plain, name), rtol=1e-4, atol=1e-4, err_msg=name)
         assert client["distance"][0] == pytest.approx(plain.distance, rel=0.05)  # there by raw logits
-        assert (client["scale"][0], client["shift"][0]) == pytest.approx(plain.intensity, rel=1e-5, abs=1e-5)
+        found = np.concatenate([client["scale"], client["shift"]])
+        np.testing.assert_allclose(found, np.concatenate(plain.intensity), rtol=1e-5, atol=1e-5)
         # Later inputs are repaired as these were, and go by the client's prior, or as they are.
         logits = model((plain.intensity.scale * later + plain.intensity.shift).astype(np.float32)).logits
         w = plain.weight
@@ -167,4 +168,4 @@ def test_a_client_keeps_what_was_decided_and_predicts_later_inputs_by_it():
 def test_values_are_numpys_mean_and_deviation_however_large_the_mean(values):
     inputs = np.tile(np.array(values, np.float32), (20_000, 1))  # more than are summed at a time
     found = Values.of(inputs)
-    np.testing.assert_allclose(found, [inputs.mean(dtype=float), inputs.std(dtype=float)], rtol=1e-12)
+    np.testing.assert_allclose(found, [[inputs.mean(dtype=float)], [inputs.std(dtype=float)]], rtol=1e-12)

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedreach.arrays import Floats, Ints
+from fedreach.federation.serving.repair import channels_of
 from fedreach.federation.serving.softmax import log_softmax
 from fedreach.federation.values import NO_STATE, Outputs, State
 
@@ -165,15 +166,16 @@ def first_sums(outputs: Outputs, labels: Ints, c: int) -> State:
     if outputs.features is None:
         return NO_STATE
     features, held = seen(outputs), np.eye(c)[labels]
-    values = np.zeros((2, len(labels)))
+    values = np.zeros((2, 1, len(labels)))
     if outputs.inputs is not None:
-        inputs = outputs.inputs.astype(np.float64).reshape(len(labels), -1)
-        values = np.stack([inputs.mean(axis=1), (inputs**2).mean(axis=1)])
+        channels = channels_of(outputs.inputs)
+        inputs = outputs.inputs.astype(np.float64).reshape(len(labels), channels, -1)
+        values = np.stack([inputs.mean(axis=2).T, (inputs**2).mean(axis=2).T])
     return {
         "guard_examples": held.sum(axis=0),  # (C,)
         "guard_features": held.T @ features,  # (C, H)
         "guard_products": _packed(features.T @ features),  # (H (H + 1) / 2,)
-        "guard_values": values @ held,  # (2, C) of each example's mean value and mean square
+        "guard_values": values @ held,  # (2, k, C) for each channel, of each example's mean value and mean square
     }
 
 
@@ -194,8 +196,8 @@ def first_fit(sums: State, ridge: float = RIDGE) -> State:
     return {
         "guard_means": means,  # (C, H)
         "guard_whitening": _packed(_inverse_root(within, ridge)),  # (H (H + 1) / 2,)
-        "guard_value_mean": mean,  # (C,)
-        "guard_value_variance": np.maximum(square - mean**2, 0.0),  # (C,)
+        "guard_value_mean": mean,  # (k, C)
+        "guard_value_variance": np.maximum(square - mean**2, 0.0),  # (k, C)
     }
 
 

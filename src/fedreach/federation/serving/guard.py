@@ -11,13 +11,13 @@ import numpy as np
 from fedreach.arrays import Floats
 from fedreach.errors import require
 from fedreach.federation.serving.drift import Frame, Residue, drift_deviation, logit_shift, sampling
-from fedreach.federation.serving.repair import Intensity, Values, can_repair, intensity
+from fedreach.federation.serving.repair import Intensity, Values, channels_to_repair, intensity
 from fedreach.federation.values import Outputs, State
 
 PASSES = 3
 """Of the repair: each takes the class prior that was estimated after the one before."""
-LEAST_GONE = 2.0
-"""Drift that a repair takes away at least."""
+LEAST_GONE = 0.5, 4.0, 2.0
+"""Drift that a repair takes away at least: a constant, times sd(D), and never more than the last."""
 LARGEST_LOG = 700.0  # of which exp() is a number
 LARGEST_DISTANCE = 1e9  # of which the power is a number
 UNCHANGED, UNDEFINED = Intensity(), Residue(math.nan, math.nan, np.zeros((0, 0)))
@@ -71,7 +71,9 @@ class Guard:
     pixels) it is 2 to 13, and what they are taken for means little. R is divided by what few held-out examples make of
     it. The last term of d is left out after a repair.
 
-    A repair is accepted if D - D' > max(2, D / 2), D' <= 8 + 2 sd(D') and what is left of d is at most `most_left`.
+    A repair is accepted if D - D' > max(min(0.5 + 4 sd(D), 2), D / 2), D' <= 8 + 2 sd(D') and what is left of d is
+    at most `most_left`. Of images in color first all values are repaired alike; then each color of its own, if that is
+    accepted against what the first brought.
 
     D is not defined for a single input: a client with one abstains. Without features the guard is off, and clients
     always adapt; without inputs, or with those of a table or of words, nothing is repaired. Where class means span all
@@ -156,10 +158,11 @@ class Guard:
             return replace(plain, guarded=True)
         deviation = drift_deviation(frame.dimensions, n)
         plain = chosen = replace(plain, guarded=True, residue=frame.residue(outputs), deviation=deviation)
-        if self.repair and self._may_accept(state, frame, plain) and can_repair(outputs, state):
-            tried = yield from _repaired(state, frame, plain)
-            if tried is not None and self._total(state, frame, tried) <= self.most_left:
-                chosen = tried
+        for channels in channels_to_repair(outputs, state) if self.repair else ():
+            if self._may_accept(state, frame, chosen):
+                tried = yield from _repaired(state, frame, plain, chosen, channels)
+                if tried is not None and self._total(state, frame, tried) <= self.most_left:
+                    chosen = tried
         return replace(
             chosen,
             signal=frame.signal(chosen.prior, base),
@@ -170,9 +173,9 @@ class Guard:
     def _may_accept(self, state: State, frame: Frame, plain: Chosen) -> bool:
         """Return whether there are outputs on which a repair would be accepted: if not, the model need not be asked.
 
-        A repair takes away 2 at least, and D' >= -mean ||r'||^2 / (n - 1). An accepted one leaves d <= `most_left`, so
-        that ln E exceeds what few examples explain by sqrt(most_left / c + .5 / n) at most, under the prior that allows
-        for the largest residuals.
+        A repair takes away `least_gone`, and D' >= -mean ||r'||^2 / (n - 1). An accepted one leaves d <= `most_left`,
+        so that ln E exceeds what few examples explain by sqrt(most_left / c + .5 / n) at most, under the prior that
+        allows for the largest residuals.
         """
         usual, n = state["guard_residual"].astype(np.float64), len(plain.outputs.logits)
         if frame.dimensions == 0:
@@ -182,7 +185,7 @@ class Guard:
         rarest = np.eye(len(usual))[state["guard_counts"].argmin()]
         _, explained = sampling(state, frame.dimensions, rarest)
         log_largest = math.log(usual.max()) + explained + math.sqrt(self.most_left / self.c + 0.5 / n)
-        return plain.residue.drift + math.exp(min(log_largest, LARGEST_LOG)) / (n - 1) > LEAST_GONE
+        return plain.residue.drift + math.exp(min(log_largest, LARGEST_LOG)) / (n - 1) > least_gone(plain.deviation)
 
     def _total(self, state: State, frame: Frame, chosen: Chosen) -> float:
         """Return d."""
@@ -196,6 +199,12 @@ class Guard:
             shift = logit_shift(state, chosen.outputs.logits, chosen.prior)
             total += self.c_logits * max(shift - self.t0, 0.0) / n
         return total
+
+
+def least_gone(deviation: float) -> float:
+    """Return the drift that a repair takes away at least, given sd(D) without drift."""
+    constant, factor, most = LEAST_GONE
+    return min(constant + factor * deviation, most)
 
 
 def _in_step(clients: Sequence[Steps], priors_of: Estimates) -> list[Chosen]:
@@ -213,20 +222,22 @@ def _in_step(clients: Sequence[Steps], priors_of: Estimates) -> list[Chosen]:
     return [found[i] for i in range(len(clients))]
 
 
-def _repaired(state: State, frame: Frame, plain: Chosen) -> Generator[Outputs, Floats, Chosen | None]:
+def _repaired(
+    state: State, frame: Frame, plain: Chosen, before: Chosen, channels: int
+) -> Generator[Outputs, Floats, Chosen | None]:
     """Return what the client would go by on repaired inputs, if that takes away most of the drift and leaves little."""
     inputs, again, prior = plain.outputs.inputs, plain.outputs.again, plain.prior
-    assert inputs is not None  # can_repair says so, and the next
+    assert inputs is not None  # channels_to_repair says so, and the next
     assert again is not None
-    values = Values.of(inputs)
+    values = Values.of(inputs, channels)
     for number in range(1, PASSES + 1):
         # From the inputs as they came: a repair of repaired inputs is the repair of these.
         found = intensity(state, values, prior)
         outputs = again(found.of(inputs))
         if number < PASSES:
             prior = yield outputs
-    residue, before = frame.residue(outputs), plain.residue.drift
-    is_gone = before - residue.drift > max(LEAST_GONE, before / 2.0)
+    residue, drift = frame.residue(outputs), before.residue.drift
+    is_gone = drift - residue.drift > max(least_gone(plain.deviation), drift / 2.0)
     if not (is_gone and residue.drift <= 8.0 + 2.0 * plain.deviation):
         return None
     prior = yield outputs

@@ -271,7 +271,7 @@ class LabelShift:
         if "repaired" in client and client["repaired"][0]:
             if outputs.inputs is None or outputs.again is None:
                 raise ConfigError("The client's inputs were repaired: predicting needs inputs, and the model again.")
-            repair = Intensity(float(client["scale"][0]), float(client["shift"][0]))
+            repair = Intensity(client["scale"], client["shift"])
             outputs = outputs.again(repair.of(outputs.inputs))
         if "adapted" in client and not client["adapted"][0]:
             return log_softmax(calibrated(state, outputs))
@@ -351,10 +351,8 @@ class LabelShift:
                 "distance": one.distance,
                 "drift": one.residue.drift,
                 "total_drift": one.total_drift,
-                "scale": one.intensity.scale,
-                "shift": one.intensity.shift,
             }
-            decided = {name: np.array([float(value)]) for name, value in numbers.items()}
+            decided = {name: np.array([float(value)]) for name, value in numbers.items()} | one.intensity._asdict()
             found.append({**own, **decided, **_kept(all_inputs)})
         return found
 

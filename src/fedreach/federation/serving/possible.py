@@ -95,8 +95,8 @@ def _products(values: Floats, sums: State, m: int) -> bool:
 
 
 def _values(values: Floats, sums: State, m: int) -> bool:
-    """Mean value and mean square of each example: their sums by class."""
-    return _squares_each(values[1], values[0], sums["guard_examples"])
+    """Mean value and mean square of each example and channel: their sums by class."""
+    return all(_squares_each(square, mean, sums["guard_examples"]) for mean, square in zip(*values, strict=True))
 
 
 def _logits_squared(values: Floats, sums: State, m: int) -> bool:
