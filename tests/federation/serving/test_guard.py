@@ -454,3 +454,9 @@ def test_the_estimate_is_asked_for_at_most_four_times():
 def test_options_out_of_range_are_refused(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         Guard(**wrong)
+
+
+def test_of_all_values_together_the_colors_differ_too():
+    state = {"guard_value_mean": np.array([[0.0], [2.0]]), "guard_value_variance": np.array([[1.0], [3.0]])}
+    pooled = Values(np.ones(1), np.sqrt([3.0]))  # mean of 0 and 2, variance 2 within and 1 between
+    np.testing.assert_allclose(intensity(state, pooled, np.ones(1)), [[1.0], [0.0]], atol=1e-12)
