@@ -158,7 +158,8 @@ def beginnings(stream: Stream, state: State) -> dict[str, float]:
 
 
 def signed(points: float) -> str:
-    return f"{points:+.1f}".replace("-", "\N{MINUS SIGN}")
+    text = f"{points:+.1f}"
+    return "0.0" if float(text) == 0 else text.replace("-", "\N{MINUS SIGN}")
 
 
 def text(rows: list[dict[str, Any]]) -> str:
