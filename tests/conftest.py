@@ -23,11 +23,20 @@ def pytest_configure() -> None:
         os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the tests of pages: they take longest, and at the end all other processes would wait for them.
+NOT_LATER = ("test_gradient_table.py", "test_table.py")
+LATER = ("test_planted_*.py", "test_*_benchmark.py", "test_*_table.py")
+"""Tests of checks and of benchmarks, beside those of the library: `make test-all` runs them."""
 
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is for later as slow, and begin with the tests of pages.
+
+    These take longest, and at the end all other processes would wait for them.
     On a mutant (see `[tool.mutmut]`) begin with the quickest, as the first that fails ends it.
     """
+    for item in items:
+        if any(item.path.match(pattern) for pattern in LATER) and item.path.name not in NOT_LATER:
+            item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: item.path.name != "test_docs.py")
     stats = Path("mutmut-stats.json")  # mutmut runs tests where it writes this
     if os.environ.get("MUTANT_UNDER_TEST") and stats.exists():

@@ -139,7 +139,7 @@ def test_the_guard_undoes_brightness_and_contrast_where_nothing_is_clipped(shift
     found, offset = np.polyfit(x.ravel(), after.ravel(), 1)
     assert found == pytest.approx(slope, abs=0.005)
     assert abs(after - found * x - offset).max() < 0.6  # grey levels are whole
-    state = {"guard_value_mean": np.array([0.4, 0.5]), "guard_value_variance": np.array([0.04, 0.09])}
+    state = {"guard_value_mean": np.array([[0.4, 0.5]]), "guard_value_variance": np.array([[0.04, 0.09]])}
     prior = np.array([0.3, 0.7])
     repaired = [intensity(state, Values.of(values / 255), prior).of(values / 255) for values in (x, after)]
     assert np.sqrt(np.mean((repaired[0] - repaired[1]) ** 2)) < 0.01  # of 0.28, the deviation that both have

@@ -45,7 +45,7 @@ class LabelShift:
     adapts, or abstains. It needs features and inputs; with logits alone it is off. A
     client that may still see inputs keeps those that it has seen, as all are decided on together.
 
-    Use when: clients hold other class shares than the participants. Whether they do so in a way that adaptation
+    When: clients hold other class shares than the participants. Whether they do so in a way that adaptation
     corrects is what participants decide, so nothing else needs to be known beforehand. Begin here.
 
     Args:
