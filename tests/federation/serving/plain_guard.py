@@ -75,7 +75,7 @@ def decided_plainly(rule: Guard, state, outputs, base, prior_of):
         after = product_of_two(residuals(state, repaired))
         tried = Decision(True, True, repaired, found, prior, weight, drift=after)
         before = chosen.drift
-        if before - after > max(min(0.5 + 4 * deviation, 2), before / 2) and after <= 8 + 2 * deviation:
+        if before - after > max(2, before / 2) and after <= 8 + 2 * deviation:
             chosen = tried if total(rule, state, frame, tried) <= rule.most_left else chosen
     signal, d = frame.signal(chosen.prior, base), total(rule, state, frame, chosen)
     far = distance(state, chosen)

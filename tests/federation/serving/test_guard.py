@@ -14,7 +14,7 @@ import pytest
 from fedreach.errors import ConfigError
 from fedreach.federation.serving import drift, guard
 from fedreach.federation.serving.drift import drift_deviation
-from fedreach.federation.serving.guard import Guard, least_gone
+from fedreach.federation.serving.guard import Guard, least_gone_by_colors
 from fedreach.federation.serving.repair import Intensity, Values, channels_to_repair, intensity
 from fedreach.federation.values import Outputs
 
@@ -281,6 +281,16 @@ def test_light_of_another_color_is_repaired_color_by_color():
     np.testing.assert_allclose(lit.intensity.of(LIGHT * inputs), inputs, atol=0.4)
 
 
+def test_noise_that_differs_by_color_is_not_repaired():
+    rng = np.random.default_rng(35)
+    inputs = in_color(draw(200, BASE, rng)[0])
+    noisy = inputs + (rng.standard_normal(inputs.shape) * np.array([2.5, 1.0, 0.5, 0.5])[:, None, None]).astype(
+        np.float32
+    )
+    found = decide(noisy, state=state_in_color())
+    assert len(found.intensity.scale) == 1 or not found.repaired
+
+
 def test_brightness_that_all_colors_share_is_repaired_by_two_numbers():
     inputs = in_color(draw(200, SHIFTED, np.random.default_rng(32))[0])
     dark = decide(0.4 * inputs + 1, state=state_in_color())
@@ -306,8 +316,8 @@ def test_inputs_of_other_colors_than_the_participants_are_not_repaired():
 
 
 @pytest.mark.parametrize(("n", "least"), [(5, 2.0), (20, 2.0), (200, 0.5)])
-def test_many_inputs_need_less_drift_to_be_repaired(n, least):
-    assert least_gone(drift_deviation(60, n)) == pytest.approx(least, abs=0.3)
+def test_many_inputs_need_less_drift_to_be_repaired_color_by_color(n, least):
+    assert least_gone_by_colors(drift_deviation(60, n)) == pytest.approx(least, abs=0.3)
 
 
 # Decisions

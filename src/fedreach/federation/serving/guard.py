@@ -16,8 +16,10 @@ from fedreach.federation.values import Outputs, State
 
 PASSES = 3
 """Of the repair: each takes the class prior that was estimated after the one before."""
-LEAST_GONE = 0.5, 4.0, 2.0
-"""Drift that a repair takes away at least: a constant, times sd(D), and never more than the last."""
+LEAST_GONE = 2.0
+"""Drift that a repair takes away at least."""
+MOST_LEFT_BY_COLORS = 1.0
+"""Total drift that a repair of each color of its own leaves at most: light of another color leaves hardly any."""
 LARGEST_LOG = 700.0  # of which exp() is a number
 LARGEST_DISTANCE = 1e9  # of which the power is a number
 UNCHANGED, UNDEFINED = Intensity(), Residue(math.nan, math.nan, np.zeros((0, 0)))
@@ -71,9 +73,9 @@ class Guard:
     pixels) it is 2 to 13, and what they are taken for means little. R is divided by what few held-out examples make of
     it. The last term of d is left out after a repair.
 
-    A repair is accepted if D - D' > max(min(0.5 + 4 sd(D), 2), D / 2), D' <= 8 + 2 sd(D') and what is left of d is
-    at most `most_left`. Of images in color first all values are repaired alike; then each color of its own, if that is
-    accepted against what the first brought.
+    A repair is accepted if D - D' > max(2, D / 2), D' <= 8 + 2 sd(D') and what is left of d is at most `most_left`. Of
+    images in color each color may then get a repair of its own: if it takes away more of what the first one left,
+    D - D' > max(min(0.5 + 4 sd(D), 2), D / 2), and leaves a d of at most 1.
 
     D is not defined for a single input: a client with one abstains. Without features the guard is off, and clients
     always adapt; without inputs, or with those of a table or of words, nothing is repaired. Where class means span all
@@ -159,9 +161,11 @@ class Guard:
         deviation = drift_deviation(frame.dimensions, n)
         plain = chosen = replace(plain, guarded=True, residue=frame.residue(outputs), deviation=deviation)
         for channels in channels_to_repair(outputs, state) if self.repair else ():
-            if self._may_accept(state, frame, chosen):
-                tried = yield from _repaired(state, frame, plain, chosen, channels)
-                if tried is not None and self._total(state, frame, tried) <= self.most_left:
+            least = LEAST_GONE if channels == 1 else least_gone_by_colors(deviation)
+            most_left = self.most_left if channels == 1 else min(self.most_left, MOST_LEFT_BY_COLORS)
+            if self._may_accept(state, frame, chosen, least, most_left):
+                tried = yield from _repaired(state, frame, plain, chosen, channels, least)
+                if tried is not None and self._total(state, frame, tried) <= most_left:
                     chosen = tried
         return replace(
             chosen,
@@ -170,22 +174,22 @@ class Guard:
             total_drift=self._total(state, frame, chosen),
         )
 
-    def _may_accept(self, state: State, frame: Frame, plain: Chosen) -> bool:
+    def _may_accept(self, state: State, frame: Frame, plain: Chosen, least: float, most_left: float) -> bool:
         """Return whether there are outputs on which a repair would be accepted: if not, the model need not be asked.
 
-        A repair takes away `least_gone`, and D' >= -mean ||r'||^2 / (n - 1). An accepted one leaves d <= `most_left`,
+        A repair takes away `least`, and D' >= -mean ||r'||^2 / (n - 1). An accepted one leaves d <= `most_left`,
         so that ln E exceeds what few examples explain by sqrt(most_left / c + .5 / n) at most, under the prior that
         allows for the largest residuals.
         """
         usual, n = state["guard_residual"].astype(np.float64), len(plain.outputs.logits)
         if frame.dimensions == 0:
             return False  # D and D' are 0
-        if self.c == 0 or math.isinf(self.most_left) or not (usual > 0).all():
+        if self.c == 0 or math.isinf(most_left) or not (usual > 0).all():
             return True  # residuals of any size are accepted
         rarest = np.eye(len(usual))[state["guard_counts"].argmin()]
         _, explained = sampling(state, frame.dimensions, rarest)
-        log_largest = math.log(usual.max()) + explained + math.sqrt(self.most_left / self.c + 0.5 / n)
-        return plain.residue.drift + math.exp(min(log_largest, LARGEST_LOG)) / (n - 1) > least_gone(plain.deviation)
+        log_largest = math.log(usual.max()) + explained + math.sqrt(most_left / self.c + 0.5 / n)
+        return plain.residue.drift + math.exp(min(log_largest, LARGEST_LOG)) / (n - 1) > least
 
     def _total(self, state: State, frame: Frame, chosen: Chosen) -> float:
         """Return d."""
@@ -201,10 +205,9 @@ class Guard:
         return total
 
 
-def least_gone(deviation: float) -> float:
-    """Return the drift that a repair takes away at least, given sd(D) without drift."""
-    constant, factor, most = LEAST_GONE
-    return min(constant + factor * deviation, most)
+def least_gone_by_colors(deviation: float) -> float:
+    """Return the drift that a repair of each color takes away at least, given sd(D) without drift: less where known."""
+    return min(0.5 + 4.0 * deviation, LEAST_GONE)
 
 
 def _in_step(clients: Sequence[Steps], priors_of: Estimates) -> list[Chosen]:
@@ -223,7 +226,7 @@ def _in_step(clients: Sequence[Steps], priors_of: Estimates) -> list[Chosen]:
 
 
 def _repaired(
-    state: State, frame: Frame, plain: Chosen, before: Chosen, channels: int
+    state: State, frame: Frame, plain: Chosen, before: Chosen, channels: int, least: float
 ) -> Generator[Outputs, Floats, Chosen | None]:
     """Return what the client would go by on repaired inputs, if that takes away most of the drift and leaves little."""
     inputs, again, prior = plain.outputs.inputs, plain.outputs.again, plain.prior
@@ -237,7 +240,7 @@ def _repaired(
         if number < PASSES:
             prior = yield outputs
     residue, drift = frame.residue(outputs), before.residue.drift
-    is_gone = drift - residue.drift > max(least_gone(plain.deviation), drift / 2.0)
+    is_gone = drift - residue.drift > max(least, drift / 2.0)
     if not (is_gone and residue.drift <= 8.0 + 2.0 * plain.deviation):
         return None
     prior = yield outputs
