@@ -281,14 +281,18 @@ def test_light_of_another_color_is_repaired_color_by_color():
     np.testing.assert_allclose(lit.intensity.of(LIGHT * inputs), inputs, atol=0.4)
 
 
-def test_noise_that_differs_by_color_is_not_repaired():
-    rng = np.random.default_rng(35)
-    inputs = in_color(draw(200, BASE, rng)[0])
-    noisy = inputs + (rng.standard_normal(inputs.shape) * np.array([2.5, 1.0, 0.5, 0.5])[:, None, None]).astype(
-        np.float32
-    )
-    found = decide(noisy, state=state_in_color())
-    assert len(found.intensity.scale) == 1 or not found.repaired
+def test_a_repair_by_colors_that_leaves_some_drift_is_refused(monkeypatch):
+    inputs = LIGHT * in_color(draw(200, SHIFTED, np.random.default_rng(31))[0])
+    whole = Guard._total
+    left = 1.1  # beside 1 that may be left
+
+    def total(self, state, frame, chosen):
+        return left if len(chosen.intensity.scale) > 1 else whole(self, state, frame, chosen)
+
+    monkeypatch.setattr(Guard, "_total", total)
+    assert len(decide(inputs, state=state_in_color()).intensity.scale) == 1
+    left = 0.9
+    assert len(decide(inputs, state=state_in_color()).intensity.scale) == 4
 
 
 def test_brightness_that_all_colors_share_is_repaired_by_two_numbers():
