@@ -38,7 +38,7 @@ PUBLIC: dict[str, tuple[str, str, list[str]]] = {
             "fedreach.data.federated:federate",
             "fedreach.data.partition:Partition",
             "fedreach.data.mapped",
-            "fedreach.data.tabular:read_file",
+            "fedreach.data.table_source:read_table",
             "fedreach.federation.federation",
             "fedreach.federation.local_sgd",
             "fedreach.federation.uneven_steps",

@@ -6,9 +6,8 @@ python examples/deeper/15_days_in_hospital.py
 from pathlib import Path
 
 import fedreach as fr
-from fedreach.data.tabular import read_file
 
-table = read_file(Path(__file__).parents[1] / "patients.csv")
+table = Path(__file__).parents[1] / "patients.csv"
 data = fr.FederatedData.from_frame(
     table, client="hospital", target="days", participants=["alder", "birch", "cedar", "elm"]
 )

@@ -11,7 +11,7 @@ from tests.conftest import Command, Refused, exact
 from tests.data.hospitals import HOSPITALS, table
 
 from fedreach.data.federated import FederatedData
-from fedreach.data.tabular import read_file
+from fedreach.data.table_source import read_table
 
 COLUMNS = ["--data", "patients.csv", "--client", "hospital", "--label", "readmitted"]
 SHORT = ["--set", "rounds=2", "--set", "engine.name=sequential", "--formats", "none"]
@@ -73,7 +73,7 @@ def test_without_names_each_seed_draws_two_in_five_and_that_is_said(fedreach: Co
     drawn = [federation("o", seed) for seed in range(4)]
     assert {len(record["participants"]) for record in drawn} == {2}
     assert len({tuple(record["participants"]) for record in drawn}) > 1
-    data = FederatedData.from_frame(read_file("patients.csv"), client="hospital", label="readmitted")
+    data = FederatedData.from_frame(read_table("patients.csv"), client="hospital", label="readmitted")
     assert [data.redrawn(seed).digest() for seed in range(4)] == [record["hash"] for record in drawn]
 
 

@@ -17,7 +17,7 @@ from fedreach.data.partition import Partition
 from fedreach.data.preparation import Preparation
 from fedreach.data.shifts import shift_unseen
 from fedreach.data.shifts.intensity import InputNoise
-from fedreach.data.tabular import read_file
+from fedreach.data.table_source import read_table
 from fedreach.errors import ConfigError, DataError
 from fedreach.streams import generator
 
@@ -116,7 +116,7 @@ def test_an_unseen_clients_numbers_change_no_participants_inputs():
     unseen_clients_leak_nothing()
 
 
-def everybodys(columns, clients):
+def everybodys(columns, clients, places=None):
     return Preparation.of(columns, [np.arange(240)])
 
 
@@ -182,7 +182,7 @@ def test_a_file_gives_what_its_table_gives_and_lends_its_name(tmp_path):
     data = made(str(tmp_path / "wards.csv"))
     assert data.dataset.name == "wards"
     assert made(tmp_path / "wards.csv", name="mine").dataset.name == "mine"
-    assert data.digest() == made(read_file(tmp_path / "wards.csv"), name="wards").digest()
+    assert data.digest() == made(read_table(tmp_path / "wards.csv"), name="wards").digest()
     with pytest.raises(DataError, match=r"There is no file .*absent\.csv"):
         made(tmp_path / "absent.csv")
 

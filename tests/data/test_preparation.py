@@ -7,12 +7,17 @@ import pytest
 from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
+from fedreach.data.cells import Cells, Words, cells_by_name
 from fedreach.data.preparation import InputColumn, Preparation
-from fedreach.data.tabular import Words, read
+from fedreach.data.table_source import read_table
 from fedreach.errors import ConfigError, DataError
 from fedreach.streams import generator
 
 ROWS = 90
+
+
+def read(table):
+    return cells_by_name(read_table(table))
 
 
 @pytest.fixture
@@ -72,8 +77,8 @@ def test_a_category_that_no_participant_has_is_none_of_theirs():
         (["a", "a", "a", "b"], "it is the same for all who take part"),
         ([None, None, None, 2.0], "no participant has a value"),
         ([None, None, None, "a"], "no participant has a value"),
-        (np.array(["2020-01-01"] * 4, "datetime64[D]"), "it holds neither numbers nor words"),
-        ([[1, 2]] * 4, "it holds neither numbers nor words"),
+        (np.array(["2020-01-01"] * 4, "datetime64[D]"), "it is the same for all who take part"),
+        ([[1, 2]] * 4, "it holds neither numbers nor words nor dates"),
     ],
 )
 def test_a_column_that_says_nothing_is_left_out_and_that_is_told(values, why):
@@ -105,7 +110,7 @@ def test_other_columns_than_those_it_was_made_for_are_refused(table):
     with pytest.raises(ConfigError, match=r"there is no column 'ward'. Did you mean 'wards'"):
         made.inputs({"year": [1.0], "dose": [1.0], "wards": ["a"]})
     with pytest.raises(DataError, match="column 'ward' must hold words"):
-        made.inputs({"year": [1.0], "dose": [1.0], "ward": [1]})
+        made.inputs({"year": [1.0], "dose": [1.0], "ward": [[1, 2]]})
     with pytest.raises(DataError, match="column 'dose' must hold numbers"):
         made.inputs({"year": [1.0], "dose": ["much"], "ward": ["a"]})
     with pytest.raises(DataError, match=r"as long; 'year' has 1 rows and 'ward' has 2\. Leave cells empty"):
@@ -115,5 +120,63 @@ def test_other_columns_than_those_it_was_made_for_are_refused(table):
 def test_an_unknown_word_before_a_missing_one():
     made = InputColumn("ward", "category", missing=1, categories=("a", "b"))
     inputs = np.zeros((3, 3), np.float32)
-    made.write(made.raw(Words(("b", "z"), np.array([0, 1, -1]))), inputs)
+    made.write(made.raw(Cells(np.full(3, np.nan), Words(("b", "z"), np.array([0, 1, -1])))), inputs)
     np.testing.assert_array_equal(inputs, [[0, 1, 0], [0, 0, 0], [0, 0, 1]])
+
+
+# ------------------------------------------------------------------------------------------------ what a column is
+
+
+def column(values, clients=None):
+    rows = [np.arange(len(values))] if clients is None else clients
+    (found,) = Preparation.of(
+        {"it": cells_by_name(read_table({"it": values}))["it"], "age": ages(len(values))}, rows
+    ).columns[:1]
+    return found
+
+
+def ages(n):
+    return Cells(np.arange(float(n)))
+
+
+def test_nine_cells_in_ten_that_are_numbers_make_numbers_and_the_others_are_told():
+    found = column([*map(str, range(18)), "?", "<5"])
+    assert (found.kind, found.missing) == ("number", 2)
+    assert found.odd == "2 of these are no number or date: the first is '?', row 18"
+    assert "2 missing (2 of these are no number or date: the first is '?', row 18)" in str(found)
+    assert found.raw(cells_by_name(read_table({"it": ["3", "12,5", ""]}))["it"]).tolist()[:1] == [3.0]
+    assert np.isnan(found.raw(cells_by_name(read_table({"it": ["3", "12,5", ""]}))["it"])[1:]).all()
+    assert column([*map(str, range(16)), "a", "b", "a", "b"]).kind == "category"
+
+
+def test_what_a_column_is_follows_from_participants_rows_only():
+    values = [*map(str, range(10)), *("x", "y") * 20]
+    assert column(values, [np.arange(10)]).kind == "number"
+    assert column(values).kind == "category"
+    booleans = ["True", "False"] * 5 + ["maybe"] * 5
+    assert column(booleans, [np.arange(10)]).kind == "boolean"
+
+
+def test_truth_values_are_one_input_whatever_they_look_like():
+    for values in ([True, False, True, None], ["True", "False", "True", ""], ["true", "false", "TRUE", None]):
+        found = column(values)
+        assert (found.kind, found.missing, found.mean) == ("boolean", 1, pytest.approx(2 / 3))
+        assert str(found) == "it: boolean, 66.7% true, 1 missing"
+
+
+def test_dates_are_days():
+    days = ["2024-02-28", "2024-03-01", "2024-02-29", None]
+    for values in (days, np.array(["2024-02-28", "2024-03-01", "2024-02-29", "NaT"], "datetime64[s]")):
+        found = column(values)
+        assert (found.kind, found.missing) == ("date", 1)
+        assert found.sd == pytest.approx(np.sqrt(2 / 3))
+        assert str(found) == "it: date, 2024-02-29 ± 0.8165 days, 1 missing"
+
+
+def test_where_odd_cells_stood_in_the_file_is_told_after_rows_were_sorted():
+    table = {"it": ["9", "?", *map(str, range(30))], "age": list(range(32))}
+    cells = read(table)
+    order = np.arange(32)[::-1]
+    turned = {name: each.at(order) for name, each in cells.items()}
+    made = Preparation.of(turned, [np.arange(32)], order)
+    assert made.columns[0].odd.endswith("the first is '?', row 1")

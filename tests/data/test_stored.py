@@ -76,11 +76,11 @@ def test_the_same_data_are_stored_once_and_others_elsewhere(tmp_path):
 
 
 def test_words_that_look_like_numbers_stay_words(tmp_path):
-    rows = {"who": list("aabb"), "code": ["01", "1", "01", "2"], "label": ["0", "1", "1", "0"]}
+    rows = {"who": list("aabb"), "code": ["01", "1", "A2", "2"], "label": ["0", "1", "01", "0"]}
     own = of_frame(rows, "who", "label", "codes")
     again = opened(store(own, tmp_path))
-    assert again.columns["code"].levels == ("01", "1", "2")
-    assert again.classes == own.classes
+    assert again.columns["code"].words.levels == ("01", "1", "2", "A2")
+    assert again.classes == own.classes == ("0", "01", "1")
 
 
 def test_what_is_missing_damaged_or_given_options_is_refused(tmp_path):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from fedreach.data import tabular
+from fedreach.data import table_source
 from fedreach.data.federated import FederatedData
 from fedreach.data.own import of_file
 from fedreach.planning.table import COLUMNS, clients_of, read_table
@@ -112,14 +112,10 @@ def of_written_csv(folder: Path, rows: list[tuple[str, str]]) -> None:
     path = folder / "t.csv"
     with path.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([("p", "q"), *rows])
-    read = tabular.read_file(path)
+    read = table_source.read_table(path)
     for name, cells in zip(("p", "q"), zip(*rows, strict=True), strict=True):
-        found = read[name].tolist()
-        for cell, value in zip(cells, found, strict=True):
-            if isinstance(value, str) and value != cell:
-                raise WrongError(f"{cell!r} was read as {value!r}")
-            if isinstance(value, int | float) and value == value and float(cell) != value:
-                raise WrongError(f"{cell!r} was read as {value!r}")
+        if read[name].to_pylist() != list(cells):
+            raise WrongError(f"{cells} were read as {read[name].to_pylist()}")
 
 
 def parquet_bytes() -> bytes:

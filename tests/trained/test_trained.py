@@ -248,6 +248,8 @@ def number(column, value):
         return float("nan")
     if column["kind"] == "number":
         return float(value)
+    if column["kind"] == "boolean":
+        return float(value.lower() == "true")
     return column["categories"].index(value) if value in column["categories"] else -1
 
 for name in sys.argv[1:]:

@@ -14,8 +14,10 @@ from tests.data.hospitals import table
 
 from fedreach.arrays import Float32s, Ints
 from fedreach.config.load import load
+from fedreach.data.cells import cells_by_name, row_order
 from fedreach.data.federated import FederatedData
-from fedreach.data.tabular import numbered, read, read_file, row_order
+from fedreach.data.own import numbered_column
+from fedreach.data.table_source import Table, read_table
 from fedreach.experiments.build import Builder
 from fedreach.experiments.run import run
 from fedreach.simulation.simulation import Simulation
@@ -210,12 +212,20 @@ def make(name: str, base: Path) -> World:
     run(experiment, seed=1, folder=base / "run", base=base)
     builder = Builder(experiment, base)
     data = builder.federated(builder.dataset(), 1)
-    rows = data.dataset.train_x if name not in TABLES else _in_order(read_file(base / "hospitals.csv"), TABLES[name])
+    rows = data.dataset.train_x if name not in TABLES else _in_order(read_table(base / "hospitals.csv"), TABLES[name])
     return World(base, base / "run", data, builder.simulation(data, 1), rows)
 
 
-def _in_order(rows: dict[str, Any], label: str) -> dict[str, Any]:
+def _in_order(rows: Table, label: str) -> dict[str, Any]:
     """Return the rows of a table in the order in which they are trained on."""
-    (owners, _), (labels, _) = (numbered(name, rows[name]) for name in ("hospital", label))
-    order = row_order(owners, labels, read(rows, without=("hospital", label)))
-    return {name: [column[row] for row in order.tolist()] for name, column in rows.items()}
+    (owners, _), (labels, _) = (numbered_column(rows, name) for name in ("hospital", label))
+    order = row_order(owners, labels, cells_by_name(rows, without=("hospital", label)))
+    return {name: [_typed(cell) for cell in column.take(order).to_pylist()] for name, column in rows.items()}
+
+
+def _typed(cell: str) -> float | str | None:
+    """Return what a program with libraries of its own makes of a cell."""
+    try:
+        return float(cell)
+    except ValueError:
+        return None if cell in ("", "NA") else cell

@@ -13,6 +13,7 @@ import numpy as np
 
 from fedreach.arrays import AnyArray, Ints
 from fedreach.data import own
+from fedreach.data.cells import named
 from fedreach.data.checks import Kind
 from fedreach.data.datasets import Dataset, Recipe, content_hash, same_fields
 from fedreach.data.noise import LabelNoise, corrupt
@@ -21,7 +22,6 @@ from fedreach.data.partition import Partition, divided
 from fedreach.data.partition import partition as partition_of_kind
 from fedreach.data.population import Population, Ranges, draw_population, ids_of, split_held_out
 from fedreach.data.server_data import ServerData, drawn_for_server, given_to_server
-from fedreach.data.tabular import named, read_file
 from fedreach.errors import ConfigError, DataError, check_type
 from fedreach.registry import find
 from fedreach.streams import generator
@@ -130,7 +130,7 @@ class FederatedData:
         """
         check_type("from_frame", "name", name, str, type(None))
         if isinstance(table, str | Path):
-            name, table = name or Path(table).stem, read_file(table)
+            name = name or Path(table).name.removesuffix(".gz").rsplit(".", 1)[0]
         return _drawn(own.of_frame(table, client, label, name or "table", target), participants, held_out, seed, seed)
 
     @classmethod

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from fedreach.arrays import AnyArray, Ints
-from fedreach.data import stored, tabular
+from fedreach.data import cells, stored
 from fedreach.data.checks import Check, Kind
 from fedreach.data.datasets import Dataset, from_arrays
 from fedreach.data.own_data import OwnData, OwnSamples, OwnTable
+from fedreach.data.table_source import INDEX, Table, as_arrow, check_lengths, column_of, read_table
 from fedreach.errors import ConfigError, DataError, nearest
 
 
@@ -26,31 +27,42 @@ def of_frame(
             "table: say label, a column of classes, or target, one or several columns of numbers to predict; got "
             f"{'neither' if label is None else 'both'}."
         )
-    owners, names = tabular.numbered(f"table: column {client!r}", tabular.column(table, client))
+    columns = read_table(table)
+    owners, names = numbered_column(columns, client)
     classes: tuple[str, ...] = ()
     labels: AnyArray
     said: list[Any]
     if label is None:
         assert target is not None
         said = list(target) if isinstance(target, list | tuple) else [target]
-        labels = tabular.targets(table, said)
+        labels = cells.targets(columns, said)
     else:
         said = [label]
-        labels, classes = tabular.numbered(f"table: column {label!r}", tabular.column(table, label))
+        labels, classes = numbered_column(columns, label)
         if len(labels) > 20 and len(classes) > len(labels) / 2:
             raise DataError(
                 f"table: column {label!r} has {len(classes)} different values in {len(labels)} rows; a label must be a "
                 f"class. Make classes of it, or predict the number: target = {label!r} instead of label."
             )
-    columns = tabular.read(table, without=(client, *said))
-    first = labels.reshape(len(labels), -1)[:, 0].astype(np.float64)
-    tabular.check_lengths({said[0]: first, **columns}, client, len(owners))
-    order = tabular.row_order(owners, labels, columns)
-    owners, labels, columns = owners[order], labels[order], tabular.rows_of(columns, order)
-    return OwnTable(name, owners, names, columns, labels, classes)
+    check_lengths(columns, client)
+    inputs = cells.cells_by_name(columns, without=(client, *said))
+    order = cells.row_order(owners, labels, inputs)
+    sorted_inputs = {name: None if each is None else each.at(order) for name, each in inputs.items()}
+    return OwnTable(name, owners[order], names, sorted_inputs, labels[order], classes, order)
 
 
-FILES = (".csv", ".tsv", ".parquet", stored.FILE)  # of tables, and of what Python handed over
+def numbered_column(table: Table, name: str) -> tuple[Ints, tuple[str, ...]]:
+    """Return (n,) numbers from 0 for the names in a column, and these names."""
+    what = f"table: column {name!r}"
+    return cells.numbered(what, cells.named_rows(what, column_of(table, name)))
+
+
+def numbered_list(what: str, names: Any) -> tuple[Ints, tuple[str, ...]]:
+    """Return (n,) numbers from 0 for a list of names, and these names."""
+    return cells.numbered(what, cells.named_rows(what, as_arrow(names, what)))
+
+
+FILES = (".csv", ".csv.gz", ".tsv", ".parquet", stored.FILE)  # of tables, and of what Python handed over
 
 
 def of_file(path: Path, **options: Any) -> Dataset | OwnData:
@@ -60,7 +72,7 @@ def of_file(path: Path, **options: Any) -> Dataset | OwnData:
 
     Raises:
         ConfigError: If an option is missing or unknown.
-        DataError: As `fedreach.data.tabular.read_file`.
+        DataError: As `fedreach.data.table_source.read_file`.
     """
     known = ("client", "label", "target") if path.name != stored.FILE else ()
     for option in options:
@@ -72,7 +84,7 @@ def of_file(path: Path, **options: Any) -> Dataset | OwnData:
     for option in ("client", *(() if "target" in options else ("label",))):
         if option not in options:
             raise ConfigError(f"data {path.name!r} needs the option {option!r}: the name of a column of the table.")
-    return of_frame(tabular.read_file(path), options["client"], options.get("label"), path.stem, options.get("target"))
+    return of_frame(path, options["client"], options.get("label"), path.stem, options.get("target"))
 
 
 def of_samples(
@@ -94,7 +106,7 @@ def of_samples(
 def of_torch(dataset: Any, clients: Any, kind: Kind | None, num_classes: int | None, name: str) -> OwnData:
     """Return a torch Dataset, by client; see `fedreach.data.federated.FederatedData.from_torch`."""
     length = size(dataset, name)
-    owners, names = tabular.numbered("clients", clients)
+    owners, names = numbered_list("clients", clients)
     if len(owners) != length:
         raise DataError(f"clients must say one client for each of the {length} examples; got {len(owners)}.")
     x, y = samples(pairs(dataset, name), length, name)
@@ -106,7 +118,7 @@ def of_clients(data: Mapping[Any, Any], kind: Kind | None, num_classes: int | No
     """Return arrays or Datasets by name; see `fedreach.data.federated.FederatedData.from_clients`."""
     if not isinstance(data, Mapping) or not data:
         raise ConfigError('from_clients: give {"north": (x, y), "south": dataset}; got ' + f"{type(data).__name__}.")
-    numbers, names = tabular.numbered("from_clients: a name", list(data))
+    numbers, names = numbered_list("from_clients: a name", list(data))
     if len(names) < len(data):
         raise ConfigError(f"from_clients: two clients have the same name; got {list(data)}.")
     held: dict[int, tuple[AnyArray, AnyArray]] = {}
@@ -141,29 +153,24 @@ def of_huggingface(
 ) -> OwnData:
     """Return a Dataset of Hugging Face, by client; see `fedreach.data.federated.FederatedData.from_huggingface`."""
     parts, of_part = _parts(ds, client, split)
-    columns = [column for column in tabular.column_names(parts[0]) if column not in (client, label)]
     for part in parts:
         size(part, name)
-        tabular.column(part, label)
+        if label not in part.column_names:
+            raise ConfigError(f"table: there is no column {label!r}.{nearest(label, part.column_names)}")
+    columns = [c for c in parts[0].column_names if c not in (client, label) and not INDEX.fullmatch(c)]
     if of_part is None:
-        owners, names = tabular.numbered(f"column {client!r}", list(parts[0][client]))
-        words = _words(parts[0], str(client))
-        names = names if words is None else tuple(words[int(name)] for name in names)
+        owners, names = numbered_column({str(client): _column(parts, str(client))}, str(client))
     else:
-        # What names the client is none of its inputs.
-        said = [column for column in columns if [str(part[0][column]) for part in parts if len(part)] == of_part]
-        columns = [column for column in columns if column not in said]
-        numbers, names = tabular.numbered("clients", of_part)
+        numbers, names = numbered_list("clients", of_part.names)
         owners = np.repeat(numbers, [len(part) for part in parts])
+        if of_part.is_natural:  # what names the client is none of its inputs
+            columns = [c for c in columns if not _names_parts(parts, c, of_part.names)]
     if not len(owners):
         raise DataError(f"{name} must hold at least one sample; got none.")
     first = next(part for part in parts if len(part))[0]
     nested = [column for column in columns if not _is_scalar(first[column])]
-    classes = _words(parts[0], label)
     if inputs is None and not nested:
-        table = {c: list(chain.from_iterable(part[c] for part in parts)) for c in [*columns, label]}
-        if classes is not None:
-            table[label] = [classes[number] for number in table[label]]
+        table = {column: _column(parts, column) for column in [*columns, label]}
         own_column = "client"
         while own_column in table:
             own_column += "_"
@@ -173,18 +180,47 @@ def of_huggingface(
             f"from_huggingface: name the column of inputs, one of {columns}, such as inputs={nested[0]!r}."
         )
     chosen = columns[0] if inputs is None else inputs
-    tabular.column(parts[0], chosen)
+    if chosen not in parts[0].column_names:
+        raise ConfigError(f"table: there is no column {chosen!r}.{nearest(chosen, parts[0].column_names)}")
     rows = ((row[chosen], row[label]) for part in parts for row in (part[i] for i in range(len(part))))
     x, y = samples(rows, len(owners), name)
+    classes = _words(parts[0], label)
     return of_samples(x, y, owners, names, kind=kind, num_classes=None, class_names=classes, name=name)
 
 
-def _parts(ds: Any, client: str | None, split: str) -> tuple[list[Any], list[str] | None]:
+def _column(parts: Sequence[Any], name: str) -> pa.Array:
+    """Return a column of all parts; of one of classes their names, nothing where a number stands for none (-1)."""
+    if name not in parts[0].column_names:
+        raise ConfigError(f"table: there is no column {name!r}.{nearest(name, parts[0].column_names)}")
+    held = [part.with_format("arrow")[:][name] if hasattr(part, "with_format") else part[name] for part in parts]
+    found = pa.concat_arrays([as_arrow(each) for each in held]) if len(held) > 1 else as_arrow(held[0])
+    words = _words(parts[0], name)
+    if words is None:
+        return found
+    known = [words[number] if number is not None and 0 <= number < len(words) else None for number in found.to_pylist()]
+    return pa.array(known, pa.string())
+
+
+def _names_parts(parts: Sequence[Any], column: str, names: Sequence[str]) -> bool:
+    """Return whether a column holds the name of its part in every row."""
+    held = [as_arrow(part[column]) for part in parts]
+    if any(pa.types.is_nested(each.type) for each in held):
+        return False
+    return all(set(map(str, each.unique().to_pylist())) <= {name} for each, name in zip(held, names, strict=True))
+
+
+class _Parts(NamedTuple):
+    """Whose the partitions of a FederatedDataset are."""
+
+    names: list[str]
+    is_natural: bool  # as a column says
+
+
+def _parts(ds: Any, client: str | None, split: str) -> tuple[list[Any], _Parts | None]:
     """Return the data, and of a FederatedDataset whose each part is."""
     if not hasattr(ds, "load_partition"):
         if client is None:
             raise ConfigError("from_huggingface: say which column names the client, such as client='writer_id'.")
-        tabular.column(ds, client)
         return [ds], None
     if client is not None:
         raise ConfigError("from_huggingface: a FederatedDataset is partitioned already; leave `client` out.")
@@ -193,7 +229,7 @@ def _parts(ds: Any, client: str | None, split: str) -> tuple[list[Any], list[str
     natural = getattr(partitioner, "partition_id_to_natural_id", None) or {}
     count = int(partitioner.num_partitions)
     parts = [first, *(ds.load_partition(number, split) for number in range(1, count))]
-    return parts, [str(natural.get(number, number)) for number in range(count)]
+    return parts, _Parts([str(natural.get(number, number)) for number in range(count)], bool(natural))
 
 
 def _words(ds: Any, column: str) -> list[str] | None:
@@ -272,7 +308,8 @@ def samples(rows: Iterable[tuple[Any, Any]], length: int, name: str) -> tuple[An
 def _plain(value: Any) -> AnyArray:
     """Return a tensor, an image or a number as an array, images with channels first."""
     if hasattr(value, "detach"):
-        value = value.detach().cpu().numpy()
+        value = value.detach().cpu()
+        value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
     array = np.asarray(value)
     return np.moveaxis(array, -1, 0) if hasattr(value, "getbands") and array.ndim == 3 else array
 

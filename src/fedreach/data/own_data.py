@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedreach.arrays import AnyArray, Ints
-from fedreach.data import tabular
+from fedreach.data.cells import Cells, named
 from fedreach.data.checks import Check, normalisation
 from fedreach.data.datasets import Dataset, from_arrays
 from fedreach.data.preparation import Preparation
-from fedreach.data.tabular import Values
 
 
 class OwnData(ABC):
@@ -49,9 +48,10 @@ class OwnTable(OwnData):
     name: str
     owners: Ints
     owner_names: tuple[str, ...]
-    columns: Mapping[str, Values]
+    columns: Mapping[str, Cells | None]
     labels: AnyArray  # (n,), or (n, t) numbers to predict
     classes: tuple[str, ...]  # none where labels are numbers
+    places: Ints | None = None  # (n,) where rows stood as they were read
 
     @property
     def train_y(self) -> AnyArray:
@@ -62,8 +62,8 @@ class OwnTable(OwnData):
         return len(self.classes)
 
     def prepared(self, clients: Sequence[Ints]) -> Dataset:
-        made = Preparation.of(self.columns, clients)
-        x, names = made.written(self.columns), tabular.named(self.classes) if self.classes else None
+        made = Preparation.of(self.columns, clients, self.places)
+        x, names = made.written(self.columns), named(self.classes) if self.classes else None
         plain = from_arrays(
             x, self.labels, num_classes=self.num_classes, class_names=names, kind="features", name=self.name
         )

@@ -3,36 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
 
-from fedreach.arrays import Float32s, Floats, Ints
-from fedreach.data.tabular import Values, Words, column, values_of
+from fedreach.arrays import Bools, Float32s, Floats, Ints
+from fedreach.data.cells import BOOLEANS, Cells, Words, cells_of, days_of
+from fedreach.data.table_source import column_of, read_table
 from fedreach.errors import DataError
 from fedreach.tables import visible
 
 MOST_CATEGORIES = 100  # what has more of them names a row rather than says something about it
 CONSTANT = 1e-12  # of the mean: a smaller deviation is rounding
 SAME = "it is the same for all who take part"
+ROUNDING = 1e-9
+NUMBERS_SHARE = 0.9
+"""Share of a column's cells that are numbers, or dates, from which on the column is one of these."""
+Kind = Literal["number", "boolean", "date", "category", "left out"]
+NAMED = {"number": "numbers", "boolean": "true and false", "date": "dates", "category": "words"}
 
 
 @dataclass(frozen=True)
 class InputColumn:
     """How a column of a table becomes inputs.
 
-    A number x becomes (x - mean) / sd, and 0 where it is missing; a word becomes one input for each category, 1 for its
-    own and 0 for the others, and 0 everywhere if no participant has it.
+    A number x becomes (x - mean) / sd, and 0 where it is missing; so do true and false, as 1 and 0, and dates, as days
+    since 1970. A word becomes one input for each category, 1 for its own and 0 for the others, and 0 everywhere if no
+    participant has it.
     """
 
     name: str
-    kind: Literal["number", "category", "left out"]
+    kind: Kind
     missing: int = 0  # rows of participants; where there are any, being missing is an input, too
     mean: float = 0.0
     sd: float = 1.0
     categories: tuple[str, ...] = ()
     why: str = ""  # it is left out
+    odd: str = ""  # cells of participants that are none of its kind, and count as missing
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -42,20 +50,20 @@ class InputColumn:
         names = [f"{self.name} = {category}" for category in self.categories] or [self.name]
         return (*names, f"{self.name} is missing") if self.missing else tuple(names)
 
-    def raw(self, values: Values) -> Floats:
+    def raw(self, cells: Cells | None) -> Floats:
         """Return (n,) one number a row: the number itself, or the place of a word among the categories.
 
-        What is missing is nan, and a word that no participant has is -1.
+        What is missing, or of another kind, is nan, and a word that no participant has is -1.
+
+        Raises:
+            DataError: If no cell that holds something is of the column's kind.
         """
-        if self.kind == "category" and isinstance(values, np.ndarray) and np.isnan(values).all():
-            values = Words((), np.full(len(values), -1))  # nothing is known: it reads as either kind
-        if not isinstance(values, Words if self.kind == "category" else np.ndarray):
-            want = "words" if self.kind == "category" else "numbers"
-            raise DataError(f"table: column {self.name!r} must hold {want}, as it did for those who trained.")
-        if not isinstance(values, Words):
-            return values
-        place = {category: j for j, category in enumerate(self.categories)}
-        return np.array([*(place.get(level, -1) for level in values.levels), np.nan])[values.codes]
+        found = None if cells is None else _values(self.kind, cells, self.categories)
+        if cells is None or found is None or (np.isnan(found).all() and held(cells).any()):
+            raise DataError(
+                f"table: column {self.name!r} must hold {NAMED[self.kind]}, as it did for those who trained."
+            )
+        return found
 
     def write(self, raw: Floats, inputs: Float32s) -> None:
         """Write the (n, f) inputs that the (n,) numbers of `raw` become."""
@@ -71,11 +79,20 @@ class InputColumn:
     def __str__(self) -> str:
         if self.kind == "left out":
             return visible(f"{self.name}: left out, {self.why}")
-        what = f"number, {self.mean:.4g} ± {self.sd:.4g}"
+        what = f"{self.kind}, {self.mean:.4g} ± {self.sd:.4g}"
+        if self.kind == "date":
+            days = np.array([self.mean]).astype("datetime64[D]")[0]
+            what = f"date, {days} ± {self.sd:.4g} days"
+        if self.kind == "boolean":
+            what = f"boolean, {100 * self.mean:.3g}% true"
         if self.kind == "category":
             more = "" if len(self.categories) <= 6 else f" and {len(self.categories) - 6} more"
             what = f"{len(self.categories)} categories, {', '.join(self.categories[:6])}{more}"
-        return visible(f"{self.name}: {what}") + (f", {self.missing} missing" if self.missing else "")
+        return (
+            visible(f"{self.name}: {what}")
+            + (f", {self.missing} missing" if self.missing else "")
+            + visible(f" ({self.odd})" if self.odd else "")
+        )
 
 
 @dataclass(frozen=True)
@@ -87,9 +104,10 @@ class Preparation:
     sums only can find them.
 
     Example:
-        >>> from fedreach.data.tabular import read
+        >>> from fedreach.data.cells import cells_by_name
         >>> ages = {"age": [30, 50, None, 90], "ward": ["a", "b", "a", "c"]}
-        >>> made = Preparation.of(read(ages), [np.array([0, 1]), np.array([2])])     # nobody reads the last row
+        >>> cells = cells_by_name(read_table(ages))
+        >>> made = Preparation.of(cells, [np.array([0, 1]), np.array([2])])  # nobody reads the last row
         >>> print(made)
         age: number, 40 ± 10, 1 missing
         ward: 2 categories, a, b
@@ -105,17 +123,21 @@ class Preparation:
     columns: tuple[InputColumn, ...]
 
     @classmethod
-    def of(cls, table: Mapping[str, Values], clients: Sequence[Ints]) -> Self:
+    def of(cls, table: Mapping[str, Cells | None], clients: Sequence[Ints], places: Ints | None = None) -> Self:
         """Return how a table is prepared.
 
+        What a column is follows from the participants' rows, too: true and false, numbers or dates where nine in ten of
+        its cells are, else words.
+
         Args:
-            table: As `fedreach.data.tabular.read` returns it.
+            table: As `fedreach.data.cells.cells_by_name` returns it.
             clients: The training rows of each participant.
+            places: (n,) where rows stood as the table was read, for messages. None: where they stand.
 
         Raises:
             DataError: If no column is left.
         """
-        made = cls(tuple(_column(name, values, clients) for name, values in table.items()))
+        made = cls(tuple(_column(name, values, clients, places) for name, values in table.items()))
         if not made.feature_names:
             raise DataError(f"No column of the table can be an input:\n{made}")
         return made
@@ -137,7 +159,7 @@ class Preparation:
             ConfigError: If a column is missing.
             DataError: If one holds words where there were numbers, or the other way round, or is shorter than another.
         """
-        return self._inputs(self._raw(self._read(table)))
+        return self._inputs(self._raw(self.cells(table)))
 
     def raw(self, table: Any) -> Floats:
         """Return (n, k) one number for each column that is used, see `InputColumn.raw`; raises as `inputs`.
@@ -148,16 +170,21 @@ class Preparation:
             array([[30.,  1.],
                    [nan, -1.]])
         """
-        return np.column_stack(self._raw(self._read(table)))
+        return np.column_stack(self._raw(self.cells(table)))
 
-    def written(self, table: Mapping[str, Values]) -> Float32s:
-        """Return the (n, d) inputs for a table as `fedreach.data.tabular.read` returns it."""
+    def written(self, table: Mapping[str, Cells | None]) -> Float32s:
+        """Return the (n, d) inputs for a table as `fedreach.data.cells.cells_by_name` returns it."""
         return self._inputs(self._raw(table))
 
-    def _read(self, table: Any) -> dict[str, Values]:
-        return {each.name: values_of(each.name, column(table, each.name)) for each in self.used}
+    def cells(self, table: Any) -> dict[str, Cells | None]:
+        """Return the cells of the columns that are used; raises as `inputs`."""
+        columns = read_table(table)
+        return {
+            each.name: cells_of(each.name, column_of(columns, each.name), as_words=each.kind == "category")
+            for each in self.used
+        }
 
-    def _raw(self, table: Mapping[str, Values]) -> list[Floats]:
+    def _raw(self, table: Mapping[str, Cells | None]) -> list[Floats]:
         columns = [each.raw(table[each.name]) for each in self.used]
         for each, values in zip(self.used, columns, strict=True):
             if len(values) != len(columns[0]):
@@ -187,30 +214,79 @@ class Preparation:
         return "\n".join(map(str, self.columns))
 
 
-def _column(name: str, values: Values, clients: Sequence[Ints]) -> InputColumn:
-    if values is None:
-        return InputColumn(name, "left out", why="it holds neither numbers nor words")
-    return _category(name, values, clients) if isinstance(values, Words) else _number(name, values, clients)
+def held(cells: Cells) -> Bools:
+    """Return (n,) whether a cell holds something."""
+    numbers: Bools = ~np.isnan(cells.numbers)
+    return numbers if cells.words is None else numbers | (cells.words.codes >= 0)
 
 
-def _number(name: str, values: Floats, clients: Sequence[Ints]) -> InputColumn:
+def _values(kind: Kind, cells: Cells, categories: Sequence[str] = ()) -> Floats | None:
+    """Return (n,) one number a row, nan for cells of another kind."""
+    words = cells.words or Words((), np.full(len(cells), -1))
+    if kind == "number":
+        return cells.numbers
+    if kind == "category":
+        place: Mapping[str, float] = {category: float(j) for j, category in enumerate(categories)}
+        levels = [place.get(level, -1.0) for level in words.levels]
+    elif kind == "boolean":
+        levels = [float(BOOLEANS.index(level)) if level in BOOLEANS else np.nan for level in words.levels]
+    else:
+        levels = days_of(words.levels).tolist()
+    return np.array([*levels, np.nan])[words.codes]
+
+
+def _column(name: str, cells: Cells | None, clients: Sequence[Ints], places: Ints | None) -> InputColumn:
+    if cells is None:
+        return InputColumn(name, "left out", why="it holds neither numbers nor words nor dates")
+    rows = np.concatenate(clients) if clients else np.zeros(0, np.int64)
+    own = cells.at(rows)
+    there = held(own)
+    if not there.any():
+        return InputColumn(name, "left out", why="no participant has a value")
+    shares: dict[Kind, float] = {"boolean": 1.0, "number": NUMBERS_SHARE, "date": NUMBERS_SHARE}
+    for kind, least in shares.items():
+        values = _values(kind, own)
+        assert values is not None
+        odd = there & np.isnan(values)
+        if (there & ~odd).sum() >= least * there.sum() - ROUNDING:
+            said = _odd(own, odd, rows if places is None else places[rows])
+            every = _values(kind, cells)
+            assert every is not None
+            return replace(_number(name, kind, every, clients), odd=said)
+    return _category(name, own)
+
+
+def _odd(cells: Cells, odd: Bools, places: Ints) -> str:
+    """Return what is to be said of cells of another kind."""
+    count = int(odd.sum())
+    if not count or cells.words is None:
+        return ""
+    first = int(np.flatnonzero(odd)[places[odd].argmin()])
+    text = cells.words.levels[cells.words.codes[first]]
+    is_are = "is no number or date" if count == 1 else "are no number or date"
+    return f"{count} of these {is_are}: the first is {text!r}, row {int(places[first])}"
+
+
+def _number(name: str, kind: Kind, values: Floats, clients: Sequence[Ints]) -> InputColumn:
     held = [values[rows] for rows in clients]
     there = [own[~np.isnan(own)] for own in held]
     count = sum(map(len, there))
-    if not count:
-        return InputColumn(name, "left out", why="no participant has a value")
     mean = sum(float(own.sum()) for own in there) / count
     sd = (sum(float(((own - mean) ** 2).sum()) for own in there) / count) ** 0.5
     if sd <= CONSTANT * abs(mean):
         return InputColumn(name, "left out", why=SAME)
-    return InputColumn(name, "number", sum(map(len, held)) - count, mean, sd)
+    return InputColumn(name, kind, sum(map(len, held)) - count, mean, sd)
 
 
-def _category(name: str, values: Words, clients: Sequence[Ints]) -> InputColumn:
-    codes = np.concatenate([values.codes[rows] for rows in clients])
+def _category(name: str, own: Cells) -> InputColumn:
+    assert own.words is not None  # or all cells were numbers
+    codes = own.words.codes
     met, missing = np.unique(codes[codes >= 0]), int((codes < 0).sum())
     if len(met) + bool(missing) < 2:
-        return InputColumn(name, "left out", why=SAME if len(met) else "no participant has a value")
+        return InputColumn(name, "left out", why=SAME)
     if len(met) > MOST_CATEGORIES or len(met) > max(20, len(codes) / 2):
-        return InputColumn(name, "left out", why=f"{len(met)} different texts in {len(codes)} rows are rather names")
-    return InputColumn(name, "category", missing, categories=tuple(values.levels[code] for code in met.tolist()))
+        share = 100 * float((~np.isnan(own.numbers)).sum()) / max(int(held(own).sum()), 1)
+        numbers = f", {share:.0f}% of them numbers," if share else ""
+        why = f"{len(met)} different texts{numbers} in {len(codes)} rows are rather names"
+        return InputColumn(name, "left out", why=why)
+    return InputColumn(name, "category", missing, categories=tuple(own.words.levels[code] for code in met.tolist()))

@@ -21,9 +21,9 @@ import numpy as np
 
 from fedreach.arrays import AnyArray
 from fedreach.data.array_files import read_npy
+from fedreach.data.cells import Cells, Words
 from fedreach.data.datasets import Dataset, add_bytes, from_arrays
 from fedreach.data.own_data import OwnData, OwnSamples, OwnTable
-from fedreach.data.tabular import Values, Words
 from fedreach.errors import DataError
 from fedreach.registry import SHORT
 
@@ -80,8 +80,11 @@ def digest(data: Dataset | OwnData) -> str:
 
 
 def _digest(words: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> str:
+    """Return the sha256 of words and arrays, but for where rows stood as they were read."""
     found = hashlib.sha256(json.dumps(words, sort_keys=True).encode())
     for name, array in arrays.items():
+        if name == "places":
+            continue
         plain = np.ascontiguousarray(array)
         found.update(f"{name} {plain.dtype.str} {plain.shape};".encode())
         add_bytes(found, plain)
@@ -117,10 +120,14 @@ def _taken_apart(data: Dataset | OwnData) -> tuple[dict[str, Any], dict[str, Any
     if isinstance(data, OwnTable):
         columns: dict[str, list[str] | None] = {}
         arrays: dict[str, AnyArray] = {"owners": data.owners, "labels": data.labels}
-        for place, (name, values) in enumerate(data.columns.items()):
-            columns[name] = list(values.levels) if isinstance(values, Words) else None
-            if values is not None:
-                arrays[f"column-{place}"] = values.codes if isinstance(values, Words) else values
+        if data.places is not None:
+            arrays["places"] = data.places
+        for place, (name, cells) in enumerate(data.columns.items()):
+            columns[name] = None if cells is None or cells.words is None else list(cells.words.levels)
+            if cells is not None:
+                arrays[f"column-{place}"] = cells.numbers
+            if cells is not None and cells.words is not None:
+                arrays[f"words-{place}"] = cells.words.codes
         names = {"name": data.name, "owner_names": list(data.owner_names), "classes": list(data.classes)}
         return {"what": "table", **names, "columns": columns}, arrays
     if isinstance(data, OwnSamples):
@@ -139,12 +146,14 @@ def _taken_apart(data: Dataset | OwnData) -> tuple[dict[str, Any], dict[str, Any
 
 def _put_together(words: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Dataset | OwnData:
     if words["what"] == "table":
-        columns: dict[str, Values] = {}
+        columns: dict[str, Cells | None] = {}
         for place, (name, levels) in enumerate(words["columns"].items()):
-            values = arrays.get(f"column-{place}")
-            columns[name] = values if levels is None or values is None else Words(tuple(levels), values)
+            numbers = arrays.get(f"column-{place}")
+            known = None if levels is None else Words(tuple(levels), arrays[f"words-{place}"])
+            columns[name] = None if numbers is None else Cells(numbers, known)
         names, classes = tuple(words["owner_names"]), tuple(words["classes"])
-        return OwnTable(words["name"], arrays["owners"], names, columns, arrays["labels"], classes)
+        places = arrays.get("places")
+        return OwnTable(words["name"], arrays["owners"], names, columns, arrays["labels"], classes, places)
     said: dict[str, Any] = {key: arrays.get(key) for key in ARRAYS}
     said |= {key: words[key] for key in WORDS} | {key: words[key] or None for key in LISTS}
     plain = from_arrays(**said)

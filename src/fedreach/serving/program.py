@@ -1,4 +1,4 @@
-"""The program beside an exported model: it predicts files where there are numpy and torch, or numpy and onnxruntime."""
+"""The program beside an exported model: it predicts files where there are numpy, pyarrow, and torch or onnxruntime."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Library = Literal["torch", "onnx"]
 
 FILE = '''\
 # SPDX-License-Identifier: Apache-2.0
-# Written by FedReach {version}, of whose modules it consists{users}. It needs numpy and {package} alone.
+# Written by FedReach {version}, of whose modules it consists{users}. It needs numpy, pyarrow and {package}.
 """Predict by a federated model{serving}.
 
 {about}

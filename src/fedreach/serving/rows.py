@@ -1,11 +1,11 @@
 """Rows of a file that are to be predicted: samples as a model takes them, whose they are, and labels where it has any.
 
-It needs numpy alone, so that an exported model can take it along.
+It needs numpy and pyarrow alone, so that an exported model can take it along.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,9 +14,11 @@ import numpy as np
 
 from fedreach.arrays import AnyArray, Floats, Ints
 from fedreach.data.array_files import read_npz
+from fedreach.data.cells import Words, cells_of, named_rows
 from fedreach.data.checks import no_such_file
+from fedreach.data.preparation import held
 from fedreach.data.sample_format import SampleFormat
-from fedreach.data.tabular import Words, column, column_names, listed, read_file, values_of
+from fedreach.data.table_source import Table, column_of, read_table
 from fedreach.errors import ConfigError, DataError, nearest
 
 SAMPLES = "x"  # of an ``.npz`` file, as of one to train on, and so are a client and a y
@@ -84,14 +86,14 @@ def read_rows(
         DataError: If the file cannot be read, or holds other samples than the model was trained on.
     """
     table, is_arrays = _read(path, expected, known, client, label)
-    names = column_names(table)
+    names = list(table)
     prepared = () if expected.preparation is None else expected.preparation.used
     free = [name for name in names if name not in {each.name for each in prepared}]  # a column "y" may be an input
     of_client = _chosen("client", names, free, client, known.client)
     of_labels = known.labels if label is None and all(name in names for name in known.labels) else ()
     if label is not None or not known.labels:
         of_labels = tuple(filter(None, [_chosen("label", names, free, label, None)]))
-    owners = None if of_client is None else tuple(_texts(column(table, of_client), of_client))
+    owners = None if of_client is None else tuple(_texts(table, of_client))
     notes: list[str] = []
     if expected.preparation is not None:
         samples, notes = expected.array(table), _unknown(table, expected)
@@ -124,9 +126,7 @@ def _read(
     if ending not in ENDINGS:
         raise DataError(f"{path}: rows must be a .csv, a .parquet or an .npz file; got {ending or 'no ending'!r}.")
     if ending != ".npz":
-        prepared = () if expected.preparation is None else expected.preparation.used
-        words = {each.name for each in prepared if each.kind == "category"} | {known.client or "client", client or ""}
-        return read_file(path, words), False
+        return read_table(path), False
     try:
         with path.open("rb") as stream:
             return read_npz(stream), expected.preparation is None
@@ -152,36 +152,39 @@ def _chosen(
     return next((name for name in USUAL[what] if name in free), None)
 
 
-def _texts(values: Any, name: str) -> list[str]:
-    """Return names, each as it stands in the file; of whole numbers without a point."""
-    plain = listed(values, f"column {name!r}")
+def _texts(table: Any, name: str) -> list[str]:
+    """Return names, each as it stands in the file."""
+    plain = named_rows(f"column {name!r}", _arrow(table, name))
     gone = [row for row, value in enumerate(plain) if value is None]
     if gone:
         raise DataError(f"column {name!r} is missing in {len(gone)} rows, the first is row {gone[0]}. Name a client.")
-    return [_text(value) for value in plain]
+    return [text for text in plain if text is not None]
 
 
-def _text(value: Any) -> str:
-    """Return what a class or a client is called."""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return value.decode() if isinstance(value, bytes) else str(value).strip()
+def _arrow(table: Any, name: str) -> Any:
+    return column_of(read_table({name: table[name]}), name)
 
 
 def _numbers(table: Any, name: str) -> Floats:
-    values = values_of(name, table[name])
-    if values is None or isinstance(values, Words):
-        raise DataError(f"column {name!r} must hold numbers, as every input of this model does. Leave it out.")
+    values = _values(table, name, "numbers, as every input of this model does")
     if np.isnan(values).any():
         row = int(np.flatnonzero(np.isnan(values))[0])
         raise DataError(f"column {name!r} is empty in row {row}; this model was trained on whole samples.")
     return values
 
 
+def _values(table: Any, name: str, what: str) -> Floats:
+    """Return (m,) numbers, nan where a cell is empty."""
+    cells = cells_of(name, _arrow(table, name))
+    if cells is None or cells.words is not None:
+        raise DataError(f"column {name!r} must hold {what}. Leave it out.")
+    return cells.numbers
+
+
 def _classes(table: Any, name: str, classes: Sequence[str]) -> tuple[Ints, list[str]]:
     """Return (m,) classes, -1 where a row tells none, and what is no class."""
     place = {each: number for number, each in enumerate(classes)}
-    plain = [None if value is None else _text(value) for value in listed(table[name], f"column {name!r}")]
+    plain = named_rows(f"column {name!r}", _arrow(table, name))
     found = np.array([-1 if value is None else place.get(value, -1) for value in plain], np.int64)
     strange = sorted({value for value in plain if value is not None and value not in place})
     be = "is" if len(strange) == 1 else "are"
@@ -200,25 +203,27 @@ def _targets(table: Any, names: Sequence[str], targets: int) -> Floats:
 
 
 def _floats(table: Any, name: str) -> Floats:
-    values = values_of(name, table[name])
-    if values is None or isinstance(values, Words):
-        raise DataError(f"column {name!r} must hold the numbers that are to be predicted. Leave it out.")
-    return values
+    return _values(table, name, "the numbers that are to be predicted")
 
 
-def _unknown(table: Mapping[str, Any], expected: SampleFormat) -> list[str]:
-    """Return what of a table the model does not know: categories, and what was never missing in training."""
+def _unknown(table: Table, expected: SampleFormat) -> list[str]:
+    """Return what of a table the model does not know: categories, cells of another kind, and what was never missing."""
     assert expected.preparation is not None
     notes = []
-    for each in expected.preparation.used:
-        values = values_of(each.name, table[each.name])
-        if isinstance(values, Words):
-            strange = [values.levels[code] for code in np.unique(values.codes[values.codes >= 0])]
-            strange = [level for level in strange if level not in each.categories]
-            rows = int(np.isin(values.codes, [values.levels.index(level) for level in strange]).sum())
+    for each, cells in zip(expected.preparation.used, expected.preparation.cells(table).values(), strict=True):
+        assert cells is not None  # `raw` refuses it
+        there, values = held(cells), each.raw(cells)
+        if each.kind == "category":
+            words = cells.words or Words((), np.full(len(cells), -1))
+            strange = [level for level in words.levels if level not in each.categories]
+            rows = int(np.isin(words.codes, [words.levels.index(level) for level in strange]).sum())
             if strange:
                 notes.append(f"{each.name}: no participant had {_named(strange)} ({_count(rows)}); it counts as none")
-        gone = int((values.codes < 0).sum()) if isinstance(values, Words) else int(np.isnan(values).sum())  # type: ignore[arg-type]
+        elif (odd := int((there & np.isnan(values)).sum())) and cells.words is not None:
+            texts = np.unique(cells.words.codes[there & np.isnan(values)])
+            named = _named([cells.words.levels[code] for code in texts.tolist()])
+            notes.append(f"{each.name}: {named} ({_count(odd)}) is no {each.kind}; it counts as missing")
+        gone = int((~there).sum())
         if gone and not each.missing:
             instead = "none of its categories" if each.kind == "category" else f"their mean, {each.mean:.4g}"
             notes.append(

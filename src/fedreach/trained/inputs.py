@@ -110,7 +110,7 @@ class Columns(nn.Module):
         super().__init__()
         rows: list[tuple[int, float, float, float, bool]] = []
         for place, each in enumerate(preparation.used):
-            if each.kind == "number":
+            if each.kind != "category":
                 rows.append((place, each.mean, each.sd, np.nan, False))
             rows += [(place, 0.0, 1.0, float(category), False) for category in range(len(each.categories))]
             if each.missing:

@@ -1,0 +1,365 @@
+"""What stands in the cells of a column: numbers, words, dates, or nothing; and texts that name a client or a class.
+
+A cell means the same wherever it comes from: the text "50.5" of a file and the number 50.5 of a frame, "True" and True,
+"2024-01-31" and a date. What a column *is* follows later, from the rows of participants (`fedreach.data.preparation`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fedreach.arrays import AnyArray, Floats, Ints
+from fedreach.data.table_source import NOTHING, Table, column_of
+from fedreach.errors import ConfigError, DataError
+
+EMPTY = ("", "NA", "N/A", "n/a", "<NA>", "NaN", "nan", "NULL", "null", "None")
+"""Texts that say that a cell holds nothing."""
+NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+INFINITE = r"(?i)^[+-]?inf(inity)?$"
+DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.,][0-9]+)?)?(Z|[+-][0-9]{2}:?[0-9]{2})?)?$"
+TIME = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z?"
+WHOLE = re.compile(r"-?(0|[1-9][0-9]*)")
+POINT_ZERO = re.compile(r"-?[0-9]+\.0")
+BOOLEANS = ("false", "true")
+DAY_SECONDS = 86_400.0
+
+
+class Words(NamedTuple):
+    """Texts of a column."""
+
+    levels: tuple[str, ...]  # the different ones, sorted
+    codes: Ints  # (n,) which one; -1 where there is none
+
+
+class Cells(NamedTuple):
+    """A column as it was read.
+
+    Truth values are the words ``false`` and ``true``; dates and times words by ISO 8601, those with a time zone in UTC.
+    """
+
+    numbers: Floats  # (n,) nan where a cell is no number
+    words: Words | None = None  # of all cells that hold something; None where each of these is a number
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def at(self, rows: Ints) -> Cells:
+        """Return the cells of some rows."""
+        words = self.words
+        return Cells(self.numbers[rows], None if words is None else Words(words.levels, words.codes[rows]))
+
+
+def cells_of(name: str, column: pa.Array, *, as_words: bool = False) -> Cells | None:
+    """Return a column's cells; None if they are neither numbers nor words nor dates, such as lists.
+
+    Args:
+        name: For messages.
+        column: As `fedreach.data.table_source.read_table` returns it.
+        as_words: Whether numbers are wanted as texts, too, as they stand there.
+
+    Raises:
+        DataError: If a number is infinite.
+
+    Example:
+        >>> cells_of("dose", pa.array(["1.5", "<5", "", "True"])).numbers
+        array([1.5, nan, nan, nan])
+        >>> cells_of("dose", pa.array(["1.5", "<5", "", "True"])).words.levels
+        ('1.5', '<5', 'true')
+    """
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    kind = column.type
+    if pa.types.is_null(kind):
+        return Cells(np.full(len(column), np.nan))
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        numbers = _finite(name, _numbers(column))
+        return Cells(numbers, _words(_texts(column)) if as_words else None)
+    texts = _texts(column)
+    return None if texts is None else _of_texts(name, texts, as_words=as_words)
+
+
+def _numbers(column: pa.Array) -> Floats:
+    if pa.types.is_float32(column.type) or pa.types.is_float16(column.type):
+        column = pc.cast(pc.cast(column, pa.float32()), pa.string())  # 0.1 means 0.1, as a file would have it
+    found: Floats = pc.cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False) + 0.0  # one zero only
+    return found
+
+
+def _finite(name: str, numbers: Floats) -> Floats:
+    infinite = np.flatnonzero(np.isinf(numbers))
+    if len(infinite):
+        raise DataError(
+            f"table: column {name!r} holds {len(infinite)} infinite numbers, the first in row {infinite[0]}. "
+            "Leave those rows out, or leave the cells empty."
+        )
+    return numbers
+
+
+def _texts(column: pa.Array) -> pa.Array | None:
+    """Return cells as texts by one rule for all sources; None if they are no single values."""
+    kind = column.type
+    if pa.types.is_boolean(kind):
+        return pc.if_else(column, *reversed(BOOLEANS))
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return _dates(column)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pc.cast(column, pa.large_string())
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return pc.cast(column, pa.large_string())
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return (
+            _as_in_files(column) if pa.types.is_floating(kind) else pc.cast(pc.cast(column, "string"), "large_string")
+        )
+    return None
+
+
+def _as_in_files(column: pa.Array) -> pa.Array:
+    """Return numbers as files hold them: the shortest text that reads as the same number, 1.0 with its point."""
+    encoded = column.dictionary_encode()
+    texts = [None if value != value else str(value) for value in encoded.dictionary.to_numpy(zero_copy_only=False)]
+    return pa.array(texts, pa.large_string()).take(encoded.indices)
+
+
+def _dates(column: pa.Array) -> pa.Array:
+    """Return dates and times as texts: a date alone where there is no time of day at all."""
+    kind = column.type
+    if pa.types.is_date(kind):
+        return pc.cast(pc.cast(column, pa.date32()), pa.large_string())
+    zoned = kind.tz is not None
+    plain = pc.cast(pc.cast(column, pa.timestamp("us", kind.tz), safe=False), pa.timestamp("us"), safe=False)
+    there = pc.drop_null(plain)
+    if not zoned and len(there) == int(pc.sum(pc.equal(pc.floor_temporal(there, unit="day"), there)).as_py() or 0):
+        return pc.cast(pc.cast(plain, pa.date32()), pa.large_string())
+    seconds = pc.cast(pc.strftime(plain, format="%Y-%m-%dT%H:%M:%S"), pa.large_string())
+    end, nothing = (pa.scalar(text, pa.large_string()) for text in ("Z" if zoned else "", ""))
+    return pc.binary_join_element_wise(seconds, end, nothing)
+
+
+def _of_texts(name: str, texts: pa.Array, *, as_words: bool) -> Cells:
+    """Return the cells of texts, each different one looked at once."""
+    if not as_words and (numbers := _all_numbers(texts)) is not None:
+        return Cells(numbers)
+    encoded = texts.dictionary_encode()
+    levels = pc.utf8_trim_whitespace(encoded.dictionary)
+    codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    empty = pc.is_in(levels, pa.array(EMPTY, levels.type)).to_numpy(zero_copy_only=False)
+    if pc.any(pc.match_substring_regex(levels, INFINITE)).as_py():
+        infinite = pc.match_substring_regex(levels, INFINITE).to_numpy(zero_copy_only=False)
+        rows = np.flatnonzero(np.append(infinite, False)[codes])
+        raise DataError(
+            f"table: column {name!r} holds {len(rows)} infinite numbers, the first in row {rows[0]}. "
+            "Leave those rows out, or leave the cells empty."
+        )
+    is_number = pc.match_substring_regex(levels, NUMBER)
+    parsed = pc.cast(pc.if_else(is_number, levels, None), pa.float64())
+    numbers = np.append(parsed.to_numpy(zero_copy_only=False), np.nan)[codes] + 0.0
+    numbered = is_number.to_numpy(zero_copy_only=False)
+    if not as_words and (numbered | empty).all():
+        return Cells(numbers)
+    plain = [None if gone else _normal(text) for text, gone in zip(levels.to_pylist(), empty.tolist(), strict=True)]
+    return Cells(numbers, _coded(_days_alone(plain), codes))
+
+
+def _days_alone(plain: list[str | None]) -> list[str | None]:
+    """Return texts, those of times without the time where it is midnight for all of them, and in no time zone."""
+    times = [text for text in plain if text is not None and re.fullmatch(TIME, text)]
+    if not times or not all(text.endswith("T00:00:00") for text in times):
+        return plain
+    return [text[:10] if text is not None and re.fullmatch(TIME, text) else text for text in plain]
+
+
+def _all_numbers(texts: pa.Array) -> Floats | None:
+    """Return the numbers of a column that holds nothing else, the usual case; None where some cell is none."""
+    try:
+        found = pc.cast(texts, pa.float64()).to_numpy(zero_copy_only=False) + 0.0
+    except pa.ArrowInvalid:
+        return None
+    return found if np.isfinite(found).all() else None
+
+
+def _normal(text: str) -> str:
+    """Return a text as it is compared: truth values in lower case, dates by ISO 8601, all else as it stands."""
+    folded = text.casefold()
+    if folded in BOOLEANS:
+        return folded
+    if text[4:5] == "-" and re.fullmatch(DATE, text):
+        return _iso(text)
+    return text
+
+
+def _iso(text: str) -> str:
+    """Return a date or time by ISO 8601, in UTC where it has a zone."""
+    try:
+        moment = np.datetime64(_utc(text) or text.replace(" ", "T").replace(",", "."), "us")
+    except ValueError:  # February 30
+        return text
+    day = str(moment.astype("datetime64[D]"))
+    has_zone = bool(re.search(r"(Z|[+-][0-9]{2}:?[0-9]{2})$", text[10:]))
+    if len(text) == 10:
+        return day
+    return str(moment.astype("datetime64[s]")) + ("Z" if has_zone else "")
+
+
+def _utc(text: str) -> str | None:
+    zone = re.search(r"(Z|[+-][0-9]{2}:?[0-9]{2})$", text[10:])
+    if zone is None:
+        return None
+    from datetime import UTC, datetime
+
+    moment = datetime.fromisoformat(text.replace(" ", "T").replace(",", "."))
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat()
+
+
+def _words(texts: pa.Array) -> Words:
+    encoded = texts.dictionary_encode()
+    codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    return _coded(encoded.dictionary.to_pylist(), codes)
+
+
+def _coded(plain: Sequence[str | None], codes: Ints) -> Words:
+    """Return words, given what each of the codes stands for."""
+    levels = tuple(sorted({text for text in plain if text is not None}))
+    place: dict[str | None, int] = {level: number for number, level in enumerate(levels)}
+    place[None] = -1
+    return Words(levels, np.array([*(place[text] for text in plain), -1], np.int64)[codes])
+
+
+def days_of(levels: Sequence[str]) -> Floats:
+    """Return days since 1970 of dates and times by ISO 8601, nan for what is none.
+
+    Example:
+        >>> days_of(["1970-01-02", "1970-01-01T12:00:00Z", "soon"])
+        array([1. , 0.5, nan])
+    """
+    found = np.full(len(levels), np.nan)
+    for place, text in enumerate(levels):
+        if re.fullmatch(DATE, text):
+            try:
+                found[place] = np.datetime64(text.rstrip("Z"), "us").astype(np.int64) / 1e6 / DAY_SECONDS
+            except ValueError:
+                continue
+    return found
+
+
+def cells_by_name(table: Table, without: Sequence[str] = (), as_words: Sequence[str] = ()) -> dict[str, Cells | None]:
+    """Return the cells of a table's columns, all but some."""
+    return {
+        name: cells_of(name, column, as_words=name in as_words) for name, column in table.items() if name not in without
+    }
+
+
+def row_order(owners: Ints, labels: AnyArray, table: Mapping[str, Cells | None]) -> Ints:
+    """Return the rows sorted by client, label and content, so that a shuffled table is the same federation."""
+    keys: list[AnyArray] = [owners, *labels.reshape(len(labels), -1).T]
+    fixed = len(keys)
+    for cells in table.values():
+        if cells is not None:
+            keys += [cells.numbers] if cells.words is None else [cells.numbers, cells.words.codes]
+    for used in sorted({min(fixed + 1, len(keys)), len(keys)}):  # one column is mostly enough
+        order = np.lexsort(tuple(reversed(keys[:used])))
+        if not _any_tied([key[order] for key in keys[:used]]):
+            break
+    return order
+
+
+def _any_tied(keys: Sequence[AnyArray]) -> bool:
+    """Return whether any row equals the one before it; a missing number equals another."""
+    tied = np.ones(max(len(keys[0]) - 1, 0), bool)
+    for key in keys:
+        now, before = key[1:], key[:-1]
+        tied &= (now == before) | ((now != now) & (before != before))
+    return bool(tied.any())
+
+
+# ---------------------------------------------------------------------------------------------------- who and which
+
+
+def named_rows(what: str, column: pa.Array) -> list[str | None]:
+    """Return the texts that name something, as they stand there; None where a cell holds nothing.
+
+    Numbers are written as files write them. Where each is a whole number with ".0" (pandas makes such of whole numbers
+    once one of them was missing) it is written without.
+    """
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_null(column.type):
+        return [None] * len(column)
+    texts = _texts(column)
+    if texts is None:
+        raise DataError(f"{what} must hold names or numbers; got {'lists' if column.type == NOTHING else column.type}.")
+    encoded = texts.dictionary_encode()
+    plain = [_name(text) for text in encoded.dictionary.to_pylist()]
+    there = [text for text in plain if text is not None]
+    if there and all(map(POINT_ZERO.fullmatch, there)):
+        plain = [None if text is None else text[:-2] for text in plain]
+    folded = {text.casefold() for text in there}
+    if there and folded <= set(BOOLEANS) and len(folded) == len(there):
+        plain = [None if text is None else text.casefold() for text in plain]
+    codes = encoded.indices.fill_null(-1).to_pylist()
+    return [None if code < 0 else plain[code] for code in codes]
+
+
+def _name(text: str) -> str | None:
+    return None if text.strip() in EMPTY else text
+
+
+def numbered(what: str, names: Sequence[str | None]) -> tuple[Ints, tuple[str, ...]]:
+    """Return (n,) numbers from 0 for names, and the names: whole numbers by size, all else by the alphabet.
+
+    Raises:
+        DataError: If a name is missing.
+
+    Example:
+        >>> numbered("client", ["10", "9", "10"]), numbered("site", ["7", "007"])
+        ((array([1, 0, 1]), ('9', '10')), (array([1, 0]), ('007', '7')))
+    """
+    gone = [row for row, name in enumerate(names) if name is None]
+    if gone:
+        raise DataError(f"{what} is missing in {len(gone)} rows, the first is row {gone[0]}. Leave those rows out.")
+    distinct = {name for name in names if name is not None}
+    ordered = sorted(distinct, key=int) if all(map(WHOLE.fullmatch, distinct)) else sorted(distinct)
+    place = {name: number for number, name in enumerate(ordered)}
+    return np.array([place[name] for name in names if name is not None], np.int64), tuple(ordered)
+
+
+def targets(table: Table, names: Sequence[str]) -> Floats:
+    """Return the (n, t) numbers of some columns, which are to be predicted.
+
+    Raises:
+        ConfigError: If a column is not there, or none is named.
+        DataError: If a column does not hold numbers, or a number is missing or infinite; its row is told.
+
+    Example:
+        >>> targets({"days": pa.array([3, 5]), "cost": pa.array(["1.5", "2"])}, ["cost"]).tolist()
+        [[1.5], [2.0]]
+    """
+    if not names or len(set(map(str, names))) < len(names):
+        raise ConfigError(f"table: target must name one column or more, each once; got {list(names)}.")
+    found = []
+    for name in names:
+        cells = cells_of(name, column_of(table, name))
+        if cells is None or (cells.words is not None and np.isnan(cells.numbers[cells.words.codes >= 0]).all()):
+            raise DataError(f"table: column {name!r} must hold numbers to be a target. Say label where it is a class.")
+        gone = np.flatnonzero(np.isnan(cells.numbers))
+        if len(gone):
+            words = None if cells.words is None else cells.words.codes[gone[0]]
+            what = "missing" if words is None or words < 0 else "no number"
+            raise DataError(
+                f"table: column {name!r} is {what} in {len(gone)} rows, the first is row {gone[0]}. "
+                "Leave those rows out."
+            )
+        found.append(cells.numbers)
+    if len({len(numbers) for numbers in found}) > 1:
+        raise DataError(f"table: all columns must be as long; those of target are {[len(each) for each in found]}.")
+    return np.stack(found, axis=1)
+
+
+def named(names: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Return names, or None where each is the number that it stands for."""
+    return None if names == tuple(map(str, range(len(names)))) else names

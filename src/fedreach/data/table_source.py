@@ -1,0 +1,294 @@
+"""Tables as people have them, brought into one form: a column of Apache Arrow for each name.
+
+Files are read by pyarrow, frames of any library (pandas, polars, pyarrow, lazy ones too) through narwhals, dictionaries
+of lists as they stand. What comes out is the same whatever a table came from.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Iterable, Mapping
+from numbers import Number
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from fedreach.data.checks import no_such_file
+from fedreach.errors import ConfigError, DataError, nearest
+
+TEXTS = (".csv", ".tsv", ".txt")
+ENDINGS = (*TEXTS, *(f"{each}.gz" for each in TEXTS), ".parquet")
+SHEETS = (".xlsx", ".xls", ".ods")
+SEPARATORS = ",;\t|"
+INDEX = re.compile(r"__index_level_\d+__")
+"""What pandas calls an index without a name, in parquet and in data sets of Hugging Face."""
+NOTHING = pa.list_(pa.null())
+"""Type of a column that holds neither numbers, words nor dates."""
+
+Table = dict[str, pa.Array]
+"""Columns by name, all as long."""
+
+
+def read_table(source: Any) -> Table:
+    """Return the columns of a table: a file, a frame of any library, or a dictionary of a list for each column.
+
+    Raises:
+        ConfigError: If it is no table.
+        DataError: If a file is missing or damaged, or a column's name is there twice.
+
+    Example:
+        >>> found = read_table({"age": [30, None], "ward": ["a", "b"]})
+        >>> {name: str(column.type) for name, column in found.items()}
+        {'age': 'int64', 'ward': 'string'}
+    """
+    if isinstance(source, str | Path):
+        return read_file(Path(source))
+    if isinstance(source, Mapping):
+        columns = [as_arrow(values, f"table: column {name!r}") for name, values in source.items()]
+        return _checked(list(map(str, source)), columns)
+    return _frame(source)
+
+
+def column_of(table: Table, name: Any) -> pa.Array:
+    """Return a column by its name.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    if not isinstance(name, str) or name not in table:
+        raise ConfigError(f"table: there is no column {name!r}.{nearest(str(name), table)}")
+    return table[name]
+
+
+def check_lengths(table: Table, first: str) -> None:
+    """Refuse a table whose columns are not all as long as one of them."""
+    rows = len(table[first])
+    for name, values in table.items():
+        if len(values) != rows:
+            raise DataError(
+                f"table: all columns must be as long; {first!r} has {rows} rows and {name!r} has {len(values)}."
+            )
+
+
+# --------------------------------------------------------------------------------------------------------- frames
+
+
+def _frame(frame: Any) -> Table:
+    import narwhals as nw
+
+    try:
+        held = nw.from_native(frame, allow_series=False)
+    except TypeError:
+        held = None
+    except ValueError as why:  # such as a column's name that is there twice
+        raise _twice(_names(frame)) or DataError(f"table: {why}.") from why
+    if held is None:
+        return _by_name(frame)
+    if isinstance(held, nw.LazyFrame):
+        held = held.collect()
+    names = _names(held.to_native())
+    if (error := _twice(names)) is not None:
+        raise error
+    if hasattr(frame, "iloc"):  # pandas: a column of mixed values is no column of Arrow
+        return _checked(list(map(str, names)), [as_arrow(frame.iloc[:, place]) for place in range(len(names))])
+    found = held.to_arrow()
+    return _without_index(_checked(list(map(str, names)), [_joined(found.column(i)) for i in range(len(names))]))
+
+
+def _by_name(frame: Any) -> Table:
+    """Return the columns of what has names of columns and, by name, columns, though no library is known for it."""
+    names = getattr(frame, "column_names", None)
+    names = getattr(frame, "columns", None) if names is None else names
+    if names is None or isinstance(names, str) or not isinstance(names, Iterable):
+        raise ConfigError(
+            f"table must have named columns, as tables of pandas and polars have; got {type(frame).__name__}. "
+            "A dictionary of a list for each column will do."
+        )
+    return _checked([str(name) for name in names], [as_arrow(frame[name]) for name in names])
+
+
+def _names(frame: Any) -> list[Any]:
+    names = getattr(frame, "column_names", None)
+    return list(getattr(frame, "columns", ()) if names is None else names)
+
+
+def _twice(names: Iterable[Any]) -> DataError | None:
+    seen: set[str] = set()
+    for name in map(str, names):
+        if name in seen:
+            return DataError(f"table: each column needs a name of its own; {name!r} is there twice.")
+        seen.add(name)
+    return None
+
+
+def _checked(names: list[str], columns: list[pa.Array]) -> Table:
+    if (error := _twice(names)) is not None:
+        raise error
+    return dict(zip(names, columns, strict=True))
+
+
+def _without_index(table: Table) -> Table:
+    return {name: column for name, column in table.items() if not INDEX.fullmatch(name)}
+
+
+def _joined(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    found = column.combine_chunks()
+    return found if isinstance(found, pa.Array) else pa.concat_arrays(found.chunks)
+
+
+def as_arrow(values: Any, what: str = "a column") -> pa.Array:
+    """Return a column: a list, an array, a tensor, or a column of a frame.
+
+    Raises:
+        DataError: If it is a single value.
+    """
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+        values = (values.float() if str(values.dtype) == "torch.bfloat16" else values).numpy()
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return _joined(values)
+    if hasattr(values, "to_arrow"):  # polars
+        return _joined(values.to_arrow())
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise DataError(f"{what} must be a list or an array, a value a row; got {type(values).__name__}.")
+    if isinstance(values, np.ndarray) and values.ndim != 1:
+        return pa.array([[]] * len(values), NOTHING)
+    if not hasattr(values, "__len__"):
+        values = list(values)
+    is_plain = isinstance(values, list | tuple) or str(getattr(values, "dtype", "")) == "object"
+    try:
+        if is_plain:
+            return pa.array([None if _is_missing(each) else _plain(each) for each in values])
+        return _joined(pa.array(values, from_pandas=True))
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
+        return _mixed([None if _is_missing(each) else _plain(each) for each in values])
+
+
+def _mixed(cells: list[Any]) -> pa.Array:
+    """Return cells of several types as texts; or as what is no column where they are no single values."""
+    there = [cell for cell in cells if cell is not None]
+    if any(isinstance(cell, complex) or not isinstance(cell, str | Number | np.bool_) for cell in there):
+        return pa.array([[]] * len(cells), NOTHING)
+    return pa.array([None if cell is None else str(cell) for cell in cells], pa.string())
+
+
+def _plain(cell: Any) -> Any:
+    if isinstance(cell, bytes):
+        return cell.decode(errors="replace")
+    if isinstance(cell, np.float32 | np.float16):
+        return float(str(cell))  # 0.1 means 0.1, as a file would have it
+    return cell.item() if isinstance(cell, np.generic) or type(cell).__name__ == "Tensor" else cell
+
+
+def _is_missing(cell: Any) -> bool:
+    nothing = cell is None or type(cell).__name__ in ("NAType", "NaTType")
+    return nothing or (isinstance(cell, Number) and bool(cell != cell))
+
+
+# ---------------------------------------------------------------------------------------------------------- files
+
+
+def read_file(path: Path) -> Table:
+    """Return the columns of a file: text with separators, of which all cells stay texts, or parquet.
+
+    Raises:
+        DataError: If the file is missing, damaged or of another kind.
+    """
+    ending = "".join(path.suffixes[-2:]).lower() if path.suffix.lower() == ".gz" else path.suffix.lower()
+    if ending in SHEETS:
+        raise DataError(
+            f"{path}: sheets are not read. Save it as .csv, or hand over the frame: "
+            "FederatedData.from_frame(pandas.read_excel(path), ...)."
+        )
+    if ending not in ENDINGS:
+        raise DataError(f"{path}: a table must be one of {', '.join(ENDINGS)}; got {ending or 'no ending'!r}.")
+    try:
+        path.stat()
+        return _parquet(path) if ending == ".parquet" else _text(path)
+    except FileNotFoundError as error:
+        raise no_such_file(path, ENDINGS) from error
+    except OSError as error:  # a path that is none, or a damaged archive
+        raise DataError(f"{path}: must be a readable table; got: {error}.") from error
+
+
+def _parquet(path: Path) -> Table:
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            found = file.read()
+    except (pa.ArrowException, ValueError) as error:
+        raise DataError(f"{path}: must be a readable parquet file; got: {error}.") from error
+    names = list(map(str, found.column_names))
+    return _without_index(_checked(names, [_joined(found.column(i)) for i in range(len(names))]))
+
+
+def _text(path: Path) -> Table:
+    """Return the columns of a text file, all of whose cells are texts, as they stand there."""
+    packed = path.suffix.lower() == ".gz"
+    content = gzip.decompress(path.read_bytes()) if packed else path.read_bytes()
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in content[:4096]:
+        raise _not_utf8(path, "it looks like UTF-16", "UTF-16")
+    content = content.removeprefix(b"\xef\xbb\xbf")
+    try:
+        first = content.split(b"\n", 1)[0].decode()
+        content.decode() if len(content) < 1 << 16 else None
+    except UnicodeDecodeError as error:
+        raise _not_utf8(path, str(error), "LATIN1") from error
+    bad: list[Any] = []
+
+    def note(row: Any) -> str:
+        bad.append(row)
+        return "skip"
+
+    separator = max(SEPARATORS, key=first.count)
+    try:
+        found = pyarrow.csv.read_csv(
+            pa.BufferReader(content),
+            pyarrow.csv.ReadOptions(use_threads=False, autogenerate_column_names=True, block_size=1 << 24),
+            pyarrow.csv.ParseOptions(delimiter=separator, newlines_in_values=True, invalid_row_handler=note),
+            pyarrow.csv.ConvertOptions(
+                column_types=_all_texts(first, separator), strings_can_be_null=False, null_values=[]
+            ),
+        )
+    except pa.ArrowInvalid as error:
+        if "UTF8" in str(error):
+            raise _not_utf8(path, str(error), "LATIN1") from error
+        if "Empty CSV" not in str(error):
+            raise DataError(f"{path}: must be a table; got: {error}.") from error
+        found = None
+    if bad:
+        row = bad[0]
+        line = "a line" if row.number is None else f"line {row.number}"
+        raise DataError(
+            f"{path}, {line}: {row.expected_columns} cells are needed; got {row.actual_columns}: {row.text[:60]!r}."
+        )
+    if found is None or found.num_rows < 2:
+        lines = 0 if found is None else found.num_rows
+        raise DataError(f"{path}: a line of names and at least one row must stand in it; got {lines} lines.")
+    columns = [_joined(found.column(place)) for place in range(found.num_columns)]
+    names = [column[0].as_py().strip() for column in columns]
+    if names.count("") == 1:  # an index, as pandas writes it
+        place = names.index("")
+        if [each.as_py() for each in columns[place][1:]] == list(map(str, range(found.num_rows - 1))):
+            del names[place], columns[place]
+    if "" in names:
+        raise DataError(f"{path}: each column needs a name of its own; got {names}.")
+    return _checked(names, [column[1:] for column in columns])
+
+
+def _all_texts(first: str, separator: str) -> dict[str, pa.DataType]:
+    """Return the type of each column, as many as the first line can have."""
+    return {f"f{place}": pa.string() for place in range(first.count(separator) + 1)}
+
+
+def _not_utf8(path: Path, why: str, encoding: str) -> DataError:
+    return DataError(
+        f"{path}: must be a table in UTF-8 text; got: {why}. Convert it: iconv -f {encoding} -t UTF-8 FILE > NEW, or "
+        "hand over the frame: FederatedData.from_frame(pandas.read_csv(path, encoding=...), ...)."
+    )

@@ -1,0 +1,183 @@
+"""Tables of any library, and files of them: the same columns, cell by cell."""
+
+import gzip
+from datetime import datetime
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedreach.data.cells import cells_by_name, named_rows, numbered
+from fedreach.data.federated import FederatedData
+from fedreach.data.table_source import as_arrow, read_table
+from fedreach.errors import RELATIVE, ConfigError, DataError
+
+N = 40
+TIME = datetime(2024, 2, 28)
+
+
+@st.composite
+def frames(draw):
+    """A frame of pandas with a column of each kind that people have, some cells empty."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    days = pd.to_datetime(TIME) + pd.to_timedelta(rng.integers(0, 99, N), "D")
+    moments = pd.to_datetime(TIME) + pd.to_timedelta(rng.integers(0, 10**6, N), "s")
+    columns = {
+        "site": rng.permutation(np.resize(["007", "7", "1_1", "11", "x y", 'q"u,o'], N)),
+        "ill": rng.choice(["no", "yes"], N),
+        "number": rng.normal(size=N),
+        "narrow": rng.normal(size=N).astype(np.float32),
+        "whole": rng.integers(-(10**9), 10**9, N),
+        "smoker": rng.random(N) > 0.5,
+        "level": pd.Categorical(rng.integers(0, 4, N)),
+        "word": pd.Categorical(rng.choice(["a", "b b", "c,d"], N)),
+        "digits": [f"{value:03}" for value in rng.integers(0, 99, N)],
+        "day": days,
+        "moment": moments,
+        "zoned": moments.tz_localize("Europe/Paris"),
+        "nullable": pd.array(rng.integers(0, 9, N), dtype="Int64"),
+        "maybe": pd.array(rng.random(N) > 0.5, dtype="boolean"),
+    }
+    frame = pd.DataFrame(columns)
+    for name in draw(st.sets(st.sampled_from(["number", "word", "day", "nullable", "maybe", "zoned"]))):
+        frame.loc[rng.integers(0, N, 3), name] = None
+    return frame
+
+
+def sources(frame, folder):
+    """Yield a table by all ways that it can come in."""
+    frame.to_csv(folder / "a.csv", index=False)
+    frame.to_parquet(folder / "a.parquet")
+    other = pl.from_pandas(frame)
+    other.write_csv(folder / "b.csv", separator=";")
+    (folder / "c.csv.gz").write_bytes(gzip.compress(b"\xef\xbb\xbf" + (folder / "a.csv").read_bytes()))
+    yield from (folder / name for name in ("a.csv", "a.parquet", "b.csv", "c.csv.gz"))
+    yield from (other, other.lazy(), pa.Table.from_pandas(frame), frame.sort_values("whole").sort_index())
+    yield {name: frame[name].to_numpy() if name == "narrow" else list(frame[name]) for name in frame}
+
+
+@settings(max_examples=8, deadline=None)
+@given(frames())
+def test_a_table_is_the_same_whatever_it_comes_from(tmp_path_factory, frame):
+    folder = tmp_path_factory.mktemp("sources")
+    wanted = FederatedData.from_frame(frame, client="site", label="ill", participants=3)
+    for source in sources(frame, folder):
+        found = FederatedData.from_frame(source, client="site", label="ill", participants=3, name="table")
+        assert found.client_names == wanted.client_names
+        assert found.dataset.preparation == wanted.dataset.preparation
+        assert found.digest() == wanted.digest()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1).filter(str.strip), min_size=2))
+def test_there_are_as_many_clients_as_texts(tmp_path_factory, names):
+    held = [name for name in names if name.strip() not in ("NA", "N/A", "n/a", "<NA>", "NaN", "nan", "NULL", "null")]
+    path = tmp_path_factory.mktemp("names") / "t.csv"
+    pd.DataFrame({"site": held, "x": range(len(held))}).to_csv(path, index=False)
+    for source in (path, {"site": held}):
+        if held:
+            assert set(numbered("site", named_rows("site", read_table(source)["site"]))[1]) <= set(held)
+            assert len(numbered("site", named_rows("site", read_table(source)["site"]))[1]) == len(set(held))
+
+
+def test_an_index_is_no_column(tmp_path):
+    frame = pd.DataFrame({"b": [2, 1], "a": [1.5, 2.5]}).sort_values("b")
+    frame.to_csv(tmp_path / "i.csv")
+    frame.to_parquet(tmp_path / "i.parquet")
+    frame.reset_index(drop=True).to_csv(tmp_path / "j.csv")
+    assert list(read_table(frame)) == list(read_table(tmp_path / "i.parquet")) == ["b", "a"]
+    assert list(read_table(pa.Table.from_pandas(frame))) == ["b", "a"]
+    assert list(read_table(tmp_path / "j.csv")) == ["b", "a"]
+    with pytest.raises(DataError, match="each column needs a name of its own"):
+        read_table(tmp_path / "i.csv")  # what stands there is no numbering
+
+
+def test_a_name_that_is_there_twice_is_refused(tmp_path):
+    frame = pd.DataFrame([[1, 2]], columns=["a", "a"])
+    pq.write_table(pa.table([[1], [2]], names=["a", "a"]), tmp_path / "t.parquet")
+    (tmp_path / "t.csv").write_text("a,a\n1,2\n")
+    for source in (frame, pa.table([[1], [2]], names=["a", "a"]), tmp_path / "t.parquet", tmp_path / "t.csv"):
+        with pytest.raises(DataError, match="'a' is there twice"):
+            read_table(source)
+
+
+def test_what_is_no_table_is_refused():
+    for nothing in (np.zeros((3, 2)), [1, 2], 5):
+        with pytest.raises(ConfigError, match="table must have named columns"):
+            read_table(nothing)
+
+
+def test_tensors_and_mixed_cells_are_columns_and_lists_are_none():
+    import torch
+
+    assert as_arrow(torch.ones(2, dtype=torch.bfloat16, requires_grad=True)).to_pylist() == [1.0, 1.0]
+    assert as_arrow([torch.tensor(3), torch.tensor(4)]).to_pylist() == [3, 4]
+    assert as_arrow([12, "12", None, float("nan")]).to_pylist() == ["12", "12", None, None]
+    cells = cells_by_name(read_table({"x": [[1, 2], [3]], "y": np.zeros((2, 3)), "z": [1j, 2j]}))
+    assert list(cells.values()) == [None, None, None]
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+def test_cells_of_a_file_stay_as_they_stand(tmp_path, separator):
+    text = 'hospital,age,ward\nnorth,030,heart\n" south",,"a ""b""\nc"\n\neast,50.5, \n'.replace(",", separator)
+    (tmp_path / "p.csv").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    found = {name: column.to_pylist() for name, column in read_table(tmp_path / "p.csv").items()}
+    assert found == {
+        "hospital": ["north", " south", "east"],
+        "age": ["030", "", "50.5"],
+        "ward": ["heart", 'a "b"\nc', " "],
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a,b\n", "at least one row"),
+        (b"", "at least one row"),
+        (b"a,b\n1,2\n\n3\n", "2 cells are needed; got 1: '3'"),
+        (b"a,b\n\xff,1\n", "must be a table in UTF-8 text.*iconv -f LATIN1"),
+        ("a,b\n1,2\n".encode("utf-16"), "UTF-16.*iconv -f UTF-16"),
+    ],
+)
+def test_a_damaged_text_file_is_refused_with_what_to_do(tmp_path, content, message):
+    (tmp_path / "p.csv").write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        read_table(tmp_path / "p.csv")
+
+
+def test_other_files_are_refused_with_what_to_do(tmp_path):
+    with pytest.raises(DataError, match=r"sheets are not read. Save it as .csv, or .*pandas.read_excel"):
+        read_table("p.xlsx")
+    with pytest.raises(DataError, match=r"must be one of .csv, .*got '.json'"):
+        read_table("p.json")
+    with pytest.raises(DataError, match="must be a readable table"):
+        read_table(tmp_path / ("p" * 300 + ".csv"))  # a name that no file may have
+    (tmp_path / "p.csv.gz").write_bytes(b"a,b\n1,2\n")
+    with pytest.raises(DataError, match="must be a readable table"):
+        read_table(tmp_path / "p.csv.gz")
+    (tmp_path / "p.parquet").write_bytes(b"a,b\n1,2\n")
+    with pytest.raises(DataError, match="must be a readable parquet file"):
+        read_table(tmp_path / "p.parquet")
+
+
+@pytest.mark.parametrize(
+    ("name", "others", "advice"),
+    [
+        ("patient.csv", 0, " Did you mean 'patients.csv'?"),
+        ("patient.csv", 30, " Did you mean 'patients.csv'?"),
+        ("visit.parquet", 0, " Did you mean 'visits.parquet'?"),
+        ("zzz.csv", 30, ""),  # too many to name them
+        ("folder/patients.csv", 0, ""),
+    ],
+)
+def test_of_a_file_that_is_missing_the_nearest_is_named(tmp_path, name, others, advice):
+    for there in ("patients.csv", "visits.parquet", *(f"{i:032x}.csv" for i in range(others))):
+        (tmp_path / there).touch()
+    with pytest.raises(DataError) as caught:
+        read_table(tmp_path / name)
+    assert str(caught.value) == f"There is no file {tmp_path / name}.{advice} {RELATIVE}"
