@@ -31,8 +31,17 @@ OTHER = {"torch": "onnxruntime", "onnx": "torch"}
 
 ALONE = """
 import runpy, sys
-for name in ("fedreach", {other!r}, "onnx", "safetensors", "scipy", "sklearn", "pandas", "pydantic", "click"):
+for name in ("fedreach", {other!r}, "onnx", "safetensors", "scipy", "sklearn", "pydantic", "click"):
     sys.modules[name] = None  # cannot be imported
+
+
+class WithoutPandas:  # pyarrow takes None for a module
+    def find_spec(self, name, *others):
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+
+sys.meta_path.insert(0, WithoutPandas())
 if {other!r} != "torch":
     import torch
     torch.set_num_threads(1)
