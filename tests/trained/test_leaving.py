@@ -33,15 +33,6 @@ ALONE = """
 import runpy, sys
 for name in ("fedreach", {other!r}, "onnx", "safetensors", "scipy", "sklearn", "pydantic", "click"):
     sys.modules[name] = None  # cannot be imported
-
-
-class WithoutPandas:  # pyarrow takes None for a module
-    def find_spec(self, name, *others):
-        if name == "pandas":
-            raise ModuleNotFoundError(name)
-
-
-sys.meta_path.insert(0, WithoutPandas())
 if {other!r} != "torch":
     import torch
     torch.set_num_threads(1)
