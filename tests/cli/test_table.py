@@ -116,3 +116,16 @@ def test_a_table_that_cannot_be_read_is_refused(refused: Refused, home: Path) ->
     assert "has no option 'clinet'. Did you mean 'client'" in refused(
         2, "run", "--set", 'data={name="p.csv", clinet="a"}', "--set", 'partition={name="natural"}'
     )
+
+
+def test_a_name_with_a_comma_stands_in_quotes_and_007_is_a_name(fedreach: Command, home: Path) -> None:
+    names = ["St. Mary's, London", "007", "7", "birch"]
+    rows = [f'"{names[i % 4]}",{i},{"yes" if i % 3 else "no"}' for i in range(80)]
+    (home / "p.csv").write_text("site,age,ill\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    common = ("compare", "--data", "p.csv", "--client", "site", "--label", "ill", "--seeds", "1", "--set", "rounds=1")
+    for given, who in (('"St. Mary\'s, London",birch', ["St. Mary's, London", "birch"]), ("007", ["007"])):
+        out = home / given[:3].strip('"')
+        fedreach(*common, "--participants", given, "--out", str(out), "--formats", "none")
+        told, *_ = sorted(out.glob("runs/*/seed-0/federation.json"))
+        said = json.loads(told.read_text(encoding="utf-8"))
+        assert [said["client_names"][i] for i in said["participants"]] == sorted(who)

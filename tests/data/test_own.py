@@ -466,3 +466,20 @@ def test_a_natural_partition_has_the_names_of_its_clients():
     assert federate(dataset, drawn).client_names is None
     numbers = from_arrays(X, Y, owners=np.array([1, 0, 2] * 4))
     assert federate(numbers, own_clients).client_names is None
+
+
+def test_tensors_with_gradients_and_bfloat16_are_taken_at_every_door():
+    x, y = torch.rand(12, 3, requires_grad=True), torch.arange(12) % 2
+    for own in (x, x.bfloat16()):
+        exact = own.detach().float().numpy()
+        by_arrays = from_arrays(own, y)
+        by_clients = FederatedData.from_clients({"a": (own, y), "b": (own, y)})
+        by_torch = FederatedData.from_torch(torch.utils.data.TensorDataset(own, y), clients=[0, 1] * 6)
+        np.testing.assert_array_equal(by_arrays.train_x, exact)
+        np.testing.assert_array_equal(by_clients.dataset.train_x[:12], exact)
+        np.testing.assert_array_equal(by_torch.dataset.train_x, exact)
+
+
+def test_a_client_without_examples_is_refused_at_once():
+    with pytest.raises(DataError, match=r"each client must have an example; b have none\. Leave them out"):
+        FederatedData.from_clients({"a": (X, Y), "b": (X[:0], Y[:0])})

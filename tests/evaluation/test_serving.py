@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+import fedreach
+from fedreach.errors import DataError
 from fedreach.evaluation.confidence import mean_interval
 from fedreach.evaluation.metrics.calibration_error import expected_calibration_error
 from fedreach.evaluation.rungs import Client, Score, ServedScores, mixed, rung_names, score, serve, tabulated
@@ -427,3 +429,12 @@ def test_without_unseen_clients_or_a_test_set_there_are_no_columns_of_them():
     assert {name.partition("_")[0] for name in columns} == {"id"}
     assert {population for population, _ in table} == {"participants"}
     assert set(PARTICIPANTS) <= set(data.population.participants)
+
+
+def test_where_no_participant_holds_anything_out_that_is_said():
+    rng = np.random.default_rng(0)
+    sizes = [1, 1, 1, 25]
+    clients = {f"c{i}": (rng.random((n, 4)), rng.integers(0, 3, n)) for i, n in enumerate(sizes)}
+    data = fedreach.FederatedData.from_clients(clients, participants=["c0", "c1", "c2"], num_classes=3)
+    with pytest.raises(DataError, match="LabelShift is fitted by what participants hold out, and none holds out"):
+        list(fedreach.run(data, fedreach.Method(serving="label_shift"), model="linear", rounds=1, cohort=2))

@@ -379,3 +379,12 @@ def test_a_model_is_not_made_by_other_code_than_it_was_trained_with(base: Path, 
     (base / "alone.py").write_text("RATE = 9\n")
     with pytest.raises(RunFolderError, match=r"alone\.py was changed after the run that was made with mine\.py:net"):
         trained_model(base / "x")
+
+
+def test_a_package_without_init_in_another_is_read_without_being_imported(tmp_path: Path) -> None:
+    """Python asks modules that are not imported where such a package lies, and ends in a KeyError."""
+    (tmp_path / "proj" / "utils").mkdir(parents=True)
+    (tmp_path / "proj" / "utils" / "plots.py").write_text("def draw(): pass")
+    found = list(own_files._modules("proj.utils.plots", tmp_path))
+    assert [name for _, name in found] == ["proj.utils.plots"]
+    assert "proj" not in sys.modules

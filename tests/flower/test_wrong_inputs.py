@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
+import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
@@ -171,3 +172,24 @@ def test_a_model_of_another_shape_cannot_be_sent(tmp_path: Path) -> None:
     other = ArrayRecord(build("linear", (3,), 2, seed=0).state_dict())
     with pytest.raises(ConfigError, match="model"):
         strategy.start(InProcess(app, range(3)), other, num_rounds=2)
+
+
+def test_pictures_and_loaders_are_taken_or_refused_as_from_torch_does() -> None:
+    from PIL import Image
+    from torch.utils.data import DataLoader, TensorDataset
+
+    rng = np.random.default_rng(0)
+    pictures = [(Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)), i % 2) for i in range(6)]
+    found = ClientData(pictures, num_classes=2).federated(0).dataset
+    assert (found.kind, found.train_x.shape) == ("image", (6, 3, 8, 8))
+    unequal = [(np.zeros((1, 8 + i, 8), np.uint8), i % 2) for i in range(3)]
+    with pytest.raises(DataError, match="all inputs must have one shape and type"):
+        ClientData(unequal, num_classes=2).federated(0)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="must be a Dataset with a length and samples by number"):
+        ClientData(DataLoader(TensorDataset(torch.zeros(4, 3))), num_classes=2).federated(0)  # type: ignore[arg-type]
+
+
+def test_pixels_and_the_same_between_0_and_1_are_not_put_together() -> None:
+    pixels, labels = np.zeros((4, 1, 8, 8), np.uint8), np.arange(4) % 2
+    with pytest.raises(DataError, match=r"of the type of train's, uint8; got float32.*255 times apart"):
+        ClientData((pixels, labels), ((pixels / 255).astype(np.float32), labels), num_classes=2).federated(0)

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 @click.option("--data", type=options.path, help="Your own table, .csv or .parquet: a row an example.")
 @click.option("--client", metavar="COLUMN", help="With --data: who holds each row.")
 @click.option("--label", metavar="COLUMN", help="With --data: the class of each row.")
-@click.option("--participants", help="With --data: how many train, or who: north,south. Default: 40 % of the clients.")
+@click.option(
+    "--participants",
+    help='With --data: how many train, or who: north,"St. Mary, London". Default: 40 % of the clients.',
+)
 @click.option("--seeds", type=click.IntRange(1, 10_000), help="Use the seeds 0, 1, ..., N-1.")
 @click.option(
     "--detect",

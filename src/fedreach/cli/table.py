@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -42,8 +43,8 @@ def overrides(
     table = of_file(data, client=client, label=label)
     asked: list[str] | int | None = None
     if participants is not None:
-        asked = [name.strip() for name in participants.split(",") if name.strip()]
-        asked = int(asked[0]) if len(asked) == 1 and asked[0].isdecimal() else asked
+        asked = [name.strip() for name in _split(participants) if name.strip()]
+        asked = int(asked[0]) if len(asked) == 1 and asked[0] == str(_whole(asked[0])) else asked
     found = ids_of(asked, table.owner_names)
     count = found if isinstance(found, int) else len(set(found))
     whole = {"name": data.as_posix(), "client": client, "label": label}
@@ -66,3 +67,13 @@ def _toml(value: object) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key} = {_toml(inner)}" for key, inner in value.items()) + "}"
     return json.dumps(value)
+
+
+def _split(names: str) -> list[str]:
+    """Return names that commas stand between; one with a comma of its own stands in quotes, as in a CSV file."""
+    return next(csv.reader([names], skipinitialspace=True), [])
+
+
+def _whole(text: str) -> int | None:
+    """Return a whole number, of which 007 is none: that is a name."""
+    return int(text) if text.isdecimal() and text.isascii() else None

@@ -166,16 +166,18 @@ def _absolute(wanted: str, package: str) -> str:
 
 def _modules(whole: str, beside: Path) -> Iterator[tuple[Path, str]]:
     """Yield the files, with their names, of a module and of the packages that it is in, as far as they are found."""
-    spec, name = None, ""
+    name = ""
+    places: list[str] = []
     for step in whole.split("."):
         name = f"{name}.{step}" if name else step
-        if name == step:
-            spec = _top(step, beside)
-        else:
-            places = None if spec is None else spec.submodule_search_locations
-            spec = None if places is None else PathFinder.find_spec(name, list(places))
+        try:
+            spec = _top(step, beside) if name == step else PathFinder.find_spec(name, places)
+        except KeyError:  # a package without __init__.py in another one: Python asks modules that are not imported
+            places = [str(folder) for place in places if (folder := Path(place) / step).is_dir()]
+            continue
         if spec is None:
             return
+        places = list(spec.submodule_search_locations or ())
         if spec.has_location and spec.origin:
             path = Path(spec.origin).resolve()
             if not _is_own(path):

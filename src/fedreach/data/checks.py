@@ -27,6 +27,14 @@ def no_such_file(path: Path, endings: Sequence[str]) -> DataError:
     return DataError(f"There is no file {path}.{nearest(path.name, beside) if beside else ''} {RELATIVE}")
 
 
+def untracked(value: Any) -> Any:
+    """Return a tensor as an array, without its gradient; bfloat16 as float32, which holds each of its numbers."""
+    if not hasattr(value, "detach"):
+        return value
+    plain = value.detach().cpu()
+    return (plain.float() if str(plain.dtype) == "torch.bfloat16" else plain).numpy()
+
+
 @dataclass(frozen=True)
 class Check:
     """The rules of `from_arrays`; errors name the data set and the argument."""
@@ -40,6 +48,7 @@ class Check:
 
     def array(self, argument: str, value: Any) -> AnyArray:
         """Return the value as one array of numbers or strings."""
+        value = untracked(value)
         if hasattr(value, "__getitem__") and not _is_array(value):  # numpy would ask some of these for ever
             raise self.error(
                 f"{argument} must be an array; got {type(value).__name__}. "

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from fedreach.arrays import AnyArray, Ints
 from fedreach.data import cells, stored
-from fedreach.data.checks import Check, Kind
+from fedreach.data.checks import Check, Kind, untracked
 from fedreach.data.datasets import Dataset, from_arrays
 from fedreach.data.own_data import OwnData, OwnSamples, OwnTable
 from fedreach.data.table_source import INDEX, Table, as_arrow, check_lengths, column_of, read_table
@@ -132,8 +132,13 @@ def of_clients(data: Mapping[Any, Any], kind: Kind | None, num_classes: int | No
             length = size(own, check.name)
             held[number] = samples(pairs(own, check.name), length, check.name)
     parts = [held[number] for number in range(len(names))]
+    empty = [name for name, (x, _) in zip(names, parts, strict=True) if not len(x)]
+    if empty:
+        raise DataError(
+            f"from_clients: each client must have an example; {', '.join(empty[:5])} have none. Leave them out."
+        )
     shapes = {x.shape[1:] for x, _ in parts}
-    if len(shapes) > 1 or len({_sort(x) for x, _ in parts}) > 1:
+    if len(shapes) > 1 or len({sort_of(x) for x, _ in parts}) > 1:
         said = "; ".join(f"{names[n]}: {x.shape[1:]} {x.dtype}" for n, (x, _) in enumerate(parts[:5]))
         raise DataError(f"from_clients: samples of all clients must have one shape and type; got {said}.")
     x, y = np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
@@ -143,7 +148,7 @@ def of_clients(data: Mapping[Any, Any], kind: Kind | None, num_classes: int | No
     return of_samples(x, y, owners, names, kind=kind, num_classes=num_classes, class_names=classes, name=name)
 
 
-def _sort(array: AnyArray) -> str:
+def sort_of(array: AnyArray) -> str:
     """Return what sort of numbers it holds: floats of any width are one."""
     return "f" if array.dtype.kind == "f" else array.dtype.str if array.dtype == np.uint8 else array.dtype.kind
 
@@ -307,9 +312,7 @@ def samples(rows: Iterable[tuple[Any, Any]], length: int, name: str) -> tuple[An
 
 def _plain(value: Any) -> AnyArray:
     """Return a tensor, an image or a number as an array, images with channels first."""
-    if hasattr(value, "detach"):
-        value = value.detach().cpu()
-        value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
+    value = untracked(value)
     array = np.asarray(value)
     return np.moveaxis(array, -1, 0) if hasattr(value, "getbands") and array.ndim == 3 else array
 

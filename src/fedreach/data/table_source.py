@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from fedreach.data.checks import no_such_file
+from fedreach.data.checks import no_such_file, untracked
 from fedreach.errors import ConfigError, DataError, nearest
 
 TEXTS = (".csv", ".tsv", ".txt")
@@ -149,9 +149,7 @@ def as_arrow(values: Any, what: str = "a column") -> pa.Array:
     Raises:
         DataError: If it is a single value.
     """
-    if hasattr(values, "detach"):
-        values = values.detach().cpu()
-        values = (values.float() if str(values.dtype) == "torch.bfloat16" else values).numpy()
+    values = untracked(values)
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return _joined(values)
     if hasattr(values, "to_arrow"):  # polars

@@ -74,7 +74,7 @@ class ServingEvaluator:
         held_out = Group.of(population.participants, self.data.held_out, max_samples=self.max_samples)
         unseen = Group.of(population.unseen, self.data.train, self.data.held_out, max_samples=self.max_samples)
         own = clusters[np.searchsorted(population.participants, held_out.ids)]
-        parts = np.split(held_out.index, np.cumsum(held_out.sizes)[:-1])
+        parts = np.split(held_out.index, np.cumsum(held_out.sizes)[:-1]) if len(held_out.ids) else []
         places = {int(client): part for client, part in zip(held_out.ids, parts, strict=True)}
         fitted: list[Fitted] = []
         joined: dict[str, list[tuple[float, ServedScores]]] = {"id": [], "unseen": [], "test": []}

@@ -9,9 +9,10 @@ from torch import nn
 from torch.utils.data import Dataset as TorchDataset
 
 from fedreach.arrays import AnyArray, Float32s, Floats, Ints
-from fedreach.data.checks import Kind
+from fedreach.data.checks import Kind, untracked
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData
+from fedreach.data.own import pairs, samples, size, sort_of
 from fedreach.data.partition import Partition
 from fedreach.data.population import Population, Ranges
 from fedreach.data.server_data import ServerData
@@ -71,6 +72,11 @@ class ClientData:
                 raise DataError(
                     f"held_out must have examples of the shape of train's, {x.shape[1:]}; got {more_x.shape[1:]}."
                 )
+            if len(more_y) and m and sort_of(more_x) != sort_of(x):
+                raise DataError(
+                    f"held_out must have examples of the type of train's, {x.dtype}; got {more_x.dtype}. Images in "
+                    "0 to 255 and others that went through ToTensor are 255 times apart."
+                )
             x, y = np.concatenate([x, more_x]), np.concatenate([y, more_y])
         channels = x.shape[1] if x.ndim == 4 else 1
         image = x.dtype == np.uint8 and self.kind in (None, "image")
@@ -99,11 +105,12 @@ def _offsets(client: int, count: int) -> Ints:
 
 def _arrays(examples: Examples, *, numbers: bool) -> tuple[AnyArray, AnyArray]:
     if not isinstance(examples, tuple):
-        pairs = [examples[i] for i in range(len(examples))]  # type: ignore[arg-type]  # map-style: has both
-        if not pairs:
+        name = "ClientData"
+        length = size(examples, name)
+        if not length:
             return np.empty((0, 1), np.float32), np.empty(0, np.float32 if numbers else np.int64)
-        examples = np.stack([np.asarray(x) for x, _ in pairs]), np.array([np.asarray(y) for _, y in pairs])
-    x, y = (np.asarray(values) for values in examples)
+        examples = samples(pairs(examples, name), length, name)
+    x, y = (np.asarray(untracked(values)) for values in examples)
     if numbers:
         return x, y  # which `from_arrays` checks
     if y.ndim != 1 or not np.issubdtype(y.dtype, np.number) or (y != np.floor(y)).any():
