@@ -180,3 +180,8 @@ def test_where_odd_cells_stood_in_the_file_is_told_after_rows_were_sorted():
     turned = {name: each.at(order) for name, each in cells.items()}
     made = Preparation.of(turned, [np.arange(32)], order)
     assert made.columns[0].odd.endswith("the first is '?', row 1")
+
+
+def test_decimal_commas_are_no_categories():
+    found = column([f"{i},5" for i in range(20)] + ["", "3"])
+    assert (found.kind, found.why) == ("left out", "its numbers have decimal commas: write 12.5 for 12,5")

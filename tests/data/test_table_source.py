@@ -142,6 +142,7 @@ def test_cells_of_a_file_stay_as_they_stand(tmp_path, separator):
         (b"a,b\n1,2\n\n3\n", "2 cells are needed; got 1: '3'"),
         (b"a,b\n\xff,1\n", "must be a table in UTF-8 text.*iconv -f LATIN1"),
         ("a,b\n1,2\n".encode("utf-16"), "UTF-16.*iconv -f UTF-16"),
+        (b"a,b\n1,\0\n", "a NUL, byte 6"),
     ],
 )
 def test_a_damaged_text_file_is_refused_with_what_to_do(tmp_path, content, message):
@@ -181,3 +182,23 @@ def test_of_a_file_that_is_missing_the_nearest_is_named(tmp_path, name, others, 
     with pytest.raises(DataError) as caught:
         read_table(tmp_path / name)
     assert str(caught.value) == f"There is no file {tmp_path / name}.{advice} {RELATIVE}"
+
+
+def test_a_name_over_two_lines_leaves_all_cells_texts(tmp_path):
+    (tmp_path / "t.csv").write_text('a,"b\nc",d,e\n1,2,3,4\n')
+    assert {name: column.to_pylist() for name, column in read_table(tmp_path / "t.csv").items()} == {
+        "a": ["1"],
+        "b\nc": ["2"],
+        "d": ["3"],
+        "e": ["4"],
+    }
+
+
+def test_what_arrow_has_no_type_for_is_read_cell_by_cell():
+    frame = pl.DataFrame({"a": pl.Series([1, 2], dtype=pl.Int128), "b": ["x", "y"]})
+    assert {name: column.to_pylist() for name, column in read_table(frame).items()} == {"a": [1, 2], "b": ["x", "y"]}
+
+
+def test_a_table_without_rows_is_refused():
+    with pytest.raises(DataError, match=r"there must be at least one row; got none"):
+        FederatedData.from_frame(pd.DataFrame({"site": [], "ill": []}), client="site", label="ill")

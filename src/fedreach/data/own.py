@@ -28,6 +28,8 @@ def of_frame(
             f"{'neither' if label is None else 'both'}."
         )
     columns = read_table(table)
+    if len(column_of(columns, client)) == 0:
+        raise DataError("table: there must be at least one row; got none.")
     owners, names = numbered_column(columns, client)
     classes: tuple[str, ...] = ()
     labels: AnyArray

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self
@@ -18,6 +19,7 @@ MOST_CATEGORIES = 100  # what has more of them names a row rather than says some
 CONSTANT = 1e-12  # of the mean: a smaller deviation is rounding
 SAME = "it is the same for all who take part"
 ROUNDING = 1e-9
+DECIMAL_COMMA = r"[+-]?[0-9]+,[0-9]+"
 NUMBERS_SHARE = 0.9
 """Share of a column's cells that are numbers, or dates, from which on the column is one of these."""
 Kind = Literal["number", "boolean", "date", "category", "left out"]
@@ -256,6 +258,14 @@ def _column(name: str, cells: Cells | None, clients: Sequence[Ints], places: Int
     return _category(name, own)
 
 
+def _has_decimal_commas(own: Cells) -> bool:
+    """Return whether nine in ten texts of participants are numbers with a comma for the point."""
+    assert own.words is not None
+    commas = np.array([bool(re.fullmatch(DECIMAL_COMMA, level)) for level in own.words.levels] + [False])
+    there = own.words.codes >= 0
+    return bool(commas[own.words.codes].sum() >= NUMBERS_SHARE * there.sum() - ROUNDING)
+
+
 def _odd(cells: Cells, odd: Bools, places: Ints) -> str:
     """Return what is to be said of cells of another kind."""
     count = int(odd.sum())
@@ -280,6 +290,8 @@ def _number(name: str, kind: Kind, values: Floats, clients: Sequence[Ints]) -> I
 
 def _category(name: str, own: Cells) -> InputColumn:
     assert own.words is not None  # or all cells were numbers
+    if _has_decimal_commas(own):
+        return InputColumn(name, "left out", why="its numbers have decimal commas: write 12.5 for 12,5")
     codes = own.words.codes
     met, missing = np.unique(codes[codes >= 0]), int((codes < 0).sum())
     if len(met) + bool(missing) < 2:

@@ -25,6 +25,7 @@ TEXTS = (".csv", ".tsv", ".txt")
 ENDINGS = (*TEXTS, *(f"{each}.gz" for each in TEXTS), ".parquet")
 SHEETS = (".xlsx", ".xls", ".ods")
 SEPARATORS = ",;\t|"
+MORE_COLUMNS = 1000
 INDEX = re.compile(r"__index_level_\d+__")
 """What pandas calls an index without a name, in parquet and in data sets of Hugging Face."""
 NOTHING = pa.list_(pa.null())
@@ -96,7 +97,10 @@ def _frame(frame: Any) -> Table:
         raise error
     if hasattr(frame, "iloc"):  # pandas: a column of mixed values is no column of Arrow
         return _checked(list(map(str, names)), [as_arrow(frame.iloc[:, place]) for place in range(len(names))])
-    found = held.to_arrow()
+    try:
+        found = held.to_arrow()
+    except (pa.ArrowException, NotImplementedError):  # a type that Arrow has not, such as whole numbers of 128 bits
+        return _checked(list(map(str, names)), [as_arrow(held[name].to_list()) for name in names])
     return _without_index(_checked(list(map(str, names)), [_joined(found.column(i)) for i in range(len(names))]))
 
 
@@ -230,8 +234,10 @@ def _text(path: Path) -> Table:
     """Return the columns of a text file, all of whose cells are texts, as they stand there."""
     packed = path.suffix.lower() == ".gz"
     content = gzip.decompress(path.read_bytes()) if packed else path.read_bytes()
-    if content.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in content[:4096]:
-        raise _not_utf8(path, "it looks like UTF-16", "UTF-16")
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise _not_utf8(path, "it is UTF-16", "UTF-16")
+    if (place := content.find(b"\0")) >= 0:
+        raise DataError(f"{path}: must be a table in UTF-8 text; got: a NUL, byte {place}. Leave it out.")
     content = content.removeprefix(b"\xef\xbb\xbf")
     try:
         first = content.split(b"\n", 1)[0].decode()
@@ -281,8 +287,8 @@ def _text(path: Path) -> Table:
 
 
 def _all_texts(first: str, separator: str) -> dict[str, pa.DataType]:
-    """Return the type of each column, as many as the first line can have."""
-    return {f"f{place}": pa.string() for place in range(first.count(separator) + 1)}
+    """Return the type of each column, more than there are: a name in quotes may go over several lines."""
+    return {f"f{place}": pa.string() for place in range(first.count(separator) + MORE_COLUMNS)}
 
 
 def _not_utf8(path: Path, why: str, encoding: str) -> DataError:
