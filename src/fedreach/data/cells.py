@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedreach.arrays import AnyArray, Floats, Ints
+from fedreach.arrays import AnyArray, Bools, Floats, Ints
 from fedreach.data.table_source import NOTHING, Table, column_of
 from fedreach.errors import ConfigError, DataError
 
@@ -23,6 +24,7 @@ EMPTY = ("", "NA", "N/A", "n/a", "<NA>", "NaN", "nan", "NULL", "null", "None")
 NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 INFINITE = r"(?i)^[+-]?inf(inity)?$"
 DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.,][0-9]+)?)?(Z|[+-][0-9]{2}:?[0-9]{2})?)?$"
+ZONE = r"(Z|[+-][0-9]{2}:?[0-9]{2})$"
 TIME = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z?"
 WHOLE = re.compile(r"-?(0|[1-9][0-9]*)")
 POINT_ZERO = re.compile(r"-?[0-9]+\.0")
@@ -92,13 +94,17 @@ def _numbers(column: pa.Array) -> Floats:
 
 
 def _finite(name: str, numbers: Floats) -> Floats:
-    infinite = np.flatnonzero(np.isinf(numbers))
-    if len(infinite):
+    _refuse_infinite(name, np.isinf(numbers))
+    return numbers
+
+
+def _refuse_infinite(name: str, infinite: Bools) -> None:
+    rows = np.flatnonzero(infinite)
+    if len(rows):
         raise DataError(
-            f"table: column {name!r} holds {len(infinite)} infinite numbers, the first in row {infinite[0]}. "
+            f"table: column {name!r} holds {len(rows)} infinite numbers, the first in row {rows[0]}. "
             "Leave those rows out, or leave the cells empty."
         )
-    return numbers
 
 
 def _texts(column: pa.Array) -> pa.Array | None:
@@ -149,13 +155,8 @@ def _of_texts(name: str, texts: pa.Array, *, as_words: bool) -> Cells:
     levels = pc.utf8_trim_whitespace(encoded.dictionary)
     codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
     empty = pc.is_in(levels, pa.array(EMPTY, levels.type)).to_numpy(zero_copy_only=False)
-    if pc.any(pc.match_substring_regex(levels, INFINITE)).as_py():
-        infinite = pc.match_substring_regex(levels, INFINITE).to_numpy(zero_copy_only=False)
-        rows = np.flatnonzero(np.append(infinite, False)[codes])
-        raise DataError(
-            f"table: column {name!r} holds {len(rows)} infinite numbers, the first in row {rows[0]}. "
-            "Leave those rows out, or leave the cells empty."
-        )
+    infinite = pc.match_substring_regex(levels, INFINITE).to_numpy(zero_copy_only=False)
+    _refuse_infinite(name, np.append(infinite, False)[codes])
     is_number = pc.match_substring_regex(levels, NUMBER)
     parsed = pc.cast(pc.if_else(is_number, levels, None), pa.float64())
     numbers = np.append(parsed.to_numpy(zero_copy_only=False), np.nan)[codes] + 0.0
@@ -200,18 +201,15 @@ def _iso(text: str) -> str:
     except ValueError:  # February 30
         return text
     day = str(moment.astype("datetime64[D]"))
-    has_zone = bool(re.search(r"(Z|[+-][0-9]{2}:?[0-9]{2})$", text[10:]))
+    has_zone = bool(re.search(ZONE, text[10:]))
     if len(text) == 10:
         return day
     return str(moment.astype("datetime64[s]")) + ("Z" if has_zone else "")
 
 
 def _utc(text: str) -> str | None:
-    zone = re.search(r"(Z|[+-][0-9]{2}:?[0-9]{2})$", text[10:])
-    if zone is None:
+    if not re.search(ZONE, text[10:]):
         return None
-    from datetime import UTC, datetime
-
     moment = datetime.fromisoformat(text.replace(" ", "T").replace(",", "."))
     return moment.astimezone(UTC).replace(tzinfo=None).isoformat()
 
@@ -247,11 +245,9 @@ def days_of(levels: Sequence[str]) -> Floats:
     return found
 
 
-def cells_by_name(table: Table, without: Sequence[str] = (), as_words: Sequence[str] = ()) -> dict[str, Cells | None]:
+def cells_by_name(table: Table, without: Sequence[str] = ()) -> dict[str, Cells | None]:
     """Return the cells of a table's columns, all but some."""
-    return {
-        name: cells_of(name, column, as_words=name in as_words) for name, column in table.items() if name not in without
-    }
+    return {name: cells_of(name, column) for name, column in table.items() if name not in without}
 
 
 def row_order(owners: Ints, labels: AnyArray, table: Mapping[str, Cells | None]) -> Ints:

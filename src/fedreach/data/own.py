@@ -199,7 +199,10 @@ def _column(parts: Sequence[Any], name: str) -> pa.Array:
     """Return a column of all parts; of one of classes their names, nothing where a number stands for none (-1)."""
     if name not in parts[0].column_names:
         raise ConfigError(f"table: there is no column {name!r}.{nearest(name, parts[0].column_names)}")
-    held = [part.with_format("arrow")[:][name] if hasattr(part, "with_format") else part[name] for part in parts]
+    held = [
+        part.with_format("arrow", columns=[name])[:][name] if hasattr(part, "with_format") else part[name]
+        for part in parts
+    ]
     found = pa.concat_arrays([as_arrow(each) for each in held]) if len(held) > 1 else as_arrow(held[0])
     words = _words(parts[0], name)
     if words is None:

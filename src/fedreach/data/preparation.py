@@ -161,7 +161,7 @@ class Preparation:
             ConfigError: If a column is missing.
             DataError: If one holds words where there were numbers, or the other way round, or is shorter than another.
         """
-        return self._inputs(self._raw(self.cells(table)))
+        return self._inputs(self.numbers(self.cells(table)))
 
     def raw(self, table: Any) -> Floats:
         """Return (n, k) one number for each column that is used, see `InputColumn.raw`; raises as `inputs`.
@@ -172,11 +172,11 @@ class Preparation:
             array([[30.,  1.],
                    [nan, -1.]])
         """
-        return np.column_stack(self._raw(self.cells(table)))
+        return np.column_stack(self.numbers(self.cells(table)))
 
     def written(self, table: Mapping[str, Cells | None]) -> Float32s:
         """Return the (n, d) inputs for a table as `fedreach.data.cells.cells_by_name` returns it."""
-        return self._inputs(self._raw(table))
+        return self._inputs(self.numbers(table))
 
     def cells(self, table: Any) -> dict[str, Cells | None]:
         """Return the cells of the columns that are used; raises as `inputs`."""
@@ -186,7 +186,8 @@ class Preparation:
             for each in self.used
         }
 
-    def _raw(self, table: Mapping[str, Cells | None]) -> list[Floats]:
+    def numbers(self, table: Mapping[str, Cells | None]) -> list[Floats]:
+        """Return (n,) one number a row for each column that is used, see `InputColumn.raw`."""
         columns = [each.raw(table[each.name]) for each in self.used]
         for each, values in zip(self.used, columns, strict=True):
             if len(values) != len(columns[0]):

@@ -5,7 +5,7 @@ It needs numpy and pyarrow alone, so that an exported model can take it along.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,11 +14,11 @@ import numpy as np
 
 from fedreach.arrays import AnyArray, Floats, Ints
 from fedreach.data.array_files import read_npz
-from fedreach.data.cells import Words, cells_of, named_rows
+from fedreach.data.cells import Cells, Words, cells_of, named_rows
 from fedreach.data.checks import no_such_file
-from fedreach.data.preparation import held
+from fedreach.data.preparation import Preparation, held
 from fedreach.data.sample_format import SampleFormat
-from fedreach.data.table_source import Table, column_of, read_table
+from fedreach.data.table_source import column_of, read_table
 from fedreach.errors import ConfigError, DataError, nearest
 
 SAMPLES = "x"  # of an ``.npz`` file, as of one to train on, and so are a client and a y
@@ -96,7 +96,8 @@ def read_rows(
     owners = None if of_client is None else tuple(_texts(table, of_client))
     notes: list[str] = []
     if expected.preparation is not None:
-        samples, notes = expected.array(table), _unknown(table, expected)
+        cells = expected.preparation.cells(table)
+        samples, notes = np.column_stack(expected.preparation.numbers(cells)), _unknown(expected.preparation, cells)
     elif is_arrays:
         if SAMPLES not in names:
             raise DataError(f"{path}: there is no array {SAMPLES!r}, of samples.{nearest(SAMPLES, names)}")
@@ -206,12 +207,12 @@ def _floats(table: Any, name: str) -> Floats:
     return _values(table, name, "the numbers that are to be predicted")
 
 
-def _unknown(table: Table, expected: SampleFormat) -> list[str]:
+def _unknown(preparation: Preparation, table: Mapping[str, Cells | None]) -> list[str]:
     """Return what of a table the model does not know: categories, cells of another kind, and what was never missing."""
-    assert expected.preparation is not None
     notes = []
-    for each, cells in zip(expected.preparation.used, expected.preparation.cells(table).values(), strict=True):
-        assert cells is not None  # `raw` refuses it
+    for each in preparation.used:
+        cells = table[each.name]
+        assert cells is not None  # `numbers` refuses it
         there, values = held(cells), each.raw(cells)
         if each.kind == "category":
             words = cells.words or Words((), np.full(len(cells), -1))
