@@ -42,14 +42,15 @@ def test_hospitals_take_part_by_name():
 
 
 def test_what_was_found_is_told():
-    lines = str(made().dataset.preparation).splitlines()
-    assert [line.split(":")[0] for line in lines] == ["patient", "age", "pressure", "ward", "smoker", "country"]
-    assert "different texts" in lines[0]
-    assert lines[1].startswith("age: number, ")
-    assert lines[2].startswith("pressure: number, ")
-    assert lines[2].endswith(" missing")
-    assert lines[3].startswith("ward: 2 categories, heart, surgery, ")
-    assert lines[5] == "country: left out, it is the same for all who take part"
+    lines = str(made().schema).splitlines()
+    names = ["hospital", "readmitted", "patient", "age", "pressure", "ward", "smoker", "country"]
+    assert [line.split()[0] for line in lines] == names
+    assert lines[:2] == ["hospital    client", "readmitted  label     no, yes"]
+    assert "different texts" in lines[2]
+    assert lines[3].startswith("age         number    ")
+    assert lines[4].endswith(" missing")
+    assert lines[5].startswith("ward        category  heart, surgery, ")
+    assert lines[7] == "country     left out  it is the same for all who take part"
 
 
 def test_no_name_moves_the_cursor_of_a_terminal():
@@ -116,7 +117,7 @@ def test_an_unseen_clients_numbers_change_no_participants_inputs():
     unseen_clients_leak_nothing()
 
 
-def everybodys(columns, clients, places=None):
+def everybodys(columns, clients, places=None, kinds=None):
     return Preparation.of(columns, [np.arange(240)])
 
 

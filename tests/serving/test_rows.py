@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedreach.data.preparation import InputColumn, Preparation
+from fedreach.data.input_column import InputColumn
+from fedreach.data.preparation import Preparation
 from fedreach.data.sample_format import SampleFormat
 from fedreach.errors import DataError
 from fedreach.serving.rows import Columns, Rows, read_rows
