@@ -410,6 +410,24 @@ def test_a_table_of_hugging_face_is_a_table():
         data = FederatedData.from_huggingface(ds, **NORTH)
         assert data.digest() == made().digest()
         assert (data.client_names, data.class_names) == (made().client_names, made().class_names)
+        assert data.schema == made().schema  # with the names of client and label
+        said = {"drop": ["ward"], "category": "age"}
+        wanted = FederatedData.from_frame(table(), **NORTH, columns=said)
+        assert FederatedData.from_huggingface(ds, **NORTH, columns=said).digest() == wanted.digest()
+
+
+def test_a_partition_of_flower_is_called_as_its_column():
+    north, south = ({"site": [name] * 6, "age": list(range(6)), "label": [0, 1] * 3} for name in ("north", "south"))
+    for names, wanted in ((["north", "south"], "site"), (None, "client")):
+        parts = Federated([Table(north), Table(south)], names)
+        data = FederatedData.from_huggingface(parts, participants=1)
+        assert data.schema.client.name == wanted
+
+
+def test_columns_of_arrays_are_refused():
+    ds = Table({"image": list(np.zeros((12, 4, 4), np.uint8)), "writer": OWNERS, "label": Y.tolist()}, {})
+    with pytest.raises(ConfigError, match="columns is about tables, and the inputs here are arrays"):
+        FederatedData.from_huggingface(ds, client="writer", columns={"drop": ["image"]})
 
 
 def test_images_of_hugging_face_by_writer():
