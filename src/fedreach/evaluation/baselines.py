@@ -37,13 +37,6 @@ LARGEST = 2e7
 MOST_INPUTS = 2000
 BLOCK = 4096  # rows that are made into inputs at a time
 NO_PARAMETERS = np.zeros(1, np.float32)
-TITLES = {
-    ("majority", True): "majority class",
-    ("mean", False): "mean of the targets",
-    ("pooled", True): "pooled logistic regression",
-    ("pooled", False): "pooled ridge regression",
-}
-"""Name of a baseline, and whether targets are classes -> what it is called."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,13 +6,20 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fedreach.evaluation.baselines import TITLES
 from fedreach.evidence.judgement import Judgement
 from fedreach.evidence.spread import spread
 from fedreach.report.analysis.quantities import QUANTITIES, SPENT
 from fedreach.report.analysis.summary import MethodSummary, probabilities
 from fedreach.report.values import Comparison
 from fedreach.runs.schema import BaselinesRecord
+
+TITLES = {
+    ("majority", True): "majority class",
+    ("mean", False): "mean of the targets",
+    ("pooled", True): "pooled logistic regression",
+    ("pooled", False): "pooled ridge regression",
+}
+"""Name of a baseline, and whether targets are classes -> what it is called."""
 
 
 def baselines_of(comparison: Comparison) -> tuple[BaselinesRecord, ...]:

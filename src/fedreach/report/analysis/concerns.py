@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -11,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from fedreach.arrays import Floats
+from fedreach.evidence.spread import spread
 from fedreach.report.analysis.baselines import baselines_of, title
 from fedreach.report.analysis.chance import near_chance
 from fedreach.report.analysis.quantities import POPULATION
 from fedreach.report.analysis.rows import mean_of
 from fedreach.report.values import Comparison, Run
-from fedreach.student_t import t_quantile
 
 CLEAR_POINTS = 0.02
 CLEAR_SHARE = 0.1
@@ -44,7 +43,9 @@ def concerns(comparison: Comparison) -> tuple[str, ...]:
     - It has hardly learned, see `fedreach.report.analysis.chance`, where there is no pooled model to tell.
     - A column gives the label away, see `fedreach.evaluation.leaks`.
     """
-    return tuple(filter(None, (*_below(comparison), near_chance_without(comparison), *_leaks(comparison))))
+    pooled = any("pooled" in record.columns for record in baselines_of(comparison))
+    near = [] if pooled else [near_chance(comparison)]
+    return tuple(filter(None, (*_below(comparison), *near, *_leaks(comparison))))
 
 
 def _below(comparison: Comparison) -> Iterable[str]:
@@ -55,26 +56,23 @@ def _below(comparison: Comparison) -> Iterable[str]:
             beaten = [each for each in _beaten(comparison, name, column) if each.method not in told]
             told |= {each.method for each in beaten}
             if beaten:
-                yield (
-                    f"{_said(comparison, beaten, name, column, 'Worse than no model')} Try another local.rate, more "
-                    "rounds, or model = 'linear'; inputs on very different scales must be put on one."
-                )
+                yield _said(comparison, beaten, name, column, "Worse than no model")
     clear = [each for each in _beaten(comparison, "pooled", comparison.primary) if each.method not in told]
     clear = [each for each in clear if _is_clear(comparison, each)]
     if clear:
-        yield (
-            f"{_said(comparison, clear, 'pooled', comparison.primary, 'Clearly worse than a linear model')} "
-            "Try more rounds, more local.epochs, another local.rate, or model = 'linear'."
-        )
+        yield _said(comparison, clear, "pooled", comparison.primary, "Clearly worse than a linear model")
 
 
 def _said(comparison: Comparison, beaten: list[Beaten], name: str, column: str, what: str) -> str:
     score = comparison.score
     named = len(comparison.methods) > 1
     who = ", ".join(f"{each.method} {score.shown(each.value)}" if named else score.shown(each.value) for each in beaten)
+    linear = all(run.config.get("model", {}).get("name") == "linear" for run in comparison.all_counted)
+    model = "" if linear else ", or model = 'linear'"
     return (
         f"{what}: {who} on {POPULATION[column].words}, where the {title(name, comparison)} has "
-        f"{score.shown(fmean(each.baseline for each in beaten))}."
+        f"{score.shown(fmean(each.baseline for each in beaten))}. Try more rounds, more local.epochs, other values of "
+        f"local.rate{model}."
     )
 
 
@@ -99,10 +97,10 @@ def _is_clear(comparison: Comparison, beaten: Beaten) -> bool:
         return False
     people = PEOPLE.get(comparison.primary.partition("_")[0])
     lacks = [_lacks(run, people, comparison) for run in comparison.counted(beaten.method)]
-    each = np.concatenate([*lacks, np.empty(0)])
-    if len(each) < 2:
-        return people is None  # the test set, which is no sample of clients
-    return bool(each.mean() > t_quantile(0.975, len(each) - 1) * each.std(ddof=1) / math.sqrt(len(each)))
+    if people is None:  # the test set, which is no sample of clients
+        return True
+    low = spread(np.concatenate([*lacks, np.empty(0)])).low
+    return low is not None and low > 0
 
 
 def _lacks(run: Run, people: str | None, comparison: Comparison) -> Floats:
@@ -115,11 +113,6 @@ def _lacks(run: Run, people: str | None, comparison: Comparison) -> Floats:
         return np.empty(0)
     score = comparison.score
     return np.asarray(score.gap(np.array(lines[score.name]), scores.score))
-
-
-def near_chance_without(comparison: Comparison) -> str:
-    """Return what to tell of methods near chance, where no pooled model says how much there is to be learned."""
-    return "" if any("pooled" in record.columns for record in baselines_of(comparison)) else near_chance(comparison)
 
 
 def _leaks(comparison: Comparison) -> Iterable[str]:
