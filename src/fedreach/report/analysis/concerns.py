@@ -49,18 +49,20 @@ def concerns(comparison: Comparison) -> tuple[str, ...]:
 
 
 def _below(comparison: Comparison) -> Iterable[str]:
-    """Yield which methods are below the simple baseline, and which others clearly below the pooled one."""
+    """Yield which methods a baseline beats; each method is in one sentence at most."""
     told: set[str] = set()
-    for column in dict.fromkeys((comparison.primary, comparison.seen)):
-        for name in ("majority", "mean"):
+    simple, clear = "Worse than no model", "Clearly worse than a linear model"
+    for what, names, column in (
+        (simple, ("majority", "mean"), comparison.primary),
+        (clear, ("pooled",), comparison.primary),
+        (simple, ("majority", "mean"), comparison.seen),
+    ):
+        for name in names:
             beaten = [each for each in _beaten(comparison, name, column) if each.method not in told]
+            beaten = [each for each in beaten if what == simple or _is_clear(comparison, each)]
             told |= {each.method for each in beaten}
             if beaten:
-                yield _said(comparison, beaten, name, column, "Worse than no model")
-    clear = [each for each in _beaten(comparison, "pooled", comparison.primary) if each.method not in told]
-    clear = [each for each in clear if _is_clear(comparison, each)]
-    if clear:
-        yield _said(comparison, clear, "pooled", comparison.primary, "Clearly worse than a linear model")
+                yield _said(comparison, beaten, name, column, what)
 
 
 def _said(comparison: Comparison, beaten: list[Beaten], name: str, column: str, what: str) -> str:
