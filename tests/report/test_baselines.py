@@ -119,12 +119,21 @@ def test_one_clearly_below_the_pooled_model_is_told(tmp_path: Path) -> None:
     assert "on unseen clients, where the pooled logistic regression has 90.0 %. Try more rounds" in said
 
 
-def test_two_points_below_it_or_a_difference_that_clients_disagree_on_are_not_clear(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("lack", "told"), [(0.019, 0), (0.021, 1)])
+def test_what_all_clients_lack_is_clear_from_two_points_on(tmp_path: Path, lack: float, told: int) -> None:
+    comparison = one_run(tmp_path, majority=0.2, pooled=0.5)
+    (run,) = comparison.runs
+    assert run.baselines is not None
+    run.baselines.columns["pooled"]["unseen_accuracy"] = run.column("unseen_accuracy")[-1] + lack  # type: ignore[index]
+    line = run.baselines.clients["pooled"]["unseen"]
+    line["accuracy"] = run.clients["unseen"].score + lack + [0.001, -0.001, *[0] * 13]  # type: ignore[index]
+    assert len(concerns(comparison)) == told
+
+
+@pytest.mark.parametrize(("lack", "told"), [(0.03, 0), (0.15, 1)])
+def test_what_clients_disagree_on_is_not_clear(tmp_path: Path, lack: float, told: int) -> None:
     reached = float(one_run(tmp_path, majority=0.2, pooled=0.5).runs[0].column("unseen_accuracy")[-1])
-    assert concerns(one_run(tmp_path / "near", majority=0.2, pooled=reached + 0.019)) == ()
-    few = one_run(tmp_path / "few", majority=0.2, pooled=reached + 0.021)  # clients differ by some ten points
-    assert concerns(few) == ()
-    assert len(concerns(one_run(tmp_path / "far", majority=0.2, pooled=reached + 0.15))) == 1
+    assert len(concerns(one_run(tmp_path / "again", majority=0.2, pooled=reached + lack))) == told  # 15, 9 points apart
 
 
 def test_methods_are_named_where_there_are_several(several: Path) -> None:
