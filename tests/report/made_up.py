@@ -20,7 +20,16 @@ from fedreach.federation.values import RoundCost, RoundResult
 from fedreach.models.flat import Layout
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.recorder import Evaluated, Recorder
-from fedreach.runs.schema import CHECKPOINT, ComparisonRecord, FederationRecord, Result, RoundRow, RunRecord, Timing
+from fedreach.runs.schema import (
+    CHECKPOINT,
+    BaselinesRecord,
+    ComparisonRecord,
+    FederationRecord,
+    Result,
+    RoundRow,
+    RunRecord,
+    Timing,
+)
 from fedreach.testing.problems import tiny_federation
 from fedreach.wireless.allocation.problem import Allocation
 from fedreach.wireless.radio import Radio
@@ -80,6 +89,7 @@ def write_run(
     radio: str | None = None,
     finished: bool = True,
     config: Mapping[str, Any] | None = None,
+    baselines: BaselinesRecord | None = None,
 ) -> Path:
     """Write one run; `level` and `gap` are participants' final accuracy and the participation gap, up to noise.
 
@@ -136,8 +146,34 @@ def write_run(
         snapshot, _ = recorder.close(snapshot, row, timing, evaluated)
     snapshot = recorder.save(snapshot)
     if finished:
-        recorder.finish(snapshot)
+        recorder.finish(snapshot, lambda: _write_baselines(recorder.folder, baselines))
     return path
+
+
+def _write_baselines(folder: RunFolder, baselines: BaselinesRecord | None) -> None:
+    if baselines is not None:
+        folder.write(baselines)
+
+
+def baselines_of(
+    held: FederationRecord, majority: float, pooled: float | None, *, leaks: Sequence[Mapping[str, Any]] = ()
+) -> BaselinesRecord:
+    """Return baselines of these accuracies, the same of every client of either population."""
+    levels = {"majority": majority} | ({} if pooled is None else {"pooled": pooled})
+    people = {"participants": held.participants.tolist(), "unseen": held.unseen.tolist()}
+    return BaselinesRecord(
+        columns={
+            name: {f"{population}_accuracy": level for population in ("id", "unseen", "test")}
+            | {"participation_gap": 0.0, "unseen_loss": 1.0, "unseen_accuracy_worst_decile": level}
+            for name, level in levels.items()
+        },
+        clients={
+            name: {population: {"ids": ids, "accuracy": [level] * len(ids)} for population, ids in people.items()}
+            for name, level in levels.items()
+        },
+        left_out="it would take too long" if pooled is None else None,
+        leaks=leaks,
+    )
 
 
 def _spending(ids: np.ndarray, radio: str, probes: bool, rng: np.random.Generator) -> RoundCost:

@@ -96,7 +96,8 @@ def write(
         )
     from fedreach.report import (
         as_document,
-        near_chance,
+        concerns,
+        has_named_metrics,
         terminal_contrasts,
         terminal_metrics,
         terminal_serving,
@@ -109,23 +110,23 @@ def write(
     written = write_report(folders, out, formats=formats, paper=paper)
     analysis = written.analysis
     written = replace(written, paper=_with_references(written.paper, analysis.comparison))
-    told = near_chance(analysis.comparison)
+    told = concerns(analysis.comparison)
     if as_json:
         files = [str(path) for path in (written.page, *written.tables, *written.figures, *written.paper)]
-        options.answer({**as_document(analysis), "page": str(written.page), "files": files, "advice": told or None})
+        options.answer({**as_document(analysis), "page": str(written.page), "files": files})
         return written
     width = options.width()
     tables = [
         terminal_table(analysis, width=width),
         terminal_contrasts(analysis, width=width),
         terminal_tuning(analysis, width=width),
-        terminal_metrics(analysis, width=width),
+        terminal_metrics(analysis, width=width) if has_named_metrics(analysis.comparison) else None,
         *terminal_serving(analysis, width=width),
         terminal_theory(analysis, width=width),
     ]
     click.echo("\n\n".join(table for table in tables if table is not None))
-    if told:
-        click.echo(f"\n{told}")
+    for sentence in told:
+        click.echo(f"\n{sentence}")
     _say_files(written)
     return written
 

@@ -86,16 +86,19 @@ def run(
 
 def tell(folder: Path, result: Result, as_json: bool) -> None:
     """Say how a run ended, and what it wrote."""
+    from fedreach import report
     from fedreach.study import terminal
 
-    last = terminal.last_evaluation(folder)
-    told = terminal.advice_for(folder, last)
+    last, read = terminal.last_evaluation(folder), report.read([folder])
+    findings = report.concerns(read)
     if as_json:
-        options.answer({"folder": str(folder), **result.to_json(), "last": last, "advice": told or None})
+        baselines = {name: dict(of) for record in report.baselines_of(read) for name, of in record.columns.items()}
+        numbers = {"last": last, "baselines": baselines, "findings": list(findings)}
+        options.answer({"folder": str(folder), **result.to_json(), **numbers})
         return
-    click.echo(terminal.sentence(last, result))
-    if told:
-        click.echo(told)
+    table = terminal.baselines_table(read, last, options.width())
+    click.echo("\n\n".join(filter(None, (terminal.sentence(last, result), table, *findings))))
+    click.echo()
     click.echo(f"Wrote {folder}" + "".join(f"\n      {path}" for path in sorted(folder.glob("[!.]*"))))
 
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from fedreach import registry
 from fedreach.config import parts
-from fedreach.config.sections import Experiment
+from fedreach.config.sections import EvaluationSection, Experiment
 from fedreach.data.datasets import Dataset
 from fedreach.data.federated import FederatedData, federate, noisy_before_split
 from fedreach.data.own import FILES, of_file
@@ -22,7 +22,7 @@ from fedreach.data.validation import for_validation
 from fedreach.engines.choice import EngineChoice, choose
 from fedreach.engines.protocols import Task
 from fedreach.errors import ConfigError
-from fedreach.evaluation.metrics import Metric, refuse_metrics
+from fedreach.evaluation.metrics import AUROC, Metric, refuse_metrics
 from fedreach.federation.federation import Federation
 from fedreach.federation.targets import refuse_targets_of
 from fedreach.models import build as build_model
@@ -140,6 +140,11 @@ class Builder:
     def metrics(self) -> tuple[Metric, ...]:
         """Return what models are scored by."""
         return tuple(parts.make("metric", choice, self.base) for choice in self.experiment.evaluation.metrics)
+
+    def metrics_of(self, dataset: Dataset | OwnData) -> tuple[Metric, ...]:
+        """Return what models of a data set are scored by: of two classes `AUROC` too, unless metrics are named."""
+        named = self.experiment.evaluation.metrics != EvaluationSection().metrics
+        return self.metrics() if named or dataset.num_classes != 2 else (*self.metrics(), AUROC())
 
     def model(self) -> str | Callable[..., nn.Module]:
         """Return the model's name, or the user's function that makes it."""

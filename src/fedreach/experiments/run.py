@@ -21,11 +21,13 @@ from fedreach.engines.choice import ENGINES
 from fedreach.engines.parallel.ranks import LostRankError, Ranks
 from fedreach.errors import ConfigError, RunFolderError
 from fedreach.evaluation import Evaluator
+from fedreach.evaluation.metrics import Metric
 from fedreach.evaluation.serving import ServingEvaluator
 from fedreach.experiments.build import Builder
 from fedreach.experiments.ranks import announce, distributed, placed, serve_run
 from fedreach.federation.aggregation.secure_sum import exact_sum
 from fedreach.forks import cores
+from fedreach.runs.baselines import Baselines
 from fedreach.runs.budget import Budget
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.checkpoint import MEMORY
@@ -155,19 +157,20 @@ def each_round_of(
                 if ranks is not None:
                     simulation = distributed(simulation, ranks)
                 record = RunRecord(**identity, environment=environment(), git=git_revision(base))
-                serving = _serving(e, simulation)
+                serving, metrics = _serving(e, simulation), builder.metrics_of(dataset)
+                baselines = _baselines(e, data, metrics, agreed)
                 recorder = Recorder(own, simulation.federation, simulation.engine.layout, e.run.on_failure == "stop")
                 if (
                     serving
                     and twin
                     and (done := take_training(recorder, RunFolder(twin), record, identity)) is not None
                 ):
-                    return finish_served(recorder, serving, done, callbacks, data)
+                    return finish_served(recorder, serving, done, callbacks, data, baselines)
                 return (
                     yield from each_round(
                         record,
                         simulation,
-                        Evaluator(simulation.engine, data, e.evaluation.samples_per_client, builder.metrics()),
+                        Evaluator(simulation.engine, data, e.evaluation.samples_per_client, metrics),
                         recorder,
                         rounds=e.rounds,
                         every=e.evaluation.every,
@@ -178,6 +181,7 @@ def each_round_of(
                         callbacks=callbacks,
                         engine=why,
                         serving=serving,
+                        baselines=baselines,
                     )
                 )
         except (RunFolderError, LostRankError):  # neither is the run's own failure
@@ -217,6 +221,16 @@ def _serving(experiment: Experiment, simulation: Simulation) -> ServingEvaluator
     return ServingEvaluator(
         simulation.engine, simulation.data, rule, most, tuple(e.inputs), summed, simulation.fitting_cost
     )
+
+
+def _baselines(
+    experiment: Experiment, data: FederatedData, metrics: Sequence[Metric], agreed: Path | None
+) -> Baselines | None:
+    """Return what its models must beat; None of a run that only tries a setting, on a part of what is trained on."""
+    if experiment.population.validation is not None:
+        return None
+    shared = None if agreed is None else agreed / "baselines"
+    return Baselines(data, experiment.evaluation.samples_per_client, metrics, shared)
 
 
 def _engine(builder: Builder, data: FederatedData, seed: int, threads: int, agreed: RunFolder) -> tuple[str, str]:

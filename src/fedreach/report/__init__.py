@@ -8,8 +8,10 @@ Example::
 
 from fedreach.report.analysis.analysis import Analysis as Analysis
 from fedreach.report.analysis.analysis import analyse as analyse
-from fedreach.report.analysis.chance import near_chance as near_chance
+from fedreach.report.analysis.baselines import baselines_of as baselines_of
+from fedreach.report.analysis.concerns import concerns as concerns
 from fedreach.report.analysis.findings import find as find
+from fedreach.report.analysis.metrics import has_named_metrics as has_named_metrics
 from fedreach.report.figures.partition import partition_heatmap as partition_heatmap
 from fedreach.report.figures.saving import save as save
 from fedreach.report.load import read as read

@@ -24,9 +24,10 @@ from fedreach.report.analysis.theory import terms
 from fedreach.report.merge import merged
 from fedreach.report.rows import objects
 from fedreach.report.values import ClientScores, Comparison, RoundsTable, Run
-from fedreach.runs.folder import RunFolder, json_object
+from fedreach.runs.folder import R, RunFolder, json_object
 from fedreach.runs.schema import (
     NUMBERS,
+    BaselinesRecord,
     ClientLine,
     ComparisonRecord,
     FederationRecord,
@@ -159,15 +160,16 @@ def read_run(folder: Path, path: str | None = None) -> Run:
         best_round=None if result is None else result.best_round,
         error=None if result is None else result.error,
         refused=tuple((row["round"], *one) for row in rows for one in (row.get("refused") or {}).items()),
-        serving=_serving(stored, result),
+        serving=_at_the_end(stored, result, ServingRecord),
+        baselines=_at_the_end(stored, result, BaselinesRecord),
     )
 
 
-def _serving(folder: RunFolder, result: Result | None) -> ServingRecord | None:
-    """Return how a finished run serves clients; None where it serves them as the model is."""
-    if result is None or result.status != "finished" or ServingRecord.FILE not in (result.digests or {}):
+def _at_the_end(folder: RunFolder, result: Result | None, shape: type[R]) -> R | None:
+    """Return what a finished run wrote in its end; None where it wrote no such file."""
+    if result is None or result.status != "finished" or shape.FILE not in (result.digests or {}):
         return None
-    return folder.required(ServingRecord)
+    return folder.required(shape)
 
 
 # ---------------------------------------------------------------------------------------------------------- rows

@@ -13,7 +13,7 @@ import numpy as np
 from fedreach.arrays import Floats, Ints
 from fedreach.evidence.plan import AnalysisPlan
 from fedreach.evidence.scores import MainScore, main_score_of
-from fedreach.runs.schema import FederationRecord, ServingRecord, TuningRecord
+from fedreach.runs.schema import BaselinesRecord, FederationRecord, ServingRecord, TuningRecord
 
 Columns = Mapping[str, Floats]
 DECLARED = AnalysisPlan()  # where nothing was
@@ -62,6 +62,7 @@ class Run:
     error: str | None
     refused: tuple[tuple[int, str, str], ...] = ()  # round, "client 3" or "node 7", what it said that cannot be
     serving: ServingRecord | None = None  # where the method has a rule, and the run is finished
+    baselines: BaselinesRecord | None = None  # of its federation, where the run is finished and the simulator's
 
     def column(self, name: str) -> Floats:
         """Return a column of the rounds; all nan if this run has no such column."""

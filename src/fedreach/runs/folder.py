@@ -35,6 +35,7 @@ from fedreach.runs.schema import (
     CHECKPOINT,
     FORMAT,
     OF_EACH_FILE,
+    BaselinesRecord,
     ClientLine,
     FederationRecord,
     Record,
@@ -65,7 +66,7 @@ from fedreach.storage.files import (
 JSON_LINE = json.JSONEncoder(allow_nan=False)  # `json.dumps` makes one for every row
 SERVING = "serving.safetensors"
 LAST, BEST = "last.safetensors", "best.safetensors"
-VOUCHED = (LAST, BEST, SERVING, ServingRecord.FILE)
+VOUCHED = (LAST, BEST, SERVING, ServingRecord.FILE, BaselinesRecord.FILE)
 WAITING = (RunRecord.FILE, FederationRecord.FILE, *VOUCHED)
 """Files that nothing refers to before a checkpoint or the result, for which all else is synced."""
 R = TypeVar("R", bound=Record)
@@ -209,7 +210,7 @@ class RunFolder(Folder):
         found = {}
         for name in VOUCHED:
             if (path := self.plain(name)).exists():
-                record = self.read_json(name) if name == ServingRecord.FILE else record_of_tensors(path)
+                record = self.read_json(name) if name.endswith(".json") else record_of_tensors(path)
                 found[name] = str((record or {})["seal"])
         return found
 

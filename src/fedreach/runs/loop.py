@@ -16,6 +16,7 @@ from fedreach.evaluation import Evaluator
 from fedreach.evaluation.serving import ServingEvaluator
 from fedreach.federation.state import FederationState
 from fedreach.registry import is_installed
+from fedreach.runs.baselines import Baselines
 from fedreach.runs.budget import UNLIMITED, Budget
 from fedreach.runs.callbacks import Callback, told
 from fedreach.runs.checkpoint import MEMORY, SENT, Snapshot
@@ -55,6 +56,7 @@ def each_round(
     callbacks: Sequence[Callback] = (),
     engine: str = "",
     serving: ServingEvaluator | None = None,
+    baselines: Baselines | None = None,
 ) -> Generator[RoundRow, None, Result]:
     """Run the rounds of a run that its folder does not hold yet; yield the row of each, and return how it ended.
 
@@ -74,6 +76,7 @@ def each_round(
         callbacks: Are told as it goes on.
         engine: What they are told of the engine.
         serving: Serves clients by the last and the best model in the end; None: they are served as the model is.
+        baselines: Are written in the end; None: none.
 
     Raises:
         RunFolderError: If the folder holds another federation, or cannot be written to.
@@ -87,6 +90,8 @@ def each_round(
     def then() -> None:
         if serving is not None:
             serve_models(recorder.folder, recorder.layout, serving)
+        if baselines is not None:
+            baselines.write(recorder.folder)
 
     with told(callbacks, run, simulation.data, engine, recorder.folder.path):
         result = recorder.finish((yield from loop.run()), then)

@@ -7,6 +7,7 @@ rounds.jsonl      RoundRow           one row a round          pandas.read_json(p
 clients.jsonl     ClientLine         scores of single clients, a line for each evaluation and population
 timing.jsonl      Timing             seconds a round; the only rows that differ between two runs of the same thing
 serving.json      ServingRecord      how clients are served by the last and the best model, where a method has a rule
+baselines.json    BaselinesRecord    what a model must beat, such as the majority class, on this federation
 served.jsonl      ServedLine         the same for single clients, a line for each model, population and rung
 result.json       Result             how it ended; written last
 comparison.json   ComparisonRecord   several runs, in the folder that theirs lie in
@@ -366,6 +367,18 @@ class ServingRecord(Record):
     seconds: float | None = None  # simulated, where there is a radio: of all exchanges
     joules: float | None = None  # likewise, of all participants together
     left: Mapping[str, Mapping[str, int]] | None = None  # "last" and "best" -> participant -> exchange that it missed
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class BaselinesRecord(Record):
+    """How baselines do on this federation, whatever the method; see `fedreach.evaluation.baselines`."""
+
+    FILE = "baselines.json"
+
+    columns: Mapping[str, Mapping[str, float]]  # name of a baseline -> columns of `fedreach.evaluation.Evaluator`
+    clients: Mapping[str, Mapping[str, Mapping[str, Sequence[Any]]]]  # name -> population -> "ids" and their scores
+    left_out: str | None = None  # why there is no pooled model
+    leaks: Sequence[Mapping[str, Any]]  # columns that give the label away: "column", "measure", "value"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -18,6 +18,7 @@ from fedreach.federation.serving import trust
 from fedreach.federation.serving.fit import Fitted
 from fedreach.federation.traits import Traits
 from fedreach.models.flat import Layout
+from fedreach.runs.baselines import Baselines
 from fedreach.runs.callbacks import Callback, told
 from fedreach.runs.folder import BEST, LAST, SERVING, RunFolder
 from fedreach.runs.identity import OtherExperimentError, finished
@@ -193,7 +194,12 @@ def take_training(recorder: Recorder, twin: RunFolder, run: RunRecord, identity:
 
 
 def finish_served(
-    recorder: Recorder, evaluator: ServesModels, result: Result, callbacks: Sequence[Callback], data: FederatedData
+    recorder: Recorder,
+    evaluator: ServesModels,
+    result: Result,
+    callbacks: Sequence[Callback],
+    data: FederatedData,
+    baselines: Baselines | None = None,
 ) -> Result:
     """Serve clients by a training that was taken from another run, and write that this one ended like that one.
 
@@ -203,10 +209,13 @@ def finish_served(
         result: Of the other run.
         callbacks: Are told of beginning and end.
         data: The federation.
+        baselines: Are written in the end; None: none.
     """
     folder = recorder.folder
     with told(callbacks, folder.required(RunRecord), data, "trained as another run", folder.path):
         serve_models(folder, recorder.layout, evaluator)
+        if baselines is not None:
+            baselines.write(folder)
         result = recorder.end(result)
         for callback in callbacks:
             callback.end(result)

@@ -13,7 +13,7 @@ from fedreach.data.federated import FederatedData
 from fedreach.errors import TrainingError
 from fedreach.experiments.compare import compare as compare_all
 from fedreach.experiments.jobs import ComparisonStatus
-from fedreach.report.analysis.chance import near_chance
+from fedreach.report.analysis.concerns import concerns
 from fedreach.report.detect import seeds_to_detect
 from fedreach.study import terminal
 from fedreach.study.method import Method, Part
@@ -136,8 +136,9 @@ def compare(
         )
     refuse_failed(status, out)
     study = Study(out)
-    if progress and (told := near_chance(study.analysis.comparison)):
-        print(told, file=sys.stderr)
+    if progress:
+        for sentence in concerns(study.analysis.comparison):
+            print(sentence, file=sys.stderr)
     return study
 
 

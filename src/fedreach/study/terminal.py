@@ -17,11 +17,16 @@ from fedreach.data.federated import FederatedData
 from fedreach.data.partition import statistics
 from fedreach.evidence.scores import main_score_of
 from fedreach.experiments.jobs import ComparisonCallback, ComparisonStatus, Job
-from fedreach.report.analysis.chance import advice, chance
+from fedreach.report.analysis.baselines import baselines_of, title
+from fedreach.report.analysis.quantities import POPULATION
+from fedreach.report.analysis.summary import probabilities
+from fedreach.report.render.tables import probabilities_note
+from fedreach.report.values import Comparison
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.folder import RunFolder
-from fedreach.runs.schema import FederationRecord, Result, RoundRow, RunRecord, Timing
+from fedreach.runs.schema import Result, RoundRow, RunRecord, Timing
 from fedreach.tables import visible, visible_lines
+from fedreach.text_tables import text_table
 
 if TYPE_CHECKING:
     from fedreach.bars import Add, Bar
@@ -111,11 +116,31 @@ def last_evaluation(folder: Path) -> dict[str, Any]:
     return next((row for row in chain([last], backwards) if f"train_{main_score_of(row).name}" in row), last)
 
 
-def advice_for(folder: Path, row: Mapping[str, Any]) -> str:
-    """Return what to say of a run that ends near chance; empty where it does not."""
-    record = RunFolder(folder).read(FederationRecord)
-    same = None if record is None else chance(record)
-    return "" if same is None or row.get("id_accuracy") is None else advice({"": (row["id_accuracy"], same)})
+def baselines_table(run: Comparison, last: Mapping[str, Any], width: int) -> str:
+    """Return the last evaluation of a run beside its baselines; empty where it has none.
+
+    Args:
+        run: What `fedreach.report.read` returns of its folder.
+        last: See `last_evaluation`.
+        width: In letters.
+    """
+    records, by = baselines_of(run), main_score_of(last).name
+    if not records:
+        return ""
+    rows = {"this model": last} | {title(name, run): columns for name, columns in records[0].columns.items()}
+    scores = {each.head: column.removesuffix(f"_{by}") for column, each in POPULATION.items() if column in last}
+    scores = {head: population for head, population in scores.items() if not population.endswith("_worst_decile")}
+    heads = {"auroc": "AUROC", "log_loss": "log loss"}
+    numbers = {heads[name]: column for name, column in probabilities(run).items() if column in last}
+    cells = [
+        [
+            called,
+            *(shown(own, population) for population in scores.values()),
+            *(f"{own[column]:.3f}" if column in own else "-" for column in numbers.values()),
+        ]
+        for called, own in rows.items()
+    ]
+    return text_table(["", *scores, *numbers], cells, width, note=probabilities_note(run))
 
 
 def sentence(row: Mapping[str, Any], result: Result) -> str:

@@ -42,10 +42,10 @@ class AUROC:
             return float("nan")
         p = np.exp(log_softmax(scores))
         classes = [1] if p.shape[1] == 2 else there.tolist()
-        return float(np.mean([_in_order(labels == k, p[:, k]) for k in classes]))
+        return float(np.mean([pairs_in_order(labels == k, p[:, k]) for k in classes]))
 
 
-def _in_order(positive: Bools, p: Floats) -> float:
+def pairs_in_order(positive: Bools, p: Floats) -> float:
     """Return the share of pairs, a positive and a negative, that `p` has in this order; half of those that tie."""
     others, own = np.sort(p[~positive]), p[positive]
     below, not_above = (np.searchsorted(others, own, side) for side in ("left", "right"))

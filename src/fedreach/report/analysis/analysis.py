@@ -6,6 +6,7 @@ from dataclasses import astuple, dataclass
 import numpy as np
 
 from fedreach.evidence.spread import Spread, spread
+from fedreach.report.analysis.baselines import summarize_baselines
 from fedreach.report.analysis.contrasts import Difference, contrasts
 from fedreach.report.analysis.leaders import Leaders, leaders
 from fedreach.report.analysis.metrics import MetricSummary, summarize_metrics
@@ -25,6 +26,7 @@ class Analysis:
     contrasts: Mapping[When, tuple[Difference, ...]]  # the differences that the plan names, judged
     last: tuple[MethodSummary, ...]  # a method each, at the last round
     best: tuple[MethodSummary, ...]  # at the best round on participants' held-out loss
+    baselines: tuple[MethodSummary, ...]  # what a model must beat; none of runs that have none
     terms: Mapping[str, Mapping[str, Spread]]  # method -> term of a bound, see `theory.terms` -> spread over seeds
     metrics: Mapping[When, tuple[MetricSummary, ...]]  # beside accuracy and loss; none where none was asked for
     serving: tuple[ServedSummary, ...]  # of the methods that have a serving rule, by the last model
@@ -64,6 +66,7 @@ def analyse(comparison: Comparison) -> Analysis:
         contrasts=judged,
         last=last,
         best=best,
+        baselines=summarize_baselines(comparison),
         terms=terms,
         metrics={when: summarize_metrics(comparison, when) for when in judged},
         serving=serving,

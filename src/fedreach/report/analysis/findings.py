@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fedreach.evidence.judgement import Judgement
 from fedreach.evidence.scores import MainScore
 from fedreach.report.analysis.analysis import Analysis
-from fedreach.report.analysis.chance import near_chance
+from fedreach.report.analysis.concerns import concerns
 from fedreach.report.analysis.contrasts import looked, what_seeds_draw
 from fedreach.report.analysis.quantities import POPULATION, QUANTITIES
 from fedreach.report.analysis.summary import MethodSummary, primary_of
@@ -55,11 +55,11 @@ def find(analysis: Analysis) -> Findings:
     headline = _headline(comparison, best, rows)
     if comparison.provisional:
         headline = f"So far: {headline}"
-    several, near, left_out = _several(comparison), near_chance(comparison), _runs_left_out(comparison)
+    several, concerned, left_out = _several(comparison), concerns(comparison), _runs_left_out(comparison)
     compared, served = _comparison_sentences(analysis, best, rows), _serving_sentence(analysis)
     sentences = [
         several,
-        near,
+        *concerned,
         *compared,
         _power_sentence(comparison, [each.judged for each in analysis.contrasts["last"]]),
         _gap_sentence(comparison.score, best, rows),
@@ -68,7 +68,7 @@ def find(analysis: Analysis) -> Findings:
         *target_sentences(comparison, rows),
         left_out,
     ]
-    qualifying = [several, near, *compared, served, left_out]
+    qualifying = [several, *concerned, *compared, served, left_out]
     return Findings(
         headline, tuple(filter(None, sentences)), _cards(comparison, best, rows), tuple(filter(None, qualifying))
     )

@@ -34,6 +34,13 @@ def metrics_of(comparison: Comparison) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found["name"] for column in columns if (found := COLUMN.fullmatch(column))))
 
 
+def has_named_metrics(comparison: Comparison) -> bool:
+    """Say whether anybody named a metric; AUROC of two classes is there without, and stands in the main table."""
+    configs = (run.config.get("evaluation", {}).get("metrics", ()) for run in comparison.all_counted)
+    named = {metric["name"] for metrics in configs for metric in metrics}
+    return any(metric != "auroc" or metric in named for metric in metrics_of(comparison))
+
+
 def summarize_metrics(comparison: Comparison, when: When = "last") -> tuple[MetricSummary, ...]:
     """Return a row for each metric and method, metric by metric; `when` is as in `summarize`."""
 

@@ -13,6 +13,9 @@ from fedreach.report.analysis.quantities import POPULATION, QUANTITIES, SPENT, Q
 from fedreach.report.analysis.rows import When, mean_of, rows_of, target_row
 from fedreach.report.values import Comparison, Run
 
+PROBABILITIES = {"auroc": "auroc", "log_loss": "loss"}
+"""Of two classes: name in summaries and records -> end of the stored column."""
+
 
 @dataclass(frozen=True)
 class MethodSummary:
@@ -22,7 +25,7 @@ class MethodSummary:
     is_baseline: bool
     seeds: int  # runs the numbers are from
     seeds_planned: int
-    at: Mapping[str, Spread]  # each of `QUANTITIES`
+    at: Mapping[str, Spread]  # each of `QUANTITIES` and of `probabilities`
     gap_over_clients: tuple[float, float] | None  # 95 % interval over clients, limits averaged over seeds
     reached: int  # seeds that reached the target accuracy
     to_target: Mapping[str, Spread]  # each of `SPENT`, over the seeds that reached it
@@ -60,6 +63,10 @@ def _summarize_method(
         at={
             name: spread([_value(run, quantity, comparison.score, when, last) for run in runs])
             for name, quantity in QUANTITIES.items()
+        }
+        | {
+            name: spread([mean_of(run, column, when, last) for run in runs])
+            for name, column in probabilities(comparison).items()
         },
         gap_over_clients=(float(low), float(high)) if np.isfinite([low, high]).all() else None,
         reached=len(hits),
@@ -77,6 +84,13 @@ def _value(run: Run, quantity: Quantity, score: MainScore, when: When, last_roun
 
 def _spent(hits: Sequence[tuple[Run, int]], quantity: Quantity) -> Spread:
     return spread([run.column(quantity.column)[row] / quantity.scale for run, row in hits])
+
+
+def probabilities(comparison: Comparison) -> dict[str, str]:
+    """Return the columns that say how good probabilities of two classes are, on whom methods are judged by."""
+    two = any(run.partition.num_classes == 2 for run in comparison.all_counted)
+    where = comparison.primary.partition("_")[0]
+    return {name: f"{where}_{ending}" for name, ending in PROBABILITIES.items()} if two else {}
 
 
 def primary_of(row: MethodSummary, comparison: Comparison) -> Spread:

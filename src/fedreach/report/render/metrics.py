@@ -22,12 +22,11 @@ def tabulate_metrics(analysis: Analysis, when: When = "last") -> Table | None:
     places = {row.metric: _places([other for other in rows if other.metric == row.metric]) for row in rows}
     kept = [each for each in FURTHER.values() if any(_says(row, each) for row in rows)]
     several = any(row.at[name].sd is not None for row in rows for name in FURTHER)
-    reasons = [
-        f" {row.metric} of {row.method}, {FURTHER[name].head}: {spread.note}."
-        for row in rows
-        for name, spread in row.at.items()
-        if "have no number" in spread.note
-    ]
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        for name, spread in row.at.items():
+            if "have no number" in spread.note:
+                reasons.setdefault((row.metric, f"{FURTHER[name].head}: {spread.note}"), []).append(row.method)
     return Table(
         caption=f"Further metrics, {when_said[0].lower()}{when_said[1:]}",
         header=("method", "metric", *(each.head for each in kept)),
@@ -37,7 +36,7 @@ def tabulate_metrics(analysis: Analysis, when: When = "last") -> Table | None:
         note=f"Mean over the clients for which the metric is defined{', ± sd over seeds' if several else ''}; left "
         "out: how many it is not defined for, as AUROC for a client with one class. Worst decile: the tenth of the "
         "clients that does worst. Pooled: of all samples together, so that large clients count more."
-        + "".join(reasons),
+        + "".join(f" {metric} of {', '.join(methods)}, {said}." for (metric, said), methods in reasons.items()),
         name="metrics",
     )
 

@@ -5,9 +5,10 @@ from typing import Any
 from fedreach.evidence.judgement import Judgement
 from fedreach.evidence.spread import Spread
 from fedreach.report.analysis.analysis import Analysis
+from fedreach.report.analysis.concerns import concerns
 from fedreach.report.analysis.quantities import QUANTITIES, RADIO
 from fedreach.report.analysis.serving import ServedSummary
-from fedreach.report.analysis.summary import MethodSummary
+from fedreach.report.analysis.summary import PROBABILITIES, MethodSummary
 from fedreach.report.render.tuning import tuning_record
 from fedreach.tables import csv_text
 
@@ -29,10 +30,24 @@ def as_records(analysis: Analysis) -> list[dict[str, Any]]:
     return [_record(analysis, last, best) for last, best in zip(analysis.last, analysis.best, strict=True)]
 
 
+def baseline_records(analysis: Analysis) -> list[dict[str, Any]]:
+    """Return one flat dictionary of plain numbers per baseline, with those of the keys of methods that it has."""
+    return [
+        {
+            "method": row.method,
+            "seeds": row.seeds,
+            **{key: value for key, value in _numbers(row).items() if value is not None and key != "difference_seeds"},
+        }
+        for row in analysis.baselines
+    ]
+
+
 def as_document(analysis: Analysis) -> dict[str, Any]:
     """Return all numbers: the plan under ``statistics``, the ``contrasts`` it names, and the ``methods``.
 
     ``leaders`` are the methods that are better than every other one, see `fedreach.report.analysis.leaders`.
+
+    ``baselines`` are what a model must beat, and ``findings`` the sentences that must not be overlooked.
 
     Of several comparisons also their names, and under ``differs`` what each says of the options that differ; where
     settings were chosen, ``tuning`` says which, and by what.
@@ -43,6 +58,8 @@ def as_document(analysis: Analysis) -> dict[str, Any]:
         "contrasts": contrast_records(analysis),
         "leaders": {when: list(found.methods) for when, found in analysis.leaders.items()},
         "methods": as_records(analysis),
+        "baselines": baseline_records(analysis),
+        "findings": list(concerns(comparison)),
     }
     if comparison.labels:
         document["comparisons"] = list(comparison.labels)
@@ -116,6 +133,9 @@ def _numbers(row: MethodSummary) -> dict[str, Number]:
     for name, quantity in QUANTITIES.items():
         if name != "round" and not quantity.is_radio:
             numbers |= _spread(name, row.at[name])
+    for name in PROBABILITIES:
+        if name in row.at:
+            numbers |= _spread(name, row.at[name])
     gap = row.at["gap"]
     low, high = row.gap_over_clients or (None, None)
     return numbers | {
@@ -172,5 +192,5 @@ def _spread(name: str, spread: Spread) -> dict[str, Number]:
 
 
 def to_csv(analysis: Analysis) -> str:
-    """Return `as_records` as CSV: plain numbers, one row a method, empty where there is none."""
-    return csv_text(as_records(analysis))
+    """Return plain numbers as CSV, one row a method and below them one a baseline, empty where there is none."""
+    return csv_text([*as_records(analysis), *baseline_records(analysis)])

@@ -16,7 +16,7 @@ from fedreach.report.figures import Picture
 from fedreach.report.figures.style import METHOD, METHOD_ON_DARK
 from fedreach.report.numbers import ABSENT
 from fedreach.report.render.page import tied
-from fedreach.report.render.records import as_document, as_records
+from fedreach.report.render.records import as_document, as_records, baseline_records
 from fedreach.report.render.tables import Table, tabulate
 from fedreach.report.render.tuning import tabulate_tuning, words_of
 from fedreach.report.swept import Swept
@@ -70,7 +70,11 @@ def as_sweep_document(swept: Swept) -> dict[str, Any]:
 
 def to_sweep_csv(swept: Swept) -> str:
     """Return plain numbers as CSV, one row a setting and method."""
-    rows = [{**cell.setting, **record} for cell in swept.cells for record in as_records(cell.analysis)]
+    rows = [
+        {**cell.setting, **record}
+        for cell in swept.cells
+        for record in (*as_records(cell.analysis), *baseline_records(cell.analysis))
+    ]
     every = dict.fromkeys(key for row in rows for key in row)
     return csv_text([{key: _plain(row.get(key)) for key in every} for row in rows])
 

@@ -5,16 +5,18 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from fedreach.evidence.judgement import Judgement
 from fedreach.evidence.scores import MainScore
 from fedreach.evidence.spread import Spread
 from fedreach.report.analysis.analysis import Analysis
+from fedreach.report.analysis.baselines import baselines_of
 from fedreach.report.analysis.contrasts import Difference, looked, what_seeds_draw
 from fedreach.report.analysis.leaders import Leaders
 from fedreach.report.analysis.quantities import POPULATION, QUANTITIES, WIDE, Quantity
 from fedreach.report.analysis.rows import When
-from fedreach.report.analysis.summary import MethodSummary
+from fedreach.report.analysis.summary import MethodSummary, probabilities
 from fedreach.report.numbers import (
     ABSENT,
     Unit,
@@ -23,6 +25,7 @@ from fedreach.report.numbers import (
     number,
     p_text,
     percent,
+    plus_minus,
     points,
     unit_of,
     verdict,
@@ -63,8 +66,8 @@ def tabulate(analysis: Analysis, when: When = "last") -> Table:
     It is of the ``"last"`` evaluated round, or of the ``"best"`` one on participants' held-out loss.
     """
     rows = analysis.rows(when)
-    columns = _columns(analysis.comparison, rows)
-    cells = tuple(tuple(column.text(row) for column in columns) for row in rows)
+    columns, every = _columns(analysis.comparison, rows), (*rows, *analysis.baselines)
+    cells = tuple(tuple(column.text(row) for column in columns) for row in every)
     kept = [j for j in range(len(columns)) if j == 0 or any(row[j] != ABSENT for row in cells)]
     comparison, leading = analysis.comparison, analysis.leaders[when]
     judged = QUANTITIES[POPULATION[comparison.primary].name].head
@@ -74,13 +77,13 @@ def tabulate(analysis: Analysis, when: When = "last") -> Table:
         units=tuple(columns[j].unit for j in kept),
         rows=tuple(tuple(row[j] for j in kept) for row in cells),
         from_width=tuple(columns[j].from_width for j in kept),
-        note=_note(comparison, rows),
+        note=join_sentences(_note(comparison, rows), _baselines_note(analysis)),
         name=when,
         stated=join_sentences(
             intervals_said(comparison, [row.difference for row in rows], by=comparison.score),
             bold_said(comparison, leading, f"on {POPULATION[comparison.primary].words}"),
         ),
-        bold=bold_cells([row.method for row in rows], leading, [columns[j].head for j in kept], judged),
+        bold=bold_cells([row.method for row in every], leading, [columns[j].head for j in kept], judged),
     )
 
 
@@ -174,10 +177,17 @@ def _columns(comparison: Comparison, rows: Sequence[MethodSummary]) -> list[_Col
         quantity, unit = QUANTITIES[name], _unit(QUANTITIES[name], [row.to_target[name] for row in rows])
         return [_Column(target, unit.name or quantity.head, lambda row: _reached(row, name, unit), from_width)]
 
+    def probability(name: str, head: str, unit: str, from_width: int) -> list[_Column]:
+        if name not in probabilities(comparison):
+            return []
+        return [_Column(head, unit, lambda row: plus_minus(row.at[name], 3), from_width)]
+
     gap, radio = QUANTITIES["gap"], ("seconds", "joules") if comparison.radio else ()
     return [
         _Column("method", "", lambda row: row.method, 0),
         *map(accuracy, ("participants", "unseen", "test")),
+        *probability("auroc", "AUROC", "", 90),
+        *probability("log_loss", "log loss", "nats", 110),
         _Column(
             gap.head,
             f"{change} [{'seeds' if over_seeds else 'clients'}]".strip(),
@@ -242,6 +252,37 @@ def _note(comparison: Comparison, rows: Sequence[MethodSummary]) -> str:
             "(how many, if not all); - if none did."
         )
     return " ".join(parts)
+
+
+def _baselines_note(analysis: Analysis) -> str:
+    """Return what the baselines are, and of how many clients AUROC is."""
+    comparison, said = analysis.comparison, ""
+    if analysis.baselines:
+        names = [row.method for row in analysis.baselines]
+        said = f"{names[0].capitalize()}: of the participants' training rows."
+        if len(names) > 1:
+            said += f" {names[1].capitalize()}: on all of these rows, which no federation has in one place."
+    reasons = dict.fromkeys(record.left_out for record in baselines_of(comparison) if record.left_out)
+    said += "".join(f" No pooled linear model: {reason}." for reason in reasons)
+    return join_sentences(said, probabilities_note(comparison))
+
+
+def probabilities_note(comparison: Comparison) -> str:
+    """Return on whom AUROC and log loss of two classes are, and how many clients have an AUROC; "" of other targets."""
+    if not probabilities(comparison):
+        return ""
+    where = comparison.primary.partition("_")[0]
+    said = f"AUROC and log loss: on {POPULATION[comparison.primary].words}"
+    people, column = {"id": "participants", "unseen": "unseen"}.get(where, ""), f"{where}_auroc_undefined"
+    runs = [run for run in comparison.all_counted if people in run.clients and column in run.rounds]
+    if not runs:
+        return f"{said}."
+    left, many = (
+        fmean(counts)
+        for counts in zip(*((run.column(column)[-1], len(run.clients[people].ids)) for run in runs), strict=True)
+    )
+    clients = f"{number(many - left)} of {number(many)}" + " on average" * (len(runs) > 1)
+    return f"{said}; AUROC is a mean over the clients that hold both classes, {clients}."
 
 
 def _allocations(comparison: Comparison) -> str:

@@ -1,0 +1,184 @@
+"""What a model must beat: the majority class or the mean target, and one linear model on all participants' rows.
+
+Both are fitted on the training rows of the participants and scored on the rows that models are scored on, by the same
+`fedreach.evaluation.Evaluator`: participants' held-out data, unseen clients and the test set, a mean over clients.
+
+- **majority** of classes: log-probabilities log((n_k + 1) / (n + c)), of n training labels n_k of class k, c classes.
+  Where targets are numbers, **mean**: their mean. Both are sums over participants, which any federation can have.
+- **pooled**, which no federation can have cheaply, as it needs all rows in one place: logistic regression, that is
+  the (d + 1, c) head B of `fedreach.federation.serving.few_labels.moved_head` with a pull of 1 / n towards the shares
+  above, the strength of scikit-learn's default C = 1. Where targets are numbers, ridge regression: with inputs and
+  targets less their means, (X'X + I) B = X'Y, scikit-learn's default alpha = 1.
+
+Inputs are those of the model: tables and images are on one scale. Other features are put on mean 0 and deviation 1 by
+the participants' training rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedreach.arrays import AnyArray, Bools, Float32s, Floats, Ints
+from fedreach.data.datasets import Dataset
+from fedreach.data.federated import FederatedData
+from fedreach.evaluation.evaluator import Evaluator
+from fedreach.evaluation.metrics import AUROC, Metric
+from fedreach.evaluation.predictor import Predictor, Split
+from fedreach.federation.serving.few_labels import moved_head
+from fedreach.federation.serving.softmax import log_softmax
+from fedreach.federation.values import Outputs
+
+LARGEST = 2e7
+"""Rows x inputs x outputs of a pooled model, which then takes four seconds; a larger one is left out."""
+MOST_INPUTS = 2000
+BLOCK = 4096  # rows that are made into inputs at a time
+NO_PARAMETERS = np.zeros(1, np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class Baseline(Predictor):
+    """A fixed predictor: what it says of an example is `bias` + its inputs times `weights`.
+
+    Each example is predicted by itself, so that no bit depends on who else is scored.
+    """
+
+    data: FederatedData
+    bias: Floats  # (c,) logits, or (t,) numbers
+    weights: Floats | None = None  # (d, c); None: the same for all
+    scale: tuple[Floats, Floats] | None = None  # (d,) mean and deviation of features that are on no scale yet
+
+    def outputs(self, split: Split, index: Ints) -> Floats:
+        """Return (m, c) logits, or (m, t) numbers."""
+        d = self.data.dataset
+        if self.weights is None:
+            return np.tile(self.bias, (len(index), 1))
+        said = np.empty((len(index), len(self.bias)))
+        for begin in range(0, len(index), BLOCK):
+            rows = slice(begin, begin + BLOCK)
+            x = inputs_of(d, (d.test_x if split == "test" else d.train_x)[index[rows]], self.scale)
+            said[rows] = self.bias + np.einsum("md,dc->mc", x, self.weights)  # row by row, which matmul is not
+        return said
+
+    def predict(self, params: Float32s, split: Split, index: Ints) -> tuple[Bools | Float32s, Float32s]:
+        d, said = self.data.dataset, self.outputs(split, index)
+        truth = {"train": self.data.labels, "test": d.test_y}.get(split, d.train_y)[index]
+        if d.num_classes:
+            loss = -log_softmax(said)[np.arange(len(index)), truth]
+            return said.argmax(axis=1) == truth, loss.astype(np.float32)
+        off = said - truth
+        return np.abs(off).mean(axis=1).astype(np.float32), np.square(off).mean(axis=1).astype(np.float32)
+
+    def logits(self, params: Float32s, split: Split, index: Ints) -> Float32s:
+        return self.outputs(split, index).astype(np.float32)
+
+    def answers(self, params: Float32s, split: Split, index: Ints, *, inputs: bool) -> Outputs:
+        raise NotImplementedError("Nobody is served by a baseline.")
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """How well a baseline does."""
+
+    columns: Mapping[str, float]  # of `Evaluator`
+    clients: Mapping[str, Mapping[str, Sequence[Any]]]  # population -> "ids" and the main score of each
+
+
+def score_baselines(
+    data: FederatedData, samples_per_client: int | None = None, metrics: Sequence[Metric] = ()
+) -> tuple[dict[str, Scored], str]:
+    """Return the baselines that there are by name, and why a pooled model is left out; "" where it is not.
+
+    Args:
+        data: The federation. Of unseen clients and held-out rows nothing is read but to score.
+        samples_per_client: See `Evaluator`.
+        metrics: What models are scored by; of these only `AUROC` is of baselines, too.
+
+    Example:
+        >>> from fedreach.testing.problems import tiny_data
+        >>> found, left_out = score_baselines(tiny_data())
+        >>> {name: round(scored.columns["unseen_accuracy"], 3) for name, scored in found.items()}, left_out
+        ({'majority': 0.55, 'pooled': 0.95}, '')
+    """
+    classes, why = data.dataset.num_classes, too_large(data)
+    made: dict[str, Callable[[FederatedData], Baseline]] = {"majority": majority} if classes else {"mean": mean_target}
+    if not why:
+        made["pooled"] = pooled_logistic if classes else pooled_ridge
+    own = [metric for metric in metrics if isinstance(metric, AUROC)]
+    return {name: _scored(Evaluator(make(data), data, samples_per_client, own)) for name, make in made.items()}, why
+
+
+def _scored(evaluator: Evaluator) -> Scored:
+    columns, lines = evaluator.evaluate(NO_PARAMETERS, 0)
+    name = evaluator.by.name
+    return Scored(columns, {line["population"]: {"ids": line["ids"], name: line[name]} for line in lines})
+
+
+def majority(data: FederatedData) -> Baseline:
+    """Return the class shares of the participants' training labels, each class counted once more than it is there."""
+    counts = np.bincount(data.labels[training_rows(data)], minlength=data.dataset.num_classes) + 1.0
+    return Baseline(data, np.log(counts / counts.sum()))
+
+
+def mean_target(data: FederatedData) -> Baseline:
+    """Return the mean of the participants' training targets."""
+    return Baseline(data, data.labels[training_rows(data)].mean(axis=0, dtype=np.float64))
+
+
+def pooled_logistic(data: FederatedData) -> Baseline:
+    """Return a logistic regression on all participants' training rows."""
+    rows, shares = training_rows(data), majority(data).bias
+    x, scale = _fitted_inputs(data, rows)
+    head = moved_head(x, np.tile(shares, (len(rows), 1)), data.labels[rows], 1 / len(rows))
+    return Baseline(data, shares + head[-1], head[:-1], scale)
+
+
+def pooled_ridge(data: FederatedData) -> Baseline:
+    """Return a ridge regression on all participants' training rows."""
+    rows = training_rows(data)
+    x, scale = _fitted_inputs(data, rows)
+    y = data.labels[rows].astype(np.float64)
+    middle, mean = x.mean(axis=0), y.mean(axis=0)
+    x = x - middle
+    weights = np.linalg.solve(x.T @ x + np.eye(x.shape[1]), x.T @ (y - mean))
+    return Baseline(data, mean - middle @ weights, weights, scale)
+
+
+def training_rows(data: FederatedData) -> Ints:
+    """Return the rows that participants train on, client by client."""
+    return np.concatenate([data.train[int(client)] for client in data.population.participants])
+
+
+def too_large(data: FederatedData) -> str:
+    """Return why no linear model is fitted to all participants' rows; "" where one is."""
+    d = data.dataset
+    if d.kind == "tokens":
+        return "its inputs would be tokens"
+    rows, inputs = int(data.train.sizes[data.population.participants].sum()), int(np.prod(d.train_x.shape[1:]))
+    if rows * inputs * d.outputs > LARGEST or inputs > MOST_INPUTS:
+        return f"{rows:,} training rows x {inputs:,} inputs x {d.outputs} outputs would take more than a few seconds"
+    return ""
+
+
+def inputs_of(d: Dataset, x: AnyArray, scale: tuple[Floats, Floats] | None = None) -> Floats:
+    """Return (m, d) inputs as a model has them, of (m, ...) samples of a data set."""
+    inputs = x.astype(np.float64)
+    if d.kind == "image":
+        mean, std = (np.reshape(of_channels, (-1, 1, 1)) for of_channels in (d.mean, d.std))
+        inputs = (inputs / 255 - mean) / std
+    inputs = inputs.reshape(len(x), -1)
+    return inputs if scale is None else (inputs - scale[0]) / scale[1]
+
+
+def _fitted_inputs(data: FederatedData, rows: Ints) -> tuple[Floats, tuple[Floats, Floats] | None]:
+    """Return the inputs of training rows, and by what features that are on no scale yet were put on one."""
+    d = data.dataset
+    x = inputs_of(d, d.train_x[rows])
+    if d.kind != "features" or d.preparation is not None:
+        return x, None
+    sd = x.std(axis=0)
+    scale = x.mean(axis=0), np.where(sd > 0, sd, 1.0)
+    return (x - scale[0]) / scale[1], scale

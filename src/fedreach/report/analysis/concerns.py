@@ -1,0 +1,134 @@
+"""What must not be overlooked: models that a baseline beats, and columns that give the label away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from fedreach.arrays import Floats
+from fedreach.evidence.spread import spread
+from fedreach.report.analysis.baselines import baselines_of, title
+from fedreach.report.analysis.chance import near_chance
+from fedreach.report.analysis.quantities import POPULATION
+from fedreach.report.analysis.rows import mean_of
+from fedreach.report.values import Comparison, Run
+
+CLEAR_POINTS = 0.02
+CLEAR_SHARE = 0.1
+"""A method is clearly worse than the pooled model by 2 points of accuracy or 10% of its error, if clients agree."""
+PEOPLE = {"id": "participants", "unseen": "unseen"}
+"""Prefix of columns -> population in lines about single clients."""
+
+
+@dataclass(frozen=True)
+class Beaten:
+    """A method that a baseline beats."""
+
+    method: str
+    value: float
+    baseline: float
+
+
+def concerns(comparison: Comparison) -> tuple[str, ...]:
+    """Return a sentence for each concern, with its number and what to do.
+
+    - A method is below the majority class, or the mean of the targets, on those whom methods are judged by or on
+      participants' held-out data.
+    - It is clearly below the pooled linear model: by 2 points, or a tenth of the error, and with all of a paired 95%
+      interval over the clients of all seeds below 0.
+    - It has hardly learned, see `fedreach.report.analysis.chance`, where there is no pooled model to tell.
+    - A column gives the label away, see `fedreach.evaluation.leaks`.
+    """
+    pooled = any("pooled" in record.columns for record in baselines_of(comparison))
+    near = [] if pooled else [near_chance(comparison)]
+    return tuple(filter(None, (*_below(comparison), *near, *_leaks(comparison))))
+
+
+def _below(comparison: Comparison) -> Iterable[str]:
+    """Yield which methods a baseline beats; each method is in one sentence at most."""
+    told: set[str] = set()
+    simple, clear = "Worse than no model", "Clearly worse than a linear model"
+    for what, names, column in (
+        (simple, ("majority", "mean"), comparison.primary),
+        (clear, ("pooled",), comparison.primary),
+        (simple, ("majority", "mean"), comparison.seen),
+    ):
+        for name in names:
+            beaten = [each for each in _beaten(comparison, name, column) if each.method not in told]
+            beaten = [each for each in beaten if what == simple or _is_clear(comparison, each)]
+            told |= {each.method for each in beaten}
+            if beaten:
+                yield _said(comparison, beaten, name, column, what)
+
+
+def _said(comparison: Comparison, beaten: list[Beaten], name: str, column: str, what: str) -> str:
+    score = comparison.score
+    named = len(comparison.methods) > 1
+    who = ", ".join(f"{each.method} {score.shown(each.value)}" if named else score.shown(each.value) for each in beaten)
+    linear = all(run.config.get("model", {}).get("name") == "linear" for run in comparison.all_counted)
+    model = "" if linear else ", or model = 'linear'"
+    return (
+        f"{what}: {who} on {POPULATION[column].words}, where the {title(name, comparison)} has "
+        f"{score.shown(fmean(each.baseline for each in beaten))}. Try more rounds, more local.epochs, other values of "
+        f"local.rate{model}."
+    )
+
+
+def _beaten(comparison: Comparison, name: str, column: str) -> list[Beaten]:
+    """Return the methods that do worse than a baseline on the same federations, in the mean over seeds."""
+    found = []
+    for method in comparison.methods:
+        pairs = [
+            (mean_of(run, column, "last", comparison.plan.last_rounds), run.baselines.columns[name][column])
+            for run in comparison.counted(method)
+            if run.baselines is not None and column in run.baselines.columns.get(name, {})
+        ]
+        own, other = (fmean(column) for column in zip(*pairs, strict=True)) if pairs else (0.0, 0.0)
+        if comparison.score.rank(own) < comparison.score.rank(other):
+            found.append(Beaten(method, own, other))
+    return found
+
+
+def _is_clear(comparison: Comparison, beaten: Beaten) -> bool:
+    least = CLEAR_POINTS if comparison.score.percent else CLEAR_SHARE * beaten.baseline
+    if abs(beaten.value - beaten.baseline) <= least:
+        return False
+    people = PEOPLE.get(comparison.primary.partition("_")[0])
+    lacks = [_lacks(run, people, comparison) for run in comparison.counted(beaten.method)]
+    if people is None:  # the test set, which is no sample of clients
+        return True
+    low = spread(np.concatenate([*lacks, np.empty(0)])).low
+    return low is not None and low > 0
+
+
+def _lacks(run: Run, people: str | None, comparison: Comparison) -> Floats:
+    """Return by how much each client's score is worse than the pooled model's."""
+    scores = run.clients.get(people or "")
+    lines: Mapping[str, Sequence[Any]] = {}
+    if run.baselines is not None:
+        lines = run.baselines.clients.get("pooled", {}).get(people or "", {})
+    if scores is None or lines.get("ids") != scores.ids.tolist():
+        return np.empty(0)
+    score = comparison.score
+    return np.asarray(score.gap(np.array(lines[score.name]), scores.score))
+
+
+def _leaks(comparison: Comparison) -> Iterable[str]:
+    """Yield a sentence for all columns that give the label away with any seed."""
+    found: dict[str, tuple[str, float]] = {}
+    for record in baselines_of(comparison):
+        for leak in record.leaks:
+            found.setdefault(leak["column"], (leak["measure"], leak["value"]))
+    if found:
+        many = len(found) > 1
+        what = "target" if not comparison.score.percent else "label"
+        said = ", ".join(f"{column!r} ({measure} {value:.3f})" for column, (measure, value) in found.items())
+        yield (
+            f"The {what} is given away by {'each of these columns' if many else 'one column'} alone, on participants' "
+            f"training rows: {said}. If what {'they hold' if many else 'it holds'} is known only once the {what} is, "
+            f"remove {'them' if many else 'it'} from the data and run again."
+        )
