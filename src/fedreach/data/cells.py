@@ -317,6 +317,11 @@ def named_rows(what: str, column: pa.Array, reading: Reading = AS_USUAL) -> list
     return [None if code < 0 else plain[code] for code in codes]
 
 
+def names_there(what: str, column: pa.Array, reading: Reading = AS_USUAL) -> Bools:
+    """Return (n,) whether a cell holds something, of a column that names or tells something of each row."""
+    return np.array([name is not None for name in named_rows(what, column, reading)], np.bool_)
+
+
 def numbered(what: str, names: Sequence[str | None]) -> tuple[Ints, tuple[str, ...]]:
     """Return (n,) numbers from 0 for names, and the names: whole numbers by size, all else by the alphabet.
 

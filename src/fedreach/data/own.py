@@ -40,6 +40,9 @@ def of_frame(
     said: list[Any] = list(target) if isinstance(target, list | tuple) else [label if target is None else target]
     taken = {**dict.fromkeys(map(str, said), "target" if label is None else "label"), client: "client"}
     rules = ColumnRules.of(columns, list(found), taken, where)
+    check_lengths(found, client)
+    kept, left_out = complete_rows(found, [client, *said], rules.reading)
+    found = {name: column.take(kept) for name, column in found.items()} if left_out else found
     owners, names = numbered_column(found, client, rules.reading)
     classes: tuple[str, ...] = ()
     labels: AnyArray
@@ -52,12 +55,31 @@ def of_frame(
                 f"table: column {label!r} has {len(classes)} different values in {len(labels)} rows; a label must be a "
                 f"class. Make classes of it, or predict the number: target = {label!r} instead of label."
             )
-    check_lengths(found, client)
     inputs = cells.cells_by_name(found, without=(client, *said), rules=rules)
     order = cells.row_order(owners, labels, inputs)
     sorted_inputs = {name: None if each is None else each.at(order) for name, each in inputs.items()}
-    own = owners[order], names, sorted_inputs, labels[order], classes, order
-    return OwnTable(name, *own, client, tuple(said), rules)
+    own = owners[order], names, sorted_inputs, labels[order], classes, kept[order]
+    return OwnTable(name, *own, client, tuple(said), rules, left_out)
+
+
+def complete_rows(table: Table, names: Sequence[str], reading: Reading) -> tuple[Ints, dict[str, str]]:
+    """Return the rows that hold something in each of some columns, and what is to be told of the others, by column.
+
+    Raises:
+        ConfigError: If a column is not there.
+        DataError: If no row is left.
+    """
+    kept = np.ones(len(column_of(table, names[0])), np.bool_)
+    told: dict[str, str] = {}
+    for name in names:
+        there = cells.names_there(f"table: column {name!r}", column_of(table, name), reading)
+        if gone := np.flatnonzero(~there).tolist():
+            rows = "1 row without it is" if len(gone) == 1 else f"{len(gone)} rows without it are"
+            told[name] = f"{rows} left out, the first is row {gone[0]}"
+        kept &= there
+    if not kept.any():
+        raise DataError(f"table: no row holds something in {' and '.join(map(repr, names))}; got {len(kept)} rows.")
+    return np.flatnonzero(kept), told
 
 
 def numbered_column(table: Table, name: str, reading: Reading = AS_USUAL) -> tuple[Ints, tuple[str, ...]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -58,6 +58,7 @@ class OwnTable(OwnData):
     client_column: str | None = None  # None: the table was handed over without
     label_columns: tuple[str, ...] = ()
     rules: ColumnRules = NO_RULES
+    left_out: Mapping[str, str] = field(default_factory=dict)  # what is told of rows without client or label, by column
 
     @property
     def train_y(self) -> AnyArray:
@@ -74,8 +75,11 @@ class OwnTable(OwnData):
             x, self.labels, num_classes=self.num_classes, class_names=names, kind="features", name=self.name
         )
         kind: Literal["label", "target"] = "label" if self.classes else "target"
-        schema = [] if self.client_column is None else [InputColumn(self.client_column, "client")]
-        schema += [InputColumn(name, kind, categories=self.classes) for name in self.label_columns]
+        told = {name: self.left_out.get(name, "") for name in (self.client_column or "", *self.label_columns)}
+        schema = []
+        if self.client_column is not None:
+            schema.append(InputColumn(self.client_column, "client", odd=told[self.client_column]))
+        schema += [InputColumn(name, kind, categories=self.classes, odd=told[name]) for name in self.label_columns]
         schema += [*made.columns, *(InputColumn(name, "dropped", why="as asked") for name in self.rules.drop)]
         missing, decimal = self.rules.reading
         whole = Preparation(tuple(replace(column, empty=missing, decimal=decimal) for column in schema))

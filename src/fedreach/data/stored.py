@@ -81,8 +81,8 @@ def digest(data: Dataset | OwnData) -> str:
 
 
 def _digest(words: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> str:
-    """Return the sha256 of words and arrays, but for where rows stood as they were read."""
-    found = hashlib.sha256(json.dumps(words, sort_keys=True).encode())
+    """Return the sha256 of words and arrays, but for where rows stood as they were read and what is told of others."""
+    found = hashlib.sha256(json.dumps({**words, "left_out": None}, sort_keys=True).encode())
     for name, array in arrays.items():
         if name == "places":
             continue
@@ -135,7 +135,8 @@ def _taken_apart(data: Dataset | OwnData) -> tuple[dict[str, Any], dict[str, Any
             "client_column": data.client_column,
             "label_columns": list(data.label_columns),
         }
-        return {"what": "table", **names, "rules": data.rules.to_json(), "columns": columns}, arrays
+        names |= {"rules": data.rules.to_json(), "left_out": dict(data.left_out)}
+        return {"what": "table", **names, "columns": columns}, arrays
     if isinstance(data, OwnSamples):
         words, arrays = _taken_apart(data.plain)
         words |= {"what": "samples", "client_names": list(data.owner_names)}
@@ -169,6 +170,7 @@ def _put_together(words: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> D
             words["client_column"],
             tuple(words["label_columns"]),
             ColumnRules.of_json(words["rules"]),
+            words["left_out"],
         )
     said: dict[str, Any] = {key: arrays.get(key) for key in ARRAYS}
     said |= {key: words[key] for key in WORDS} | {key: words[key] or None for key in LISTS}
