@@ -21,7 +21,7 @@ from fedreach.federation.federation import Federation
 from fedreach.federation.labels import Exact, released_entropy
 from fedreach.federation.protocols import LabelStatistics
 from fedreach.flower import masks, messages, served
-from fedreach.flower.agreement import MOST_CLIENTS, terms_of
+from fedreach.flower.agreement import MOST_CLIENTS, samples_of, terms_of
 from fedreach.flower.local import ClientData, LocalClient, Work
 from fedreach.flower.messages import (
     BITS,
@@ -42,6 +42,7 @@ from fedreach.flower.messages import (
     OURS,
     ROUND,
     RUN,
+    SAMPLES,
     SHORT,
     SOLVER,
     STEPS,
@@ -108,7 +109,7 @@ def client_app(
         local = worker(context)
         numbers = {CLIENT: local.client, EXAMPLES: local.num_examples, HELD_OUT: local.num_held_out}
         numbers[BITS] = local.bits_per_example
-        terms = ConfigRecord(dict(terms_of(federation, local.engine.layout)))
+        terms = ConfigRecord({**terms_of(federation, local.engine.layout), SAMPLES: samples_of(local.data.dataset)})
         if federation.label_statistics.only_sum:
             terms[KEY] = masks.public_key(_private_key(context))
         return _reply(message, metrics=numbers, others={OURS: terms})

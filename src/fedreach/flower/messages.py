@@ -1,8 +1,8 @@
 """What stands in the messages between server and clients, and what of a reply can be believed.
 
 ```
-query          -> metrics: client, num-examples, held-out-examples,        fedreach: how it trains, its public key
-                           bits-per-example
+query          -> metrics: client, num-examples, held-out-examples,        fedreach: how it trains, its public key,
+                           bits-per-example                                      what its samples look like
 query.labels   fedreach: fact                               -> labels: label_counts or label_entropy
 query.loss     arrays: model             fedreach: run, round, batch-size  -> metrics: loss
 train          arrays: model    config: the user's own, server-round
@@ -45,6 +45,7 @@ UPDATE, MASKED, SOLVER, MEMORY, LABELS = "update", "masked", "solver", "memory",
 STATE, SESSION, EXCHANGE, FITS = "state", "session", "exchange", "fits"  # of a serving rule
 PART, INPUTS, ONLINE = "part", "inputs", "online"
 KEY, KEYS = "public-key", "keys"  # of a secure sum
+SAMPLES = "samples"  # what they look like
 LOSS, EXAMPLES, STEPS, CLIENT = "train_loss", "num-examples", "steps", "client"
 LACKS = "lacks-memory-of-round"
 KEPT = "kept-memory-of-round"

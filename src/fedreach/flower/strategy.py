@@ -25,6 +25,7 @@ from fedreach.arrays import Float32s
 from fedreach.data.population import Population
 from fedreach.engines.protocols import Engine
 from fedreach.errors import ConfigError, RunFolderError, TrainingError
+from fedreach.experiments.naming import Shelf
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import Exact
 from fedreach.federation.participation import Always, Participation
@@ -144,8 +145,9 @@ class FedReachStrategy(Strategy):
         self.min_clients, self.patience, self.evaluate_every = min_clients, patience, evaluate_every
         self.engine, self.participation, self.record = engine, participation or Always(), record
         self.inputs, self.serves, self.callbacks = inputs, federation.serves, callbacks
-        self.identity = identity or identity_of(federation, str(model), name, rounds, inputs)
         self.folder = RunFolder(Path(folder))
+        self.shelf = Shelf(self.folder.path / "parts", base=self.folder.path)
+        self.identity = identity or identity_of(federation, model, name, rounds, inputs, self.shelf)
         self.recorder = Recorder(self.folder, federation, self.layout, stop_if_diverged=False)
         checks = Checks(federation, self.layout, rounds, *who_holds_what(record, engine))
         self.registry = ClientRegistry(federation, terms_of(federation, self.layout), checks, timeout, population)
@@ -229,6 +231,7 @@ class FedReachStrategy(Strategy):
 
     def _first(self, grid: Grid, params: Float32s) -> None:
         """Begin a run: its files, its state, and what the first model is worth."""
+        self.shelf.write()
         run = RunRecord(**self.identity, environment=environment(), git=None)
         exact = isinstance(self.federation.label_statistics, Exact)
         seen = record_of(self._participants, self.registry.unseen(), self.registry.known, exact=exact)
