@@ -4,7 +4,7 @@ Every message may find a new process, so that all a client keeps between rounds 
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 from uuid import uuid4
 
@@ -16,6 +16,7 @@ from torch import nn
 from fedreach.arrays import Float32s, Floats, Ints
 from fedreach.data.federated import FederatedData
 from fedreach.errors import ConfigError, DataError, TrainingError
+from fedreach.evaluation.metrics import Metric
 from fedreach.federation.aggregation.secure_sum import FixedPoint, Words, share
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import Exact, released_entropy
@@ -65,6 +66,7 @@ def client_app(
     engine: str = "sequential",
     device: str = "cpu",
     kept_in_process: int = 8,
+    metrics: Sequence[Metric] = (),
 ) -> ClientApp:
     """Return the app of a client of this federation.
 
@@ -84,6 +86,8 @@ def client_app(
         engine: See `fedreach.engines.choice.ENGINES`; ``"sequential"`` gives the bits of the simulator's.
         device: Where tensors live.
         kept_in_process: For how many clients data and model stay loaded, where one process serves many.
+        metrics: Beside accuracy, or mean absolute error, and loss, those of the strategy; see
+            `fedreach.evaluation.metrics`.
 
     Example:
         >>> from fedreach.flower import ClientData, client_app
@@ -100,7 +104,7 @@ def client_app(
         d = own.dataset
         seed = torch_seed(federation.seed if model_seed is None else model_seed, "model")
         module = build_model(model, d.train_x.shape[1:], d.outputs, seed=seed, options=model_options)
-        return LocalClient(client, own, federation, module, engine, device)
+        return LocalClient(client, own, federation, module, engine, device, metrics)
 
     worker = _Loaded(load, kept_in_process)
 
@@ -166,9 +170,11 @@ def client_app(
             f"eval_{SHORT[held_out.by.name]}": held_out.score,
             "eval_loss": held_out.loss,
         }
+        numbers |= {f"eval_{name}": value for name, value in held_out.further.items()}
         for name, score in scores.items():
             short = f"{name}_{SHORT[score.by.name]}"
             numbers |= {f"{name}-examples": score.examples, short: score.score, f"{name}_loss": score.loss}
+            numbers |= {f"{name}_{metric}": value for metric, value in score.further.items()}
         return _reply(message, metrics=numbers)
 
     @app.query("serving")

@@ -16,6 +16,7 @@ from fedreach.config.trackers import trackers_of
 from fedreach.config.user_code import identity
 from fedreach.data.federated import FederatedData
 from fedreach.errors import ConfigError
+from fedreach.evaluation.metrics import refuse_metrics
 from fedreach.experiments.build import Builder
 from fedreach.flower.app import client_app
 from fedreach.flower.strategy import LOG, FedReachStrategy
@@ -67,12 +68,6 @@ class FlowerExperiment:
             raise ConfigError(
                 "[budget] has no effect on Flower: Flower runs a number of rounds that is fixed beforehand. Remove it."
             )
-        asked = [metric.name for metric in self.experiment.evaluation.metrics]
-        if further := [name for name in asked if name not in ("accuracy", "mae", "loss", "log_loss")]:
-            raise ConfigError(
-                "evaluation.metrics on Flower are accuracy (of numbers mae) and loss only: clients send no others; "
-                f"got {further}. Remove these."
-            )
         self.seed = self.experiment.seeds[0] if seed is None else seed
         if self.seed < 0:
             raise ConfigError(f"The seed of a run must be at least 0; got {self.seed}.")
@@ -106,13 +101,15 @@ class FlowerExperiment:
             model_seed=self.experiment.model.seed,
             device=self.experiment.engine.device,
             kept_in_process=kept_in_process,
+            metrics=builder.metrics(),
         )
 
     def strategy(
         self, folder: Path | str, *, min_clients: int = 1, patience: float = 60.0, timeout: float = 600.0
     ) -> FedReachStrategy:
         """Return the strategy of the server; see `FedReachStrategy` for the arguments."""
-        e, simulation = self.experiment, self.simulation
+        e, simulation, builder = self.experiment, self.simulation, Builder(self.experiment, self.base)
+        refuse_metrics(builder.metrics(), self.data.dataset)
         trackers = [Named(*each) for each in trackers_of(e, self.base)]
         return FedReachStrategy(
             simulation.federation,
@@ -129,6 +126,7 @@ class FlowerExperiment:
             inputs=e.evaluation.inputs,
             identity=identity(e, self.seed, self.method or "run", self.base),
             record=federation_record(self.data),
+            metrics=builder.metrics(),
             callbacks=[Tracked(trackers, RunFolder(Path(folder)), lambda name, text: LOG.warning(text))],
         )
 

@@ -19,6 +19,8 @@ from fedreach.data.server_data import ServerData
 from fedreach.engines.choice import build_engine
 from fedreach.engines.protocols import Engine, Task
 from fedreach.errors import DataError
+from fedreach.evaluation.further import SaidOfClients
+from fedreach.evaluation.metrics import Metric, further_metrics
 from fedreach.evaluation.predictor import Split
 from fedreach.evaluation.rungs import Client, ServedScores, serve
 from fedreach.evidence.scores import ACCURACY, MAE, MainScore
@@ -135,6 +137,7 @@ class PartScore:
     score: float = 0.0  # share that is right, or mean absolute error
     loss: float = 0.0
     by: MainScore = ACCURACY
+    further: Mapping[str, float] = field(default_factory=dict)  # of metrics that are defined for these examples
 
 
 class LocalClient:
@@ -145,6 +148,7 @@ class LocalClient:
         data: A federation in which it has examples.
         federation: Whose local solver, measurements and label statistics it follows.
         engine: Name of the engine; ``"sequential"`` is the one whose bits do not depend on how many train.
+        metrics: Beside accuracy, or mean absolute error, and loss.
     """
 
     def __init__(
@@ -155,13 +159,14 @@ class LocalClient:
         module: nn.Module,
         engine: str = "sequential",
         device: str = "cpu",
+        metrics: Sequence[Metric] = (),
     ) -> None:
         if not 0 <= client < data.num_clients:
             raise DataError(f"There are clients 0 to {data.num_clients - 1} in the data; got client {client}.")
         self.client, self.data, self.federation = client, data, federation
         task = Task.of(module, data, federation)
         self.engine: Engine = build_engine(engine, task, device)
-        self.ids = np.array([client])
+        self.ids, self.metrics = np.array([client]), further_metrics(metrics)
 
     @property
     def num_examples(self) -> int:
@@ -249,7 +254,18 @@ class LocalClient:
         if not len(index):
             return PartScore(0, by=by)
         right, loss = self.engine.predict(params, split, index)
-        return PartScore(len(index), float(right.mean(dtype=np.float64)), float(loss.astype(np.float64).mean()), by)
+        further = {} if split == "train" else self._further(params, index)
+        mean = float(right.mean(dtype=np.float64))
+        return PartScore(len(index), mean, float(loss.astype(np.float64).mean()), by, further)
+
+    def _further(self, params: Float32s, index: Ints) -> dict[str, float]:
+        """Return what metrics say of some examples, those that are defined."""
+        if not self.metrics:
+            return {}
+        truth, said = self.data.dataset.train_y[index], self.engine.logits(params, "true", index)
+        answers = SaidOfClients(truth, [(1.0, said)], np.array([len(index)]))
+        found = {metric.name: answers.pooled(metric) for metric in self.metrics}
+        return {name: value for name, value in found.items() if not np.isnan(value)}
 
     @one_thread()  # as the simulator serves
     def contributions(self, params: Float32s, queries: Sequence[State]) -> list[State]:
