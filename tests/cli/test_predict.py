@@ -122,6 +122,39 @@ def test_what_the_model_does_not_know_is_told(call: Call, tmp_path: Path) -> Non
     assert "readmitted: 'perhaps' is no class of the model, and not scored" in notes
 
 
+def test_values_far_from_what_participants_had_and_unknown_columns_are_told(call: Call, tmp_path: Path) -> None:
+    def strange(names: list[str], rows: list[list[str]]) -> None:
+        names.append("insurer")
+        age = names.index("age")
+        for row in rows:
+            row.append("A")
+        rows[7][age] = "4000"
+
+    def months(names: list[str], rows: list[list[str]]) -> None:
+        for row in rows:
+            row[names.index("age")] = str(12 * float(row[names.index("age")]))
+
+    notes = json.loads(call(write(tmp_path / "a.csv", strange), "--json").stdout)["notes"]
+    assert "column 'insurer' is not used: nobody trained on it" in notes
+    assert any(note.startswith("age: far from what participants had in 1 row: 4000 in row 7; theirs") for note in notes)
+    assert len(notes) == 2
+    (note,) = json.loads(call(write(tmp_path / "b.csv", months), "--json").stdout)["notes"]
+    assert note.startswith("age: half of the values are far from what participants had, ")
+    assert json.loads(call("patients.csv", "--json").stdout)["notes"] == []
+
+
+def test_the_schema_is_printed_without_a_file(call: Call) -> None:
+    done = call("--schema")
+    assert done.exit_code == 0, done.output
+    names, *_ = csv.reader((ROOT / "examples" / "patients.csv").read_text(encoding="utf-8").splitlines())
+    assert {line.split()[0] for line in done.stdout.splitlines()} == set(names)
+    assert "hospital" in done.stdout.splitlines()[0]
+    columns = json.loads(call("--schema", "--json").stdout)
+    assert {each["name"] for each in columns["columns"] + columns["other_columns"]} == set(names)
+    done = call()
+    assert (done.exit_code, "--schema prints what must stand in it" in done.stderr) == (2, True)
+
+
 def test_words_stay_words_where_all_cells_are_numbers(call: Call, tmp_path: Path) -> None:
     def change(names: list[str], rows: list[list[str]]) -> None:
         for row in rows:
@@ -236,4 +269,6 @@ def test_the_programs_json_is_json_also_where_a_number_is_none(
     diverged = Deployed(about, lambda graph, x: [np.full((len(x), 1), np.inf, np.float32)], None, None, 10)
     assert run_alone(diverged, [str(tmp_path / "rows.csv"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert run_alone(diverged, ["--schema"]) == 0
+    assert capsys.readouterr().out == "features of shape (1,), float32, as x in an .npz file, or a column each\n"
     assert told["scores"] == {"mae": None, "rmse": None}

@@ -56,7 +56,7 @@ def federation(out: str, seed: int = 0, method: str = "uniform") -> dict:
 def test_hospitals_are_compared_by_name(fedreach: Command, patients: Path) -> None:
     result = fedreach("compare", *COLUMNS, "--participants", "north, south,east", "--seeds", 2, "--out", "o", *SHORT)
     assert result.exit_code == 0, result.output
-    assert "country: left out, it is the same for all who take part" in result.stderr
+    assert "country     left out  it is the same for all who take part" in result.stderr
     one, two = federation("o"), federation("o", 1)
     assert one["hash"] == two["hash"]  # named: seeds draw the model and batches only
     assert one["client_names"] == sorted(HOSPITALS)
@@ -97,6 +97,34 @@ def test_toml_says_the_same_to_the_byte(fedreach: Command, patients: Path) -> No
     assert exact(shell) == exact(toml)
 
 
+def test_what_columns_are_is_said_on_the_command_line_or_in_toml(fedreach: Command, patients: Path) -> None:
+    said = ["--set", "data.columns.drop=country,ward", "--set", "data.columns.category=age"]
+    shell = [*COLUMNS, "--participants", "north,south,east", "--seeds", 1, "--out", "shell", *said, *SHORT]
+    result = fedreach("compare", *shell)
+    assert "ward        dropped   as asked" in result.stderr
+    columns = 'columns = { drop = ["country", "ward"], category = ["age"] }\n[partition]'
+    (patients / "patients.toml").write_text(TOML.replace("[partition]", columns), encoding="utf-8")
+    assert fedreach("compare", "patients.toml", "--out", "toml", "--formats", "none").exit_code == 0
+    one, other = federation("shell"), federation("toml")
+    assert (one["hash"], one["preparation"]) == (other["hash"], other["preparation"])
+    kinds = {column["name"]: column["kind"] for column in one["preparation"]}
+    assert [kinds[name] for name in ("hospital", "readmitted", "age", "ward")] == [
+        "client",
+        "label",
+        "category",
+        "dropped",
+    ]
+
+
+def test_a_run_with_other_columns_is_another_run(fedreach: Command, refused: Refused, patients: Path) -> None:
+    (patients / "patients.toml").write_text(TOML, encoding="utf-8")
+    call = ["run", "patients.toml", "--method", "uniform", "--out", "o"]
+    told = fedreach(*call, "--set", "data.columns.drop=country").stderr
+    assert told.count("country     dropped") == told.count("hospital    client") == 1
+    assert "data.columns" in refused(3, *call, "--set", "data.columns.drop=ward")
+    assert "data.columns" in refused(3, *call)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -105,6 +133,8 @@ def test_toml_says_the_same_to_the_byte(fedreach: Command, patients: Path) -> No
         ([*COLUMNS[:3], "hospitl", *COLUMNS[4:]], "there is no column 'hospitl'. Did you mean 'hospital'"),
         ([*COLUMNS, "--participants", "nroth"], "there is no client 'nroth'. Did you mean 'north'"),
         (["tiny.toml", *COLUMNS], "--data goes without a file"),
+        ([*COLUMNS, "--set", "data.columns.drop=agee"], "data.columns.drop: there is no column 'agee'. Did you mean"),
+        ([*COLUMNS, "--set", "data.columns.decimal=x"], 'data.columns.decimal: must be "." or ","; got \'x\'.'),
     ],
 )
 def test_what_does_not_fit_is_refused(refused: Refused, patients: Path, arguments: list[str], message: str) -> None:

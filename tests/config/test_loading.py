@@ -121,6 +121,15 @@ def test_an_option_can_be_set_on_something_that_the_file_only_names() -> None:
     assert e.methods["entropy_topk"].selection.options == {"candidates": 9}
 
 
+@pytest.mark.parametrize(
+    ("value", "names"),
+    [("a", ["a"]), ("a, b", ["a", "b"]), ('"x, y",2019', ["x, y", "2019"]), ('["a[0]", "b"]', ["a[0]", "b"])],
+)
+def test_names_of_columns_are_listed_with_commas(value: str, names: list[str]) -> None:
+    e = load(None, [f"data.columns.drop={value}", "data.columns.decimal=,", "data.name=t.csv", "data.client=c"][:3])
+    assert e.data.options == {"columns": {"drop": names, "decimal": ","}}
+
+
 def test_a_method_keeps_what_it_does_not_say() -> None:
     e = load(None)
     one = e.resolved("entropy")

@@ -42,14 +42,15 @@ def test_hospitals_take_part_by_name():
 
 
 def test_what_was_found_is_told():
-    lines = str(made().dataset.preparation).splitlines()
-    assert [line.split(":")[0] for line in lines] == ["patient", "age", "pressure", "ward", "smoker", "country"]
-    assert "different texts" in lines[0]
-    assert lines[1].startswith("age: number, ")
-    assert lines[2].startswith("pressure: number, ")
-    assert lines[2].endswith(" missing")
-    assert lines[3].startswith("ward: 2 categories, heart, surgery, ")
-    assert lines[5] == "country: left out, it is the same for all who take part"
+    lines = str(made().schema).splitlines()
+    names = ["hospital", "readmitted", "patient", "age", "pressure", "ward", "smoker", "country"]
+    assert [line.split()[0] for line in lines] == names
+    assert lines[:2] == ["hospital    client", "readmitted  label     no, yes"]
+    assert "different texts" in lines[2]
+    assert lines[3].startswith("age         number    ")
+    assert lines[4].endswith(" missing")
+    assert lines[5].startswith("ward        category  heart, surgery, ")
+    assert lines[7] == "country     left out  it is the same for all who take part"
 
 
 def test_no_name_moves_the_cursor_of_a_terminal():
@@ -116,7 +117,7 @@ def test_an_unseen_clients_numbers_change_no_participants_inputs():
     unseen_clients_leak_nothing()
 
 
-def everybodys(columns, clients, places=None):
+def everybodys(columns, clients, places=None, kinds=None):
     return Preparation.of(columns, [np.arange(240)])
 
 
@@ -409,6 +410,24 @@ def test_a_table_of_hugging_face_is_a_table():
         data = FederatedData.from_huggingface(ds, **NORTH)
         assert data.digest() == made().digest()
         assert (data.client_names, data.class_names) == (made().client_names, made().class_names)
+        assert data.schema == made().schema  # with the names of client and label
+        said = {"drop": ["ward"], "category": "age"}
+        wanted = FederatedData.from_frame(table(), **NORTH, columns=said)
+        assert FederatedData.from_huggingface(ds, **NORTH, columns=said).digest() == wanted.digest()
+
+
+def test_a_partition_of_flower_is_called_as_its_column():
+    north, south = ({"site": [name] * 6, "age": list(range(6)), "label": [0, 1] * 3} for name in ("north", "south"))
+    for names, wanted in ((["north", "south"], "site"), (None, "client")):
+        parts = Federated([Table(north), Table(south)], names)
+        data = FederatedData.from_huggingface(parts, participants=1)
+        assert data.schema.client.name == wanted
+
+
+def test_columns_of_arrays_are_refused():
+    ds = Table({"image": list(np.zeros((12, 4, 4), np.uint8)), "writer": OWNERS, "label": Y.tolist()}, {})
+    with pytest.raises(ConfigError, match="columns is about tables, and the inputs here are arrays"):
+        FederatedData.from_huggingface(ds, client="writer", columns={"drop": ["image"]})
 
 
 def test_images_of_hugging_face_by_writer():

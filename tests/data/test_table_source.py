@@ -49,12 +49,26 @@ def frames(draw):
     return frame
 
 
-def sources(frame, folder):
+@st.composite
+def column_options(draw):
+    """What may be said of these columns."""
+    named = draw(st.permutations(["whole", "word", "smoker", "level", "digits", "nullable", "day", "maybe", "number"]))
+    drop, category, other = (named[3 * i : 3 * i + draw(st.integers(0, 3))] for i in range(3))
+    kinds = {"smoker": "boolean", "maybe": "boolean", "day": "date"}
+    options = {"drop": drop, "category": [name for name in category if name != "number"]}  # 1e-05 has many spellings
+    for name in other:
+        if name != "word":
+            options.setdefault(kinds.get(name, "number"), []).append(name)
+    missing = draw(st.lists(st.sampled_from(["a", 3, -9, "true", "2024-03-01", "b b", "?"]), max_size=3))
+    return {**options, "missing": missing, "decimal": draw(st.sampled_from(".,"))}
+
+
+def sources(frame, folder, decimal="."):
     """Yield a table by all ways that it can come in."""
-    frame.to_csv(folder / "a.csv", index=False)
+    frame.to_csv(folder / "a.csv", index=False, decimal=decimal)
     frame.to_parquet(folder / "a.parquet")
     other = pl.from_pandas(frame)
-    other.write_csv(folder / "b.csv", separator=";")
+    other.write_csv(folder / "b.csv", separator=";", decimal_comma=decimal == ",")
     (folder / "c.csv.gz").write_bytes(gzip.compress(b"\xef\xbb\xbf" + (folder / "a.csv").read_bytes()))
     yield from (folder / name for name in ("a.csv", "a.parquet", "b.csv", "c.csv.gz"))
     yield from (other, other.lazy(), pa.Table.from_pandas(frame), frame.sort_values("whole").sort_index())
@@ -70,6 +84,21 @@ def test_a_table_is_the_same_whatever_it_comes_from(tmp_path_factory, frame):
         found = FederatedData.from_frame(source, client="site", label="ill", participants=3, name="table")
         assert found.client_names == wanted.client_names
         assert found.dataset.preparation == wanted.dataset.preparation
+        assert found.digest() == wanted.digest()
+
+
+@settings(max_examples=15, deadline=None)
+@given(frames(), column_options())
+def test_what_is_said_of_columns_means_the_same_for_all_sources(tmp_path_factory, frame, columns):
+    said = {"client": "site", "label": "ill", "participants": 3, "columns": columns}
+    wanted = FederatedData.from_frame(frame, **said)
+    held = {column.name: column.kind for column in wanted.schema.columns}
+    assert [held[name] for name in columns["drop"]] == ["dropped"] * len(columns["drop"])
+    for kind in ("category", "number", "date", "boolean"):
+        assert {held[name] for name in columns.get(kind, ())} <= {kind, "left out"}
+    for source in sources(frame, tmp_path_factory.mktemp("sources"), columns["decimal"]):
+        found = FederatedData.from_frame(source, name="table", **said)
+        assert found.schema == wanted.schema
         assert found.digest() == wanted.digest()
 
 

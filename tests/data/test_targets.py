@@ -65,7 +65,7 @@ def test_training_and_test_set_have_as_many_targets():
 
 def test_a_column_of_a_table_is_the_target():
     data = FederatedData.from_frame(TABLE, client="hospital", target="cost", participants=["a"])
-    assert [column.name for column in data.dataset.preparation.columns] == ["age", "days"]
+    assert [column.name for column in data.dataset.preparation.used] == ["age", "days"]
     assert sorted(data.dataset.train_y[:, 0].tolist()) == TABLE["cost"]
     assert data.label_counts().shape == (3, 0)
     both = FederatedData.from_frame(TABLE, client="hospital", target=["days", "cost"], participants=["a"])

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedreach.data.preparation import InputColumn, Preparation
+from fedreach.data.input_column import InputColumn
+from fedreach.data.preparation import Preparation
 from fedreach.data.sample_format import SampleFormat
 from fedreach.errors import DataError
 from fedreach.serving.rows import Columns, Rows, read_rows
@@ -61,6 +62,44 @@ def test_a_table_of_parquet_and_arrays_read_alike(tmp_path: Path) -> None:
 
 def test_a_column_that_is_an_input_is_no_label(tmp_path: Path) -> None:
     assert rows(csv_of(tmp_path, y=[1, 0], ward=["a", "b"]), TABLE, classes=("0", "1")).labels is None
+
+
+def test_columns_that_were_dropped_or_left_out_are_known(tmp_path: Path) -> None:
+    others = (InputColumn("insurer", "dropped"), InputColumn("country", "left out"), InputColumn("site", "client"))
+    expected = SampleFormat("t", "features", (1,), preparation=Preparation((*others, InputColumn("age", "number"))))
+    known = {"age": [1, 2], "insurer": ["A", "B"], "country": ["x", "y"], "site": ["n", "s"]}
+    assert rows(csv_of(tmp_path, **known), expected, known=Columns("site")).notes == ()
+    found = rows(csv_of(tmp_path, **known, u=[1, 2], v=[1, 2], w=[1, 2], x=[1, 2]), expected, known=Columns("site"))
+    assert found.notes == ("columns 'u', 'v', 'w' and 1 more are not used: nobody trained on them",)
+
+
+@pytest.mark.parametrize(
+    ("values", "note"),
+    [
+        ([50, 60, 40, 45], None),
+        ([50, 60, 40, 251], "far from what participants had in 1 row: 251 in row 3; theirs were 50 ± 10"),
+        ([50, 60, 40, 249.9, -151], "far from what participants had in 1 row: -151 in row 4; theirs were 50 ± 10"),
+        ([91, 92, 93, 50], "half of the values are far from what participants had, 91.5 in the middle; theirs were"),
+        ([91, 92], None),  # too few to have a middle
+    ],
+)
+def test_values_are_far_by_the_mean_and_deviation_of_participants(
+    tmp_path: Path, values: list[float], note: str | None
+) -> None:
+    age = InputColumn("age", "number", mean=50.0, sd=10.0)
+    found = rows(csv_of(tmp_path, age=values), SampleFormat("t", "features", (1,), preparation=Preparation((age,))))
+    assert [each.startswith(f"age: {note}") for each in found.notes] == [True] * (note is not None)
+
+
+def test_words_for_missing_values_and_the_decimal_comma_hold_for_new_rows(tmp_path: Path) -> None:
+    said: dict[str, Any] = {"empty": ("?", "-9"), "decimal": ","}
+    columns = InputColumn("site", "client", **said), InputColumn("age", "number", missing=1, **said)
+    expected = SampleFormat("t", "features", (2,), preparation=Preparation(columns))
+    path = csv_of(tmp_path, site=["n", "n", "s"], age=["12,5", "-9", "?"], label=["yes", "?", "no"])
+    found = rows(path, expected, known=Columns("site"))
+    np.testing.assert_array_equal(found.samples, [[12.5], [np.nan], [np.nan]])
+    assert found.labels is not None
+    assert (found.labels.tolist(), found.notes) == ([1, -1, 0], ())
 
 
 def test_numbers_that_are_predicted_come_from_columns_or_from_one_array(tmp_path: Path) -> None:

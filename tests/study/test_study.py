@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import filecmp
 import importlib.util
 import json
@@ -23,6 +24,7 @@ from fedreach.federation.serving import Plain
 from fedreach.federation.serving.softmax import log_softmax
 from fedreach.federation.weighting import Equal
 from fedreach.streams import generator
+from fedreach.trained.export import predicted
 
 from ..data.hospitals import table  # noqa: TID252
 
@@ -415,6 +417,21 @@ def test_pandas_is_not_needed_to_import_any_of_it():
 
 
 # ---------------------------------------------------------------------------------------------- the model
+
+
+def test_columns_of_client_and_label_go_with_a_run_made_in_python(study, tmp_path):
+    rows = tmp_path / "rows.csv"
+    with rows.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([table(), *zip(*table().values(), strict=True)])
+    found, about = predicted(study["ours"].model(seed=1), rows)
+    assert (about["client_column"], about["label_columns"]) == ("hospital", ["readmitted"])
+    clients = study["ours"].clients(seed=1)
+    for client in found.clients:
+        assert client.decision is not None  # each is adapted by itself
+        if client.name in ("west", "hill"):  # all of whose rows the run has scored
+            assert client.scores["plain_accuracy"] == pytest.approx(clients.loc[client.name, "accuracy"], abs=1e-6)
+    assert {client.name for client in found.clients} == set(table()["hospital"])
+    assert not [note for note in found.rows.notes if "not used" in note]
 
 
 def test_the_model_takes_a_table_and_names_its_classes(study):

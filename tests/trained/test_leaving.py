@@ -257,6 +257,8 @@ def test_json_tells_what_samples_are_like(world: WorldNamed, tmp_path: Path) -> 
     assert (about["kind"], about["classes"], about["client_column"]) == ("table", ["no", "yes"], "hospital")
     assert [each["name"] for each in about["columns"]] == ["age", "pressure", "ward", "smoker"]
     assert about["rule"].startswith("BBSE(")
+    others = {each["name"]: each["kind"] for each in about["other_columns"]}
+    assert (others["hospital"], others["readmitted"]) == ("client", "label")
 
 
 def test_a_file_of_one_cluster_gives_no_other_and_says_which(world: WorldNamed, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import click
 
 from fedreach.cli import options
 from fedreach.errors import ConfigError
+from fedreach.tables import visible_lines
 
 
 @click.command(
@@ -17,7 +18,8 @@ from fedreach.errors import ConfigError
     "  fedreach predict model/model.safetensors images.npz --plain --json"
 )
 @click.argument("run", type=options.path)
-@click.argument("file", type=options.path)
+@click.argument("file", type=options.path, required=False)
+@click.option("--schema", is_flag=True, help="Print what each column must hold, and predict nothing.")
 @click.option("--out", type=options.path, help="CSV to write. Default: print it; what else is said goes to stderr.")
 @click.option("--client", metavar="COLUMN", help="Whose a row is. Default: the column of the run's data, or `client`.")
 @click.option("--label", metavar="COLUMN", help="The true class or number: scored, never looked at. Default likewise.")
@@ -26,7 +28,8 @@ from fedreach.errors import ConfigError
 @options.as_json
 def predict(
     run: Path,
-    file: Path,
+    file: Path | None,
+    schema: bool,
     out: Path | None,
     client: str | None,
     label: str | None,
@@ -49,11 +52,19 @@ def predict(
     from fedreach.trained.export import predicted
     from fedreach.trained.file import put
 
+    if file is None and not schema:
+        raise click.UsageError("Missing argument 'FILE', of rows to predict. --schema prints what must stand in it.")
     if out is not None and out.suffix.lower() != ".csv":
         raise ConfigError(f"--out must end with .csv; got {out.name}.")
-    if out is not None and out.resolve() == file.resolve():
+    if out is not None and file is not None and out.resolve() == file.resolve():
         raise ConfigError(f"--out must be another file than the rows, {file}.")
     model = load(folder_of_run(run, method, seed), which, cluster=cluster, base=base)
+    if file is None or schema:
+        if as_json:
+            options.answer(model.expected.to_json())
+        else:
+            click.echo(visible_lines(deployed.schema(model.expected)))
+        return
     found, about = predicted(model, file, client=client, label=label, plain=plain)
     text = deployed.written(found, about, client)
     if out is not None:

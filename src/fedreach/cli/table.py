@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 
@@ -37,13 +36,14 @@ def overrides(
         raise ConfigError("--data goes without a file: in one, say [data] and [partition] as `fedreach init` shows.")
     if client is None or label is None:
         raise ConfigError("--data needs --client and --label: the columns that name each row's client and its class.")
+    from fedreach.config.reading import names_in
     from fedreach.data.own import of_file
     from fedreach.data.population import ids_of
 
     table = of_file(data, client=client, label=label)
     asked: list[str] | int | None = None
     if participants is not None:
-        asked = [name.strip() for name in _split(participants) if name.strip()]
+        asked = names_in(participants)
         asked = int(asked[0]) if len(asked) == 1 and asked[0] == str(_whole(asked[0])) else asked
     found = ids_of(asked, table.owner_names)
     count = found if isinstance(found, int) else len(set(found))
@@ -67,11 +67,6 @@ def _toml(value: object) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key} = {_toml(inner)}" for key, inner in value.items()) + "}"
     return json.dumps(value)
-
-
-def _split(names: str) -> list[str]:
-    """Return names that commas stand between; one with a comma of its own stands in quotes, as in a CSV file."""
-    return next(csv.reader([names], skipinitialspace=True), [])
 
 
 def _whole(text: str) -> int | None:

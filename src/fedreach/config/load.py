@@ -13,7 +13,7 @@ from fedreach.config import parts
 from fedreach.config.messages import Path_, Problem, explained, listed
 from fedreach.config.options import check_choice
 from fedreach.config.paths import folder_of, seen_from
-from fedreach.config.reading import check_plain, read, toml_value
+from fedreach.config.reading import check_plain, names_in, read, toml_value
 from fedreach.config.sections import PARTS, Choice, Experiment, LocalSection
 from fedreach.config.sweep import refused_settings
 from fedreach.data.population import share_of
@@ -24,6 +24,7 @@ from fedreach.federation.traits import Traits, name_of
 from fedreach.registry import KINDS, imported
 
 DEFAULT = Path(__file__).parent / "templates" / "digits.toml"
+COLUMNS = ("data", "columns")  # whose keys are lists of names: --set data.columns.drop=insurer,ward
 LONGEST_NAME = 100  # bytes of what becomes a folder
 FOLDER_NAME = f"no slash, no control character, no dot in front, no name of a device, at most {LONGEST_NAME} bytes"
 
@@ -298,7 +299,8 @@ def _override(raw: dict[str, Any], override: str, base: Path) -> Path_:
         if isinstance(table, list):
             step = path[i] = _index(step, table, override)
         if i == len(path) - 1:
-            table[step] = seen_from(base, tuple(path), toml_value(value))
+            is_list = tuple(path[:-1]) == COLUMNS and step != "decimal" and not value.strip().startswith("[")
+            table[step] = names_in(value) if is_list else seen_from(base, tuple(path), toml_value(value))
             break
         inner = table.get(step) if isinstance(table, dict) else table[step]
         if isinstance(inner, str):  # selection = "uniform" becomes a table when an option is set

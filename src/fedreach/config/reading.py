@@ -1,5 +1,6 @@
 """From the text of an experiment to its raw tables, and the values of --set, with what no TOML may hold refused."""
 
+import csv
 import json
 import re
 import reprlib
@@ -62,6 +63,16 @@ def toml_value(text: str) -> Any:
         raise ConfigError(f"{reprlib.repr(text)} is no value: {_said(error)}.") from error
     check_plain(value, "a value")
     return value
+
+
+def names_in(text: str) -> list[str]:
+    """Return names that commas stand between; one with a comma of its own stands in quotes, as in a CSV file.
+
+    Example:
+        >>> names_in('north,"St. Mary, London", 007')
+        ['north', 'St. Mary, London', '007']
+    """
+    return [name.strip() for name in next(csv.reader([text], skipinitialspace=True), []) if name.strip()]
 
 
 def check_plain(value: Any, where: str) -> None:

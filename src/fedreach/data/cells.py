@@ -16,12 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedreach.arrays import AnyArray, Bools, Floats, Ints
+from fedreach.data.columns import AS_USUAL, EMPTY, NO_RULES, NUMBER, ColumnRules, Reading
 from fedreach.data.table_source import NOTHING, Table, column_of
 from fedreach.errors import ConfigError, DataError
 
-EMPTY = ("", "NA", "N/A", "n/a", "<NA>", "NaN", "nan", "NULL", "null", "None")
-"""Texts that say that a cell holds nothing."""
-NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 INFINITE = r"(?i)^[+-]?inf(inity)?$"
 DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.,][0-9]+)?)?(Z|[+-][0-9]{2}:?[0-9]{2})?)?$"
 ZONE = r"(Z|[+-][0-9]{2}:?[0-9]{2})$"
@@ -57,13 +55,14 @@ class Cells(NamedTuple):
         return Cells(self.numbers[rows], None if words is None else Words(words.levels, words.codes[rows]))
 
 
-def cells_of(name: str, column: pa.Array, *, as_words: bool = False) -> Cells | None:
+def cells_of(name: str, column: pa.Array, *, as_words: bool = False, reading: Reading = AS_USUAL) -> Cells | None:
     """Return a column's cells; None if they are neither numbers nor words nor dates, such as lists.
 
     Args:
         name: For messages.
         column: As `fedreach.data.table_source.read_table` returns it.
-        as_words: Whether numbers are wanted as texts, too, as they stand there.
+        as_words: Whether numbers are wanted as texts, too: 1.0 is 1.
+        reading: Which cells hold nothing, and what stands before decimals in texts.
 
     Raises:
         DataError: If a number is infinite.
@@ -73,6 +72,8 @@ def cells_of(name: str, column: pa.Array, *, as_words: bool = False) -> Cells | 
         array([1.5, nan, nan, nan])
         >>> cells_of("dose", pa.array(["1.5", "<5", "", "True"])).words.levels
         ('1.5', '<5', 'true')
+        >>> cells_of("dose", pa.array(["1,5", "-9", "2"]), reading=Reading(("-9",), ",")).numbers
+        array([1.5, nan, 2. ])
     """
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -81,9 +82,10 @@ def cells_of(name: str, column: pa.Array, *, as_words: bool = False) -> Cells | 
         return Cells(np.full(len(column), np.nan))
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         numbers = _finite(name, _numbers(column))
-        return Cells(numbers, _words(_texts(column)) if as_words else None)
+        numbers[np.isin(numbers, reading.missing_numbers)] = np.nan
+        return Cells(numbers, _words(_texts(column), reading) if as_words else None)
     texts = _texts(column)
-    return None if texts is None else _of_texts(name, texts, as_words=as_words)
+    return None if texts is None else _of_texts(name, texts, reading, as_words=as_words)
 
 
 def _numbers(column: pa.Array) -> Floats:
@@ -147,24 +149,29 @@ def _dates(column: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(seconds, end, nothing)
 
 
-def _of_texts(name: str, texts: pa.Array, *, as_words: bool) -> Cells:
+def _of_texts(name: str, texts: pa.Array, reading: Reading, *, as_words: bool) -> Cells:
     """Return the cells of texts, each different one looked at once."""
-    if not as_words and (numbers := _all_numbers(texts)) is not None:
+    if not as_words and reading == AS_USUAL and (numbers := _all_numbers(texts)) is not None:
         return Cells(numbers)
     encoded = texts.dictionary_encode()
     levels = pc.utf8_trim_whitespace(encoded.dictionary)
     codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-    empty = pc.is_in(levels, pa.array(EMPTY, levels.type)).to_numpy(zero_copy_only=False)
-    infinite = pc.match_substring_regex(levels, INFINITE).to_numpy(zero_copy_only=False)
+    empty = pc.is_in(levels, pa.array((*EMPTY, *reading.missing), levels.type)).to_numpy(zero_copy_only=False)
+    infinite = pc.match_substring_regex(levels, INFINITE).to_numpy(zero_copy_only=False) & ~empty
     _refuse_infinite(name, np.append(infinite, False)[codes])
     is_number = pc.match_substring_regex(levels, NUMBER)
-    parsed = pc.cast(pc.if_else(is_number, levels, None), pa.float64())
-    numbers = np.append(parsed.to_numpy(zero_copy_only=False), np.nan)[codes] + 0.0
-    numbered = is_number.to_numpy(zero_copy_only=False)
-    if not as_words and (numbered | empty).all():
+    if reading.decimal == ",":  # then a point is none: 1.234 might be meant as a thousand or as one
+        pointed = pc.replace_substring(levels, ",", ".")
+        is_number = pc.and_not(pc.match_substring_regex(pointed, NUMBER), pc.match_substring(levels, "."))
+        levels = pc.if_else(is_number, pointed, levels)
+    parsed = pc.cast(pc.if_else(is_number, levels, None), pa.float64()).to_numpy(zero_copy_only=False)
+    empty = empty | np.isin(parsed, reading.missing_numbers)
+    numbers = np.append(np.where(empty, np.nan, parsed), np.nan)[codes] + 0.0
+    if not as_words and (is_number.to_numpy(zero_copy_only=False) | empty).all():
         return Cells(numbers)
     plain = [None if gone else _normal(text) for text, gone in zip(levels.to_pylist(), empty.tolist(), strict=True)]
-    return Cells(numbers, _coded(_days_alone(plain), codes))
+    missing = {_normal(word) + time for word in reading.missing for time in ("", "T00:00:00", "T00:00:00Z")}
+    return Cells(numbers, _coded([None if text in missing else text for text in _days_alone(plain)], codes))
 
 
 def _days_alone(plain: list[str | None]) -> list[str | None]:
@@ -185,10 +192,12 @@ def _all_numbers(texts: pa.Array) -> Floats | None:
 
 
 def _normal(text: str) -> str:
-    """Return a text as it is compared: truth values in lower case, dates by ISO 8601, all else as it stands."""
+    """Return a text as it is compared: truth values in lower case, dates by ISO 8601, 1.0 as 1, all else as it is."""
     folded = text.casefold()
     if folded in BOOLEANS:
         return folded
+    if text.endswith(".0") and re.fullmatch(POINT_ZERO, text):
+        return text[:-2]
     if text[4:5] == "-" and re.fullmatch(DATE, text):
         return _iso(text)
     return text
@@ -214,10 +223,13 @@ def _utc(text: str) -> str | None:
     return moment.astimezone(UTC).replace(tzinfo=None).isoformat()
 
 
-def _words(texts: pa.Array) -> Words:
+def _words(texts: pa.Array, reading: Reading) -> Words:
     encoded = texts.dictionary_encode()
     codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-    return _coded(encoded.dictionary.to_pylist(), codes)
+    levels = [
+        None if text is None or reading.is_missing(text) else _normal(text) for text in encoded.dictionary.to_pylist()
+    ]
+    return _coded(levels, codes)
 
 
 def _coded(plain: Sequence[str | None], codes: Ints) -> Words:
@@ -245,9 +257,13 @@ def days_of(levels: Sequence[str]) -> Floats:
     return found
 
 
-def cells_by_name(table: Table, without: Sequence[str] = ()) -> dict[str, Cells | None]:
-    """Return the cells of a table's columns, all but some."""
-    return {name: cells_of(name, column) for name, column in table.items() if name not in without}
+def cells_by_name(table: Table, without: Sequence[str] = (), rules: ColumnRules = NO_RULES) -> dict[str, Cells | None]:
+    """Return the cells of a table's columns, all but some and those that are dropped."""
+    return {
+        name: cells_of(name, column, as_words=rules.kinds.get(name) == "category", reading=rules.reading)
+        for name, column in table.items()
+        if name not in (*without, *rules.drop)
+    }
 
 
 def row_order(owners: Ints, labels: AnyArray, table: Mapping[str, Cells | None]) -> Ints:
@@ -276,7 +292,7 @@ def _any_tied(keys: Sequence[AnyArray]) -> bool:
 # ---------------------------------------------------------------------------------------------------- who and which
 
 
-def named_rows(what: str, column: pa.Array) -> list[str | None]:
+def named_rows(what: str, column: pa.Array, reading: Reading = AS_USUAL) -> list[str | None]:
     """Return the texts that name something, as they stand there; None where a cell holds nothing.
 
     Numbers are written as files write them. Where each is a whole number with ".0" (pandas makes such of whole numbers
@@ -290,7 +306,7 @@ def named_rows(what: str, column: pa.Array) -> list[str | None]:
     if texts is None:
         raise DataError(f"{what} must hold names or numbers; got {'lists' if column.type == NOTHING else column.type}.")
     encoded = texts.dictionary_encode()
-    plain = [_name(text) for text in encoded.dictionary.to_pylist()]
+    plain = [None if reading.is_missing(text) else text for text in encoded.dictionary.to_pylist()]
     there = [text for text in plain if text is not None]
     if there and all(map(POINT_ZERO.fullmatch, there)):
         plain = [None if text is None else text[:-2] for text in plain]
@@ -299,10 +315,6 @@ def named_rows(what: str, column: pa.Array) -> list[str | None]:
         plain = [None if text is None else text.casefold() for text in plain]
     codes = encoded.indices.fill_null(-1).to_pylist()
     return [None if code < 0 else plain[code] for code in codes]
-
-
-def _name(text: str) -> str | None:
-    return None if text.strip() in EMPTY else text
 
 
 def numbered(what: str, names: Sequence[str | None]) -> tuple[Ints, tuple[str, ...]]:
@@ -324,7 +336,7 @@ def numbered(what: str, names: Sequence[str | None]) -> tuple[Ints, tuple[str, .
     return np.array([place[name] for name in names if name is not None], np.int64), tuple(ordered)
 
 
-def targets(table: Table, names: Sequence[str]) -> Floats:
+def targets(table: Table, names: Sequence[str], reading: Reading = AS_USUAL) -> Floats:
     """Return the (n, t) numbers of some columns, which are to be predicted.
 
     Raises:
@@ -339,7 +351,7 @@ def targets(table: Table, names: Sequence[str]) -> Floats:
         raise ConfigError(f"table: target must name one column or more, each once; got {list(names)}.")
     found = []
     for name in names:
-        cells = cells_of(name, column_of(table, name))
+        cells = cells_of(name, column_of(table, name), reading=reading)
         if cells is None or (cells.words is not None and np.isnan(cells.numbers[cells.words.codes >= 0]).all()):
             raise DataError(f"table: column {name!r} must hold numbers to be a target. Say label where it is a class.")
         gone = np.flatnonzero(np.isnan(cells.numbers))

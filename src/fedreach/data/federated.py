@@ -15,12 +15,14 @@ from fedreach.arrays import AnyArray, Ints
 from fedreach.data import own
 from fedreach.data.cells import named
 from fedreach.data.checks import Kind
+from fedreach.data.columns import ColumnOptions
 from fedreach.data.datasets import Dataset, Recipe, content_hash, same_fields
 from fedreach.data.noise import LabelNoise, corrupt
 from fedreach.data.own_data import OwnData
 from fedreach.data.partition import Partition, divided
 from fedreach.data.partition import partition as partition_of_kind
 from fedreach.data.population import Population, Ranges, draw_population, ids_of, split_held_out
+from fedreach.data.preparation import Preparation
 from fedreach.data.server_data import ServerData, drawn_for_server, given_to_server
 from fedreach.errors import ConfigError, DataError, check_type
 from fedreach.registry import find
@@ -90,6 +92,7 @@ class FederatedData:
         client: str,
         label: str | None = None,
         target: str | Sequence[str] | None = None,
+        columns: ColumnOptions | None = None,
         participants: Participants = None,
         held_out: float = 0.2,
         seed: int = 0,
@@ -99,8 +102,8 @@ class FederatedData:
 
         Columns of numbers become inputs of mean 0 and deviation 1, columns of words one input for each category, and
         what is missing an input of its own; all of it measured on the participants' training rows, so that nothing of
-        the others is known: see `fedreach.data.preparation.Preparation`, which is kept in ``dataset.preparation``.
-        Columns that say nothing are left out, and that is told there. The order of the rows does not matter.
+        the others is known: see `fedreach.data.preparation.Preparation`, which is kept as `schema`. Columns that say
+        nothing are left out, and that is told there. The order of the rows does not matter.
 
         Args:
             table: Of pandas, polars or pyarrow, a dictionary of a list for each column, or a .csv or .parquet file.
@@ -108,6 +111,8 @@ class FederatedData:
             label: The column of classes, numbers or words. Or instead:
             target: The column of numbers to predict, or several; they stay as they are. Train with the loss ``mse`` or
                 ``huber``; models begin with outputs near 0, so that targets of about 1 to 100 are learnt the quickest.
+            columns: What is not as it looks: columns that are no inputs, kinds, words for missing values, and what
+                stands before decimals; see `fedreach.data.columns.ColumnOptions`.
             participants: How many of the clients take part, or the names of those that do. Default: 40 % at random.
             held_out: Share of each client's rows that is held out, see `fedreach.data.population.split_held_out`.
             seed: Of what is held out, and of who takes part where that is drawn.
@@ -125,13 +130,16 @@ class FederatedData:
             FederatedData(table: 3 clients; 1 takes part (north), 2 never train)
             >>> data.client_names, data.class_names
             (('east', 'north', 'south'), ('no', 'yes'))
-            >>> print(data.dataset.preparation)
-            age: number, 23 ± 2.449
+            >>> print(data.schema)
+            hospital  client
+            ill       label   no, yes
+            age       number  23 ± 2.449
         """
         check_type("from_frame", "name", name, str, type(None))
         if isinstance(table, str | Path):
             name = name or Path(table).name.removesuffix(".gz").rsplit(".", 1)[0]
-        return _drawn(own.of_frame(table, client, label, name or "table", target), participants, held_out, seed, seed)
+        of_clients = own.of_frame(table, client, label, name or "table", target, columns)
+        return _drawn(of_clients, participants, held_out, seed, seed)
 
     @classmethod
     def from_torch(
@@ -200,6 +208,7 @@ class FederatedData:
         client: str | None = None,
         label: str = "label",
         inputs: str | None = None,
+        columns: ColumnOptions | None = None,
         split: str = "train",
         participants: Participants = None,
         held_out: float = 0.2,
@@ -216,6 +225,7 @@ class FederatedData:
             client: The column that names the client; None for a FederatedDataset.
             label: The column of classes.
             inputs: The column of images or arrays; needed where there are further columns.
+            columns: Of a table, as in `from_frame`.
             split: Of a FederatedDataset.
             participants: As in `from_frame`; also `held_out`, `seed` and `name`.
             kind: As in `fedreach.data.datasets.from_arrays`.
@@ -224,7 +234,7 @@ class FederatedData:
             ConfigError: If a column is not there, or it must be said which one is meant.
             DataError: As in `from_frame` and `from_torch`.
         """
-        of_clients = own.of_huggingface(ds, client, label, inputs, split, kind, name)
+        of_clients = own.of_huggingface(ds, client, label, inputs, split, kind, name, columns)
         return _drawn(of_clients, participants, held_out, seed, seed)
 
     @classmethod
@@ -263,6 +273,11 @@ class FederatedData:
     def class_names(self) -> tuple[str, ...] | None:
         """What the classes are called, where labels are words."""
         return self.dataset.class_names
+
+    @property
+    def schema(self) -> Preparation | None:
+        """What each column of a table is, and what it becomes; None where the samples are no rows of a table."""
+        return self.dataset.preparation
 
     def name_of(self, client: int) -> str:
         """Return what a client is called: its name, or else its id."""

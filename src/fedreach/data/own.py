@@ -12,6 +12,7 @@ import pyarrow as pa
 from fedreach.arrays import AnyArray, Ints
 from fedreach.data import cells, stored
 from fedreach.data.checks import Check, Kind, untracked
+from fedreach.data.columns import AS_USUAL, ColumnRules, Reading
 from fedreach.data.datasets import Dataset, from_arrays
 from fedreach.data.own_data import OwnData, OwnSamples, OwnTable
 from fedreach.data.table_source import INDEX, Table, as_arrow, check_lengths, column_of, read_table
@@ -19,7 +20,13 @@ from fedreach.errors import ConfigError, DataError, nearest
 
 
 def of_frame(
-    table: Any, client: str, label: str | None, name: str, target: str | Sequence[str] | None = None
+    table: Any,
+    client: str,
+    label: str | None,
+    name: str,
+    target: str | Sequence[str] | None = None,
+    columns: Any = None,
+    where: str = "columns",
 ) -> OwnData:
     """Return the rows of a table, by client; see `fedreach.data.federated.FederatedData.from_frame`."""
     if (label is None) == (target is None):
@@ -27,36 +34,36 @@ def of_frame(
             "table: say label, a column of classes, or target, one or several columns of numbers to predict; got "
             f"{'neither' if label is None else 'both'}."
         )
-    columns = read_table(table)
-    if len(column_of(columns, client)) == 0:
+    found = read_table(table)
+    if len(column_of(found, client)) == 0:
         raise DataError("table: there must be at least one row; got none.")
-    owners, names = numbered_column(columns, client)
+    said: list[Any] = list(target) if isinstance(target, list | tuple) else [label if target is None else target]
+    taken = {**dict.fromkeys(map(str, said), "target" if label is None else "label"), client: "client"}
+    rules = ColumnRules.of(columns, list(found), taken, where)
+    owners, names = numbered_column(found, client, rules.reading)
     classes: tuple[str, ...] = ()
     labels: AnyArray
-    said: list[Any]
     if label is None:
-        assert target is not None
-        said = list(target) if isinstance(target, list | tuple) else [target]
-        labels = cells.targets(columns, said)
+        labels = cells.targets(found, said, rules.reading)
     else:
-        said = [label]
-        labels, classes = numbered_column(columns, label)
+        labels, classes = numbered_column(found, label, rules.reading)
         if len(labels) > 20 and len(classes) > len(labels) / 2:
             raise DataError(
                 f"table: column {label!r} has {len(classes)} different values in {len(labels)} rows; a label must be a "
                 f"class. Make classes of it, or predict the number: target = {label!r} instead of label."
             )
-    check_lengths(columns, client)
-    inputs = cells.cells_by_name(columns, without=(client, *said))
+    check_lengths(found, client)
+    inputs = cells.cells_by_name(found, without=(client, *said), rules=rules)
     order = cells.row_order(owners, labels, inputs)
     sorted_inputs = {name: None if each is None else each.at(order) for name, each in inputs.items()}
-    return OwnTable(name, owners[order], names, sorted_inputs, labels[order], classes, order)
+    own = owners[order], names, sorted_inputs, labels[order], classes, order
+    return OwnTable(name, *own, client, tuple(said), rules)
 
 
-def numbered_column(table: Table, name: str) -> tuple[Ints, tuple[str, ...]]:
+def numbered_column(table: Table, name: str, reading: Reading = AS_USUAL) -> tuple[Ints, tuple[str, ...]]:
     """Return (n,) numbers from 0 for the names in a column, and these names."""
     what = f"table: column {name!r}"
-    return cells.numbered(what, cells.named_rows(what, column_of(table, name)))
+    return cells.numbered(what, cells.named_rows(what, column_of(table, name), reading))
 
 
 def numbered_list(what: str, names: Any) -> tuple[Ints, tuple[str, ...]]:
@@ -70,13 +77,14 @@ FILES = (".csv", ".csv.gz", ".tsv", ".parquet", stored.FILE)  # of tables, and o
 def of_file(path: Path, **options: Any) -> Dataset | OwnData:
     """Return the rows of a table in a file, by client, or what `fedreach.data.stored` wrote.
 
-    The options of a table are ``client`` and ``label`` or ``target``, columns of it; what was stored has none.
+    The options of a table are ``client`` and ``label`` or ``target``, columns of it, and the table ``columns``, see
+    `fedreach.data.columns.ColumnOptions`; what was stored has none.
 
     Raises:
         ConfigError: If an option is missing or unknown.
         DataError: As `fedreach.data.table_source.read_file`.
     """
-    known = ("client", "label", "target") if path.name != stored.FILE else ()
+    known = ("client", "label", "target", "columns") if path.name != stored.FILE else ()
     for option in options:
         if option not in known:
             hint = nearest(option, known) if known else " It has no options."
@@ -86,7 +94,8 @@ def of_file(path: Path, **options: Any) -> Dataset | OwnData:
     for option in ("client", *(() if "target" in options else ("label",))):
         if option not in options:
             raise ConfigError(f"data {path.name!r} needs the option {option!r}: the name of a column of the table.")
-    return of_frame(path, options["client"], options.get("label"), path.stem, options.get("target"))
+    named = options["client"], options.get("label"), path.stem, options.get("target"), options.get("columns")
+    return of_frame(path, *named, where="data.columns")
 
 
 def of_samples(
@@ -156,7 +165,14 @@ def sort_of(array: AnyArray) -> str:
 
 
 def of_huggingface(
-    ds: Any, client: str | None, label: str, inputs: str | None, split: str, kind: Kind | None, name: str
+    ds: Any,
+    client: str | None,
+    label: str,
+    inputs: str | None,
+    split: str,
+    kind: Kind | None,
+    name: str,
+    rules: Any = None,
 ) -> OwnData:
     """Return a Dataset of Hugging Face, by client; see `fedreach.data.federated.FederatedData.from_huggingface`."""
     parts, of_part = _parts(ds, client, split)
@@ -165,23 +181,27 @@ def of_huggingface(
         if label not in part.column_names:
             raise ConfigError(f"table: there is no column {label!r}.{nearest(label, part.column_names)}")
     columns = [c for c in parts[0].column_names if c not in (client, label) and not INDEX.fullmatch(c)]
+    of_client = client or "client"
     if of_part is None:
         owners, names = numbered_column({str(client): _column(parts, str(client))}, str(client))
     else:
         numbers, names = numbered_list("clients", of_part.names)
         owners = np.repeat(numbers, [len(part) for part in parts])
         if of_part.is_natural:  # what names the client is none of its inputs
-            columns = [c for c in columns if not _names_parts(parts, c, of_part.names)]
+            naming = [c for c in columns if _names_parts(parts, c, of_part.names)]
+            columns, of_client = [c for c in columns if c not in naming], naming[0] if naming else of_client
     if not len(owners):
         raise DataError(f"{name} must hold at least one sample; got none.")
     first = next(part for part in parts if len(part))[0]
     nested = [column for column in columns if not _is_scalar(first[column])]
     if inputs is None and not nested:
         table = {column: _column(parts, column) for column in [*columns, label]}
-        own_column = "client"
-        while own_column in table:
-            own_column += "_"
-        return of_frame(table | {own_column: [names[owner] for owner in owners.tolist()]}, own_column, label, name)
+        while of_client in table:
+            of_client += "_"
+        table[of_client] = pa.array([names[owner] for owner in owners.tolist()])
+        return of_frame(table, of_client, label, name, columns=rules)
+    if rules is not None:
+        raise ConfigError("from_huggingface: columns is about tables, and the inputs here are arrays. Leave it out.")
     if inputs is None and len(columns) > 1:
         raise ConfigError(
             f"from_huggingface: name the column of inputs, one of {columns}, such as inputs={nested[0]!r}."

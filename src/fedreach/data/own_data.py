@@ -5,13 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
 from fedreach.arrays import AnyArray, Ints
 from fedreach.data.cells import Cells, named
 from fedreach.data.checks import Check, normalisation
+from fedreach.data.columns import NO_RULES, ColumnRules
 from fedreach.data.datasets import Dataset, from_arrays
+from fedreach.data.input_column import InputColumn
 from fedreach.data.preparation import Preparation
 
 
@@ -52,6 +55,9 @@ class OwnTable(OwnData):
     labels: AnyArray  # (n,), or (n, t) numbers to predict
     classes: tuple[str, ...]  # none where labels are numbers
     places: Ints | None = None  # (n,) where rows stood as they were read
+    client_column: str | None = None  # None: the table was handed over without
+    label_columns: tuple[str, ...] = ()
+    rules: ColumnRules = NO_RULES
 
     @property
     def train_y(self) -> AnyArray:
@@ -62,12 +68,18 @@ class OwnTable(OwnData):
         return len(self.classes)
 
     def prepared(self, clients: Sequence[Ints]) -> Dataset:
-        made = Preparation.of(self.columns, clients, self.places)
+        made = Preparation.of(self.columns, clients, self.places, self.rules.kinds)
         x, names = made.written(self.columns), named(self.classes) if self.classes else None
         plain = from_arrays(
             x, self.labels, num_classes=self.num_classes, class_names=names, kind="features", name=self.name
         )
-        return replace(plain, preparation=made)
+        kind: Literal["label", "target"] = "label" if self.classes else "target"
+        schema = [] if self.client_column is None else [InputColumn(self.client_column, "client")]
+        schema += [InputColumn(name, kind, categories=self.classes) for name in self.label_columns]
+        schema += [*made.columns, *(InputColumn(name, "dropped", why="as asked") for name in self.rules.drop)]
+        missing, decimal = self.rules.reading
+        whole = Preparation(tuple(replace(column, empty=missing, decimal=decimal) for column in schema))
+        return replace(plain, preparation=whole)
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, Self
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 
 from fedreach.arrays import Bools, Float32s, Floats, Ints
-from fedreach.data.cells import BOOLEANS, Cells, Words, cells_of, days_of
+from fedreach.data.cells import BOOLEANS, Cells, cells_of
+from fedreach.data.columns import InputKind, Reading
+from fedreach.data.input_column import NAMED, InputColumn, held, values_of
 from fedreach.data.table_source import column_of, read_table
 from fedreach.errors import DataError
 from fedreach.tables import visible
@@ -19,82 +21,10 @@ MOST_CATEGORIES = 100  # what has more of them names a row rather than says some
 CONSTANT = 1e-12  # of the mean: a smaller deviation is rounding
 SAME = "it is the same for all who take part"
 ROUNDING = 1e-9
-DECIMAL_COMMA = r"[+-]?[0-9]+,[0-9]+"
+FOREIGN = r"[+-]?[0-9]{1,3}([.,][0-9]{3})*([.,][0-9]+)?|[+-]?[0-9]+,[0-9]+"
+"""Numbers with points or commas, of which it must be said what these are."""
 NUMBERS_SHARE = 0.9
 """Share of a column's cells that are numbers, or dates, from which on the column is one of these."""
-Kind = Literal["number", "boolean", "date", "category", "left out"]
-NAMED = {"number": "numbers", "boolean": "true and false", "date": "dates", "category": "words"}
-
-
-@dataclass(frozen=True)
-class InputColumn:
-    """How a column of a table becomes inputs.
-
-    A number x becomes (x - mean) / sd, and 0 where it is missing; so do true and false, as 1 and 0, and dates, as days
-    since 1970. A word becomes one input for each category, 1 for its own and 0 for the others, and 0 everywhere if no
-    participant has it.
-    """
-
-    name: str
-    kind: Kind
-    missing: int = 0  # rows of participants; where there are any, being missing is an input, too
-    mean: float = 0.0
-    sd: float = 1.0
-    categories: tuple[str, ...] = ()
-    why: str = ""  # it is left out
-    odd: str = ""  # cells of participants that are none of its kind, and count as missing
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        """Name of each input that it becomes."""
-        if self.kind == "left out":
-            return ()
-        names = [f"{self.name} = {category}" for category in self.categories] or [self.name]
-        return (*names, f"{self.name} is missing") if self.missing else tuple(names)
-
-    def raw(self, cells: Cells | None) -> Floats:
-        """Return (n,) one number a row: the number itself, or the place of a word among the categories.
-
-        What is missing, or of another kind, is nan, and a word that no participant has is -1.
-
-        Raises:
-            DataError: If no cell that holds something is of the column's kind.
-        """
-        found = None if cells is None else _values(self.kind, cells, self.categories)
-        if cells is None or found is None or (np.isnan(found).all() and held(cells).any()):
-            raise DataError(
-                f"table: column {self.name!r} must hold {NAMED[self.kind]}, as it did for those who trained."
-            )
-        return found
-
-    def write(self, raw: Floats, inputs: Float32s) -> None:
-        """Write the (n, f) inputs that the (n,) numbers of `raw` become."""
-        gone = np.isnan(raw)
-        if self.kind == "category":
-            end = len(self.categories)
-            inputs[:, :end] = raw[:, None] == np.arange(end)
-        else:
-            inputs[:, 0] = np.where(gone, 0.0, (raw - self.mean) / self.sd)
-        if self.missing:
-            inputs[:, -1] = gone
-
-    def __str__(self) -> str:
-        if self.kind == "left out":
-            return visible(f"{self.name}: left out, {self.why}")
-        what = f"{self.kind}, {self.mean:.4g} ± {self.sd:.4g}"
-        if self.kind == "date":
-            days = np.array([self.mean]).astype("datetime64[D]")[0]
-            what = f"date, {days} ± {self.sd:.4g} days"
-        if self.kind == "boolean":
-            what = f"boolean, {100 * self.mean:.3g}% true"
-        if self.kind == "category":
-            more = "" if len(self.categories) <= 6 else f" and {len(self.categories) - 6} more"
-            what = f"{len(self.categories)} categories, {', '.join(self.categories[:6])}{more}"
-        return (
-            visible(f"{self.name}: {what}")
-            + (f", {self.missing} missing" if self.missing else "")
-            + visible(f" ({self.odd})" if self.odd else "")
-        )
 
 
 @dataclass(frozen=True)
@@ -111,8 +41,8 @@ class Preparation:
         >>> cells = cells_by_name(read_table(ages))
         >>> made = Preparation.of(cells, [np.array([0, 1]), np.array([2])])  # nobody reads the last row
         >>> print(made)
-        age: number, 40 ± 10, 1 missing
-        ward: 2 categories, a, b
+        age   number    40 ± 10, 1 missing
+        ward  category  a, b
         >>> made.feature_names
         ('age', 'age is missing', 'ward = a', 'ward = b')
         >>> made.inputs(ages)
@@ -125,21 +55,29 @@ class Preparation:
     columns: tuple[InputColumn, ...]
 
     @classmethod
-    def of(cls, table: Mapping[str, Cells | None], clients: Sequence[Ints], places: Ints | None = None) -> Self:
+    def of(
+        cls,
+        table: Mapping[str, Cells | None],
+        clients: Sequence[Ints],
+        places: Ints | None = None,
+        kinds: Mapping[str, InputKind] | None = None,
+    ) -> Self:
         """Return how a table is prepared.
 
-        What a column is follows from the participants' rows, too: true and false, numbers or dates where nine in ten of
-        its cells are, else words.
+        What a column is follows from the participants' rows, too, unless it is said: true and false, numbers or dates
+        where nine in ten of its cells are, else words.
 
         Args:
             table: As `fedreach.data.cells.cells_by_name` returns it.
             clients: The training rows of each participant.
             places: (n,) where rows stood as the table was read, for messages. None: where they stand.
+            kinds: What columns are whatever they look like, by name.
 
         Raises:
-            DataError: If no column is left.
+            DataError: If no column is left, or no cell of one is of the kind that is said.
         """
-        made = cls(tuple(_column(name, values, clients, places) for name, values in table.items()))
+        said = kinds or {}
+        made = cls(tuple(_column(name, values, clients, places, said.get(name)) for name, values in table.items()))
         if not made.feature_names:
             raise DataError(f"No column of the table can be an input:\n{made}")
         return made
@@ -152,7 +90,22 @@ class Preparation:
     @property
     def used(self) -> tuple[InputColumn, ...]:
         """The columns that become inputs."""
-        return tuple(column for column in self.columns if column.kind != "left out")
+        return tuple(column for column in self.columns if column.kind in NAMED)
+
+    @property
+    def reading(self) -> Reading:
+        """How cells of all columns are read."""
+        return self.columns[0].reading
+
+    @property
+    def client(self) -> InputColumn | None:
+        """The column that names the client of each row; None where the table was not told."""
+        return next((column for column in self.columns if column.kind == "client"), None)
+
+    @property
+    def labels(self) -> tuple[InputColumn, ...]:
+        """The column of classes, or those of the numbers to predict."""
+        return tuple(column for column in self.columns if column.kind in ("label", "target"))
 
     def inputs(self, table: Any) -> Float32s:
         """Return the (n, d) inputs for the rows of a table with the same columns; others may stand beside them.
@@ -182,7 +135,9 @@ class Preparation:
         """Return the cells of the columns that are used; raises as `inputs`."""
         columns = read_table(table)
         return {
-            each.name: cells_of(each.name, column_of(columns, each.name), as_words=each.kind == "category")
+            each.name: cells_of(
+                each.name, column_of(columns, each.name), as_words=each.kind == "category", reading=each.reading
+            )
             for each in self.used
         }
 
@@ -206,79 +161,76 @@ class Preparation:
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return it as plain JSON values."""
-        return [asdict(each) | {"categories": list(each.categories)} for each in self.columns]
+        return [each.to_json() for each in self.columns]
 
     @classmethod
     def of_json(cls, stored: Sequence[Mapping[str, Any]]) -> Self:
         """Return what `to_json` returned."""
-        return cls(tuple(InputColumn(**{**each, "categories": tuple(each["categories"])}) for each in stored))
+        return cls(tuple(map(InputColumn.of_json, stored)))
+
+    def lines(self, most: int | None = None) -> list[str]:
+        """Return a line for each column: its name, its kind and what it is like.
+
+        Args:
+            most: How many lines there may be; columns of which there is something to tell come first then, and the
+                last line counts the others.
+        """
+        first = sorted(self.columns, key=lambda each: each.kind in NAMED and not each.odd)  # stable
+        chosen = first if most is None or len(first) <= most else first[: most - 1]
+        rows = [(visible(each.name), each.kind, each.about) for each in self.columns if each in chosen]
+        widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)] if rows else []
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        others = [each.kind for each in self.columns if each not in chosen]
+        counts = ", ".join(f"{others.count(kind)} {kind}" for kind in dict.fromkeys(others))
+        return [*lines, f"and {len(others)} more columns: {counts}"] if others else lines
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.columns))
+        return "\n".join(self.lines())
 
 
-def held(cells: Cells) -> Bools:
-    """Return (n,) whether a cell holds something."""
-    numbers: Bools = ~np.isnan(cells.numbers)
-    return numbers if cells.words is None else numbers | (cells.words.codes >= 0)
-
-
-def _values(kind: Kind, cells: Cells, categories: Sequence[str] = ()) -> Floats | None:
-    """Return (n,) one number a row, nan for cells of another kind."""
-    words = cells.words or Words((), np.full(len(cells), -1))
-    if kind == "number":
-        return cells.numbers
-    if kind == "category":
-        place: Mapping[str, float] = {category: float(j) for j, category in enumerate(categories)}
-        levels = [place.get(level, -1.0) for level in words.levels]
-    elif kind == "boolean":
-        levels = [float(BOOLEANS.index(level)) if level in BOOLEANS else np.nan for level in words.levels]
-    else:
-        levels = days_of(words.levels).tolist()
-    return np.array([*levels, np.nan])[words.codes]
-
-
-def _column(name: str, cells: Cells | None, clients: Sequence[Ints], places: Ints | None) -> InputColumn:
+def _column(
+    name: str, cells: Cells | None, clients: Sequence[Ints], places: Ints | None, asked: InputKind | None
+) -> InputColumn:
     if cells is None:
         return InputColumn(name, "left out", why="it holds neither numbers nor words nor dates")
     rows = np.concatenate(clients) if clients else np.zeros(0, np.int64)
-    own = cells.at(rows)
+    own, stood = cells.at(rows), rows if places is None else places[rows]
     there = held(own)
     if not there.any():
         return InputColumn(name, "left out", why="no participant has a value")
-    shares: dict[Kind, float] = {"boolean": 1.0, "number": NUMBERS_SHARE, "date": NUMBERS_SHARE}
-    for kind, least in shares.items():
-        values = _values(kind, own)
-        assert values is not None
-        odd = there & np.isnan(values)
-        if (there & ~odd).sum() >= least * there.sum() - ROUNDING:
-            said = _odd(own, odd, rows if places is None else places[rows])
-            every = _values(kind, cells)
-            assert every is not None
-            return replace(_number(name, kind, every, clients), odd=said)
-    return _category(name, own)
+    kind = asked or _kind(own, there)
+    if kind == "category":
+        return _category(name, own, is_asked=asked is not None)
+    odd = there & np.isnan(values_of(kind, own))
+    if odd.sum() == there.sum():
+        raise DataError(
+            f"table: column {name!r} is said to hold {NAMED[kind]}, and no cell of those who take part does: the first "
+            f"is {_first(own, odd, stood)}. Say another kind, or none."
+        )
+    hold = "holds" if odd.sum() == 1 else "hold"
+    said = f"{odd.sum()} of these {hold} no {kind}: the first is {_first(own, odd, stood)}" if odd.any() else ""
+    return replace(_number(name, kind, values_of(kind, cells), clients), odd=said)
 
 
-def _has_decimal_commas(own: Cells) -> bool:
-    """Return whether nine in ten texts of participants are numbers with a comma for the point."""
-    assert own.words is not None
-    commas = np.array([bool(re.fullmatch(DECIMAL_COMMA, level)) for level in own.words.levels] + [False])
-    there = own.words.codes >= 0
-    return bool(commas[own.words.codes].sum() >= NUMBERS_SHARE * there.sum() - ROUNDING)
+def _kind(own: Cells, there: Bools) -> InputKind:
+    """Return what participants' cells are, of which some hold something."""
+    if own.words is not None and set(np.array(own.words.levels)[own.words.codes[there]]) <= set(BOOLEANS):
+        return "boolean"
+    for kind in ("number", "date"):
+        if (~np.isnan(values_of(kind, own))).sum() >= NUMBERS_SHARE * there.sum() - ROUNDING:
+            return kind
+    return "category"
 
 
-def _odd(cells: Cells, odd: Bools, places: Ints) -> str:
-    """Return what is to be said of cells of another kind."""
-    count = int(odd.sum())
-    if not count or cells.words is None:
-        return ""
+def _first(cells: Cells, odd: Bools, places: Ints) -> str:
+    """Return the first cell of another kind, and its row."""
     first = int(np.flatnonzero(odd)[places[odd].argmin()])
-    text = cells.words.levels[cells.words.codes[first]]
-    is_are = "is no number or date" if count == 1 else "are no number or date"
-    return f"{count} of these {is_are}: the first is {text!r}, row {int(places[first])}"
+    code = -1 if cells.words is None else int(cells.words.codes[first])
+    text = f"{cells.numbers[first]:g}" if cells.words is None or code < 0 else cells.words.levels[code]
+    return f"{text!r}, row {int(places[first])}"
 
 
-def _number(name: str, kind: Kind, values: Floats, clients: Sequence[Ints]) -> InputColumn:
+def _number(name: str, kind: InputKind, values: Floats, clients: Sequence[Ints]) -> InputColumn:
     held = [values[rows] for rows in clients]
     there = [own[~np.isnan(own)] for own in held]
     count = sum(map(len, there))
@@ -289,17 +241,31 @@ def _number(name: str, kind: Kind, values: Floats, clients: Sequence[Ints]) -> I
     return InputColumn(name, kind, sum(map(len, held)) - count, mean, sd)
 
 
-def _category(name: str, own: Cells) -> InputColumn:
+def _category(name: str, own: Cells, *, is_asked: bool) -> InputColumn:
     assert own.words is not None  # or all cells were numbers
-    if _has_decimal_commas(own):
-        return InputColumn(name, "left out", why="its numbers have decimal commas: write 12.5 for 12,5")
     codes = own.words.codes
     met, missing = np.unique(codes[codes >= 0]), int((codes < 0).sum())
+    categories = tuple(own.words.levels[code] for code in met.tolist())
+    if not is_asked and (example := _foreign_number(own)):
+        why = f"its numbers are written as {example!r}: set columns.decimal, and leave out what parts thousands"
+        return InputColumn(name, "left out", why=why)
     if len(met) + bool(missing) < 2:
         return InputColumn(name, "left out", why=SAME)
-    if len(met) > MOST_CATEGORIES or len(met) > max(20, len(codes) / 2):
+    if not is_asked and (len(met) > MOST_CATEGORIES or len(met) > max(20, len(codes) / 2)):
         share = 100 * float((~np.isnan(own.numbers)).sum()) / max(int(held(own).sum()), 1)
         numbers = f", {share:.0f}% of them numbers," if share else ""
         why = f"{len(met)} different texts{numbers} in {len(codes)} rows are rather names"
         return InputColumn(name, "left out", why=why)
-    return InputColumn(name, "category", missing, categories=tuple(own.words.levels[code] for code in met.tolist()))
+    return InputColumn(name, "category", missing, categories=categories)
+
+
+def _foreign_number(own: Cells) -> str:
+    """Return a number with other points and commas than ours, where nine in ten texts are numbers and some are such."""
+    assert own.words is not None
+    met = [own.words.levels[code] for code in np.unique(own.words.codes[own.words.codes >= 0]).tolist()]
+    found = [level for level in met if re.fullmatch(FOREIGN, level)]
+    is_foreign = np.array([*(level in found for level in own.words.levels), False])[own.words.codes]
+    is_number = ~np.isnan(own.numbers)
+    share = (is_foreign | is_number).sum() / held(own).sum()
+    odd = np.unique(own.words.codes[is_foreign & ~is_number])
+    return own.words.levels[odd[0]] if len(odd) and share >= NUMBERS_SHARE - ROUNDING else ""

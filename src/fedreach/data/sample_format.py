@@ -10,7 +10,7 @@ import numpy as np
 
 from fedreach.arrays import AnyArray, Floats
 from fedreach.data.checks import Check, Kind
-from fedreach.data.preparation import InputColumn, Preparation
+from fedreach.data.preparation import Preparation
 from fedreach.errors import DataError
 
 DTYPES = {"image": "uint8", "tokens": "int64", "features": "float32", "table": "float64"}
@@ -22,6 +22,7 @@ class SampleFormat:
     """What a sample must be like that a model is given.
 
     Example:
+        >>> from fedreach.data.input_column import InputColumn
         >>> ward = InputColumn("ward", "category", categories=("heart", "surgery"))
         >>> table = SampleFormat("wards", "features", (2,), preparation=Preparation((ward,)))
         >>> table.array({"ward": ["surgery", "eyes", None]}).tolist()
@@ -102,12 +103,13 @@ class SampleFormat:
         said: dict[str, Any] = {"kind": self.kind, "dtype": self.dtype, "shape": list(self.raw_shape)}
         if self.preparation is None:
             return said | ({"mean": list(self.mean), "std": list(self.std)} if self.kind == "image" else {})
-        columns = [
-            {"name": each.name, "kind": each.kind, "missing": each.missing}
-            | ({"categories": list(each.categories)} if each.kind == "category" else {"mean": each.mean, "sd": each.sd})
-            for each in self.preparation.used
-        ]
-        return said | {"kind": "table", "columns": columns, "features": list(self.preparation.feature_names)}
+        used, columns = self.preparation.used, self.preparation.columns
+        return said | {
+            "kind": "table",
+            "columns": [each.to_json() for each in used],
+            "other_columns": [each.to_json() for each in columns if each not in used],
+            "features": list(self.preparation.feature_names),
+        }
 
     @classmethod
     def of_json(cls, name: str, said: Mapping[str, Any]) -> Self:
@@ -115,5 +117,5 @@ class SampleFormat:
         if said["kind"] != "table":
             mean, std = (tuple(said.get(key, ())) for key in ("mean", "std"))
             return cls(name, said["kind"], tuple(said["shape"]), mean, std)
-        columns = [InputColumn(**{**each, "categories": tuple(each.get("categories", ()))}) for each in said["columns"]]
-        return cls(name, "features", (len(said["features"]),), preparation=Preparation(tuple(columns)))
+        preparation = Preparation.of_json([*said["other_columns"], *said["columns"]])
+        return cls(name, "features", (len(said["features"]),), preparation=preparation)

@@ -22,6 +22,7 @@ import numpy as np
 from fedreach.arrays import AnyArray
 from fedreach.data.array_files import read_npy
 from fedreach.data.cells import Cells, Words
+from fedreach.data.columns import ColumnRules
 from fedreach.data.datasets import Dataset, add_bytes, from_arrays
 from fedreach.data.own_data import OwnData, OwnSamples, OwnTable
 from fedreach.errors import DataError
@@ -128,8 +129,13 @@ def _taken_apart(data: Dataset | OwnData) -> tuple[dict[str, Any], dict[str, Any
                 arrays[f"column-{place}"] = cells.numbers
             if cells is not None and cells.words is not None:
                 arrays[f"words-{place}"] = cells.words.codes
-        names = {"name": data.name, "owner_names": list(data.owner_names), "classes": list(data.classes)}
-        return {"what": "table", **names, "columns": columns}, arrays
+        names: dict[str, Any] = {"name": data.name, "owner_names": list(data.owner_names)}
+        names |= {
+            "classes": list(data.classes),
+            "client_column": data.client_column,
+            "label_columns": list(data.label_columns),
+        }
+        return {"what": "table", **names, "rules": data.rules.to_json(), "columns": columns}, arrays
     if isinstance(data, OwnSamples):
         words, arrays = _taken_apart(data.plain)
         words |= {"what": "samples", "client_names": list(data.owner_names)}
@@ -152,8 +158,18 @@ def _put_together(words: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> D
             known = None if levels is None else Words(tuple(levels), arrays[f"words-{place}"])
             columns[name] = None if numbers is None else Cells(numbers, known)
         names, classes = tuple(words["owner_names"]), tuple(words["classes"])
-        places = arrays.get("places")
-        return OwnTable(words["name"], arrays["owners"], names, columns, arrays["labels"], classes, places)
+        return OwnTable(
+            words["name"],
+            arrays["owners"],
+            names,
+            columns,
+            arrays["labels"],
+            classes,
+            arrays.get("places"),
+            words["client_column"],
+            tuple(words["label_columns"]),
+            ColumnRules.of_json(words["rules"]),
+        )
     said: dict[str, Any] = {key: arrays.get(key) for key in ARRAYS}
     said |= {key: words[key] for key in WORDS} | {key: words[key] or None for key in LISTS}
     plain = from_arrays(**said)

@@ -113,6 +113,13 @@ def rows_for(about: Mapping[str, Any], path: Path, client: str | None = None, la
     return read_rows(path, expected, known, classes=classes, targets=targets, client=client, label=label)
 
 
+def schema(expected: SampleFormat) -> str:
+    """Return what a file must hold, for people: the columns of a table, or the shape of a sample."""
+    if expected.preparation is not None:
+        return str(expected.preparation)
+    return f"{expected.kind} of shape {tuple(expected.shape)}, {expected.dtype}, as x in an .npz file, or a column each"
+
+
 def written(found: Predictions, about: Mapping[str, Any], client: str | None = None) -> str:
     """Return predictions as CSV."""
     return found.csv(client or about["client_column"], about["label_columns"])
@@ -156,13 +163,19 @@ def origin(about: Mapping[str, Any]) -> str:
 def main(model: Deployed, arguments: Sequence[str] | None = None) -> int:
     """Predict a file from the command line; return the exit code: 2 for a wrong call, 3 for a file of no use."""
     parser = argparse.ArgumentParser(description="Predict the rows of a .csv, .parquet or .npz file.")
-    parser.add_argument("file", type=Path)
+    parser.add_argument("file", type=Path, nargs="?")
+    parser.add_argument("--schema", action="store_true", help="print what each column must hold, and predict nothing")
     parser.add_argument("--out", type=Path, help="CSV to write; default: print it")
     parser.add_argument("--client", help="column that tells clients apart")
     parser.add_argument("--label", help="column of the true class or number, which is scored and not looked at")
     parser.add_argument("--plain", action="store_true", help="by the model as it is, without serving")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     given = parser.parse_args(arguments)
+    if given.schema:
+        print(visible_lines(schema(model.expected)))
+        return 0
+    if given.file is None:
+        parser.error("name the file to predict; --schema prints what must stand in it")
     try:
         found = model.predict(rows_for(model.about, given.file, given.client, given.label), plain=given.plain)
         text = written(found, model.about, given.client)

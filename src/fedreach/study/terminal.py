@@ -2,7 +2,6 @@
 
 import json
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from fedreach.bars import Add, Bar
 
 WHOLE = "all runs"
+MOST_COLUMNS = 20  # of a table, which have a line each
 ESTIMATE_SECONDS = 10.0  # of rounds, by which a log says how long it will take
 
 
@@ -93,6 +93,17 @@ def summary(experiment: Experiment, data: FederatedData) -> str:
     return "\n".join(map(visible, lines))
 
 
+def columns(data: FederatedData) -> list[str]:
+    """Return a line for each column of a table, as it was prepared; none where the samples are no rows of one."""
+    if data.schema is None:
+        return []
+    more = len(data.schema.columns) > MOST_COLUMNS
+    return [
+        *(f"  {line}" for line in data.schema.lines(MOST_COLUMNS)),
+        *["  (all of them: federation.json in the folder of a run, and the page of a comparison)"] * more,
+    ]
+
+
 def last_evaluation(folder: Path) -> dict[str, Any]:
     """Return the last evaluated row of a run folder."""
     backwards = map(json.loads, reversed(RunFolder(folder).kept_text(RoundRow.FILE).splitlines()))
@@ -132,7 +143,8 @@ class RunProgress(Callback):
     def begin(self, run: RunRecord, data: FederatedData | None, engine: str, folder: Path) -> None:
         assert data is not None  # runs that are shown are run here
         self.name_of = data.name_of
-        print(summary(self.experiment.model_copy(update={"seeds": [run.seed]}), data), file=sys.stderr)
+        lines = summary(self.experiment.model_copy(update={"seeds": [run.seed]}), data), *columns(data)
+        print(*lines, sep="\n", file=sys.stderr)
         print(f"  {self.experiment.rounds} rounds into {self.folder}", file=sys.stderr, flush=True)
         self.began = time.monotonic()
 
@@ -197,10 +209,7 @@ class Beginning(ComparisonCallback):
             checked_device(self.experiment.engine.device)
         data = self.federated()
         if not self.quiet:
-            print(summary(self.experiment, data), file=sys.stderr)
-            if data.dataset.preparation is not None:
-                print(textwrap.indent(str(data.dataset.preparation), "  "), file=sys.stderr)
-            sys.stderr.flush()
+            print(summary(self.experiment, data), *columns(data), sep="\n", file=sys.stderr, flush=True)
 
 
 class ComparisonProgress(ComparisonCallback):

@@ -93,7 +93,7 @@ class Columns(nn.Module):
     something is missing.
 
     Example:
-        >>> from fedreach.data.preparation import InputColumn
+        >>> from fedreach.data.input_column import InputColumn
         >>> ward = InputColumn("ward", "category", categories=("heart", "surgery"))
         >>> columns = Columns(Preparation((InputColumn("age", "number", missing=1, mean=40.0, sd=10.0), ward)))
         >>> columns(torch.tensor([[50.0, 1.0], [torch.nan, 0.0], [30.0, -1.0]], dtype=torch.float64)).tolist()

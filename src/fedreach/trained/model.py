@@ -218,9 +218,7 @@ class TrainedModel(nn.Module):
         Args:
             rule: The serving rule that goes with it, for people to read.
         """
-        run = self.origin.run
-        data = run.config.get("data", {})
-        target = data.get("target", data.get("label", ()))
+        run, table = self.origin.run, self.expected.preparation
         return {
             "fedreach": fedreach.__version__,
             "name": self.expected.name,
@@ -233,8 +231,8 @@ class TrainedModel(nn.Module):
             "outputs": self.targets or self.num_classes,
             "targets": self.targets,
             "classes": None if self.class_names is None else list(self.class_names),
-            "client_column": data.get("client"),
-            "label_columns": [target] if isinstance(target, str) else list(target),
+            "client_column": None if table is None or table.client is None else table.client.name,
+            "label_columns": [] if table is None else [each.name for each in table.labels],
             **self.expected.to_json(),
         }
 

@@ -44,7 +44,7 @@ class Stored(NamedTuple):
     def run(self) -> RunRecord:
         """Return of the run what the model needs of it."""
         made, config = self.about["construction"], {"name": self.about["name"]}
-        config |= {"model": made["model"], "data": made["data"], "method": {"serving": self.about["serving"]}}
+        config |= {"model": made["model"], "method": {"serving": self.about["serving"]}}
         return RunRecord(
             method=self.about["method"],
             seed=self.about["seed"],
@@ -62,9 +62,6 @@ def content(net: nn.Module, run: RunRecord, saved: SavedRule | None, about: Mapp
         **about,
         "construction": {
             "model": config.get("model", {"name": ""}),
-            "data": {
-                key: value for key, value in config.get("data", {}).items() if key in ("client", "label", "target")
-            },
             "code": dict(run.code),
         },
         "serving": None if saved is None else config["method"]["serving"],

@@ -18,6 +18,7 @@ class RunFacts:
 
     data: Pairs
     partition: Pairs
+    columns: tuple[tuple[str, str, str], ...]  # of a table: name, what it is, what it is like
     shared: Pairs  # settings that all methods have in common
     own: tuple[tuple[str, Pairs], ...]  # method -> settings in which methods differ
     software: Pairs
@@ -34,6 +35,7 @@ def gather(comparison: Comparison) -> RunFacts:
     return RunFacts(
         data=_merge(_told(run.partition.dataset) for run in runs),
         partition=_partition(runs),
+        columns=_columns(runs),
         shared=shared,
         own=own,
         software=_merge(dict(r.environment) | {f"git.{k}": v for k, v in r.git.items()} for r in runs),
@@ -132,6 +134,16 @@ def _partition(runs: tuple[Run, ...]) -> Pairs:
         "federation hash": " | ".join(partition.hash[:16] for partition in partitions),
     }
     return tuple(facts.items())
+
+
+def _columns(runs: tuple[Run, ...]) -> tuple[tuple[str, str, str], ...]:
+    """Return the columns of the table that the first run was trained on; in others only their scale differs."""
+    prepared = next((run.partition.preparation for run in runs), None)
+    if not prepared:
+        return ()
+    from fedreach.data.input_column import InputColumn  # only then what reads tables is loaded
+
+    return tuple((each.name, each.kind, each.about) for each in map(InputColumn.of_json, prepared))
 
 
 def _seconds(comparison: Comparison, method: str) -> tuple[str, str, str]:
