@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from numbers import Real
 from typing import Any, Literal, NamedTuple, Self, TypedDict, get_args
 
 from fedreach.errors import ConfigError, nearest
@@ -131,12 +132,12 @@ NO_RULES = ColumnRules()
 
 def _texts(where: str, what: str, given: Any, *, numbers: bool = False) -> list[str]:
     """Return a list of texts; a single one may be given without the list."""
-    found = [given] if isinstance(given, str | int | float) else given
+    found = [given] if isinstance(given, str | Real) else given
     if not isinstance(found, Iterable) or isinstance(found, Mapping | bytes):
         raise ConfigError(f"{where}: must be a list of {what}; got {given!r}.")
     found = list(found)
     for each in found:
-        is_number = numbers and isinstance(each, int | float) and not isinstance(each, bool) and math.isfinite(each)
+        is_number = numbers and not isinstance(each, bool) and isinstance(each, Real) and math.isfinite(each)
         if not (isinstance(each, str) or is_number):
             raise ConfigError(f"{where}: must be a list of {what}; got {each!r} in it.")
     return [each.strip() if numbers and isinstance(each, str) else str(each) for each in found]
