@@ -7,7 +7,7 @@ A cell means the same wherever it comes from: the text "50.5" of a file and the 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -330,10 +330,14 @@ def numbered(what: str, names: Sequence[str | None]) -> tuple[Ints, tuple[str, .
     gone = [row for row, name in enumerate(names) if name is None]
     if gone:
         raise DataError(f"{what} is missing in {len(gone)} rows, the first is row {gone[0]}. Leave those rows out.")
-    distinct = {name for name in names if name is not None}
-    ordered = sorted(distinct, key=int) if all(map(WHOLE.fullmatch, distinct)) else sorted(distinct)
+    ordered = ordered_names({name for name in names if name is not None})
     place = {name: number for number, name in enumerate(ordered)}
-    return np.array([place[name] for name in names if name is not None], np.int64), tuple(ordered)
+    return np.array([place[name] for name in names if name is not None], np.int64), ordered
+
+
+def ordered_names(distinct: Set[str]) -> tuple[str, ...]:
+    """Return names in order: whole numbers by size, all else by the alphabet."""
+    return tuple(sorted(distinct, key=int) if all(map(WHOLE.fullmatch, distinct)) else sorted(distinct))
 
 
 def targets(table: Table, names: Sequence[str], reading: Reading = AS_USUAL) -> Floats:

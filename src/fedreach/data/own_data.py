@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 
@@ -14,7 +13,6 @@ from fedreach.data.cells import Cells, named
 from fedreach.data.checks import Check, normalisation
 from fedreach.data.columns import NO_RULES, ColumnRules
 from fedreach.data.datasets import Dataset, from_arrays
-from fedreach.data.input_column import InputColumn
 from fedreach.data.preparation import Preparation
 
 
@@ -73,12 +71,9 @@ class OwnTable(OwnData):
         plain = from_arrays(
             x, self.labels, num_classes=self.num_classes, class_names=names, kind="features", name=self.name
         )
-        kind: Literal["label", "target"] = "label" if self.classes else "target"
-        schema = [] if self.client_column is None else [InputColumn(self.client_column, "client")]
-        schema += [InputColumn(name, kind, categories=self.classes) for name in self.label_columns]
-        schema += [*made.columns, *(InputColumn(name, "dropped", why="as asked") for name in self.rules.drop)]
-        missing, decimal = self.rules.reading
-        whole = Preparation(tuple(replace(column, empty=missing, decimal=decimal) for column in schema))
+        named_columns: dict[str, str] = {} if self.client_column is None else {self.client_column: "client"}
+        named_columns |= dict.fromkeys(self.label_columns, "label" if self.classes else "target")
+        whole = made.described(named_columns, self.classes, self.rules)
         return replace(plain, preparation=whole)
 
 

@@ -11,6 +11,7 @@ from uuid import uuid4
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
 from torch import nn
 
 from fedreach.arrays import Float32s, Floats, Ints
@@ -47,6 +48,7 @@ from fedreach.flower.messages import (
     SHORT,
     SOLVER,
     STEPS,
+    TABLE,
     UPDATE,
 )
 from fedreach.models import build as build_model
@@ -67,6 +69,7 @@ def client_app(
     device: str = "cpu",
     kept_in_process: int = 8,
     metrics: Sequence[Metric] = (),
+    mods: Sequence[Mod] = (),
 ) -> ClientApp:
     """Return the app of a client of this federation.
 
@@ -88,6 +91,7 @@ def client_app(
         kept_in_process: For how many clients data and model stay loaded, where one process serves many.
         metrics: Beside accuracy, or mean absolute error, and loss, those of the strategy; see
             `fedreach.evaluation.metrics`.
+        mods: Of Flower, around every message.
 
     Example:
         >>> from fedreach.flower import ClientData, client_app
@@ -96,7 +100,7 @@ def client_app(
         ...     return ClientData((np.zeros((5, 4), np.float32), [0, 1, 0, 1, 1]), num_classes=2)
         >>> app = client_app(tiny_federation(), "linear", load)
     """
-    app = ClientApp()
+    app = ClientApp(mods=[*mods])
 
     def load(context: Context) -> LocalClient:
         client, given = client_of(context), data(context)
@@ -115,7 +119,7 @@ def client_app(
         numbers[BITS] = local.bits_per_example
         terms = ConfigRecord({**terms_of(federation, local.engine.layout), SAMPLES: samples_of(local.data.dataset)})
         if federation.label_statistics.only_sum:
-            terms[KEY] = masks.public_key(_private_key(context))
+            terms[KEY] = masks.public_key(private_key(context))
         return _reply(message, metrics=numbers, others={OURS: terms})
 
     @app.query("labels")
@@ -186,7 +190,7 @@ def client_app(
             return _reply(message, metrics={EXAMPLES: local.num_held_out})
         answers = served.contributions(sent, local)
         if federation.label_statistics.only_sum:
-            private = _private_key(context)
+            private = private_key(context)
             answers = served.hidden(answers, sent, local.client, private, context.state.config_records[KEYS])
         records = {messages.sums_name(fit): messages.array_record(answer) for fit, answer in answers.items()}
         return _reply(message, metrics={}, others=records)
@@ -207,7 +211,8 @@ class _Loaded:
         self.load, self.most, self.app = load, most, uuid4().hex
 
     def __call__(self, context: Context) -> LocalClient:
-        kept, key = self.in_process, (self.app, repr(sorted(context.node_config.items())))
+        agreed = repr(context.state.config_records.get(TABLE))
+        kept, key = self.in_process, (self.app, repr(sorted(context.node_config.items())) + agreed)
         if key not in kept:
             kept[key] = self.load(context)
         kept.move_to_end(key)
@@ -303,7 +308,7 @@ def _keep(context: Context, run: str, version: int, memory: Float32s, round_: in
     context.state.array_records[MEMORY] = messages.array_record({KEPT: memory, PENDING: new})
 
 
-def _private_key(context: Context) -> bytes:
+def private_key(context: Context) -> bytes:
     """Return the client's own key of this run, made when it is first needed."""
     if KEYS not in context.state.config_records:
         context.state.config_records[KEYS] = ConfigRecord({"private": masks.new_private_key()})
@@ -314,7 +319,7 @@ def _private_key(context: Context) -> bytes:
 
 def _masked(context: Context, local: LocalClient, work: Work, keys: ConfigRecord, run: str, round_: int) -> Words:
     """Return the client's share of a secure sum under its masks with the others."""
-    public, private = masks.keys_of(keys), _private_key(context)
+    public, private = masks.keys_of(keys), private_key(context)
     words = share(local.raw_weight(work), work.update, FixedPoint(len(public)))
     return masks.masked(words, local.client, public, private, run, round_, context.state.config_records[KEYS])
 

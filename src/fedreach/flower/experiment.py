@@ -55,19 +55,7 @@ class FlowerExperiment:
         self.base = paths.folder_of(path)
         self.method = method
         self.experiment: Experiment = load.load(path, overrides).resolved(method)
-        refused = {
-            "evaluation.patience": "Flower runs a number of rounds that is fixed beforehand",
-            "evaluation.samples_per_client": "each client is evaluated on all that it holds out",
-            "engine.precision": "clients compute as precisely as torch is set to",
-        }
-        for option, reason in refused.items():
-            section, _, name = option.partition(".")
-            if getattr(getattr(self.experiment, section), name) not in (None, "highest"):
-                raise ConfigError(f"{option} has no effect on Flower: {reason}. Remove the option.")
-        if self.experiment.budget.limits:
-            raise ConfigError(
-                "[budget] has no effect on Flower: Flower runs a number of rounds that is fixed beforehand. Remove it."
-            )
+        refuse_what_flower_cannot(self.experiment)
         self.seed = self.experiment.seeds[0] if seed is None else seed
         if self.seed < 0:
             raise ConfigError(f"The seed of a run must be at least 0; got {self.seed}.")
@@ -145,6 +133,23 @@ class FlowerExperiment:
         return app
 
 
+def refuse_what_flower_cannot(experiment: Experiment) -> None:
+    """Refuse options that have no effect on Flower, by a ConfigError."""
+    refused = {
+        "evaluation.patience": "Flower runs a number of rounds that is fixed beforehand",
+        "evaluation.samples_per_client": "each client is evaluated on all that it holds out",
+        "engine.precision": "clients compute as precisely as torch is set to",
+    }
+    for option, reason in refused.items():
+        section, _, name = option.partition(".")
+        if getattr(getattr(experiment, section), name) not in (None, "highest"):
+            raise ConfigError(f"{option} has no effect on Flower: {reason}. Remove the option.")
+    if experiment.budget.limits:
+        raise ConfigError(
+            "[budget] has no effect on Flower: Flower runs a number of rounds that is fixed beforehand. Remove it."
+        )
+
+
 def run_on(
     grid: Grid, context: Context, setup: FlowerExperiment, folder: Path | str = "", patience: float = 60.0
 ) -> Result:
@@ -159,14 +164,15 @@ def run_on(
         raise ConfigError("""out: name the run folder, flwr run . -c 'out="/absolute/path"'.""")
     strategy = setup.strategy(
         out,
-        min_clients=int(_number(config, "min-clients", 1)),
-        patience=_number(config, "patience", patience),
-        timeout=_number(config, "timeout", 600.0),
+        min_clients=int(run_config_number(config, "min-clients", 1)),
+        patience=run_config_number(config, "patience", patience),
+        timeout=run_config_number(config, "timeout", 600.0),
     )
     return strategy.run(grid)
 
 
-def _number(config: Mapping[str, Any], name: str, default: float) -> float:
+def run_config_number(config: Mapping[str, Any], name: str, default: float) -> float:
+    """Return a number of the run config, by its name there."""
     value = config.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigError(f"{name} in the run config must be a number; got {value!r}.")

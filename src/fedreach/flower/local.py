@@ -10,7 +10,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from fedreach.arrays import AnyArray, Float32s, Floats, Ints
 from fedreach.data.checks import Kind, untracked
-from fedreach.data.datasets import from_arrays
+from fedreach.data.datasets import Dataset, from_arrays
 from fedreach.data.federated import FederatedData
 from fedreach.data.own import pairs, samples, size, sort_of
 from fedreach.data.partition import Partition
@@ -91,12 +91,17 @@ class ClientData:
             std=(self.std or (1.0,) * channels) if image else self.std,
             name=f"data of client {client}",
         )
-        n = len(y)
-        partition = Partition(np.arange(n), _offsets(client, n), "own")
-        nobody = Population(np.array([client]), np.empty(0, np.int64))
-        train = Ranges(np.arange(m), _offsets(client, m))
-        held_out = Ranges(np.arange(m, n), _offsets(client, n - m))
-        return FederatedData(dataset, dataset.train_y, partition, nobody, train, held_out, None)
+        return alone(client, dataset, m)
+
+
+def alone(client: int, dataset: Dataset, trains_on: int) -> FederatedData:
+    """Return a federation in which nobody but this client has anything; it trains on its first examples."""
+    n = len(dataset.train_y)
+    partition = Partition(np.arange(n), _offsets(client, n), "own")
+    nobody = Population(np.array([client]), np.empty(0, np.int64))
+    train = Ranges(np.arange(trains_on), _offsets(client, trains_on))
+    held_out = Ranges(np.arange(trains_on, n), _offsets(client, n - trains_on))
+    return FederatedData(dataset, dataset.train_y, partition, nobody, train, held_out, None)
 
 
 def _offsets(client: int, count: int) -> Ints:

@@ -90,6 +90,7 @@ class FedReachStrategy(Strategy):
         callbacks: Are told as the run goes on, where `run` runs it; of what one raises the run fails.
         metrics: Beside accuracy, or mean absolute error, and loss; clients are given the same. They tell each by
             client, so that there is a mean over clients and a worst decile, and none of all examples pooled.
+        about: Fields of the record of who holds what that the server knows beside what clients tell, by name.
 
     Raises:
         ConfigError: If the federation cannot run on Flower, or lacks what it needs.
@@ -120,6 +121,7 @@ class FedReachStrategy(Strategy):
         record: FederationRecord | None = None,
         callbacks: Sequence[Callback] = (),
         metrics: Sequence[Metric] = (),
+        about: Mapping[str, Any] | None = None,
     ) -> None:
         limits = {"rounds": rounds, "min_clients": min_clients, "evaluate_every": evaluate_every, "timeout": timeout}
         for option, value in {**limits, "patience": patience}.items():
@@ -149,7 +151,7 @@ class FedReachStrategy(Strategy):
         self.min_clients, self.patience, self.evaluate_every = min_clients, patience, evaluate_every
         self.engine, self.participation, self.record = engine, participation or Always(), record
         self.inputs, self.serves, self.callbacks = inputs, federation.serves, callbacks
-        self.metrics = further_metrics(metrics)
+        self.metrics, self.about = further_metrics(metrics), about or {}
         self.folder = RunFolder(Path(folder))
         self.shelf = Shelf(self.folder.path / "parts", base=self.folder.path)
         self.identity = identity or identity_of(federation, model, name, rounds, inputs, self.shelf)
@@ -240,6 +242,7 @@ class FedReachStrategy(Strategy):
         run = RunRecord(**self.identity, environment=environment(), git=None)
         exact = isinstance(self.federation.label_statistics, Exact)
         seen = record_of(self._participants, self.registry.unseen(), self.registry.known, exact=exact)
+        seen = replace(seen, **self.about)
         self._tell(self.recorder.describe(run, self.record or seen))
         n, p = len(self._participants), self.layout.num_trainable
         memory = new_memory(self.federation, n, p, self.folder.path / MEMORY)
