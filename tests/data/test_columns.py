@@ -208,7 +208,7 @@ def test_the_schema_goes_through_json_and_into_exports_whole() -> None:
     form = SampleFormat("t", "features", (2,), preparation=schema)
     again = SampleFormat.of_json("t", json.loads(json.dumps(form.to_json()))).preparation
     assert again is not None
-    assert sorted(map(str, again.columns)) == sorted(map(str, schema.columns))
+    assert list(map(str, again.columns)) == list(map(str, schema.columns))
     assert (again.used, again.client, again.labels) == (schema.used, schema.client, schema.labels)
     assert again.reading == Reading(("-9",), ".")
 

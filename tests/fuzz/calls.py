@@ -52,6 +52,10 @@ COLUMN = st.one_of(
     st.lists(SCALARS, max_size=3),
     ANYTHING,
 )
+KEYS = st.sampled_from(["drop", "category", "number", "date", "boolean", "missing", "decimal"])
+COLUMNS = st.dictionaries(
+    KEYS, ANYTHING | st.lists(st.sampled_from(["x", "who", "a", "?", 1, ","]), max_size=2) | TEXTS
+)
 WHO, ILL = ["n", "s", "e", "n"] * 3, ["no", "yes", "yes"] * 4
 
 
@@ -67,6 +71,8 @@ def frames(draw: st.DrawFn) -> dict[str, Any]:
     for _ in range(draw(st.integers(0, 1))):
         key = draw(st.sampled_from(["client", "label", "target", "participants", "held_out", "seed", "name"]))
         given[key] = draw(ANYTHING)
+    if draw(st.booleans()):
+        given["columns"] = draw(ANYTHING | COLUMNS)
     return given
 
 

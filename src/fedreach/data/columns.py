@@ -113,7 +113,7 @@ class ColumnRules:
             raise ConfigError(f'{where}.decimal: must be "." or ","; got {decimal!r}.')
         kinds: dict[str, InputKind] = {name: key for name, key in seen.items() if key in KINDS}
         missing = _texts(f"{where}.missing", "words or numbers", given.get("missing", ()), numbers=True)
-        drop = tuple(name for name, key in seen.items() if key == "drop")
+        drop = tuple(name for name in names if seen.get(name) == "drop")
         return cls(drop, kinds, Reading(tuple(missing), decimal))
 
     def to_json(self) -> dict[str, Any]:

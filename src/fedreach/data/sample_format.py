@@ -117,5 +117,8 @@ class SampleFormat:
         if said["kind"] != "table":
             mean, std = (tuple(said.get(key, ())) for key in ("mean", "std"))
             return cls(name, said["kind"], tuple(said["shape"]), mean, std)
-        preparation = Preparation.of_json([*said["other_columns"], *said["columns"]])
+        others = said["other_columns"]  # those of client and labels come first, as in training
+        last = [each for each in others if each["kind"] in ("left out", "dropped")]
+        first = [each for each in others if each not in last]
+        preparation = Preparation.of_json([*first, *said["columns"], *last])
         return cls(name, "features", (len(said["features"]),), preparation=preparation)
