@@ -213,7 +213,8 @@ class ClientTable:
         """Return what the client says."""
         if question.step == "columns":
             named = [] if self.options.label is None else self._named(self._read, self.options.label)
-            return Answer({"columns": [*self.cells], "classes": sorted(set(named))}, np.zeros(0))
+            columns = [name for name in self._read if name not in self.options.named]
+            return Answer({"columns": columns, "classes": sorted(set(named))}, np.zeros(0))
         train, _, _ = self.rows(question.classes)
         if question.step == "counts":
             return Answer({}, np.array([self._counts(name, train) for name in question.columns], np.float64))

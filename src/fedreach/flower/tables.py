@@ -122,9 +122,8 @@ class FlowerTables:
         """Return the table of a client."""
         path = context.node_config.get("data")
         if not isinstance(path, str):
-            raise ConfigError(
-                "A node's config must name its table: --node-config 'partition-id=3 data=\"/srv/my.csv\"'."
-            )
+            how = "--node-config 'partition-id=3 data=\"/srv/my.csv\"'"
+            raise ConfigError(f"A node's config must name its table: {how}; got {path!r}.")
         table, column = read_table(path), self.options.client
         own = table[column][0].as_py() if column in table and len(table[column]) else None
         return ClientTable(table, self.options, str(context.node_config.get(NAME) or own or client_of(context)))
@@ -135,32 +134,34 @@ class FlowerTables:
         found = table.answer(Question(**json.loads(str(asked[QUESTION]))))
         told = {**found.told, NAME: table.name}
         content = RecordDict({METRICS: MetricRecord({CLIENT: client_of(context)})})
-        content[OURS] = ConfigRecord({TOLD: json.dumps(told)})
+        words: dict[str, Any] = {TOLD: json.dumps(told)}
+        private = private_key(context) if hides else b""
         if hides:
-            private = private_key(context)
-            content[OURS][KEY] = masks.public_key(private)
+            words[KEY] = masks.public_key(private)
+        content[OURS] = ConfigRecord(words)
         sums: Any = found.sums
         if hides and KEYS in sent.config_records:
-            public, words = masks.keys_of(sent.config_records[KEYS]), limbs(sums)
+            public, limbed = masks.keys_of(sent.config_records[KEYS]), limbs(sums)
             run, number = f"{asked[RUN]!s} table", int(messages.number(asked, EXCHANGE))
             named = client_of(context), public, private, run, number, context.state.config_records[KEYS]
-            sums = masks.masked(words.ravel(), *named).reshape(words.shape)
+            sums = masks.masked(limbed.ravel(), *named).reshape(limbed.shape)
         content[SUMS] = messages.array_record({SUMS: sums})
         return Message(content, reply_to=message)
 
     def server_app(self, folder: Path | str = "runs/flower", *, patience: float = 60.0) -> ServerApp:
-        """Return an app that runs the experiment; of the run config it reads what `FlowerExperiment.server_app` does."""
+        """Return an app that runs the experiment; its run config is that of `FlowerExperiment.server_app`."""
         app = ServerApp()
 
         @app.main()
         def main(grid: Grid, context: Context) -> None:
             config = context.run_config
-            numbers = {
-                "min_clients": int(run_config_number(config, "min-clients", 2)),
-                "patience": run_config_number(config, "patience", patience),
-                "timeout": run_config_number(config, "timeout", 600.0),
-            }
-            self.run(grid, str(config.get("out") or folder), **numbers)
+            self.run(
+                grid,
+                str(config.get("out") or folder),
+                min_clients=int(run_config_number(config, "min-clients", 2)),
+                patience=run_config_number(config, "patience", patience),
+                timeout=run_config_number(config, "timeout", 600.0),
+            )
 
         return app
 
@@ -168,7 +169,7 @@ class FlowerTables:
         self, grid: Grid, folder: Path | str, *, min_clients: int = 2, patience: float = 60.0, timeout: float = 600.0
     ) -> Result:
         """Have clients agree, unless they did before, and train; arguments as those of `FedReachStrategy`."""
-        held, e, federation = RunFolder(Path(folder)), self.experiment, self.builder.federation(self.seed)
+        held, federation = RunFolder(Path(folder)), self.builder.federation(self.seed)
         stored = held.read_json(AGREEMENT)
         if stored is None:
             remote = RemoteTables(grid, self.options, federation.label_statistics.only_sum, timeout)
