@@ -50,6 +50,7 @@ def hospitals(seed: int = 0, rows: int = 30) -> pd.DataFrame:
             "dose": np.where(rng.random(n) < 0.2, None, rng.integers(0, 5, n).astype(object)),
             "note": [f"note {i}" for i in range(n)],
             "same": 1,
+            "row_id": range(n),
             "ill": rng.choice(["no", "yes", "maybe"], n),
         }
     )
@@ -105,7 +106,7 @@ def test_any_columns_become_the_same_as_in_the_joined_table(data: st.DataObject)
     ]
     kinds += [st.lists(st.floats(0, 9), min_size=n, max_size=n), st.lists(st.booleans(), min_size=n, max_size=n)]
     columns = {f"c{i}": data.draw(st.one_of(kinds)) for i in range(data.draw(st.integers(1, 4)))}
-    frame = pd.DataFrame({"site": NAMES * 6, **columns, "sure": range(n), "ill": ["no", "yes"] * 12})
+    frame = pd.DataFrame({"site": NAMES * 6, **columns, "sure": [i / 2 for i in range(n)], "ill": ["no", "yes"] * 12})
     asked, participants = options(), [0, 1, 2]
     whole = joined(frame, participants)
     found = agreed(of_clients(frame, asked), participants, asked)

@@ -38,8 +38,8 @@ class WithKeys(Deployment):
 
 def made(folder: Path) -> tuple[Path, Path]:
     """Return the app, and the file of the experiment beside the joined table; each hospital's is NAME.csv."""
-    text = FILE.replace('participants = ["ash", "birch", "cedar"]', PARTICIPANTS).replace("rounds = 3", "rounds = 7")
-    text = text.replace("every = 1", "every = 7")
+    text = FILE.replace('participants = ["ash", "birch", "cedar"]', PARTICIPANTS).replace("rounds = 3", "rounds = 16")
+    text = text.replace("every = 1", "every = 16")
     app = folder / "app"
     shutil.copytree(APP, app, ignore=shutil.ignore_patterns("__pycache__", "keys", "runs"))
     (app / "flower_app" / "hospitals.toml").write_text(text, encoding="utf-8")

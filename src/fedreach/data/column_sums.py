@@ -17,6 +17,13 @@ MOST_CATEGORIES = 100  # what has more of them names a row rather than says some
 FEW_CATEGORIES = 20  # which a column may have whatever the number of rows
 CONSTANT = 1e-12  # of the mean: a smaller deviation is rounding
 SAME = "it is the same for all who take part"
+FEWEST_NUMBERED = 20  # rows, of which a column may be taken for their numbers
+NUMBERS_ROWS = "it numbers the rows"
+NAMES_ROWS = re.compile(
+    r"(?i:(^|.*[^a-z])(id|ids|pid|uid|row|rows|rowid|rownames?|index|idx|no|nr|num|number|order|key|seq|serial|record|obs))"
+    r"|.*[a-z](Id|ID|Nr|No)"
+)
+"""What columns are called that number rows, persons or cases."""
 ROUNDING = 1e-9
 FOREIGN = r"[+-]?[0-9]{1,3}([.,][0-9]{3})*([.,][0-9]+)?|[+-]?[0-9]+,[0-9]+"
 """Numbers with points or commas, of which it must be said what these are."""
@@ -34,10 +41,12 @@ class Counts(NamedTuple):
     numbers: int = 0
     dates: int = 0
     foreign: int = 0  # no numbers as they stand, which they would be with other points and commas
+    unique: int = 0  # rows of participants at whom all cells are different whole numbers
+    dense: int = 0  # of these, at whom they fill at least half of their range
 
     @classmethod
     def of(cls, cells: Cells | None, rows: int) -> Counts:
-        """Return the counts of some cells; None: of a column that cannot be read."""
+        """Return the counts of one client's cells; None: of a column that cannot be read."""
         if cells is None:
             return cls(rows, unreadable=rows)
         there, numbers, booleans, foreign = held(cells), ~np.isnan(cells.numbers), 0, 0
@@ -47,7 +56,8 @@ class Counts(NamedTuple):
             booleans = int(np.array([level in BOOLEANS for level in levels])[cells.words.codes].sum())
             foreign = int((is_foreign[cells.words.codes] & ~numbers).sum())
         dates = int((~np.isnan(values_of("date", cells))).sum())
-        return cls(rows, 0, int(there.sum()), booleans, int(numbers.sum()), dates, foreign)
+        unique, dense = _numbering(cells.numbers)
+        return cls(rows, 0, int(there.sum()), booleans, int(numbers.sum()), dates, foreign, unique, dense)
 
     @property
     def kind(self) -> InputKind:
@@ -63,12 +73,45 @@ class Counts(NamedTuple):
         """Whether nine in ten cells are numbers, and some with other points and commas than ours."""
         return self.foreign > 0 and self.foreign + self.numbers >= NUMBERS_SHARE * self.held - ROUNDING
 
+    def numbers_rows(self, sd: float) -> bool:
+        """Whether a column of numbers with this deviation rather numbers the rows, as an index or an id does.
+
+        All are different whole numbers at each participant, and fill at least half of their range there or a fifth of
+        it at all of them together; and they are no more than the whole numbers of that range, which a column of years
+        has again at every participant. The range is that of evenly spread numbers, sqrt(12) sd.
+        """
+        if self.rows < FEWEST_NUMBERED or self.unique < self.rows:
+            return False
+        whole_range = 12**0.5 * sd
+        fills = self.dense == self.rows or self.rows >= 0.2 * whole_range
+        return fills and self.rows <= 1.1 * whole_range + 1
+
     @property
     def left_out(self) -> str:
         """Why the column is no input whatever its kind; "" where it may be one."""
         if self.unreadable:
             return "it holds neither numbers nor words nor dates"
         return "" if self.held else "no participant has a value"
+
+
+def _numbering(numbers: Floats) -> tuple[int, int]:
+    """Return how many rows have whole numbers that are all different, and that are dense, too: all or none."""
+    rows = len(numbers)
+    if not rows or np.isnan(numbers).any() or (numbers != np.floor(numbers)).any():
+        return 0, 0
+    if len(np.unique(numbers)) < rows:
+        return 0, 0
+    return rows, rows if 2 * rows >= np.ptp(numbers) + 1 else 0
+
+
+def added(parts: Sequence[Counts]) -> Counts:
+    """Return the counts of several clients together.
+
+    Example:
+        >>> added([Counts(3, held=2), Counts(4, held=4)])[:3]
+        (7, 0, 6)
+    """
+    return Counts(*(sum(column) for column in zip(*parts, strict=True)))
 
 
 def met(cells: Cells) -> tuple[str, ...]:
@@ -78,21 +121,29 @@ def met(cells: Cells) -> tuple[str, ...]:
     return tuple(cells.words.levels[code] for code in codes.tolist())
 
 
-def number_column(name: str, kind: InputKind, rows: int, there: int, mean: float, squares: float) -> InputColumn:
+def number_column(
+    name: str, kind: InputKind, counts: Counts, there: int, mean: float, squares: float, *, is_asked: bool
+) -> InputColumn:
     """Return a column of numbers, dates or truth values.
 
     Args:
         name: Of the column.
         kind: What it is.
-        rows: Of all participants.
+        counts: Of all participants.
         there: Cells that hold such a value.
         mean: Of these.
         squares: Sum of their squared differences from it.
+        is_asked: Whether it is said to be of this kind.
     """
     sd = (squares / there) ** 0.5
     if sd <= CONSTANT * abs(mean):
         return InputColumn(name, "left out", why=SAME)
-    return InputColumn(name, kind, rows - there, mean, sd)
+    told = ""
+    if kind == "number" and not is_asked and counts.numbers_rows(sd):
+        if NAMES_ROWS.fullmatch(name):
+            return InputColumn(name, "left out", why=f"{NUMBERS_ROWS}; name it in columns.number to use it")
+        told = f"{NUMBERS_ROWS}; drop it if it is no more than that"
+    return InputColumn(name, kind, counts.rows - there, mean, sd, odd=told)
 
 
 def category_column(

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedreach.arrays import Bools, Float32s, Floats, Ints
 from fedreach.data.cells import Cells, cells_of
-from fedreach.data.column_sums import FOREIGN, Counts, category_column, met, number_column, squares
+from fedreach.data.column_sums import FOREIGN, Counts, added, category_column, met, number_column, squares
 from fedreach.data.columns import NUMBER, ColumnRules, InputKind, Reading
 from fedreach.data.input_column import NAMED, InputColumn, held, values_of
 from fedreach.data.table_source import column_of, read_table
@@ -199,7 +199,7 @@ def _column(
 ) -> InputColumn:
     rows = np.concatenate(clients) if clients else np.zeros(0, np.int64)
     own = None if cells is None else cells.at(rows)
-    counts = Counts.of(own, len(rows))
+    counts = added([Counts.of(None if cells is None else cells.at(each), len(each)) for each in clients])
     if own is None or cells is None or counts.left_out:
         return InputColumn(name, "left out", why=counts.left_out)
     kind = asked or counts.kind
@@ -215,7 +215,13 @@ def _column(
         )
     hold = "holds" if odd.sum() == 1 else "hold"
     said = f"{odd.sum()} of these {hold} no {kind}: the first is {_first(own, odd, stood)}" if odd.any() else ""
-    return replace(_number(name, kind, values_of(kind, cells), clients), odd=said)
+    values = values_of(kind, cells)
+    there = [each[~np.isnan(each)] for each in (values[each] for each in clients)]
+    count = sum(map(len, there))
+    mean = sum(float(each.sum()) for each in there) / count
+    squared = sum(squares(each, mean) for each in there)
+    made = number_column(name, kind, counts, count, mean, squared, is_asked=asked is not None)
+    return replace(made, odd=said or made.odd)
 
 
 def _first(cells: Cells, odd: Bools, places: Ints) -> str:
@@ -224,14 +230,6 @@ def _first(cells: Cells, odd: Bools, places: Ints) -> str:
     code = -1 if cells.words is None else int(cells.words.codes[first])
     text = f"{cells.numbers[first]:g}" if cells.words is None or code < 0 else cells.words.levels[code]
     return f"{text!r}, row {int(places[first])}"
-
-
-def _number(name: str, kind: InputKind, values: Floats, clients: Sequence[Ints]) -> InputColumn:
-    rows = [values[own] for own in clients]
-    there = [own[~np.isnan(own)] for own in rows]
-    count = sum(map(len, there))
-    mean = sum(float(own.sum()) for own in there) / count
-    return number_column(name, kind, sum(map(len, rows)), count, mean, sum(squares(own, mean) for own in there))
 
 
 def _foreign_number(own: Cells) -> str:

@@ -77,7 +77,7 @@ class Answer(NamedTuple):
     """What a client says."""
 
     told: Mapping[str, Any]  # names, as plain JSON values
-    sums: Floats  # of its training rows: (k, 7) counts, (k, 2) totals, (k,) squares; (0,) where none are asked for
+    sums: Floats  # of its training rows: (k, 9) counts, (k, 2) totals, (k,) squares; (0,) where none are asked for
 
 
 @dataclass(frozen=True)
@@ -136,9 +136,10 @@ def agreement(options: TableOptions, participants: Sequence[int]) -> Generator[Q
                 f"table: column {name!r} is said to hold {NAMED[kind]}, and no cell of those who take part does."
             )
         else:
-            column = number_column(name, kind, each.rows, there, means[place], float(squared[place]))
+            known = each, there, means[place], float(squared[place])
+            column = number_column(name, kind, *known, is_asked=name in rules.kinds)
             odd = f"{each.held - there} of these are no {kind}" if each.held > there else ""
-            made.append(replace(column, odd=odd))
+            made.append(replace(column, odd=odd or column.odd))
     preparation = Preparation(tuple(made))
     if not preparation.feature_names:
         raise DataError(f"No column of the tables can be an input:\n{preparation}")

@@ -16,6 +16,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedreach.arrays import AnyArray, Floats
+from fedreach.data.column_sums import Counts
 from fedreach.data.population import Population, draw_population, ids_of
 from fedreach.data.table_agreement import Agreed, Question, TableOptions, Told, agreement
 from fedreach.errors import TrainingError
@@ -247,7 +248,7 @@ class RemoteTables:
         replies = self._asked({self.nodes[client]: RecordDict(dict(content)) for client in participants})
         found: dict[int, tuple[Mapping[str, Any], AnyArray]] = {}
         lost: dict[int, str] = {}
-        width = {"counts": (len(question.columns), 7), "totals": (len(question.columns), 2)}
+        width = {"counts": (len(question.columns), len(Counts._fields)), "totals": (len(question.columns), 2)}
         shape = width.get(question.step, (len(question.columns),))
         for client in participants:
             try:
