@@ -14,6 +14,7 @@ from fedreach.data.cells import Cells, named
 from fedreach.data.checks import Check, normalisation
 from fedreach.data.columns import NO_RULES, ColumnRules
 from fedreach.data.datasets import Dataset, from_arrays
+from fedreach.data.held_out import APART, Together
 from fedreach.data.input_column import InputColumn
 from fedreach.data.preparation import Preparation
 
@@ -28,6 +29,7 @@ class OwnData(ABC):
     name: str
     owners: Ints  # (n,)
     owner_names: tuple[str, ...]  # of the N clients
+    together: Together = APART  # what is held out together
 
     @property
     @abstractmethod
@@ -58,6 +60,7 @@ class OwnTable(OwnData):
     client_column: str | None = None  # None: the table was handed over without
     label_columns: tuple[str, ...] = ()
     rules: ColumnRules = NO_RULES
+    together: Together = APART
 
     @property
     def train_y(self) -> AnyArray:
@@ -76,6 +79,8 @@ class OwnTable(OwnData):
         kind: Literal["label", "target"] = "label" if self.classes else "target"
         schema = [] if self.client_column is None else [InputColumn(self.client_column, "client")]
         schema += [InputColumn(name, kind, categories=self.classes) for name in self.label_columns]
+        if self.together.group is not None:
+            schema.append(InputColumn(self.together.group, "group", why="rows of one are held out together"))
         schema += [*made.columns, *(InputColumn(name, "dropped", why="as asked") for name in self.rules.drop)]
         missing, decimal = self.rules.reading
         whole = Preparation(tuple(replace(column, empty=missing, decimal=decimal) for column in schema))

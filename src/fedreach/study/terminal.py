@@ -65,6 +65,7 @@ def summary(experiment: Experiment, data: FederatedData) -> str:
         f"(median {int(sorted(sizes)[len(sizes) // 2])}){mixed}",
         f"  {len(population.participants)} take part, {len(population.unseen)} never train; "
         f"{experiment.population.held_out:.0%} of each participant's samples are held out",
+        *_held_out(data),
     ]
     if data.server is not None:
         taken = ", taken from the training data of all clients" if data.taken_by_server().any() else " of its own"
@@ -91,6 +92,29 @@ def summary(experiment: Experiment, data: FederatedData) -> str:
             f"{experiment.rounds} rounds; federation {data.digest()[:12]} (seed {experiment.seeds[0]})"
         )
     return "\n".join(map(visible, lines))
+
+
+def _held_out(data: FederatedData) -> list[str]:
+    """Return what is to be told of held-out samples: which they are, and who has none."""
+    own = data.population.participants
+    held, trained = data.held_out.sizes[own], data.train.sizes[own]
+    lines, nothing = [], own[held == 0]
+    if str(data.together) and held.any():
+        shares = held[held > 0] / (held + trained)[held > 0]
+        lines.append(
+            f"  held out: {data.together}; {shares.min():.0%} to {shares.max():.0%} of those who hold some out"
+        )
+    if data.together.time is not None and data.schema is not None:
+        if any(column.name == data.together.time for column in data.schema.used):
+            lines.append(f"  {data.together.time!r} is an input, too; data.columns.drop leaves it out")
+    if len(nothing):
+        who = ", ".join(data.name_of(client) for client in nothing[:5].tolist()) + ", ..." * (len(nothing) > 5)
+        hold = "holds" if len(nothing) == 1 else "hold"
+        why = "its rows belong together, or are too few" if str(data.together) else "one sample is not parted"
+        lines.append(f"  note: {who} {hold} nothing out ({why}), and so is trained on and not tested")
+    if len(nothing) == len(own):
+        lines.append("  note: no participant holds anything out: what is told of participants is not known")
+    return lines
 
 
 def columns(data: FederatedData) -> list[str]:
