@@ -100,13 +100,12 @@ def _held_out(data: FederatedData) -> list[str]:
     held, trained = data.held_out.sizes[own], data.train.sizes[own]
     lines, nothing = [], own[held == 0]
     if str(data.together) and held.any():
-        shares = held[held > 0] / (held + trained)[held > 0]
-        lines.append(
-            f"  held out: {data.together}; {shares.min():.0%} to {shares.max():.0%} of those who hold some out"
-        )
-    if data.together.time is not None and data.schema is not None:
-        if any(column.name == data.together.time for column in data.schema.used):
-            lines.append(f"  {data.together.time!r} is an input, too; data.columns.drop leaves it out")
+        least, most = (f"{each:.0%}" for each in np.sort((held / (held + trained))[held > 0])[[0, -1]])
+        shares = least if least == most else f"{least} to {most}"
+        lines.append(f"  held out: {data.together}; that is {shares} of the samples of who holds some out")
+    inputs = () if data.schema is None else tuple(column.name for column in data.schema.used)
+    if data.together.time in inputs:
+        lines.append(f"  {data.together.time!r} is an input, too; data.columns.drop leaves it out")
     if len(nothing):
         who = ", ".join(data.name_of(client) for client in nothing[:5].tolist()) + ", ..." * (len(nothing) > 5)
         hold = "holds" if len(nothing) == 1 else "hold"
