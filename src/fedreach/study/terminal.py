@@ -108,9 +108,9 @@ def _held_out(data: FederatedData) -> list[str]:
         lines.append(f"  {data.together.time!r} is an input, too; data.columns.drop leaves it out")
     if len(nothing):
         who = ", ".join(data.name_of(client) for client in nothing[:5].tolist()) + ", ..." * (len(nothing) > 5)
-        hold = "holds" if len(nothing) == 1 else "hold"
+        verbs = ("holds", "trains", "is") if len(nothing) == 1 else ("hold", "train", "are")
         why = "its rows belong together, or are too few" if str(data.together) else "one sample is not parted"
-        lines.append(f"  note: {who} {hold} nothing out ({why}), and so is trained on and not tested")
+        lines.append(f"  note: {who} {verbs[0]} nothing out ({why}), {verbs[1]} and {verbs[2]} not tested")
     if len(nothing) == len(own):
         lines.append("  note: no participant holds anything out: what is told of participants is not known")
     return lines
@@ -144,12 +144,15 @@ def advice_for(folder: Path, row: Mapping[str, Any]) -> str:
 def sentence(row: Mapping[str, Any], result: Result) -> str:
     """Return the outcome of a run in one sentence."""
     gap, score = row.get("participation_gap"), main_score_of(row)
+    best = f"Best held-out loss in round {result.best_round}"
+    if result.best_round is None:
+        best = "Which round is the best is not known: no participant holds anything out"
     points = "-" if gap is None else f"{score.number(gap, sign=True)}{score.points}"
     said = "" if score.percent else f"{score.words}, less is better: "
     return (
         f"Round {row['round']}: {said}participants {shown(row, 'id')}, unseen clients {shown(row, 'unseen')}, "
         f"gap {points}, test set {shown(row, 'test')}, "
-        f"{row['bytes_total'] / 1e6:.1f} MB. Best held-out loss in round {result.best_round}."
+        f"{row['bytes_total'] / 1e6:.1f} MB. {best}."
     )
 
 
