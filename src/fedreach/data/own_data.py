@@ -13,6 +13,8 @@ from fedreach.data.cells import Cells, named
 from fedreach.data.checks import Check, normalisation
 from fedreach.data.columns import NO_RULES, ColumnRules
 from fedreach.data.datasets import Dataset, from_arrays
+from fedreach.data.held_out import APART, Together
+from fedreach.data.input_column import Kind
 from fedreach.data.preparation import Preparation
 
 
@@ -26,6 +28,7 @@ class OwnData(ABC):
     name: str
     owners: Ints  # (n,)
     owner_names: tuple[str, ...]  # of the N clients
+    together: Together = APART  # what is held out together
 
     @property
     @abstractmethod
@@ -56,6 +59,7 @@ class OwnTable(OwnData):
     client_column: str | None = None  # None: the table was handed over without
     label_columns: tuple[str, ...] = ()
     rules: ColumnRules = NO_RULES
+    together: Together = APART
 
     @property
     def train_y(self) -> AnyArray:
@@ -71,8 +75,10 @@ class OwnTable(OwnData):
         plain = from_arrays(
             x, self.labels, num_classes=self.num_classes, class_names=names, kind="features", name=self.name
         )
-        named_columns: dict[str, str] = {} if self.client_column is None else {self.client_column: "client"}
+        named_columns: dict[str, Kind] = {} if self.client_column is None else {self.client_column: "client"}
         named_columns |= dict.fromkeys(self.label_columns, "label" if self.classes else "target")
+        if self.together.group is not None:
+            named_columns[self.together.group] = "group"
         whole = made.described(named_columns, self.classes, self.rules)
         return replace(plain, preparation=whole)
 

@@ -13,7 +13,7 @@ from fedreach.arrays import Bools, Float32s, Floats, Ints
 from fedreach.data.cells import Cells, cells_of
 from fedreach.data.column_sums import FOREIGN, Counts, added, category_column, met, number_column, squares
 from fedreach.data.columns import NUMBER, ColumnRules, InputKind, Reading
-from fedreach.data.input_column import NAMED, InputColumn, held, values_of
+from fedreach.data.input_column import NAMED, InputColumn, Kind, held, values_of
 from fedreach.data.table_source import column_of, read_table
 from fedreach.errors import DataError
 from fedreach.tables import visible
@@ -74,16 +74,19 @@ class Preparation:
             raise DataError(f"No column of the table can be an input:\n{made}")
         return made
 
-    def described(self, named: Mapping[str, Any], classes: Sequence[str], rules: ColumnRules) -> Self:
+    def described(self, named: Mapping[str, Kind], classes: Sequence[str], rules: ColumnRules) -> Self:
         """Return the whole schema: with the columns that are no inputs, and how cells are read.
 
         Args:
-            named: Columns that are no inputs, and what they are: client, label or target.
+            named: Columns that are no inputs, and what they are: client, label, target or group.
             classes: Of the label.
             rules: What was said of the columns.
         """
-        of_label = {"label": tuple(classes)}
-        columns = [InputColumn(name, kind, categories=of_label.get(kind, ())) for name, kind in named.items()]
+        of_label, of_group = {"label": tuple(classes)}, {"group": "rows of one are held out together"}
+        columns = [
+            InputColumn(name, kind, categories=of_label.get(kind, ()), why=of_group.get(kind, ""))
+            for name, kind in named.items()
+        ]
         columns += [*self.columns, *(InputColumn(name, "dropped", why="as asked") for name in rules.drop)]
         missing, decimal = rules.reading
         return type(self)(tuple(replace(column, empty=missing, decimal=decimal) for column in columns))

@@ -22,17 +22,28 @@ from typing import Any, Literal, NamedTuple, Self
 import numpy as np
 
 from fedreach.arrays import AnyArray, Floats, Ints
-from fedreach.data.cells import Cells, cells_by_name, cells_of, named, named_rows, ordered_names, row_order, targets
+from fedreach.data.cells import (
+    Cells,
+    by_text,
+    cells_by_name,
+    cells_of,
+    moments,
+    named,
+    named_rows,
+    numbered,
+    ordered_names,
+    row_order,
+    targets,
+)
 from fedreach.data.column_sums import MOST_CATEGORIES, Counts, category_column, met, number_column, squares
 from fedreach.data.columns import KINDS, ColumnRules, InputKind
 from fedreach.data.datasets import Dataset, from_arrays
-from fedreach.data.input_column import NAMED, InputColumn, values_of
+from fedreach.data.held_out import Together, draws, split_held_out
+from fedreach.data.input_column import NAMED, InputColumn, Kind, values_of
 from fedreach.data.partition import Partition
-from fedreach.data.population import split_held_out
 from fedreach.data.preparation import Preparation
 from fedreach.data.table_source import Table, check_lengths, column_of, read_table
 from fedreach.errors import DataError
-from fedreach.streams import generator
 
 Step = Literal["columns", "counts", "totals", "squares"]
 
@@ -47,12 +58,15 @@ class TableOptions:
     columns: Mapping[str, Any]  # see `fedreach.data.columns.ColumnOptions`
     held_out: float
     seed: int  # of what is held out
+    group: str | None = None  # column whose rows of one value are held out together
+    time: str | None = None  # column by which the latest rows are held out
 
     @property
-    def named(self) -> dict[str, str]:
+    def named(self) -> dict[str, Kind]:
         """Columns that are no inputs, and what they are."""
-        found = {} if self.client is None else {self.client: "client"}
-        return found | (dict.fromkeys(self.targets, "target") if self.label is None else {self.label: "label"})
+        found: dict[str, Kind] = {} if self.client is None else {self.client: "client"}
+        found |= dict.fromkeys(self.targets, "target") if self.label is None else {self.label: "label"}
+        return found if self.group is None else {**found, self.group: "group"}
 
     def rules(self, names: Sequence[str], *, all_there: bool) -> ColumnRules:
         """Return what is said of columns; of one client's table, of those that it has."""
@@ -202,13 +216,26 @@ class ClientTable:
 
         Rows of a class that was not agreed on are in neither.
         """
-        labels = self.labels(classes)
+        options, labels = self.options, self.labels(classes)
         known = np.flatnonzero(labels >= 0) if labels.ndim == 1 else np.arange(len(labels))
+        keys: list[AnyArray] = [labels if options.label is None else self._by_text(options.label)]
+        groups = None if options.group is None else self._by_text(options.group)
+        when = None
+        if options.time is not None:
+            when = moments(options.time, column_of(self._read, options.time), self.rules.reading)
+        keys += [key for key in (groups, when) if key is not None]
         inputs = {name: None if each is None else each.at(known) for name, each in self.cells.items()}
-        order = known[row_order(np.zeros(len(known), np.int64), labels[known], inputs)]
+        order = known[row_order(np.zeros(len(known), np.int64), np.column_stack(keys)[known], inputs)]
         whole = Partition(np.arange(len(order)), np.array([0, len(order)]), "natural")
-        train, held = split_held_out(whole, self.options.held_out, generator(self.options.seed, "held-out"))
+        together = Together(options.group, options.time, groups, when).at(order)
+        drawn = draws(whole, options.seed, "held-out", [self.name])
+        train, held = split_held_out(whole, options.held_out, drawn, together)
         return order[train[0]], order[held[0]], labels
+
+    def _by_text(self, name: str) -> Ints:
+        """Return (n,) numbers that sort as a column's texts do."""
+        codes, names = numbered(f"table: column {name!r}", list(self._named(self._read, name)))
+        return by_text(codes, names)
 
     def answer(self, question: Question) -> Answer:
         """Return what the client says."""

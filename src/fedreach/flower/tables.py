@@ -231,7 +231,8 @@ def _options(experiment: Any, seed: int) -> TableOptions:
         raise ConfigError("data.target: clients with a table each agree on classes only. Say label.")
     population, held = experiment.population, experiment.partition.seed
     held = held if held is not None else seed if population.seed is None else population.seed
-    return TableOptions(label, (), said.get("client"), dict(said.get("columns", {})), population.held_out, held)
+    columns = said.get("client"), dict(said.get("columns", {}))
+    return TableOptions(label, (), *columns, population.held_out, held, said.get("group"), said.get("time"))
 
 
 def _keep_agreed(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:

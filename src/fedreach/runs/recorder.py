@@ -225,8 +225,8 @@ class Recorder:
         self.folder.write_tensors(LAST, self._models(snapshot.state), {"round": snapshot.state.round})
         finish(self.folder, snapshot)
         then()
-        state = snapshot.state
-        return self.end(Result(status="finished", rounds=state.round, best_round=snapshot.best_round, error=None))
+        best = snapshot.best_round if np.isfinite(snapshot.best_loss) else None  # none: nothing is held out
+        return self.end(Result(status="finished", rounds=snapshot.state.round, best_round=best, error=None))
 
     def end(self, result: Result) -> Result:
         """Write how the run ended, and with it what its files hold."""
