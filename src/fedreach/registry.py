@@ -1,7 +1,7 @@
 """The kinds of named things, a row each, and what names stand for: built-in things, or a user's ``FILE.py:NAME``.
 
 What Python handed over without a name, such as a function of a notebook, is a user's thing, too: ``DIGEST.pkl:NAME``, a
-file that `fedreach.study.naming` wrote. As a ``.py`` file, such a file is code: read those only that you trust.
+file that `fedreach.experiments.naming` wrote. As a ``.py`` file, such a file is code: read those only that you trust.
 """
 
 from __future__ import annotations
@@ -368,6 +368,18 @@ def code_file(name: str, base: Path) -> Path | None:
     except (ImportError, ValueError):
         return None
     return Path(spec.origin).resolve() if spec is not None and spec.origin else None
+
+
+def base_of(name: str, *folders: Path) -> Path:
+    """Return the first of some folders that holds the file behind a name; the first one where none does.
+
+    Example:
+        >>> base_of("uniform", Path("here"), Path("there"))
+        PosixPath('here')
+    """
+    where = name.rpartition(":")[0]
+    holding = (folder for folder in folders if where.endswith(FILES) and (folder / where).is_file())
+    return next(holding, folders[0])
 
 
 def load_users(name: str, base: Path) -> Any:

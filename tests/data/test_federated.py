@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from fedreach.config.load import load as load_experiment
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData, federate
+from fedreach.data.held_out import draws, split_held_out
 from fedreach.data.partition import Partition
-from fedreach.data.population import Population, Ranges, split_held_out
+from fedreach.data.population import Population, Ranges
 from fedreach.errors import ConfigError, DataError
 from fedreach.experiments.build import Builder
 from fedreach.streams import generator
@@ -26,7 +27,7 @@ from fedreach.streams import generator
 def test_each_client_is_split_into_two_disjoint_parts_of_the_right_sizes(sizes, share, seed):
     owner = generator(seed, "owner").permutation(np.repeat(np.arange(len(sizes)), sizes))
     partition = Partition.from_owner(owner, len(sizes), kind="natural")
-    train, held_out = split_held_out(partition, share, generator(seed, "held-out"))
+    train, held_out = split_held_out(partition, share, draws(partition, seed, "held-out"))
     for client, m in enumerate(sizes):
         both = np.concatenate([train[client], held_out[client]])
         assert sorted(both.tolist()) == partition[client].tolist()
@@ -37,25 +38,26 @@ def test_each_client_is_split_into_two_disjoint_parts_of_the_right_sizes(sizes, 
 
 def test_every_sample_is_equally_likely_to_be_held_out():
     # A client's indices are kept in order, often of class: cutting them off without shuffling would hold out one class.
-    partition, draws = Partition(np.arange(10), np.array([0, 4, 10]), kind="iid", parameters={}), 3000
-    rng, hits = generator(0, "held-out"), np.zeros(10)
-    for _ in range(draws):
-        hits[split_held_out(partition, 0.5, rng)[1].order] += 1
-    assert (abs(hits - draws / 2) < 4.5 * np.sqrt(draws / 4)).all()
+    partition, times = Partition(np.arange(10), np.array([0, 4, 10]), kind="iid", parameters={}), 3000
+    hits = np.zeros((2, 10))
+    for seed in range(times):
+        for place, names in enumerate((None, "ab")):
+            hits[place, split_held_out(partition, 0.5, draws(partition, seed, "held-out", names))[1].order] += 1
+    assert (abs(hits - times / 2) < 4.5 * np.sqrt(times / 4)).all()
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 2.0, np.nan])
 def test_a_share_that_is_none_is_refused(share):
     partition = Partition(np.arange(4), np.array([0, 4]), kind="iid", parameters={})
     with pytest.raises(ConfigError, match=r"population\.held_out must be a share in \(0, 1\)"):
-        split_held_out(partition, share, generator(0, "held-out"))
+        split_held_out(partition, share, draws(partition, 0, "held-out"))
 
 
 def make(seed=0, x_shift=0.0):
     x = generator(0, "x").standard_normal((12, 2)).astype(np.float32) + np.float32(x_shift)
     y = np.arange(12) % 3
     partition = Partition.from_owner(np.arange(12) // 4, 3, kind="natural")
-    train, held_out = split_held_out(partition, 0.25, generator(seed, "held-out"))
+    train, held_out = split_held_out(partition, 0.25, draws(partition, seed, "held-out"))
     population = Population(np.array([0, 2]), np.array([1]))
     dataset = from_arrays(x, y, num_classes=3)
     return FederatedData(dataset, dataset.train_y, partition, population, train, held_out, None)

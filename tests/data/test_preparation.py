@@ -89,7 +89,7 @@ def test_a_column_that_says_nothing_is_left_out_and_that_is_told(values, why):
 
 
 def test_texts_that_are_rather_names_are_left_out():
-    names = {"age": range(30), "patient": [f"p{i}" for i in range(30)]}
+    names = {"age": [i / 2 for i in range(30)], "patient": [f"p{i}" for i in range(30)]}
     made = Preparation.of(read(names), [np.arange(30)])
     assert made.columns[1].why == "30 different texts in 30 rows are rather names"
 
@@ -137,7 +137,7 @@ def column(values, clients=None):
 
 
 def ages(n):
-    return Cells(np.arange(float(n)))
+    return Cells(np.arange(n) / 2)
 
 
 def test_nine_cells_in_ten_that_are_numbers_make_numbers_and_the_others_are_told():
@@ -189,3 +189,60 @@ def test_decimal_commas_are_no_categories():
         "left out",
         "its numbers are written as '0,5': set columns.decimal, and leave out what parts thousands",
     )
+
+
+# ------------------------------------------------------------------------------------------------ columns of numbers
+# that number the rows
+
+
+def numbered(values, clients, name="patient_id"):
+    rows = np.split(np.arange(len(values)), np.cumsum(clients)[:-1])
+    return Preparation.of({name: Cells(np.asarray(values, float)), "age": ages(len(values))}, rows).columns[0]
+
+
+@pytest.mark.parametrize(
+    ("values", "clients"),
+    [
+        (np.arange(30), [30]),
+        (np.arange(30), [10, 20]),
+        (np.random.default_rng(0).permutation(100)[:40], [10, 10, 20]),  # of participants, who hold 40 of 100 rows
+        ([*range(1001, 1016), *range(5001, 5016)], [15, 15]),  # each hospital has a range of its own
+    ],
+    ids=["an index", "of two clients", "shuffled", "with the hospital's number in front"],
+)
+def test_a_number_of_the_row_is_left_out(values, clients):
+    assert numbered(values, clients).kind == "left out"
+
+
+@pytest.mark.parametrize(
+    ("values", "clients"),
+    [
+        ([*range(1990, 2005)] * 2, [15, 15]),  # a year, again at each client
+        (np.random.default_rng(0).integers(0, 10**6, 30), [15, 15]),  # an income
+        ([*range(14), 5, *range(14, 29)], [15, 15]),  # an age, twice at a client
+        (np.arange(30) / 2, [15, 15]),
+        (np.arange(19), [19]),  # too few to tell
+    ],
+    ids=["years", "incomes", "ages", "halves", "few"],
+)
+def test_a_number_that_says_something_is_kept(values, clients):
+    found = numbered(values, clients)
+    assert (found.kind, found.odd) == ("number", "")
+
+
+@pytest.mark.parametrize("name", ["id", "patientID", "Row", "rownames", "case no", "Order", "PID", "subject.id"])
+def test_what_is_called_like_a_number_of_rows_is_left_out(name):
+    assert numbered(np.arange(30), [30], name).kind == "left out"
+
+
+@pytest.mark.parametrize("name", ["years", "paid", "humid", "x1", "disorder", "know"])
+def test_what_is_not_is_kept_and_told(name):
+    found = numbered(np.arange(30), [30], name)
+    assert (found.kind, found.odd) == ("number", "it numbers the rows; drop it if it is no more than that")
+
+
+def test_a_number_of_the_row_is_kept_where_it_is_said_to_be_a_number():
+    table = {"id": Cells(np.arange(30.0)), "age": ages(30)}
+    assert Preparation.of(table, [np.arange(30)], kinds={"id": "number"}).columns[0].kind == "number"
+    (left, _) = Preparation.of(table, [np.arange(30)]).columns
+    assert "columns.number" in left.why

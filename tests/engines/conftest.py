@@ -6,8 +6,9 @@ import torch
 
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData
+from fedreach.data.held_out import draws, split_held_out
 from fedreach.data.partition import Partition
-from fedreach.data.population import Population, split_held_out
+from fedreach.data.population import Population
 from fedreach.streams import generator
 
 
@@ -36,7 +37,7 @@ def federated():
         owner = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
         partition = Partition.from_owner(owner, len(sizes), kind="natural")
         # A share this small holds out one sample of each client that has two.
-        train, held = split_held_out(partition, held_out or 1e-9, generator(seed, "held-out"))
+        train, held = split_held_out(partition, held_out or 1e-9, draws(partition, seed, "held-out"))
         ids = np.arange(len(sizes))
         chosen = ids if participants is None else np.asarray(participants)
         population = Population(chosen, np.setdiff1d(ids, chosen))

@@ -97,8 +97,9 @@ def test_what_needs_classes_is_refused_before_anybody_trains(tmp_path: Path) -> 
     setup = FlowerExperiment(tmp_path / "numbers.toml", overrides=("method.weighting=entropy",))
     with pytest.raises(ConfigError, match=r"weighting .* needs targets that are classes"):
         setup.strategy(tmp_path / "flower", timeout=5, patience=5)
-    with pytest.raises(ConfigError, match=r"accuracy \(of numbers mae\) and loss only"):
-        FlowerExperiment(tmp_path / "numbers.toml", overrides=("evaluation.metrics=['r2']",))
+    setup = FlowerExperiment(tmp_path / "numbers.toml", overrides=("evaluation.metrics=['auroc']",))
+    with pytest.raises(ConfigError, match=r"metric .* needs targets that are classes"):
+        setup.strategy(tmp_path / "flower", timeout=5, patience=5)
 
 
 def test_ones_own_data_of_a_client() -> None:

@@ -7,7 +7,7 @@ A cell means the same wherever it comes from: the text "50.5" of a file and the 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -266,18 +266,65 @@ def cells_by_name(table: Table, without: Sequence[str] = (), rules: ColumnRules 
     }
 
 
-def row_order(owners: Ints, labels: AnyArray, table: Mapping[str, Cells | None]) -> Ints:
-    """Return the rows sorted by client, label and content, so that a shuffled table is the same federation."""
-    keys: list[AnyArray] = [owners, *labels.reshape(len(labels), -1).T]
+def row_order(owners: Ints, first: AnyArray, table: Mapping[str, Cells | None]) -> Ints:
+    """Return the rows sorted by client, `first` and content, so that a shuffled table is the same federation.
+
+    Numbers come before words, so that the order inside a client is the same where a column holds a word elsewhere.
+
+    Args:
+        owners: (n,) client of each row.
+        first: (n,) or (n, k) what they are sorted by before content, such as labels.
+        table: The columns.
+    """
+    keys: list[AnyArray] = [owners, *first.reshape(len(first), -1).T]
     fixed = len(keys)
-    for cells in table.values():
-        if cells is not None:
-            keys += [cells.numbers] if cells.words is None else [cells.numbers, cells.words.codes]
+    there = [cells for cells in table.values() if cells is not None]
+    keys += [cells.numbers for cells in there]
+    keys += [cells.words.codes for cells in there if cells.words is not None]
     for used in sorted({min(fixed + 1, len(keys)), len(keys)}):  # one column is mostly enough
         order = np.lexsort(tuple(reversed(keys[:used])))
         if not _any_tied([key[order] for key in keys[:used]]):
             break
     return order
+
+
+def by_text(codes: AnyArray, names: Sequence[str]) -> Ints:
+    """Return (n,) numbers that sort as the texts do, which `numbered` does only where these are no whole numbers.
+
+    Example:
+        >>> by_text(np.array([0, 1, 0]), ("9", "10"))
+        array([1, 0, 1])
+    """
+    place = np.empty(len(names), np.int64)
+    place[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
+    found: Ints = place[codes]
+    return found
+
+
+def moments(name: str, column: pa.Array, reading: Reading = AS_USUAL) -> Floats:
+    """Return (n,) when each row was taken: its number, or days since 1970.
+
+    Raises:
+        DataError: If a cell is empty, or neither all are numbers nor all are dates.
+
+    Example:
+        >>> moments("admitted", pa.array(["1970-01-03", "1970-01-01T12:00"]))
+        array([2. , 0.5])
+    """
+    cells = cells_of(name, column, reading=reading)
+    if cells is None:
+        raise DataError(f"time: column {name!r} must hold numbers or dates; got {column.type}.")
+    words = cells.words
+    found = cells.numbers if words is None else np.append(days_of(words.levels), np.nan)[words.codes]
+    rows = np.flatnonzero(np.isnan(found))
+    if len(rows):
+        code = -1 if words is None else int(words.codes[rows[0]])
+        got = "an empty cell" if words is None or code < 0 else repr(words.levels[code])
+        raise DataError(
+            f"time: column {name!r} must hold a number in each row, or a date such as 2024-01-31 in each; {len(rows)} "
+            f"rows hold none: row {rows[0]} holds {got}. Fill those cells, or leave the rows out."
+        )
+    return found
 
 
 def _any_tied(keys: Sequence[AnyArray]) -> bool:
@@ -335,10 +382,14 @@ def numbered(what: str, names: Sequence[str | None]) -> tuple[Ints, tuple[str, .
     gone = [row for row, name in enumerate(names) if name is None]
     if gone:
         raise DataError(f"{what} is missing in {len(gone)} rows, the first is row {gone[0]}. Leave those rows out.")
-    distinct = {name for name in names if name is not None}
-    ordered = sorted(distinct, key=int) if all(map(WHOLE.fullmatch, distinct)) else sorted(distinct)
+    ordered = ordered_names({name for name in names if name is not None})
     place = {name: number for number, name in enumerate(ordered)}
-    return np.array([place[name] for name in names if name is not None], np.int64), tuple(ordered)
+    return np.array([place[name] for name in names if name is not None], np.int64), ordered
+
+
+def ordered_names(distinct: Set[str]) -> tuple[str, ...]:
+    """Return names in order: whole numbers by size, all else by the alphabet."""
+    return tuple(sorted(distinct, key=int) if all(map(WHOLE.fullmatch, distinct)) else sorted(distinct))
 
 
 def targets(table: Table, names: Sequence[str], reading: Reading = AS_USUAL) -> Floats:

@@ -17,11 +17,12 @@ from fedreach.data.cells import named
 from fedreach.data.checks import Kind
 from fedreach.data.columns import ColumnOptions
 from fedreach.data.datasets import Dataset, Recipe, content_hash, same_fields
+from fedreach.data.held_out import APART, Together, draws, split_held_out
 from fedreach.data.noise import LabelNoise, corrupt
 from fedreach.data.own_data import OwnData
 from fedreach.data.partition import Partition, divided
 from fedreach.data.partition import partition as partition_of_kind
-from fedreach.data.population import Population, Ranges, draw_population, ids_of, split_held_out
+from fedreach.data.population import Population, Ranges, draw_population, ids_of
 from fedreach.data.preparation import Preparation
 from fedreach.data.server_data import ServerData, drawn_for_server, given_to_server
 from fedreach.errors import ConfigError, DataError, check_type
@@ -72,6 +73,7 @@ class FederatedData:
     server: ServerData | None = None
     shift: Shifted | None = None
     client_names: tuple[str, ...] | None = None  # (N,) where clients have names other than their ids
+    together: Together = APART  # what is held out together
     left_out: Ints | None = None  # (N,) samples that are in no part, see `fedreach.data.validation`; None: none
     note: str = ""  # how it was said who takes part, where that was drawn
     draw: Callable[[int], FederatedData] | None = None  # see `redrawn`
@@ -93,6 +95,8 @@ class FederatedData:
         label: str | None = None,
         target: str | Sequence[str] | None = None,
         columns: ColumnOptions | None = None,
+        group: str | None = None,
+        time: str | None = None,
         participants: Participants = None,
         held_out: float = 0.2,
         seed: int = 0,
@@ -113,8 +117,12 @@ class FederatedData:
                 ``huber``; models begin with outputs near 0, so that targets of about 1 to 100 are learnt the quickest.
             columns: What is not as it looks: columns that are no inputs, kinds, words for missing values, and what
                 stands before decimals; see `fedreach.data.columns.ColumnOptions`.
+            group: The column of groups, such as a patient's visits: a client's rows of one are held out together or
+                trained on together. It is no input.
+            time: The column of numbers or dates by which the latest rows of each client are held out. It stays an input
+                unless `columns` drops it.
             participants: How many of the clients take part, or the names of those that do. Default: 40 % at random.
-            held_out: Share of each client's rows that is held out, see `fedreach.data.population.split_held_out`.
+            held_out: Share of each client's rows that is held out, see `fedreach.data.held_out.split_held_out`.
             seed: Of what is held out, and of who takes part where that is drawn.
             name: Of the data set, in tables and messages. Default: that of the file, else "table".
 
@@ -133,12 +141,12 @@ class FederatedData:
             >>> print(data.schema)
             hospital  client
             ill       label   no, yes
-            age       number  23 ± 2.449
+            age       number  25 ± 3.742
         """
         check_type("from_frame", "name", name, str, type(None))
         if isinstance(table, str | Path):
             name = name or Path(table).name.removesuffix(".gz").rsplit(".", 1)[0]
-        of_clients = own.of_frame(table, client, label, name or "table", target, columns)
+        of_clients = own.of_frame(table, client, label, name or "table", target, columns, group=group, time=time)
         return _drawn(of_clients, participants, held_out, seed, seed)
 
     @classmethod
@@ -209,6 +217,8 @@ class FederatedData:
         label: str = "label",
         inputs: str | None = None,
         columns: ColumnOptions | None = None,
+        group: str | None = None,
+        time: str | None = None,
         split: str = "train",
         participants: Participants = None,
         held_out: float = 0.2,
@@ -225,7 +235,7 @@ class FederatedData:
             client: The column that names the client; None for a FederatedDataset.
             label: The column of classes.
             inputs: The column of images or arrays; needed where there are further columns.
-            columns: Of a table, as in `from_frame`.
+            columns: Of a table, as in `from_frame`; also `group` and `time`.
             split: Of a FederatedDataset.
             participants: As in `from_frame`; also `held_out`, `seed` and `name`.
             kind: As in `fedreach.data.datasets.from_arrays`.
@@ -234,7 +244,7 @@ class FederatedData:
             ConfigError: If a column is not there, or it must be said which one is meant.
             DataError: As in `from_frame` and `from_torch`.
         """
-        of_clients = own.of_huggingface(ds, client, label, inputs, split, kind, name, columns)
+        of_clients = own.of_huggingface(ds, client, label, inputs, split, kind, name, columns, group=group, time=time)
         return _drawn(of_clients, participants, held_out, seed, seed)
 
     @classmethod
@@ -389,7 +399,9 @@ def federate(
             f"population.exclude_labels names classes, and targets of {dataset.name} are numbers. Use exclude_clients."
         )
     names = names_of(dataset, partition)
-    train, held = split_held_out(partition, held_out, generator(seed, "held-out"))
+    together = dataset.together if isinstance(dataset, OwnData) else APART
+    drawn = draws(partition, seed, "held-out", stream_names(partition, names))
+    train, held = split_held_out(partition, held_out, drawn, together)
     population = draw_population(
         partition.label_counts(dataset.train_y, dataset.num_classes),
         generator(seed if population_seed is None else population_seed, "population"),
@@ -422,7 +434,8 @@ def federate(
         labels = labels.copy()
         labels[train.order] = noisy
         record = {**made.record, "num_selected": int(counted[0]), "num_changed": int(counted[1])}
-    return FederatedData(dataset, labels, partition, population, train, held, record, server, client_names=names)
+    said = dataset, labels, partition, population, train, held, record, server
+    return FederatedData(*said, client_names=names, together=together)
 
 
 def noisy_before_split(dataset: Dataset | OwnData, noise: Mapping[str, Any], seed: int) -> LabelNoise:
@@ -463,6 +476,13 @@ def _by_names(
     found = ids_of(participants, names or [str(client) for client in range(num_clients)])
     assert not isinstance(found, int)  # names were given
     return found
+
+
+def stream_names(partition: Partition, names: Sequence[str] | None) -> Sequence[str] | None:
+    """Return the names that key streams of clients, their numbers where they have none; None where they are drawn."""
+    if partition.kind != "natural":
+        return None
+    return names or [str(client) for client in range(partition.num_clients)]
 
 
 def names_of(dataset: Dataset | OwnData, partition: Partition) -> tuple[str, ...] | None:

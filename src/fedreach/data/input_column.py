@@ -14,7 +14,7 @@ from fedreach.data.columns import Decimal, InputKind, Reading
 from fedreach.errors import DataError
 from fedreach.tables import visible
 
-Kind = Literal["client", "label", "target", InputKind, "left out", "dropped"]
+Kind = Literal["client", "label", "target", "group", InputKind, "left out", "dropped"]
 NAMED: dict[Kind, str] = {"number": "numbers", "boolean": "true and false", "date": "dates", "category": "words"}
 """Kinds that become inputs, and what their cells hold."""
 TRUTH = {"true": 1.0, "yes": 1.0, "false": 0.0, "no": 0.0}
@@ -36,7 +36,7 @@ class InputColumn:
     mean: float = 0.0
     sd: float = 1.0
     categories: tuple[str, ...] = ()
-    why: str = ""  # it is left out
+    why: str = ""  # it is no input
     odd: str = ""  # cells of participants that are none of its kind, and count as missing
     empty: tuple[str, ...] = ()  # what cells say that hold nothing, beside what they always may
     decimal: Decimal = "."

@@ -9,14 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from fedreach.arrays import AnyArray, Ints
+from fedreach.arrays import AnyArray, Floats, Ints
 from fedreach.data import cells, stored
 from fedreach.data.checks import Check, Kind, untracked
 from fedreach.data.columns import AS_USUAL, ColumnRules, Reading
 from fedreach.data.datasets import Dataset, from_arrays
+from fedreach.data.held_out import Together
 from fedreach.data.own_data import OwnData, OwnSamples, OwnTable
 from fedreach.data.table_source import INDEX, Table, as_arrow, check_lengths, column_of, read_table
-from fedreach.errors import ConfigError, DataError, nearest
+from fedreach.errors import ConfigError, DataError, check_type, nearest
 
 
 def of_frame(
@@ -27,6 +28,9 @@ def of_frame(
     target: str | Sequence[str] | None = None,
     columns: Any = None,
     where: str = "columns",
+    *,
+    group: str | None = None,
+    time: str | None = None,
 ) -> OwnData:
     """Return the rows of a table, by client; see `fedreach.data.federated.FederatedData.from_frame`."""
     if (label is None) == (target is None):
@@ -39,6 +43,11 @@ def of_frame(
         raise DataError("table: there must be at least one row; got none.")
     said: list[Any] = list(target) if isinstance(target, list | tuple) else [label if target is None else target]
     taken = {**dict.fromkeys(map(str, said), "target" if label is None else "label"), client: "client"}
+    for option, column in {"group": group, "time": time}.items():
+        if column is not None and column in taken:
+            raise ConfigError(f"{option}: {column!r} is the {taken[column]}. Name another column, or leave it out.")
+        if option == "group" and column is not None:
+            taken[column] = "group"
     rules = ColumnRules.of(columns, list(found), taken, where)
     check_lengths(found, client)
     kept, left_out = complete_rows(found, [client, *said], rules.reading)
@@ -55,11 +64,22 @@ def of_frame(
                 f"table: column {label!r} has {len(classes)} different values in {len(labels)} rows; a label must be a "
                 f"class. Make classes of it, or predict the number: target = {label!r} instead of label."
             )
-    inputs = cells.cells_by_name(found, without=(client, *said), rules=rules)
-    order = cells.row_order(owners, labels, inputs)
+    inputs = cells.cells_by_name(found, without=(client, *said, *filter(None, [group])), rules=rules)
+    # How rows are sorted inside a client must not depend on what classes and groups others have.
+    keys: list[AnyArray] = [labels if label is None else cells.by_text(labels, classes)]
+    groups: Ints | None = None
+    moments: Floats | None = None
+    if group is not None:
+        groups, group_names = numbered_column(found, group, rules.reading)
+        keys.append(cells.by_text(groups, group_names))
+    if time is not None:
+        moments = cells.moments(time, column_of(found, time), rules.reading)
+        keys.append(moments)
+    order = cells.row_order(owners, np.column_stack(keys), inputs)
     sorted_inputs = {name: None if each is None else each.at(order) for name, each in inputs.items()}
     own = owners[order], names, sorted_inputs, labels[order], classes, kept[order]
-    return OwnTable(name, *own, client, tuple(said), rules, left_out)
+    together = Together(group, time, groups, moments).at(order)
+    return OwnTable(name, *own, client, tuple(said), rules, together, left_out)
 
 
 def complete_rows(table: Table, names: Sequence[str], reading: Reading) -> tuple[Ints, dict[str, str]]:
@@ -99,14 +119,14 @@ FILES = (".csv", ".csv.gz", ".tsv", ".parquet", stored.FILE)  # of tables, and o
 def of_file(path: Path, **options: Any) -> Dataset | OwnData:
     """Return the rows of a table in a file, by client, or what `fedreach.data.stored` wrote.
 
-    The options of a table are ``client`` and ``label`` or ``target``, columns of it, and the table ``columns``, see
-    `fedreach.data.columns.ColumnOptions`; what was stored has none.
+    The options of a table are ``client`` and ``label`` or ``target``, ``group`` and ``time``, columns of it, and the
+    table ``columns``, see `fedreach.data.columns.ColumnOptions`; what was stored has none.
 
     Raises:
         ConfigError: If an option is missing or unknown.
         DataError: As `fedreach.data.table_source.read_file`.
     """
-    known = ("client", "label", "target", "columns") if path.name != stored.FILE else ()
+    known = ("client", "label", "target", "columns", "group", "time") if path.name != stored.FILE else ()
     for option in options:
         if option not in known:
             hint = nearest(option, known) if known else " It has no options."
@@ -117,7 +137,10 @@ def of_file(path: Path, **options: Any) -> Dataset | OwnData:
         if option not in options:
             raise ConfigError(f"data {path.name!r} needs the option {option!r}: the name of a column of the table.")
     named = options["client"], options.get("label"), path.stem, options.get("target"), options.get("columns")
-    return of_frame(path, *named, where="data.columns")
+    group, time = options.get("group"), options.get("time")
+    for option, column in {"group": group, "time": time}.items():
+        check_type("data", option, column, str, type(None))
+    return of_frame(path, *named, where="data.columns", group=group, time=time)
 
 
 def of_samples(
@@ -195,6 +218,9 @@ def of_huggingface(
     kind: Kind | None,
     name: str,
     rules: Any = None,
+    *,
+    group: str | None = None,
+    time: str | None = None,
 ) -> OwnData:
     """Return a Dataset of Hugging Face, by client; see `fedreach.data.federated.FederatedData.from_huggingface`."""
     parts, of_part = _parts(ds, client, split)
@@ -221,9 +247,12 @@ def of_huggingface(
         while of_client in table:
             of_client += "_"
         table[of_client] = pa.array([names[owner] for owner in owners.tolist()])
-        return of_frame(table, of_client, label, name, columns=rules)
-    if rules is not None:
-        raise ConfigError("from_huggingface: columns is about tables, and the inputs here are arrays. Leave it out.")
+        return of_frame(table, of_client, label, name, columns=rules, group=group, time=time)
+    for option, given in {"columns": rules, "group": group, "time": time}.items():
+        if given is not None:
+            raise ConfigError(
+                f"from_huggingface: {option} is about tables, and the inputs here are arrays. Leave it out."
+            )
     if inputs is None and len(columns) > 1:
         raise ConfigError(
             f"from_huggingface: name the column of inputs, one of {columns}, such as inputs={nested[0]!r}."

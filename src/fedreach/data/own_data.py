@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import numpy as np
 
@@ -14,7 +13,8 @@ from fedreach.data.cells import Cells, named
 from fedreach.data.checks import Check, normalisation
 from fedreach.data.columns import NO_RULES, ColumnRules
 from fedreach.data.datasets import Dataset, from_arrays
-from fedreach.data.input_column import InputColumn
+from fedreach.data.held_out import APART, Together
+from fedreach.data.input_column import Kind
 from fedreach.data.preparation import Preparation
 
 
@@ -28,6 +28,7 @@ class OwnData(ABC):
     name: str
     owners: Ints  # (n,)
     owner_names: tuple[str, ...]  # of the N clients
+    together: Together = APART  # what is held out together
 
     @property
     @abstractmethod
@@ -58,6 +59,7 @@ class OwnTable(OwnData):
     client_column: str | None = None  # None: the table was handed over without
     label_columns: tuple[str, ...] = ()
     rules: ColumnRules = NO_RULES
+    together: Together = APART
     left_out: Mapping[str, str] = field(default_factory=dict)  # what is told of rows without client or label, by column
 
     @property
@@ -74,15 +76,11 @@ class OwnTable(OwnData):
         plain = from_arrays(
             x, self.labels, num_classes=self.num_classes, class_names=names, kind="features", name=self.name
         )
-        kind: Literal["label", "target"] = "label" if self.classes else "target"
-        told = {name: self.left_out.get(name, "") for name in (self.client_column or "", *self.label_columns)}
-        schema = []
-        if self.client_column is not None:
-            schema.append(InputColumn(self.client_column, "client", odd=told[self.client_column]))
-        schema += [InputColumn(name, kind, categories=self.classes, odd=told[name]) for name in self.label_columns]
-        schema += [*made.columns, *(InputColumn(name, "dropped", why="as asked") for name in self.rules.drop)]
-        missing, decimal = self.rules.reading
-        whole = Preparation(tuple(replace(column, empty=missing, decimal=decimal) for column in schema))
+        named_columns: dict[str, Kind] = {} if self.client_column is None else {self.client_column: "client"}
+        named_columns |= dict.fromkeys(self.label_columns, "label" if self.classes else "target")
+        if self.together.group is not None:
+            named_columns[self.together.group] = "group"
+        whole = made.described(named_columns, self.classes, self.rules, self.left_out)
         return replace(plain, preparation=whole)
 
 

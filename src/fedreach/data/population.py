@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedreach.arrays import AnyArray, Bools, Ints
-from fedreach.data.partition import Partition
+from fedreach.arrays import Bools, Ints
 from fedreach.data.partition.draws import check_table
-from fedreach.errors import ConfigError, check_type, nearest
+from fedreach.errors import ConfigError, nearest
 
 SHARE = 0.4  # of the clients take part, where nothing else is said
 
@@ -21,6 +20,11 @@ class Ranges:
 
     order: Ints  # (samples,)
     offsets: Ints  # (N + 1,)
+
+    @classmethod
+    def of_sizes(cls, order: Ints, sizes: Ints) -> Ranges:
+        """Return the ranges of clients with so many samples each, one after the other in `order`."""
+        return cls(np.ascontiguousarray(order), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
 
     def __getitem__(self, client: int) -> Ints:
         return self.order[self.offsets[client] : self.offsets[client + 1]]
@@ -52,7 +56,7 @@ class Ranges:
     def without(self, gone: Bools) -> Ranges:
         """Return the ranges without the samples of `order` that are flagged, (samples,)."""
         left = np.bincount(self.owner()[~gone], minlength=len(self.offsets) - 1)
-        return _ranges(self.order[~gone], left)
+        return Ranges.of_sizes(self.order[~gone], left)
 
     def label_counts(self, labels: Ints, num_classes: int) -> Ints:
         """Return the (N, c) number of samples per client and class."""
@@ -62,39 +66,6 @@ class Ranges:
         check_table(n, num_classes)
         cells = self.owner() * num_classes + labels[self.order]
         return np.bincount(cells, minlength=n * num_classes).reshape(n, num_classes)
-
-
-def split_held_out(partition: Partition | Ranges, share: float, rng: np.random.Generator) -> tuple[Ranges, Ranges]:
-    """Split each client's samples at random into a training and a held-out part.
-
-    A client with m samples holds out round(share * m) of them, at least one where m is 2 or more and never all.
-
-    Raises:
-        ConfigError: If `share` is not in (0, 1).
-
-    Example:
-        >>> from fedreach.streams import generator
-        >>> partition = Partition(np.arange(10), np.array([0, 4, 10]), kind="iid", parameters={})
-        >>> train, held_out = split_held_out(partition, 0.25, generator(0, "split"))
-        >>> train.sizes, held_out.sizes
-        (array([3, 4]), array([1, 2]))
-    """
-    check_type("population", "held_out", share, int, float, np.floating)
-    if not 0 < share < 1:
-        raise ConfigError(f"population.held_out must be a share in (0, 1); got {share}.")
-    sizes = partition.sizes
-    held = np.clip(np.rint(share * sizes).astype(np.int64), np.minimum(1, sizes - 1), np.maximum(sizes - 1, 0))
-    held = np.maximum(held, 0)
-    owner = np.repeat(np.arange(len(sizes)), sizes)
-    # Sorting by (owner, random key) shuffles inside every client at once.
-    shuffled = partition.order[np.lexsort((rng.random(len(owner)), owner))]
-    rank = np.arange(len(owner)) - np.repeat(partition.offsets[:-1], sizes)
-    is_held: Bools = rank < held[owner]
-    return _ranges(shuffled[~is_held], sizes - held), _ranges(shuffled[is_held], held)
-
-
-def _ranges(order: AnyArray, sizes: Ints) -> Ranges:
-    return Ranges(np.ascontiguousarray(order), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,26 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
 
 from fedreach.arrays import Bools, Float32s, Floats, Ints
-from fedreach.data.cells import BOOLEANS, Cells, cells_of
-from fedreach.data.columns import InputKind, Reading
-from fedreach.data.input_column import NAMED, InputColumn, held, values_of
+from fedreach.data.cells import Cells, cells_of
+from fedreach.data.column_sums import FOREIGN, Counts, added, category_column, met, number_column, squares
+from fedreach.data.columns import NUMBER, ColumnRules, InputKind, Reading
+from fedreach.data.input_column import NAMED, InputColumn, Kind, held, values_of
 from fedreach.data.table_source import column_of, read_table
 from fedreach.errors import DataError
 from fedreach.tables import visible
-
-MOST_CATEGORIES = 100  # what has more of them names a row rather than says something about it
-CONSTANT = 1e-12  # of the mean: a smaller deviation is rounding
-SAME = "it is the same for all who take part"
-ROUNDING = 1e-9
-FOREIGN = r"[+-]?[0-9]{1,3}([.,][0-9]{3})*([.,][0-9]+)?|[+-]?[0-9]+,[0-9]+"
-"""Numbers with points or commas, of which it must be said what these are."""
-NUMBERS_SHARE = 0.9
-"""Share of a column's cells that are numbers, or dates, from which on the column is one of these."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +74,32 @@ class Preparation:
         if not made.feature_names:
             raise DataError(f"No column of the table can be an input:\n{made}")
         return made
+
+    def described(
+        self,
+        named: Mapping[str, Kind],
+        classes: Sequence[str],
+        rules: ColumnRules,
+        told: Mapping[str, str] = MappingProxyType({}),
+    ) -> Self:
+        """Return the whole schema: with the columns that are no inputs, and how cells are read.
+
+        Args:
+            named: Columns that are no inputs, and what they are: client, label, target or group.
+            classes: Of the label.
+            rules: What was said of the columns.
+            told: What is to be told of some of these, by name.
+        """
+        of_label, of_group = {"label": tuple(classes)}, {"group": "rows of one are held out together"}
+        columns = [
+            InputColumn(
+                name, kind, categories=of_label.get(kind, ()), why=of_group.get(kind, ""), odd=told.get(name, "")
+            )
+            for name, kind in named.items()
+        ]
+        columns += [*self.columns, *(InputColumn(name, "dropped", why="as asked") for name in rules.drop)]
+        missing, decimal = rules.reading
+        return type(self)(tuple(replace(column, empty=missing, decimal=decimal) for column in columns))
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -191,35 +210,31 @@ class Preparation:
 def _column(
     name: str, cells: Cells | None, clients: Sequence[Ints], places: Ints | None, asked: InputKind | None
 ) -> InputColumn:
-    if cells is None:
-        return InputColumn(name, "left out", why="it holds neither numbers nor words nor dates")
     rows = np.concatenate(clients) if clients else np.zeros(0, np.int64)
-    own, stood = cells.at(rows), rows if places is None else places[rows]
-    there = held(own)
-    if not there.any():
-        return InputColumn(name, "left out", why="no participant has a value")
-    kind = asked or _kind(own, there)
+    own = None if cells is None else cells.at(rows)
+    counts = added([Counts.of(None if cells is None else cells.at(each), len(each)) for each in clients])
+    if own is None or cells is None or counts.left_out:
+        return InputColumn(name, "left out", why=counts.left_out)
+    kind = asked or counts.kind
     if kind == "category":
-        return _category(name, own, is_asked=asked is not None)
-    odd = there & np.isnan(values_of(kind, own))
-    if odd.sum() == there.sum():
+        example = _foreign_number(own) if counts.is_foreign else ""
+        return category_column(name, counts, met(own), is_asked=asked is not None, example=example)
+    odd = held(own) & np.isnan(values_of(kind, own))
+    stood = rows if places is None else places[rows]
+    if odd.sum() == counts.held:
         raise DataError(
             f"table: column {name!r} is said to hold {NAMED[kind]}, and no cell of those who take part does: the first "
             f"is {_first(own, odd, stood)}. Say another kind, or none."
         )
     hold = "holds" if odd.sum() == 1 else "hold"
     said = f"{odd.sum()} of these {hold} no {kind}: the first is {_first(own, odd, stood)}" if odd.any() else ""
-    return replace(_number(name, kind, values_of(kind, cells), clients), odd=said)
-
-
-def _kind(own: Cells, there: Bools) -> InputKind:
-    """Return what participants' cells are, of which some hold something."""
-    if own.words is not None and set(np.array(own.words.levels)[own.words.codes[there]]) <= set(BOOLEANS):
-        return "boolean"
-    for kind in ("number", "date"):
-        if (~np.isnan(values_of(kind, own))).sum() >= NUMBERS_SHARE * there.sum() - ROUNDING:
-            return kind
-    return "category"
+    values = values_of(kind, cells)
+    there = [each[~np.isnan(each)] for each in (values[each] for each in clients)]
+    count = sum(map(len, there))
+    mean = sum(float(each.sum()) for each in there) / count
+    squared = sum(squares(each, mean) for each in there)
+    made = number_column(name, kind, counts, count, mean, squared, is_asked=asked is not None)
+    return replace(made, odd=said or made.odd)
 
 
 def _first(cells: Cells, odd: Bools, places: Ints) -> str:
@@ -230,42 +245,6 @@ def _first(cells: Cells, odd: Bools, places: Ints) -> str:
     return f"{text!r}, row {int(places[first])}"
 
 
-def _number(name: str, kind: InputKind, values: Floats, clients: Sequence[Ints]) -> InputColumn:
-    held = [values[rows] for rows in clients]
-    there = [own[~np.isnan(own)] for own in held]
-    count = sum(map(len, there))
-    mean = sum(float(own.sum()) for own in there) / count
-    sd = (sum(float(((own - mean) ** 2).sum()) for own in there) / count) ** 0.5
-    if sd <= CONSTANT * abs(mean):
-        return InputColumn(name, "left out", why=SAME)
-    return InputColumn(name, kind, sum(map(len, held)) - count, mean, sd)
-
-
-def _category(name: str, own: Cells, *, is_asked: bool) -> InputColumn:
-    assert own.words is not None  # or all cells were numbers
-    codes = own.words.codes
-    met, missing = np.unique(codes[codes >= 0]), int((codes < 0).sum())
-    categories = tuple(own.words.levels[code] for code in met.tolist())
-    if not is_asked and (example := _foreign_number(own)):
-        why = f"its numbers are written as {example!r}: set columns.decimal, and leave out what parts thousands"
-        return InputColumn(name, "left out", why=why)
-    if len(met) + bool(missing) < 2:
-        return InputColumn(name, "left out", why=SAME)
-    if not is_asked and (len(met) > MOST_CATEGORIES or len(met) > max(20, len(codes) / 2)):
-        share = 100 * float((~np.isnan(own.numbers)).sum()) / max(int(held(own).sum()), 1)
-        numbers = f", {share:.0f}% of them numbers," if share else ""
-        why = f"{len(met)} different texts{numbers} in {len(codes)} rows are rather names"
-        return InputColumn(name, "left out", why=why)
-    return InputColumn(name, "category", missing, categories=categories)
-
-
 def _foreign_number(own: Cells) -> str:
-    """Return a number with other points and commas than ours, where nine in ten texts are numbers and some are such."""
-    assert own.words is not None
-    met = [own.words.levels[code] for code in np.unique(own.words.codes[own.words.codes >= 0]).tolist()]
-    found = [level for level in met if re.fullmatch(FOREIGN, level)]
-    is_foreign = np.array([*(level in found for level in own.words.levels), False])[own.words.codes]
-    is_number = ~np.isnan(own.numbers)
-    share = (is_foreign | is_number).sum() / held(own).sum()
-    odd = np.unique(own.words.codes[is_foreign & ~is_number])
-    return own.words.levels[odd[0]] if len(odd) and share >= NUMBERS_SHARE - ROUNDING else ""
+    """Return a number with other points and commas than ours."""
+    return next(level for level in met(own) if re.fullmatch(FOREIGN, level) and not re.fullmatch(NUMBER, level))

@@ -24,12 +24,14 @@ from fedreach.data.array_files import read_npy
 from fedreach.data.cells import Cells, Words
 from fedreach.data.columns import ColumnRules
 from fedreach.data.datasets import Dataset, add_bytes, from_arrays
+from fedreach.data.held_out import Together
 from fedreach.data.own_data import OwnData, OwnSamples, OwnTable
 from fedreach.errors import DataError
 from fedreach.registry import SHORT
 
 FILE = "own.json"
 ARRAYS = ("train_x", "train_y", "test_x", "test_y", "owners")
+TOGETHER = ("groups", "moments")
 WORDS = ("name", "source", "licence", "notes", "sha256", "kind", "num_classes")
 LISTS = ("mean", "std", "owner_names", "class_names")
 
@@ -123,6 +125,9 @@ def _taken_apart(data: Dataset | OwnData) -> tuple[dict[str, Any], dict[str, Any
         arrays: dict[str, AnyArray] = {"owners": data.owners, "labels": data.labels}
         if data.places is not None:
             arrays["places"] = data.places
+        for key in TOGETHER:
+            if (array := getattr(data.together, key)) is not None:
+                arrays[key] = array
         for place, (name, cells) in enumerate(data.columns.items()):
             columns[name] = None if cells is None or cells.words is None else list(cells.words.levels)
             if cells is not None:
@@ -134,6 +139,8 @@ def _taken_apart(data: Dataset | OwnData) -> tuple[dict[str, Any], dict[str, Any
             "classes": list(data.classes),
             "client_column": data.client_column,
             "label_columns": list(data.label_columns),
+            "group": data.together.group,
+            "time": data.together.time,
         }
         names |= {"rules": data.rules.to_json(), "left_out": dict(data.left_out)}
         return {"what": "table", **names, "columns": columns}, arrays
@@ -170,6 +177,7 @@ def _put_together(words: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> D
             words["client_column"],
             tuple(words["label_columns"]),
             ColumnRules.of_json(words["rules"]),
+            Together(words["group"], words["time"], *(arrays.get(key) for key in TOGETHER)),
             words["left_out"],
         )
     said: dict[str, Any] = {key: arrays.get(key) for key in ARRAYS}

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from fedreach.arrays import Bools
-from fedreach.data.federated import FederatedData
-from fedreach.data.population import Population, Ranges, split_held_out
-from fedreach.streams import generator
+from fedreach.data.federated import FederatedData, stream_names
+from fedreach.data.held_out import draws, split_held_out
+from fedreach.data.population import Population, Ranges
 
 
 def for_validation(data: FederatedData, share: float, seed: int) -> FederatedData:
@@ -37,7 +37,8 @@ def for_validation(data: FederatedData, share: float, seed: int) -> FederatedDat
     takes_part = np.zeros(data.num_clients, np.bool_)
     takes_part[participants] = True
     mine = _only(data.train, takes_part)
-    train, held_out = split_held_out(mine, share, generator(seed, "validation"))
+    drawn = draws(mine, seed, "validation", stream_names(data.partition, data.client_names))
+    train, held_out = split_held_out(mine, share, drawn, data.together)
     gone = data.train.sizes + data.held_out.sizes - mine.sizes
     return replace(
         data,

@@ -24,6 +24,7 @@ from fedreach.engines.protocols import Task
 from fedreach.errors import ConfigError
 from fedreach.evaluation.metrics import AUROC, Metric, refuse_metrics
 from fedreach.federation.federation import Federation
+from fedreach.federation.serving.fit import UNFITTED, next_query, nobody_holds_out
 from fedreach.federation.targets import refuse_targets_of
 from fedreach.models import build as build_model
 from fedreach.simulation.simulation import Simulation, simulate
@@ -121,12 +122,27 @@ class Builder:
         e = self.experiment
         data = self.federated(dataset, e.seeds[0])
         refuse_metrics(self.metrics(), data.dataset)
+        if not e.methods:
+            self._refuse_untested(data, self.federation(e.seeds[0]))
         for name in e.methods if e.sweep is None and e.tune is None else ():
             try:
-                refuse_targets_of(parts.federation(e.resolved(name), e.seeds[0], self.base), data.dataset)
+                federation = parts.federation(e.resolved(name), e.seeds[0], self.base)
+                refuse_targets_of(federation, data.dataset)
+                self._refuse_untested(data, federation)
             except ConfigError as error:
                 raise ConfigError(f"methods.{name}: {error}") from None
         return data
+
+    def _refuse_untested(self, data: FederatedData, federation: Federation) -> None:
+        """Refuse what is decided by held-out data where no participant holds anything out."""
+        if data.held_out.sizes[data.population.participants].any():
+            return
+        if next_query(federation.serving, UNFITTED) is not None:
+            raise nobody_holds_out(federation.serving)
+        if self.experiment.evaluation.patience is not None:
+            raise ConfigError(
+                "evaluation.patience stops by what participants hold out, and none holds out an example. Leave it out."
+            )
 
     def choice(self, data: FederatedData, seed: int, threads: int = 1) -> EngineChoice:
         """Return which engine is the fastest, by a short trial."""
@@ -155,6 +171,7 @@ class Builder:
         """Return the federation on its data, with model and engine."""
         e = self.experiment
         federation = self.federation(seed)
+        self._refuse_untested(data, federation)
         n = len(data.population.participants)
         if e.method.cohort > n and not federation.traits["selection"].ignores_cohort:
             raise ConfigError(

@@ -1,7 +1,8 @@
 """FedReach's decisions in a real federation: on Flower's Message API, in its simulation and between machines.
 
 The server side is `FedReachStrategy`, the client side `client_app` or, for an app that trains by itself,
-`share_labels`; `FlowerExperiment` makes both from one experiment file. Needs the extra ``fedreach[flower]``.
+`share_labels`; `FlowerExperiment` makes both from one experiment file, `FlowerTables` where each client has a table of
+its own. Needs the extra ``fedreach[flower]``.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ if TYPE_CHECKING:
     from fedreach.flower.experiment import FlowerExperiment as FlowerExperiment
     from fedreach.flower.local import ClientData as ClientData
     from fedreach.flower.strategy import FedReachStrategy as FedReachStrategy
+    from fedreach.flower.tables import FlowerTables as FlowerTables
 
 _WHERE = {
     "ClientData": "fedreach.flower.local",
     "FedReachStrategy": "fedreach.flower.strategy",
     "FlowerExperiment": "fedreach.flower.experiment",
+    "FlowerTables": "fedreach.flower.tables",
     "client_app": "fedreach.flower.app",
     "share_labels": "fedreach.flower.app",
 }

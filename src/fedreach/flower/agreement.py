@@ -1,10 +1,16 @@
 """What server and clients must agree on before they train together."""
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch import nn
+
+from fedreach.data.datasets import Dataset
+from fedreach.errors import ConfigError
+from fedreach.experiments.naming import Shelf, said
 from fedreach.federation.federation import Federation
 from fedreach.models.flat import Layout
 
@@ -47,9 +53,40 @@ def terms_of(federation: Federation, layout: Layout) -> dict[str, str]:
     return terms
 
 
-def identity_of(federation: Federation, model: str, name: str, rounds: int, inputs: Sequence[int]) -> dict[str, Any]:
-    """Return what a run is that no experiment file describes, see `fedreach.runs.identity`."""
-    config = {"federation": words(federation), "model": model, "rounds": rounds, "inputs": [*inputs]}
+def samples_of(dataset: Dataset) -> str:
+    """Return what a sample looks like and what is told of it, as JSON: the same at all clients of a federation."""
+    return json.dumps(
+        {
+            "kind": dataset.kind,
+            "dtype": dataset.train_x.dtype.name,
+            "shape": list(dataset.train_x.shape[1:]),
+            "mean": list(dataset.mean),
+            "std": list(dataset.std),
+            "classes": dataset.num_classes,
+            "outputs": dataset.outputs,
+        }
+    )
+
+
+def identity_of(
+    federation: Federation, model: nn.Module, name: str, rounds: int, inputs: Sequence[int], shelf: Shelf
+) -> dict[str, Any]:
+    """Return what a run is that no experiment file describes, see `fedreach.runs.identity`.
+
+    Model and serving rule stand in it as an experiment file would name them, so that the run's folder can be loaded;
+    what has no name is kept on the shelf.
+    """
+    config: dict[str, Any] = {
+        "name": name,
+        "federation": words(federation),
+        "method": {"serving": said("serving", federation.serving, shelf)},
+        "rounds": rounds,
+        "inputs": [*inputs],
+    }
+    try:
+        config["model"] = {"name": said("model", model, shelf)}
+    except ConfigError:  # it cannot leave this process: who loads the run passes it
+        config["module"] = str(model)
     return {"method": name, "seed": federation.seed, "config": config, "code": {}}
 
 

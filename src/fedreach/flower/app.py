@@ -4,24 +4,26 @@ Every message may find a new process, so that all a client keeps between rounds 
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 from uuid import uuid4
 
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
 from torch import nn
 
 from fedreach.arrays import Float32s, Floats, Ints
 from fedreach.data.federated import FederatedData
 from fedreach.errors import ConfigError, DataError, TrainingError
+from fedreach.evaluation.metrics import Metric
 from fedreach.federation.aggregation.secure_sum import FixedPoint, Words, share
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import Exact, released_entropy
 from fedreach.federation.protocols import LabelStatistics
 from fedreach.flower import masks, messages, served
-from fedreach.flower.agreement import MOST_CLIENTS, terms_of
+from fedreach.flower.agreement import MOST_CLIENTS, samples_of, terms_of
 from fedreach.flower.local import ClientData, LocalClient, Work
 from fedreach.flower.messages import (
     BITS,
@@ -42,9 +44,11 @@ from fedreach.flower.messages import (
     OURS,
     ROUND,
     RUN,
+    SAMPLES,
     SHORT,
     SOLVER,
     STEPS,
+    TABLE,
     UPDATE,
 )
 from fedreach.models import build as build_model
@@ -64,6 +68,8 @@ def client_app(
     engine: str = "sequential",
     device: str = "cpu",
     kept_in_process: int = 8,
+    metrics: Sequence[Metric] = (),
+    mods: Sequence[Mod] = (),
 ) -> ClientApp:
     """Return the app of a client of this federation.
 
@@ -83,6 +89,9 @@ def client_app(
         engine: See `fedreach.engines.choice.ENGINES`; ``"sequential"`` gives the bits of the simulator's.
         device: Where tensors live.
         kept_in_process: For how many clients data and model stay loaded, where one process serves many.
+        metrics: Beside accuracy, or mean absolute error, and loss, those of the strategy; see
+            `fedreach.evaluation.metrics`.
+        mods: Of Flower, around every message.
 
     Example:
         >>> from fedreach.flower import ClientData, client_app
@@ -91,7 +100,7 @@ def client_app(
         ...     return ClientData((np.zeros((5, 4), np.float32), [0, 1, 0, 1, 1]), num_classes=2)
         >>> app = client_app(tiny_federation(), "linear", load)
     """
-    app = ClientApp()
+    app = ClientApp(mods=[*mods])
 
     def load(context: Context) -> LocalClient:
         client, given = client_of(context), data(context)
@@ -99,7 +108,7 @@ def client_app(
         d = own.dataset
         seed = torch_seed(federation.seed if model_seed is None else model_seed, "model")
         module = build_model(model, d.train_x.shape[1:], d.outputs, seed=seed, options=model_options)
-        return LocalClient(client, own, federation, module, engine, device)
+        return LocalClient(client, own, federation, module, engine, device, metrics)
 
     worker = _Loaded(load, kept_in_process)
 
@@ -108,9 +117,9 @@ def client_app(
         local = worker(context)
         numbers = {CLIENT: local.client, EXAMPLES: local.num_examples, HELD_OUT: local.num_held_out}
         numbers[BITS] = local.bits_per_example
-        terms = ConfigRecord(dict(terms_of(federation, local.engine.layout)))
+        terms = ConfigRecord({**terms_of(federation, local.engine.layout), SAMPLES: samples_of(local.data.dataset)})
         if federation.label_statistics.only_sum:
-            terms[KEY] = masks.public_key(_private_key(context))
+            terms[KEY] = masks.public_key(private_key(context))
         return _reply(message, metrics=numbers, others={OURS: terms})
 
     @app.query("labels")
@@ -165,9 +174,11 @@ def client_app(
             f"eval_{SHORT[held_out.by.name]}": held_out.score,
             "eval_loss": held_out.loss,
         }
+        numbers |= {f"eval_{name}": value for name, value in held_out.further.items()}
         for name, score in scores.items():
             short = f"{name}_{SHORT[score.by.name]}"
             numbers |= {f"{name}-examples": score.examples, short: score.score, f"{name}_loss": score.loss}
+            numbers |= {f"{name}_{metric}": value for metric, value in score.further.items()}
         return _reply(message, metrics=numbers)
 
     @app.query("serving")
@@ -179,7 +190,7 @@ def client_app(
             return _reply(message, metrics={EXAMPLES: local.num_held_out})
         answers = served.contributions(sent, local)
         if federation.label_statistics.only_sum:
-            private = _private_key(context)
+            private = private_key(context)
             answers = served.hidden(answers, sent, local.client, private, context.state.config_records[KEYS])
         records = {messages.sums_name(fit): messages.array_record(answer) for fit, answer in answers.items()}
         return _reply(message, metrics={}, others=records)
@@ -200,7 +211,8 @@ class _Loaded:
         self.load, self.most, self.app = load, most, uuid4().hex
 
     def __call__(self, context: Context) -> LocalClient:
-        kept, key = self.in_process, (self.app, repr(sorted(context.node_config.items())))
+        agreed = repr(context.state.config_records.get(TABLE))
+        kept, key = self.in_process, (self.app, repr(sorted(context.node_config.items())) + agreed)
         if key not in kept:
             kept[key] = self.load(context)
         kept.move_to_end(key)
@@ -296,7 +308,7 @@ def _keep(context: Context, run: str, version: int, memory: Float32s, round_: in
     context.state.array_records[MEMORY] = messages.array_record({KEPT: memory, PENDING: new})
 
 
-def _private_key(context: Context) -> bytes:
+def private_key(context: Context) -> bytes:
     """Return the client's own key of this run, made when it is first needed."""
     if KEYS not in context.state.config_records:
         context.state.config_records[KEYS] = ConfigRecord({"private": masks.new_private_key()})
@@ -307,7 +319,7 @@ def _private_key(context: Context) -> bytes:
 
 def _masked(context: Context, local: LocalClient, work: Work, keys: ConfigRecord, run: str, round_: int) -> Words:
     """Return the client's share of a secure sum under its masks with the others."""
-    public, private = masks.keys_of(keys), _private_key(context)
+    public, private = masks.keys_of(keys), private_key(context)
     words = share(local.raw_weight(work), work.update, FixedPoint(len(public)))
     return masks.masked(words, local.client, public, private, run, round_, context.state.config_records[KEYS])
 

@@ -1,6 +1,8 @@
 """Which node is which client, and what the server was told of each."""
 
+import json
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from logging import getLogger
@@ -21,7 +23,18 @@ from fedreach.flower.agreement import MOST_CLIENTS, difference
 from fedreach.flower.checks import Checks
 from fedreach.flower.facts import Facts
 from fedreach.flower.masks import is_public_key
-from fedreach.flower.messages import BITS, CLIENT, EXAMPLES, HELD_OUT, KEY, LABELS, OURS, LostError, ReplyError
+from fedreach.flower.messages import (
+    BITS,
+    CLIENT,
+    EXAMPLES,
+    HELD_OUT,
+    KEY,
+    LABELS,
+    OURS,
+    SAMPLES,
+    LostError,
+    ReplyError,
+)
 
 LOG = getLogger("flwr")
 POLL_SECONDS = 0.2
@@ -52,6 +65,7 @@ class ClientRegistry:
     refused: dict[int, str] = field(default_factory=dict)  # node -> why it is not taken
     blamed: dict[str, str] = field(default_factory=dict)  # "client 3" or "node 7" -> what it said wrong
     duplicates: dict[int, int] = field(default_factory=dict)  # node -> client, for which another node stands
+    samples: str | None = None  # what they look like at every client, see `samples_of`; None: not known yet
     asked: dict[str, Handshake] = field(default_factory=dict)  # by message, of those who have not answered yet
     ask_again: dict[int, float] = field(default_factory=dict)  # node -> when, of those that failed
 
@@ -166,9 +180,34 @@ class ClientRegistry:
         elif self.federation.serves:
             raise ReplyError("it trains by itself, and the federation's serving rule needs fedreach.flower.client_app")
         held_out = None if agreed is None else messages.whole(metrics, HELD_OUT)
-        facts = Facts(count, bits, agreed is not None, held_out, public_key=self._key(agreed, client))
+        samples = None if agreed is None else self._samples(agreed)
+        facts = Facts(count, bits, agreed is not None, held_out, public_key=self._key(agreed, client), samples=samples)
         self.checks.examples(client, facts, self.known.get(client))
         return client, facts
+
+    def _samples(self, agreed: ConfigRecord) -> str:
+        """Return what a client's samples look like, in words that the run's other clients use, too."""
+        said = agreed.get(SAMPLES)
+        if not isinstance(said, str):
+            raise ReplyError("it does not tell what its samples look like")
+        if self.samples is not None and said != self.samples:
+            raise ReplyError(difference(_looks(self.samples), _looks(said)) or "its samples are of another kind")
+        return said
+
+    def _agree_on_samples(self) -> set[int]:
+        """Refuse clients whose samples do not look as those of most, such as images on another scale; return them."""
+        told = {client: facts.samples for client, facts in sorted(self.known.items()) if facts.samples is not None}
+        counts = Counter(told.values())  # as many of two kinds: that of the lowest id
+        self.samples = max(counts, key=lambda kind: counts[kind], default=None)
+        refused = {client for client, kind in told.items() if kind != self.samples}
+        for client in sorted(refused):
+            error = ReplyError(difference(_looks(self.samples), _looks(told[client])) or "")
+            self.blame(f"client {client}", error)
+            LOG.warning("Client %s does not take part: %s.", client, error)
+            del self.known[client]
+            if (node := self.nodes.pop(client, None)) is not None:
+                self.refused[node], self.ask_again[node] = str(error), np.inf
+        return refused
 
     def _key(self, agreed: ConfigRecord | None, client: int) -> str | None:
         """Return the public key of a client in hex, where there is a secure sum, if it can hide anything."""
@@ -218,7 +257,9 @@ class ClientRegistry:
             ConfigError: If these are fewer than `min_clients`.
         """
         assert self.population is not None  # `gather` comes first
-        participants, unseen = self.population.participants.tolist(), self.population.unseen.tolist()
+        refused = self._agree_on_samples()
+        participants = [client for client in self.population.participants.tolist() if client not in refused]
+        unseen = [client for client in self.population.unseen.tolist() if client not in refused]
         lacking: dict[int, str] = {}
         if self._needs():
             lacking = dict.fromkeys((client for client in participants if client not in self.nodes), "it is not there")
@@ -241,6 +282,7 @@ class ClientRegistry:
         unseen = set() if self.population is None else {*self.population.unseen.tolist()}
         others = sorted((named | unseen) - set(participants))
         self.population = Population(np.array(participants, np.int64), np.array(others, np.int64))
+        self.samples = next((each.samples for each in self.known.values() if each.samples is not None), None)
 
     def _fact(self, fact: str, replies: dict[int, Message], client: int) -> dict[str, Any]:
         node, facts = self.nodes[client], self.known[client]
@@ -319,6 +361,15 @@ class ClientRegistry:
 
     def _message(self, node: int, kind: str, content: RecordDict) -> Message:
         return Message(content, node, kind, ttl=self.timeout)
+
+
+def _looks(samples: str | None) -> dict[str, str]:
+    """Return what samples look like, term by term; a client may send anything."""
+    try:
+        said = json.loads(samples or "{}")
+    except ValueError:
+        said = None
+    return {key: repr(value) for key, value in said.items()} if isinstance(said, dict) else {"samples": str(samples)}
 
 
 def ask(grid: Grid, sent: Iterable[Message], timeout: float) -> list[Message]:

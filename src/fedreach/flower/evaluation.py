@@ -11,6 +11,8 @@ from flwr.app import Message
 from fedreach.arrays import Floats
 from fedreach.engines.protocols import Engine
 from fedreach.evaluation import Scores, Served, summarized
+from fedreach.evaluation.further import SaidOfClients, Values, further_columns, in_a_line
+from fedreach.evaluation.metrics import Metric
 from fedreach.evidence.scores import ACCURACY, MAE
 from fedreach.federation.federation import Federation
 from fedreach.federation.state import FederationState
@@ -54,6 +56,7 @@ def answered(
     registry: ClientRegistry,
     run: str,
     round_: int,
+    metrics: Sequence[Metric] = (),
 ) -> dict[EvaluationTask, PartScores]:
     """Return the scores that came; who sent nothing, or what cannot be, is logged and left out.
 
@@ -66,17 +69,17 @@ def answered(
             continue
         client, facts = task.client, registry.known[task.client]
         try:
-            metrics = messages.metrics_of(messages.content_of(reply))
+            numbers = messages.metrics_of(messages.content_of(reply))
             if facts.trains_as_asked:
                 messages.check_question(reply, run, round_)
-            found[task] = _part_scores(metrics, facts, registry.checks)
+            found[task] = _part_scores(numbers, facts, registry.checks, [metric.name for metric in metrics])
         except ReplyError as error:
             LOG.warning("Client %s did not evaluate: %s.", client, error)
             registry.blame(f"client {client}", error)
     return found
 
 
-def _part_scores(metrics: Mapping[str, object], facts: Facts, checks: Checks) -> PartScores:
+def _part_scores(metrics: Mapping[str, object], facts: Facts, checks: Checks, further: Sequence[str]) -> PartScores:
     """Return a client's scores; an app of its own tells of what it tests on only, and of both parts that."""
     found = {}
     for part, (examples, name) in PARTS.items():
@@ -86,18 +89,20 @@ def _part_scores(metrics: Mapping[str, object], facts: Facts, checks: Checks) ->
         if facts.parts is not None and count != facts.parts[part]:
             raise ReplyError(f"its {examples!r} must be {facts.parts[part]}, as it said before; got {count}")
         loss = checks.score(metrics, f"{name}_loss")
+        names = [one for one in further if f"{name}_{one}" in metrics]  # of the others it is not defined
+        others = {one: messages.number(metrics, f"{name}_{one}") for one in names}
         if Traits.of(checks.federation.loss).needs_numbers:
-            found[part] = PartScore(count, checks.score(metrics, f"{name}_{SHORT[MAE.name]}"), loss, MAE)
+            found[part] = PartScore(count, checks.score(metrics, f"{name}_{SHORT[MAE.name]}"), loss, MAE, others)
         else:
             accuracy = checks.accuracy(metrics, f"{name}_{SHORT[ACCURACY.name]}", count, facts)
-            found[part] = PartScore(count, accuracy, loss)
+            found[part] = PartScore(count, accuracy, loss, further=others)
     return found | {"both": found.get("both", found["held_out"])}
 
 
-def combined(
+def by_population(
     scores: Mapping[EvaluationTask, PartScores], participants: Iterable[int], shares: Floats
-) -> tuple[Scores, Scores, Scores]:
-    """Return the scores of participants on what they held out, of the others, and of participants in training.
+) -> tuple[dict[int, PartScores], dict[int, PartScores]]:
+    """Return what is said of participants, and of those that never train.
 
     Args:
         scores: What each client says of the model, or of each model, that it was sent.
@@ -111,19 +116,30 @@ def combined(
         else:
             others.setdefault(task.client, []).append(scores[task])
     unseen = {client: _mixed(said, shares) for client, said in others.items() if len(said) == len(shares)}
-    return _scores(own, "held_out"), _scores(unseen, "both"), _scores(own, "train")
+    return own, unseen
 
 
 def _mixed(scores: Sequence[PartScores], shares: Floats) -> PartScores:
     both = [each["both"] for each in scores]
     mean = sum(share * score.score for share, score in zip(shares.tolist(), both, strict=True))
     loss = sum(share * score.loss for share, score in zip(shares.tolist(), both, strict=True))
-    return {"both": PartScore(both[0].examples, mean, loss, both[0].by)}
+    names = set.intersection(*(set(score.further) for score in both))
+    pairs = [*zip(shares.tolist(), both, strict=True)]
+    further = {name: sum(share * score.further[name] for share, score in pairs) for name in sorted(names)}
+    return {"both": PartScore(both[0].examples, mean, loss, both[0].by, further)}
 
 
-def _scores(scores: Mapping[int, PartScores], part: str) -> Scores:
+def _of_part(scores: Mapping[int, PartScores], part: str) -> dict[int, PartScore]:
     """Return the scores of all clients that have examples in a part of their data, ids increasing."""
-    own = {client: said[part] for client, said in scores.items() if part in said and said[part].examples}
+    return {client: said[part] for client, said in scores.items() if part in said and said[part].examples}
+
+
+def _further(own: Mapping[int, PartScore], metrics: Sequence[Metric]) -> Values:
+    """Return each metric of clients, nan where it is not defined or was not told."""
+    return {one.name: np.array([score.further.get(one.name, np.nan) for score in own.values()]) for one in metrics}
+
+
+def _scores(own: Mapping[int, PartScore]) -> Scores:
     return Scores(
         ids=np.array(list(own), np.int64),
         examples=np.array([score.examples for score in own.values()], np.int64),
@@ -139,17 +155,32 @@ def evaluation(
     participants: Sequence[int],
     scores: Mapping[EvaluationTask, PartScores],
     engine: Engine | None,
+    metrics: Sequence[Metric] = (),
 ) -> tuple[dict[str, float], list[dict[str, Any]]] | None:
     """Return the columns of a round and the lines about single clients; None where nobody evaluated.
 
     The state is that after the round; the server's own engine predicts the test set where it has one.
     """
     models, test = state.served(federation), None
+    further: dict[str, float] = {}
     shares = np.bincount(state.clusters, minlength=len(models)) / len(state.clusters)
     if engine is not None and len(engine.task.data.dataset.test_y):
         index = np.arange(len(engine.task.data.dataset.test_y))
         served = Served.of(models, state.clusters, np.array(participants, np.int64))
         right, loss = served.predict(engine, "test", index, None)
         test = float(right.mean(dtype=np.float64)), float(loss.mean(dtype=np.float64))
-    columns, lines = summarized(state.round, *combined(scores, participants, shares), test)
-    return (columns, lines) if columns else None
+        said = served.logits(engine, "test", index, None) if metrics else []
+        answers = SaidOfClients(engine.task.data.dataset.test_y, said, np.array([len(index)]))
+        for metric in metrics:
+            further |= further_columns(f"test_{metric.name}", metric, answers.of_clients(metric), None)
+    own, others = by_population(scores, participants, shares)
+    parts = {"id": _of_part(own, "held_out"), "unseen": _of_part(others, "both")}
+    training = _scores(_of_part(own, "train"))
+    columns, lines = summarized(state.round, _scores(parts["id"]), _scores(parts["unseen"]), training, test)
+    values = {name: _further(part, metrics) for name, part in parts.items()}
+    for name, of_clients in values.items():
+        for metric in metrics if parts[name] else ():
+            further |= further_columns(f"{name}_{metric.name}", metric, of_clients[metric.name], np.nan)
+    names = {"participants": "id", "unseen": "unseen"}
+    lines = [line | in_a_line(values[names[line["population"]]]) for line in lines]
+    return (columns | further, lines) if columns else None

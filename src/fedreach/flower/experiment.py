@@ -16,6 +16,7 @@ from fedreach.config.trackers import trackers_of
 from fedreach.config.user_code import identity
 from fedreach.data.federated import FederatedData
 from fedreach.errors import ConfigError
+from fedreach.evaluation.metrics import refuse_metrics
 from fedreach.experiments.build import Builder
 from fedreach.flower.app import client_app
 from fedreach.flower.strategy import LOG, FedReachStrategy
@@ -54,25 +55,7 @@ class FlowerExperiment:
         self.base = paths.folder_of(path)
         self.method = method
         self.experiment: Experiment = load.load(path, overrides).resolved(method)
-        refused = {
-            "evaluation.patience": "Flower runs a number of rounds that is fixed beforehand",
-            "evaluation.samples_per_client": "each client is evaluated on all that it holds out",
-            "engine.precision": "clients compute as precisely as torch is set to",
-        }
-        for option, reason in refused.items():
-            section, _, name = option.partition(".")
-            if getattr(getattr(self.experiment, section), name) not in (None, "highest"):
-                raise ConfigError(f"{option} has no effect on Flower: {reason}. Remove the option.")
-        if self.experiment.budget.limits:
-            raise ConfigError(
-                "[budget] has no effect on Flower: Flower runs a number of rounds that is fixed beforehand. Remove it."
-            )
-        asked = [metric.name for metric in self.experiment.evaluation.metrics]
-        if further := [name for name in asked if name not in ("accuracy", "mae", "loss", "log_loss")]:
-            raise ConfigError(
-                "evaluation.metrics on Flower are accuracy (of numbers mae) and loss only: clients send no others; "
-                f"got {further}. Remove these."
-            )
+        refuse_what_flower_cannot(self.experiment)
         self.seed = self.experiment.seeds[0] if seed is None else seed
         if self.seed < 0:
             raise ConfigError(f"The seed of a run must be at least 0; got {self.seed}.")
@@ -106,13 +89,15 @@ class FlowerExperiment:
             model_seed=self.experiment.model.seed,
             device=self.experiment.engine.device,
             kept_in_process=kept_in_process,
+            metrics=builder.metrics(),
         )
 
     def strategy(
         self, folder: Path | str, *, min_clients: int = 1, patience: float = 60.0, timeout: float = 600.0
     ) -> FedReachStrategy:
         """Return the strategy of the server; see `FedReachStrategy` for the arguments."""
-        e, simulation = self.experiment, self.simulation
+        e, simulation, builder = self.experiment, self.simulation, Builder(self.experiment, self.base)
+        refuse_metrics(builder.metrics(), self.data.dataset)
         trackers = [Named(*each) for each in trackers_of(e, self.base)]
         return FedReachStrategy(
             simulation.federation,
@@ -129,6 +114,7 @@ class FlowerExperiment:
             inputs=e.evaluation.inputs,
             identity=identity(e, self.seed, self.method or "run", self.base),
             record=federation_record(self.data),
+            metrics=builder.metrics(),
             callbacks=[Tracked(trackers, RunFolder(Path(folder)), lambda name, text: LOG.warning(text))],
         )
 
@@ -147,6 +133,23 @@ class FlowerExperiment:
         return app
 
 
+def refuse_what_flower_cannot(experiment: Experiment) -> None:
+    """Refuse options that have no effect on Flower, by a ConfigError."""
+    refused = {
+        "evaluation.patience": "Flower runs a number of rounds that is fixed beforehand",
+        "evaluation.samples_per_client": "each client is evaluated on all that it holds out",
+        "engine.precision": "clients compute as precisely as torch is set to",
+    }
+    for option, reason in refused.items():
+        section, _, name = option.partition(".")
+        if getattr(getattr(experiment, section), name) not in (None, "highest"):
+            raise ConfigError(f"{option} has no effect on Flower: {reason}. Remove the option.")
+    if experiment.budget.limits:
+        raise ConfigError(
+            "[budget] has no effect on Flower: Flower runs a number of rounds that is fixed beforehand. Remove it."
+        )
+
+
 def run_on(
     grid: Grid, context: Context, setup: FlowerExperiment, folder: Path | str = "", patience: float = 60.0
 ) -> Result:
@@ -161,14 +164,15 @@ def run_on(
         raise ConfigError("""out: name the run folder, flwr run . -c 'out="/absolute/path"'.""")
     strategy = setup.strategy(
         out,
-        min_clients=int(_number(config, "min-clients", 1)),
-        patience=_number(config, "patience", patience),
-        timeout=_number(config, "timeout", 600.0),
+        min_clients=int(run_config_number(config, "min-clients", 1)),
+        patience=run_config_number(config, "patience", patience),
+        timeout=run_config_number(config, "timeout", 600.0),
     )
     return strategy.run(grid)
 
 
-def _number(config: Mapping[str, Any], name: str, default: float) -> float:
+def run_config_number(config: Mapping[str, Any], name: str, default: float) -> float:
+    """Return a number of the run config, by its name there."""
     value = config.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigError(f"{name} in the run config must be a number; got {value!r}.")

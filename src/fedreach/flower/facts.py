@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,7 @@ class Facts:
     label_counts: tuple[float, ...] | None = None
     label_entropy: float | None = None
     public_key: str | None = None  # in hex, for a secure sum
+    samples: str | None = None  # what they look like, see `samples_of`; an app of its own does not tell
 
     @property
     def parts(self) -> dict[str, int] | None:
@@ -71,12 +73,21 @@ def record_of(
     """
     count = max([*participants, *unseen, *known], default=-1) + 1
     facts = [known.get(client) for client in range(count)]
+    looks = next((own.samples for own in facts if own is not None and own.samples is not None), None)
+    samples: dict[str, Any] = {} if looks is None else json.loads(looks)
     shared = [None if own is None else own.label_counts for own in facts]
     counts = [list(own or ()) if exact and None not in shared else [] for own in shared]
     classes = len(counts[0]) if counts else 0
     record = FederationRecord(
         hash="",
-        dataset={"name": "clients' own", "source": "", "licence": "", "sha256": "", "notes": "as clients told"},
+        dataset={
+            "name": "clients' own",
+            "source": "",
+            "licence": "",
+            "sha256": "",
+            "notes": "as clients told",
+            **samples,
+        },
         partition={"kind": "nodes", "parameters": {}},
         num_clients=count,
         num_classes=classes,
@@ -88,6 +99,7 @@ def record_of(
         statistics={},
         noise=None,
         server_data=None,
+        targets=samples["outputs"] if samples and not samples["classes"] else None,
     )
     content = {key: value for key, value in record.to_json().items() if key != "hash"}
     return replace(record, hash=hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest())

@@ -138,6 +138,8 @@ class RemoteFit:
             answers, lost = self._exchange(record, Exchange(session, number, sets, queries))
             if lost:
                 return fits, lost, number
+            said = "Fitting %s, exchange %s: %s participants answered."
+            LOG.info(said, name_of(self.federation.serving), number, len(answers))
             for fit, query in queries.items():
                 sums = self._summed([answers[client][fit] for client in sets[fit]])
                 facts = [self.registry.known[client] for client in sets[fit]]

@@ -10,7 +10,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from fedreach.arrays import AnyArray, Float32s, Floats, Ints
 from fedreach.data.checks import Kind, untracked
-from fedreach.data.datasets import from_arrays
+from fedreach.data.datasets import Dataset, from_arrays
 from fedreach.data.federated import FederatedData
 from fedreach.data.own import pairs, samples, size, sort_of
 from fedreach.data.partition import Partition
@@ -19,6 +19,8 @@ from fedreach.data.server_data import ServerData
 from fedreach.engines.choice import build_engine
 from fedreach.engines.protocols import Engine, Task
 from fedreach.errors import DataError
+from fedreach.evaluation.further import SaidOfClients
+from fedreach.evaluation.metrics import Metric, further_metrics
 from fedreach.evaluation.predictor import Split
 from fedreach.evaluation.rungs import Client, ServedScores, serve
 from fedreach.evidence.scores import ACCURACY, MAE, MainScore
@@ -89,12 +91,17 @@ class ClientData:
             std=(self.std or (1.0,) * channels) if image else self.std,
             name=f"data of client {client}",
         )
-        n = len(y)
-        partition = Partition(np.arange(n), _offsets(client, n), "own")
-        nobody = Population(np.array([client]), np.empty(0, np.int64))
-        train = Ranges(np.arange(m), _offsets(client, m))
-        held_out = Ranges(np.arange(m, n), _offsets(client, n - m))
-        return FederatedData(dataset, dataset.train_y, partition, nobody, train, held_out, None)
+        return alone(client, dataset, m)
+
+
+def alone(client: int, dataset: Dataset, trains_on: int) -> FederatedData:
+    """Return a federation in which nobody but this client has anything; it trains on its first examples."""
+    n = len(dataset.train_y)
+    partition = Partition(np.arange(n), _offsets(client, n), "own")
+    nobody = Population(np.array([client]), np.empty(0, np.int64))
+    train = Ranges(np.arange(trains_on), _offsets(client, trains_on))
+    held_out = Ranges(np.arange(trains_on, n), _offsets(client, n - trains_on))
+    return FederatedData(dataset, dataset.train_y, partition, nobody, train, held_out, None)
 
 
 def _offsets(client: int, count: int) -> Ints:
@@ -135,6 +142,7 @@ class PartScore:
     score: float = 0.0  # share that is right, or mean absolute error
     loss: float = 0.0
     by: MainScore = ACCURACY
+    further: Mapping[str, float] = field(default_factory=dict)  # of metrics that are defined for these examples
 
 
 class LocalClient:
@@ -145,6 +153,7 @@ class LocalClient:
         data: A federation in which it has examples.
         federation: Whose local solver, measurements and label statistics it follows.
         engine: Name of the engine; ``"sequential"`` is the one whose bits do not depend on how many train.
+        metrics: Beside accuracy, or mean absolute error, and loss.
     """
 
     def __init__(
@@ -155,13 +164,14 @@ class LocalClient:
         module: nn.Module,
         engine: str = "sequential",
         device: str = "cpu",
+        metrics: Sequence[Metric] = (),
     ) -> None:
         if not 0 <= client < data.num_clients:
             raise DataError(f"There are clients 0 to {data.num_clients - 1} in the data; got client {client}.")
         self.client, self.data, self.federation = client, data, federation
         task = Task.of(module, data, federation)
         self.engine: Engine = build_engine(engine, task, device)
-        self.ids = np.array([client])
+        self.ids, self.metrics = np.array([client]), further_metrics(metrics)
 
     @property
     def num_examples(self) -> int:
@@ -249,7 +259,18 @@ class LocalClient:
         if not len(index):
             return PartScore(0, by=by)
         right, loss = self.engine.predict(params, split, index)
-        return PartScore(len(index), float(right.mean(dtype=np.float64)), float(loss.astype(np.float64).mean()), by)
+        further = {} if split == "train" else self._further(params, index)
+        mean = float(right.mean(dtype=np.float64))
+        return PartScore(len(index), mean, float(loss.astype(np.float64).mean()), by, further)
+
+    def _further(self, params: Float32s, index: Ints) -> dict[str, float]:
+        """Return what metrics say of some examples, those that are defined."""
+        if not self.metrics:
+            return {}
+        truth, said = self.data.dataset.train_y[index], self.engine.logits(params, "true", index)
+        answers = SaidOfClients(truth, [(1.0, said)], np.array([len(index)]))
+        found = {metric.name: answers.pooled(metric) for metric in self.metrics}
+        return {name: value for name, value in found.items() if not np.isnan(value)}
 
     @one_thread()  # as the simulator serves
     def contributions(self, params: Float32s, queries: Sequence[State]) -> list[State]:

@@ -1,9 +1,10 @@
 """What stands in the messages between server and clients, and what of a reply can be believed.
 
 ```
-query          -> metrics: client, num-examples, held-out-examples,        fedreach: how it trains, its public key
-                           bits-per-example
+query          -> metrics: client, num-examples, held-out-examples,        fedreach: how it trains, its public key,
+                           bits-per-example                                      what its samples look like
 query.labels   fedreach: fact                               -> labels: label_counts or label_entropy
+query.table    fedreach: question, exchange                -> fedreach: names that it tells; sums
 query.loss     arrays: model             fedreach: run, round, batch-size  -> metrics: loss
 train          arrays: model    config: the user's own, server-round
                fedreach: run, round, rate, share, memory-round             -> update, or arrays: the local model
@@ -45,6 +46,8 @@ UPDATE, MASKED, SOLVER, MEMORY, LABELS = "update", "masked", "solver", "memory",
 STATE, SESSION, EXCHANGE, FITS = "state", "session", "exchange", "fits"  # of a serving rule
 PART, INPUTS, ONLINE = "part", "inputs", "online"
 KEY, KEYS = "public-key", "keys"  # of a secure sum
+SAMPLES = "samples"  # what they look like
+TABLE, QUESTION, TOLD, SUMS, NAME = "fedreach-table", "question", "told", "sums", "name"
 LOSS, EXAMPLES, STEPS, CLIENT = "train_loss", "num-examples", "steps", "client"
 LACKS = "lacks-memory-of-round"
 KEPT = "kept-memory-of-round"

@@ -25,6 +25,8 @@ from fedreach.arrays import Float32s
 from fedreach.data.population import Population
 from fedreach.engines.protocols import Engine
 from fedreach.errors import ConfigError, RunFolderError, TrainingError
+from fedreach.evaluation.metrics import Metric, further_metrics
+from fedreach.experiments.naming import Shelf
 from fedreach.federation.federation import Federation
 from fedreach.federation.labels import Exact
 from fedreach.federation.participation import Always, Participation
@@ -86,6 +88,9 @@ class FedReachStrategy(Strategy):
         identity: What the run is, if that is more than is said here; see `fedreach.runs.identity`.
         record: Who holds what, if the server knows; see `fedreach.runs.describe.federation_record`.
         callbacks: Are told as the run goes on, where `run` runs it; of what one raises the run fails.
+        metrics: Beside accuracy, or mean absolute error, and loss; clients are given the same. They tell each by
+            client, so that there is a mean over clients and a worst decile, and none of all examples pooled.
+        about: Fields of the record of who holds what that the server knows beside what clients tell, by name.
 
     Raises:
         ConfigError: If the federation cannot run on Flower, or lacks what it needs.
@@ -115,6 +120,8 @@ class FedReachStrategy(Strategy):
         identity: Mapping[str, Any] | None = None,
         record: FederationRecord | None = None,
         callbacks: Sequence[Callback] = (),
+        metrics: Sequence[Metric] = (),
+        about: Mapping[str, Any] | None = None,
     ) -> None:
         limits = {"rounds": rounds, "min_clients": min_clients, "evaluate_every": evaluate_every, "timeout": timeout}
         for option, value in {**limits, "patience": patience}.items():
@@ -144,8 +151,10 @@ class FedReachStrategy(Strategy):
         self.min_clients, self.patience, self.evaluate_every = min_clients, patience, evaluate_every
         self.engine, self.participation, self.record = engine, participation or Always(), record
         self.inputs, self.serves, self.callbacks = inputs, federation.serves, callbacks
-        self.identity = identity or identity_of(federation, str(model), name, rounds, inputs)
+        self.metrics, self.about = further_metrics(metrics), about or {}
         self.folder = RunFolder(Path(folder))
+        self.shelf = Shelf(self.folder.path / "parts", base=self.folder.path)
+        self.identity = identity or identity_of(federation, model, name, rounds, inputs, self.shelf)
         self.recorder = Recorder(self.folder, federation, self.layout, stop_if_diverged=False)
         checks = Checks(federation, self.layout, rounds, *who_holds_what(record, engine))
         self.registry = ClientRegistry(federation, terms_of(federation, self.layout), checks, timeout, population)
@@ -229,9 +238,11 @@ class FedReachStrategy(Strategy):
 
     def _first(self, grid: Grid, params: Float32s) -> None:
         """Begin a run: its files, its state, and what the first model is worth."""
+        self.shelf.write()
         run = RunRecord(**self.identity, environment=environment(), git=None)
         exact = isinstance(self.federation.label_statistics, Exact)
         seen = record_of(self._participants, self.registry.unseen(), self.registry.known, exact=exact)
+        seen = replace(seen, **self.about)
         self._tell(self.recorder.describe(run, self.record or seen))
         n, p = len(self._participants), self.layout.num_trainable
         memory = new_memory(self.federation, n, p, self.folder.path / MEMORY)
@@ -353,8 +364,9 @@ class FedReachStrategy(Strategy):
         """Write the row of a round, with what clients say of the model if they were asked, and a checkpoint."""
         evaluated = None
         if self._tasks:
-            scores = answered(replies, self._tasks, self.registry, self.outgoing.run, row.round)
-            evaluated = evaluation(self.federation, self._now.state, self._participants, scores, self.engine)
+            scores = answered(replies, self._tasks, self.registry, self.outgoing.run, row.round, self.metrics)
+            told = scores, self.engine, self.metrics
+            evaluated = evaluation(self.federation, self._now.state, self._participants, *told)
         row = replace(row, refused=self.registry.blamed_since() or None)
         self._snapshot, row = self.recorder.close(self._now, row, timing, evaluated)
         self._snapshot = self.recorder.save(self._now)

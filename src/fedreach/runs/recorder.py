@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
 from typing import Any
@@ -40,6 +40,8 @@ from fedreach.storage.files import ANEW, Seal, digest_of, refuse_lost_rounds
 
 Evaluated = tuple[Mapping[str, float], Sequence[Mapping[str, Any]]]
 """The columns of an evaluation, and its lines about single clients; see `fedreach.evaluation.Evaluator`."""
+Losses = Mapping[int, float]
+"""Participant -> loss on what it holds out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +59,7 @@ class Recorder:
     federation: Federation
     layout: Layout
     stop_if_diverged: bool = True
+    _heard: dict[int, Losses] = field(default_factory=dict, init=False)  # of the best round, what clients said in it
 
     def describe(self, run: RunRecord, federation: FederationRecord) -> RunRecord:
         """Write what is run and on whom; return the former as it stands there."""
@@ -161,13 +164,14 @@ class Recorder:
     ) -> tuple[Snapshot, RoundRow]:
         """Return the run with the rows of a round, which `written` writes, and the round's row with its evaluation.
 
-        The model with the lowest loss on the participants' held-out data is kept; the test set is never looked at.
+        The model with the lowest loss on the participants' held-out data is kept; the test set is never looked at. Of
+        two rounds that heard different participants, as on Flower, it is the loss of those that both heard.
         """
         lines: Sequence[Mapping[str, Any]] = ()
         if evaluated is not None:
             columns, lines = evaluated
             self._refuse_if_diverged(snapshot.state, columns)
-            snapshot = self._judge(snapshot, columns.get("id_loss", np.inf))
+            snapshot = self._judge(snapshot, columns.get("id_loss", np.inf), _losses(lines))
             row = replace(row, evaluated=columns)
         said = (ClientLine(**line, names=self.names_of(line["ids"])) for line in lines)
         rows = *snapshot.rows, row, *said, timing.checked(self.folder.run)
@@ -221,8 +225,8 @@ class Recorder:
         self.folder.write_tensors(LAST, self._models(snapshot.state), {"round": snapshot.state.round})
         finish(self.folder, snapshot)
         then()
-        state = snapshot.state
-        return self.end(Result(status="finished", rounds=state.round, best_round=snapshot.best_round, error=None))
+        best = snapshot.best_round if np.isfinite(snapshot.best_loss) else None  # none: nothing is held out
+        return self.end(Result(status="finished", rounds=snapshot.state.round, best_round=best, error=None))
 
     def end(self, result: Result) -> Result:
         """Write how the run ended, and with it what its files hold."""
@@ -259,13 +263,29 @@ class Recorder:
                 f"The model diverged: {diverged[0]} is not finite after round {state.round}. {STEADIER}{else_}"
             )
 
-    def _judge(self, snapshot: Snapshot, loss: float) -> Snapshot:
-        if loss < snapshot.best_loss:
+    def _judge(self, snapshot: Snapshot, loss: float, losses: Losses) -> Snapshot:
+        if self._is_better(snapshot, loss, losses):
+            self._heard.clear()
+            self._heard[snapshot.state.round] = losses
             best = self._models(snapshot.state)
             return replace(
                 snapshot, best_round=snapshot.state.round, best_loss=loss, evaluations_since_best=0, best=best
             )
         return replace(snapshot, evaluations_since_best=snapshot.evaluations_since_best + 1)
+
+    def _is_better(self, snapshot: Snapshot, loss: float, losses: Losses) -> bool:
+        """Return whether a round has a lower loss than the best one before, on the participants that both heard."""
+        if np.isinf(snapshot.best_loss):
+            return loss < snapshot.best_loss
+        before = self._heard.get(snapshot.best_round)
+        if before is None:  # another process heard it
+            lines = self.folder.lines(ClientLine.FILE) if (self.folder.path / ClientLine.FILE).exists() else ()
+            at_best = [line for line in map(json.loads, lines) if line["round"] == snapshot.best_round]
+            before = self._heard[snapshot.best_round] = _losses(at_best)
+        shared = sorted(before.keys() & losses.keys())
+        if len(shared) == len(before) == len(losses):
+            return loss < snapshot.best_loss
+        return bool(shared) and sum(losses[c] for c in shared) < sum(before[c] for c in shared)
 
     def _check_best(self, snapshot: Snapshot, *, later: bool = False) -> None:
         """Refuse another best model than that of a run; one of a `later` round will be written again."""
@@ -289,6 +309,13 @@ class Recorder:
             for number, params in enumerate(models)
             for name, view in self.layout.views(torch.from_numpy(params.copy())).items()
         }
+
+
+def _losses(lines: Sequence[Mapping[str, Any]]) -> Losses:
+    """Return the loss of each participant, of an evaluation's lines about single clients."""
+    own = [line for line in lines if line["population"] == "participants"]
+    pairs = [pair for line in own for pair in zip(line["ids"], line["loss"], strict=True)]
+    return {client: np.inf if loss is None else loss for client, loss in pairs}
 
 
 def _spent(cost: RoundCost | None, after: Snapshot) -> dict[str, Any]:

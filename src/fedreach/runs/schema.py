@@ -334,6 +334,11 @@ class FederationRecord(Record):
     preparation: Sequence[Mapping[str, Any]] | None = None  # how columns of a table became inputs
     targets: int | None = None  # numbers to predict for each sample, where these are no classes
 
+    @property
+    def outputs(self) -> int:
+        """Numbers that the model says of a sample: one a class, or the targets; 0 where clients did not tell."""
+        return self.targets or self.num_classes or int(self.dataset.get("outputs", 0))
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Result(Record):

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 from numpy.typing import ArrayLike
 
+from fedreach import registry
 from fedreach.arrays import Float32s
 from fedreach.config.parts import make
 from fedreach.config.sections import Choice
@@ -48,7 +49,7 @@ def read(
     if record is None or stored is None:
         raise RunFolderError(f"{folder} holds no serving rule ({SERVING}). {_why(run)}")
     choice = Choice.model_validate(run.config["method"]["serving"])
-    rule: Serving = make("serving", choice, base or Path.cwd())
+    rule: Serving = make("serving", choice, registry.base_of(choice.name, base or Path.cwd(), held.path.resolve()))
     if Traits.of(rule).learns_labels and Traits.of(rule).is_reference:
         raise ConfigError(
             f"{folder}: {type(rule).__name__} learns from labels of those that it serves: a reference, which none can "

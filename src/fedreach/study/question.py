@@ -19,8 +19,8 @@ from fedreach.data.own_data import OwnData
 from fedreach.data.stored import FILE, store
 from fedreach.errors import ConfigError
 from fedreach.experiments.build import Builder
+from fedreach.experiments.naming import Shelf, plain, said
 from fedreach.study.method import Method
-from fedreach.study.naming import Shelf, plain, said
 
 BASIS = ["accuracy", "loss"]  # metrics that are always there
 COHORT = 10  # clients a round, where nothing is said and so many take part

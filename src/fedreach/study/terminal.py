@@ -70,6 +70,7 @@ def summary(experiment: Experiment, data: FederatedData) -> str:
         f"(median {int(sorted(sizes)[len(sizes) // 2])}){mixed}",
         f"  {len(population.participants)} take part, {len(population.unseen)} never train; "
         f"{experiment.population.held_out:.0%} of each participant's samples are held out",
+        *_held_out(data),
     ]
     if data.server is not None:
         taken = ", taken from the training data of all clients" if data.taken_by_server().any() else " of its own"
@@ -96,6 +97,28 @@ def summary(experiment: Experiment, data: FederatedData) -> str:
             f"{experiment.rounds} rounds; federation {data.digest()[:12]} (seed {experiment.seeds[0]})"
         )
     return "\n".join(map(visible, lines))
+
+
+def _held_out(data: FederatedData) -> list[str]:
+    """Return what is to be told of held-out samples: which they are, and who has none."""
+    own = data.population.participants
+    held, trained = data.held_out.sizes[own], data.train.sizes[own]
+    lines, nothing = [], own[held == 0]
+    if str(data.together) and held.any():
+        least, most = (f"{each:.0%}" for each in np.sort((held / (held + trained))[held > 0])[[0, -1]])
+        shares = least if least == most else f"{least} to {most}"
+        lines.append(f"  held out: {data.together}; that is {shares} of the samples of who holds some out")
+    inputs = () if data.schema is None else tuple(column.name for column in data.schema.used)
+    if data.together.time in inputs:
+        lines.append(f"  {data.together.time!r} is an input, too; data.columns.drop leaves it out")
+    if len(nothing):
+        who = ", ".join(data.name_of(client) for client in nothing[:5].tolist()) + ", ..." * (len(nothing) > 5)
+        verbs = ("holds", "trains", "is") if len(nothing) == 1 else ("hold", "train", "are")
+        why = "its rows belong together, or are too few" if str(data.together) else "one sample is not parted"
+        lines.append(f"  note: {who} {verbs[0]} nothing out ({why}), {verbs[1]} and {verbs[2]} not tested")
+    if len(nothing) == len(own):
+        lines.append("  note: no participant holds anything out: what is told of participants is not known")
+    return lines
 
 
 def columns(data: FederatedData) -> list[str]:
@@ -146,12 +169,15 @@ def baselines_table(run: Comparison, last: Mapping[str, Any], width: int) -> str
 def sentence(row: Mapping[str, Any], result: Result) -> str:
     """Return the outcome of a run in one sentence."""
     gap, score = row.get("participation_gap"), main_score_of(row)
+    best = f"Best held-out loss in round {result.best_round}"
+    if result.best_round is None:
+        best = "Which round is the best is not known: no participant holds anything out"
     points = "-" if gap is None else f"{score.number(gap, sign=True)}{score.points}"
     said = "" if score.percent else f"{score.words}, less is better: "
     return (
         f"Round {row['round']}: {said}participants {shown(row, 'id')}, unseen clients {shown(row, 'unseen')}, "
         f"gap {points}, test set {shown(row, 'test')}, "
-        f"{row['bytes_total'] / 1e6:.1f} MB. Best held-out loss in round {result.best_round}."
+        f"{row['bytes_total'] / 1e6:.1f} MB. {best}."
     )
 
 

@@ -12,8 +12,9 @@ from torch import nn
 from fedreach.arrays import Float32s, Floats, Ints
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData
+from fedreach.data.held_out import draws, split_held_out
 from fedreach.data.partition import Partition, iid
-from fedreach.data.population import Population, Ranges, split_held_out
+from fedreach.data.population import Population, Ranges
 from fedreach.data.server_data import ServerData
 from fedreach.engines.engine import TorchEngine
 from fedreach.engines.protocols import Engine, Task
@@ -40,7 +41,7 @@ def tiny_data(seed: int = 0) -> FederatedData:
     x = (rng.standard_normal((80, 2)) + 2.0 * y[:, None]).astype(np.float32)
     dataset = from_arrays(x[:60], y[:60], x[60:], y[60:], num_classes=2, name="tiny")
     partition = iid(dataset.train_y, 6, generator(seed, "partition"))
-    train, held_out = split_held_out(partition, 0.2, generator(seed, "held-out"))
+    train, held_out = split_held_out(partition, 0.2, draws(partition, seed, "held-out"))
     population = Population(np.arange(4), np.arange(4, 6))
     return FederatedData(dataset, dataset.train_y, partition, population, train, held_out, None)
 

@@ -62,7 +62,8 @@ def load(
         raise RunFolderError(f"{folder} holds no {FederationRecord.FILE}. {AGAIN}")
     expected = Expected.of(federation)
     section = ModelSection.model_validate(run.config.get("model", {"name": ""}))
-    net = _built(run, section, expected.shape, federation.targets or federation.num_classes, base, model)
+    base = registry.base_of(section.name, base, held.path.resolve())
+    net = _built(run, section, expected.shape, federation.outputs, base, model)
     layout = Layout.of(net)
     stored = read_models(held, which, layout)
     if stored is None:
@@ -71,7 +72,8 @@ def load(
         raise RunFolderError(f"{folder} holds no {which}.safetensors. {why}")
     bind(net, torch.from_numpy(stored.vectors[_row(folder, len(stored.vectors), cluster)]), layout=layout)
     origin = RunOrigin(held.path.resolve(), which, cluster, base, run, stored.round, _code(section, model))
-    return TrainedModel(_own(net), expected, federation.num_classes, federation.class_names, origin, federation.targets)
+    classes = 0 if federation.targets else federation.outputs
+    return TrainedModel(_own(net), expected, classes, federation.class_names, origin, federation.targets)
 
 
 def _written(path: Path) -> Path | None:

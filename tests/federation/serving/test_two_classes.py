@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedreach.arrays import Floats, Ints
+from fedreach.data.held_out import draws, split_held_out
 from fedreach.data.partition import dirichlet_by_class
-from fedreach.data.population import split_held_out
 from fedreach.data.sets.catalogue import load
 from fedreach.federation.protocols import KnowsPrior, Serving
 from fedreach.federation.serving.bbse import BBSE, RLLS
@@ -32,7 +32,7 @@ def hospitals() -> tuple[list[HeldOut], list[tuple[Outputs, Ints]]]:
     """Return what participants hold out and what others hold, by a linear model that is right in most cases."""
     data = load("breast_cancer", download=False)
     partition = dirichlet_by_class(data.train_y, HOSPITALS, generator(0, "partition"), alpha=1.0, min_size=15)
-    train, held_out = split_held_out(partition, 0.3, generator(0, "held-out"))
+    train, held_out = split_held_out(partition, 0.3, draws(partition, 0, "held-out"))
     x, y = data.train_x.astype(np.float64), data.train_y
     own = np.concatenate([train[k] for k in range(PARTICIPANTS)])
     low, high = (x[own][y[own] == c].mean(axis=0) for c in (0, 1))

@@ -86,10 +86,7 @@ def fit(
     asked, fitted = list(participants), UNFITTED
     while (query := next_query(rule, fitted)) is not None:
         if not asked:
-            raise DataError(
-                f"{name_of(rule)} is fitted by what participants hold out, and none holds out an example. Let more "
-                "clients with at least two examples take part, or serve by 'none'."
-            )
+            raise nobody_holds_out(rule)
         answers = [checked(rule, rule.contribute(query, *one)) for one in asked]
         shapes = {name: values.shape for name, values in answers[0].items()}
         if any({name: values.shape for name, values in answer.items()} != shapes for answer in answers):
@@ -97,6 +94,14 @@ def fit(
         sums = {name: summed([answer[name] for answer in answers]) for name in shapes}
         fitted = after_exchange(rule, fitted, query, sums)
     return fitted
+
+
+def nobody_holds_out(rule: Serving) -> DataError:
+    """Return what is said where there is nothing to fit a rule by."""
+    return DataError(
+        f"{name_of(rule)} is fitted by what participants hold out, and none holds out an example. Let more "
+        "clients with at least two examples take part, or serve by 'none'."
+    )
 
 
 def next_query(rule: Serving, fitted: Fitted) -> State | None:

@@ -42,6 +42,7 @@ class Shelf:
     """Where things without names are kept, from when they are first named until they are written."""
 
     folder: Path
+    base: Path | None = None  # that names are relative to; None: the current folder
     waiting: dict[Path, bytes] = field(default_factory=dict)
 
     def name_of(self, thing: Any, called: str) -> str:
@@ -56,7 +57,7 @@ class Shelf:
         path = (self.folder / f"{word}-{digest}.pkl").resolve()
         self.waiting[path] = content
         registry.KEPT[path] = thing
-        return f"{Path(os.path.relpath(path)).as_posix()}:{word}"
+        return f"{Path(os.path.relpath(path, self.base)).as_posix()}:{word}"
 
     def write(self) -> None:
         """Write what is not there yet."""

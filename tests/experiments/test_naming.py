@@ -21,10 +21,10 @@ from fedreach import registry
 from fedreach.config import parts
 from fedreach.config.sections import Choice
 from fedreach.errors import ConfigError
+from fedreach.experiments.naming import Shelf, importable, plain, said
 from fedreach.federation.selection import FunctionSelection, PowerOfChoice, Uniform
 from fedreach.federation.weighting import ByEntropy
 from fedreach.models import build
-from fedreach.study.naming import Shelf, importable, plain, said
 
 
 @pytest.fixture
@@ -245,7 +245,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 import torch
-from fedreach.study.naming import Shelf, said
+from fedreach.experiments.naming import Shelf, said
 
 STEP = {step}
 
@@ -310,7 +310,7 @@ class Mine:
 
 def test_a_part_of_a_module_of_ones_own_has_another_name_once_that_is_changed(tmp_path):
     """Its class is pickled by its name alone."""
-    program = "from pathlib import Path\nfrom mine import Mine\nfrom fedreach.study.naming import Shelf, said\n"
+    program = "from pathlib import Path\nfrom mine import Mine\nfrom fedreach.experiments.naming import Shelf, said\n"
     program += "shelf = Shelf(Path('parts'))\nprint(said('weighting', Mine([1]), shelf))\nshelf.write()\n"
     (tmp_path / "program.py").write_text(program, encoding="utf-8")
 
@@ -324,7 +324,7 @@ def test_a_part_of_a_module_of_ones_own_has_another_name_once_that_is_changed(tm
 
 @pytest.mark.slow
 def test_a_part_of_a_module_of_ones_own_has_another_name_once_what_that_imports_is_changed(tmp_path):
-    program = "from pathlib import Path\nfrom mine import Mine\nfrom fedreach.study.naming import Shelf, said\n"
+    program = "from pathlib import Path\nfrom mine import Mine\nfrom fedreach.experiments.naming import Shelf, said\n"
     program += "shelf = Shelf(Path('parts'))\nprint(said('weighting', Mine([1]), shelf))\nshelf.write()\n"
     (tmp_path / "program.py").write_text(program, encoding="utf-8")
     (tmp_path / "mine.py").write_text(f"{MODULE}        import beside\n", encoding="utf-8")

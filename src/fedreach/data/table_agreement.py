@@ -1,0 +1,306 @@
+"""Clients with a table each agree on how these become inputs, by sums over participants.
+
+What `Preparation.of` works out of all rows at once, clients work out together, each from its own rows, in four
+questions. All names are told (columns, categories, classes); all numbers only added up, so that a secure sum may stand
+in their place.
+
+```
+columns  names of its columns and of its classes; unseen clients tell their classes, too
+counts   Counts of each column
+totals   of each column of numbers how many there are, and their sum; of one of words, the different texts
+squares  of each column of numbers the sum of squared differences from the mean
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, Self
+
+import numpy as np
+
+from fedreach.arrays import AnyArray, Floats, Ints
+from fedreach.data.cells import (
+    Cells,
+    by_text,
+    cells_by_name,
+    cells_of,
+    moments,
+    named,
+    named_rows,
+    numbered,
+    ordered_names,
+    row_order,
+    targets,
+)
+from fedreach.data.column_sums import MOST_CATEGORIES, Counts, category_column, met, number_column, squares
+from fedreach.data.columns import KINDS, ColumnRules, InputKind
+from fedreach.data.datasets import Dataset, from_arrays
+from fedreach.data.held_out import Together, draws, split_held_out
+from fedreach.data.input_column import NAMED, InputColumn, Kind, values_of
+from fedreach.data.partition import Partition
+from fedreach.data.preparation import Preparation
+from fedreach.data.table_source import Table, check_lengths, column_of, read_table
+from fedreach.errors import DataError
+
+Step = Literal["columns", "counts", "totals", "squares"]
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """What an experiment says of the tables of its clients; the same on all machines."""
+
+    label: str | None  # column of classes; or else
+    targets: tuple[str, ...]  # of numbers to predict
+    client: str | None  # column that names the client, where a table has it; no input
+    columns: Mapping[str, Any]  # see `fedreach.data.columns.ColumnOptions`
+    held_out: float
+    seed: int  # of what is held out
+    group: str | None = None  # column whose rows of one value are held out together
+    time: str | None = None  # column by which the latest rows are held out
+
+    @property
+    def named(self) -> dict[str, Kind]:
+        """Columns that are no inputs, and what they are."""
+        found: dict[str, Kind] = {} if self.client is None else {self.client: "client"}
+        found |= dict.fromkeys(self.targets, "target") if self.label is None else {self.label: "label"}
+        return found if self.group is None else {**found, self.group: "group"}
+
+    def rules(self, names: Sequence[str], *, all_there: bool) -> ColumnRules:
+        """Return what is said of columns; of one client's table, of those that it has."""
+        given = dict(self.columns)
+        for key in () if all_there else ("drop", *KINDS):
+            listed = given.get(key, ())
+            given[key] = [name for name in ([listed] if isinstance(listed, str) else listed) if name in names]
+        return ColumnRules.of(given, names, self.named, "data.columns")
+
+
+class Question(NamedTuple):
+    """What clients are asked; its fields are plain JSON values."""
+
+    step: Step
+    classes: Sequence[str] = ()  # (c,) that are agreed on
+    columns: Sequence[str] = ()  # (k,) names, of all participants' columns
+    kinds: Sequence[InputKind | None] = ()  # (k,) what columns are; None: left out
+    means: Sequence[float] = ()  # (k,)
+
+
+class Answer(NamedTuple):
+    """What a client says."""
+
+    told: Mapping[str, Any]  # names, as plain JSON values
+    sums: Floats  # of its training rows: (k, 9) counts, (k, 2) totals, (k,) squares; (0,) where none are asked for
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """What clients agreed on."""
+
+    classes: tuple[str, ...]  # none where numbers are predicted
+    preparation: Preparation
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain JSON values."""
+        return {"classes": list(self.classes), "columns": self.preparation.to_json()}
+
+    @classmethod
+    def of_json(cls, stored: Mapping[str, Any]) -> Self:
+        """Return what `to_json` returned."""
+        return cls(tuple(stored["classes"]), Preparation.of_json(stored["columns"]))
+
+
+Told = Mapping[int, Mapping[str, Any]]
+"""Client -> what it told."""
+
+
+def agreement(options: TableOptions, participants: Sequence[int]) -> Generator[Question, tuple[Told, Floats], Agreed]:
+    """Yield the questions; is sent what each client told, and the sum over participants of their numbers.
+
+    Raises:
+        ConfigError: If an option names a column that no participant has.
+        DataError: If no column can be an input, or no cell is of the kind that is said.
+    """
+    told, _ = yield Question("columns")
+    classes = ordered_names({name for each in told.values() for name in each["classes"]})
+    columns = [*dict.fromkeys(name for client in participants for name in told[client]["columns"])]
+    rules = options.rules([*columns, *options.named], all_there=True)
+    columns = [name for name in columns if name not in rules.drop]
+    question = Question("counts", classes, columns)
+    _, sums = yield question
+    counts = [Counts(*map(int, row)) for row in sums]
+    pairs = [*zip(columns, counts, strict=True)]
+    kinds = [None if each.left_out else rules.kinds.get(name) or each.kind for name, each in pairs]
+    question = question._replace(step="totals", kinds=kinds)
+    told, totals = yield question
+    means = [total / count if count else 0.0 for count, total in totals.tolist()]
+    _, squared = yield question._replace(step="squares", means=means)
+    made = []
+    for place, (name, each) in enumerate(pairs):
+        kind, there = kinds[place], int(totals[place, 0])
+        if kind is None:
+            made.append(InputColumn(name, "left out", why=each.left_out))
+        elif kind == "category":
+            said = [told[client]["texts"][place] for client in participants]
+            texts = None if None in said else sorted({text for own in said for text in own})
+            made.append(category_column(name, each, texts, is_asked=name in rules.kinds))
+        elif not there:
+            raise DataError(
+                f"table: column {name!r} is said to hold {NAMED[kind]}, and no cell of those who take part does."
+            )
+        else:
+            known = each, there, means[place], float(squared[place])
+            column = number_column(name, kind, *known, is_asked=name in rules.kinds)
+            odd = f"{each.held - there} of these are no {kind}" if each.held > there else ""
+            made.append(replace(column, odd=odd or column.odd))
+    preparation = Preparation(tuple(made))
+    if not preparation.feature_names:
+        raise DataError(f"No column of the tables can be an input:\n{preparation}")
+    return Agreed(classes, preparation.described(options.named, classes, rules))
+
+
+@dataclass(frozen=True, eq=False)
+class ClientTable:
+    """One client's table, before or after all agreed on what it becomes.
+
+    Args:
+        source: See `fedreach.data.table_source.read_table`.
+        options: Of the experiment.
+        name: Of the client.
+    """
+
+    source: Any
+    options: TableOptions
+    name: str
+    _read: Table = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        table, options = read_table(self.source), self.options
+        for name in (options.label,) if options.label is not None else options.targets:
+            column_of(table, name)
+        check_lengths(table, next(iter(table)))
+        object.__setattr__(self, "_read", table)
+        own = set(self._texts_of(options.client)) if options.client in table else set()
+        if len(own - {None}) > 1:
+            some = ", ".join(sorted(map(repr, own))[:5])
+            raise DataError(f"table: column {options.client!r} must name one client, whose table it is; got {some}.")
+
+    def _texts_of(self, name: str) -> list[str | None]:
+        return named_rows(f"table: column {name!r}", column_of(self._read, name), self.rules.reading)
+
+    @cached_property
+    def rules(self) -> ColumnRules:
+        """What is said of its columns."""
+        return self.options.rules([*self._read], all_there=False)
+
+    @cached_property
+    def cells(self) -> dict[str, Cells | None]:
+        """Of the columns that may be inputs."""
+        return cells_by_name(self._read, without=[*self.options.named], rules=self.rules)
+
+    def labels(self, classes: Sequence[str]) -> AnyArray:
+        """Return (n,) labels, -1 for a class that was not agreed on; or (n, t) numbers to predict."""
+        if self.options.label is None:
+            return targets(self._read, self.options.targets, self.rules.reading)
+        place = {name: number for number, name in enumerate(classes)}
+        found = self._texts_of(self.options.label)
+        return np.array([-1 if name is None else place.get(name, -1) for name in found], np.int64)
+
+    def rows(self, classes: Sequence[str]) -> tuple[Ints, Ints, AnyArray]:
+        """Return the rows that it trains on and those that it holds out, in the order of the table, and all labels.
+
+        Rows without a label, or of a class that was not agreed on, are in neither.
+        """
+        options, labels = self.options, self.labels(classes)
+        known = np.flatnonzero(labels >= 0) if labels.ndim == 1 else np.arange(len(labels))
+        keys: list[AnyArray] = [labels if options.label is None else self._by_text(options.label)]
+        groups = None if options.group is None else self._by_text(options.group)
+        when = None
+        if options.time is not None:
+            when = moments(options.time, column_of(self._read, options.time), self.rules.reading)
+        keys += [key for key in (groups, when) if key is not None]
+        inputs = {name: None if each is None else each.at(known) for name, each in self.cells.items()}
+        order = known[row_order(np.zeros(len(known), np.int64), np.column_stack(keys)[known], inputs)]
+        whole = Partition(np.arange(len(order)), np.array([0, len(order)]), "natural")
+        together = Together(options.group, options.time, groups, when).at(order)
+        drawn = draws(whole, options.seed, "held-out", [self.name])
+        train, held = split_held_out(whole, options.held_out, drawn, together)
+        return order[train[0]], order[held[0]], labels
+
+    def _by_text(self, name: str) -> Ints:
+        """Return (n,) numbers that sort as a column's texts do."""
+        texts = self._texts_of(name)
+        if name == self.options.label:
+            texts = [text or "" for text in texts]
+        return by_text(*numbered(f"table: column {name!r}", texts))
+
+    def answer(self, question: Question) -> Answer:
+        """Return what the client says."""
+        if question.step == "columns":
+            found = [] if self.options.label is None else self._texts_of(self.options.label)
+            classes = sorted({each for each in found if each is not None})
+            columns = [name for name in self._read if name not in self.options.named]
+            return Answer({"columns": columns, "classes": classes}, np.zeros(0))
+        train, _, _ = self.rows(question.classes)
+        if question.step == "counts":
+            return Answer({}, np.array([self._counts(name, train) for name in question.columns], np.float64))
+        texts: list[Sequence[str] | None] = []
+        totals: list[tuple[float, float]] = []
+        squared: list[float] = []
+        pairs = zip(question.columns, question.kinds, question.means or [0.0] * len(question.columns), strict=True)
+        for name, kind, mean in pairs:
+            own = self._cells(name, kind, train)
+            is_words = kind == "category" and own is not None
+            texts.append(self._texts(name, met(own)) if is_words and own is not None else [])
+            values = np.zeros(0) if own is None or kind is None or is_words else values_of(kind, own)
+            there = values[~np.isnan(values)]
+            totals.append((len(there), float(there.sum())))
+            squared.append(squares(there, mean))
+        return (
+            Answer({"texts": texts}, np.array(totals)) if question.step == "totals" else Answer({}, np.array(squared))
+        )
+
+    def _texts(self, name: str, texts: tuple[str, ...]) -> list[str] | None:
+        """Return texts, unless there are so many that they rather are names, which nobody is told."""
+        return None if len(texts) > MOST_CATEGORIES and name not in self.rules.kinds else [*texts]
+
+    def _counts(self, name: str, rows: Ints) -> Counts:
+        if name not in self.cells:
+            return Counts(len(rows))  # a column that the client does not have is missing in each row
+        cells = self.cells[name]
+        return Counts.of(None if cells is None else cells.at(rows), len(rows))
+
+    def _cells(self, name: str, kind: InputKind | None, rows: Ints) -> Cells | None:
+        """Return the cells of some rows; of a column of words all as words, which here may all be numbers."""
+        if self.cells.get(name) is None:
+            return None
+        cells = self._whole(name, kind)
+        return None if cells is None else cells.at(rows)
+
+    def _whole(self, name: str, kind: Any) -> Cells | None:
+        if kind != "category":
+            return self.cells[name]
+        return cells_of(name, self._read[name], as_words=True, reading=self.rules.reading)
+
+    def dataset(self, agreed: Agreed) -> tuple[Dataset, Ints, Ints]:
+        """Return the client's rows as inputs, and which of them it trains on and holds out."""
+        train, held, labels = self.rows(agreed.classes)
+        count = len(next(iter(self._read.values())))
+        nothing = Cells(np.full(count, np.nan))
+        table = {
+            each.name: self._whole(each.name, each.kind) if each.name in self.cells else nothing
+            for each in agreed.preparation.used
+        }
+        kept = np.concatenate([train, held])
+        x = agreed.preparation.written({name: None if each is None else each.at(kept) for name, each in table.items()})
+        plain = from_arrays(
+            x,
+            labels[kept],
+            num_classes=len(agreed.classes),
+            class_names=named(agreed.classes) if agreed.classes else None,
+            kind="features",
+            name=self.name,
+        )
+        whole = replace(plain, preparation=agreed.preparation)
+        return whole, np.arange(len(train)), np.arange(len(train), len(kept))

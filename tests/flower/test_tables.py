@@ -1,0 +1,225 @@
+"""Hospitals with a table each on Flower: what they agree on, and that it is what one table of all rows gives."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+pytest.importorskip("flwr")
+
+from flwr.app import ConfigRecord, Context, Message
+from tests.data.test_table_agreement import NAMES, hospitals
+
+from fedreach.errors import ConfigError, TrainingError
+from fedreach.experiments.run import run
+from fedreach.flower import FlowerExperiment, FlowerTables
+from fedreach.runs.folder import RunFolder
+from fedreach.runs.schema import FederationRecord
+
+from .in_process import Answering, InProcess
+from .same import check_same
+
+FILE = """
+rounds = 3
+[data]
+name = "all.csv"
+client = "site"
+label = "ill"
+columns = { drop = ["note"] }
+[partition]
+name = "natural"
+[population]
+participants = ["ash", "birch", "cedar"]
+[model]
+name = "mlp"
+[local]
+rate = 0.3
+[method]
+cohort = 2
+serving = { name = "label_shift", guard = false }
+[evaluation]
+every = 1
+local = false
+[engine]
+name = "sequential"
+"""
+
+
+class Hospitals(InProcess):
+    """Nodes whose config names a file each."""
+
+    def __init__(self, setup: FlowerTables, folder: Path, **more: Answering) -> None:
+        self.folder = folder
+        super().__init__(setup.client_app(), range(len(NAMES)), **more)
+
+    def new_context(self, client: int) -> Context:
+        context = super().new_context(client)
+        context.node_config |= {"data": str(self.folder / f"{NAMES[client]}.csv"), "name": NAMES[client]}
+        return context
+
+
+def written(folder: Path, change: Callable[[dict[str, pd.DataFrame]], None] = lambda parts: None) -> Path:
+    """Write the file of the experiment, a table for each hospital, and the joined one."""
+    frame = hospitals()
+    parts = {name: frame[frame["site"] == name].copy() for name in NAMES}
+    change(parts)
+    for name, part in parts.items():
+        part.drop(columns="site").to_csv(folder / f"{name}.csv", index=False)
+    pd.concat(parts.values()).to_csv(folder / "all.csv", index=False)
+    (folder / "ill.toml").write_text(FILE, encoding="utf-8")
+    return folder / "ill.toml"
+
+
+def trained(file: Path, *overrides: str, **more: Answering) -> Path:
+    setup, folder = FlowerTables(file, overrides=overrides), file.parent / "flower"
+    setup.run(Hospitals(setup, file.parent, **more), folder, min_clients=2, patience=5, timeout=1)
+    return folder
+
+
+def uneven(parts: dict[str, pd.DataFrame]) -> None:
+    """A column that one hospital lacks, and a category that only the unseen one has."""
+    del parts["birch"]["age"]
+    parts["dogwood"].loc[parts["dogwood"].index[:3], "ward"] = "rare"
+
+
+@pytest.mark.parametrize("change", [lambda parts: None, uneven], ids=["alike", "uneven"])
+def test_training_and_adaptation_are_those_of_the_joined_table_in_bits(
+    tmp_path: Path, change: Callable[[dict[str, pd.DataFrame]], None]
+) -> None:
+    file = written(tmp_path, change)
+    found = trained(file)
+    joined = FlowerExperiment(file)
+    run(joined.experiment, seed=joined.seed, folder=tmp_path / "ours", base=joined.base)
+    check_same(tmp_path / "ours", found)
+    ours, theirs = (RunFolder(folder).required(FederationRecord) for folder in (tmp_path / "ours", found))
+    assert theirs.client_names == ours.client_names
+    assert theirs.class_names == ours.class_names
+    assert (found / "serving.safetensors").read_bytes() == (tmp_path / "ours" / "serving.safetensors").read_bytes()
+
+
+def test_what_it_leaves_predicts_a_raw_table_and_adapts(tmp_path: Path) -> None:
+    file = written(tmp_path)
+    trained(file)
+    call = [sys.executable, "-m", "fedreach", "predict", "flower", "all.csv", "--out", "said.csv"]
+    done = subprocess.run(call, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert len(pd.read_csv(tmp_path / "said.csv")) == 120
+
+
+@pytest.mark.parametrize("step", ["counts", "totals", "squares"])
+def test_a_client_that_leaves_the_agreement_is_not_in_it(step: str, tmp_path: Path) -> None:
+    file = written(tmp_path)
+
+    def answering(client: int, message: Message, answer: Callable[[], Message]) -> Message | None:
+        is_table = message.metadata.message_type == "query.table"
+        asked = json.loads(message.content.config_records["fedreach"]["question"])["step"] if is_table else ""
+        return None if client == 1 and asked == step else answer()
+
+    found = trained(file, 'population.participants=["ash","birch","cedar"]', answering=answering)
+    record = RunFolder(found).required(FederationRecord)
+    assert record.participants.tolist() == [0, 2]
+    alone = tmp_path / "without"
+    alone.mkdir()
+    other = trained(written(alone), 'population.participants=["ash","cedar"]')
+    assert RunFolder(other).required(FederationRecord).preparation == record.preparation
+    assert (other / "last.safetensors").read_bytes() == (found / "last.safetensors").read_bytes()
+
+
+def test_a_node_that_begins_anew_is_told_what_was_agreed_on(tmp_path: Path) -> None:
+    file = written(tmp_path)
+    calm = trained(file)
+    setup, forgot = FlowerTables(file), []
+
+    def answering(client: int, message: Message, answer: Callable[[], Message]) -> Message:
+        if client == 1 and message.metadata.message_type == "train":
+            grid.contexts[1] = grid.new_context(1)  # as after a restart under the same key
+            forgot.append(1)
+        return answer()
+
+    grid = Hospitals(setup, tmp_path, answering=answering)
+    setup.run(grid, tmp_path / "again", min_clients=2, patience=5, timeout=1)
+    assert forgot
+    assert (tmp_path / "again" / "last.safetensors").read_bytes() == (calm / "last.safetensors").read_bytes()
+
+
+def test_a_run_that_goes_on_does_not_ask_for_tables_again(tmp_path: Path) -> None:
+    file = written(tmp_path)
+    calm = trained(file)
+    setup, asked = FlowerTables(file), []
+
+    def failing(client: int, message: Message, answer: Callable[[], Message]) -> Message:
+        kind = message.metadata.message_type
+        asked.append(kind)
+        if kind == "train" and asked.count("train") > 2:
+            raise KeyboardInterrupt
+        return answer()
+
+    with pytest.raises(KeyboardInterrupt):
+        setup.run(Hospitals(setup, tmp_path, answering=failing), tmp_path / "again", patience=5, timeout=1)
+    asked.clear()
+    again = FlowerTables(file)
+
+    def noting(client: int, message: Message, answer: Callable[[], Message]) -> Message:
+        asked.append(message.metadata.message_type)
+        return answer()
+
+    again.run(Hospitals(again, tmp_path, answering=noting), tmp_path / "again", patience=5, timeout=1)
+    assert "query.table" not in asked
+    assert (tmp_path / "again" / "last.safetensors").read_bytes() == (calm / "last.safetensors").read_bytes()
+
+
+def test_under_a_secure_sum_the_server_sees_no_client_s_numbers(tmp_path: Path) -> None:
+    file, seen = written(tmp_path), []
+
+    def answering(client: int, message: Message, answer: Callable[[], Message]) -> Message:
+        reply = answer()
+        if message.metadata.message_type == "query.table" and "keys" in message.content.config_records:
+            seen.append(reply.content.array_records["sums"]["sums"].numpy())
+        return reply
+
+    secure = ("method.label_statistics=secure_sum", "method.weighting=equal", "method.serving=none")
+    hidden = trained(file, *secure, answering=answering)
+    assert len(seen) == 9
+    assert all(each.dtype == "uint64" and (each > 2**40).any() for each in seen)
+    record = RunFolder(hidden).required(FederationRecord)
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    other = RunFolder(trained(written(plain), "method.serving=none")).required(FederationRecord)
+    for mine, theirs in zip(record.preparation or (), other.preparation or (), strict=True):
+        assert {**mine, "mean": 0, "sd": 0} == {**theirs, "mean": 0, "sd": 0}
+        assert mine.get("mean") == pytest.approx(theirs.get("mean"))
+
+
+def test_a_node_without_a_table_is_named_with_what_to_do(tmp_path: Path) -> None:
+    file = written(tmp_path)
+    (tmp_path / "cedar.csv").unlink()
+    setup = FlowerTables(file)
+    with pytest.raises(TrainingError, match=r"Missing: cedar\..*cedar\.csv"):
+        setup.run(Hospitals(setup, tmp_path), tmp_path / "flower", min_clients=3, patience=0.5, timeout=1)
+
+
+def test_numbers_to_predict_are_refused_in_words(tmp_path: Path) -> None:
+    file = written(tmp_path)
+    file.write_text(FILE.replace('label = "ill"', 'target = "age"'), encoding="utf-8")
+    with pytest.raises(ConfigError, match="classes only"):
+        FlowerTables(file)
+
+
+def test_a_client_that_tells_nonsense_is_refused(tmp_path: Path) -> None:
+    file = written(tmp_path)
+
+    def answering(client: int, message: Message, answer: Callable[[], Message]) -> Message:
+        reply = answer()
+        if client == 2 and message.metadata.message_type == "query.table":
+            reply.content["fedreach"] = ConfigRecord({"told": "[1, 2"})
+        return reply
+
+    setup = FlowerTables(file, overrides=('population.participants=["ash","birch"]',))
+    setup.run(Hospitals(setup, tmp_path, answering=answering), tmp_path / "flower", patience=5, timeout=1)
+    assert RunFolder(tmp_path / "flower").required(FederationRecord).participants.tolist() == [0, 1]
