@@ -8,11 +8,11 @@ Each table is written as CSV as it comes, with row numbers, names and empty cell
 
     fedreach compare --data TABLE.csv --client COLUMN --label COLUMN
 
-or ``--target COLUMN`` where numbers are predicted; nothing is cleaned by hand. Where more had to be said, that stands in
-the column *said*. *FedReach* is the method `uniform` at the command's defaults. Beside it stand the majority class or the
-mean of participants, the linear model on all of their training rows (both from the command's own table), and gradient
-boosting (scikit-learn) on the same rows and inputs: two models that no federation can have. All are scored on unseen
-clients, mean over clients and seeds.
+or ``--target COLUMN`` where numbers are predicted; nothing is cleaned by hand. Where more had to be said, that stands
+in the column *said*. *FedReach* is the method `uniform` at the command's defaults. Beside it stand the majority class
+or the mean of participants, the linear model on all of their training rows (both from the command's own table), and
+gradient boosting (scikit-learn) on the same rows and inputs: two models that no federation can have. All are scored on
+unseen clients, mean over clients and seeds.
 """
 
 from __future__ import annotations

@@ -84,7 +84,6 @@ EXACT = (
     "best.safetensors",
     "federation.json",
     "result.json",
-    "baselines.json",
 )
 """Files of a run folder that are the same, byte for byte, however the run came about."""
 

@@ -142,7 +142,8 @@ def test_a_run_tells_what_it_does_and_every_file_it_wrote(fedreach: Command, hom
         assert re.fullmatch(r"round \d/4  participants +[\d.]+ %  unseen +[\d.]+ %  ", scores)
         assert re.fullmatch(r"test +[\d.]+ %  [\d.]+ s/round \+ [\d.]+ s/evaluation  \d+:\d\d left", costs)
     assert "\x1b" not in result.output  # no colours and no bar in a log
-    told = {Path(word) for line in result.stdout.splitlines()[1:] for word in line.split()[-1:]}
+    _, _, files = result.stdout.partition("Wrote ")
+    told = {Path(line.strip()) for line in files.splitlines()}
     assert told == {folder, *folder.glob("[!.]*")}
     last = rows(folder)[-1]
     assert f"participants {100 * last['id_accuracy']:.1f} %" in result.stdout.splitlines()[0]

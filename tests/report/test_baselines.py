@@ -155,6 +155,15 @@ def test_a_linear_model_is_not_told_to_be_one(tmp_path: Path) -> None:
     assert "model = 'linear'" not in said
 
 
+def test_one_that_is_better_on_the_rows_it_trains_on_is_not_told_to_train_longer(tmp_path: Path) -> None:
+    for name, level in {"less": 0.1, "more": 0.99}.items():
+        comparison = one_run(tmp_path / name, majority=0.9, pooled=0.95)
+        comparison.runs[0].baselines.columns["majority"]["train_accuracy"] = level  # type: ignore[union-attr, index]
+        (said,) = concerns(comparison)
+        assert ("try fewer rounds, local.weight_decay" in said) is (name == "less")
+        assert ("Try more rounds" in said) is (name == "more")
+
+
 def test_near_chance_is_told_where_no_pooled_model_can_tell(tmp_path: Path) -> None:
     for name, options in {"none": {}, "left out": {"majority": 0.05, "pooled": None}}.items():
         (said,) = concerns(one_run(tmp_path / name, level=0.2, **options))

@@ -353,7 +353,7 @@ def test_without_pandas_tables_are_lists_of_rows(study, monkeypatch):
 def test_a_notebook_is_shown_the_table_and_the_main_figure(study):
     shown = study._repr_html_()
     assert shown.startswith("<table>")
-    assert shown.count("<tr>") == 5  # two methods, and how clients of the one with a serving rule are served
+    assert shown.count("<tr>") == 7  # two methods, two baselines, and how clients of the one with a serving rule do
     assert "<svg" in shown
     assert repr(study) == "Study(hospitals: fedavg, ours; 3 seeds)"
 

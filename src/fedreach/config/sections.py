@@ -195,8 +195,7 @@ class EvaluationSection(Section):
     patience: Positive | None = None
     """Stop after so many evaluations without a better `id_loss`. Default: never."""
     metrics: list[Choice] = Field(default=[Choice(name="accuracy"), Choice(name="loss")])
-    """Beside these two, which are always there: names of `fedreach list metric`, or `FILE.py:NAME`.
-    With two classes, and where none is named, `auroc` too."""
+    """Names of `fedreach list metric`, or `FILE.py:NAME`; these two are always there, of two classes `auroc`, too."""
 
 
 class StatisticsSection(Section):

@@ -31,6 +31,7 @@ class Beaten:
     method: str
     value: float
     baseline: float
+    overfits: bool  # it is better than the baseline on the rows that it trains on
 
 
 def concerns(comparison: Comparison) -> tuple[str, ...]:
@@ -61,8 +62,9 @@ def _below(comparison: Comparison) -> Iterable[str]:
             beaten = [each for each in _beaten(comparison, name, column) if each.method not in told]
             beaten = [each for each in beaten if what == simple or _is_clear(comparison, each)]
             told |= {each.method for each in beaten}
-            if beaten:
-                yield _said(comparison, beaten, name, column, what)
+            for overfits in (False, True):
+                if alike := [each for each in beaten if each.overfits is overfits]:
+                    yield _said(comparison, alike, name, column, what)
 
 
 def _said(comparison: Comparison, beaten: list[Beaten], name: str, column: str, what: str) -> str:
@@ -71,26 +73,35 @@ def _said(comparison: Comparison, beaten: list[Beaten], name: str, column: str, 
     who = ", ".join(f"{each.method} {score.shown(each.value)}" if named else score.shown(each.value) for each in beaten)
     linear = all(run.config.get("model", {}).get("name") == "linear" for run in comparison.all_counted)
     model = "" if linear else ", or model = 'linear'"
+    advice = "Try more rounds, more local.epochs, other values of local.rate"
+    if beaten[0].overfits:
+        advice = "It is better on the rows that it trains on: try fewer rounds, local.weight_decay"
     return (
         f"{what}: {who} on {POPULATION[column].words}, where the {title(name, comparison)} has "
-        f"{score.shown(fmean(each.baseline for each in beaten))}. Try more rounds, more local.epochs, other values of "
-        f"local.rate{model}."
+        f"{score.shown(fmean(each.baseline for each in beaten))}. {advice}{model}."
     )
 
 
 def _beaten(comparison: Comparison, name: str, column: str) -> list[Beaten]:
     """Return the methods that do worse than a baseline on the same federations, in the mean over seeds."""
-    found = []
+    found, rank = [], comparison.score.rank
     for method in comparison.methods:
-        pairs = [
-            (mean_of(run, column, "last", comparison.plan.last_rounds), run.baselines.columns[name][column])
-            for run in comparison.counted(method)
-            if run.baselines is not None and column in run.baselines.columns.get(name, {})
-        ]
-        own, other = (fmean(column) for column in zip(*pairs, strict=True)) if pairs else (0.0, 0.0)
-        if comparison.score.rank(own) < comparison.score.rank(other):
-            found.append(Beaten(method, own, other))
+        own, other = _both(comparison, method, name, column)
+        if rank(own) < rank(other):
+            train, its = _both(comparison, method, name, f"train_{comparison.score.name}")
+            found.append(Beaten(method, own, other, rank(train) > rank(its)))
     return found
+
+
+def _both(comparison: Comparison, method: str, name: str, column: str) -> tuple[float, float]:
+    """Return what a method and a baseline have in a column, in the mean over the same seeds; nan without any."""
+    pairs = [
+        (mean_of(run, column, "last", comparison.plan.last_rounds), run.baselines.columns[name][column])
+        for run in comparison.counted(method)
+        if run.baselines is not None and column in run.baselines.columns.get(name, {})
+    ]
+    own, other = (fmean(numbers) for numbers in zip(*pairs, strict=True)) if pairs else (np.nan, np.nan)
+    return own, other
 
 
 def _is_clear(comparison: Comparison, beaten: Beaten) -> bool:

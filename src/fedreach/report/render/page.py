@@ -38,6 +38,7 @@ def render(analysis: Analysis, pictures: Sequence[Picture], tables: Sequence[str
         findings=find(analysis),
         facts=gather(analysis.comparison),
         tables=_tables(analysis),
+        baselines=analysis.baselines,
         contrasts=tabulate_contrasts(analysis),
         metrics=tabulate_metrics(analysis),
         serving=tabulate_serving(analysis),
