@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 @click.option("--data", type=options.path, help="Your own table, .csv or .parquet: a row an example.")
 @click.option("--client", metavar="COLUMN", help="With --data: who holds each row.")
 @click.option("--label", metavar="COLUMN", help="With --data: the class of each row.")
+@click.option("--group", metavar="COLUMN", help="With --data: rows of one are held out together, as a patient's.")
+@click.option("--time", metavar="COLUMN", help="With --data: the latest rows are held out.")
 @click.option(
     "--participants",
     help='With --data: how many train, or who: north,"St. Mary, London". Default: 40 % of the clients.',
@@ -58,6 +60,8 @@ def compare(
     data: Path | None,
     client: str | None,
     label: str | None,
+    group: str | None,
+    time: str | None,
     participants: str | None,
     seeds: int | None,
     detect: float | None,
@@ -94,7 +98,7 @@ def compare(
     machines = chosen(executor, address)
     asked = {"seeds": None if seeds is None else list(range(seeds)), "detect_points": detect, "most_seeds": most}
     given = {key if key == "seeds" else f"statistics.{key}": value for key, value in asked.items() if value is not None}
-    own = table.overrides(config, data, client, label, participants, quiet=quiet or as_json)
+    own = table.overrides(config, data, client, label, group, time, participants, quiet=quiet or as_json)
     experiment, base = options.load(
         config, [*own, *overrides, *(f"{key}={value}" for key, value in given.items())], device, tracked
     )

@@ -15,11 +15,13 @@ def overrides(
     data: Path | None,
     client: str | None,
     label: str | None,
+    group: str | None,
+    time: str | None,
     participants: str | None,
     *,
     quiet: bool,
 ) -> list[str]:
-    """Return what ``--data``, ``--client``, ``--label`` and ``--participants`` set, as ``--set`` would.
+    """Return what ``--data`` and the options that go with it set, as ``--set`` would.
 
     The table is read here once, so that what is wrong with it is said first, with what was found in it.
 
@@ -28,7 +30,8 @@ def overrides(
         DataError: If the table cannot be used.
     """
     if data is None:
-        for name, given in {"client": client, "label": label, "participants": participants}.items():
+        rest = {"group": group, "time": time, "participants": participants}
+        for name, given in {"client": client, "label": label, **rest}.items():
             if given is not None:
                 raise ConfigError(f"--{name} goes with --data, a table in a .csv or .parquet file.")
         return []
@@ -40,14 +43,16 @@ def overrides(
     from fedreach.data.own import of_file
     from fedreach.data.population import ids_of
 
-    table = of_file(data, client=client, label=label)
+    columns = {"client": client, "label": label, "group": group, "time": time}
+    columns = {option: column for option, column in columns.items() if column is not None}
+    table = of_file(data, **columns)
     asked: list[str] | int | None = None
     if participants is not None:
         asked = names_in(participants)
         asked = int(asked[0]) if len(asked) == 1 and asked[0] == str(_whole(asked[0])) else asked
     found = ids_of(asked, table.owner_names)
     count = found if isinstance(found, int) else len(set(found))
-    whole = {"name": data.as_posix(), "client": client, "label": label}
+    whole = {"name": data.as_posix(), **columns}
     set_ = {
         "name": data.stem,
         # Who holds what and what is held out is the table's, for every seed; who takes part is drawn, unless named.

@@ -129,8 +129,9 @@ def _whole_groups(groups: Ints, drawn: Floats, wanted: int) -> Bools:
     if len(counts) < 2:
         return chosen[place]
     for group in np.argsort(drawn[first]).tolist():
-        if abs(count + counts[group] - wanted) < abs(count - wanted):
-            chosen[group], count = True, count + counts[group]
+        more = count + counts[group]
+        if more < len(groups) and abs(more - wanted) < abs(count - wanted):
+            chosen[group], count = True, more
     if not count:
         chosen[np.lexsort((drawn[first], counts))[0]] = True
     return chosen[place]

@@ -74,6 +74,15 @@ class Run:
         return self.column(f"{population}_{self.judged_by.name}")
 
     @property
+    def evaluated(self) -> Ints:
+        """The rows of evaluated rounds: those that say how participants do; if none does, those that say of others."""
+        for populations in (("id",), ("unseen", "test", "train")):
+            known = [np.isfinite(self.main_column(population)) for population in populations]
+            if np.any(known):
+                return np.flatnonzero(np.any(known, axis=0))
+        return np.empty(0, np.int64)
+
+    @property
     def judged_by(self) -> MainScore:
         """The score that stands in its rows."""
         return main_score_of(self.rounds)
@@ -114,7 +123,7 @@ class Comparison:
 
         While no run of the whole comparison has finished, all runs with an evaluated round count.
         """
-        runs = [r for r in self.runs if r.method == method and np.isfinite(r.main_column("id")).any()]
+        runs = [r for r in self.runs if r.method == method and len(r.evaluated)]
         return tuple(r for r in runs if self.provisional or r.status == "finished")
 
     @property

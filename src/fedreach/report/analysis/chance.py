@@ -60,6 +60,7 @@ def near_chance(comparison: Comparison) -> str:
         runs = comparison.counted(method)
         chances = [one for run in runs if (one := chance(run.partition)) is not None]
         if chances:
-            last = [run.column("id_accuracy") for run in runs]
-            found[method] = fmean(column[~np.isnan(column)][-1] for column in last), fmean(chances)
+            known = [column[~np.isnan(column)] for column in (run.column("id_accuracy") for run in runs)]
+            if last := [column[-1] for column in known if len(column)]:  # else nobody holds anything out
+                found[method] = fmean(last), fmean(chances)
     return advice(found)

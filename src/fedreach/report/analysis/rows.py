@@ -17,7 +17,7 @@ def rows_of(run: Run, when: When, last_rounds: int = 1) -> Ints:
 
     The latter is a fair choice: neither the test set nor unseen clients have a say in it.
     """
-    evaluated = np.flatnonzero(np.isfinite(run.main_column("id")))
+    evaluated = run.evaluated
     if when == "last":
         return evaluated[-last_rounds:]
     losses = run.column("id_loss")

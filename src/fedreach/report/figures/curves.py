@@ -75,11 +75,16 @@ def curves(comparison: Comparison, column: str) -> dict[int, Curve]:
 
 
 @styled
-def accuracy(comparison: Comparison) -> Figure:
-    """Draw accuracy over rounds: participants above, unseen clients (else the test set) below, same scale."""
-    columns = list(dict.fromkeys([comparison.seen, comparison.primary]))
-    drawn = {column: curves(comparison, column) for column in columns}
-    legend = Legend.of(comparison.methods, drawn[comparison.seen])
+def accuracy(comparison: Comparison) -> Figure | None:
+    """Draw accuracy over rounds: participants above, unseen clients (else the test set) below, same scale.
+
+    A population of which nothing is known has no panel; None where that is all of them.
+    """
+    drawn = {column: curves(comparison, column) for column in (comparison.seen, comparison.primary)}
+    columns = [column for column, of_methods in drawn.items() if of_methods]
+    if not columns:
+        return None
+    legend = Legend.of(comparison.methods, drawn[columns[0]])
     figure, panels = new_panels(len(columns), 1.75, legend=legend.height, sharey=True)
     for axes, column in zip(panels, columns, strict=True):
         for j, made in drawn[column].items():
@@ -114,9 +119,11 @@ def gap(comparison: Comparison) -> Figure | None:
 
 
 @styled
-def cost(comparison: Comparison) -> Figure:
+def cost(comparison: Comparison) -> Figure | None:
     """Draw the primary accuracy against what was sent; a ring marks where the target is first reached."""
     drawn = curves(comparison, comparison.primary)
+    if not drawn:
+        return None
     legend = Legend.of(comparison.methods, drawn)
     figure = new_figure(2.6 + legend.height)
     axes = figure.subplots()

@@ -1,0 +1,183 @@
+"""Which rows are held out: by client alone, by group, and by time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedreach.data.federated import FederatedData
+from fedreach.data.held_out import Together, draws, split_held_out
+from fedreach.data.own import of_frame
+from fedreach.data.partition import Partition
+from fedreach.data.population import Ranges
+from fedreach.data.stored import opened, store
+from fedreach.data.validation import for_validation
+from fedreach.errors import ConfigError, DataError
+from fedreach.streams import generator, number_of, uniforms
+
+WORDS = ["7", "007", "x", "1.5", "-2", "1e3", "2024-01-31"]
+ROW = st.tuples(st.sampled_from(["9", "10", "yes"]), st.sampled_from(WORDS), st.integers(-3, 3), st.integers(0, 3))
+
+
+def table(rows, clients):
+    """Return a table of rows (label, word, number, patient); each also says which row it is, as a column to drop."""
+    label, word, number, patient = zip(*rows, strict=True)
+    number = [str(each) for each in number]
+    return {"who": clients, "label": label, "word": word, "number": number, "patient": [f"p{one}" for one in patient]}
+
+
+def sides(rows, clients, who, **options):
+    """Return what a client trains on and what it holds out, as sorted rows."""
+    own = of_frame(table(rows, clients), "who", "label", "t", **options)
+    partition = Partition.from_owner(own.owners, len(own.owner_names), "natural")
+    parts = split_held_out(partition, 0.4, draws(partition, 3, "held-out", own.owner_names), own.together)
+    client = own.owner_names.index(who)
+    return [sorted(rows[place] for place in own.places[part[client]].tolist()) for part in parts]
+
+
+@settings(max_examples=120, deadline=None, derandomize=True)
+@given(
+    mine=st.lists(ROW, min_size=2, max_size=8),
+    others=st.lists(st.tuples(st.sampled_from(["10", "a", "z"]), ROW), max_size=8),
+    options=st.sampled_from([{}, {"group": "patient"}, {"time": "number"}, {"group": "patient", "time": "number"}]),
+    data=st.data(),
+)
+def test_rows_and_clients_added_elsewhere_and_another_order_move_nobodys_split(mine, others, options, data):
+    alone = sides(mine, ["9"] * len(mine), "9", **options)
+    rows = [("9", row) for row in mine] + others
+    rows = data.draw(st.permutations(rows))
+    assert sides([row for _, row in rows], [client for client, _ in rows], "9", **options) == alone
+
+
+def test_a_client_without_a_name_has_the_split_of_one_that_is_called_by_its_number():
+    rows = [("yes", "x", value, 0) for value in range(8)] * 2
+    numbered = sides(rows, ["0"] * 8 + ["1"] * 8, "1")
+    assert sides([*rows, rows[0]], ["0"] * 8 + ["1"] * 8 + ["north"], "1") == numbered
+
+
+def test_drawn_partitions_keep_the_one_stream_that_their_numbers_were_made_with():
+    partition = Partition(np.arange(10), np.array([0, 4, 10]), kind="iid", parameters={})
+    assert (draws(partition, 5, "held-out") == generator(5, "held-out").random(10)).all()
+
+
+def test_streams_of_many_clients_look_uniform_and_independent():
+    numbers = uniforms(0, "held-out", range(20_000), np.full(20_000, 4)).reshape(-1, 4)
+    assert abs(numbers.mean(axis=0) - 0.5).max() < 4.5 * (1 / 12 / 20_000) ** 0.5
+    both = np.corrcoef(np.column_stack([numbers[1:], numbers[:-1]]).T) - np.eye(8)
+    assert abs(both[:4, 4:]).max() < 0.032
+    assert abs(np.corrcoef(numbers.T) - np.eye(4)).max() < 0.032
+    assert len({number_of(name) for name in ("7", "07", "7.0", "", "seven", str(10**18))}) == 6
+
+
+GROUPS = st.lists(st.integers(0, 5), min_size=1, max_size=25)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(groups=GROUPS, seed=st.integers(0, 20), share=st.floats(0.05, 0.9))
+def test_a_group_is_never_on_both_sides_and_about_the_share_is_held_out(groups, seed, share):
+    groups, m = np.array(groups), len(groups)
+    ranges = Ranges(np.arange(m), np.array([0, m]))
+    train, held = split_held_out(ranges, share, draws(ranges, seed, "held-out"), Together(groups=groups))
+    assert sorted([*train.order, *held.order]) == list(range(m))
+    assert not set(groups[train.order]) & set(groups[held.order])
+    counts = np.unique(groups, return_counts=True)[1]
+    if len(counts) == 1:
+        assert len(train.order) == m  # it takes part, and holds nothing out
+    else:
+        wanted = min(max(round(share * m), 1), m - 1)
+        assert len(train.order)
+        assert 0 < len(held.order) < max(wanted + counts.max() / 2, counts.min()) + 1
+
+
+def test_large_groups_are_not_drawn_first():
+    # By the least of its rows' numbers a group of 8 would come before a single row in 8 of 9 cases.
+    groups, first = np.repeat([0, 1], [8, 8]), 0
+    ranges = Ranges(np.arange(24), np.array([0, 24]))
+    groups = np.concatenate([np.zeros(8, int), np.arange(1, 17)])
+    for seed in range(400):
+        held = split_held_out(ranges, 8 / 24, draws(ranges, seed, "held-out"), Together(groups=groups))[1]
+        first += 0 in groups[held.order]
+    # The group of 8 is taken while fewer than 4 of 17 groups were taken before it: 4/17.
+    assert abs(first / 400 - 4 / 17) < 4.5 * (4 / 17 * 13 / 17 / 400) ** 0.5
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(moments=st.lists(st.integers(0, 6), min_size=1, max_size=20), share=st.floats(0.05, 0.9))
+def test_the_latest_rows_are_held_out_and_a_moment_is_never_parted(moments, share):
+    moments, m = np.array(moments, float), len(moments)
+    ranges = Ranges(np.arange(m), np.array([0, m]))
+    train, held = split_held_out(ranges, share, draws(ranges, 0, "held-out"), Together(moments=moments))
+    if len(set(moments)) == 1:
+        assert len(train.order) == m
+    else:
+        assert moments[train.order].max() < moments[held.order].min()
+        wanted, sizes = min(max(round(share * m), 1), m - 1), [int((moments >= one).sum()) for one in set(moments)]
+        assert abs(len(held.order) - wanted) == min(abs(size - wanted) for size in sizes if size < m)
+
+
+def test_with_both_nothing_is_trained_on_that_is_later_than_the_last_row_of_a_held_out_group():
+    groups, moments = np.array([0, 0, 1, 2, 2]), np.array([1.0, 9.0, 5.0, 4.0, 6.0])
+    ranges = Ranges(np.arange(5), np.array([0, 5]))
+    train, held = split_held_out(ranges, 0.4, draws(ranges, 0, "h"), Together(groups=groups, moments=moments))
+    assert (sorted(held.order), sorted(train.order)) == ([0, 1], [2, 3, 4])
+
+
+VISITS = {
+    "hospital": ["a"] * 8 + ["b"] * 8,
+    "patient": [f"p{row // 2}" for row in range(16)],
+    "admitted": [f"2024-01-{row + 1:02d}" for row in range(16)],
+    "age": [30 + 7 * row % 11 for row in range(16)],
+    "ill": ["no", "yes", "yes", "no"] * 4,
+}
+
+
+def visits(**options):
+    return FederatedData.from_frame(VISITS, client="hospital", label="ill", participants=["a"], **options)
+
+
+def test_the_group_is_no_input_and_the_time_is_one_unless_it_is_dropped():
+    data = visits(group="patient", time="admitted")
+    assert [column.name for column in data.schema.used] == ["admitted", "age"]
+    assert "patient   group" in str(data.schema)
+    dropped = visits(group="patient", time="admitted", columns={"drop": ["admitted"]})
+    assert [column.name for column in dropped.schema.used] == ["age"]
+    # Rows are sorted by what they hold, dropped columns aside: the very rows are held out that were before.
+    assert dropped.dataset.train_y[dropped.held_out[0]].tolist() == data.dataset.train_y[data.held_out[0]].tolist()
+
+
+def test_settings_are_chosen_by_whole_groups_too(tmp_path):
+    own = of_frame(VISITS, "hospital", "ill", "t", group="patient", time="admitted")
+    again = opened(store(own, tmp_path))
+    assert again.together.groups.tolist() == own.together.groups.tolist()
+    assert (again.together.group, again.together.time) == ("patient", "admitted")
+    data = visits(group="patient")
+    inner = for_validation(data, 0.3, seed=0)
+    groups = data.together.groups
+    assert len(inner.held_out[0])
+    assert not set(groups[inner.train[0]]) & set(groups[inner.held_out[0]])
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"group": "patients"}, ConfigError, "no column 'patients'. Did you mean 'patient'"),
+        ({"group": "hospital"}, ConfigError, "group: 'hospital' is the client"),
+        ({"time": "ill"}, ConfigError, "time: 'ill' is the label"),
+        ({"group": "patient", "time": "patient"}, ConfigError, "time: 'patient' is the group"),
+        ({"time": "patient"}, DataError, "16 rows hold none: row 0 holds 'p0'"),
+        ({"group": "patient", "columns": {"drop": ["patient"]}}, ConfigError, "'patient' is the group"),
+    ],
+)
+def test_what_cannot_say_it_is_refused(options, error, words):
+    with pytest.raises(error, match=words):
+        visits(**options)
+
+
+@pytest.mark.parametrize("column", ["patient", "admitted"])
+def test_an_empty_cell_of_either_column_is_refused(column):
+    gone = VISITS | {column: [None, *VISITS[column][1:]]}
+    key = {"patient": "group", "admitted": "time"}[column]
+    with pytest.raises(DataError, match=rf"column '{column}'.*row 0"):
+        FederatedData.from_frame(gone, client="hospital", label="ill", participants=["a"], **{key: column})
