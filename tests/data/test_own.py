@@ -502,3 +502,24 @@ def test_tensors_with_gradients_and_bfloat16_are_taken_at_every_door():
 def test_a_client_without_examples_is_refused_at_once():
     with pytest.raises(DataError, match=r"each client must have an example; b have none\. Leave them out"):
         FederatedData.from_clients({"a": (X, Y), "b": (X[:0], Y[:0])})
+
+
+def test_rows_without_client_or_label_are_left_out_and_told():
+    rows = table() | {"note": list(range(240))}
+    rows["hospital"] = [None if i in (3, 9) else name for i, name in enumerate(rows["hospital"])]
+    rows["readmitted"] = ["" if i == 9 else each for i, each in enumerate(rows["readmitted"])]
+    found = made(rows)
+    assert len(found.dataset.train_y) == 238
+    told = {column.name: column.odd for column in found.schema.columns}
+    assert told["hospital"] == "2 rows without it are left out, the first is row 3"
+    assert told["readmitted"] == "1 row without it is left out, the first is row 9"
+    whole = {name: [each for i, each in enumerate(values) if i not in (3, 9)] for name, values in rows.items()}
+    assert made(whole).dataset.sha256 == found.dataset.sha256
+    assert made(whole).digest() == found.digest()
+
+
+def test_a_table_without_any_label_is_refused():
+    rows = table()
+    rows["readmitted"] = [None] * 240
+    with pytest.raises(DataError, match="no row holds something in 'hospital' and 'readmitted'; got 240 rows"):
+        made(rows)
