@@ -280,7 +280,9 @@ def row_order(owners: Ints, first: AnyArray, table: Mapping[str, Cells | None]) 
     fixed = len(keys)
     there = [cells for cells in table.values() if cells is not None]
     keys += [cells.numbers for cells in there]
-    keys += [cells.words.codes for cells in there if cells.words is not None]
+    worded = [(cells.numbers, cells.words.codes) for cells in there if cells.words is not None]
+    keys += [np.where(np.isnan(numbers), codes, -1) for numbers, codes in worded]
+    keys += [codes for _, codes in worded]  # "7" and "7.00" last: where all are numbers, they are the same
     for used in sorted({min(fixed + 1, len(keys)), len(keys)}):  # one column is mostly enough
         order = np.lexsort(tuple(reversed(keys[:used])))
         if not _any_tied([key[order] for key in keys[:used]]):
