@@ -157,6 +157,8 @@ def probed(
     if (traits.cross_entropy or traits.squared_error) and shifts is None:  # which evaluation tells, too
         return means(engine.predict(params, "train", index)[1], sizes)
     logits, targets = torch.from_numpy(engine.logits(params, "train", index)), trainer.data.labels[index]
+    if trainer.scale is not None:
+        logits, targets = torch.from_numpy(trainer.scaled(logits.numpy())), trainer.scaled(targets)
     if shifts is not None:
         shifts = shifts.cpu().repeat_interleave(torch.from_numpy(sizes), 0)
     return means(trainer.losses(logits, torch.from_numpy(targets), shifts).numpy(), sizes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal, Protocol
 
@@ -72,6 +72,8 @@ class Task:
                 f"serving {name_of(rule)} goes by what a model's last linear layer is given; got "
                 f"{type(module).__name__}, which has no linear layer. Take serving 'label_shift', or another model."
             )
+        if not Traits.of(federation.loss).scales_targets:
+            data = replace(data, dataset=replace(data.dataset, target_scale=None))
         return cls(module, data, federation.solver, federation.local, federation.seed, federation.loss)
 
 

@@ -17,7 +17,7 @@ from fedreach.data.federated import FederatedData
 from fedreach.data.partition import statistics
 from fedreach.evidence.scores import main_score_of
 from fedreach.experiments.jobs import ComparisonCallback, ComparisonStatus, Job
-from fedreach.report.analysis.chance import advice, chance
+from fedreach.report.analysis.chance import advice, chance, no_better_than_mean
 from fedreach.runs.callbacks import Callback
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import FederationRecord, Result, RoundRow, RunRecord, Timing
@@ -66,6 +66,8 @@ def summary(experiment: Experiment, data: FederatedData) -> str:
         f"  {len(population.participants)} take part, {len(population.unseen)} never train; "
         f"{experiment.population.held_out:.0%} of each participant's samples are held out",
     ]
+    if d.target_scale is not None:
+        lines += [f"  {line}" for line in d.target_scale.lines(d.target_names)]
     if data.server is not None:
         taken = ", taken from the training data of all clients" if data.taken_by_server().any() else " of its own"
         lines.append(f"  the server holds {len(data.server.y)} samples{taken}")
@@ -112,8 +114,10 @@ def last_evaluation(folder: Path) -> dict[str, Any]:
 
 
 def advice_for(folder: Path, row: Mapping[str, Any]) -> str:
-    """Return what to say of a run that ends near chance; empty where it does not."""
+    """Return what to say of a run that ends near chance, or no better than a mean; empty where it does not."""
     record = RunFolder(folder).read(FederationRecord)
+    if record is not None and row.get("id_mae") is not None:
+        return no_better_than_mean({"": (row["id_mae"], row["id_loss"], record)})
     same = None if record is None else chance(record)
     return "" if same is None or row.get("id_accuracy") is None else advice({"": (row["id_accuracy"], same)})
 
