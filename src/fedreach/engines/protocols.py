@@ -36,7 +36,7 @@ class Task:
 
     Args:
         module: The model; its present numbers are the initial parameters. Engines copy it.
-        data: The federation.
+        data: The federation; of a loss that takes numbers as they are, without their scale.
         solver: Correction of the local gradient.
         local: Local SGD.
         seed: Seed of the batch order.
@@ -49,6 +49,12 @@ class Task:
     local: LocalSGD
     seed: int
     loss: Loss = field(default_factory=CrossEntropy)
+
+    def __post_init__(self) -> None:
+        d = self.data.dataset
+        if d.target_scale is not None and not Traits.of(self.loss).scales_targets:
+            as_they_are = replace(self.data, dataset=replace(d, target_scale=None))
+            object.__setattr__(self, "data", as_they_are)
 
     @classmethod
     def of(cls, module: nn.Module, data: FederatedData, federation: Federation) -> Task:
@@ -72,8 +78,6 @@ class Task:
                 f"serving {name_of(rule)} goes by what a model's last linear layer is given; got "
                 f"{type(module).__name__}, which has no linear layer. Take serving 'label_shift', or another model."
             )
-        if not Traits.of(federation.loss).scales_targets:
-            data = replace(data, dataset=replace(data.dataset, target_scale=None))
         return cls(module, data, federation.solver, federation.local, federation.seed, federation.loss)
 
 
