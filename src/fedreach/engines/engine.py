@@ -124,7 +124,9 @@ class TorchEngine(Engine):
         return right, loss
 
     def logits(self, params: Float32s, split: Split, index: Ints) -> Float32s:
-        out = self.workers.array((len(index), self.task.data.dataset.outputs), np.float32)
+        in_units = self.trainer.scale is not None  # in float64, as a saved model predicts
+        shape = len(index), self.task.data.dataset.outputs
+        out = self.workers.array(shape, np.float64 if in_units else np.float32)
         self._evaluate(GroupTrainer.logits_part, params, split, index, out)
         return out
 
