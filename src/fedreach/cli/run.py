@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.command(
     epilog="Examples:\n\n\b\n  fedreach run\n  fedreach run my.toml --set local.rate=0.05 --seed 3\n"
     "  fedreach run my.toml --method entropy --out runs/entropy"
-    "\n  fedreach run --data houses.csv --client town --target price"
+    "\n  fedreach run --data patients.csv --client hospital --target age"
 )
 @options.config
 @options.overrides

@@ -70,7 +70,7 @@ def no_better_than_mean(found: Mapping[str, tuple[float, float, FederationRecord
     told = []
     for name, (mae, loss, federation) in found.items():
         mean = federation.mean_scores or {}
-        if mean and not (mae < mean["id_mae"] and loss < NO_BETTER * mean["id_loss"]):
+        if mean and not loss < NO_BETTER * mean["id_loss"]:
             off = f"{MAE.number(mae)} off on average ({MAE.number(mean['id_mae'])} by the mean)"
             told.append(f"{name}{': ' * bool(name)}{off}, squared error {loss / mean['id_loss']:.3g} times the mean's")
     if not told:
