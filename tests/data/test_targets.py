@@ -123,15 +123,17 @@ def test_words_are_no_target():
 
 def test_a_label_that_looks_like_a_number_says_how_to_predict_it():
     table = {"hospital": ["a", "b"] * 20, "cost": [c / 4 for c in range(40)]}
-    with pytest.raises(DataError, match="target = 'cost' instead of label"):
+    with pytest.raises(DataError, match="--target cost instead of --label"):
         FederatedData.from_frame(table, client="hospital", label="cost")
 
 
 def test_pairs_and_arrays_by_client():
     pairs = [([1.0, 2.0], 0.5), ([3.0, 4.0], 1.5), ([5.0, 6.0], 2.5), ([7.0, 8.0], 3.5)]
-    torch_like = FederatedData.from_torch(pairs, clients=["ann", "bob", "bob", "ann"], participants=["bob"])
+    torch_like = FederatedData.from_torch(pairs, clients=["ann", "bob", "bob", "ann"], participants=["ann", "bob"])
     assert torch_like.dataset.train_y.tolist() == [[0.5], [1.5], [2.5], [3.5]]
-    several = FederatedData.from_clients({"n": (X, np.ones((6, 2))), "s": (X, np.zeros((6, 2)))})
+    several = FederatedData.from_clients(
+        {"n": (X, np.ones((6, 2))), "s": (X, np.zeros((6, 2)))}, participants=["n", "s"]
+    )
     assert several.dataset.outputs == 2
     with pytest.raises(DataError, match="all labels must be"):
         FederatedData.from_torch([([1.0], [1.0]), ([2.0], [1.0, 2.0])], clients=[0, 1])

@@ -46,7 +46,7 @@ def numbers(targets=1, sizes=SIZES):
     return federate(from_arrays(x, y, name="made up"), Partition.from_owner(owner, len(sizes), "natural"))
 
 
-def engine(kind, loss=MSE(), targets=1, how=SGD, model="mlp", solver=FedAvg()):  # noqa: B008 (frozen)
+def engine(kind, loss=MSE(scale=False), targets=1, how=SGD, model="mlp", solver=FedAvg()):  # noqa: B008 (frozen)
     data = numbers(targets)
     module = build(model, (5,), targets, seed=1, options={"hidden": [4]} if model == "mlp" else {})
     return TorchEngine(kind, Task(module, data, solver, how, 3, loss))
@@ -58,7 +58,7 @@ def engine(kind, loss=MSE(), targets=1, how=SGD, model="mlp", solver=FedAvg()): 
     [(Sequential, None), (Chain, None), (Stacked, None), (Sequential, 0.5), (Stacked, 0.5)],
 )
 def test_training_is_that_of_a_short_loop(kind, targets, delta):
-    made = engine(kind, MSE() if delta is None else Huber(delta), targets, model="linear")
+    made = engine(kind, MSE(scale=False) if delta is None else Huber(delta, scale=False), targets, model="linear")
     data, start = made.task.data, made.initial.astype(np.float64)
     found = made.train(made.initial, IDS, 1, 0.05)
     for row, client in enumerate(IDS.tolist()):
@@ -115,7 +115,7 @@ def test_evaluation_tells_absolute_and_squared_errors(kind):
     assert np.allclose(loss, (errors**2).mean(axis=1), rtol=1e-6)
 
 
-@pytest.mark.parametrize("loss", [MSE(), Huber(0.3)])
+@pytest.mark.parametrize("loss", [MSE(scale=False), Huber(0.3, scale=False)])
 def test_a_probe_tells_the_loss_that_is_trained(loss):
     made = engine(Sequential, loss)
     index = made.task.data.train[2]
@@ -176,7 +176,9 @@ def test_ones_own_loss_takes_both_unless_it_says_otherwise(federated):
 
 def federation(**parts):
     usual = {"selection": Uniform(), "weighting": ByExamples(), "solver": FedAvg(), "local": SGD, "server": Average()}
-    return Federation(**{**usual, "cohort": 2, "seed": 0, "loss": MSE(), "label_statistics": Exact(), **parts})
+    return Federation(
+        **{**usual, "cohort": 2, "seed": 0, "loss": MSE(scale=False), "label_statistics": Exact(), **parts}
+    )
 
 
 def test_what_needs_classes_refuses_numbers_by_name():
@@ -246,7 +248,7 @@ def test_a_server_alone_stops_by_squared_errors_on_what_it_holds_out(targets):
     data = numbers(targets)
     own = ServerData(data.dataset.train_x[:20], data.dataset.train_y[:20])
     server = ServerOnly(rate=0.05, batch_size=8, steps=3, held_out=0.3, patience=2)
-    chosen = replace(federation(server=server), loss=MSE())
+    chosen = replace(federation(server=server), loss=MSE(scale=False))
     simulation = simulate(replace(data, server=own), "linear", chosen, rounds=30, engine="sequential")
     train, held_out = server_split(own.y, 0.3, chosen.seed)
     assert sorted([*train, *held_out]) == list(range(20))

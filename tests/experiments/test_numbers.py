@@ -145,7 +145,7 @@ def test_clients_in_another_order_are_scored_alike() -> None:
             from_arrays(x, y), Partition.from_owner(order[owner], 5, "natural"), participants=list(order[:3])
         )
         module = build("linear", (3,), 1, seed=0)
-        engine = TorchEngine(Sequential, Task(module, data, FedAvg(), LocalSGD(), 0, MSE()))
+        engine = TorchEngine(Sequential, Task(module, data, FedAvg(), LocalSGD(), 0, MSE(scale=False)))
         found, _ = Evaluator(engine, data, metrics=[R2()]).evaluate(engine.initial, 0)
         columns.append(
             {

@@ -105,7 +105,7 @@ def _end(ctx: click.Context, message: str, code: int) -> NoReturn:
 def main() -> None:
     """Federated learning for the clients who train and for those who never do.
 
-    Targets are classes, or numbers to predict: then take method.loss = "mse" or "huber".
+    Targets are classes, or numbers to predict: then take --target, or method.loss = "mse" or "huber".
     """
 
 

@@ -21,18 +21,11 @@ if TYPE_CHECKING:
     "  fedreach compare my.toml --seeds 5 --workers 2 --set local.epochs=5 --out runs/longer\n"
     "  fedreach compare --detect 2.0 --most 100 --out runs/decided"
     "\n  fedreach compare --data patients.csv --client hospital --label readmitted --participants north,south"
+    "\n  fedreach compare --data patients.csv --client hospital --target age --seeds 3"
 )
 @options.config
 @options.overrides
-@click.option("--data", type=options.path, help="Your own table, .csv or .parquet: a row an example.")
-@click.option("--client", metavar="COLUMN", help="With --data: who holds each row.")
-@click.option("--label", metavar="COLUMN", help="With --data: the class of each row.")
-@click.option("--group", metavar="COLUMN", help="With --data: rows of one are held out together, as a patient's.")
-@click.option("--time", metavar="COLUMN", help="With --data: the latest rows are held out.")
-@click.option(
-    "--participants",
-    help='With --data: how many train, or who: north,"St. Mary, London". Default: 40 % of the clients.',
-)
+@table.of_table
 @click.option("--seeds", type=click.IntRange(1, 10_000), help="Use the seeds 0, 1, ..., N-1.")
 @click.option(
     "--detect",
@@ -60,6 +53,7 @@ def compare(
     data: Path | None,
     client: str | None,
     label: str | None,
+    targets: tuple[str, ...],
     group: str | None,
     time: str | None,
     participants: str | None,
@@ -98,9 +92,13 @@ def compare(
     machines = chosen(executor, address)
     asked = {"seeds": None if seeds is None else list(range(seeds)), "detect_points": detect, "most_seeds": most}
     given = {key if key == "seeds" else f"statistics.{key}": value for key, value in asked.items() if value is not None}
-    own = table.overrides(config, data, client, label, group, time, participants, quiet=quiet or as_json)
+    own = table.overrides(config, data, client, label, targets, group, time, participants, quiet=quiet or as_json)
     experiment, base = options.load(
-        config, [*own, *overrides, *(f"{key}={value}" for key, value in given.items())], device, tracked
+        config,
+        [*own, *overrides, *(f"{key}={value}" for key, value in given.items())],
+        device,
+        tracked,
+        numbers=bool(targets),
     )
     if most is not None and experiment.plan.detect_points is None:
         raise click.UsageError("--most is for --detect, whose rule may ask for many seeds.")

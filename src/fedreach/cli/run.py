@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fedreach.cli import options
+from fedreach.cli import options, table
 from fedreach.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 @click.command(
     epilog="Examples:\n\n\b\n  fedreach run\n  fedreach run my.toml --set local.rate=0.05 --seed 3\n"
     "  fedreach run my.toml --method entropy --out runs/entropy"
+    "\n  fedreach run --data patients.csv --client hospital --target age"
 )
 @options.config
 @options.overrides
+@table.of_table
 @click.option("--method", help="Run the method of this name from [methods.NAME]; default: the parts in [method].")
 @options.seed
 @click.option("--out", type=options.path, help="Run folder. Default: runs/NAME-METHOD-seed-N.")
@@ -38,6 +40,13 @@ if TYPE_CHECKING:
 def run(
     config: Path | None,
     overrides: tuple[str, ...],
+    data: Path | None,
+    client: str | None,
+    label: str | None,
+    targets: tuple[str, ...],
+    group: str | None,
+    time: str | None,
+    participants: str | None,
     method: str | None,
     seed: int | None,
     out: Path | None,
@@ -58,7 +67,8 @@ def run(
     from fedreach.study import terminal
 
     with _ranks(alone=explain) as ranks:
-        experiment, base = options.load(config, overrides, device, tracked)
+        own = table.overrides(config, data, client, label, targets, group, time, participants, quiet=quiet or as_json)
+        experiment, base = options.load(config, [*own, *overrides], device, tracked, numbers=bool(targets))
         seed = experiment.seeds[0] if seed is None else seed
         folder = out or Path("runs") / f"{experiment.name}-{method or 'run'}-seed-{seed}"
         serves = ranks is not None and ranks.rank > 0

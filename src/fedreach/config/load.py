@@ -24,18 +24,20 @@ from fedreach.federation.traits import Traits, name_of
 from fedreach.registry import KINDS, imported
 
 DEFAULT = Path(__file__).parent / "templates" / "digits.toml"
+NUMBERS = DEFAULT.with_name("numbers.toml")  # where numbers are predicted
 COLUMNS = ("data", "columns")  # whose keys are lists of names: --set data.columns.drop=insurer,ward
 LONGEST_NAME = 100  # bytes of what becomes a folder
 FOLDER_NAME = f"no slash, no control character, no dot in front, no name of a device, at most {LONGEST_NAME} bytes"
 
 
-def load(source: Path | None, overrides: Sequence[str] = ()) -> Experiment:
+def load(source: Path | None, overrides: Sequence[str] = (), default: Path | None = None) -> Experiment:
     """Read and check an experiment.
 
     Args:
-        source: A TOML file, or the ``run.json`` of a run folder; None is the embedded default.
+        source: A TOML file, or the ``run.json`` of a run folder; None is the default.
         overrides: ``"a.b=c"``, with c written as in TOML; a bare word is taken as a string. A path is relative to the
             current folder here, and to `folder_of` the source in the experiment.
+        default: Which is that; None: `DEFAULT`.
 
     Raises:
         ConfigError: With all mistakes at once.
@@ -45,7 +47,7 @@ def load(source: Path | None, overrides: Sequence[str] = ()) -> Experiment:
         0.5
     """
     base = folder_of(source)
-    source = DEFAULT if source is None else source
+    source = (default or DEFAULT) if source is None else source
     text, raw = read(source)
     check_plain(raw, str(source))
     if source.suffix != ".json":

@@ -14,6 +14,7 @@ from fedreach.arrays import AnyArray, Ints
 from fedreach.data.array_files import read_npz
 from fedreach.data.checks import Check, Kind, no_such_file, normalisation
 from fedreach.data.preparation import Preparation
+from fedreach.data.target_scale import TargetScale
 from fedreach.errors import ConfigError, DataError, check_type, nearest
 
 if TYPE_CHECKING:
@@ -50,12 +51,18 @@ class Dataset:
     notes: str = ""  # what a reader of results must know, such as "a subset"
     class_names: tuple[str, ...] | None = None  # where labels are words
     preparation: Preparation | None = None  # where the samples are rows of a table
+    target_scale: TargetScale | None = None  # in which models learn targets that are numbers; None: as they are
     loaded: Loaded | None = None  # where an experiment would load it, too
 
     @property
     def outputs(self) -> int:
         """How many numbers a model must return for a sample: one a class, or one a target."""
         return self.num_classes or int(self.train_y.shape[1])
+
+    @property
+    def target_names(self) -> tuple[str, ...]:
+        """The columns that hold the numbers to predict; none where the samples are no rows of a table."""
+        return () if self.preparation is None else tuple(column.name for column in self.preparation.labels)
 
     @property
     def section(self) -> Mapping[str, Any] | None:

@@ -25,6 +25,7 @@ from fedreach.data.partition import partition as partition_of_kind
 from fedreach.data.population import Population, Ranges, draw_population, ids_of
 from fedreach.data.preparation import Preparation
 from fedreach.data.server_data import ServerData, drawn_for_server, given_to_server
+from fedreach.data.target_scale import TargetScale
 from fedreach.errors import ConfigError, DataError, check_type
 from fedreach.registry import find
 from fedreach.streams import generator
@@ -360,6 +361,7 @@ def federate(
 
     Args:
         dataset: What is divided; one's own that is on no scale yet is put on that of the participants' training part.
+            So are targets that are numbers, see `fedreach.data.target_scale.TargetScale`.
         partition: How, over N clients.
         seed: Of the four choices; each has a stream of its own, so that one does not change the others.
         population_seed: Of who takes part alone, so that with one `seed` others take part and all hold the same; None:
@@ -376,7 +378,8 @@ def federate(
 
     Raises:
         ConfigError: If an argument is outside its range.
-        DataError: If partition or server data do not belong to the data set.
+        DataError: If partition or server data do not belong to the data set; or a number to predict is the same in all
+            rows that participants train on.
 
     Example:
         >>> from fedreach.data.sets.catalogue import load
@@ -411,6 +414,9 @@ def federate(
     )
     if isinstance(dataset, OwnData):
         dataset = dataset.prepared([train[client] for client in population.participants.tolist()])
+    if not dataset.num_classes:
+        own = [dataset.train_y[train[client]] for client in population.participants.tolist()]
+        dataset = replace(dataset, target_scale=TargetScale.of_clients(own, dataset.target_names))
     server = None
     if server_examples is not None and server_data is not None:
         raise ConfigError("server_data: give server_examples or server_data, not both.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,12 +13,14 @@ import pyarrow as pa
 from fedreach.arrays import AnyArray, Floats, Ints
 from fedreach.data import cells, stored
 from fedreach.data.checks import Check, Kind, untracked
-from fedreach.data.columns import AS_USUAL, ColumnRules, Reading
+from fedreach.data.columns import AS_USUAL, NUMBER, ColumnRules, Reading
 from fedreach.data.datasets import Dataset, from_arrays
 from fedreach.data.held_out import Together
 from fedreach.data.own_data import OwnData, OwnSamples, OwnTable
 from fedreach.data.table_source import INDEX, Table, as_arrow, check_lengths, column_of, read_table
 from fedreach.errors import ConfigError, DataError, check_type, nearest
+
+MOST_DECIMALS, MOST_CODES = 20, 100  # classes that are numbers, with decimals and whole
 
 
 def of_frame(
@@ -59,10 +62,11 @@ def of_frame(
         labels = cells.targets(found, said, rules.reading)
     else:
         labels, classes = numbered_column(found, label, rules.reading)
-        if len(labels) > 20 and len(classes) > len(labels) / 2:
+        if (len(labels) > 20 and len(classes) > len(labels) / 2) or _are_numbers(classes):
             raise DataError(
-                f"table: column {label!r} has {len(classes)} different values in {len(labels)} rows; a label must be a "
-                f"class. Make classes of it, or predict the number: target = {label!r} instead of label."
+                f"table: column {label!r} has {len(classes):,} different values in {len(labels):,} rows; a label must "
+                f"be a class. If a number is to be predicted, say --target {label} instead of --label, or in TOML and "
+                f"Python target = {label!r} instead of label. Classes of which there are that many need words as names."
             )
     inputs = cells.cells_by_name(found, without=(client, *said, *filter(None, [group])), rules=rules)
     # How rows are sorted inside a client must not depend on what classes and groups others have.
@@ -100,6 +104,23 @@ def complete_rows(table: Table, names: Sequence[str], reading: Reading) -> tuple
     if not kept.any():
         raise DataError(f"table: no row holds something in {' and '.join(map(repr, names))}; got {len(kept)} rows.")
     return np.flatnonzero(kept), told
+
+
+def _are_numbers(classes: Sequence[str]) -> bool:
+    """Return whether classes look like numbers to predict: many with decimals, or very many with gaps between them.
+
+    Codes of classes are whole, and few (100 in CIFAR-100) or nearly all of 0, 1, 2, ...
+
+    Example:
+        >>> [_are_numbers([str(step * n) for n in range(1, 1001)]) for step in (1, 7, 0.25)]
+        [False, True, True]
+    """
+    if len(classes) <= MOST_DECIMALS or not all(re.match(NUMBER, each) for each in classes):
+        return False
+    numbers = np.array(list(map(float, classes)))
+    if (numbers % 1).any():
+        return True
+    return len(classes) > MOST_CODES and bool(np.ptp(numbers) >= 2 * len(classes))
 
 
 def numbered_column(table: Table, name: str, reading: Reading = AS_USUAL) -> tuple[Ints, tuple[str, ...]]:

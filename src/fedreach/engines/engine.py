@@ -124,7 +124,9 @@ class TorchEngine(Engine):
         return right, loss
 
     def logits(self, params: Float32s, split: Split, index: Ints) -> Float32s:
-        out = self.workers.array((len(index), self.task.data.dataset.outputs), np.float32)
+        in_units = self.trainer.scale is not None  # in float64, as a saved model predicts
+        shape = len(index), self.task.data.dataset.outputs
+        out = self.workers.array(shape, np.float64 if in_units else np.float32)
         self._evaluate(GroupTrainer.logits_part, params, split, index, out)
         return out
 
@@ -157,6 +159,8 @@ def probed(
     if (traits.cross_entropy or traits.squared_error) and shifts is None:  # which evaluation tells, too
         return means(engine.predict(params, "train", index)[1], sizes)
     logits, targets = torch.from_numpy(engine.logits(params, "train", index)), trainer.data.labels[index]
+    if trainer.scale is not None:
+        logits, targets = torch.from_numpy(trainer.scaled(logits.numpy())), trainer.scaled(targets)
     if shifts is not None:
         shifts = shifts.cpu().repeat_interleave(torch.from_numpy(sizes), 0)
     return means(trainer.losses(logits, torch.from_numpy(targets), shifts).numpy(), sizes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal, Protocol
 
@@ -36,7 +36,7 @@ class Task:
 
     Args:
         module: The model; its present numbers are the initial parameters. Engines copy it.
-        data: The federation.
+        data: The federation; of a loss that takes numbers as they are, without their scale.
         solver: Correction of the local gradient.
         local: Local SGD.
         seed: Seed of the batch order.
@@ -49,6 +49,12 @@ class Task:
     local: LocalSGD
     seed: int
     loss: Loss = field(default_factory=CrossEntropy)
+
+    def __post_init__(self) -> None:
+        d = self.data.dataset
+        if d.target_scale is not None and not Traits.of(self.loss).scales_targets:
+            as_they_are = replace(self.data, dataset=replace(d, target_scale=None))
+            object.__setattr__(self, "data", as_they_are)
 
     @classmethod
     def of(cls, module: nn.Module, data: FederatedData, federation: Federation) -> Task:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedreach.arrays import Bools, Float32s, Floats, Ints
+from fedreach.arrays import AnyArray, Bools, Float32s, Floats, Ints
 from fedreach.engines.protocols import Task, Terms
 from fedreach.engines.samples import Samples, seeded
 from fedreach.engines.statistics import BatchNormStatistics, refreshable_layers
@@ -81,14 +81,15 @@ class GroupTrainer(ABC):
         self.data, self.solver, self.local, self.seed = task.data, task.solver, task.local, task.seed
         self.loss = task.loss
         d, server = task.data.dataset, task.data.server
-        train = Samples(d.train_x, task.data.labels, d.kind, d.mean, d.std, device)
+        self.scale = d.target_scale  # of numbers to predict: in here they are on it, outside in their own units
+        train = Samples(d.train_x, self.scaled(task.data.labels), d.kind, d.mean, d.std, device)
         self.samples: dict[Split, Samples] = {
             "train": train,
-            "true": train.relabelled(d.train_y),
-            "test": Samples(d.test_x, d.test_y, d.kind, d.mean, d.std, device),
+            "true": train.relabelled(self.scaled(d.train_y)),
+            "test": Samples(d.test_x, self.scaled(d.test_y), d.kind, d.mean, d.std, device),
         }
         if server is not None:
-            self.samples["server"] = Samples(server.x, server.y, d.kind, d.mean, d.std, device)
+            self.samples["server"] = Samples(server.x, self.scaled(server.y), d.kind, d.mean, d.std, device)
         self.shifts: Tensor | None = None  # (N, c), what is added to outputs in training,
         self.server_shift: Tensor | None = None  # and where the server trains, (c,)
         if isinstance(self.loss, ShiftsOutputs):
@@ -98,6 +99,10 @@ class GroupTrainer(ABC):
                 (self.server_shift,) = self._shifts_for(self.loss, counts[None])
         self.initial: Float32s = flatten(self.module).cpu().numpy()
         self.draws = _draws(self.module, train, d.outputs)
+
+    def scaled(self, targets: AnyArray) -> AnyArray:
+        """Return targets as the model learns them."""
+        return targets if self.scale is None else self.scale.scaled(targets)
 
     def losses(self, outputs: Tensor, targets: Tensor, shift: Tensor | None) -> Any:
         """Return each example's loss; a mean over the batch would count examples that only fill it up."""
@@ -153,15 +158,17 @@ class GroupTrainer(ABC):
             rows = slice(begin, begin := begin + len(y))
             if y.is_floating_point():
                 off = (logits - y).abs()
-                right[rows] = off.mean(-1).cpu().numpy()
+                in_units = off if self.scale is None else off * torch.tensor(self.scale.sd, device=self.device)
+                right[rows] = in_units.mean(-1).cpu().numpy()
                 loss[rows] = off.square().mean(-1).cpu().numpy()
                 continue
             right[rows] = (logits.argmax(-1) == y).cpu().numpy()
             loss[rows] = F.cross_entropy(logits, y, reduction="none").cpu().numpy()
 
     def logits_part(self, part: slice, params: Float32s, split: Split, index: Ints, out: Float32s) -> None:
-        """Write the logits of a part of the examples."""
-        out[part] = self._logits(self._tensor(params), split, index[part])
+        """Write the logits of a part of the examples; numbers in the units of the targets."""
+        found = self._logits(self._tensor(params), split, index[part])
+        out[part] = found if self.scale is None else self.scale.in_units(found)
 
     def answers(self, params: Float32s, split: Split, index: Ints, *, inputs: bool) -> Outputs:
         """Return what a model says of one client's examples; see `fedreach.evaluation.predictor.Predictor.answers`."""
@@ -172,7 +179,9 @@ class GroupTrainer(ABC):
         """Return what one local model says about its client's training data."""
         index, start = self.data.train[int(ids[row])], self._tensor(broadcast)
         after = self._logits(start + self._tensor(update[row]), "train", index)
-        return LocalOutputs(after, self.data.labels[index], self._logits(start, "train", index) if before else None)
+        return LocalOutputs(
+            after, self.scaled(self.data.labels[index]), self._logits(start, "train", index) if before else None
+        )
 
     def server_step(self, params: Float32s, index: Ints, round_: int, rate: float, step: int = 0) -> Float32s:
         seed = torch_seed(self.seed, "server-dropout", round_, step) if self.draws else 0

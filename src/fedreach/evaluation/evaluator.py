@@ -26,8 +26,9 @@ class Evaluator:
     - ``id_...``: participants' held-out data; ``unseen_...``: all data of clients that never train;
       ``test_...``: the standard test set.
     - ``participation_gap`` = id_accuracy - unseen_accuracy.
-    - Where targets are numbers, ``mae``, the mean absolute error, stands in the place of ``accuracy``, and the loss is
-      the mean squared error. Gaps are turned round, ``participation_gap`` = unseen_mae - id_mae, so that they are
+    - Where targets are numbers, ``mae``, the mean absolute error, stands in the place of ``accuracy``, in
+      their units. The loss is the mean squared error in training units: 1 is what the participants' mean gets on
+      their training rows. Gaps are turned round, ``participation_gap`` = unseen_mae - id_mae, so that they are
       positive where the second is worse, as with accuracy; and the worst decile is the tenth with the largest errors.
     - ``train_accuracy``: participants' training data with the labels they train on; every other column is free of
       label noise. ``out_of_sample_gap`` = train_accuracy - id_accuracy.

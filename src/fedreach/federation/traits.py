@@ -71,6 +71,7 @@ class Traits:
     remembers_updates: bool = False  # `combine` is handed what clients sent last
     cross_entropy: bool = False  # the loss is that of the outputs as they are
     squared_error: bool = False  # the loss is the mean squared error of the outputs as they are
+    scales_targets: bool = False  # a loss of numbers is handed targets and outputs on the participants' scale
     needs_classes: bool = False  # targets must be classes,
     needs_numbers: bool = False  # or numbers
     reads_inputs: bool = False  # a serving rule looks at features and inputs, beside logits
@@ -144,7 +145,7 @@ class Traits:
         return cls(**said)
 
 
-INHERITED = ("reads_updates", "reads_length", "needs_radio", "needs_classes", "needs_numbers")
+INHERITED = ("reads_updates", "reads_length", "needs_radio", "needs_classes", "needs_numbers", "scales_targets")
 """Traits that a part has where one that it is made of has them."""
 
 METHODS: Mapping[str, str] = {

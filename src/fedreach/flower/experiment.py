@@ -113,7 +113,7 @@ class FlowerExperiment:
             participation=parts.make("participation", e.population.participation, self.base),
             inputs=e.evaluation.inputs,
             identity=identity(e, self.seed, self.method or "run", self.base),
-            record=federation_record(self.data),
+            record=federation_record(simulation.data),
             metrics=builder.metrics(),
             callbacks=[Tracked(trackers, RunFolder(Path(folder)), lambda name, text: LOG.warning(text))],
         )

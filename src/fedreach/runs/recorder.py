@@ -17,6 +17,7 @@ import torch
 
 from fedreach.arrays import AnyArray
 from fedreach.errors import ANOTHER_FOLDER, STEADIER, RunFolderError, TrainingError
+from fedreach.evidence.scores import MAE
 from fedreach.federation.federation import Federation
 from fedreach.federation.length import refers_to_length
 from fedreach.federation.state import FederationState
@@ -38,6 +39,7 @@ from fedreach.runs.schema import (
 )
 from fedreach.storage.files import ANEW, Seal, digest_of, refuse_lost_rounds
 
+FAR_OFF = 10.0  # times as far as the mean: no model that learned anything is so far off
 Evaluated = tuple[Mapping[str, float], Sequence[Mapping[str, Any]]]
 """The columns of an evaluation, and its lines about single clients; see `fedreach.evaluation.Evaluator`."""
 Losses = Mapping[int, float]
@@ -217,10 +219,12 @@ class Recorder:
 
         Raises:
             TrainingError: If no client's update counted, or none in more than half of the rounds, up to the last,
-                though some were asked.
+                though some were asked; or predicted numbers are further off than before, and than `FAR_OFF` times the
+                participants' mean.
         """
         snapshot = self._all_written(snapshot)
         self._refuse_if_nobody_counted()
+        self._refuse_if_far_off()
         self._check_best(snapshot)
         self.folder.write_tensors(LAST, self._models(snapshot.state), {"round": snapshot.state.round})
         finish(self.folder, snapshot)
@@ -250,6 +254,23 @@ class Recorder:
             raise TrainingError(
                 f"No client's update counted in {which} rounds: all {lost} were lost or not finite. "
                 f"{STEADIER}, and choose {ANOTHER_FOLDER}."
+            )
+
+    def _refuse_if_far_off(self) -> None:
+        """Refuse a model of numbers that is not finite, or got worse until it was far beyond the participants' mean."""
+        record = self.folder.read(FederationRecord)
+        mean = None if record is None else (record.mean_scores or {}).get("id_mae")
+        if not mean:  # classes, or nobody holds data out
+            return
+        rows = [row for row in map(json.loads, self.folder.lines(RoundRow.FILE)) if "id_mae" in row]
+        if not rows:
+            return
+        before, after = rows[0]["id_mae"], rows[-1]["id_mae"]
+        if after is None or (after > FAR_OFF * mean and before is not None and after > before):
+            off = "not finite" if after is None else f"{MAE.number(after)} off on average"
+            raise TrainingError(
+                f"The model diverged: after round {rows[-1]['round']} its predictions of participants' held-out data "
+                f"are {off}, and those of their mean {MAE.number(mean)}. {STEADIER}, and choose {ANOTHER_FOLDER}."
             )
 
     def _refuse_if_diverged(self, state: FederationState, columns: Mapping[str, float]) -> None:

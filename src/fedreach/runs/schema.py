@@ -333,6 +333,8 @@ class FederationRecord(Record):
     class_names: Sequence[str] | None = None  # (c,) where labels are words
     preparation: Sequence[Mapping[str, Any]] | None = None  # how columns of a table became inputs
     targets: int | None = None  # numbers to predict for each sample, where these are no classes
+    target_scale: Mapping[str, Any] | None = None  # on which they were learned, `mean` and `sd`; None: as they are
+    mean_scores: Mapping[str, float] | None = None  # columns that the participants' mean would get, such as `id_mae`
 
     @property
     def outputs(self) -> int:

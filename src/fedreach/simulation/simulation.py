@@ -195,4 +195,4 @@ def simulate(
     )
     task = Task.of(module, data, federation)
     made = build_engine(engine, task, device, threads, precision, cohort=federation.cohort)
-    return Simulation(federation, data, made, rounds, participation or Always(), drop_failing)
+    return Simulation(federation, task.data, made, rounds, participation or Always(), drop_failing)

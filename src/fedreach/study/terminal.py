@@ -72,6 +72,8 @@ def summary(experiment: Experiment, data: FederatedData) -> str:
         f"{experiment.population.held_out:.0%} of each participant's samples are held out",
         *_held_out(data),
     ]
+    if d.target_scale is not None:
+        lines += [f"  {line}" for line in d.target_scale.lines(d.target_names)]
     if data.server is not None:
         taken = ", taken from the training data of all clients" if data.taken_by_server().any() else " of its own"
         lines.append(f"  the server holds {len(data.server.y)} samples{taken}")

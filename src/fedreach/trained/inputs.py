@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fedreach.data.preparation import Preparation
 from fedreach.data.sample_format import SampleFormat
+from fedreach.data.target_scale import TargetScale
 from fedreach.engines.samples import scaling
 from fedreach.errors import RunFolderError
 from fedreach.runs.schema import FederationRecord
@@ -77,6 +78,26 @@ class Pixels(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.addcmul(self.offset, x.float(), self.factor)
+
+
+class Units(nn.Module):
+    """(m, t) outputs on the scale that numbers were learned on become float64 in the units of their columns.
+
+    Example:
+        >>> Units(TargetScale((5.0,), (3.0,)))(torch.tensor([[1.0]]))
+        tensor([[8.]], dtype=torch.float64)
+    """
+
+    mean: Tensor  # (t,)
+    sd: Tensor  # (t,)
+
+    def __init__(self, scale: TargetScale) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(scale.mean, dtype=torch.float64))
+        self.register_buffer("sd", torch.tensor(scale.sd, dtype=torch.float64))
+
+    def forward(self, outputs: Tensor) -> Tensor:
+        return outputs.double() * self.sd + self.mean
 
 
 class Tokens(nn.Module):

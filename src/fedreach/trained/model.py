@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import fedreach
 from fedreach import registry
 from fedreach.arrays import AnyArray, Float32s, Floats
+from fedreach.data.target_scale import TargetScale
 from fedreach.engines.trainer import EVALUATION_BATCH, logits_and_features
 from fedreach.errors import ConfigError, DataError, RunFolderError
 from fedreach.federation.serving.softmax import log_softmax
@@ -22,7 +23,7 @@ from fedreach.serving.adapter import Adapter
 from fedreach.serving.saved import SavedRule, Which, read
 from fedreach.trained import weights
 from fedreach.trained.file import content, put
-from fedreach.trained.inputs import Expected
+from fedreach.trained.inputs import Expected, Units
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ class TrainedModel(nn.Module):
         net: The module that was trained.
         num_classes: c; 0 where it predicts numbers,
         targets: t of them; None where it tells classes.
+        scale: On which these were learned; None: as they are. `net` returns numbers on it,
+        units: and this makes of them numbers in the units of their columns.
         class_names: (c,) what classes are called; None where they are numbers.
         origin: The run that it is from.
     """
@@ -74,17 +77,19 @@ class TrainedModel(nn.Module):
         class_names: Any,
         origin: RunOrigin,
         targets: int | None = None,
+        scale: TargetScale | None = None,
     ) -> None:
         super().__init__()
         self.inputs, self.net = expected.module(), net
         self.expected, self.num_classes, self.origin = expected, num_classes, origin
-        self.targets = targets
+        self.targets, self.scale = targets, scale
+        self.units: nn.Module = nn.Identity() if scale is None else Units(scale)
         self.class_names: tuple[str, ...] | None = None if class_names is None else tuple(class_names)
         self.requires_grad_(False)
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.net(self.inputs(x))
+        logits: Tensor = self.units(self.net(self.inputs(x)))
         return logits
 
     def raw(self, samples: Any) -> Tensor:
@@ -230,6 +235,7 @@ class TrainedModel(nn.Module):
             "rule": rule,
             "outputs": self.targets or self.num_classes,
             "targets": self.targets,
+            "target_scale": None if self.scale is None else self.scale.to_json(),
             "classes": None if self.class_names is None else list(self.class_names),
             "client_column": None if table is None or table.client is None else table.client.name,
             "label_columns": [] if table is None else [each.name for each in table.labels],

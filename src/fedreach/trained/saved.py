@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from torch import nn
@@ -12,6 +12,7 @@ from torch import nn
 from fedreach import registry
 from fedreach.config.own_files import code_files
 from fedreach.config.sections import ModelSection
+from fedreach.data.target_scale import TargetScale
 from fedreach.errors import ConfigError, RunFolderError, nearest
 from fedreach.models import build
 from fedreach.models.flat import Layout, bind
@@ -72,8 +73,9 @@ def load(
         raise RunFolderError(f"{folder} holds no {which}.safetensors. {why}")
     bind(net, torch.from_numpy(stored.vectors[_row(folder, len(stored.vectors), cluster)]), layout=layout)
     origin = RunOrigin(held.path.resolve(), which, cluster, base, run, stored.round, _code(section, model))
-    classes = 0 if federation.targets else federation.outputs
-    return TrainedModel(_own(net), expected, classes, federation.class_names, origin, federation.targets)
+    targets, scale = federation.targets, _scale(federation.target_scale)
+    classes = 0 if targets else federation.outputs
+    return TrainedModel(_own(net), expected, classes, federation.class_names, origin, targets, scale)
 
 
 def _written(path: Path) -> Path | None:
@@ -104,7 +106,12 @@ def _of_file(
         path.resolve(), about["model"], about["cluster"], base, run, about["round"], _code(section, model)
     )
     classes = 0 if about["targets"] is not None else about["outputs"]
-    return TrainedModel(_own(net), expected, classes, about["classes"], origin, about["targets"])
+    scale = _scale(about["target_scale"])
+    return TrainedModel(_own(net), expected, classes, about["classes"], origin, about["targets"], scale)
+
+
+def _scale(stored: Mapping[str, Any] | None) -> TargetScale | None:
+    return None if stored is None else TargetScale.of_json(stored)
 
 
 def _named(which: str, cluster: int | None) -> str:

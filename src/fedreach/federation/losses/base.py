@@ -10,7 +10,8 @@ class FunctionLoss:
     """Use ``function(outputs, targets) -> (b,) losses``, of torch tensors (b, c) and (b,).
 
     Where targets are numbers, both are (b, t). A function for such says ``needs_numbers = True``, and is then tried
-    and used with numbers only.
+    and used with numbers only. It is handed them as they are, as in torch; with ``scales_targets = True`` on the
+    participants' scale, see `MSE`.
 
     Example:
         >>> import torch

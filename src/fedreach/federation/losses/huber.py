@@ -17,7 +17,8 @@ class Huber:
     When: numbers are predicted, and some targets are outliers.
 
     Args:
-        delta: Up to which an error is squared, in the target's unit; positive.
+        delta: Up to which an error is squared, in deviations of the participants' targets; positive.
+        scale: As of `MSE`; if false, delta is in the target's unit.
 
     Raises:
         ConfigError: If delta is out of its range.
@@ -33,6 +34,12 @@ class Huber:
     needs_numbers: ClassVar[bool] = True
     minimum: ClassVar[float] = 0.0
     delta: float = 1.0
+    scale: bool = True
+
+    @property
+    def scales_targets(self) -> bool:
+        """Whether targets and outputs are handed over on the participants' scale."""
+        return self.scale
 
     def __post_init__(self) -> None:
         require(self, delta="(0, inf)")
