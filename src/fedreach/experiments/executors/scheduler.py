@@ -136,7 +136,7 @@ class Scheduler:
             job = self.busy[worker]
             self.status.fresh_rounds += 1
             self.status.running[job] = message["round"]
-            if f"id_{main_score_of(message).name}" in message:
+            if f"train_{main_score_of(message).name}" in message:  # which each evaluation tells
                 self.status.latest[job] = message
 
     def _end(self, job: Job, error: str | None) -> None:

@@ -101,7 +101,8 @@ class Rounds(Callback):
 
     def round(self, row: RoundRow, timing: Timing, lost: Mapping[int, str]) -> None:
         name = main_score_of(row.evaluated).name
-        shown = {key: row.evaluated[key] for key in (f"id_{name}", f"unseen_{name}") if key in row.evaluated}
+        told = [f"{population}_{name}" for population in ("id", "unseen", "train")]
+        shown = {key: row.evaluated[key] for key in told if key in row.evaluated}
         self.send({"round": row.round, **shown})
 
     def warn(self, name: str, text: str) -> None:
