@@ -164,6 +164,5 @@ def test_the_digest_covers_what_the_server_holds():
 
 
 def test_the_digest_of_a_federation_without_server_data_is_what_it_always_was():
-    # Computed with the revision in which each natural client got a held-out stream of its own; the one before there was
-    # server data (a815719) has the same rule for what the server holds.
+    # Computed with the revision in which each natural client got a held-out stream of its own.
     assert federated(participants=4).digest() == ("dee9403f9a6d8bec94c22ce74f04875fef60d7c8ee278d9685766d1a7f430ff5")

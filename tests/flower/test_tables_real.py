@@ -72,7 +72,7 @@ def test_tables_train_adapt_export_and_predict_as_the_joined_one(tmp_path: Path)
         flower.kill("node1")
         time.sleep(FORGOTTEN_SECONDS)
         flower.start_node(1, config=config(1))
-        found = flower.wait(run, out, 400)
+        found = flower.wait(run, out, 800)
     lost, offline = missing(found, 2)
     assert 1 in found[-1]["cohort"]
     setup = FlowerExperiment(joined)
