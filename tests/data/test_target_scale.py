@@ -210,11 +210,18 @@ def test_methods_are_compared_on_numbers_by_one_command(fedreach: Command, at_ho
 
 
 @pytest.mark.parametrize(
-    ("values", "meant"), [(range(0, 3000, 7), True), (range(150), False), (np.arange(60) / 4, True)]
+    ("values", "meant"),
+    [
+        ([v for v in range(0, 3000, 7) for _ in range(1 + v % 3)], True),  # prices, of which many occur once
+        ([v for v in range(1000, 1150) for _ in range(3)], False),  # codes of classes
+        ([v for v in range(0, 3000, 20) for _ in range(3)], False),  # with gaps
+        ([v / 4 for v in range(60) for _ in range(3)], True),
+    ],
+    ids=["prices", "codes", "codes with gaps", "decimals"],
 )
 def test_labels_with_many_numbers_ask_whether_a_target_is_meant(values, meant):
-    values = [v for v in values for _ in range(3)]
-    table = {"site": ["a", "b", "c"] * (len(values) // 3), "x": [*range(len(values))], "y": [str(v) for v in values]}
+    sites = ["abc"[row % 3] for row in range(len(values))]
+    table = {"site": sites, "x": [row / 2 for row in range(len(values))], "y": [str(v) for v in values]}
     if not meant:
         assert of_frame(table, "site", "y", "t").num_classes == 150
         return
