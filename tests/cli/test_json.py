@@ -73,7 +73,7 @@ def test_a_part_that_breaks_a_law_is_told_whole(fedreach: Command, home: Path) -
 def test_what_nobody_foresaw_is_a_document_too(
     fedreach: Command, monkeypatch: pytest.MonkeyPatch, raised: BaseException, code: int, said: str
 ) -> None:
-    def load(*arguments: object) -> None:
+    def load(*arguments: object, **options: object) -> None:
         raise raised
 
     monkeypatch.setattr("fedreach.cli.options.load", load)

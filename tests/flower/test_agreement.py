@@ -184,15 +184,6 @@ def test_what_would_end_a_run_early_is_refused(option: str, tmp_path: Path) -> N
         experiment(tmp_path, option)
 
 
-@pytest.mark.parametrize("name", ["own.py:Recall", "auroc"])
-def test_metrics_that_flower_would_leave_out_are_refused(tmp_path: Path, name: str) -> None:
-    (tmp_path / "x.toml").write_text(f'[evaluation]\nmetrics = ["accuracy", "{name}", "log_loss"]\n', encoding="utf-8")
-    own = 'class Recall:\n    name = "recall"\n\n    def of(self, labels, scores):\n        return 0.0\n'
-    (tmp_path / "own.py").write_text(own, encoding="utf-8")
-    with pytest.raises(ConfigError, match=rf"and loss only: clients send no others; got \['{name}'\]"):
-        FlowerExperiment(tmp_path / "x.toml")
-
-
 def test_log_loss_is_the_loss_that_clients_send(tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text('[evaluation]\nmetrics = ["log_loss"]\n', encoding="utf-8")
     assert FlowerExperiment(tmp_path / "x.toml").experiment.evaluation.metrics[0].name == "log_loss"

@@ -51,8 +51,8 @@ class Task:
     loss: Loss = field(default_factory=CrossEntropy)
 
     def __post_init__(self) -> None:
-        d = self.data.dataset
-        if d.target_scale is not None and not Traits.of(self.loss).scales_targets:
+        d = self.data.dataset if self.data else None  # quadratics have none
+        if d is not None and d.target_scale is not None and not Traits.of(self.loss).scales_targets:
             as_they_are = replace(self.data, dataset=replace(d, target_scale=None))
             object.__setattr__(self, "data", as_they_are)
 
