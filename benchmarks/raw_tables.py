@@ -61,7 +61,6 @@ TABLES = {
     "loans, purpose": Table("openintro", "loans_full_schema", "state", "application_type"),
     "loans, rate": Table("openintro", "loans_full_schema", "state", target="interest_rate"),
     "ames": Table("openintro", "ames", "Neighborhood", target="price"),
-    "flights": Table("nycflights13", "flights", "carrier", "origin"),
     "contraception": Table("mlmRev", "Contraception", "district", "use"),
     "immunization": Table("mlmRev", "guImmun", "comm", "immun"),
     "arrests": Table("carData", "Arrests", "checks", "released"),
@@ -71,7 +70,7 @@ TABLES = {
     "exam": Table("mlmRev", "Exam", "school", target="normexam"),
     "language": Table("MASS", "nlschools", "class", target="lang"),
     "math": Table("mlmRev", "Hsb82", "school", target="mAch"),
-    "wages": Table("AER", "Fatalities", "state", target="fatal"),
+    "fatalities": Table("AER", "Fatalities", "state", target="fatal"),
 }
 
 
