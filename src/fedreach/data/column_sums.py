@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedreach.arrays import Floats
+from fedreach.arrays import Floats, Ints
 from fedreach.data.cells import BOOLEANS, Cells
 from fedreach.data.columns import InputKind
 from fedreach.data.input_column import InputColumn, held, values_of
@@ -45,10 +45,19 @@ class Counts(NamedTuple):
     dense: int = 0  # of these, at whom they fill at least half of their range
 
     @classmethod
-    def of(cls, cells: Cells | None, rows: int) -> Counts:
-        """Return the counts of one client's cells; None: of a column that cannot be read."""
+    def of(cls, cells: Cells | None, clients: Sequence[Ints]) -> Counts:
+        """Return the counts of clients together; each different text is looked at once, however many clients there are.
+
+        Args:
+            cells: Of a column; None: of one that cannot be read.
+            clients: The rows of each client.
+        """
+        rows = sum(map(len, clients))
         if cells is None:
             return cls(rows, unreadable=rows)
+        parts = [_numbering(cells.numbers[own]) for own in clients]
+        unique, dense = (sum(column) for column in zip(*parts, strict=True)) if parts else (0, 0)
+        cells = cells.at(np.concatenate(clients) if clients else np.zeros(0, np.int64))
         there, numbers, booleans, foreign = held(cells), ~np.isnan(cells.numbers), 0, 0
         if cells.words is not None:
             levels = [*cells.words.levels, None]
@@ -56,7 +65,6 @@ class Counts(NamedTuple):
             booleans = int(np.array([level in BOOLEANS for level in levels])[cells.words.codes].sum())
             foreign = int((is_foreign[cells.words.codes] & ~numbers).sum())
         dates = int((~np.isnan(values_of("date", cells))).sum())
-        unique, dense = _numbering(cells.numbers)
         return cls(rows, 0, int(there.sum()), booleans, int(numbers.sum()), dates, foreign, unique, dense)
 
     @property
@@ -102,16 +110,6 @@ def _numbering(numbers: Floats) -> tuple[int, int]:
     if len(np.unique(numbers)) < rows:
         return 0, 0
     return rows, rows if 2 * rows >= np.ptp(numbers) + 1 else 0
-
-
-def added(parts: Sequence[Counts]) -> Counts:
-    """Return the counts of several clients together.
-
-    Example:
-        >>> added([Counts(3, held=2), Counts(4, held=4)])[:3]
-        (7, 0, 6)
-    """
-    return Counts(*(sum(column) for column in zip(*parts, strict=True)))
 
 
 def met(cells: Cells) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedreach.arrays import Bools, Float32s, Floats, Ints
 from fedreach.data.cells import Cells, cells_of
-from fedreach.data.column_sums import FOREIGN, Counts, added, category_column, met, number_column, squares
+from fedreach.data.column_sums import FOREIGN, Counts, category_column, met, number_column, squares
 from fedreach.data.columns import NUMBER, ColumnRules, InputKind, Reading
 from fedreach.data.input_column import NAMED, InputColumn, Kind, held, values_of
 from fedreach.data.table_source import column_of, read_table
@@ -212,7 +212,7 @@ def _column(
 ) -> InputColumn:
     rows = np.concatenate(clients) if clients else np.zeros(0, np.int64)
     own = None if cells is None else cells.at(rows)
-    counts = added([Counts.of(None if cells is None else cells.at(each), len(each)) for each in clients])
+    counts = Counts.of(cells, clients)
     if own is None or cells is None or counts.left_out:
         return InputColumn(name, "left out", why=counts.left_out)
     kind = asked or counts.kind

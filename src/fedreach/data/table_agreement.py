@@ -268,8 +268,7 @@ class ClientTable:
     def _counts(self, name: str, rows: Ints) -> Counts:
         if name not in self.cells:
             return Counts(len(rows))  # a column that the client does not have is missing in each row
-        cells = self.cells[name]
-        return Counts.of(None if cells is None else cells.at(rows), len(rows))
+        return Counts.of(self.cells[name], [rows])
 
     def _cells(self, name: str, kind: InputKind | None, rows: Ints) -> Cells | None:
         """Return the cells of some rows; of a column of words all as words, which here may all be numbers."""
