@@ -85,7 +85,8 @@ def test_the_mean_of_the_targets_is_scored_as_by_hand():
     for name, clients in people(data).items():
         errors = [np.abs(y[rows] - mean) for rows in clients]
         assert columns[f"{name}_mae"] == pytest.approx(np.mean([each.mean() for each in errors]), rel=1e-6)
-        assert columns[f"{name}_loss"] == pytest.approx(np.mean([(each**2).mean() for each in errors]), rel=1e-6)
+        squares = [((each / data.dataset.target_scale.sd) ** 2).mean() for each in errors]  # as models are trained
+        assert columns[f"{name}_loss"] == pytest.approx(np.mean(squares), rel=1e-6)
 
 
 def test_with_as_many_of_each_class_the_pooled_model_is_scikit_learns():
@@ -210,3 +211,13 @@ def test_a_class_that_no_participant_has_costs_a_finite_loss():
     found, _ = score_baselines(FederatedData.from_clients(clients, participants=["a"]))
     assert all(np.isfinite([*scored.columns.values()]).all() for scored in found.values())
     assert found["majority"].columns["unseen_accuracy"] == 0
+
+
+def test_losses_of_numbers_are_on_the_scale_that_models_are_trained_on():
+    """The mean has the variance for its squared error: 1 on the scale, on the rows that the scale is of."""
+    rng = np.random.default_rng(0)
+    table = {"town": [f"t{i % 4}" for i in range(80)], "size": rng.random(80), "price": rng.normal(1e5, 2e4, 80)}
+    data = FederatedData.from_frame(table, client="town", target="price", participants=["t0", "t1"])
+    columns = score_baselines(data)[0]["mean"].columns
+    assert columns["train_mae"] > 1000
+    assert 0.2 < columns["id_loss"] < 5

@@ -215,5 +215,5 @@ def test_counts_that_are_no_table_of_whole_numbers_are_refused(run: Path) -> Non
 def test_the_recorder_can_write_nothing_that_stands_in_no_schema() -> None:
     with pytest.raises(TypeError, match="cohorts"):
         RoundRow(round=1, cohorts=[], evaluated={})  # type: ignore[call-arg]
-    of_some = {"shift", "client_names", "class_names", "preparation", "targets", "target_scale", "mean_scores"}
+    of_some = {"shift", "client_names", "class_names", "preparation", "targets", "target_scale", "mean_mae"}
     assert federation().to_json().keys() | of_some == FederationRecord.known_keys().keys()

@@ -70,7 +70,8 @@ class Baseline(Predictor):
             loss = -log_softmax(said)[np.arange(len(index)), truth]
             return said.argmax(axis=1) == truth, loss.astype(np.float32)
         off = said - truth
-        return np.abs(off).mean(axis=1).astype(np.float32), np.square(off).mean(axis=1).astype(np.float32)
+        on_scale = off if d.target_scale is None else off / d.target_scale.sd  # as models are trained, and their losses
+        return np.abs(off).mean(axis=1).astype(np.float32), np.square(on_scale).mean(axis=1).astype(np.float32)
 
     def logits(self, params: Float32s, split: Split, index: Ints) -> Float32s:
         return self.outputs(split, index).astype(np.float32)

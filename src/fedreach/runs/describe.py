@@ -13,7 +13,8 @@ import numpy as np
 import fedreach
 from fedreach.data.federated import FederatedData
 from fedreach.data.partition import statistics
-from fedreach.data.population import Ranges
+from fedreach.evaluation.baselines import NO_PARAMETERS, mean_target
+from fedreach.evaluation.evaluator import Evaluator
 from fedreach.runs.schema import FederationRecord
 
 
@@ -107,28 +108,17 @@ def federation_record(data: FederatedData) -> FederationRecord:
         preparation=None if d.preparation is None else d.preparation.to_json(),
         targets=None if d.num_classes else d.outputs,
         target_scale=None if d.target_scale is None else d.target_scale.to_json(),
-        mean_scores=None if d.num_classes else mean_scores(data),
+        mean_mae=None if d.num_classes else mean_mae(data),
     )
 
 
-def mean_scores(data: FederatedData) -> dict[str, float]:
-    """Return what always predicting the participants' mean would get on their held-out data: ``id_mae``, ``id_loss``.
+def mean_mae(data: FederatedData) -> float | None:
+    """Return the mean absolute error of the mean baseline on what participants hold out; None where nobody does.
 
-    Means over clients, each counting the same; the loss is the squared error as models are trained by it. Empty where
-    nobody holds data out.
+    It is known before the first round, so that a run can tell that its model diverged.
     """
-    targets, participants = data.dataset.train_y.astype(np.float64), data.population.participants
-
-    def rows(part: Ranges) -> list[Any]:
-        return [targets[part[client]] for client in participants.tolist() if part.sizes[client]]
-
-    mean = np.concatenate(rows(data.train)).mean(axis=0) if rows(data.train) else 0.0
-    sd = 1.0 if data.dataset.target_scale is None else np.array(data.dataset.target_scale.sd)
-    errors = [abs(own - mean) for own in rows(data.held_out)]
-    if not errors:
-        return {}
-    mae = np.mean([own.mean() for own in errors])
-    return {"id_mae": float(mae), "id_loss": float(np.mean([((own / sd) ** 2).mean() for own in errors]))}
+    columns, _ = Evaluator(mean_target(data), data).evaluate(NO_PARAMETERS, 0)
+    return columns.get("id_mae")
 
 
 def _server_data(data: FederatedData) -> dict[str, Any] | None:

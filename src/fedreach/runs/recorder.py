@@ -259,7 +259,7 @@ class Recorder:
     def _refuse_if_far_off(self) -> None:
         """Refuse a model of numbers that is not finite, or got worse until it was far beyond the participants' mean."""
         record = self.folder.read(FederationRecord)
-        mean = None if record is None else (record.mean_scores or {}).get("id_mae")
+        mean = None if record is None else record.mean_mae
         if not mean:  # classes, or nobody holds data out
             return
         rows = [row for row in map(json.loads, self.folder.lines(RoundRow.FILE)) if "id_mae" in row]

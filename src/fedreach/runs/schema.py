@@ -334,7 +334,7 @@ class FederationRecord(Record):
     preparation: Sequence[Mapping[str, Any]] | None = None  # how columns of a table became inputs
     targets: int | None = None  # numbers to predict for each sample, where these are no classes
     target_scale: Mapping[str, Any] | None = None  # on which they were learned, `mean` and `sd`; None: as they are
-    mean_scores: Mapping[str, float] | None = None  # columns that the participants' mean would get, such as `id_mae`
+    mean_mae: float | None = None  # error of the participants' mean on what they hold out, where targets are numbers
 
     @property
     def outputs(self) -> int:
