@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedreach.data.federated import FederatedData
-from fedreach.data.table_agreement import Agreed, ClientTable, TableOptions, agreement
+from fedreach.data.table_agreement import Agreed, LocalTable, TableOptions, agreement
 from fedreach.errors import ConfigError, DataError
 from fedreach.federation.serving.fit import plain_sum
 
@@ -24,7 +24,7 @@ def options(**given: Any) -> TableOptions:
     return TableOptions(**{**said, **given})
 
 
-def agreed(tables: Mapping[int, ClientTable], participants: Sequence[int], asked: TableOptions) -> Agreed:
+def agreed(tables: Mapping[int, LocalTable], participants: Sequence[int], asked: TableOptions) -> Agreed:
     """Return what clients agree on, by messages within this process."""
     steps = agreement(asked, participants)
     question = next(steps)
@@ -61,9 +61,9 @@ def joined(frame: pd.DataFrame, participants: Sequence[int], **given: Any) -> Fe
     return FederatedData.from_frame(frame, client="site", label="ill", participants=who, **given)
 
 
-def of_clients(frame: pd.DataFrame, asked: TableOptions) -> dict[int, ClientTable]:
+def of_clients(frame: pd.DataFrame, asked: TableOptions) -> dict[int, LocalTable]:
     parts = {client: frame[frame["site"] == name].reset_index(drop=True) for client, name in enumerate(NAMES)}
-    return {client: ClientTable(part, asked, NAMES[client]) for client, part in parts.items()}
+    return {client: LocalTable(part, asked, NAMES[client]) for client, part in parts.items()}
 
 
 def same(frame: pd.DataFrame, participants: Sequence[int], asked: TableOptions, **given: Any) -> None:
@@ -120,7 +120,7 @@ def test_any_columns_become_the_same_as_in_the_joined_table(data: st.DataObject)
 def test_a_column_that_a_client_does_not_have_is_missing_in_its_rows() -> None:
     frame, asked = hospitals(), options()
     tables = of_clients(frame, asked)
-    tables[1] = ClientTable(tables[1].source.drop(columns="age"), asked, "birch")
+    tables[1] = LocalTable(tables[1].source.drop(columns="age"), asked, "birch")
     found = agreed(tables, [0, 1], asked)
     column = next(each for each in found.preparation.columns if each.name == "age")
     assert column.missing == 24
@@ -132,7 +132,7 @@ def test_a_column_that_a_client_does_not_have_is_missing_in_its_rows() -> None:
 def test_a_column_that_only_an_unseen_client_has_is_no_input() -> None:
     frame, asked = hospitals(), options()
     tables = of_clients(frame, asked)
-    tables[3] = ClientTable(tables[3].source.assign(rare=1.5), asked, "dogwood")
+    tables[3] = LocalTable(tables[3].source.assign(rare=1.5), asked, "dogwood")
     assert "rare" not in [each.name for each in agreed(tables, [0, 1], asked).preparation.columns]
 
 
@@ -149,7 +149,7 @@ def test_rows_of_a_class_that_came_after_the_agreement_are_left_out() -> None:
     found = agreed(tables, [0, 1], asked)
     late = tables[3].source.copy()
     late.loc[:4, "ill"] = "new"
-    dataset, train, held = ClientTable(late, asked, "late").dataset(found)
+    dataset, train, held = LocalTable(late, asked, "dogwood").dataset(found)
     assert len(dataset.train_y) == len(train) + len(held) == 25
 
 
@@ -157,7 +157,7 @@ def test_the_same_table_in_another_order_gives_the_same_answers() -> None:
     frame, asked = hospitals(), options()
     tables = of_clients(frame, asked)
     shuffled = {
-        client: ClientTable(table.source.sample(frac=1, random_state=1), asked, table.name)
+        client: LocalTable(table.source.sample(frac=1, random_state=1), asked, table.name)
         for client, table in tables.items()
     }
     one, other = agreed(tables, [0, 1], asked), agreed(shuffled, [0, 1], asked)
@@ -167,7 +167,7 @@ def test_the_same_table_in_another_order_gives_the_same_answers() -> None:
 
 def test_a_table_of_several_clients_is_refused() -> None:
     with pytest.raises(DataError, match="must name one client"):
-        ClientTable(hospitals(), options(), "all")
+        LocalTable(hospitals(), options(), "all")
 
 
 def test_an_option_that_names_a_column_of_nobody_is_refused() -> None:

@@ -22,6 +22,7 @@ from fedreach.flower import FlowerExperiment, FlowerTables
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import FederationRecord
 
+from .deployment import APP
 from .in_process import Answering, InProcess
 from .same import check_same
 
@@ -223,3 +224,50 @@ def test_a_client_that_tells_nonsense_is_refused(tmp_path: Path) -> None:
     setup = FlowerTables(file, overrides=('population.participants=["ash","birch"]',))
     setup.run(Hospitals(setup, tmp_path, answering=answering), tmp_path / "flower", patience=5, timeout=1)
     assert RunFolder(tmp_path / "flower").required(FederationRecord).participants.tolist() == [0, 1]
+
+
+def test_a_participant_that_is_misspelt_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    setup = FlowerTables(written(tmp_path), overrides=('population.participants=["ash","birch","ceder"]',))
+    with caplog.at_level("WARNING", logger="flwr"):
+        setup.run(Hospitals(setup, tmp_path), tmp_path / "flower", min_clients=2, patience=0.5, timeout=1)
+    assert "Participant 'ceder' is not there, and never trains. Did you mean 'cedar'?" in caplog.text
+
+
+def test_a_run_that_ends_before_its_first_round_says_so_in_its_result(tmp_path: Path) -> None:
+    setup = FlowerTables(written(tmp_path), overrides=('data.columns={drop=["nto"]}',))
+    with pytest.raises(ConfigError, match="there is no column 'nto'"):
+        setup.run(Hospitals(setup, tmp_path), tmp_path / "flower", patience=5, timeout=1)
+    result = json.loads((tmp_path / "flower" / "result.json").read_text(encoding="utf-8"))
+    assert result["status"] == "failed"
+    assert "there is no column 'nto'" in result["error"]
+
+
+def test_a_table_of_another_hospital_than_the_node_says_is_refused(tmp_path: Path) -> None:
+    file = written(tmp_path)
+    hospitals().query("site == 'dogwood'").to_csv(tmp_path / "cedar.csv", index=False)
+    setup = FlowerTables(file)
+    with pytest.raises(TrainingError, match="column 'site' names 'dogwood', whose table it is, not 'cedar'"):
+        setup.run(Hospitals(setup, tmp_path), tmp_path / "flower", min_clients=3, patience=0.5, timeout=1)
+
+
+def test_the_example_s_hospitals_train_on_tables_of_their_own(tmp_path: Path) -> None:
+    sys.path.insert(0, str(APP))
+    try:
+        from flower_app.hospitals import setup
+    finally:
+        sys.path.remove(str(APP))
+    patients = pd.read_csv(APP.parent / "patients.csv")
+    names = sorted(patients["hospital"].unique())
+    for name, part in patients.groupby("hospital"):
+        part.to_csv(tmp_path / f"{name}.csv", index=False)
+
+    class Nodes(InProcess):
+        def new_context(self, client: int) -> Context:
+            context = super().new_context(client)
+            context.node_config |= {"data": str(tmp_path / f"{names[client]}.csv")}  # which name their hospital
+            return context
+
+    setup.run(Nodes(setup.client_app(), range(len(names))), tmp_path / "flower", patience=5, timeout=5)
+    record = RunFolder(tmp_path / "flower").required(FederationRecord)
+    assert record.client_names == names
+    assert [names[client] for client in record.participants.tolist()] == ["alder", "birch"]

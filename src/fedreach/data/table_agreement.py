@@ -77,7 +77,7 @@ class TableOptions:
         return ColumnRules.of(given, names, self.named, "data.columns")
 
 
-class Question(NamedTuple):
+class TableQuestion(NamedTuple):
     """What clients are asked; its fields are plain JSON values."""
 
     step: Step
@@ -87,7 +87,7 @@ class Question(NamedTuple):
     means: Sequence[float] = ()  # (k,)
 
 
-class Answer(NamedTuple):
+class TableAnswer(NamedTuple):
     """What a client says."""
 
     told: Mapping[str, Any]  # names, as plain JSON values
@@ -115,19 +115,21 @@ Told = Mapping[int, Mapping[str, Any]]
 """Client -> what it told."""
 
 
-def agreement(options: TableOptions, participants: Sequence[int]) -> Generator[Question, tuple[Told, Floats], Agreed]:
+def agreement(
+    options: TableOptions, participants: Sequence[int]
+) -> Generator[TableQuestion, tuple[Told, Floats], Agreed]:
     """Yield the questions; is sent what each client told, and the sum over participants of their numbers.
 
     Raises:
         ConfigError: If an option names a column that no participant has.
         DataError: If no column can be an input, or no cell is of the kind that is said.
     """
-    told, _ = yield Question("columns")
+    told, _ = yield TableQuestion("columns")
     classes = ordered_names({name for each in told.values() for name in each["classes"]})
     columns = [*dict.fromkeys(name for client in participants for name in told[client]["columns"])]
     rules = options.rules([*columns, *options.named], all_there=True)
     columns = [name for name in columns if name not in rules.drop]
-    question = Question("counts", classes, columns)
+    question = TableQuestion("counts", classes, columns)
     _, sums = yield question
     counts = [Counts(*map(int, row)) for row in sums]
     pairs = [*zip(columns, counts, strict=True)]
@@ -161,18 +163,22 @@ def agreement(options: TableOptions, participants: Sequence[int]) -> Generator[Q
 
 
 @dataclass(frozen=True, eq=False)
-class ClientTable:
+class LocalTable:
     """One client's table, before or after all agreed on what it becomes.
 
     Args:
         source: See `fedreach.data.table_source.read_table`.
         options: Of the experiment.
-        name: Of the client.
+        name: Of the client; empty: the one that its table names.
+
+    Raises:
+        ConfigError: If a column is not there.
+        DataError: If its table names several clients, or another one.
     """
 
     source: Any
     options: TableOptions
-    name: str
+    name: str = ""
     _read: Table = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -185,6 +191,10 @@ class ClientTable:
         if len(own - {None}) > 1:
             some = ", ".join(sorted(map(repr, own))[:5])
             raise DataError(f"table: column {options.client!r} must name one client, whose table it is; got {some}.")
+        told = next(iter(own - {None}), None)
+        if self.name and told not in (None, self.name):
+            raise DataError(f"table: column {options.client!r} names {told!r}, whose table it is, not {self.name!r}.")
+        object.__setattr__(self, "name", self.name or told or "")
 
     def _texts_of(self, name: str) -> list[str | None]:
         return named_rows(f"table: column {name!r}", column_of(self._read, name), self.rules.reading)
@@ -235,16 +245,16 @@ class ClientTable:
             texts = [text or "" for text in texts]
         return by_text(*numbered(f"table: column {name!r}", texts))
 
-    def answer(self, question: Question) -> Answer:
+    def answer(self, question: TableQuestion) -> TableAnswer:
         """Return what the client says."""
         if question.step == "columns":
             found = [] if self.options.label is None else self._texts_of(self.options.label)
             classes = sorted({each for each in found if each is not None})
             columns = [name for name in self._read if name not in self.options.named]
-            return Answer({"columns": columns, "classes": classes}, np.zeros(0))
+            return TableAnswer({"columns": columns, "classes": classes}, np.zeros(0))
         train, _, _ = self.rows(question.classes)
         if question.step == "counts":
-            return Answer({}, np.array([self._counts(name, train) for name in question.columns], np.float64))
+            return TableAnswer({}, np.array([self._counts(name, train) for name in question.columns], np.float64))
         texts: list[Sequence[str] | None] = []
         totals: list[tuple[float, float]] = []
         squared: list[float] = []
@@ -257,9 +267,9 @@ class ClientTable:
             there = values[~np.isnan(values)]
             totals.append((len(there), float(there.sum())))
             squared.append(squares(there, mean))
-        return (
-            Answer({"texts": texts}, np.array(totals)) if question.step == "totals" else Answer({}, np.array(squared))
-        )
+        if question.step == "totals":
+            return TableAnswer({"texts": texts}, np.array(totals))
+        return TableAnswer({}, np.array(squared))
 
     def _texts(self, name: str, texts: tuple[str, ...]) -> list[str] | None:
         """Return texts, unless there are so many that they rather are names, which nobody is told."""

@@ -18,8 +18,8 @@ from flwr.serverapp import Grid
 from fedreach.arrays import AnyArray, Floats
 from fedreach.data.column_sums import Counts
 from fedreach.data.population import Population, draw_population, ids_of
-from fedreach.data.table_agreement import Agreed, Question, TableOptions, Told, agreement
-from fedreach.errors import TrainingError
+from fedreach.data.table_agreement import Agreed, TableOptions, TableQuestion, Told, agreement
+from fedreach.errors import TrainingError, nearest
 from fedreach.federation.aggregation.secure_sum import sum_of_limbs
 from fedreach.federation.serving.fit import plain_sum
 from fedreach.flower import masks, messages
@@ -178,14 +178,14 @@ class RemoteTables:
 
     def _introduced(self, nodes: Sequence[int]) -> None:
         """Ask new nodes who they are and what their tables hold."""
-        question = ConfigRecord({QUESTION: json.dumps(Question("columns")._asdict())})
+        question = ConfigRecord({QUESTION: json.dumps(TableQuestion("columns")._asdict())})
         replies = self._asked({node: RecordDict({OURS: question}) for node in nodes})
         for node, reply in sorted(replies.items()):
             try:
                 content, numbers = messages.content_of(reply).content, messages.metrics_of(reply)
                 client, told = messages.whole(numbers, CLIENT), _told(content)
                 if client >= MOST_CLIENTS or client in self.nodes:
-                    raise ReplyError(f"it says that it is client {client}, which cannot be, or another node is")
+                    raise ReplyError(f"its partition-id is {client}: each needs one of its own, below {MOST_CLIENTS}")
                 if not (_are_texts(told.get("columns")) and _are_texts(told.get("classes"))):
                     raise ReplyError("it does not tell the names of its columns and classes")
                 key = content.config_records[OURS].get(KEY)
@@ -206,6 +206,9 @@ class RemoteTables:
         if isinstance(participants, list):
             known = [self.names[client] for client in ids]
             asked = [self.names.get(int(each), str(each)) if str(each).isdigit() else each for each in participants]
+            for each in asked:
+                if each not in known:
+                    LOG.warning("Participant %r is not there, and never trains.%s", each, nearest(each, known))
             found = ids_of([each for each in asked if each in known], known)
             places = np.array(sorted(found if isinstance(found, list) else []), np.int64)
         else:
@@ -236,7 +239,7 @@ class RemoteTables:
             sums = sum_of_limbs(np.sum(parts, axis=0), len(parts)) if self.hides else plain_sum(parts)
 
     def _exchange(
-        self, question: Question, session: str, participants: Sequence[int]
+        self, question: TableQuestion, session: str, participants: Sequence[int]
     ) -> tuple[dict[int, tuple[Mapping[str, Any], AnyArray]], dict[int, str]]:
         """Return what participants tell, in the order of their ids, and why some do not."""
         asked = ConfigRecord({QUESTION: json.dumps(question._asdict()), SESSION: session, EXCHANGE: self.number})

@@ -6,6 +6,7 @@ Before the first round clients agree on what columns become, by sums over partic
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,8 @@ from fedreach.config import load, parts, paths
 from fedreach.config.trackers import trackers_of
 from fedreach.config.user_code import identity
 from fedreach.data.federated import FederatedData
-from fedreach.data.table_agreement import Agreed, ClientTable, Question, TableOptions
-from fedreach.data.table_source import read_table
-from fedreach.errors import ConfigError, TrainingError
+from fedreach.data.table_agreement import Agreed, LocalTable, TableOptions, TableQuestion
+from fedreach.errors import ConfigError, FedReachError, TrainingError
 from fedreach.experiments.build import Builder
 from fedreach.federation.aggregation.secure_sum import limbs
 from fedreach.flower import masks, messages
@@ -46,6 +46,7 @@ from fedreach.flower.strategy import LOG, FedReachStrategy
 from fedreach.flower.table_messages import Agreement, RemoteTables, TableGrid
 from fedreach.models import build as build_model
 from fedreach.runs.folder import RunFolder
+from fedreach.runs.recorder import note_failure
 from fedreach.runs.trackers.tracked import Named, Tracked
 from fedreach.streams import torch_seed
 
@@ -118,20 +119,19 @@ class FlowerTables:
 
         return app
 
-    def table(self, context: Context) -> ClientTable:
+    def table(self, context: Context) -> LocalTable:
         """Return the table of a client."""
         path = context.node_config.get("data")
         if not isinstance(path, str):
             how = "--node-config 'partition-id=3 data=\"/srv/my.csv\"'"
             raise ConfigError(f"A node's config must name its table: {how}; got {path!r}.")
-        table, column = read_table(path), self.options.client
-        own = table[column][0].as_py() if column in table and len(table[column]) else None
-        return ClientTable(table, self.options, str(context.node_config.get(NAME) or own or client_of(context)))
+        table = LocalTable(path, self.options, str(context.node_config.get(NAME, "")))
+        return table if table.name else replace(table, name=str(client_of(context)))
 
     def _answer(self, message: Message, context: Context, *, hides: bool) -> Message:
         sent = message.content
         asked, table = sent.config_records[OURS], self.table(context)
-        found = table.answer(Question(**json.loads(str(asked[QUESTION]))))
+        found = table.answer(TableQuestion(**json.loads(str(asked[QUESTION]))))
         told = {**found.told, NAME: table.name}
         content = RecordDict({METRICS: MetricRecord({CLIENT: client_of(context)})})
         words: dict[str, Any] = {TOLD: json.dumps(told)}
@@ -172,9 +172,13 @@ class FlowerTables:
         held, federation = RunFolder(Path(folder)), self.builder.federation(self.seed)
         stored = held.read_json(AGREEMENT)
         if stored is None:
-            remote = RemoteTables(grid, self.options, federation.label_statistics.only_sum, timeout)
-            found = remote.agree(self.given, self._population_seed, min_clients, patience)
             held.path.mkdir(parents=True, exist_ok=True)
+            remote = RemoteTables(grid, self.options, federation.label_statistics.only_sum, timeout)
+            try:
+                found = remote.agree(self.given, self._population_seed, min_clients, patience)
+            except FedReachError as error:
+                note_failure(held, error)
+                raise
             held.write_json(AGREEMENT, found.to_json())
         else:
             found = Agreement.of_json(stored)
