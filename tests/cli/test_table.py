@@ -79,17 +79,10 @@ def test_without_names_each_seed_draws_two_in_five_and_that_is_said(fedreach: Co
 
 def test_toml_says_the_same_to_the_byte(fedreach: Command, patients: Path) -> None:
     (patients / "patients.toml").write_text(TOML, encoding="utf-8")
-    own = [
-        "--set",
-        "local.rate=0.1",
-        "--set",
-        "local.batch_size=32",
-        "--set",
-        "local.epochs=1",
-        "--set",
-        "method.cohort=3",
-    ]
-    own += ["--set", "evaluation.every=5", "--participants", "north,south,east", "--seeds", "1", "--out", "shell"]
+    settings = ["model={name='mlp',hidden=[32]}", "method.cohort=3", "evaluation.every=5"]
+    settings += [f"local.{each}" for each in ("rate=0.1", "weight_decay=0.0", "batch_size=32", "epochs=1")]
+    own = [word for setting in settings for word in ("--set", setting)]
+    own += ["--participants", "north,south,east", "--seeds", "1", "--out", "shell"]
     for arguments in ([*COLUMNS, *own, *SHORT], ["patients.toml", "--out", "toml", "--formats", "none"]):
         result = fedreach("compare", *arguments)
         assert result.exit_code == 0, result.output

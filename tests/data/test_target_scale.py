@@ -11,6 +11,7 @@ import torch
 from tests.conftest import Command, Refused
 
 import fedreach as fr
+from fedreach.config.sections import Choice, Experiment
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData, federate
 from fedreach.data.own import of_frame
@@ -235,3 +236,18 @@ def test_arrays_have_the_same_scale_and_stay_as_they_are():
     assert made.dataset.target_scale is not None
     assert made.dataset.train_y.tolist() == data.train_y.tolist()
     assert replace(made.dataset, target_scale=None).train_y is made.dataset.train_y
+
+
+def test_a_column_named_as_target_is_trained_by_squared_error_without_a_word(at_home: Path):
+    data = FederatedData.from_frame(houses(), client="town", target="price")
+    said, named = ([*fr.run(data, fr.Method(loss=loss), rounds=2, cohort=2)] for loss in (None, "mse"))
+    assert said == named
+    in_a_file = Experiment.model_validate({"data": {"name": "houses.csv", "client": "town", "target": "price"}})
+    assert in_a_file.method.loss == Choice(name="mse")
+
+
+def test_another_loss_that_is_named_beside_a_target_stays():
+    raw = {"data": {"name": "houses.csv", "client": "town", "target": "price"}, "method": {"loss": "huber"}}
+    assert Experiment.model_validate(raw).method.loss == Choice(name="huber")
+    labelled = {"data": {"name": "houses.csv", "client": "town", "label": "price"}}
+    assert Experiment.model_validate(labelled).method.loss == Choice(name="cross_entropy")

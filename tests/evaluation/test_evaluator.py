@@ -255,7 +255,7 @@ def test_lines_about_clients_have_six_digits_and_columns_nine():
         assert line["loss"] == [round(loss, 6) for loss in line["loss"]]
         assert line["accuracy"] == [round(share, 6) for share in line["accuracy"]]
     assert columns == {name: round(value, 9) for name, value in columns.items()}
-    assert columns["id_loss"] != round(columns["id_loss"], 8)
+    assert any(value != round(value, 8) for value in columns.values())  # of one by itself the ninth may be 0
 
 
 def test_each_participant_is_scored_by_its_clusters_model_and_strangers_by_all_in_proportion():

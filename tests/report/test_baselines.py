@@ -108,9 +108,23 @@ def test_one_below_it_on_participants_alone_is_told_too(tmp_path: Path) -> None:
     held = federation()
     record = baselines_of(held, 0.2, 0.5)
     record.columns["majority"]["id_accuracy"] = 0.99  # type: ignore[index]
+    set_all(record, "participants", 0.99)
     (said,) = concerns(read([write_run(tmp_path / "run", held=held, baselines=record)]))
     assert said.startswith("Worse than no model: ")
     assert "on participants' held-out data, where the majority class has 99.0 %" in said
+
+
+def set_all(record: BaselinesRecord | None, people: str, score: float) -> None:
+    """Give each client of a population this score by the majority class."""
+    assert record is not None
+    line = record.clients["majority"][people]
+    line["accuracy"] = [score] * len(line["ids"])  # type: ignore[index]
+
+
+def test_what_clients_do_not_decide_is_no_better_and_not_worse(tmp_path: Path) -> None:
+    reached = float(one_run(tmp_path, majority=0.2, pooled=0.5).runs[0].column("unseen_accuracy")[-1])
+    (said,) = concerns(one_run(tmp_path / "again", majority=reached + 0.01, pooled=0.2))  # clients are 15 points apart
+    assert said.startswith("No better than no model: ")
 
 
 def test_one_clearly_below_the_pooled_model_is_told(tmp_path: Path) -> None:
@@ -140,6 +154,7 @@ def test_methods_are_named_where_there_are_several(several: Path) -> None:
     comparison = read([several])
     for run in comparison.runs:
         run.baselines.columns["majority"]["unseen_accuracy"] = 0.99  # type: ignore[union-attr, index]
+        set_all(run.baselines, "unseen", 0.99)
     (said,) = concerns(comparison)
     one, two = (
         np.mean([run.column("unseen_accuracy")[-1] for run in comparison.counted(method)]) for method in ("one", "two")

@@ -98,7 +98,7 @@ def compare(
         [*own, *overrides, *(f"{key}={value}" for key, value in given.items())],
         device,
         tracked,
-        numbers=bool(targets),
+        default=table.default(label, targets),
     )
     if most is not None and experiment.plan.detect_points is None:
         raise click.UsageError("--most is for --detect, whose rule may ask for many seeds.")

@@ -113,18 +113,17 @@ def load(
     overrides: Sequence[str],
     device: str | None = None,
     tracked: Sequence[str] = (),
-    *,
-    numbers: bool = False,
+    default: Path | None = None,
 ) -> tuple[Experiment, Path]:
-    """Return the experiment and the folder that its files are relative to; `numbers`: without a file, one for these."""
-    from fedreach.config.load import NUMBERS, load
+    """Return the experiment and the folder that its files are relative to; `default`: that without a file."""
+    from fedreach.config.load import load
     from fedreach.config.paths import folder_of
 
     if device is not None:
         overrides = [*overrides, f"engine.device={device}"]
     if tracked:
         overrides = [*overrides, f"run.trackers={json.dumps(tracked)}"]
-    return load(config, overrides, NUMBERS if numbers else None), folder_of(config)
+    return load(config, overrides, default), folder_of(config)
 
 
 def federated(experiment: Experiment, base: Path) -> FederatedData:

@@ -68,7 +68,9 @@ def run(
 
     with _ranks(alone=explain) as ranks:
         own = table.overrides(config, data, client, label, targets, group, time, participants, quiet=quiet or as_json)
-        experiment, base = options.load(config, [*own, *overrides], device, tracked, numbers=bool(targets))
+        experiment, base = options.load(
+            config, [*own, *overrides], device, tracked, default=table.default(label, targets)
+        )
         seed = experiment.seeds[0] if seed is None else seed
         folder = out or Path("runs") / f"{experiment.name}-{method or 'run'}-seed-{seed}"
         serves = ranks is not None and ranks.rank > 0

@@ -39,6 +39,13 @@ def of_table(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def default(label: str | None, targets: Sequence[str]) -> Path | None:
+    """Return the experiment that a table of one's own is put into; None: none was given."""
+    from fedreach.config.load import OF_CLASSES, OF_NUMBERS
+
+    return OF_NUMBERS if targets else OF_CLASSES if label is not None else None
+
+
 def overrides(
     config: Path | None,
     data: Path | None,

@@ -24,7 +24,8 @@ from fedreach.federation.traits import Traits, name_of
 from fedreach.registry import KINDS, imported
 
 DEFAULT = Path(__file__).parent / "templates" / "digits.toml"
-NUMBERS = DEFAULT.with_name("numbers.toml")  # where numbers are predicted
+OF_CLASSES = DEFAULT.with_name("classes.toml")  # of a table that is named on the command line
+OF_NUMBERS = DEFAULT.with_name("numbers.toml")
 COLUMNS = ("data", "columns")  # whose keys are lists of names: --set data.columns.drop=insurer,ward
 LONGEST_NAME = 100  # bytes of what becomes a folder
 FOLDER_NAME = f"no slash, no control character, no dot in front, no name of a device, at most {LONGEST_NAME} bytes"

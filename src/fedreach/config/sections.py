@@ -312,6 +312,16 @@ class Experiment(Section):
     methods: dict[str, Method] = Field(default={})
     """What is compared, by name."""
 
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _numbers_by_squared_error(cls, value: Any) -> Any:
+        """A column that is named as `target` holds numbers: their loss is mse unless another is named."""
+        data, method = (value.get(key, {}) for key in ("data", "method")) if isinstance(value, dict) else ({}, None)
+        named = isinstance(data, dict) and data.get("target") is not None
+        if named and isinstance(method, dict) and method.get("loss") is None:
+            return value | {"method": method | {"loss": "mse"}}
+        return value
+
     def choice(self, kind: str) -> Choice | None:
         """Return what the experiment says of a kind; None where it says nothing."""
         path = KINDS[kind].path

@@ -114,8 +114,9 @@ class FederatedData:
             table: Of pandas, polars or pyarrow, a dictionary of a list for each column, or a .csv or .parquet file.
             client: The column that names each row's client.
             label: The column of classes, numbers or words. Or instead:
-            target: The column of numbers to predict, or several; they stay as they are. Train with the loss ``mse`` or
-                ``huber``; models begin with outputs near 0, so that targets of about 1 to 100 are learnt the quickest.
+            target: The column of numbers to predict, or several; they stay as they are. The loss is ``mse`` unless a
+                method says ``huber``; both put targets on the scale of participants', see
+                `fedreach.data.target_scale.TargetScale`.
             columns: What is not as it looks: columns that are no inputs, kinds, words for missing values, and what
                 stands before decimals; see `fedreach.data.columns.ColumnOptions`.
             group: The column of groups, such as a patient's visits: a client's rows of one are held out together or

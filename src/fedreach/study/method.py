@@ -28,7 +28,7 @@ class Method:
     solver: Part = None  # how clients train; default: fedavg
     server: Part = None  # what the server makes of the reports; default: average
     aggregation: Part = None  # how reports become one; default: mean
-    loss: Part = None  # what clients' models are trained to make small; default: cross_entropy
+    loss: Part = None  # what clients' models are trained to make small; default: cross_entropy, of numbers mse
     serving: Part = None  # how an unseen client is served; default: none
     label_statistics: Part = None  # what the server hears of clients' labels; default: exact
     allocation: Part = None  # who gets which share of the band, with a radio

@@ -15,7 +15,7 @@ from fedreach.config.sections import PARTS, Data, Experiment
 from fedreach.config.user_code import locate_user_errors
 from fedreach.data.datasets import Dataset, Recipe
 from fedreach.data.federated import FederatedData, Origin
-from fedreach.data.own_data import OwnData
+from fedreach.data.own_data import OwnData, OwnTable
 from fedreach.data.stored import FILE, store
 from fedreach.errors import ConfigError
 from fedreach.experiments.build import Builder
@@ -104,6 +104,8 @@ def ask(
     if several := _several(trackers):
         raw["run"] = {"trackers": [said("tracker", each, shelf) for each in several]}
     raw["method"] = _method(method, shelf, called, "method")
+    if isinstance(origin.data, OwnTable) and not origin.data.num_classes:  # of a column that was named as `target`
+        raw["method"].setdefault("loss", "mse")
     if "cohort" not in raw["method"]:
         raw["method"]["cohort"] = min(COHORT, _participants(data)) if cohort is None else plain(cohort)
     if methods is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from statistics import fmean
 from typing import Any
 
@@ -32,15 +33,16 @@ class Beaten:
     value: float
     baseline: float
     overfits: bool  # it is better than the baseline on the rows that it trains on
+    decided: bool  # all of a paired 95% interval over the clients of all seeds says so
 
 
 def concerns(comparison: Comparison) -> tuple[str, ...]:
     """Return a sentence for each concern, with its number and what to do.
 
     - A method is below the majority class, or the mean of the targets, on those whom methods are judged by or on
-      participants' held-out data.
-    - It is clearly below the pooled linear model: by 2 points, or a tenth of the error, and with all of a paired 95%
-      interval over the clients of all seeds below 0.
+      participants' held-out data: "worse" where all of a paired 95% interval over the clients of all seeds says so,
+      else "no better".
+    - It is clearly below the pooled linear model: by 2 points, or a tenth of the error, and the interval says so.
     - It has hardly learned, see `fedreach.report.analysis.chance`, where there is no pooled model to tell.
     - A column gives the label away, see `fedreach.evaluation.leaks`.
     """
@@ -52,18 +54,16 @@ def concerns(comparison: Comparison) -> tuple[str, ...]:
 def _below(comparison: Comparison) -> Iterable[str]:
     """Yield which methods a baseline beats; each method is in one sentence at most."""
     told: set[str] = set()
-    simple, clear = "Worse than no model", "Clearly worse than a linear model"
-    for what, names, column in (
-        (simple, ("majority", "mean"), comparison.primary),
-        (clear, ("pooled",), comparison.primary),
-        (simple, ("majority", "mean"), comparison.seen),
-    ):
+    simple, clear = ("majority", "mean"), ("pooled",)
+    for names, column in ((simple, comparison.primary), (clear, comparison.primary), (simple, comparison.seen)):
         for name in names:
             beaten = [each for each in _beaten(comparison, name, column) if each.method not in told]
-            beaten = [each for each in beaten if what == simple or _is_clear(comparison, each)]
+            beaten = [each for each in beaten if names == simple or _is_clear(comparison, each)]
             told |= {each.method for each in beaten}
-            for overfits in (False, True):
-                if alike := [each for each in beaten if each.overfits is overfits]:
+            for overfits, decided in product((False, True), repeat=2):
+                if alike := [each for each in beaten if (each.overfits, each.decided) == (overfits, decided)]:
+                    no_model = f"{'Worse' if decided else 'No better'} than no model"
+                    what = no_model if names == simple else "Clearly worse than a linear model"
                     yield _said(comparison, alike, name, column, what)
 
 
@@ -89,7 +89,8 @@ def _beaten(comparison: Comparison, name: str, column: str) -> list[Beaten]:
         own, other = _both(comparison, method, name, column)
         if rank(own) < rank(other):
             train, its = _both(comparison, method, name, f"train_{comparison.score.name}")
-            found.append(Beaten(method, own, other, rank(train) > rank(its)))
+            decided = _is_decided(comparison, method, name, column)
+            found.append(Beaten(method, own, other, rank(train) > rank(its), decided))
     return found
 
 
@@ -106,22 +107,25 @@ def _both(comparison: Comparison, method: str, name: str, column: str) -> tuple[
 
 def _is_clear(comparison: Comparison, beaten: Beaten) -> bool:
     least = CLEAR_POINTS if comparison.score.percent else CLEAR_SHARE * beaten.baseline
-    if abs(beaten.value - beaten.baseline) <= least:
-        return False
-    people = PEOPLE.get(comparison.primary.partition("_")[0])
-    lacks = [_lacks(run, people, comparison) for run in comparison.counted(beaten.method)]
+    return beaten.decided and abs(beaten.value - beaten.baseline) > least
+
+
+def _is_decided(comparison: Comparison, method: str, name: str, column: str) -> bool:
+    """Return whether the clients of all seeds say that a method is worse than a baseline."""
+    people = PEOPLE.get(column.partition("_")[0])
     if people is None:  # the test set, which is no sample of clients
         return True
+    lacks = [_lacks(run, people, name, comparison) for run in comparison.counted(method)]
     low = spread(np.concatenate([*lacks, np.empty(0)])).low
     return low is not None and low > 0
 
 
-def _lacks(run: Run, people: str | None, comparison: Comparison) -> Floats:
-    """Return by how much each client's score is worse than the pooled model's."""
-    scores = run.clients.get(people or "")
+def _lacks(run: Run, people: str, name: str, comparison: Comparison) -> Floats:
+    """Return by how much each client's score is worse than a baseline's."""
+    scores = run.clients.get(people)
     lines: Mapping[str, Sequence[Any]] = {}
     if run.baselines is not None:
-        lines = run.baselines.clients.get("pooled", {}).get(people or "", {})
+        lines = run.baselines.clients.get(name, {}).get(people, {})
     if scores is None or lines.get("ids") != scores.ids.tolist():
         return np.empty(0)
     score = comparison.score
