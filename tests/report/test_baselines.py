@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -242,3 +243,28 @@ def test_baselines_of_another_run_are_refused(tmp_path: Path) -> None:
     edit(tmp_path / "run" / BaselinesRecord.FILE, left_out="edited")
     with pytest.raises(RunFolderError, match="is of another round or run"):
         read([tmp_path / "run"])
+
+
+def test_methods_that_all_of_the_participants_train_by_are_told_to_be_the_same(several: Path) -> None:
+    comparison = read([several])
+    assert not [said for said in concerns(comparison) if "The same numbers" in said]
+    one = {run.seed: run.rounds for run in comparison.counted("one")}
+    runs = [
+        replace(run, rounds=one[run.seed], config={"method": {"cohort": 99, "selection": run.method}})
+        for run in comparison.runs
+    ]
+    (said,) = [each for each in concerns(replace(comparison, runs=tuple(runs))) if "The same" in each]
+    assert said == (
+        "The same numbers in every round: one, two: all participants train in every round, so there is nobody to "
+        "select. Lower method.cohort."
+    )
+
+
+def test_methods_that_differ_in_serving_alone_train_the_same_and_that_is_no_concern(several: Path) -> None:
+    comparison = read([several])
+    one = {run.seed: run.rounds for run in comparison.counted("one")}
+    served = ({"cohort": 5, "serving": None}, {"cohort": 5, "serving": "label_shift"})
+    runs = [
+        replace(run, rounds=one[run.seed], config={"method": served[run.method == "two"]}) for run in comparison.runs
+    ]
+    assert not [said for said in concerns(replace(comparison, runs=tuple(runs))) if "The same" in said]

@@ -47,7 +47,7 @@ def load(source: Path | None, overrides: Sequence[str] = (), default: Path | Non
         >>> load(None, ["local.rate=0.5", "method.selection=full"]).local.rate
         0.5
     """
-    base = folder_of(source)
+    base, given = folder_of(source), source
     source = (default or DEFAULT) if source is None else source
     text, raw = read(source)
     check_plain(raw, str(source))
@@ -57,7 +57,7 @@ def load(source: Path | None, overrides: Sequence[str] = (), default: Path | Non
     check_plain(raw, "--set")
     experiment, problems = check(raw, base)
     if problems or experiment is None:
-        raise ConfigError(listed(problems, source, text, overridden))
+        raise ConfigError(listed(problems, given, text, overridden))
     return experiment
 
 

@@ -117,15 +117,20 @@ def _keys_at(section: type[BaseModel], path: Sequence[str | int]) -> list[str]:
     return list(model.model_fields)
 
 
-def listed(problems: Iterable[Problem], source: Path, text: str, overridden: Sequence[Path_]) -> str:
-    """Return one line for each mistake, in the order of the file; those that came by --set stand last."""
+def listed(problems: Iterable[Problem], source: Path | None, text: str, overridden: Sequence[Path_]) -> str:
+    """Return one line for each mistake, in the order of the file; those that came by --set stand last.
+
+    `source` is None where the user has no file, as then the default is taken.
+    """
     lines = []
+    has_lines = source is not None and source.suffix != ".json"
     for path, message in dict.fromkeys(problems):
-        number = None if _came_from(path, overridden) else _line(text, path) if source.suffix != ".json" else 0
-        where = "--set " if number is None else f"{source.name}:{number}: " if number else ""
+        number = None if _came_from(path, overridden) else _line(text, path) if has_lines else 0
+        where = "--set " if number is None else f"{source.name}:{number}: " if source is not None and number else ""
         lines.append((number is None, number or 0, f"{where}{_key(path) or 'file'}: {message}"))
     count = "1 mistake" if len(lines) == 1 else f"{len(lines)} mistakes"
-    return f"{count} in {source.name}:\n  " + "\n  ".join(line for _, _, line in sorted(lines))
+    place = "" if source is None else f" in {source.name}"
+    return f"{count}{place}:\n  " + "\n  ".join(line for _, _, line in sorted(lines))
 
 
 def shown(value: object) -> str:

@@ -21,6 +21,7 @@ from fedreach.report.values import Comparison, Run
 CLEAR_POINTS = 0.02
 CLEAR_SHARE = 0.1
 """A method is clearly worse than the pooled model by 2 points of accuracy or 10% of its error, if clients agree."""
+POPULATIONS = ("id", "unseen", "test", "train")
 PEOPLE = {"id": "participants", "unseen": "unseen"}
 """Prefix of columns -> population in lines about single clients."""
 
@@ -44,11 +45,12 @@ def concerns(comparison: Comparison) -> tuple[str, ...]:
       else "no better".
     - It is clearly below the pooled linear model: by 2 points, or a tenth of the error, and the interval says so.
     - It has hardly learned, see `fedreach.report.analysis.chance`, where there is no pooled model to tell.
+    - Methods have the same numbers in every round of every seed, though they are not trained by the same words.
     - A column gives the label away, see `fedreach.evaluation.leaks`.
     """
     pooled = any("pooled" in record.columns for record in baselines_of(comparison))
     near = [] if pooled else [near_chance(comparison)]
-    return tuple(filter(None, (*_below(comparison), *near, *_leaks(comparison))))
+    return tuple(filter(None, (*_below(comparison), *near, *_same(comparison), *_leaks(comparison))))
 
 
 def _below(comparison: Comparison) -> Iterable[str]:
@@ -130,6 +132,30 @@ def _lacks(run: Run, people: str, name: str, comparison: Comparison) -> Floats:
         return np.empty(0)
     score = comparison.score
     return np.asarray(score.gap(np.array(lines[score.name]), scores.score))
+
+
+def _same(comparison: Comparison) -> Iterable[str]:
+    """Yield which methods cannot be told apart, and why where that is known."""
+    alike: dict[Any, list[str]] = {}
+    for method in comparison.methods:
+        runs = comparison.counted(method)
+        numbers = [(run.seed, *(run.column(f"{people}_loss").tobytes() for people in POPULATIONS)) for run in runs]
+        if numbers and any(np.isfinite(run.column(comparison.primary)[1:]).any() for run in runs):
+            alike.setdefault(tuple(numbers), []).append(method)
+    for methods in alike.values():
+        told = {method: _training(comparison.counted(method)[0]) for method in methods}
+        different = [method for k, method in enumerate(methods) if told[method] not in [told[m] for m in methods[:k]]]
+        if len(different) > 1:
+            trained = [run for method in different for run in comparison.counted(method)]
+            all_train = all(run.config["method"]["cohort"] >= len(run.partition.participants) for run in trained)
+            why = ": all participants train in every round, so there is nobody to select. Lower method.cohort"
+            yield f"The same numbers in every round: {', '.join(different)}{why if all_train else ''}."
+
+
+def _training(run: Run) -> Any:
+    """Return what an experiment says of how a method trains, which serving is no part of."""
+    parts = {key: value for key, value in run.config.get("method", {}).items() if key != "serving"}
+    return parts, run.config.get("local")
 
 
 def _leaks(comparison: Comparison) -> Iterable[str]:
