@@ -6,10 +6,9 @@ Before the first round clients agree on what columns become, by sums over partic
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -22,8 +21,11 @@ from fedreach.config.user_code import identity
 from fedreach.data.federated import FederatedData
 from fedreach.data.table_agreement import Agreed, LocalTable, TableOptions, TableQuestion
 from fedreach.errors import ConfigError, FedReachError, TrainingError
+from fedreach.evaluation.metrics import refuse_metrics
 from fedreach.experiments.build import Builder
 from fedreach.federation.aggregation.secure_sum import limbs
+from fedreach.federation.targets import refuse_targets_of
+from fedreach.federation.traits import Traits
 from fedreach.flower import masks, messages
 from fedreach.flower.app import client_app, client_of, private_key
 from fedreach.flower.experiment import refuse_what_flower_cannot, run_config_number
@@ -51,6 +53,14 @@ from fedreach.runs.trackers.tracked import Named, Tracked
 from fedreach.streams import torch_seed
 
 AGREEMENT = "agreement.json"
+KEPT_IN_PROCESS = 8  # tables, where one process serves many nodes
+
+
+class _Targets(NamedTuple):
+    """What is predicted, as far as it is known before clients tell their classes."""
+
+    name: str
+    num_classes: int  # 0: numbers are predicted; else 1
 
 
 class FlowerTables:
@@ -83,8 +93,16 @@ class FlowerTables:
         self.seed = read.seeds[0] if seed is None else seed
         self.given = read.population.participants if "participants" in read.population.model_fields_set else None
         self.options = _options(read, self.seed)
+        self._tables: dict[tuple[str, str, int], LocalTable] = {}  # that were used last
         data = read.data.model_copy(update={"name": "clients' own tables"})
         self.experiment = read.model_copy(update={"data": data})
+        self._refuse_other_targets()
+
+    def _refuse_other_targets(self) -> None:
+        """Refuse parts and metrics that need classes where numbers are predicted, or the other way round."""
+        targets = _Targets("clients' own tables", 0 if self.options.targets else 1)
+        refuse_targets_of(self.builder.federation(self.seed), targets)
+        refuse_metrics(self.builder.metrics(), targets)
 
     @cached_property
     def builder(self) -> Builder:
@@ -120,13 +138,21 @@ class FlowerTables:
         return app
 
     def table(self, context: Context) -> LocalTable:
-        """Return the table of a client."""
+        """Return the table of a client; a process reads it once.
+
+        A SuperNode starts a process for each message, which reads its table; Flower's simulation keeps processes.
+        """
         path = context.node_config.get("data")
         if not isinstance(path, str):
             how = "--node-config 'partition-id=3 data=\"/srv/my.csv\"'"
             raise ConfigError(f"A node's config must name its table: {how}; got {path!r}.")
-        table = LocalTable(path, self.options, str(context.node_config.get(NAME, "")))
-        return table if table.name else replace(table, name=str(client_of(context)))
+        name, client = str(context.node_config.get(NAME, "")), client_of(context)
+        key = path, name, client
+        if key not in self._tables:
+            self._tables[key] = LocalTable(path, self.options, name, unnamed=str(client))
+        if len(self._tables) > KEPT_IN_PROCESS:
+            del self._tables[next(iter(self._tables))]
+        return self._tables[key]
 
     def _answer(self, message: Message, context: Context, *, hides: bool) -> Message:
         sent = message.content
@@ -191,14 +217,16 @@ class FlowerTables:
         self, folder: Path, found: Agreement, min_clients: int, patience: float, timeout: float
     ) -> FedReachStrategy:
         e, agreed, federation = self.experiment, found.agreed, self.builder.federation(self.seed)
-        shape, outputs = (len(agreed.preparation.feature_names),), len(agreed.classes)
+        shape = (len(agreed.preparation.feature_names),)
         seed = torch_seed(self.seed if e.model.seed is None else e.model.seed, "model")
-        module = build_model(self.builder.model(), shape, outputs, seed=seed, options=e.model.options)
+        module = build_model(self.builder.model(), shape, agreed.outputs, seed=seed, options=e.model.options)
         metrics = self.builder.metrics()
+        scale = agreed.target_scale if Traits.of(federation.loss).scales_targets else None  # else outputs are on none
         last = max(found.names)
         about = {
+            "target_scale": None if scale is None else scale.to_json(),
             "preparation": agreed.preparation.to_json(),
-            "class_names": list(agreed.classes),
+            "class_names": None if agreed.class_names is None else list(agreed.class_names),
             "client_names": [found.names.get(client, str(client)) for client in range(last + 1)],
         }
         trackers = [Named(*each) for each in trackers_of(e, self.base)]
@@ -231,12 +259,11 @@ def _options(experiment: Any, seed: int) -> TableOptions:
     label, target = said.get("label"), said.get("target")
     if (label is None) == (target is None):
         raise ConfigError("data: say label, a column of classes, or target, columns of numbers to predict.")
-    if target is not None:
-        raise ConfigError("data.target: clients with a table each agree on classes only. Say label.")
+    targets = () if target is None else (target,) if isinstance(target, str) else tuple(target)
     population, held = experiment.population, experiment.partition.seed
     held = held if held is not None else seed if population.seed is None else population.seed
     columns = said.get("client"), dict(said.get("columns", {}))
-    return TableOptions(label, (), *columns, population.held_out, held, said.get("group"), said.get("time"))
+    return TableOptions(label, targets, *columns, population.held_out, held, said.get("group"), said.get("time"))
 
 
 def _keep_agreed(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
