@@ -15,9 +15,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import Result
 
-from fedreach.config import load, parts, paths
-from fedreach.config.trackers import trackers_of
-from fedreach.config.user_code import identity
+from fedreach.config import load, paths
 from fedreach.data.federated import FederatedData
 from fedreach.data.table_agreement import Agreed, LocalTable, TableOptions, TableQuestion
 from fedreach.errors import ConfigError, FedReachError, TrainingError
@@ -28,7 +26,7 @@ from fedreach.federation.targets import refuse_targets_of
 from fedreach.federation.traits import Traits
 from fedreach.flower import masks, messages
 from fedreach.flower.app import client_app, client_of, private_key
-from fedreach.flower.experiment import refuse_what_flower_cannot, run_config_number
+from fedreach.flower.experiment import refuse_what_flower_cannot, run_config_number, strategy_options
 from fedreach.flower.local import alone
 from fedreach.flower.messages import (
     CLIENT,
@@ -49,7 +47,6 @@ from fedreach.flower.table_messages import Agreement, RemoteTables, TableGrid
 from fedreach.models import build as build_model
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.recorder import note_failure
-from fedreach.runs.trackers.tracked import Named, Tracked
 from fedreach.streams import torch_seed
 
 AGREEMENT = "agreement.json"
@@ -216,11 +213,10 @@ class FlowerTables:
     def _strategy(
         self, folder: Path, found: Agreement, min_clients: int, patience: float, timeout: float
     ) -> FedReachStrategy:
-        e, agreed, federation = self.experiment, found.agreed, self.builder.federation(self.seed)
+        model, agreed, federation = self.experiment.model, found.agreed, self.builder.federation(self.seed)
         shape = (len(agreed.preparation.feature_names),)
-        seed = torch_seed(self.seed if e.model.seed is None else e.model.seed, "model")
-        module = build_model(self.builder.model(), shape, agreed.outputs, seed=seed, options=e.model.options)
-        metrics = self.builder.metrics()
+        seed = torch_seed(self.seed if model.seed is None else model.seed, "model")
+        module = build_model(self.builder.model(), shape, agreed.outputs, seed=seed, options=model.options)
         scale = agreed.target_scale if Traits.of(federation.loss).scales_targets else None  # else outputs are on none
         last = max(found.names)
         about = {
@@ -229,23 +225,15 @@ class FlowerTables:
             "class_names": None if agreed.class_names is None else list(agreed.class_names),
             "client_names": [found.names.get(client, str(client)) for client in range(last + 1)],
         }
-        trackers = [Named(*each) for each in trackers_of(e, self.base)]
         return FedReachStrategy(
             federation,
             module,
-            rounds=e.rounds,
-            folder=folder,
             population=found.population,
             min_clients=min_clients,
             patience=patience,
             timeout=timeout,
-            evaluate_every=e.evaluation.every,
-            participation=parts.make("participation", e.population.participation, self.base),
-            inputs=e.evaluation.inputs,
-            identity=identity(e, self.seed, self.method or "run", self.base),
             about=about,
-            metrics=metrics,
-            callbacks=[Tracked(trackers, RunFolder(folder), lambda name, text: LOG.warning(text))],
+            **strategy_options(self.builder, self.seed, self.method, folder),
         )
 
     @property
