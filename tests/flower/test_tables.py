@@ -189,6 +189,12 @@ def test_numbers_are_predicted_by_command_and_by_export_in_their_units(tmp_path:
     assert again["prediction"].to_numpy() == pytest.approx(wanted, rel=1e-6)
 
 
+@pytest.mark.parametrize("targets", ["[]", '["price", "price"]'])
+def test_no_number_to_predict_or_one_twice_is_refused(tmp_path: Path, targets: str) -> None:
+    with pytest.raises(ConfigError, match=r"data\.target must name one column or more, each once"):
+        FlowerTables(with_prices(tmp_path, targets=targets))
+
+
 def no_price(parts: dict[str, pd.DataFrame]) -> None:
     del parts["cedar"]["price"]
 

@@ -247,7 +247,9 @@ def _options(experiment: Any, seed: int) -> TableOptions:
     label, target = said.get("label"), said.get("target")
     if (label is None) == (target is None):
         raise ConfigError("data: say label, a column of classes, or target, columns of numbers to predict.")
-    targets = () if target is None else (target,) if isinstance(target, str) else tuple(target)
+    targets = () if target is None else (target,) if isinstance(target, str) else tuple(map(str, target))
+    if target is not None and (not targets or len(set(targets)) < len(targets)):
+        raise ConfigError(f"data.target must name one column or more, each once; got {list(targets)}.")
     population, held = experiment.population, experiment.partition.seed
     held = held if held is not None else seed if population.seed is None else population.seed
     columns = said.get("client"), dict(said.get("columns", {}))
