@@ -14,9 +14,11 @@ pytest.importorskip("flwr")
 
 from tests.data.test_table_agreement import NAMES, hospitals
 
+from fedreach.evaluation.serving import ServingEvaluator
 from fedreach.flower import FlowerExperiment
-from fedreach.runs.folder import RunFolder
+from fedreach.runs.folder import SERVING, RunFolder
 from fedreach.runs.schema import FederationRecord
+from fedreach.runs.serving import serve_models
 
 from .deployment import APP, Deployment, rows
 from .faulty import outcome_of, simulated
@@ -64,6 +66,15 @@ def made(folder: Path) -> tuple[Path, Path]:
     return app, folder / "all.toml"
 
 
+def adapted(setup: FlowerExperiment, run: Path, folder: Path) -> bytes:
+    """Return the serving rule as the simulator fits it to the models of a run."""
+    shutil.copytree(run, folder, ignore=shutil.ignore_patterns("serv*"))
+    simulation = setup.simulation
+    evaluator = ServingEvaluator(simulation.engine, simulation.data, simulation.federation.serving)
+    serve_models(RunFolder(folder), simulation.engine.layout, evaluator)
+    return (folder / SERVING).read_bytes()
+
+
 def test_tables_train_adapt_export_and_predict_as_the_joined_one(tmp_path: Path) -> None:
     app, joined = made(tmp_path)
     out = tmp_path / "out"
@@ -86,6 +97,7 @@ def test_tables_train_adapt_export_and_predict_as_the_joined_one(tmp_path: Path)
     assert 1 in found[-1]["cohort"]
     setup = FlowerExperiment(joined)
     assert outcome_of(out) == simulated(setup, lost=lost, offline=offline)
+    assert (out / SERVING).read_bytes() == adapted(setup, out, tmp_path / "adapted")
     record = RunFolder(out).required(FederationRecord)
     assert list(record.client_names or ()) == list(NAMES[:3])
     assert record.unseen.tolist() == [2]
