@@ -12,9 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedreach.data.federated import FederatedData
-from fedreach.data.table_agreement import Agreed, LocalTable, TableOptions, agreement
+from fedreach.data.table_agreement import Agreed, LocalTable, TableOptions, agreement, sum_of
 from fedreach.errors import ConfigError, DataError
-from fedreach.federation.serving.fit import plain_sum
 
 NAMES = ("ash", "birch", "cedar", "dogwood")
 
@@ -31,7 +30,7 @@ def agreed(tables: Mapping[int, LocalTable], participants: Sequence[int], asked:
     while True:
         who = tables if question.step == "columns" else participants
         answers = {client: tables[client].answer(question) for client in who}
-        sums = plain_sum([answers[client].sums for client in participants])
+        sums = sum_of(question, [answers[client].sums for client in participants])
         try:
             question = steps.send(({client: each.told for client, each in answers.items()}, sums))
         except StopIteration as end:
@@ -58,7 +57,8 @@ def hospitals(seed: int = 0, rows: int = 30) -> pd.DataFrame:
 
 def joined(frame: pd.DataFrame, participants: Sequence[int], **given: Any) -> FederatedData:
     who = [NAMES[client] for client in participants]
-    return FederatedData.from_frame(frame, client="site", label="ill", participants=who, **given)
+    asked = {} if "target" in given else {"label": "ill"}
+    return FederatedData.from_frame(frame, client="site", participants=who, **asked, **given)
 
 
 def of_clients(frame: pd.DataFrame, asked: TableOptions) -> dict[int, LocalTable]:
@@ -77,7 +77,8 @@ def same(frame: pd.DataFrame, participants: Sequence[int], asked: TableOptions, 
         dataset, train, held = table.dataset(found)
         for own, index in ((train, whole.train[client]), (held, whole.held_out[client])):
             assert sorted(map(bytes, dataset.train_x[own])) == sorted(map(bytes, whole.dataset.train_x[index]))
-            assert sorted(dataset.train_y[own]) == sorted(whole.dataset.train_y[index])
+            assert sorted(map(bytes, dataset.train_y[own])) == sorted(map(bytes, whole.dataset.train_y[index]))
+        assert dataset.target_scale == whole.dataset.target_scale
     assert Agreed.of_json(found.to_json()) == found
 
 
@@ -88,6 +89,59 @@ def test_the_schema_and_the_inputs_are_those_of_the_joined_table_in_bits() -> No
 def test_what_is_said_of_columns_counts_for_all_clients() -> None:
     said = {"drop": ["note"], "category": ["dose"], "missing": ["A"]}
     same(hospitals(), [0, 2], options(columns=said), columns=said)
+
+
+def numbers(**given: Any) -> TableOptions:
+    return options(label=None, targets=("price", "days"), **given)
+
+
+def priced(seed: int = 0) -> pd.DataFrame:
+    """Sums of these prices depend on the order in which they are added up."""
+    rng, frame = np.random.default_rng(seed), hospitals(seed)
+    n = len(frame)
+    return frame.assign(price=rng.lognormal(5, 4, n).round(2), days=rng.integers(0, 40, n))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_scale_of_numbers_to_predict_is_that_of_the_joined_table_in_bits(seed: int) -> None:
+    same(priced(seed), [0, 1, 2, 3], numbers(), target=["price", "days"])
+
+
+def test_rows_without_a_number_to_predict_are_left_out() -> None:
+    frame = priced()
+    frame["price"] = frame["price"].astype(object)
+    frame.loc[[0, 7, 40, 41, 100], "price"] = [None, "", "NA", None, None]
+    same(frame, [0, 1], numbers(), target=["price", "days"])
+
+
+def test_a_client_without_the_target_is_named_with_its_column() -> None:
+    with pytest.raises(ConfigError, match=r"client 'ash': .*no column 'days'"):
+        LocalTable(hospitals().query("site == 'ash'").assign(price=1.5), numbers(), "ash")
+
+
+@pytest.mark.parametrize(
+    ("cells", "why"),
+    [
+        (["a lot"] * 30, "column 'price' must hold numbers to be a target"),
+        ([1.5] * 29 + ["a lot"], "column 'price' is no number in 1 rows"),
+        ([None] * 30, "no row holds something in 'price'"),
+        ([1e300] * 30, "price and days must be finite as float32"),
+    ],
+)
+def test_a_client_whose_target_holds_no_numbers_is_named_with_its_column(cells: list[Any], why: str) -> None:
+    frame = hospitals().query("site == 'ash'").assign(price=cells, days=1)
+    with pytest.raises(DataError, match=rf"client 'ash': .*{why}"):
+        LocalTable(frame, numbers(), "ash")
+
+
+def test_a_target_that_is_the_same_for_all_participants_is_refused_as_in_a_simulation() -> None:
+    frame = priced()
+    frame.loc[frame["site"] != "dogwood", "days"] = 7
+    with pytest.raises(DataError) as ours:
+        agreed(of_clients(frame, numbers()), [0, 1], numbers())
+    with pytest.raises(DataError, match="target 'days' is 7 in all 48 rows") as theirs:
+        joined(frame, [0, 1], target=["price", "days"])
+    assert str(ours.value) == str(theirs.value)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])

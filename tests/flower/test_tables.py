@@ -8,23 +8,27 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.app import ConfigRecord, Context, Message
+from flwr.app import Array, ConfigRecord, Context, Message
 from tests.data.test_table_agreement import NAMES, hospitals
 
-from fedreach.errors import ConfigError, TrainingError
+from fedreach.data import table_agreement
+from fedreach.data.table_source import read_table
+from fedreach.errors import ConfigError, DataError, TrainingError
 from fedreach.experiments.run import run
 from fedreach.flower import FlowerExperiment, FlowerTables
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import FederationRecord
+from fedreach.trained import load
 
 from .deployment import APP
 from .in_process import Answering, InProcess
-from .same import check_same
+from .same import check_same, rows_of
 
 FILE = """
 rounds = 3
@@ -83,6 +87,26 @@ def trained(file: Path, *overrides: str, **more: Answering) -> Path:
     return folder
 
 
+def with_prices(
+    folder: Path, change: Callable[[dict[str, pd.DataFrame]], None] = lambda parts: None, targets: str = '["price"]'
+) -> Path:
+    """Write an experiment that predicts numbers, on tables of which some rows lack them."""
+
+    def priced(parts: dict[str, pd.DataFrame]) -> None:
+        rng = np.random.default_rng(1)
+        for part in parts.values():
+            part["price"] = (10_000 + 300 * part["age"] + rng.normal(0, 999, len(part))).round(2)
+            part["days"] = rng.integers(0, 40, len(part)).astype(float)
+            part.loc[part.index[:2], "price"] = None
+        change(parts)
+
+    file = written(folder, priced)
+    text = FILE.replace('label = "ill"', f"target = {targets}").replace("rate = 0.3", "rate = 0.05")
+    serving = 'serving = { name = "label_shift", guard = false }'
+    file.write_text(text.replace(serving, 'loss = "mse"'), encoding="utf-8")
+    return file
+
+
 def uneven(parts: dict[str, pd.DataFrame]) -> None:
     """A column that one hospital lacks, and a category that only the unseen one has."""
     del parts["birch"]["age"]
@@ -102,6 +126,141 @@ def test_training_and_adaptation_are_those_of_the_joined_table_in_bits(
     assert theirs.client_names == ours.client_names
     assert theirs.class_names == ours.class_names
     assert (found / "serving.safetensors").read_bytes() == (tmp_path / "ours" / "serving.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("change", [lambda parts: None, uneven], ids=["alike", "uneven"])
+@pytest.mark.parametrize("targets", ['"price"', '["price", "days"]'], ids=["one", "two"])
+@pytest.mark.parametrize("loss", ["mse", "huber", "{name='mse', scale=false}"])
+def test_numbers_are_learned_as_on_the_joined_table_in_bits(
+    tmp_path: Path, change: Callable[[dict[str, pd.DataFrame]], None], targets: str, loss: str
+) -> None:
+    more = (f"method.loss={loss}", *(["local.rate=1e-6"] if "false" in loss else []))
+    file = with_prices(tmp_path, change, targets)
+    found = trained(file, *more)
+    joined = FlowerExperiment(file, overrides=more)
+    run(joined.experiment, seed=joined.seed, folder=tmp_path / "ours", base=joined.base)
+    ours, theirs = (RunFolder(folder).required(FederationRecord) for folder in (tmp_path / "ours", found))
+    assert theirs.target_scale == ours.target_scale
+    assert (ours.target_scale is None) == ("false" in loss)
+    assert (theirs.targets, theirs.class_names) == (ours.targets, ours.class_names)
+    for mine, other in zip(rows_of(tmp_path / "ours"), rows_of(found), strict=True):
+        assert other["cohort"] == mine["cohort"]
+        assert {"id_mae", "unseen_mae", "id_loss"} <= mine.keys() & other.keys()
+        for name in ("id_mae", "unseen_mae", "id_loss", "participation_gap"):
+            assert other[name] == pytest.approx(mine[name], rel=1e-5), name  # clients are evaluated one by one
+    for name in ("last.safetensors", "best.safetensors"):
+        assert (found / name).read_bytes() == (tmp_path / "ours" / name).read_bytes()
+
+
+def test_classes_that_are_their_numbers_have_no_names_as_in_a_simulation(tmp_path: Path) -> None:
+    def numbered(parts: dict[str, pd.DataFrame]) -> None:
+        for part in parts.values():
+            part["ill"] = part["ill"].map({"no": 0, "yes": 1, "maybe": 2})
+
+    file = written(tmp_path, numbered)
+    found = trained(file, "rounds=1", "method.serving=none")
+    assert RunFolder(found).required(FederationRecord).class_names is FlowerExperiment(file).data.dataset.class_names
+
+
+def test_what_it_leaves_of_numbers_predicts_in_their_units(tmp_path: Path) -> None:
+    file = with_prices(tmp_path)
+    found = trained(file, "rounds=10")
+    frame = pd.read_csv(tmp_path / "all.csv")
+    model, known = load(found), frame["price"].notna().to_numpy()
+    said = model.predict(frame)
+    off = np.abs(said.ravel()[known] - frame["price"][known])
+    assert off.mean() < (frame["price"] - frame["price"].mean()).abs().mean()
+
+
+@pytest.mark.slow
+def test_numbers_are_predicted_by_command_and_by_export_in_their_units(tmp_path: Path) -> None:
+    trained(with_prices(tmp_path))
+    fedreach = [sys.executable, "-m", "fedreach"]
+    for call in (
+        [*fedreach, "predict", "flower", "all.csv", "--out", "said.csv"],
+        [*fedreach, "export", "flower", "--to", "torch", "--out", "model"],
+        [sys.executable, "model/predict.py", "all.csv", "--out", "again.csv"],
+    ):
+        done = subprocess.run(call, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+    frame, said, again = (pd.read_csv(tmp_path / name) for name in ("all.csv", "said.csv", "again.csv"))
+    wanted = load(tmp_path / "flower").predict(frame).ravel()
+    assert said["prediction"].to_numpy() == pytest.approx(wanted, rel=1e-6)
+    assert again["prediction"].to_numpy() == pytest.approx(wanted, rel=1e-6)
+
+
+@pytest.mark.parametrize("targets", ["[]", '["price", "price"]'])
+def test_no_number_to_predict_or_one_twice_is_refused(tmp_path: Path, targets: str) -> None:
+    with pytest.raises(ConfigError, match=r"data\.target must name one column or more, each once"):
+        FlowerTables(with_prices(tmp_path, targets=targets))
+
+
+def no_price(parts: dict[str, pd.DataFrame]) -> None:
+    del parts["cedar"]["price"]
+
+
+def a_price_in_words(parts: dict[str, pd.DataFrame]) -> None:
+    parts["cedar"]["price"] = parts["cedar"]["price"].astype(object)
+    parts["cedar"].loc[parts["cedar"].index[9], "price"] = "a lot"
+
+
+@pytest.mark.parametrize("change", [no_price, a_price_in_words])
+def test_a_hospital_without_numbers_to_predict_is_named_and_the_others_train(
+    tmp_path: Path, change: Callable[[dict[str, pd.DataFrame]], None]
+) -> None:
+    setup = FlowerTables(with_prices(tmp_path, change))
+    with pytest.raises(TrainingError, match=r"Missing: cedar\..*client 'cedar': .*column 'price'"):
+        setup.run(Hospitals(setup, tmp_path), tmp_path / "three", min_clients=3, patience=0.5, timeout=1)
+    setup.run(Hospitals(setup, tmp_path), tmp_path / "flower", min_clients=2, patience=0.5, timeout=1)
+    assert RunFolder(tmp_path / "flower").required(FederationRecord).participants.tolist() == [0, 1]
+
+
+def test_a_number_that_is_the_same_for_all_participants_ends_the_run_in_words(tmp_path: Path) -> None:
+    def same_price(parts: dict[str, pd.DataFrame]) -> None:
+        for name in NAMES[:3]:
+            parts[name]["price"] = 9.5
+
+    setup = FlowerTables(with_prices(tmp_path, same_price))
+    with pytest.raises(DataError, match=r"target 'price' is 9\.5 in all 72 rows that participants train on"):
+        setup.run(Hospitals(setup, tmp_path), tmp_path / "flower", min_clients=2, patience=5, timeout=1)
+
+
+def test_under_a_secure_sum_the_scale_of_numbers_is_that_of_the_plain_sum(tmp_path: Path) -> None:
+    secure = ("method.label_statistics=secure_sum", "method.weighting=equal")
+    hidden = RunFolder(trained(with_prices(tmp_path), *secure)).required(FederationRecord).target_scale
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    other = RunFolder(trained(with_prices(plain))).required(FederationRecord).target_scale
+    assert hidden == pytest.approx({"mean": pytest.approx(other["mean"]), "sd": pytest.approx(other["sd"])})
+
+
+def spoiled_sums(step: str, value: float) -> Answering:
+    """Let client 1 answer a question on tables with another last number."""
+
+    def answering(client: int, message: Message, answer: Callable[[], Message]) -> Message:
+        reply = answer()
+        if client == 1 and message.metadata.message_type == "query.table":
+            asked = json.loads(message.content.config_records["fedreach"]["question"])
+            if asked["step"] == step:
+                sums = reply.content.array_records["sums"]["sums"].numpy().copy()
+                sums.ravel()[-1] = value
+                reply.content.array_records["sums"]["sums"] = Array(sums)
+        return reply
+
+    return answering
+
+
+@pytest.mark.parametrize(("step", "value"), [("totals", 1e308), ("squares", -1.0), ("squares", 1e308)])
+def test_sums_of_numbers_that_no_table_has_leave_their_client_out(tmp_path: Path, step: str, value: float) -> None:
+    found = trained(with_prices(tmp_path), answering=spoiled_sums(step, value))
+    assert RunFolder(found).required(FederationRecord).participants.tolist() == [0, 2]
+
+
+def test_a_process_reads_a_table_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[object] = []
+    monkeypatch.setattr(table_agreement, "read_table", lambda source: read.append(source) or read_table(source))
+    trained(written(tmp_path))
+    assert sorted(read) == [str(tmp_path / f"{name}.csv") for name in NAMES]
 
 
 def test_what_it_leaves_predicts_a_raw_table_and_adapts(tmp_path: Path) -> None:
@@ -205,11 +364,17 @@ def test_a_node_without_a_table_is_named_with_what_to_do(tmp_path: Path) -> None
         setup.run(Hospitals(setup, tmp_path), tmp_path / "flower", min_clients=3, patience=0.5, timeout=1)
 
 
-def test_numbers_to_predict_are_refused_in_words(tmp_path: Path) -> None:
-    file = written(tmp_path)
-    file.write_text(FILE.replace('label = "ill"', 'target = "age"'), encoding="utf-8")
-    with pytest.raises(ConfigError, match="classes only"):
-        FlowerTables(file)
+@pytest.mark.parametrize(
+    ("override", "why"),
+    [
+        ("method.serving=label_shift", r"estimates class shares.* are numbers"),
+        ("method.loss=cross_entropy", r"loss .* needs targets that are classes"),
+        ("evaluation.metrics=['auroc']", r"metric .* needs targets that are classes"),
+    ],
+)
+def test_what_needs_classes_is_refused_where_numbers_are_predicted(tmp_path: Path, override: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        FlowerTables(with_prices(tmp_path), overrides=(override,))
 
 
 def test_a_client_that_tells_nonsense_is_refused(tmp_path: Path) -> None:

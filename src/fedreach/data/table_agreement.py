@@ -10,6 +10,8 @@ counts   Counts of each column
 totals   of each column of numbers how many there are, and their sum; of one of words, the different texts
 squares  of each column of numbers the sum of squared differences from the mean
 ```
+
+Numbers to predict are asked for with the columns of numbers, in the last two questions: `TargetScale` is made of them.
 """
 
 from __future__ import annotations
@@ -35,15 +37,18 @@ from fedreach.data.cells import (
     row_order,
     targets,
 )
+from fedreach.data.checks import Check
 from fedreach.data.column_sums import MOST_CATEGORIES, Counts, category_column, met, number_column, squares
 from fedreach.data.columns import KINDS, ColumnRules, InputKind
 from fedreach.data.datasets import Dataset, from_arrays
 from fedreach.data.held_out import Together, draws, split_held_out
 from fedreach.data.input_column import NAMED, InputColumn, Kind, values_of
+from fedreach.data.own import complete_rows
 from fedreach.data.partition import Partition
 from fedreach.data.preparation import Preparation
 from fedreach.data.table_source import Table, check_lengths, column_of, read_table
-from fedreach.errors import DataError
+from fedreach.data.target_scale import TargetScale, TargetSums, added, squared_differences
+from fedreach.errors import ConfigError, DataError
 
 Step = Literal["columns", "counts", "totals", "squares"]
 
@@ -84,14 +89,22 @@ class TableQuestion(NamedTuple):
     classes: Sequence[str] = ()  # (c,) that are agreed on
     columns: Sequence[str] = ()  # (k,) names, of all participants' columns
     kinds: Sequence[InputKind | None] = ()  # (k,) what columns are; None: left out
-    means: Sequence[float] = ()  # (k,)
+    targets: Sequence[str] = ()  # (t,) names of what is predicted; its sums come after those of the columns
+    means: Sequence[float] = ()  # (k + t,)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the sums that are asked for."""
+        rows = len(self.columns) + len(self.targets)
+        widths = {"columns": (0,), "counts": (rows, len(Counts._fields)), "totals": (rows, 2), "squares": (rows,)}
+        return widths[self.step]
 
 
 class TableAnswer(NamedTuple):
     """What a client says."""
 
     told: Mapping[str, Any]  # names, as plain JSON values
-    sums: Floats  # of its training rows: (k, 9) counts, (k, 2) totals, (k,) squares; (0,) where none are asked for
+    sums: Floats  # of its training rows: (k, 9) counts, (k + t, 2) totals, (k + t,) squares; (0,): none are asked for
 
 
 @dataclass(frozen=True)
@@ -100,15 +113,29 @@ class Agreed:
 
     classes: tuple[str, ...]  # none where numbers are predicted
     preparation: Preparation
+    target_scale: TargetScale | None = None  # of numbers to predict
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a model must return for a row: one a class, or one a target."""
+        return len(self.classes) if self.target_scale is None else len(self.target_scale.mean)
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """What classes are called; None where their names are their numbers, or numbers are predicted."""
+        return named(self.classes) if self.classes else None
 
     def to_json(self) -> dict[str, Any]:
         """Return it as plain JSON values."""
-        return {"classes": list(self.classes), "columns": self.preparation.to_json()}
+        scale = None if self.target_scale is None else self.target_scale.to_json()
+        return {"classes": list(self.classes), "columns": self.preparation.to_json(), "target_scale": scale}
 
     @classmethod
     def of_json(cls, stored: Mapping[str, Any]) -> Self:
         """Return what `to_json` returned."""
-        return cls(tuple(stored["classes"]), Preparation.of_json(stored["columns"]))
+        scale = stored["target_scale"]
+        scale = None if scale is None else TargetScale.of_json(scale)
+        return cls(tuple(stored["classes"]), Preparation.of_json(stored["columns"]), scale)
 
 
 Told = Mapping[int, Mapping[str, Any]]
@@ -122,7 +149,8 @@ def agreement(
 
     Raises:
         ConfigError: If an option names a column that no participant has.
-        DataError: If no column can be an input, or no cell is of the kind that is said.
+        DataError: If no column can be an input, no cell is of the kind that is said, or a target is the same in all
+            rows.
     """
     told, _ = yield TableQuestion("columns")
     classes = ordered_names({name for each in told.values() for name in each["classes"]})
@@ -134,7 +162,7 @@ def agreement(
     counts = [Counts(*map(int, row)) for row in sums]
     pairs = [*zip(columns, counts, strict=True)]
     kinds = [None if each.left_out else rules.kinds.get(name) or each.kind for name, each in pairs]
-    question = question._replace(step="totals", kinds=kinds)
+    question = question._replace(step="totals", kinds=kinds, targets=options.targets)
     told, totals = yield question
     means = [total / count if count else 0.0 for count, total in totals.tolist()]
     _, squared = yield question._replace(step="squares", means=means)
@@ -159,7 +187,30 @@ def agreement(
     preparation = Preparation(tuple(made))
     if not preparation.feature_names:
         raise DataError(f"No column of the tables can be an input:\n{preparation}")
-    return Agreed(classes, preparation.described(options.named, classes, rules))
+    scale = None
+    if options.targets:
+        k = len(columns)
+        scale = TargetScale.of(TargetSums(int(totals[k, 0]), totals[k:, 1], squared[k:]), options.targets)
+    return Agreed(classes, preparation.described(options.named, classes, rules), scale)
+
+
+def sum_of(question: TableQuestion, parts: Sequence[Floats]) -> Floats:
+    """Return the sum over participants, in the order of their ids.
+
+    Columns are added up as `Preparation.of` adds, and targets as `TargetScale.of_clients` does: the same bits.
+
+    Args:
+        question: That was asked.
+        parts: What each participant answered, at least one.
+
+    Example:
+        >>> parts = [np.array([1e16, 1e16]), np.array([1.0, 1.0]), np.array([-1e16, -1e16])]
+        >>> sum_of(TableQuestion("squares", columns=["age"], targets=["price"]), parts)
+        array([0., 1.])
+    """
+    k = len(question.columns)
+    columns = sum((part[:k] for part in parts[1:]), start=parts[0][:k])
+    return np.concatenate([columns, added([part[k:] for part in parts])]) if question.targets else columns
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,21 +221,21 @@ class LocalTable:
         source: See `fedreach.data.table_source.read_table`.
         options: Of the experiment.
         name: Of the client; empty: the one that its table names.
+        unnamed: What the client is called where neither names it.
 
     Raises:
         ConfigError: If a column is not there.
-        DataError: If its table names several clients, or another one.
+        DataError: If its table names several clients, or another one; or a target holds no numbers.
     """
 
     source: Any
     options: TableOptions
     name: str = ""
+    unnamed: str = ""
     _read: Table = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         table, options = read_table(self.source), self.options
-        for name in (options.label,) if options.label is not None else options.targets:
-            column_of(table, name)
         check_lengths(table, next(iter(table)))
         object.__setattr__(self, "_read", table)
         own = set(self._texts_of(options.client)) if options.client in table else set()
@@ -194,7 +245,14 @@ class LocalTable:
         told = next(iter(own - {None}), None)
         if self.name and told not in (None, self.name):
             raise DataError(f"table: column {options.client!r} names {told!r}, whose table it is, not {self.name!r}.")
-        object.__setattr__(self, "name", self.name or told or "")
+        object.__setattr__(self, "name", self.name or told or self.unnamed)
+        try:
+            if options.label is not None:
+                column_of(table, options.label)
+            else:
+                self._targets  # noqa: B018  # read now, as the first question is the one that refuses a client
+        except (ConfigError, DataError) as error:
+            raise type(error)(f"client {self.name!r}: {error}") from error
 
     def _texts_of(self, name: str) -> list[str | None]:
         return named_rows(f"table: column {name!r}", column_of(self._read, name), self.rules.reading)
@@ -210,20 +268,31 @@ class LocalTable:
         return cells_by_name(self._read, without=[*self.options.named], rules=self.rules)
 
     def labels(self, classes: Sequence[str]) -> AnyArray:
-        """Return (n,) labels, -1 for a class that was not agreed on; or (n, t) numbers to predict."""
+        """Return (n,) labels, -1 for a class that was not agreed on; or (n, t) numbers to predict, nan for none."""
         if self.options.label is None:
-            return targets(self._read, self.options.targets, self.rules.reading)
+            return self._targets
         place = {name: number for number, name in enumerate(classes)}
         found = self._texts_of(self.options.label)
         return np.array([-1 if name is None else place.get(name, -1) for name in found], np.int64)
 
+    @cached_property
+    def _targets(self) -> Floats:
+        """(n, t) numbers to predict; nan in rows that lack one."""
+        names, reading = self.options.targets, self.rules.reading
+        kept, _ = complete_rows(self._read, names, reading)
+        found = np.full((len(column_of(self._read, names[0])), len(names)), np.nan)
+        there = {name: column_of(self._read, name).take(kept) for name in names}
+        found[kept] = targets(there, names, reading)
+        Check("table").labels(" and ".join(names), found[kept], len(kept), 0)  # finite, also as float32
+        return found
+
     def rows(self, classes: Sequence[str]) -> tuple[Ints, Ints, AnyArray]:
         """Return the rows that it trains on and those that it holds out, in the order of the table, and all labels.
 
-        Rows without a label, or of a class that was not agreed on, are in neither.
+        Rows without a label or a target, or of a class that was not agreed on, are in neither.
         """
         options, labels = self.options, self.labels(classes)
-        known = np.flatnonzero(labels >= 0) if labels.ndim == 1 else np.arange(len(labels))
+        known = np.flatnonzero(labels >= 0 if labels.ndim == 1 else ~np.isnan(labels).any(axis=1))
         keys: list[AnyArray] = [labels if options.label is None else self._by_text(options.label)]
         groups = None if options.group is None else self._by_text(options.group)
         when = None
@@ -252,13 +321,15 @@ class LocalTable:
             classes = sorted({each for each in found if each is not None})
             columns = [name for name in self._read if name not in self.options.named]
             return TableAnswer({"columns": columns, "classes": classes}, np.zeros(0))
-        train, _, _ = self.rows(question.classes)
+        train, _, labels = self.rows(question.classes)
         if question.step == "counts":
             return TableAnswer({}, np.array([self._counts(name, train) for name in question.columns], np.float64))
         texts: list[Sequence[str] | None] = []
         totals: list[tuple[float, float]] = []
         squared: list[float] = []
-        pairs = zip(question.columns, question.kinds, question.means or [0.0] * len(question.columns), strict=True)
+        k, t = len(question.columns), len(question.targets)
+        means = np.array(question.means or [0.0] * (k + t))
+        pairs = zip(question.columns, question.kinds, means[:k].tolist(), strict=True)
         for name, kind, mean in pairs:
             own = self._cells(name, kind, train)
             is_words = kind == "category" and own is not None
@@ -267,8 +338,12 @@ class LocalTable:
             there = values[~np.isnan(values)]
             totals.append((len(there), float(there.sum())))
             squared.append(squares(there, mean))
+        if t:
+            own_targets = labels[train].astype(np.float32)  # as models are given them
+            totals += [(len(train), total) for total in added(own_targets).tolist()]
+            squared += squared_differences(own_targets, means[k:]).tolist()
         if question.step == "totals":
-            return TableAnswer({"texts": texts}, np.array(totals))
+            return TableAnswer({"texts": texts}, np.array(totals).reshape(k + t, 2))
         return TableAnswer({}, np.array(squared))
 
     def _texts(self, name: str, texts: tuple[str, ...]) -> list[str] | None:
@@ -307,9 +382,9 @@ class LocalTable:
             x,
             labels[kept],
             num_classes=len(agreed.classes),
-            class_names=named(agreed.classes) if agreed.classes else None,
+            class_names=agreed.class_names,
             kind="features",
             name=self.name,
         )
-        whole = replace(plain, preparation=agreed.preparation)
+        whole = replace(plain, preparation=agreed.preparation, target_scale=agreed.target_scale)
         return whole, np.arange(len(train)), np.arange(len(train), len(kept))

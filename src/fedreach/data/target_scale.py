@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -66,8 +66,8 @@ class TargetScale:
     def of_clients(cls, targets: Sequence[AnyArray], names: Sequence[str] = ()) -> Self:
         """Return the scale of participants' (m, t) targets, whatever the order of clients and rows; as `of`."""
         count = sum(map(len, targets))
-        total = _added(_added(own) for own in targets)
-        squares = _added(_added((own.astype(np.float64) - total / count) ** 2) for own in targets)
+        total = added([added(own) for own in targets])
+        squares = added([squared_differences(own, total / count) for own in targets])
         return cls.of(TargetSums(count, total, squares), names)
 
     def scaled(self, targets: AnyArray) -> Float32s:
@@ -103,9 +103,24 @@ class TargetScale:
         ]
 
 
-def _added(rows: Iterable[AnyArray]) -> Floats:
-    """Return the (t,) sum of rows, rounded once, so that their order does not matter."""
-    return np.array([math.fsum(column) for column in np.array([*rows], np.float64).T])
+def added(arrays: AnyArray | Sequence[AnyArray]) -> Floats:
+    """Return the (...) sum of (m, ...) arrays, rounded once, so that their order does not matter.
+
+    Example:
+        >>> added(np.array([[1e16], [1.0], [-1e16]]))
+        array([1.])
+    """
+    return np.asarray(np.apply_along_axis(math.fsum, 0, np.asarray(arrays, np.float64)))
+
+
+def squared_differences(targets: AnyArray, mean: Floats) -> Floats:
+    """Return the (t,) sum over m of (target - mean)^2, of (m, t) targets.
+
+    Example:
+        >>> squared_differences(np.array([[1.0], [5.0]]), np.array([2.0]))
+        array([10.])
+    """
+    return added((targets.astype(np.float64) - mean) ** 2)
 
 
 def _shown(value: float) -> str:

@@ -96,26 +96,18 @@ class FlowerExperiment:
         self, folder: Path | str, *, min_clients: int = 1, patience: float = 60.0, timeout: float = 600.0
     ) -> FedReachStrategy:
         """Return the strategy of the server; see `FedReachStrategy` for the arguments."""
-        e, simulation, builder = self.experiment, self.simulation, Builder(self.experiment, self.base)
+        simulation, builder = self.simulation, Builder(self.experiment, self.base)
         refuse_metrics(builder.metrics(), self.data.dataset)
-        trackers = [Named(*each) for each in trackers_of(e, self.base)]
         return FedReachStrategy(
             simulation.federation,
             simulation.engine.task.module,
-            rounds=e.rounds,
-            folder=folder,
             population=self.data.population,
             min_clients=min_clients,
             patience=patience,
             timeout=timeout,
-            evaluate_every=e.evaluation.every,
             engine=simulation.engine,
-            participation=parts.make("participation", e.population.participation, self.base),
-            inputs=e.evaluation.inputs,
-            identity=identity(e, self.seed, self.method or "run", self.base),
             record=federation_record(simulation.data),
-            metrics=builder.metrics(),
-            callbacks=[Tracked(trackers, RunFolder(Path(folder)), lambda name, text: LOG.warning(text))],
+            **strategy_options(builder, self.seed, self.method, Path(folder)),
         )
 
     def server_app(self, folder: Path | str = "runs/flower", *, patience: float = 60.0) -> ServerApp:
@@ -131,6 +123,22 @@ class FlowerExperiment:
             run_on(grid, context, self, folder, patience)
 
         return app
+
+
+def strategy_options(builder: Builder, seed: int, method: str | None, folder: Path) -> dict[str, Any]:
+    """Return the arguments of `FedReachStrategy` that follow from an experiment, wherever its data are."""
+    e, base = builder.experiment, builder.base
+    trackers = [Named(*each) for each in trackers_of(e, base)]
+    return {
+        "rounds": e.rounds,
+        "folder": folder,
+        "evaluate_every": e.evaluation.every,
+        "participation": parts.make("participation", e.population.participation, base),
+        "inputs": e.evaluation.inputs,
+        "identity": identity(e, seed, method or "run", base),
+        "metrics": builder.metrics(),
+        "callbacks": [Tracked(trackers, RunFolder(folder), lambda name, text: LOG.warning(text))],
+    }
 
 
 def refuse_what_flower_cannot(experiment: Experiment) -> None:

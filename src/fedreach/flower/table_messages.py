@@ -16,12 +16,10 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedreach.arrays import AnyArray, Floats
-from fedreach.data.column_sums import Counts
 from fedreach.data.population import Population, draw_population, ids_of
-from fedreach.data.table_agreement import Agreed, TableOptions, TableQuestion, Told, agreement
+from fedreach.data.table_agreement import Agreed, TableOptions, TableQuestion, Told, agreement, sum_of
 from fedreach.errors import TrainingError, nearest
 from fedreach.federation.aggregation.secure_sum import sum_of_limbs
-from fedreach.federation.serving.fit import plain_sum
 from fedreach.flower import masks, messages
 from fedreach.flower.agreement import MOST_CLIENTS
 from fedreach.flower.clients import POLL_SECONDS, QUIET_SECONDS, ask
@@ -45,6 +43,7 @@ from fedreach.streams import generator
 
 LOG = getLogger("flwr")
 KIND = "query.table"
+LARGEST_TARGET_SUM = 1e100  # of squares of float32 numbers, which are below 1e39
 
 
 class Agreement(NamedTuple):
@@ -236,7 +235,7 @@ class RemoteTables:
                 return lost
             said = {client: told for client, (told, _) in answers.items()}
             parts = [array for _, array in answers.values()]
-            sums = sum_of_limbs(np.sum(parts, axis=0), len(parts)) if self.hides else plain_sum(parts)
+            sums = sum_of_limbs(np.sum(parts, axis=0), len(parts)) if self.hides else sum_of(question, parts)
 
     def _exchange(
         self, question: TableQuestion, session: str, participants: Sequence[int]
@@ -251,20 +250,18 @@ class RemoteTables:
         replies = self._asked({self.nodes[client]: RecordDict(dict(content)) for client in participants})
         found: dict[int, tuple[Mapping[str, Any], AnyArray]] = {}
         lost: dict[int, str] = {}
-        width = {"counts": (len(question.columns), len(Counts._fields)), "totals": (len(question.columns), 2)}
-        shape = width.get(question.step, (len(question.columns),))
         for client in participants:
             try:
                 if self.nodes[client] not in replies:
                     raise LostError(f"no answer within {self.timeout:g} s")
                 reply = messages.content_of(replies[self.nodes[client]])
-                kind, whole = (np.uint64, (4, *shape)) if self.hides else (np.float64, shape)
+                kind, whole = (np.uint64, (4, *question.shape)) if self.hides else (np.float64, question.shape)
                 sums = messages.array(messages.arrays(reply, SUMS), SUMS, whole, kind)
                 told = _told(reply.content)
                 if question.step == "totals" and not _are_lists_of_texts(told.get("texts"), len(question.columns)):
                     raise ReplyError("it does not tell its texts")
-                if not self.hides and question.step == "counts" and ((sums < 0) | (sums != np.floor(sums))).any():
-                    raise ReplyError("its counts are no counts")
+                if not self.hides:
+                    _check_sums(question, sums)
                 found[client] = told, sums
             except ReplyError as error:
                 lost[client] = str(error)
@@ -285,6 +282,17 @@ def _told(content: RecordDict) -> Mapping[str, Any]:
     if not isinstance(found, dict):
         raise ReplyError("what it tells of its table cannot be read")
     return found
+
+
+def _check_sums(question: TableQuestion, sums: Floats) -> None:
+    """Refuse sums that no table has."""
+    counts = {"counts": sums, "totals": sums[..., :1]}.get(question.step, np.zeros(0))
+    if ((counts < 0) | (counts != np.floor(counts))).any():
+        raise ReplyError("its counts are no counts")
+    if question.step == "squares" and (sums < 0).any():
+        raise ReplyError("its sums of squares are negative")
+    if (np.abs(sums[len(question.columns) :]) > LARGEST_TARGET_SUM).any():
+        raise ReplyError(f"its sums of targets are larger than {LARGEST_TARGET_SUM:g}")
 
 
 def _are_texts(value: object) -> bool:

@@ -6,27 +6,27 @@ Before the first round clients agree on what columns become, by sums over partic
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import Result
 
-from fedreach.config import load, parts, paths
-from fedreach.config.trackers import trackers_of
-from fedreach.config.user_code import identity
+from fedreach.config import load, paths
 from fedreach.data.federated import FederatedData
 from fedreach.data.table_agreement import Agreed, LocalTable, TableOptions, TableQuestion
 from fedreach.errors import ConfigError, FedReachError, TrainingError
+from fedreach.evaluation.metrics import refuse_metrics
 from fedreach.experiments.build import Builder
 from fedreach.federation.aggregation.secure_sum import limbs
+from fedreach.federation.targets import refuse_targets_of
+from fedreach.federation.traits import Traits
 from fedreach.flower import masks, messages
 from fedreach.flower.app import client_app, client_of, private_key
-from fedreach.flower.experiment import refuse_what_flower_cannot, run_config_number
+from fedreach.flower.experiment import refuse_what_flower_cannot, run_config_number, strategy_options
 from fedreach.flower.local import alone
 from fedreach.flower.messages import (
     CLIENT,
@@ -47,10 +47,17 @@ from fedreach.flower.table_messages import Agreement, RemoteTables, TableGrid
 from fedreach.models import build as build_model
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.recorder import note_failure
-from fedreach.runs.trackers.tracked import Named, Tracked
 from fedreach.streams import torch_seed
 
 AGREEMENT = "agreement.json"
+KEPT_IN_PROCESS = 8  # tables, where one process serves many nodes
+
+
+class _Targets(NamedTuple):
+    """What is predicted, as far as it is known before clients tell their classes."""
+
+    name: str
+    num_classes: int  # 0: numbers are predicted; else 1
 
 
 class FlowerTables:
@@ -83,8 +90,16 @@ class FlowerTables:
         self.seed = read.seeds[0] if seed is None else seed
         self.given = read.population.participants if "participants" in read.population.model_fields_set else None
         self.options = _options(read, self.seed)
+        self._tables: dict[tuple[str, str, int], LocalTable] = {}  # that were used last
         data = read.data.model_copy(update={"name": "clients' own tables"})
         self.experiment = read.model_copy(update={"data": data})
+        self._refuse_other_targets()
+
+    def _refuse_other_targets(self) -> None:
+        """Refuse parts and metrics that need classes where numbers are predicted, or the other way round."""
+        targets = _Targets("clients' own tables", 0 if self.options.targets else 1)
+        refuse_targets_of(self.builder.federation(self.seed), targets)
+        refuse_metrics(self.builder.metrics(), targets)
 
     @cached_property
     def builder(self) -> Builder:
@@ -120,13 +135,21 @@ class FlowerTables:
         return app
 
     def table(self, context: Context) -> LocalTable:
-        """Return the table of a client."""
+        """Return the table of a client; a process reads it once.
+
+        A SuperNode starts a process for each message, which reads its table; Flower's simulation keeps processes.
+        """
         path = context.node_config.get("data")
         if not isinstance(path, str):
             how = "--node-config 'partition-id=3 data=\"/srv/my.csv\"'"
             raise ConfigError(f"A node's config must name its table: {how}; got {path!r}.")
-        table = LocalTable(path, self.options, str(context.node_config.get(NAME, "")))
-        return table if table.name else replace(table, name=str(client_of(context)))
+        name, client = str(context.node_config.get(NAME, "")), client_of(context)
+        key = path, name, client
+        if key not in self._tables:
+            self._tables[key] = LocalTable(path, self.options, name, unnamed=str(client))
+        if len(self._tables) > KEPT_IN_PROCESS:
+            del self._tables[next(iter(self._tables))]
+        return self._tables[key]
 
     def _answer(self, message: Message, context: Context, *, hides: bool) -> Message:
         sent = message.content
@@ -190,34 +213,27 @@ class FlowerTables:
     def _strategy(
         self, folder: Path, found: Agreement, min_clients: int, patience: float, timeout: float
     ) -> FedReachStrategy:
-        e, agreed, federation = self.experiment, found.agreed, self.builder.federation(self.seed)
-        shape, outputs = (len(agreed.preparation.feature_names),), len(agreed.classes)
-        seed = torch_seed(self.seed if e.model.seed is None else e.model.seed, "model")
-        module = build_model(self.builder.model(), shape, outputs, seed=seed, options=e.model.options)
-        metrics = self.builder.metrics()
+        model, agreed, federation = self.experiment.model, found.agreed, self.builder.federation(self.seed)
+        shape = (len(agreed.preparation.feature_names),)
+        seed = torch_seed(self.seed if model.seed is None else model.seed, "model")
+        module = build_model(self.builder.model(), shape, agreed.outputs, seed=seed, options=model.options)
+        scale = agreed.target_scale if Traits.of(federation.loss).scales_targets else None  # else outputs are on none
         last = max(found.names)
         about = {
+            "target_scale": None if scale is None else scale.to_json(),
             "preparation": agreed.preparation.to_json(),
-            "class_names": list(agreed.classes),
+            "class_names": None if agreed.class_names is None else list(agreed.class_names),
             "client_names": [found.names.get(client, str(client)) for client in range(last + 1)],
         }
-        trackers = [Named(*each) for each in trackers_of(e, self.base)]
         return FedReachStrategy(
             federation,
             module,
-            rounds=e.rounds,
-            folder=folder,
             population=found.population,
             min_clients=min_clients,
             patience=patience,
             timeout=timeout,
-            evaluate_every=e.evaluation.every,
-            participation=parts.make("participation", e.population.participation, self.base),
-            inputs=e.evaluation.inputs,
-            identity=identity(e, self.seed, self.method or "run", self.base),
             about=about,
-            metrics=metrics,
-            callbacks=[Tracked(trackers, RunFolder(folder), lambda name, text: LOG.warning(text))],
+            **strategy_options(self.builder, self.seed, self.method, folder),
         )
 
     @property
@@ -231,12 +247,13 @@ def _options(experiment: Any, seed: int) -> TableOptions:
     label, target = said.get("label"), said.get("target")
     if (label is None) == (target is None):
         raise ConfigError("data: say label, a column of classes, or target, columns of numbers to predict.")
-    if target is not None:
-        raise ConfigError("data.target: clients with a table each agree on classes only. Say label.")
+    targets = () if target is None else (target,) if isinstance(target, str) else tuple(map(str, target))
+    if target is not None and (not targets or len(set(targets)) < len(targets)):
+        raise ConfigError(f"data.target must name one column or more, each once; got {list(targets)}.")
     population, held = experiment.population, experiment.partition.seed
     held = held if held is not None else seed if population.seed is None else population.seed
     columns = said.get("client"), dict(said.get("columns", {}))
-    return TableOptions(label, (), *columns, population.held_out, held, said.get("group"), said.get("time"))
+    return TableOptions(label, targets, *columns, population.held_out, held, said.get("group"), said.get("time"))
 
 
 def _keep_agreed(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
