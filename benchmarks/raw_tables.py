@@ -71,7 +71,6 @@ TABLES = {
     "language": Table("MASS", "nlschools", "class", target="lang"),
     "math": Table("mlmRev", "Hsb82", "school", target="mAch"),
     "fatalities": Table("AER", "Fatalities", "state", target="fatal"),
-    "flights": Table("nycflights13", "flights", "carrier", target="arr_delay"),
 }
 
 
