@@ -17,7 +17,7 @@ from fedreach.data.columns import AS_USUAL, NUMBER, ColumnRules, Reading
 from fedreach.data.datasets import Dataset, from_arrays
 from fedreach.data.held_out import Together
 from fedreach.data.own_data import OwnData, OwnSamples, OwnTable
-from fedreach.data.table_source import INDEX, Table, as_arrow, check_lengths, column_of, read_table
+from fedreach.data.table_source import INDEX, Table, as_arrow, check_lengths, column_of, read_whole, without_index
 from fedreach.errors import ConfigError, DataError, check_type, nearest
 
 MOST_NUMBERS, SHARE_ALONE = 20, 0.2  # classes that are numbers, and of these that may occur only once
@@ -41,7 +41,8 @@ def of_frame(
             "table: say label, a column of classes, or target, one or several columns of numbers to predict; got "
             f"{'neither' if label is None else 'both'}."
         )
-    found = read_table(table)
+    whole = read_whole(table)
+    found = without_index(whole)
     if len(column_of(found, client)) == 0:
         raise DataError("table: there must be at least one row; got none.")
     said: list[Any] = list(target) if isinstance(target, list | tuple) else [label if target is None else target]
@@ -55,11 +56,12 @@ def of_frame(
     check_lengths(found, client)
     kept, left_out = complete_rows(found, [client, *said], rules.reading)
     found = {name: column.take(kept) for name, column in found.items()} if left_out else found
+    left_out |= {name: "it is an index, as pandas writes it" for name in whole if INDEX.fullmatch(name)}
     owners, names = numbered_column(found, client, rules.reading)
     classes: tuple[str, ...] = ()
     labels: AnyArray
     if label is None:
-        labels = cells.targets(found, said, rules.reading)
+        labels = cells.targets(found, said, rules.reading, kept)
     else:
         labels, classes = numbered_column(found, label, rules.reading)
         if (len(labels) > 20 and len(classes) > len(labels) / 2) or _are_numbers(classes, np.bincount(labels)):
@@ -68,16 +70,16 @@ def of_frame(
                 f"be a class. If a number is to be predicted, say --target {label} instead of --label, or in TOML and "
                 f"Python target = {label!r} instead of label. Classes of which there are that many need words as names."
             )
-    inputs = cells.cells_by_name(found, without=(client, *said, *filter(None, [group])), rules=rules)
+    inputs = cells.cells_by_name(found, (client, *said, *filter(None, [group])), rules, kept)
     # How rows are sorted inside a client must not depend on what classes and groups others have.
     keys: list[AnyArray] = [labels if label is None else cells.by_text(labels, classes)]
     groups: Ints | None = None
     moments: Floats | None = None
     if group is not None:
-        groups, group_names = numbered_column(found, group, rules.reading)
+        groups, group_names = numbered_column(found, group, rules.reading, kept)
         keys.append(cells.by_text(groups, group_names))
     if time is not None:
-        moments = cells.moments(time, column_of(found, time), rules.reading)
+        moments = cells.moments(time, column_of(found, time), rules.reading, kept)
         keys.append(moments)
     order = cells.row_order(owners, np.column_stack(keys), inputs)
     sorted_inputs = {name: None if each is None else each.at(order) for name, each in inputs.items()}
@@ -128,10 +130,12 @@ def _are_numbers(classes: Sequence[str], rows: Ints) -> bool:
     return bool(has_decimals or (rows == 1).sum() >= SHARE_ALONE * len(classes))
 
 
-def numbered_column(table: Table, name: str, reading: Reading = AS_USUAL) -> tuple[Ints, tuple[str, ...]]:
-    """Return (n,) numbers from 0 for the names in a column, and these names."""
+def numbered_column(
+    table: Table, name: str, reading: Reading = AS_USUAL, places: Ints | None = None
+) -> tuple[Ints, tuple[str, ...]]:
+    """Return (n,) numbers from 0 for the names in a column, and these names; `places` as in `cells.cells_of`."""
     what = f"table: column {name!r}"
-    return cells.numbered(what, cells.named_rows(what, column_of(table, name), reading))
+    return cells.numbered(what, cells.named_rows(what, column_of(table, name), reading), places)
 
 
 def numbered_list(what: str, names: Any) -> tuple[Ints, tuple[str, ...]]:

@@ -88,7 +88,7 @@ class Preparation:
             named: Columns that are no inputs, and what they are: client, label, target or group.
             classes: Of the label.
             rules: What was said of the columns.
-            told: What is to be told of some of these, by name.
+            told: What is to be told of some of these, by name, and why other columns are no inputs.
         """
         of_label, of_group = {"label": tuple(classes)}, {"group": "rows of one are held out together"}
         columns = [
@@ -98,6 +98,7 @@ class Preparation:
             for name, kind in named.items()
         ]
         columns += [*self.columns, *(InputColumn(name, "dropped", why="as asked") for name in rules.drop)]
+        columns += [InputColumn(name, "left out", why=why) for name, why in told.items() if name not in named]
         missing, decimal = rules.reading
         return type(self)(tuple(replace(column, empty=missing, decimal=decimal) for column in columns))
 
