@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from fedreach.data.checks import no_such_file, untracked
+from fedreach.data.checks import no_such_file
+from fedreach.data.pictures import untracked
 from fedreach.errors import ConfigError, DataError, nearest
 
 TEXTS = (".csv", ".tsv", ".txt")
