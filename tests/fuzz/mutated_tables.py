@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
+from typing import Any
 
 from sklearn import datasets
 
@@ -31,6 +32,7 @@ class Draft:
     header: list[str]
     rows: Rows
     options: dict[str, str]  # of FederatedData.from_frame, whose values are columns
+    rules: dict[str, Any] = field(default_factory=dict)  # its option `columns`
     separator: str = ","
     newline: str = "\n"
     encoding: str = "utf-8"
@@ -65,6 +67,7 @@ class Mutant:
     changes: tuple[str, ...]
     content: bytes  # not packed
     options: dict[str, str]
+    rules: dict[str, Any]
     separator: str
     ending: str
     packed: bool
@@ -78,7 +81,7 @@ class Mutant:
         return gzip.compress(self.content, mtime=0) if self.packed else self.content
 
     def __str__(self) -> str:
-        return f"mutant {self.number}: {self.base}, {', '.join(self.changes)}, {self.options}"
+        return f"mutant {self.number}: {self.base}, {', '.join(self.changes)}, {self.options}, {self.rules}"
 
 
 # ------------------------------------------------------------------------------------------------------- base tables
@@ -283,6 +286,24 @@ def header_again(draft: Draft, random: Random) -> None:
     draft.rows.insert(random.randrange(len(draft.rows) + 1), list(draft.header))
 
 
+# ------------------------------------------------------------------------------------------ mutations of what is said
+
+
+def kind_of_column(draft: Draft, random: Random) -> None:
+    """Say of a column that is an input what it is, true or not."""
+    free = [name for name in draft.header if name not in draft.options.values()]
+    key = random.choice(["drop", "category", "number", "date", "boolean"])
+    draft.rules[key] = random.sample(free, min(len(free), random.choice([1, 1, 2])))
+
+
+def words_for_missing(draft: Draft, random: Random) -> None:
+    draft.rules["missing"] = random.choice([["?"], ["-", "<5"], ["no"], [0], ["7"], [-9, "?"], "benign", ["site 0"]])
+
+
+def other_decimal(draft: Draft, random: Random) -> None:
+    draft.rules["decimal"] = ","
+
+
 # ------------------------------------------------------------------------------------------------- mutations of writing
 
 
@@ -349,6 +370,7 @@ TABLES: tuple[Callable[[Draft, Random], None], ...] = (
     *(constant_column, column_of_ids, column_of_lists, column_of_huge_numbers, index_column, renamed_column),
     *(name_twice, reordered_columns, dropped_column, one_name, own_names, number_names),
     *(rows_twice, few_rows, short_or_long_row, empty_rows, header_again),
+    *(kind_of_column, kind_of_column, words_for_missing, other_decimal),
     *(other_separator, all_quoted, other_newline, other_encoding, packed, other_ending),
 )
 BYTES = (dropped_bytes, doubled_bytes, flipped_bytes, cut_file, put_byte, last_newline)
@@ -366,5 +388,5 @@ def mutant(number: int) -> Mutant:
             draft.damages.append(partial(change, random=Random(random.random())))
         elif draft.rows and min(map(len, draft.rows)) == len(draft.header):
             change(draft, random)
-    said = draft.written(), draft.options, draft.separator, draft.ending, draft.packed
+    said = draft.written(), draft.options, draft.rules, draft.separator, draft.ending, draft.packed
     return Mutant(number, base, tuple(changes), *said)

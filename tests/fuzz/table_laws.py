@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 import warnings
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -14,15 +16,18 @@ from click.testing import CliRunner
 
 from fedreach.cli import main
 from fedreach.data.federated import FederatedData
+from fedreach.data.sample_format import SampleFormat
 from fedreach.errors import FedReachError
+from fedreach.serving.rows import Columns, Rows, read_rows
 
 from .campaign import Ending, WrongError, ending
 from .commands import must_be_told
-from .mutated_tables import Mutant
+from .mutated_tables import BASES, Mutant
 
 EMPTY = {"", "NA", "N/A", "n/a", "<NA>", "NaN", "nan", "NULL", "null", "None"}
 INDEX = "__index_level_0__"  # what a first column without a name is called where it numbers the rows
 SETTINGS = ("rounds=1", "evaluation.every=1", "engine.name=sequential", "method.cohort=1")
+NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 NEEDED = ("client", "label", "target")
 
 
@@ -54,18 +59,18 @@ def held_to_laws(mutant: Mutant, folder: Path) -> Literal["read", "refused"]:
     """
     path = folder / mutant.file_name
     path.write_bytes(mutant.file_bytes)
-    found, (how, data, said) = truth(mutant), read(path, mutant.options)
+    found, (how, data, said) = truth(mutant), read(path, mutant)
     if found is not None and data is not None:
         for fault in (*lost_columns(found, data), *lost_rows(mutant, found, data), *lost_names(mutant, found, data)):
             raise WrongError(f"{fault}\n{data.schema}")
     if found is not None and found.rows and is_common(mutant) and "" not in found.columns:
-        _, _, wanted = read(found.columns, mutant.options)
+        _, _, wanted = read(found.columns, mutant)
         if said != wanted:
             raise WrongError(f"the file says {said}, and its cells, as a dictionary, {wanted}")
     return "read" if how == "survived" else "refused"
 
 
-def read(source: Any, options: dict[str, str]) -> tuple[Ending, FederatedData | None, str]:
+def read(source: Any, mutant: Mutant) -> tuple[Ending, FederatedData | None, str]:
     """Return how it ends to read a table, what comes of it, and the same in words; warnings are errors."""
     made: list[FederatedData] = []
     told: list[str] = []
@@ -74,7 +79,8 @@ def read(source: Any, options: dict[str, str]) -> tuple[Ending, FederatedData | 
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             try:
-                made.append(FederatedData.from_frame(source, name="t", **options))  # type: ignore[arg-type]
+                said: dict[str, Any] = {**mutant.options, "columns": mutant.rules or None}
+                made.append(FederatedData.from_frame(source, name="t", **said))
             except FedReachError as error:
                 told.append(f"{type(error).__name__}: {error}")
                 raise
@@ -109,7 +115,16 @@ def lost_columns(found: Truth, data: FederatedData) -> Iterator[str]:
 def held(mutant: Mutant, found: Truth) -> dict[str, list[bool]]:
     """Return whether each row holds something, by the columns that it needs."""
     names = [mutant.options[key] for key in NEEDED if key in mutant.options]
-    return {name: [cell.strip() not in EMPTY for cell in found.columns[name]] for name in names}
+    missing = mutant.rules.get("missing", ())
+    words = {str(word) for word in ([missing] if isinstance(missing, str) else missing)}
+    return {name: [not is_missing(cell.strip(), words) for cell in found.columns[name]] for name in names}
+
+
+def is_missing(cell: str, words: set[str]) -> bool:
+    """Return whether a cell holds nothing; of words that are numbers all ways to write them."""
+    if cell in EMPTY or cell in words:
+        return True
+    return bool(NUMBER.fullmatch(cell)) and any(NUMBER.fullmatch(each) and float(each) == float(cell) for each in words)
 
 
 def lost_rows(mutant: Mutant, found: Truth, data: FederatedData) -> Iterator[str]:
@@ -148,7 +163,8 @@ def trained(mutant: Mutant, folder: Path) -> Literal["read", "refused"]:
     path = folder / mutant.file_name
     path.write_bytes(mutant.file_bytes)
     options = [part for key, column in mutant.options.items() for part in (f"--{key}", column)]
-    settings = [part for each in SETTINGS for part in ("--set", each)]
+    rules = [f"data.columns.{key}={json.dumps(value)}" for key, value in mutant.rules.items()]
+    settings = [part for each in (*SETTINGS, *rules) for part in ("--set", each)]
     arguments = ["run", "--data", str(path), *options, *settings, "--quiet", "--out", str(folder / "run")]
 
     def call() -> None:
@@ -157,6 +173,49 @@ def trained(mutant: Mutant, folder: Path) -> Literal["read", "refused"]:
             must_be_told(arguments, CliRunner().invoke(main, arguments))
 
     return "read" if ending(call) == "survived" else "refused"
+
+
+# -------------------------------------------------------------------------------------------------------- predictions
+
+
+@cache
+def trained_on(base: str) -> tuple[SampleFormat, Columns, tuple[str, ...] | None]:
+    """Return what a model takes that was trained on a base table, its columns that are no inputs, and its classes."""
+    draft = BASES[base]()
+    table = {name: [row[place] for row in draft.rows] for place, name in enumerate(draft.header)}
+    data = FederatedData.from_frame(table, **draft.options)  # type: ignore[arg-type]
+    d = data.dataset
+    labels = tuple(draft.options[key] for key in ("label", "target") if key in draft.options)
+    expected = SampleFormat(d.name, d.kind, d.train_x.shape[1:], preparation=d.preparation)
+    return expected, Columns(draft.options["client"], labels), data.class_names
+
+
+def predicted(mutant: Mutant, folder: Path) -> Literal["read", "refused"]:
+    """Read a file whose rows a model of its base table is to predict.
+
+    Raises:
+        WrongError: If a row or a client is lost, or another one is there.
+    """
+    path = folder / mutant.file_name
+    path.write_bytes(mutant.file_bytes)
+    expected, known, classes = trained_on(mutant.base)
+    made: list[Rows] = []
+
+    def call() -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            made.append(read_rows(path, expected, known, classes=classes, targets=None if classes else 1))
+
+    if ending(call) == "told":
+        return "refused"
+    found, rows = truth(mutant), made[0]
+    if found is not None and len(rows.samples) != found.rows:
+        raise WrongError(f"{found.rows} rows are in the file, and {len(rows.samples)} are predicted")
+    if found is not None and known.client in found.columns and rows.clients is not None:
+        names = [cell.strip() for cell in found.columns[known.client]]
+        if len(set(names)) != len(rows.by_client()):
+            raise WrongError(f"there are {len(set(names))} clients, and {len(rows.by_client())} are known")
+    return "read"
 
 
 Law = Callable[[Mutant, Path], Literal["read", "refused"]]

@@ -15,9 +15,9 @@ from fedreach.data.table_source import Table
 
 from .campaign import WrongError
 from .mutated_tables import BASES, Mutant, mutant
-from .table_laws import Law, held_to_laws, trained
+from .table_laws import Law, held_to_laws, predicted, trained
 
-QUICK, WHOLE = 150, 1000
+QUICK, WHOLE = 100, 1000
 QUICK_RUNS, RUNS = 6, 60
 
 
@@ -44,6 +44,16 @@ def test_a_thousand_mutated_tables_are_read_as_they_stand_or_refused(tmp_path: P
     assert min(counts["read"], counts["refused"]) > WHOLE / 4, counts  # else one of the two is hardly tried
 
 
+def test_some_mutated_tables_are_predicted_row_by_row_or_refused(tmp_path: Path) -> None:
+    assert set(tried(predicted, range(QUICK), tmp_path)) == {"read", "refused"}
+
+
+@pytest.mark.slow
+def test_a_thousand_mutated_tables_are_predicted_row_by_row_or_refused(tmp_path: Path) -> None:
+    counts = tried(predicted, range(WHOLE), tmp_path)
+    assert min(counts["read"], counts["refused"]) > WHOLE / 4, counts
+
+
 def test_a_few_mutated_tables_are_trained_on_or_refused_by_the_command(tmp_path: Path) -> None:
     tried(trained, range(0, WHOLE, WHOLE // QUICK_RUNS), tmp_path)
 
@@ -57,14 +67,14 @@ def test_sixty_mutated_tables_are_trained_on_or_refused_by_the_command(tmp_path:
 def whole(base: str, **changes: object) -> Mutant:
     """Return a base table as it is."""
     draft = BASES[base]()
-    plain = Mutant(0, base, (), draft.written(), draft.options, draft.separator, ".csv", False)
+    plain = Mutant(0, base, (), draft.written(), draft.options, {}, draft.separator, ".csv", False)
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("base", BASES)
 def test_what_is_mutated_was_read_before(base: str, tmp_path: Path) -> None:
     """Else every mutant of it would be refused for the same fault."""
-    assert held_to_laws(whole(base), tmp_path) == "read"
+    assert held_to_laws(whole(base), tmp_path) == predicted(whole(base), tmp_path) == "read"
 
 
 def losing(change: Callable[[Table], Table]) -> Callable[[object], Table]:
