@@ -28,7 +28,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROO
 QUICK_PAGES = {"cluster.md", "own_loss.md", "own_model.md"}  # with commands; the others take five minutes together
 FEW = [
     word
-    for option in ("rounds=2", "evaluation.every=2", "evaluation.samples_per_client=20")
+    for option in ("rounds=2", "evaluation.every=2", "evaluation.samples_per_client=20", "statistics.last_rounds=1")
     for word in ("--set", option)
 ]
 TWO = "methods={uniform={},full={selection='full'}}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -93,6 +94,11 @@ def test_predictions_are_printed_and_what_is_told_goes_elsewhere(call: Call) -> 
     plain = call("patients.csv", "--plain")
     assert list(rows_of(plain.stdout)[0]) == ["hospital", "prediction", "p_no", "p_yes"]
     assert plain.stdout == call("patients.csv", method="plain").stdout
+
+
+def test_a_packed_table_is_predicted_as_the_table_is(call: Call, folder: Path) -> None:
+    (folder / "patients.csv.gz").write_bytes(gzip.compress((folder / "patients.csv").read_bytes()))
+    assert call("patients.csv.gz").stdout == call("patients.csv").stdout
 
 
 def test_json_is_one_document_with_the_same_numbers(call: Call, tmp_path: Path) -> None:

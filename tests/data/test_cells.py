@@ -29,6 +29,19 @@ def test_infinite_numbers_are_refused_with_column_and_row(column):
         cells_of("age", column)
 
 
+@pytest.mark.parametrize("column", [pa.array([1.0, 2.0, -1e39]), pa.array(["1", "2", "1e400"])])
+def test_numbers_that_float32_has_not_are_infinite(column):
+    with pytest.raises(DataError, match=r"the first in row 2; beyond 3.4e\+38 a number counts as one"):
+        cells_of("age", column)
+
+
+def test_a_code_that_looks_like_an_infinite_number_is_a_word():
+    cells = cells_of("code", pa.array(["7e61", "12e345", "ab", "inf"]))
+    assert np.isnan(cells.numbers).all()
+    assert cells.words.levels == ("12e345", "7e61", "ab", "inf")
+    assert cells_of("code", pa.array(["1", "1e400"]), as_words=True).words.levels == ("1", "1e400")
+
+
 def test_times_of_a_zone_are_told_in_utc_and_midnights_are_days():
     texts = ["2024-01-31 00:30:00+01:00", "2024-01-31T00:30:00Z", "2024-02-30"]
     assert cells_of("t", pa.array(texts)).words.levels == ("2024-01-30T23:30:00Z", "2024-01-31T00:30:00Z", "2024-02-30")

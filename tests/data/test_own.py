@@ -518,6 +518,38 @@ def test_rows_without_client_or_label_are_left_out_and_told():
     assert made(whole).digest() == found.digest()
 
 
+@pytest.mark.parametrize(
+    ("column", "cells", "options", "message"),
+    [
+        ("age", ["1", "2", "3", "1e99"], {"label": "ill"}, "the first in row 3"),
+        ("cost", ["1", "2", "3", "?"], {"target": "cost"}, "the first is row 3"),
+        ("visit", ["1", "2", "3", ""], {"label": "ill", "group": "visit"}, "the first is row 3"),
+        ("day", ["1", "2", "3", "soon"], {"label": "ill", "time": "day"}, "row 3 holds 'soon'"),
+    ],
+)
+def test_after_rows_were_left_out_a_row_is_told_by_where_it_stood(column, cells, options, message):
+    table = {"site": [None, "n", "s", "n"], "ill": ["no", "yes", "no", "yes"], "x": [1, 2, 3, 4], column: cells}
+    with pytest.raises(DataError, match=message):
+        FederatedData.from_frame(table, client="site", **options)
+
+
+def test_spaces_around_a_name_make_no_client_and_no_class():
+    plain = {"site": ["n", "s"] * 4, "ill": ["no", "yes", "yes", "no"] * 2, "age": range(8)}
+    spaced = plain | {"site": ["n", "s ", " n", "s"] * 2, "ill": ["no", " yes", "yes", "no\t"] * 2}
+    found = [FederatedData.from_frame(table, client="site", label="ill") for table in (plain, spaced)]
+    assert found[1].client_names == ("n", "s")
+    assert found[1].class_names == ("no", "yes")
+    assert found[0].digest() == found[1].digest()
+
+
+def test_huge_numbers_end_in_words_and_not_in_a_warning():
+    table = {"site": ["n", "s"] * 4, "ill": ["no", "yes", "yes", "no"] * 2, "age": [1e38, -1e38, 3e38, 1] * 2}
+    assert np.isfinite(FederatedData.from_frame(table, client="site", label="ill").dataset.train_x).all()
+    table["age"] = [1e-3, 1e36, 2e-3, 1e36, 1e-3, 1e36, 2e-3, 1e36]
+    with pytest.raises(DataError, match=r"column 'age' holds 1e\+36, and participants 0.00.*too far from their mean"):
+        FederatedData.from_frame(table, client="site", label="ill", participants=["n"])
+
+
 def test_a_table_without_any_label_is_refused():
     rows = table()
     rows["readmitted"] = [None] * 240

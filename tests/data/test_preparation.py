@@ -8,6 +8,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from fedreach.data.cells import Cells, Words, cells_by_name
+from fedreach.data.columns import ColumnRules, Reading
 from fedreach.data.input_column import InputColumn
 from fedreach.data.preparation import Preparation
 from fedreach.data.table_source import read_table
@@ -189,6 +190,13 @@ def test_decimal_commas_are_no_categories():
         "left out",
         "its numbers are written as '0,5': set columns.decimal, and leave out what parts thousands",
     )
+
+
+def test_decimal_points_where_a_comma_was_said_are_told():
+    table = {"it": [f"{i}.5" for i in range(20)] + ["3", "7"], "age": range(22)}
+    cells = cells_by_name(read_table(table), rules=ColumnRules(reading=Reading(decimal=",")))
+    found = Preparation.of(cells, [np.arange(22)]).columns[0]
+    assert (found.kind, found.why[:35]) == ("left out", "its numbers are written as '0.5': s")
 
 
 # ------------------------------------------------------------------------------------------------ columns of numbers

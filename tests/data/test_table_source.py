@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedreach.data.cells import cells_by_name, named_rows, numbered
+from fedreach.data.columns import EMPTY
 from fedreach.data.federated import FederatedData
 from fedreach.data.table_source import as_arrow, read_table
 from fedreach.errors import RELATIVE, ConfigError, DataError
@@ -105,10 +106,10 @@ def test_what_is_said_of_columns_means_the_same_for_all_sources(tmp_path_factory
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1).filter(str.strip), min_size=2))
 def test_there_are_as_many_clients_as_texts(tmp_path_factory, names):
-    held = [name for name in names if name.strip() not in ("NA", "N/A", "n/a", "<NA>", "NaN", "nan", "NULL", "null")]
+    held = [name.strip() for name in names if name.strip() not in EMPTY]
     path = tmp_path_factory.mktemp("names") / "t.csv"
     pd.DataFrame({"site": held, "x": range(len(held))}).to_csv(path, index=False)
-    for source in (path, {"site": held}):
+    for source in (path, {"site": held}, {"site": [f" {name}\t" for name in held]}):
         if held:
             assert set(numbered("site", named_rows("site", read_table(source)["site"]))[1]) <= set(held)
             assert len(numbered("site", named_rows("site", read_table(source)["site"]))[1]) == len(set(held))
@@ -121,9 +122,44 @@ def test_an_index_is_no_column(tmp_path):
     frame.reset_index(drop=True).to_csv(tmp_path / "j.csv")
     assert list(read_table(frame)) == list(read_table(tmp_path / "i.parquet")) == ["b", "a"]
     assert list(read_table(pa.Table.from_pandas(frame))) == ["b", "a"]
-    assert list(read_table(tmp_path / "j.csv")) == ["b", "a"]
-    with pytest.raises(DataError, match="each column needs a name of its own"):
-        read_table(tmp_path / "i.csv")  # what stands there is no numbering
+    assert list(read_table(tmp_path / "i.csv")) == list(read_table(tmp_path / "j.csv")) == ["b", "a"]
+    (tmp_path / "r.csv").write_text('"","b","a"\n"1",2,1.5\n"2",1,2.5\n')  # as R writes it
+    assert list(read_table(tmp_path / "r.csv")) == ["b", "a"]
+
+
+@pytest.mark.parametrize("text", [",b\nx,1\ny,2\n", ",b\n1,1\n1,2\n", "b,\n1,0\n2,1\n"])
+def test_a_column_without_a_name_that_numbers_no_rows_is_refused(tmp_path, text):
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(DataError, match=r"column . of 2 has none. Write one into the first line"):
+        read_table(tmp_path / "t.csv")
+
+
+def test_an_index_is_told_whatever_it_comes_from(tmp_path):
+    frame = pd.DataFrame({"site": ["n", "s"] * 8, "age": range(30, 46), "ill": ["no", "yes", "yes", "no"] * 4})
+    frame.to_csv(tmp_path / "i.csv")
+    frame.sample(frac=1, random_state=0).to_parquet(tmp_path / "i.parquet")
+    for name in ("i.csv", "i.parquet"):
+        data = FederatedData.from_frame(tmp_path / name, client="site", label="ill", name="t")
+        assert "__index_level_0__  left out  it is an index, as pandas writes it" in str(data.schema)
+        assert data.digest() == FederatedData.from_frame(frame, client="site", label="ill", name="t").digest()
+
+
+def test_an_index_that_pandas_read_as_a_column_is_no_input():
+    columns = {"site": ["n", "s"] * 20, "age": [i * 7 % 50 for i in range(40)], "ill": ["no", "yes", "yes", "no"] * 10}
+    table = {"Unnamed: 0": range(40), **columns}
+    data = FederatedData.from_frame(table, client="site", label="ill", participants=["n", "s"])
+    assert data.schema.feature_names == ("age",)
+    assert "Unnamed: 0  left out  it numbers the rows" in str(data.schema)
+
+
+def test_separators_in_a_name_do_not_count(tmp_path):
+    (tmp_path / "t.csv").write_text('"a, b, c, d";e;f\n1;2;3\n')
+    assert list(read_table(tmp_path / "t.csv")) == ["a, b, c, d", "e", "f"]
+
+
+def test_lines_of_an_old_mac_are_lines(tmp_path):
+    (tmp_path / "t.csv").write_bytes(b"a;b\r1;2,5\r3;4,5,6,7\r")  # commas of other lines are none of the first
+    assert list(read_table(tmp_path / "t.csv")) == ["a", "b"]
 
 
 def test_a_name_that_is_there_twice_is_refused(tmp_path):
@@ -171,6 +207,10 @@ def test_cells_of_a_file_stay_as_they_stand(tmp_path, separator):
         (b"a,b\n1,2\n\n3\n", "2 cells are needed; got 1: '3'"),
         (b"a,b\n\xff,1\n", "must be a table in UTF-8 text.*iconv -f LATIN1"),
         ("a,b\n1,2\n".encode("utf-16"), "UTF-16.*iconv -f UTF-16"),
+        ("a,b\n1,2\n".encode("utf-16-le"), "UTF-16LE.*iconv -f UTF-16LE"),
+        ("a,b\n1,2\n".encode("utf-16-be"), "UTF-16BE.*iconv -f UTF-16BE"),
+        ("a,b\n1,2\n".encode("utf-32"), "UTF-32.*iconv -f UTF-32"),
+        ("a,b\n1,2\n".encode("utf-32-be"), "UTF-32BE.*iconv -f UTF-32BE"),
         (b"a,b\n1,\0\n", "a NUL, byte 6"),
     ],
 )

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedreach.arrays import AnyArray, Bools, Floats, Ints
-from fedreach.data.columns import AS_USUAL, EMPTY, NO_RULES, NUMBER, ColumnRules, Reading
+from fedreach.data.columns import AS_USUAL, EMPTY, NO_RULES, NUMBER, NUMBERS_SHARE, ColumnRules, Reading
 from fedreach.data.table_source import NOTHING, Table, column_of
 from fedreach.errors import ConfigError, DataError
 
@@ -28,6 +28,8 @@ WHOLE = re.compile(r"-?(0|[1-9][0-9]*)")
 POINT_ZERO = re.compile(r"-?[0-9]+\.0")
 BOOLEANS = ("false", "true")
 DAY_SECONDS = 86_400.0
+LARGEST = float(np.finfo(np.float32).max)
+"""Models calculate in float32: a larger number is infinite there."""
 
 
 class Words(NamedTuple):
@@ -55,7 +57,14 @@ class Cells(NamedTuple):
         return Cells(self.numbers[rows], None if words is None else Words(words.levels, words.codes[rows]))
 
 
-def cells_of(name: str, column: pa.Array, *, as_words: bool = False, reading: Reading = AS_USUAL) -> Cells | None:
+def cells_of(
+    name: str,
+    column: pa.Array,
+    *,
+    as_words: bool = False,
+    reading: Reading = AS_USUAL,
+    places: Ints | None = None,
+) -> Cells | None:
     """Return a column's cells; None if they are neither numbers nor words nor dates, such as lists.
 
     Args:
@@ -63,9 +72,10 @@ def cells_of(name: str, column: pa.Array, *, as_words: bool = False, reading: Re
         column: As `fedreach.data.table_source.read_table` returns it.
         as_words: Whether numbers are wanted as texts, too: 1.0 is 1.
         reading: Which cells hold nothing, and what stands before decimals in texts.
+        places: (n,) where rows stood as the table was read, for messages. None: where they stand.
 
     Raises:
-        DataError: If a number is infinite.
+        DataError: If a number is infinite, or larger than `LARGEST`.
 
     Example:
         >>> cells_of("dose", pa.array(["1.5", "<5", "", "True"])).numbers
@@ -81,11 +91,12 @@ def cells_of(name: str, column: pa.Array, *, as_words: bool = False, reading: Re
     if pa.types.is_null(kind):
         return Cells(np.full(len(column), np.nan))
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        numbers = _finite(name, _numbers(column))
+        numbers = _numbers(column)
+        _refuse_infinite(name, np.abs(numbers) > LARGEST, places)
         numbers[np.isin(numbers, reading.missing_numbers)] = np.nan
         return Cells(numbers, _words(_texts(column), reading) if as_words else None)
     texts = _texts(column)
-    return None if texts is None else _of_texts(name, texts, reading, as_words=as_words)
+    return None if texts is None else _of_texts(name, texts, reading, places, as_words=as_words)
 
 
 def _numbers(column: pa.Array) -> Floats:
@@ -95,18 +106,18 @@ def _numbers(column: pa.Array) -> Floats:
     return found
 
 
-def _finite(name: str, numbers: Floats) -> Floats:
-    _refuse_infinite(name, np.isinf(numbers))
-    return numbers
-
-
-def _refuse_infinite(name: str, infinite: Bools) -> None:
+def _refuse_infinite(name: str, infinite: Bools, places: Ints | None) -> None:
     rows = np.flatnonzero(infinite)
     if len(rows):
         raise DataError(
-            f"table: column {name!r} holds {len(rows)} infinite numbers, the first in row {rows[0]}. "
-            "Leave those rows out, or leave the cells empty."
+            f"table: column {name!r} holds {len(rows)} infinite numbers, the first in row {_place(rows[0], places)}; "
+            f"beyond {LARGEST:.1e} a number counts as one. Leave the cells empty, or the rows out, or drop the column."
         )
+
+
+def _place(row: int, places: Ints | None) -> int:
+    """Return where a row stood as the table was read."""
+    return row if places is None else int(places[row])
 
 
 def _texts(column: pa.Array) -> pa.Array | None:
@@ -149,7 +160,7 @@ def _dates(column: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(seconds, end, nothing)
 
 
-def _of_texts(name: str, texts: pa.Array, reading: Reading, *, as_words: bool) -> Cells:
+def _of_texts(name: str, texts: pa.Array, reading: Reading, places: Ints | None, *, as_words: bool) -> Cells:
     """Return the cells of texts, each different one looked at once."""
     if not as_words and reading == AS_USUAL and (numbers := _all_numbers(texts)) is not None:
         return Cells(numbers)
@@ -157,8 +168,7 @@ def _of_texts(name: str, texts: pa.Array, reading: Reading, *, as_words: bool) -
     levels = pc.utf8_trim_whitespace(encoded.dictionary)
     codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
     empty = pc.is_in(levels, pa.array((*EMPTY, *reading.missing), levels.type)).to_numpy(zero_copy_only=False)
-    infinite = pc.match_substring_regex(levels, INFINITE).to_numpy(zero_copy_only=False) & ~empty
-    _refuse_infinite(name, np.append(infinite, False)[codes])
+    infinite = pc.match_substring_regex(levels, INFINITE).to_numpy(zero_copy_only=False)
     is_number = pc.match_substring_regex(levels, NUMBER)
     if reading.decimal == ",":  # then a point is none: 1.234 might be meant as a thousand or as one
         pointed = pc.replace_substring(levels, ",", ".")
@@ -166,8 +176,14 @@ def _of_texts(name: str, texts: pa.Array, reading: Reading, *, as_words: bool) -
         levels = pc.if_else(is_number, pointed, levels)
     parsed = pc.cast(pc.if_else(is_number, levels, None), pa.float64()).to_numpy(zero_copy_only=False)
     empty = empty | np.isin(parsed, reading.missing_numbers)
+    infinite = (infinite | (np.abs(parsed) > LARGEST)) & ~empty
+    if not as_words and infinite.any():
+        held, like_numbers = np.append(~empty, False)[codes], np.append(infinite | ~np.isnan(parsed), False)[codes]
+        if like_numbers.sum() >= NUMBERS_SHARE * held.sum():  # elsewhere it is a word, as 12e345 among codes is
+            _refuse_infinite(name, np.append(infinite, False)[codes], places)
+    parsed = np.where(infinite, np.nan, parsed)
     numbers = np.append(np.where(empty, np.nan, parsed), np.nan)[codes] + 0.0
-    if not as_words and (is_number.to_numpy(zero_copy_only=False) | empty).all():
+    if not as_words and (~np.isnan(parsed) | empty).all():
         return Cells(numbers)
     plain = [None if gone else _normal(text) for text, gone in zip(levels.to_pylist(), empty.tolist(), strict=True)]
     missing = {_normal(word) + time for word in reading.missing for time in ("", "T00:00:00", "T00:00:00Z")}
@@ -188,7 +204,7 @@ def _all_numbers(texts: pa.Array) -> Floats | None:
         found = pc.cast(texts, pa.float64()).to_numpy(zero_copy_only=False) + 0.0
     except pa.ArrowInvalid:
         return None
-    return found if np.isfinite(found).all() else None
+    return found if (np.abs(found) <= LARGEST).all() else None
 
 
 def _normal(text: str) -> str:
@@ -257,10 +273,12 @@ def days_of(levels: Sequence[str]) -> Floats:
     return found
 
 
-def cells_by_name(table: Table, without: Sequence[str] = (), rules: ColumnRules = NO_RULES) -> dict[str, Cells | None]:
-    """Return the cells of a table's columns, all but some and those that are dropped."""
+def cells_by_name(
+    table: Table, without: Sequence[str] = (), rules: ColumnRules = NO_RULES, places: Ints | None = None
+) -> dict[str, Cells | None]:
+    """Return the cells of a table's columns, all but some and those that are dropped; `places` as in `cells_of`."""
     return {
-        name: cells_of(name, column, as_words=rules.kinds.get(name) == "category", reading=rules.reading)
+        name: cells_of(name, column, as_words=rules.kinds.get(name) == "category", reading=rules.reading, places=places)
         for name, column in table.items()
         if name not in (*without, *rules.drop)
     }
@@ -303,8 +321,8 @@ def by_text(codes: AnyArray, names: Sequence[str]) -> Ints:
     return found
 
 
-def moments(name: str, column: pa.Array, reading: Reading = AS_USUAL) -> Floats:
-    """Return (n,) when each row was taken: its number, or days since 1970.
+def moments(name: str, column: pa.Array, reading: Reading = AS_USUAL, places: Ints | None = None) -> Floats:
+    """Return (n,) when each row was taken: its number, or days since 1970; `places` as in `cells_of`.
 
     Raises:
         DataError: If a cell is empty, or neither all are numbers nor all are dates.
@@ -313,18 +331,19 @@ def moments(name: str, column: pa.Array, reading: Reading = AS_USUAL) -> Floats:
         >>> moments("admitted", pa.array(["1970-01-03", "1970-01-01T12:00"]))
         array([2. , 0.5])
     """
-    cells = cells_of(name, column, reading=reading)
+    cells = cells_of(name, column, reading=reading, places=places)
     if cells is None:
         raise DataError(f"time: column {name!r} must hold numbers or dates; got {column.type}.")
     words = cells.words
-    found = cells.numbers if words is None else np.append(days_of(words.levels), np.nan)[words.codes]
+    days = np.full(len(cells), np.nan) if words is None else np.append(days_of(words.levels), np.nan)[words.codes]
+    found = max(cells.numbers, days, key=lambda values: np.isfinite(values).sum())
     rows = np.flatnonzero(np.isnan(found))
     if len(rows):
         code = -1 if words is None else int(words.codes[rows[0]])
         got = "an empty cell" if words is None or code < 0 else repr(words.levels[code])
         raise DataError(
             f"time: column {name!r} must hold a number in each row, or a date such as 2024-01-31 in each; {len(rows)} "
-            f"rows hold none: row {rows[0]} holds {got}. Fill those cells, or leave the rows out."
+            f"rows hold none: row {_place(rows[0], places)} holds {got}. Fill those cells, or leave the rows out."
         )
     return found
 
@@ -342,7 +361,7 @@ def _any_tied(keys: Sequence[AnyArray]) -> bool:
 
 
 def named_rows(what: str, column: pa.Array, reading: Reading = AS_USUAL) -> list[str | None]:
-    """Return the texts that name something, as they stand there; None where a cell holds nothing.
+    """Return the texts that name something, without spaces around them; None where a cell holds nothing.
 
     Numbers are written as files write them. Where each is a whole number with ".0" (pandas makes such of whole numbers
     once one of them was missing) it is written without.
@@ -355,8 +374,8 @@ def named_rows(what: str, column: pa.Array, reading: Reading = AS_USUAL) -> list
     if texts is None:
         raise DataError(f"{what} must hold names or numbers; got {'lists' if column.type == NOTHING else column.type}.")
     encoded = texts.dictionary_encode()
-    plain = [None if reading.is_missing(text) else text for text in encoded.dictionary.to_pylist()]
-    there = [text for text in plain if text is not None]
+    plain = [None if reading.is_missing(text) else text.strip() for text in encoded.dictionary.to_pylist()]
+    there = {text for text in plain if text is not None}
     if there and all(map(POINT_ZERO.fullmatch, there)):
         plain = [None if text is None else text[:-2] for text in plain]
     folded = {text.casefold() for text in there}
@@ -371,7 +390,7 @@ def names_there(what: str, column: pa.Array, reading: Reading = AS_USUAL) -> Boo
     return np.array([name is not None for name in named_rows(what, column, reading)], np.bool_)
 
 
-def numbered(what: str, names: Sequence[str | None]) -> tuple[Ints, tuple[str, ...]]:
+def numbered(what: str, names: Sequence[str | None], places: Ints | None = None) -> tuple[Ints, tuple[str, ...]]:
     """Return (n,) numbers from 0 for names, and the names: whole numbers by size, all else by the alphabet.
 
     Raises:
@@ -383,7 +402,8 @@ def numbered(what: str, names: Sequence[str | None]) -> tuple[Ints, tuple[str, .
     """
     gone = [row for row, name in enumerate(names) if name is None]
     if gone:
-        raise DataError(f"{what} is missing in {len(gone)} rows, the first is row {gone[0]}. Leave those rows out.")
+        first = _place(gone[0], places)
+        raise DataError(f"{what} is missing in {len(gone)} rows, the first is row {first}. Leave those rows out.")
     ordered = ordered_names({name for name in names if name is not None})
     place = {name: number for number, name in enumerate(ordered)}
     return np.array([place[name] for name in names if name is not None], np.int64), ordered
@@ -394,8 +414,8 @@ def ordered_names(distinct: Set[str]) -> tuple[str, ...]:
     return tuple(sorted(distinct, key=int) if all(map(WHOLE.fullmatch, distinct)) else sorted(distinct))
 
 
-def targets(table: Table, names: Sequence[str], reading: Reading = AS_USUAL) -> Floats:
-    """Return the (n, t) numbers of some columns, which are to be predicted.
+def targets(table: Table, names: Sequence[str], reading: Reading = AS_USUAL, places: Ints | None = None) -> Floats:
+    """Return the (n, t) numbers of some columns, which are to be predicted; `places` as in `cells_of`.
 
     Raises:
         ConfigError: If a column is not there, or none is named.
@@ -409,7 +429,7 @@ def targets(table: Table, names: Sequence[str], reading: Reading = AS_USUAL) -> 
         raise ConfigError(f"table: target must name one column or more, each once; got {list(names)}.")
     found = []
     for name in names:
-        cells = cells_of(name, column_of(table, name), reading=reading)
+        cells = cells_of(name, column_of(table, name), reading=reading, places=places)
         if cells is None or (cells.words is not None and np.isnan(cells.numbers[cells.words.codes >= 0]).all()):
             raise DataError(f"table: column {name!r} must hold numbers to be a target. Say label where it is a class.")
         gone = np.flatnonzero(np.isnan(cells.numbers))
@@ -417,7 +437,7 @@ def targets(table: Table, names: Sequence[str], reading: Reading = AS_USUAL) -> 
             words = None if cells.words is None else cells.words.codes[gone[0]]
             what = "missing" if words is None or words < 0 else "no number"
             raise DataError(
-                f"table: column {name!r} is {what} in {len(gone)} rows, the first is row {gone[0]}. "
+                f"table: column {name!r} is {what} in {len(gone)} rows, the first is row {_place(gone[0], places)}. "
                 "Leave those rows out."
             )
         found.append(cells.numbers)

@@ -9,10 +9,15 @@ from typing import Any, Literal
 import numpy as np
 
 from fedreach.arrays import AnyArray, Ints
+from fedreach.data.pictures import as_array
 from fedreach.errors import RELATIVE, DataError, nearest
 
 Kind = Literal["image", "features", "tokens"]
 BLOCK = 2**24  # numbers that are looked at together
+NO_MASKS = (
+    "must be one class or one number a sample, and no picture or mask; got {}. Say one for each mask, such as the "
+    "class of most pixels: np.bincount(mask.ravel()).argmax()"
+)
 MANY = 20  # files of which an error does not name all
 
 
@@ -25,14 +30,6 @@ def no_such_file(path: Path, endings: Sequence[str]) -> DataError:
     if len(beside) > MANY:
         beside = difflib.get_close_matches(path.name, beside, n=1)
     return DataError(f"There is no file {path}.{nearest(path.name, beside) if beside else ''} {RELATIVE}")
-
-
-def untracked(value: Any) -> Any:
-    """Return a tensor as an array, without its gradient; bfloat16 as float32, which holds each of its numbers."""
-    if not hasattr(value, "detach"):
-        return value
-    plain = value.detach().cpu()
-    return (plain.float() if str(plain.dtype) == "torch.bfloat16" else plain).numpy()
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,7 @@ class Check:
 
     def array(self, argument: str, value: Any) -> AnyArray:
         """Return the value as one array of numbers or strings."""
-        value = untracked(value)
+        value, _ = as_array(value, f"{self.of} {self.name!r}")
         if hasattr(value, "__getitem__") and not _is_array(value):  # numpy would ask some of these for ever
             raise self.error(
                 f"{argument} must be an array; got {type(value).__name__}. "
@@ -121,6 +118,8 @@ class Check:
     def labels(self, argument: str, value: Any, n: int, num_classes: int | None) -> AnyArray:
         """Return (n,) labels from 0 to `num_classes` - 1; or (n, t) numbers, where it is 0 or the labels are floats."""
         y = self.array(argument, value)
+        if y.ndim > 2:
+            raise self.error(f"{argument} {NO_MASKS.format(f'shape {y.shape}')}")
         if num_classes == 0 or (num_classes is None and y.dtype.kind == "f"):
             return self._numbers(argument, y, n)
         if y.shape != (n,):

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedreach.arrays import Floats, Ints
 from fedreach.data.cells import BOOLEANS, Cells
-from fedreach.data.columns import InputKind
+from fedreach.data.columns import NUMBERS_SHARE, InputKind
 from fedreach.data.input_column import InputColumn, held, values_of
 
 MOST_CATEGORIES = 100  # what has more of them names a row rather than says something about it
@@ -21,14 +21,12 @@ FEWEST_NUMBERED = 20  # rows, of which a column may be taken for their numbers
 NUMBERS_ROWS = "it numbers the rows"
 NAMES_ROWS = re.compile(
     r"(?i:(^|.*[^a-z])(id|ids|pid|uid|row|rows|rowid|rownames?|index|idx|no|nr|num|number|order|key|seq|serial|record|obs))"
-    r"|.*[a-z](Id|ID|Nr|No)"
+    r"|.*[a-z](Id|ID|Nr|No)|Unnamed: [0-9]+"
 )
-"""What columns are called that number rows, persons or cases."""
+"""What columns are called that number rows, persons or cases; an index without a name is "Unnamed: 0" in pandas."""
 ROUNDING = 1e-9
 FOREIGN = r"[+-]?[0-9]{1,3}([.,][0-9]{3})*([.,][0-9]+)?|[+-]?[0-9]+,[0-9]+"
 """Numbers with points or commas, of which it must be said what these are."""
-NUMBERS_SHARE = 0.9
-"""Share of a column's cells that are numbers, or dates, from which on the column is one of these."""
 
 
 class Counts(NamedTuple):

@@ -16,6 +16,8 @@ KINDS: tuple[InputKind, ...] = get_args(InputKind)
 EMPTY = ("", "NA", "N/A", "n/a", "<NA>", "NaN", "nan", "NULL", "null", "None")
 """Texts that say that a cell holds nothing, in any table."""
 NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+NUMBERS_SHARE = 0.9
+"""Share of a column's cells that are numbers, or dates, from which on the column is one of these."""
 Decimal = Literal[".", ","]
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from fedreach.arrays import AnyArray, Ints
 from fedreach.data.array_files import read_npz
 from fedreach.data.checks import Check, Kind, no_such_file, normalisation
+from fedreach.data.pictures import as_array, note_of
 from fedreach.data.preparation import Preparation
 from fedreach.data.target_scale import TargetScale
 from fedreach.errors import ConfigError, DataError, check_type, nearest
@@ -222,8 +223,8 @@ def from_arrays(
     """Make a data set from your own arrays. Everything is checked here, once; the arrays are never written to.
 
     Args:
-        train_x: (n, C, H, W) or (n, H, W) uint8 images; (n, ...) floats, kept as float32; or (n, T) integers, for
-            which `kind` must be given, because they could be tokens or features.
+        train_x: (n, C, H, W) or (n, H, W) uint8 images, or a list of pictures of Pillow; (n, ...) floats, kept as
+            float32; or (n, T) integers, for which `kind` must be given, because they could be tokens or features.
         train_y: (n,) integer labels, 0 to `num_classes` - 1; or words, which are numbered by the alphabet; or (n,) or
             (n, t) floats to predict, kept as (n, t) float32.
         test_x: Standard test set, each sample like a training sample; or None.
@@ -256,6 +257,8 @@ def from_arrays(
     check, known = Check(name), sha256 is not None
     if (test_x is None) != (test_y is None):
         raise check.error("test_x and test_y go together; got only one of them. Give both or neither")
+    train_x, converted = as_array(train_x, f"data set {name!r}", kind)
+    notes = "; ".join(filter(None, [notes, note_of(converted)]))
     x, kind = check.samples("train_x", train_x, kind, known=known)
     train_y, test_y, words = check.words(train_y, test_y, class_names)
     if words is not None and num_classes is None:

@@ -167,7 +167,8 @@ class FederatedData:
         """Return the examples of a map-style torch Dataset, by their clients; each is read once.
 
         What the Dataset draws at random, such as a turned image, is therefore drawn once. uint8 images are put on the
-        scale of the participants' pixels, all else stays as it is.
+        scale of the participants' pixels, all else stays as it is. Pictures of Pillow are what they look like, gray or
+        RGB, see `fedreach.data.pictures.as_shown`; what was converted is told in the notes of the data set.
 
         Args:
             dataset: Whatever has a length and, by number, pairs of input and label; tensors, arrays, images and lists.
@@ -177,7 +178,8 @@ class FederatedData:
 
         Raises:
             ConfigError: If the Dataset has no length or no numbers, as one that may be endless.
-            DataError: If its inputs are not of one shape and type, or there is not one client for each.
+            DataError: If its inputs are not of one shape and type, a picture or a label cannot be one, or there is not
+                one client for each.
 
         Example:
             >>> pairs = [([1.0, 2.0], 0), ([3.0, 4.0], 1), ([5.0, 6.0], 0), ([7.0, 8.0], 1)]

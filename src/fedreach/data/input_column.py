@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from fedreach.arrays import Bools, Float32s, Floats
-from fedreach.data.cells import Cells, Words, days_of
+from fedreach.data.cells import LARGEST, Cells, Words, days_of
 from fedreach.data.columns import Decimal, InputKind, Reading
 from fedreach.errors import DataError
 from fedreach.tables import visible
@@ -64,13 +64,24 @@ class InputColumn:
         raise DataError(f"table: column {self.name!r} must hold {NAMED[self.kind]}, as it did for those who trained.")
 
     def write(self, raw: Floats, inputs: Float32s) -> None:
-        """Write the (n, f) inputs that the (n,) numbers of `raw` become."""
+        """Write the (n, f) inputs that the (n,) numbers of `raw` become.
+
+        Raises:
+            DataError: If a number is so far from the mean that float32 has none for it.
+        """
         gone = np.isnan(raw)
         if self.kind == "category":
             end = len(self.categories)
             inputs[:, :end] = raw[:, None] == np.arange(end)
         else:
-            inputs[:, 0] = np.where(gone, 0.0, (raw - self.mean) / self.sd)
+            scaled = np.where(gone, 0.0, (raw - self.mean) / self.sd)
+            far = np.flatnonzero(np.abs(scaled) > LARGEST)
+            if len(far):
+                raise DataError(
+                    f"table: column {self.name!r} holds {raw[far[0]]:g}, and participants {self.about}: that is too "
+                    "far from their mean for float32. Leave the cell empty, or the row out, or drop the column."
+                )
+            inputs[:, 0] = scaled
         if self.missing:
             inputs[:, -1] = gone
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,12 +13,13 @@ import pyarrow as pa
 
 from fedreach.arrays import AnyArray, Floats, Ints
 from fedreach.data import cells, stored
-from fedreach.data.checks import Check, Kind, untracked
+from fedreach.data.checks import NO_MASKS, Check, Kind
 from fedreach.data.columns import AS_USUAL, NUMBER, ColumnRules, Reading
 from fedreach.data.datasets import Dataset, from_arrays
 from fedreach.data.held_out import Together
 from fedreach.data.own_data import OwnData, OwnSamples, OwnTable
-from fedreach.data.table_source import INDEX, Table, as_arrow, check_lengths, column_of, read_table
+from fedreach.data.pictures import Converted, as_array, is_picture, note_of, stacked, untracked
+from fedreach.data.table_source import INDEX, Table, as_arrow, check_lengths, column_of, read_whole, without_index
 from fedreach.errors import ConfigError, DataError, check_type, nearest
 
 MOST_NUMBERS, SHARE_ALONE = 20, 0.2  # classes that are numbers, and of these that may occur only once
@@ -41,7 +43,8 @@ def of_frame(
             "table: say label, a column of classes, or target, one or several columns of numbers to predict; got "
             f"{'neither' if label is None else 'both'}."
         )
-    found = read_table(table)
+    whole = read_whole(table)
+    found = without_index(whole)
     if len(column_of(found, client)) == 0:
         raise DataError("table: there must be at least one row; got none.")
     said: list[Any] = list(target) if isinstance(target, list | tuple) else [label if target is None else target]
@@ -55,11 +58,12 @@ def of_frame(
     check_lengths(found, client)
     kept, left_out = complete_rows(found, [client, *said], rules.reading)
     found = {name: column.take(kept) for name, column in found.items()} if left_out else found
+    left_out |= {name: "it is an index, as pandas writes it" for name in whole if INDEX.fullmatch(name)}
     owners, names = numbered_column(found, client, rules.reading)
     classes: tuple[str, ...] = ()
     labels: AnyArray
     if label is None:
-        labels = cells.targets(found, said, rules.reading)
+        labels = cells.targets(found, said, rules.reading, kept)
     else:
         labels, classes = numbered_column(found, label, rules.reading)
         if (len(labels) > 20 and len(classes) > len(labels) / 2) or _are_numbers(classes, np.bincount(labels)):
@@ -68,16 +72,16 @@ def of_frame(
                 f"be a class. If a number is to be predicted, say --target {label} instead of --label, or in TOML and "
                 f"Python target = {label!r} instead of label. Classes of which there are that many need words as names."
             )
-    inputs = cells.cells_by_name(found, without=(client, *said, *filter(None, [group])), rules=rules)
+    inputs = cells.cells_by_name(found, (client, *said, *filter(None, [group])), rules, kept)
     # How rows are sorted inside a client must not depend on what classes and groups others have.
     keys: list[AnyArray] = [labels if label is None else cells.by_text(labels, classes)]
     groups: Ints | None = None
     moments: Floats | None = None
     if group is not None:
-        groups, group_names = numbered_column(found, group, rules.reading)
+        groups, group_names = numbered_column(found, group, rules.reading, kept)
         keys.append(cells.by_text(groups, group_names))
     if time is not None:
-        moments = cells.moments(time, column_of(found, time), rules.reading)
+        moments = cells.moments(time, column_of(found, time), rules.reading, kept)
         keys.append(moments)
     order = cells.row_order(owners, np.column_stack(keys), inputs)
     sorted_inputs = {name: None if each is None else each.at(order) for name, each in inputs.items()}
@@ -128,10 +132,12 @@ def _are_numbers(classes: Sequence[str], rows: Ints) -> bool:
     return bool(has_decimals or (rows == 1).sum() >= SHARE_ALONE * len(classes))
 
 
-def numbered_column(table: Table, name: str, reading: Reading = AS_USUAL) -> tuple[Ints, tuple[str, ...]]:
-    """Return (n,) numbers from 0 for the names in a column, and these names."""
+def numbered_column(
+    table: Table, name: str, reading: Reading = AS_USUAL, places: Ints | None = None
+) -> tuple[Ints, tuple[str, ...]]:
+    """Return (n,) numbers from 0 for the names in a column, and these names; `places` as in `cells.cells_of`."""
     what = f"table: column {name!r}"
-    return cells.numbered(what, cells.named_rows(what, column_of(table, name), reading))
+    return cells.numbered(what, cells.named_rows(what, column_of(table, name), reading), places)
 
 
 def numbered_list(what: str, names: Any) -> tuple[Ints, tuple[str, ...]]:
@@ -169,6 +175,14 @@ def of_file(path: Path, **options: Any) -> Dataset | OwnData:
     return of_frame(path, *named, where="data.columns", group=group, time=time)
 
 
+class _Told(NamedTuple):
+    """What is known of samples beside their numbers."""
+
+    num_classes: int | None
+    class_names: Sequence[str] | None
+    converted: Converted
+
+
 def of_samples(
     x: AnyArray,
     y: AnyArray,
@@ -176,12 +190,13 @@ def of_samples(
     names: tuple[str, ...],
     *,
     kind: Kind | None,
-    num_classes: int | None,
-    class_names: Sequence[str] | None,
+    told: _Told,
     name: str,
 ) -> OwnData:
     """Return samples as they are, by client; only images are put on one scale, that of the participants' pixels."""
-    plain = from_arrays(x, y, kind=kind, num_classes=num_classes, class_names=class_names, name=name)
+    classes, names_of_classes, converted = told
+    said: dict[str, Any] = {"num_classes": classes, "class_names": names_of_classes, "notes": note_of(converted)}
+    plain = from_arrays(x, y, kind=kind, name=name, **said)
     return OwnSamples(name, owners, names, plain)
 
 
@@ -191,9 +206,9 @@ def of_torch(dataset: Any, clients: Any, kind: Kind | None, num_classes: int | N
     owners, names = numbered_list("clients", clients)
     if len(owners) != length:
         raise DataError(f"clients must say one client for each of the {length} examples; got {len(owners)}.")
-    x, y = samples(pairs(dataset, name), length, name)
-    classes = class_names_of(dataset)
-    return of_samples(x, y, owners, names, kind=kind, num_classes=num_classes, class_names=classes, name=name)
+    x, y, converted = samples(pairs(dataset, name), length, name, kind)
+    told = _Told(num_classes, class_names_of(dataset), converted)
+    return of_samples(x, y, owners, names, kind=kind, told=told, name=name)
 
 
 def of_clients(data: Mapping[Any, Any], kind: Kind | None, num_classes: int | None, name: str) -> OwnData:
@@ -204,15 +219,19 @@ def of_clients(data: Mapping[Any, Any], kind: Kind | None, num_classes: int | No
     if len(names) < len(data):
         raise ConfigError(f"from_clients: two clients have the same name; got {list(data)}.")
     held: dict[int, tuple[AnyArray, AnyArray]] = {}
+    converted: Converted = Counter()
     for number, (client, own) in zip(numbers.tolist(), data.items(), strict=True):
         check = Check(f"data of {client}")
         if isinstance(own, tuple) and len(own) == 2:
-            held[number] = check.rows("x", own[0]), check.rows("y", own[1])
+            inputs, changed = as_array(own[0], check.name, kind)
+            held[number] = check.rows("x", inputs), check.rows("y", own[1])
             if len(held[number][0]) != len(held[number][1]):
                 raise check.error(f"x and y must be as long; got {len(own[0])} and {len(own[1])}")
         else:
             length = size(own, check.name)
-            held[number] = samples(pairs(own, check.name), length, check.name)
+            *held_by_it, changed = samples(pairs(own, check.name), length, check.name, kind)
+            held[number] = held_by_it[0], held_by_it[1]
+        converted += changed
     parts = [held[number] for number in range(len(names))]
     empty = [name for name, (x, _) in zip(names, parts, strict=True) if not len(x)]
     if empty:
@@ -227,7 +246,8 @@ def of_clients(data: Mapping[Any, Any], kind: Kind | None, num_classes: int | No
     owners = np.repeat(np.arange(len(parts)), [len(y) for _, y in parts])
     known = [found for own in data.values() if (found := class_names_of(own)) is not None]
     classes = known[0] if known and all(each == known[0] for each in known) else None
-    return of_samples(x, y, owners, names, kind=kind, num_classes=num_classes, class_names=classes, name=name)
+    told = _Told(num_classes, classes, converted)
+    return of_samples(x, y, owners, names, kind=kind, told=told, name=name)
 
 
 def sort_of(array: AnyArray) -> str:
@@ -286,10 +306,12 @@ def of_huggingface(
     chosen = columns[0] if inputs is None else inputs
     if chosen not in parts[0].column_names:
         raise ConfigError(f"table: there is no column {chosen!r}.{nearest(chosen, parts[0].column_names)}")
+    if type((getattr(parts[0], "features", None) or {}).get(chosen)).__name__ == "Image":
+        parts = [_with_pictures(part) for part in parts]
     rows = ((row[chosen], row[label]) for part in parts for row in (part[i] for i in range(len(part))))
-    x, y = samples(rows, len(owners), name)
-    classes = _words(parts[0], label)
-    return of_samples(x, y, owners, names, kind=kind, num_classes=None, class_names=classes, name=name)
+    x, y, converted = samples(rows, len(owners), name, kind)
+    told = _Told(None, _words(parts[0], label), converted)
+    return of_samples(x, y, owners, names, kind=kind, told=told, name=name)
 
 
 def _column(parts: Sequence[Any], name: str) -> pa.Array:
@@ -344,8 +366,15 @@ def _words(ds: Any, column: str) -> list[str] | None:
     return getattr((getattr(ds, "features", None) or {}).get(column), "names", None)
 
 
+def _with_pictures(part: Any) -> Any:
+    """Return data whose pictures are pictures: as arrays, those with a palette would be numbers of colors."""
+    return part if part.format["type"] in (None, "custom") else part.with_format(None)
+
+
 def _is_scalar(value: Any) -> bool:
-    return value is None or isinstance(value, str) or (np.isscalar(value) or np.ndim(_plain(value)) == 0)
+    if is_picture(value) or (isinstance(value, Mapping) and "bytes" in value):  # one that is not decoded
+        return False
+    return value is None or isinstance(value, str) or (np.isscalar(value) or np.ndim(untracked(value)) == 0)
 
 
 # ----------------------------------------------------------------------------------------------------- Datasets
@@ -385,38 +414,42 @@ def pairs(dataset: Any, name: str) -> Iterator[tuple[Any, Any]]:
         yield sample[0], sample[1]
 
 
-def samples(rows: Iterable[tuple[Any, Any]], length: int, name: str) -> tuple[AnyArray, AnyArray]:
-    """Return (n, ...) inputs and (n,) labels, read one after the other.
+def samples(
+    rows: Iterable[tuple[Any, Any]], length: int, name: str, kind: Kind | None = None
+) -> tuple[AnyArray, AnyArray, Converted]:
+    """Return (n, ...) inputs and (n,) labels, read one after the other, and how many pictures were converted.
 
     Raises:
-        DataError: If there are none, or an input has another shape or type than the first.
+        DataError: If there are none, an input has another shape or type than the first, or a label is none.
     """
-    x: AnyArray | None = None
     labels: list[Any] = []
-    for number, (value, label) in enumerate(rows):
-        array = _plain(value)
-        if x is None:
-            x = np.empty((length, *array.shape), array.dtype)
-        if (array.shape, array.dtype) != (x.shape[1:], x.dtype):
-            raise DataError(
-                f"{name}: all inputs must have one shape and type, {x.shape[1:]} {x.dtype} as the first; sample "
-                f"{number} has {array.shape} {array.dtype}."
-            )
-        x[number] = array
-        labels.append(label if isinstance(label, str) else _plain(label).tolist())
-    if x is None:
-        raise DataError(f"{name} must hold at least one sample; got none.")
+
+    def inputs() -> Iterator[Any]:
+        for number, (value, label) in enumerate(rows):
+            labels.append(_label(label, f"{name}: the label of sample {number}"))
+            yield value
+
+    x, converted = stacked(inputs(), length, name, kind)
     try:
-        return x, np.array(labels)
+        return x, np.array(labels), converted
     except ValueError as error:  # of unequal length
         raise DataError(f"{name}: all labels must be a class, a number, or as many numbers; {error}.") from error
 
 
-def _plain(value: Any) -> AnyArray:
-    """Return a tensor, an image or a number as an array, images with channels first."""
-    value = untracked(value)
-    array = np.asarray(value)
-    return np.moveaxis(array, -1, 0) if hasattr(value, "getbands") and array.ndim == 3 else array
+def _label(label: Any, what: str) -> Any:
+    """Return a label: a text, a number, or a list of numbers."""
+    if isinstance(label, str):
+        return label
+    if label is None or isinstance(label, Mapping):
+        raise DataError(
+            f"{what} must be a class or a number; got {'a dictionary' if label is not None else 'None'}. Take the "
+            "number out of it, or leave samples without a label out."
+        )
+    array = np.asarray(untracked(label))
+    if is_picture(label) or array.ndim > 1:
+        got = "a picture" if is_picture(label) else f"shape {array.shape}"
+        raise DataError(f"{what} {NO_MASKS.format(got)}.")
+    return array.tolist()
 
 
 def class_names_of(dataset: Any) -> tuple[str, ...] | None:

@@ -60,7 +60,7 @@ class OwnTable(OwnData):
     label_columns: tuple[str, ...] = ()
     rules: ColumnRules = NO_RULES
     together: Together = APART
-    left_out: Mapping[str, str] = field(default_factory=dict)  # what is told of rows without client or label, by column
+    left_out: Mapping[str, str] = field(default_factory=dict)  # by column: rows without it, or why it is no input
 
     @property
     def train_y(self) -> AnyArray:

@@ -13,7 +13,7 @@ import numpy as np
 from fedreach.arrays import Bools, Float32s, Floats, Ints
 from fedreach.data.cells import Cells, cells_of
 from fedreach.data.column_sums import FOREIGN, Counts, category_column, met, number_column, squares
-from fedreach.data.columns import NUMBER, ColumnRules, InputKind, Reading
+from fedreach.data.columns import ColumnRules, InputKind, Reading
 from fedreach.data.input_column import NAMED, InputColumn, Kind, held, values_of
 from fedreach.data.table_source import column_of, read_table
 from fedreach.errors import DataError
@@ -88,7 +88,7 @@ class Preparation:
             named: Columns that are no inputs, and what they are: client, label, target or group.
             classes: Of the label.
             rules: What was said of the columns.
-            told: What is to be told of some of these, by name.
+            told: What is to be told of some of these, by name, and why other columns are no inputs.
         """
         of_label, of_group = {"label": tuple(classes)}, {"group": "rows of one are held out together"}
         columns = [
@@ -98,6 +98,7 @@ class Preparation:
             for name, kind in named.items()
         ]
         columns += [*self.columns, *(InputColumn(name, "dropped", why="as asked") for name in rules.drop)]
+        columns += [InputColumn(name, "left out", why=why) for name, why in told.items() if name not in named]
         missing, decimal = rules.reading
         return type(self)(tuple(replace(column, empty=missing, decimal=decimal) for column in columns))
 
@@ -246,5 +247,6 @@ def _first(cells: Cells, odd: Bools, places: Ints) -> str:
 
 
 def _foreign_number(own: Cells) -> str:
-    """Return a number with other points and commas than ours."""
-    return next(level for level in met(own) if re.fullmatch(FOREIGN, level) and not re.fullmatch(NUMBER, level))
+    """Return a number with other points and commas than ours: one that was not read as a number."""
+    unread = own.at(np.flatnonzero(np.isnan(own.numbers)))
+    return next(level for level in met(unread) if re.fullmatch(FOREIGN, level))

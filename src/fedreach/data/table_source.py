@@ -18,16 +18,20 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from fedreach.data.checks import no_such_file, untracked
+from fedreach.data.checks import no_such_file
+from fedreach.data.pictures import untracked
 from fedreach.errors import ConfigError, DataError, nearest
 
 TEXTS = (".csv", ".tsv", ".txt")
 ENDINGS = (*TEXTS, *(f"{each}.gz" for each in TEXTS), ".parquet")
 SHEETS = (".xlsx", ".xls", ".ods")
 SEPARATORS = ",;\t|"
+NEWLINE = re.compile(rb"[\r\n]")
+QUOTED = re.compile(r'"[^"]*("|$)')
+DIGITS = re.compile("[0-9]+")
 MORE_COLUMNS = 1000
 INDEX = re.compile(r"__index_level_\d+__")
-"""What pandas calls an index without a name, in parquet and in data sets of Hugging Face."""
+"""What pandas calls an index without a name, in parquet and in data sets of Hugging Face; so is one of a text file."""
 NOTHING = pa.list_(pa.null())
 """Type of a column that holds neither numbers, words nor dates."""
 
@@ -36,14 +40,26 @@ Table = dict[str, pa.Array]
 
 
 def read_table(source: Any) -> Table:
+    """Return the columns of a table, without an index of pandas; see `read_whole`."""
+    return without_index(read_whole(source))
+
+
+def without_index(table: Table) -> Table:
+    """Return the columns that are no index of pandas."""
+    return {name: column for name, column in table.items() if not INDEX.fullmatch(name)}
+
+
+def read_whole(source: Any) -> Table:
     """Return the columns of a table: a file, a frame of any library, or a dictionary of a list for each column.
+
+    An index without a name is a column that `INDEX` matches.
 
     Raises:
         ConfigError: If it is no table.
         DataError: If a file is missing or damaged, or a column's name is there twice.
 
     Example:
-        >>> found = read_table({"age": [30, None], "ward": ["a", "b"]})
+        >>> found = read_whole({"age": [30, None], "ward": ["a", "b"]})
         >>> {name: str(column.type) for name, column in found.items()}
         {'age': 'int64', 'ward': 'string'}
     """
@@ -101,7 +117,7 @@ def _frame(frame: Any) -> Table:
         found = held.to_arrow()
     except (pa.ArrowException, NotImplementedError):  # a type that Arrow has not, such as whole numbers of 128 bits
         return _checked(list(map(str, names)), [as_arrow(held[name].to_list()) for name in names])
-    return _without_index(_checked(list(map(str, names)), [_joined(found.column(i)) for i in range(len(names))]))
+    return _checked(list(map(str, names)), [_joined(found.column(i)) for i in range(len(names))])
 
 
 def _by_name(frame: Any) -> Table:
@@ -134,10 +150,6 @@ def _checked(names: list[str], columns: list[pa.Array]) -> Table:
     if (error := _twice(names)) is not None:
         raise error
     return dict(zip(names, columns, strict=True))
-
-
-def _without_index(table: Table) -> Table:
-    return {name: column for name, column in table.items() if not INDEX.fullmatch(name)}
 
 
 def _joined(column: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -227,20 +239,20 @@ def _parquet(path: Path) -> Table:
     except (pa.ArrowException, ValueError) as error:
         raise DataError(f"{path}: must be a readable parquet file; got: {error}.") from error
     names = list(map(str, found.column_names))
-    return _without_index(_checked(names, [_joined(found.column(i)) for i in range(len(names))]))
+    return _checked(names, [_joined(found.column(i)) for i in range(len(names))])
 
 
 def _text(path: Path) -> Table:
     """Return the columns of a text file, all of whose cells are texts, as they stand there."""
     packed = path.suffix.lower() == ".gz"
     content = gzip.decompress(path.read_bytes()) if packed else path.read_bytes()
-    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise _not_utf8(path, "it is UTF-16", "UTF-16")
+    if wide := _wide_encoding(content):
+        raise _not_utf8(path, f"it is {wide}", wide)
     if (place := content.find(b"\0")) >= 0:
         raise DataError(f"{path}: must be a table in UTF-8 text; got: a NUL, byte {place}. Leave it out.")
     content = content.removeprefix(b"\xef\xbb\xbf")
     try:
-        first = content.split(b"\n", 1)[0].decode()
+        first = NEWLINE.split(content, 1)[0].decode()
         content.decode() if len(content) < 1 << 16 else None
     except UnicodeDecodeError as error:
         raise _not_utf8(path, str(error), "LATIN1") from error
@@ -250,7 +262,7 @@ def _text(path: Path) -> Table:
         bad.append(row)
         return "skip"
 
-    separator = max(SEPARATORS, key=first.count)
+    separator = max(SEPARATORS, key=QUOTED.sub("", first).count)
     try:
         found = pyarrow.csv.read_csv(
             pa.BufferReader(content),
@@ -277,13 +289,35 @@ def _text(path: Path) -> Table:
         raise DataError(f"{path}: a line of names and at least one row must stand in it; got {lines} lines.")
     columns = [_joined(found.column(place)) for place in range(found.num_columns)]
     names = [column[0].as_py().strip() for column in columns]
-    if names.count("") == 1:  # an index, as pandas writes it
-        place = names.index("")
-        if [each.as_py() for each in columns[place][1:]] == list(map(str, range(found.num_rows - 1))):
-            del names[place], columns[place]
+    if names[0] == "" and _are_row_numbers(columns[0][1:].to_pylist()):
+        names[0] = "__index_level_0__"
     if "" in names:
-        raise DataError(f"{path}: each column needs a name of its own; got {names}.")
+        raise DataError(
+            f"{path}: each column needs a name of its own; column {names.index('') + 1} of {len(names)} has none. "
+            "Write one into the first line."
+        )
     return _checked(names, [column[1:] for column in columns])
+
+
+def _are_row_numbers(cells: list[str]) -> bool:
+    """Return whether cells are different whole numbers, as pandas and R write them before rows."""
+    return all(map(DIGITS.fullmatch, cells)) and len(set(cells)) == len(cells)
+
+
+def _wide_encoding(content: bytes) -> str:
+    """Return the encoding of a text whose letters have two or four bytes each; "" where they have not.
+
+    Without a mark at the beginning it is known by its NULs: ASCII letters have one in UTF-16, and three in UTF-32.
+    """
+    if content.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
+        return "UTF-32"
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "UTF-16"
+    start = content[:1000]
+    share = start.count(0) / max(1, len(start))
+    if share < 0.3:
+        return ""
+    return f"UTF-{16 if share < 0.6 else 32}{'BE' if start[0] == 0 else 'LE'}"
 
 
 def _all_texts(first: str, separator: str) -> dict[str, pa.DataType]:

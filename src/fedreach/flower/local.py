@@ -9,11 +9,12 @@ from torch import nn
 from torch.utils.data import Dataset as TorchDataset
 
 from fedreach.arrays import AnyArray, Float32s, Floats, Ints
-from fedreach.data.checks import Kind, untracked
+from fedreach.data.checks import Kind
 from fedreach.data.datasets import Dataset, from_arrays
 from fedreach.data.federated import FederatedData
 from fedreach.data.own import pairs, samples, size, sort_of
 from fedreach.data.partition import Partition
+from fedreach.data.pictures import as_array
 from fedreach.data.population import Population, Ranges
 from fedreach.data.server_data import ServerData
 from fedreach.engines.choice import build_engine
@@ -116,8 +117,9 @@ def _arrays(examples: Examples, *, numbers: bool) -> tuple[AnyArray, AnyArray]:
         length = size(examples, name)
         if not length:
             return np.empty((0, 1), np.float32), np.empty(0, np.float32 if numbers else np.int64)
-        examples = samples(pairs(examples, name), length, name)
-    x, y = (np.asarray(untracked(values)) for values in examples)
+        x, y, _ = samples(pairs(examples, name), length, name)
+    else:
+        x, y = (np.asarray(as_array(values, "ClientData")[0]) for values in examples)
     if numbers:
         return x, y  # which `from_arrays` checks
     if y.ndim != 1 or not np.issubdtype(y.dtype, np.number) or (y != np.floor(y)).any():

@@ -26,7 +26,7 @@ from fedreach.errors import ConfigError, DataError, nearest
 SAMPLES = "x"  # of an ``.npz`` file, as of one to train on, and so are a client and a y
 USUAL = {"client": ("client",), "label": ("label", "y")}
 """What columns are called where the data that a model was trained on do not say."""
-ENDINGS = (".csv", ".tsv", ".txt", ".parquet", ".npz")
+ENDINGS = (".csv", ".tsv", ".txt", ".gz", ".parquet", ".npz")
 FEW = 3  # that are named where there may be many
 FAR = 20.0  # deviations from the participants' mean: so far out a single value is told
 FAR_HALF = 5.0  # so far out it is told where half of all values are, as where a unit is another one
@@ -220,10 +220,12 @@ def _unknown(preparation: Preparation, table: Mapping[str, Cells | None]) -> lis
         there, values = held(cells), each.raw(cells)
         if each.kind == "category":
             words = cells.words or Words((), np.full(len(cells), -1))
-            strange = [level for level in words.levels if level not in each.categories]
-            rows = int(np.isin(words.codes, [words.levels.index(level) for level in strange]).sum())
+            known = set(each.categories)
+            strange = {code: level for code, level in enumerate(words.levels) if level not in known}
+            rows = int(np.isin(words.codes, [*strange]).sum())
             if strange:
-                notes.append(f"{each.name}: no participant had {_named(strange)} ({_count(rows)}); it counts as none")
+                named = _named([*strange.values()])
+                notes.append(f"{each.name}: no participant had {named} ({_count(rows)}); it counts as none")
         elif (odd := int((there & np.isnan(values)).sum())) and cells.words is not None:
             texts = np.unique(cells.words.codes[there & np.isnan(values)])
             named = _named([cells.words.levels[code] for code in texts.tolist()])
