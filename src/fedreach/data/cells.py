@@ -303,8 +303,10 @@ def by_text(codes: AnyArray, names: Sequence[str]) -> Ints:
     return found
 
 
-def moments(name: str, column: pa.Array, reading: Reading = AS_USUAL) -> Floats:
+def moments(name: str, column: pa.Array, reading: Reading = AS_USUAL, *, what: str | None = None) -> Floats:
     """Return (n,) when each row was taken: its number, or days since 1970.
+
+    Messages call it `what`; None: the column of this name.
 
     Raises:
         DataError: If a cell is empty, or neither all are numbers nor all are dates.
@@ -314,8 +316,9 @@ def moments(name: str, column: pa.Array, reading: Reading = AS_USUAL) -> Floats:
         array([2. , 0.5])
     """
     cells = cells_of(name, column, reading=reading)
+    what = f"time: column {name!r}" if what is None else what
     if cells is None:
-        raise DataError(f"time: column {name!r} must hold numbers or dates; got {column.type}.")
+        raise DataError(f"{what} must hold numbers or dates; got {column.type}.")
     words = cells.words
     found = cells.numbers if words is None else np.append(days_of(words.levels), np.nan)[words.codes]
     rows = np.flatnonzero(np.isnan(found))
@@ -323,7 +326,7 @@ def moments(name: str, column: pa.Array, reading: Reading = AS_USUAL) -> Floats:
         code = -1 if words is None else int(words.codes[rows[0]])
         got = "an empty cell" if words is None or code < 0 else repr(words.levels[code])
         raise DataError(
-            f"time: column {name!r} must hold a number in each row, or a date such as 2024-01-31 in each; {len(rows)} "
+            f"{what} must hold a number in each row, or a date such as 2024-01-31 in each; {len(rows)} "
             f"rows hold none: row {rows[0]} holds {got}. Fill those cells, or leave the rows out."
         )
     return found
