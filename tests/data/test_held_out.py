@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedreach.data.federated import FederatedData
 from fedreach.data.held_out import Together, draws, split_held_out
-from fedreach.data.own import of_frame
+from fedreach.data.own import of_clients, of_frame, of_torch
 from fedreach.data.partition import Partition
 from fedreach.data.population import Ranges
 from fedreach.data.stored import opened, store
@@ -194,3 +194,121 @@ def test_a_table_with_an_unseen_client_more_trains_and_tests_participants_on_the
         rows = [getattr(data, part)[data.client_names.index("a")] for data in (one, other)]
         x = [data.dataset.train_x[index] for data, index in zip((one, other), rows, strict=True)]
         assert x[0].tobytes() == x[1].tobytes()
+
+
+# ---------------------------------------------------------------------------------- torch Datasets and arrays
+
+EXAMPLE = st.tuples(st.sampled_from([0, 2, 10]), st.sampled_from(["9", "10", "1"]), st.integers(0, 4))
+CLIENTS = {"a": "9", "b": "10", "c": "north"}
+CHOSEN = st.sampled_from([("patient",), ("day",), ("patient", "day")])
+
+
+def held_of(own, numbers):
+    """Return by client the numbers of the rows that it holds out, given the number of each row as it now lies."""
+    partition = Partition.from_owner(own.owners, len(own.owner_names), "natural")
+    held = split_held_out(partition, 0.4, draws(partition, 3, "held-out", own.owner_names), own.together)[1]
+    return {name: sorted(numbers[held[client]].tolist()) for client, name in enumerate(own.owner_names)}
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    rows=st.lists(st.tuples(st.sampled_from("abc"), EXAMPLE), min_size=2, max_size=24), chosen=CHOSEN, data=st.data()
+)
+def test_a_table_a_torch_dataset_and_arrays_of_the_same_rows_have_the_same_split(rows, chosen, data):
+    who = [CLIENTS[client] for client, _ in rows]
+    labels, patients, days = (list(column) for column in zip(*(row for _, row in rows), strict=True))
+    columns = {"patient": patients, "day": days}
+    frame = {"who": who, "label": labels, "number": list(range(len(rows))), **columns}
+    names = {"patient": "group", "day": "time"}
+    of_table = of_frame(frame, "who", "label", "t", **{names[column]: column for column in chosen})
+    wanted = held_of(of_table, of_table.places)
+
+    order = data.draw(st.permutations(range(len(rows))))
+    said = {names[column]: [columns[column][row] for row in order] for column in chosen}
+    pairs = [([float(row)], labels[row]) for row in order]
+    of_dataset = of_torch(pairs, [who[row] for row in order], None, 11, "t", **said)
+    assert held_of(of_dataset, of_dataset.plain.train_x[:, 0].astype(int)) == wanted
+
+    mine = {client: [row for row in order if who[row] == client] for client in data.draw(st.permutations([*set(who)]))}
+    arrays = {
+        client: (np.array([[float(row)] for row in own]), [labels[row] for row in own]) for client, own in mine.items()
+    }
+    said = {names[c]: {client: [columns[c][row] for row in own] for client, own in mine.items()} for c in chosen}
+    of_arrays = of_clients(arrays, None, 11, "t", **said)
+    assert held_of(of_arrays, of_arrays.plain.train_x[:, 0].astype(int)) == wanted
+
+
+def test_targets_and_words_as_labels_have_the_split_of_their_table():
+    rng, n = np.random.default_rng(0), 60
+    patients, x = [f"p{one}" for one in rng.integers(0, 12, n)], np.arange(n, dtype=float)[:, None]
+    for labels, named in ((rng.normal(size=n), "target"), (rng.choice(["b", "a", "c"], n), "label")):
+        frame = {"who": ["a"] * n, "y": labels.tolist(), "number": range(n), "patient": patients}
+        label, target = (None, "y") if named == "target" else ("y", None)
+        of_table = of_frame(frame, "who", label, "t", target, group="patient")
+        arrays = of_clients({"a": (x, labels)}, None, None, "t", group={"a": patients})
+        assert held_of(arrays, arrays.plain.train_x[:, 0].astype(int)) == held_of(of_table, of_table.places)
+
+
+def test_samples_stay_with_their_labels_and_without_groups_where_they_were():
+    x = np.arange(8, dtype=np.float32)[:, None]
+    pairs = [(row, int(row[0]) % 3) for row in x]
+    arguments = {"clients": ["a", "b"] * 4, "participants": ["a"]}
+    grouped = FederatedData.from_torch(pairs, **arguments, group=[0, 0, 1, 1, 2, 2, 3, 3]).dataset
+    assert (grouped.train_x[:, 0] % 3 == grouped.train_y).all()
+    assert sorted(grouped.train_x[:, 0].tolist()) == x[:, 0].tolist()
+    plain, timed = (FederatedData.from_torch(pairs, **arguments, **more) for more in ({}, {"time": range(8)}))
+    np.testing.assert_array_equal(plain.dataset.train_x, timed.dataset.train_x)
+    assert timed.held_out[0].tolist() == [6]
+    assert str(timed.together) == "the latest by 'time'"
+
+
+def test_groups_of_samples_are_stored_with_them(tmp_path):
+    x, dates = np.arange(12, dtype=np.float32)[:, None], np.array("2024-01-01", "datetime64[D]") + np.arange(12)
+    said = {"group": np.arange(12) // 2, "time": dates}
+    own = of_torch(list(zip(x, [0, 1] * 6, strict=True)), ["a", "b"] * 6, None, None, "t", **said)
+    back = opened(store(own, tmp_path))
+    assert (str(back.together), back.together.group) == (str(own.together), "group")
+    np.testing.assert_array_equal(back.together.groups, own.together.groups)
+    np.testing.assert_array_equal(back.together.moments, own.together.moments)
+    assert back.plain.sha256 == own.plain.sha256
+
+
+ONE = (np.zeros((3, 2)), [0, 1, 0])
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"group": [1, 2]}, "group must say one for each of the 3 examples; got 2"),
+        ({"time": range(4)}, "time must say one for each of the 3 examples; got 4"),
+        ({"group": ["p", None, "q"]}, "group is missing in 1 rows, the first is row 1"),
+        ({"time": ["2024-01-31", "soon", "2024-01-30"]}, "time must hold a number in each row, or a date"),
+        ({"time": "now"}, "time must be a list or an array"),
+    ],
+)
+def test_a_group_or_time_that_does_not_fit_the_dataset_is_refused(said, words):
+    with pytest.raises(DataError, match=words):
+        FederatedData.from_torch(list(zip(*ONE, strict=True)), clients=["a"] * 3, **said)
+
+
+@pytest.mark.parametrize(
+    ("said", "error", "words"),
+    [
+        ({"group": [1, 2, 3]}, ConfigError, "group must say it by client, as the data do"),
+        ({"time": {"a": range(3)}}, ConfigError, "time says nothing of 'b'. Give one for each of its 3 examples"),
+        ({"group": {"a": [1] * 3, "b": [1] * 3, "c": []}}, ConfigError, "group has a client 'c'"),
+        (
+            {"time": {"a": range(3), "b": range(4)}},
+            DataError,
+            "time of b must say one for each of its 3 examples; got 4",
+        ),
+        (
+            {"group": {"a": [1] * 3, "b": [1, None, 1]}},
+            DataError,
+            "group of b is missing in 1 examples, the first is 1",
+        ),
+    ],
+)
+def test_a_group_or_time_that_does_not_fit_the_clients_is_refused(said, error, words):
+    with pytest.raises(error, match=words):
+        FederatedData.from_clients({"a": ONE, "b": ONE}, **said)

@@ -445,6 +445,18 @@ def test_images_of_hugging_face_by_writer():
     assert again.digest() == data.digest()
 
 
+def test_images_of_hugging_face_are_held_out_by_a_column():
+    columns = {"image": list(np.zeros((8, 4, 4), np.uint8)), "writer": ["a", "b"] * 4, "page": [*"ppqqrrss"]}
+    ds = Table({**columns, "day": list(range(8)), "label": [0, 1] * 4})
+    data = FederatedData.from_huggingface(ds, client="writer", group="page", time="day", participants=["a"])
+    assert str(data.together) == "the latest by 'day', all rows of one 'page' together"
+    assert data.dataset.train_x.shape == (8, 1, 4, 4)
+    with pytest.raises(ConfigError, match="group: 'label' is the label"):
+        FederatedData.from_huggingface(ds, client="writer", group="label")
+    with pytest.raises(ConfigError, match=r"there is no column 'pge'\. Did you mean 'page'"):
+        FederatedData.from_huggingface(ds, client="writer", group="pge", inputs="image")
+
+
 def test_partitions_of_flower_are_clients():
     parts = [Table({"x": list(X[i::3]), "label": Y[i::3].tolist()}) for i in range(3)]
     data = FederatedData.from_huggingface(Federated(parts), participants=[0, 2])

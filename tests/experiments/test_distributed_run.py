@@ -113,6 +113,16 @@ def test_two_ranks_write_the_bytes_of_one_and_only_the_first_speaks(start: Start
     same_as_alone(start, home, 2)
 
 
+def test_two_ranks_train_again_on_all_rows_to_the_bytes_of_one(start: Start, home: Path) -> None:
+    options = [*ALONE, "--method", "rich", "--set", "evaluation.every=1", "--set", "population.refit=true"]
+    (first, said, told), other = ended(start(2, *options, "--out", "refitted of 2"))
+    assert (first, other) == (0, (0, "", "")), told
+    assert "The model was trained again on all rows" in said
+    plain(home, *options, "--out", "refitted alone")
+    for name in ("refit.safetensors", *EXACT):
+        assert (home / "refitted of 2" / name).read_bytes() == (home / "refitted alone" / name).read_bytes(), name
+
+
 @pytest.mark.slow
 def test_so_do_four_ranks(start: Start, home: Path) -> None:
     same_as_alone(start, home, 4)

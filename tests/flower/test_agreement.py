@@ -184,6 +184,11 @@ def test_what_would_end_a_run_early_is_refused(option: str, tmp_path: Path) -> N
         experiment(tmp_path, option)
 
 
+def test_training_again_on_all_rows_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"population\.refit has no effect on Flower: what a client trains on is its"):
+        experiment(tmp_path, "population.refit=true")
+
+
 def test_log_loss_is_the_loss_that_clients_send(tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text('[evaluation]\nmetrics = ["log_loss"]\n', encoding="utf-8")
     assert FlowerExperiment(tmp_path / "x.toml").experiment.evaluation.metrics[0].name == "log_loss"

@@ -531,7 +531,9 @@ def test_a_run_that_names_no_model_takes_the_one_that_is_given(world: WorldNamed
 def test_a_folder_without_such_a_model_says_why(world: WorldNamed, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(world("features").folder, folder)
-    with pytest.raises(ConfigError, match=r"which must be 'last' or 'best'; got 'lst'\. Did you mean 'last'\?"):
+    with pytest.raises(
+        ConfigError, match=r"which must be 'last', 'best' or 'refit'; got 'lst'\. Did you mean 'last'\?"
+    ):
         load(folder, "lst")  # type: ignore[arg-type]
     (folder / "best.safetensors").unlink()
     with pytest.raises(RunFolderError, match=r"Nobody holds data out, so that no model is the best: take the last"):

@@ -62,7 +62,11 @@ quiet = click.option("-q", "--quiet", is_flag=True, help="No progress.")
 _OF_RUN = (
     click.option("--method", help="Of a comparison: the run of this method."),
     click.option("--seed", type=click.IntRange(0), help="Of a comparison: the run of this seed."),
-    click.option("--which", type=click.Choice(["last", "best"]), help="Which model. Default: last."),
+    click.option(
+        "--which",
+        type=click.Choice(["last", "best", "refit"]),
+        help="Which model. Default: refit, where the run has it, else last.",
+    ),
     click.option("--cluster", type=click.IntRange(0), help="Number of the model, where the run has one a cluster."),
     click.option("--base", type=path, help="Folder that FILE.py:NAME is relative to. Default: the current one."),
 )

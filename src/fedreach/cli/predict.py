@@ -36,7 +36,7 @@ def predict(
     plain: bool,
     method: str | None,
     seed: int | None,
-    which: Literal["last", "best"] | None,
+    which: Literal["last", "best", "refit"] | None,
     cluster: int | None,
     base: Path | None,
     as_json: bool,

@@ -81,7 +81,7 @@ def _trial(tune: TuneSection, e: Experiment) -> Experiment:
         update={
             "rounds": rounds,
             "target_accuracy": None,
-            "population": e.population.model_copy(update={"validation": tune.validation}),
+            "population": e.population.model_copy(update={"validation": tune.validation, "refit": False}),
             "evaluation": e.evaluation.model_copy(update={"local": False}),
             "run": e.run.model_copy(update={"trackers": []}),  # they would show more trials than runs
             "method": e.method.model_copy(update={"serving": Choice(name=PARTS["serving"] or "")}),

@@ -79,6 +79,8 @@ class PopulationSection(Section):
     """Clients that hold one of these classes never train."""
     held_out: Share = 0.2
     """Share of each participant's samples that it does not train on."""
+    refit: bool = False
+    """Train once more in the end, on held-out rows too, for as many rounds as the best one took; scores stay."""
     validation: Share | None = None
     """Share of what participants train on by which `[tune]` judges; nothing else is looked at. Default: none."""
     participation: Choice = Choice(name="always")

@@ -321,8 +321,12 @@ def by_text(codes: AnyArray, names: Sequence[str]) -> Ints:
     return found
 
 
-def moments(name: str, column: pa.Array, reading: Reading = AS_USUAL, places: Ints | None = None) -> Floats:
+def moments(
+    name: str, column: pa.Array, reading: Reading = AS_USUAL, places: Ints | None = None, *, what: str | None = None
+) -> Floats:
     """Return (n,) when each row was taken: its number, or days since 1970; `places` as in `cells_of`.
+
+    Messages call it `what`; None: the column of this name.
 
     Raises:
         DataError: If a cell is empty, or neither all are numbers nor all are dates.
@@ -332,8 +336,9 @@ def moments(name: str, column: pa.Array, reading: Reading = AS_USUAL, places: In
         array([2. , 0.5])
     """
     cells = cells_of(name, column, reading=reading, places=places)
+    what = f"time: column {name!r}" if what is None else what
     if cells is None:
-        raise DataError(f"time: column {name!r} must hold numbers or dates; got {column.type}.")
+        raise DataError(f"{what} must hold numbers or dates; got {column.type}.")
     words = cells.words
     days = np.full(len(cells), np.nan) if words is None else np.append(days_of(words.levels), np.nan)[words.codes]
     found = max(cells.numbers, days, key=lambda values: np.isfinite(values).sum())
@@ -342,7 +347,7 @@ def moments(name: str, column: pa.Array, reading: Reading = AS_USUAL, places: In
         code = -1 if words is None else int(words.codes[rows[0]])
         got = "an empty cell" if words is None or code < 0 else repr(words.levels[code])
         raise DataError(
-            f"time: column {name!r} must hold a number in each row, or a date such as 2024-01-31 in each; {len(rows)} "
+            f"{what} must hold a number in each row, or a date such as 2024-01-31 in each; {len(rows)} "
             f"rows hold none: row {_place(rows[0], places)} holds {got}. Fill those cells, or leave the rows out."
         )
     return found

@@ -157,6 +157,8 @@ class FederatedData:
         dataset: Any,
         *,
         clients: Any,
+        group: Any = None,
+        time: Any = None,
         participants: Participants = None,
         held_out: float = 0.2,
         seed: int = 0,
@@ -173,26 +175,35 @@ class FederatedData:
         Args:
             dataset: Whatever has a length and, by number, pairs of input and label; tensors, arrays, images and lists.
             clients: The client of each example, names or numbers.
+            group: The group of each example, such as its patient: a client's examples of one are held out together or
+                trained on together, as the same rows of a table would be in `from_frame`. Default: no groups.
+            time: When each example was taken, numbers or dates: the latest of each client are held out. Default: drawn.
             participants: As in `from_frame`; also `held_out`, `seed` and `name`.
             kind: As in `fedreach.data.datasets.from_arrays`; also `num_classes`.
 
         Raises:
             ConfigError: If the Dataset has no length or no numbers, as one that may be endless.
             DataError: If its inputs are not of one shape and type, a picture or a label cannot be one, or there is not
-                one client for each.
+                one client, group or time for each.
 
         Example:
             >>> pairs = [([1.0, 2.0], 0), ([3.0, 4.0], 1), ([5.0, 6.0], 0), ([7.0, 8.0], 1)]
             >>> FederatedData.from_torch(pairs, clients=["ann", "bob", "bob", "ann"], participants=["bob"])
             FederatedData(dataset: 2 clients; 1 takes part (bob), 1 never trains)
+            >>> data = FederatedData.from_torch(pairs * 2, clients=["ann"] * 8, time=range(8), held_out=0.25)
+            >>> sorted(data.held_out[0].tolist())
+            [6, 7]
         """
-        return _drawn(own.of_torch(dataset, clients, kind, num_classes, name), participants, held_out, seed, seed)
+        of_clients = own.of_torch(dataset, clients, kind, num_classes, name, group=group, time=time)
+        return _drawn(of_clients, participants, held_out, seed, seed)
 
     @classmethod
     def from_clients(
         cls,
         data: Mapping[Any, Any],
         *,
+        group: Mapping[Any, Any] | None = None,
+        time: Mapping[Any, Any] | None = None,
         participants: Participants = None,
         held_out: float = 0.2,
         seed: int = 0,
@@ -203,14 +214,15 @@ class FederatedData:
         """Return the data of clients by name: a pair of arrays, or a Dataset, for each.
 
         Clients are numbered by their names, so that the order of the dictionary does not matter. The arguments are as
-        in `from_torch`.
+        in `from_torch`; `group` and `time` are by client, too, such as ``{"north": ["p1", "p1", "p2"], "south": ...}``.
 
         Example:
             >>> north, south = np.ones((4, 2)), [([0.0, 0.5], 1), ([0.5, 0.0], 0)]
             >>> FederatedData.from_clients({"north": (north, [0, 1, 0, 1]), "south": south})
             FederatedData(clients: 2 clients; 1 takes part (south), 1 never trains; drawn by seed 0, 40 % of them)
         """
-        return _drawn(own.of_clients(data, kind, num_classes, name), participants, held_out, seed, seed)
+        of_clients = own.of_clients(data, kind, num_classes, name, group=group, time=time)
+        return _drawn(of_clients, participants, held_out, seed, seed)
 
     @classmethod
     def from_huggingface(
@@ -239,7 +251,8 @@ class FederatedData:
             client: The column that names the client; None for a FederatedDataset.
             label: The column of classes.
             inputs: The column of images or arrays; needed where there are further columns.
-            columns: Of a table, as in `from_frame`; also `group` and `time`.
+            columns: Of a table, as in `from_frame`.
+            group: The column of groups, as in `from_frame`; also `time`.
             split: Of a FederatedDataset.
             participants: As in `from_frame`; also `held_out`, `seed` and `name`.
             kind: As in `fedreach.data.datasets.from_arrays`.

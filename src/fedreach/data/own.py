@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,8 +16,8 @@ from fedreach.arrays import AnyArray, Floats, Ints
 from fedreach.data import cells, stored
 from fedreach.data.checks import NO_MASKS, Check, Kind
 from fedreach.data.columns import AS_USUAL, NUMBER, ColumnRules, Reading
-from fedreach.data.datasets import Dataset, from_arrays
-from fedreach.data.held_out import Together
+from fedreach.data.datasets import Dataset, content_hash, from_arrays
+from fedreach.data.held_out import APART, Together
 from fedreach.data.own_data import OwnData, OwnSamples, OwnTable
 from fedreach.data.pictures import Converted, as_array, is_picture, note_of, stacked, untracked
 from fedreach.data.table_source import INDEX, Table, as_arrow, check_lengths, column_of, read_whole, without_index
@@ -192,26 +193,95 @@ def of_samples(
     kind: Kind | None,
     told: _Told,
     name: str,
+    together: Together = APART,
 ) -> OwnData:
-    """Return samples as they are, by client; only images are put on one scale, that of the participants' pixels."""
+    """Return samples as they are, by client; only images are put on one scale, that of the participants' pixels.
+
+    With groups, samples are sorted as the rows of a table are: their order does not matter then, and the same data from
+    a table have the same split.
+    """
     classes, names_of_classes, converted = told
     said: dict[str, Any] = {"num_classes": classes, "class_names": names_of_classes, "notes": note_of(converted)}
     plain = from_arrays(x, y, kind=kind, name=name, **said)
-    return OwnSamples(name, owners, names, plain)
+    if together.groups is None:
+        return OwnSamples(name, owners, names, plain, together)
+    labels: AnyArray = plain.train_y
+    if plain.num_classes:
+        labels = cells.by_text(labels, plain.class_names or tuple(map(str, range(plain.num_classes))))
+    moments = [] if together.moments is None else [together.moments]
+    order = cells.row_order(owners, np.column_stack([labels, together.groups, *moments]), {})
+    x, y = plain.train_x[order], plain.train_y[order]
+    plain = replace(plain, train_x=x, train_y=y, sha256=content_hash(x, y, plain.test_x, plain.test_y))
+    return OwnSamples(name, owners[order], names, plain, together.at(order))
 
 
-def of_torch(dataset: Any, clients: Any, kind: Kind | None, num_classes: int | None, name: str) -> OwnData:
+def rows_together(
+    group: Any, time: Any, length: int, *, named: tuple[str | None, str | None] = ("group", "time")
+) -> Together:
+    """Return which samples are held out together, and which are the latest.
+
+    Args:
+        group: The group of each sample, names or numbers; None: there are no groups.
+        time: When each was taken, numbers or dates; None: nobody says.
+        length: Samples that there are.
+        named: What both are called.
+
+    Raises:
+        DataError: If there is not one for each sample, or one is missing.
+
+    Example:
+        >>> rows_together(["p1", "p1", "p2"], ["2024-01-31", "2024-02-01", "2024-02-01"], 3).groups
+        array([0, 0, 1])
+        >>> rows_together(["p1", "p1"], None, 3)
+        Traceback (most recent call last):
+        fedreach.errors.DataError: group must say one for each of the 3 examples; got 2.
+    """
+    columns = {
+        option: as_arrow(said, option) for option, said in {"group": group, "time": time}.items() if said is not None
+    }
+    for option, column in columns.items():
+        if len(column) != length:
+            raise DataError(f"{option} must say one for each of the {length} examples; got {len(column)}.")
+    groups: Ints | None = None
+    moments: Floats | None = None
+    if "group" in columns:
+        numbers, names = cells.numbered("group", cells.named_rows("group", columns["group"]))
+        groups = cells.by_text(numbers, names)
+    if "time" in columns:
+        moments = cells.moments("time", columns["time"], what="time")
+    return Together(None if groups is None else named[0], None if moments is None else named[1], groups, moments)
+
+
+def of_torch(
+    dataset: Any,
+    clients: Any,
+    kind: Kind | None,
+    num_classes: int | None,
+    name: str,
+    *,
+    group: Any = None,
+    time: Any = None,
+) -> OwnData:
     """Return a torch Dataset, by client; see `fedreach.data.federated.FederatedData.from_torch`."""
     length = size(dataset, name)
     owners, names = numbered_list("clients", clients)
     if len(owners) != length:
         raise DataError(f"clients must say one client for each of the {length} examples; got {len(owners)}.")
+    together = rows_together(group, time, length)
     x, y, converted = samples(pairs(dataset, name), length, name, kind)
     told = _Told(num_classes, class_names_of(dataset), converted)
-    return of_samples(x, y, owners, names, kind=kind, told=told, name=name)
+    return of_samples(x, y, owners, names, kind=kind, told=told, name=name, together=together)
 
 
-def of_clients(data: Mapping[Any, Any], kind: Kind | None, num_classes: int | None, name: str) -> OwnData:
+def of_clients(
+    data: Mapping[Any, Any],
+    kind: Kind | None,
+    num_classes: int | None,
+    name: str,
+    *,
+    group: Mapping[Any, Any] | None = None,
+    time: Mapping[Any, Any] | None = None,
+) -> OwnData:
     """Return arrays or Datasets by name; see `fedreach.data.federated.FederatedData.from_clients`."""
     if not isinstance(data, Mapping) or not data:
         raise ConfigError('from_clients: give {"north": (x, y), "south": dataset}; got ' + f"{type(data).__name__}.")
@@ -246,8 +316,54 @@ def of_clients(data: Mapping[Any, Any], kind: Kind | None, num_classes: int | No
     owners = np.repeat(np.arange(len(parts)), [len(y) for _, y in parts])
     known = [found for own in data.values() if (found := class_names_of(own)) is not None]
     classes = known[0] if known and all(each == known[0] for each in known) else None
+    clients = [client for _, client in sorted(zip(numbers.tolist(), data, strict=True), key=lambda pair: pair[0])]
+    lengths = dict(zip(clients, [len(y) for _, y in parts], strict=True))
+    columns = _of_each_client("group", group, lengths), _of_each_client("time", time, lengths)
+    together = rows_together(*columns, len(y))
     told = _Told(num_classes, classes, converted)
-    return of_samples(x, y, owners, names, kind=kind, told=told, name=name)
+    return of_samples(x, y, owners, names, kind=kind, told=told, name=name, together=together)
+
+
+def _of_each_client(option: str, said: Mapping[Any, Any] | None, lengths: Mapping[Any, int]) -> pa.Array | None:
+    """Return what is said of the samples of all clients, client by client; None where nothing is.
+
+    Args:
+        option: For messages.
+        said: Of the samples of each client, by client.
+        lengths: Samples of each client, in the order in which they are wanted.
+
+    Raises:
+        ConfigError: If it is not by client, or a client is missing or unknown.
+        DataError: If it is not as long as a client's samples.
+    """
+    if said is None:
+        return None
+    if not isinstance(said, Mapping):
+        raise ConfigError(
+            f"from_clients: {option} must say it by client, as the data do: "
+            f'{{"north": [...], "south": [...]}}; got {type(said).__name__}.'
+        )
+    for client in said:
+        if client not in lengths:
+            raise ConfigError(
+                f"from_clients: {option} has a client {client!r}.{nearest(str(client), map(str, lengths))}"
+            )
+    held = []
+    for client, length in lengths.items():
+        if client not in said:
+            raise ConfigError(
+                f"from_clients: {option} says nothing of {client!r}. Give one for each of its {length} examples."
+            )
+        what = f"{option} of {client}"
+        column = as_arrow(said[client], what)
+        if len(column) != length:
+            raise DataError(f"{what} must say one for each of its {length} examples; got {len(column)}.")
+        if gone := np.flatnonzero(~cells.names_there(what, column)).tolist():
+            raise DataError(f"{what} is missing in {len(gone)} examples, the first is {gone[0]}. Leave those out.")
+        held.append(column)
+    if len({column.type for column in held}) == 1:
+        return pa.concat_arrays(held)
+    return as_arrow([cell for column in held for cell in column.to_pylist()], option)
 
 
 def sort_of(array: AnyArray) -> str:
@@ -294,11 +410,15 @@ def of_huggingface(
             of_client += "_"
         table[of_client] = pa.array([names[owner] for owner in owners.tolist()])
         return of_frame(table, of_client, label, name, columns=rules, group=group, time=time)
-    for option, given in {"columns": rules, "group": group, "time": time}.items():
-        if given is not None:
-            raise ConfigError(
-                f"from_huggingface: {option} is about tables, and the inputs here are arrays. Leave it out."
-            )
+    if rules is not None:
+        raise ConfigError("from_huggingface: columns is about tables, and the inputs here are arrays. Leave it out.")
+    taken: dict[str | None, str] = {client: "client", label: "label", inputs: "column of inputs", None: ""}
+    for option, column in {"group": group, "time": time}.items():
+        if taken.get(column):
+            raise ConfigError(f"{option}: {column!r} is the {taken[column]}. Name another column, or leave it out.")
+    groups, times = (None if column is None else _column(parts, column) for column in (group, time))
+    together = rows_together(groups, times, len(owners), named=(group, time))
+    columns = [column for column in columns if column not in (group, time)]
     if inputs is None and len(columns) > 1:
         raise ConfigError(
             f"from_huggingface: name the column of inputs, one of {columns}, such as inputs={nested[0]!r}."
@@ -311,7 +431,7 @@ def of_huggingface(
     rows = ((row[chosen], row[label]) for part in parts for row in (part[i] for i in range(len(part))))
     x, y, converted = samples(rows, len(owners), name, kind)
     told = _Told(None, _words(parts[0], label), converted)
-    return of_samples(x, y, owners, names, kind=kind, told=told, name=name)
+    return of_samples(x, y, owners, names, kind=kind, told=told, name=name, together=together)
 
 
 def _column(parts: Sequence[Any], name: str) -> pa.Array:

@@ -92,6 +92,7 @@ class OwnSamples(OwnData):
     owners: Ints
     owner_names: tuple[str, ...]
     plain: Dataset
+    together: Together = APART
 
     @property
     def train_y(self) -> AnyArray:

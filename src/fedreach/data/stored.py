@@ -125,9 +125,7 @@ def _taken_apart(data: Dataset | OwnData) -> tuple[dict[str, Any], dict[str, Any
         arrays: dict[str, AnyArray] = {"owners": data.owners, "labels": data.labels}
         if data.places is not None:
             arrays["places"] = data.places
-        for key in TOGETHER:
-            if (array := getattr(data.together, key)) is not None:
-                arrays[key] = array
+        arrays |= _together(data)
         for place, (name, cells) in enumerate(data.columns.items()):
             columns[name] = None if cells is None or cells.words is None else list(cells.words.levels)
             if cells is not None:
@@ -147,7 +145,9 @@ def _taken_apart(data: Dataset | OwnData) -> tuple[dict[str, Any], dict[str, Any
     if isinstance(data, OwnSamples):
         words, arrays = _taken_apart(data.plain)
         words |= {"what": "samples", "client_names": list(data.owner_names)}
-        return words, {**arrays, "clients": data.owners}
+        said = {"group": data.together.group, "time": data.together.time}
+        words |= {option: name for option, name in said.items() if name is not None}
+        return words, {**arrays, "clients": data.owners, **_together(data)}
     if not isinstance(data, Dataset):
         raise DataError(f"Only data sets and one's own data can be stored; got {type(data).__name__}.")
     words = {key: getattr(data, key) for key in WORDS}
@@ -156,6 +156,12 @@ def _taken_apart(data: Dataset | OwnData) -> tuple[dict[str, Any], dict[str, Any
     absent = ("test_x", "test_y") if not len(data.test_y) else ()
     kept = {key: array for key, array in found.items() if array is not None and key not in absent}
     return {"what": "dataset", **words}, kept
+
+
+def _together(data: OwnData) -> dict[str, AnyArray]:
+    """Return the arrays that say what is held out together."""
+    found = {key: getattr(data.together, key) for key in TOGETHER}
+    return {key: array for key, array in found.items() if array is not None}
 
 
 def _put_together(words: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Dataset | OwnData:
@@ -184,5 +190,6 @@ def _put_together(words: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> D
     said |= {key: words[key] for key in WORDS} | {key: words[key] or None for key in LISTS}
     plain = from_arrays(**said)
     if words["what"] == "samples":
-        return OwnSamples(plain.name, arrays["clients"], tuple(words["client_names"]), plain)
+        together = Together(words.get("group"), words.get("time"), *(arrays.get(key) for key in TOGETHER))
+        return OwnSamples(plain.name, arrays["clients"], tuple(words["client_names"]), plain, together)
     return plain

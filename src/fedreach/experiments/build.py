@@ -26,6 +26,7 @@ from fedreach.evaluation.metrics import AUROC, Metric, refuse_metrics
 from fedreach.federation.federation import Federation
 from fedreach.federation.serving.fit import UNFITTED, next_query, nobody_holds_out
 from fedreach.federation.targets import refuse_targets_of
+from fedreach.federation.traits import name_of
 from fedreach.models import build as build_model
 from fedreach.simulation.simulation import Simulation, simulate
 
@@ -134,7 +135,16 @@ class Builder:
         return data
 
     def _refuse_untested(self, data: FederatedData, federation: Federation) -> None:
-        """Refuse what is decided by held-out data where no participant holds anything out."""
+        """Refuse what is decided by held-out data where no participant holds anything out, or where they are no test.
+
+        A rule that is fitted by held-out rows would be fitted for a refitted model by rows that it was trained on.
+        """
+        if self.experiment.population.refit and next_query(federation.serving, UNFITTED) is not None:
+            raise ConfigError(
+                f"population.refit trains on what participants hold out, and serving {name_of(federation.serving)} is "
+                "fitted by that: it would be biased, as the model knows these rows. Leave population.refit out, or "
+                "take serving 'none'."
+            )
         if data.held_out.sizes[data.population.participants].any():
             return
         if next_query(federation.serving, UNFITTED) is not None:
@@ -142,6 +152,11 @@ class Builder:
         if self.experiment.evaluation.patience is not None:
             raise ConfigError(
                 "evaluation.patience stops by what participants hold out, and none holds out an example. Leave it out."
+            )
+        if self.experiment.population.refit:
+            raise ConfigError(
+                "population.refit trains again on what participants hold out, too, and none holds out an example: the "
+                "model is trained on all rows already. Leave it out."
             )
 
     def choice(self, data: FederatedData, seed: int, threads: int = 1) -> EngineChoice:
@@ -169,8 +184,7 @@ class Builder:
 
     def simulation(self, data: FederatedData, seed: int, threads: int = 1) -> Simulation:
         """Return the federation on its data, with model and engine."""
-        e = self.experiment
-        federation = self.federation(seed)
+        e, federation = self.experiment, self.federation(seed)
         self._refuse_untested(data, federation)
         n = len(data.population.participants)
         if e.method.cohort > n and not federation.traits["selection"].ignores_cohort:
@@ -178,6 +192,14 @@ class Builder:
                 f"method.cohort must be at most the {n} participants; got {e.method.cohort}. "
                 "Lower it or let more clients take part."
             )
+        return self._simulated(data, federation, threads)
+
+    def refitted(self, data: FederatedData, seed: int, threads: int = 1) -> Simulation:
+        """Return the same on data of which participants hold nothing out, see `fedreach.data.all_rows.on_all_rows`."""
+        return self._simulated(data, self.federation(seed), threads)
+
+    def _simulated(self, data: FederatedData, federation: Federation, threads: int) -> Simulation:
+        e = self.experiment
         return simulate(
             data,
             self.model(),

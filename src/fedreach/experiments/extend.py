@@ -20,7 +20,7 @@ from fedreach.experiments.redo import forget_redone, set_aside
 from fedreach.experiments.run import run
 from fedreach.federation.length import refers_to_length
 from fedreach.runs.callbacks import Callback
-from fedreach.runs.folder import LAST, SERVING, RunFolder
+from fedreach.runs.folder import LAST, REFIT, SERVING, RunFolder
 from fedreach.runs.identity import finished, run_of
 from fedreach.runs.schema import CHECKPOINT, ComparisonRecord, Result, RunRecord, ServedLine, ServingRecord
 from fedreach.storage.files import record_of_tensors
@@ -189,7 +189,7 @@ def _open(path: Path, stored: RunRecord, rounds: int) -> None:
     folder = RunFolder(path)
     with folder.locked():
         folder.remove(Result.FILE)
-        folder.remove(ServingRecord.FILE, ServedLine.FILE, SERVING, LAST)
+        folder.remove(ServingRecord.FILE, ServedLine.FILE, SERVING, LAST, REFIT)
         folder.write(replace(stored, config={**stored.config, "rounds": rounds}))
 
 

@@ -4,15 +4,17 @@ Rank 0 says what it runs; all read their data at the same time; rank 0 says whic
 it found; the others answer that theirs are the same.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fedreach.config.sections import Experiment
 from fedreach.config.user_code import locate_user_errors
+from fedreach.data.all_rows import on_all_rows
+from fedreach.data.federated import FederatedData
 from fedreach.engines.engine import TorchEngine
-from fedreach.engines.parallel.distributed import DistributedEngine, serve
+from fedreach.engines.parallel.distributed import FURTHER, DistributedEngine, serve
 from fedreach.engines.parallel.ranks import Ranks
 from fedreach.errors import ConfigError, DataError
 from fedreach.experiments.build import Builder
@@ -49,6 +51,13 @@ def distributed(simulation: Simulation, ranks: Ranks) -> Simulation:
     return replace(simulation, engine=DistributedEngine(simulation.engine, ranks))
 
 
+def distributed_again(simulation: Simulation, ranks: Ranks) -> Simulation:
+    """Return rank 0's simulation of other data likewise, once the others are done with the one before."""
+    for rank in range(1, ranks.size):
+        ranks.send(FURTHER, rank)
+    return distributed(simulation, ranks)
+
+
 def serve_run(experiment: Experiment, identity: Mapping[str, Any], base: Path, threads: int, ranks: Ranks) -> None:
     """Serve rank 0 until its run is over; nothing is printed or written.
 
@@ -69,17 +78,30 @@ def serve_run(experiment: Experiment, identity: Mapping[str, Any], base: Path, t
     with locate_user_errors(experiment, base):
         builder = Builder(experiment, base)
         data = builder.federated(builder.dataset(), identity["seed"])
-        engine, digest = ranks.receive(0)
-        if data.digest() != digest:
-            raise DataError(
-                f"This rank reads other data than rank 0 (federation {data.digest()[:12]}, there {digest[:12]}). Copy "
-                "the files of rank 0's machine to this one."
-            )
-        builder = Builder(placed(experiment, ranks, engine), base)
-        simulation = builder.simulation(data, identity["seed"], threads)
-        ranks.send("ready", 0)
-        assert isinstance(simulation.engine, TorchEngine)  # the builder made it
-        serve(simulation.engine, ranks)
+        if _serve(experiment, data, Builder.simulation, identity["seed"], base, threads, ranks):
+            _serve(experiment, on_all_rows(data), Builder.refitted, identity["seed"], base, threads, ranks)
+
+
+def _serve(
+    experiment: Experiment,
+    data: FederatedData,
+    make: Callable[[Builder, FederatedData, int, int], Simulation],
+    seed: int,
+    base: Path,
+    threads: int,
+    ranks: Ranks,
+) -> bool:
+    """Serve rank 0 with the simulation that a builder makes of these data; return whether the run goes on after it."""
+    engine, digest = ranks.receive(0)
+    if data.digest() != digest:
+        raise DataError(
+            f"This rank reads other data than rank 0 (federation {data.digest()[:12]}, there {digest[:12]}). Copy "
+            "the files of rank 0's machine to this one."
+        )
+    simulation = make(Builder(placed(experiment, ranks, engine), base), data, seed, threads)
+    ranks.send("ready", 0)
+    assert isinstance(simulation.engine, TorchEngine)  # the builder made it
+    return serve(simulation.engine, ranks)
 
 
 def _common(identity: Mapping[str, Any]) -> dict[str, Any]:

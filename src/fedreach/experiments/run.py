@@ -13,6 +13,7 @@ from fedreach.config import user_code
 from fedreach.config.sections import Experiment
 from fedreach.config.trackers import trackers_of
 from fedreach.config.user_code import locate_user_errors
+from fedreach.data.all_rows import on_all_rows
 from fedreach.data.datasets import Dataset
 from fedreach.data.federated import FederatedData
 from fedreach.data.own_data import OwnData
@@ -24,7 +25,7 @@ from fedreach.evaluation import Evaluator
 from fedreach.evaluation.metrics import Metric
 from fedreach.evaluation.serving import ServingEvaluator
 from fedreach.experiments.build import Builder
-from fedreach.experiments.ranks import announce, distributed, placed, serve_run
+from fedreach.experiments.ranks import announce, distributed, distributed_again, placed, serve_run
 from fedreach.federation.aggregation.secure_sum import exact_sum
 from fedreach.forks import cores
 from fedreach.runs.baselines import Baselines
@@ -36,6 +37,7 @@ from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import ENGINE, check_data, check_unchanged, finished, forget_failed
 from fedreach.runs.loop import each_round, exhausted
 from fedreach.runs.recorder import Recorder, note_failure
+from fedreach.runs.refit import Refit
 from fedreach.runs.schema import Result, RoundRow, RunRecord
 from fedreach.runs.serving import finish_served, take_training
 from fedreach.runs.trackers.tracked import Named, Tracked, Warn, warn
@@ -182,6 +184,7 @@ def each_round_of(
                         engine=why,
                         serving=serving,
                         baselines=baselines,
+                        refit=_refit(builder, data, seed, threads, ranks),
                     )
                 )
         except (RunFolderError, LostRankError):  # neither is the run's own failure
@@ -221,6 +224,19 @@ def _serving(experiment: Experiment, simulation: Simulation) -> ServingEvaluator
     return ServingEvaluator(
         simulation.engine, simulation.data, rule, most, tuple(e.inputs), summed, simulation.fitting_cost
     )
+
+
+def _refit(builder: Builder, data: FederatedData, seed: int, threads: int, ranks: Ranks | None) -> Refit | None:
+    """Return what trains once more in the end; None where that is not asked for."""
+    e = builder.experiment
+    if not e.population.refit:
+        return None
+
+    def simulation(folder: Path) -> Simulation:
+        made = replace(builder.refitted(on_all_rows(data), seed, threads), memory_file=folder / MEMORY)
+        return made if ranks is None else distributed_again(made, ranks)
+
+    return Refit(simulation, e.run.checkpoint_seconds)
 
 
 def _baselines(

@@ -152,6 +152,11 @@ def refuse_what_flower_cannot(experiment: Experiment) -> None:
         section, _, name = option.partition(".")
         if getattr(getattr(experiment, section), name) not in (None, "highest"):
             raise ConfigError(f"{option} has no effect on Flower: {reason}. Remove the option.")
+    if experiment.population.refit:
+        raise ConfigError(
+            "population.refit has no effect on Flower: what a client trains on is its own, and stays the same in all "
+            "rounds. Remove the option."
+        )
     if experiment.budget.limits:
         raise ConfigError(
             "[budget] has no effect on Flower: Flower runs a number of rounds that is fixed beforehand. Remove it."

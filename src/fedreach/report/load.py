@@ -159,6 +159,7 @@ def read_run(folder: Path, path: str | None = None) -> Run:
         status="unfinished" if result is None else result.status,
         best_round=None if result is None else result.best_round,
         error=None if result is None else result.error,
+        refit_rounds=None if result is None or result.refit is None else result.refit["rounds"],
         refused=tuple((row["round"], *one) for row in rows for one in (row.get("refused") or {}).items()),
         serving=_at_the_end(stored, result, ServingRecord),
         baselines=_at_the_end(stored, result, BaselinesRecord),

@@ -60,6 +60,7 @@ class Run:
     status: str  # "finished", "failed" or "unfinished"
     best_round: int | None
     error: str | None
+    refit_rounds: int | None = None  # on all rows, for the model that is handed on; None: that was not asked for
     refused: tuple[tuple[int, str, str], ...] = ()  # round, "client 3" or "node 7", what it said that cannot be
     serving: ServingRecord | None = None  # where the method has a rule, and the run is finished
     baselines: BaselinesRecord | None = None  # of its federation, where the run is finished and the simulator's

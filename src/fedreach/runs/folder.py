@@ -9,6 +9,8 @@ selection.rows         as is a table of updates of 16 MiB or more; a smaller one
 last.safetensors, best.safetensors     models by parameter name
 serving.safetensors    the fitted serving rule, where there is one: of the last model under ``last/``, of the best under
                        ``best/``; of several models, one a cluster, ``last/0/`` and so on
+refit.safetensors      the model that was trained once more, on all rows, where that was asked for
+refit/                 that training while it goes on: a run folder, too
 ```
 Rows and checkpoint cannot disagree: the checkpoint holds the length and the digest of each file at its round, and
 resuming cuts the files back to that length before the rounds after it are run again. Timing differs from run to run and
@@ -65,8 +67,8 @@ from fedreach.storage.files import (
 
 JSON_LINE = json.JSONEncoder(allow_nan=False)  # `json.dumps` makes one for every row
 SERVING = "serving.safetensors"
-LAST, BEST = "last.safetensors", "best.safetensors"
-VOUCHED = (LAST, BEST, SERVING, ServingRecord.FILE, BaselinesRecord.FILE)
+LAST, BEST, REFIT = "last.safetensors", "best.safetensors", "refit.safetensors"
+VOUCHED = (LAST, BEST, REFIT, SERVING, ServingRecord.FILE, BaselinesRecord.FILE)
 WAITING = (RunRecord.FILE, FederationRecord.FILE, *VOUCHED)
 """Files that nothing refers to before a checkpoint or the result, for which all else is synced."""
 R = TypeVar("R", bound=Record)

@@ -4,10 +4,9 @@ It is a generator, so that a program can look at each round; `exhausted` is for 
 """
 
 import time
-import traceback
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -15,15 +14,16 @@ from fedreach.arrays import Float32s
 from fedreach.evaluation import Evaluator
 from fedreach.evaluation.serving import ServingEvaluator
 from fedreach.federation.state import FederationState
-from fedreach.registry import is_installed
 from fedreach.runs.baselines import Baselines
 from fedreach.runs.budget import UNLIMITED, Budget
 from fedreach.runs.callbacks import Callback, told
-from fedreach.runs.checkpoint import MEMORY, SENT, Snapshot
+from fedreach.runs.checkpoint import Snapshot
 from fedreach.runs.describe import federation_record
 from fedreach.runs.recorder import Evaluated, Recorder, check_federation
+from fedreach.runs.refit import Refit
 from fedreach.runs.schema import Result, RoundRow, RunRecord, Timing
 from fedreach.runs.serving import serve_models
+from fedreach.runs.simulated import simulated_round
 from fedreach.simulation.simulation import Simulation
 
 R = TypeVar("R")
@@ -57,6 +57,7 @@ def each_round(
     engine: str = "",
     serving: ServingEvaluator | None = None,
     baselines: Baselines | None = None,
+    refit: Refit | None = None,
 ) -> Generator[RoundRow, None, Result]:
     """Run the rounds of a run that its folder does not hold yet; yield the row of each, and return how it ended.
 
@@ -77,6 +78,7 @@ def each_round(
         engine: What they are told of the engine.
         serving: Serves clients by the last and the best model in the end; None: they are served as the model is.
         baselines: Are written in the end; None: none.
+        refit: Trains the model once more in the end, on all rows, for as many rounds as the best one took; None: not.
 
     Raises:
         RunFolderError: If the folder holds another federation, or cannot be written to.
@@ -87,25 +89,21 @@ def each_round(
     run = recorder.describe(run, record)
     loop = _Loop(simulation, evaluator, recorder, rounds, every, patience, budget, local, checkpoint_seconds, callbacks)
 
-    def then() -> None:
+    def then(last: Snapshot) -> Mapping[str, Any] | None:
         if serving is not None:
             serve_models(recorder.folder, recorder.layout, serving)
         if baselines is not None:
             baselines.write(recorder.folder)
+        if refit is None:
+            return None
+        return refit.write(recorder, last.best_round if np.isfinite(last.best_loss) else last.state.round)
 
     with told(callbacks, run, simulation.data, engine, recorder.folder.path):
-        result = recorder.finish((yield from loop.run()), then)
+        last = yield from loop.run()
+        result = recorder.finish(last, lambda: then(last))
         for callback in callbacks:
             callback.end(result)
     return result
-
-
-def _by_storage(error: OSError) -> bool:
-    """Say whether it was raised where FedReach keeps what does not fit into main memory."""
-    modules = [frame.f_globals.get("__name__") or "" for frame, _ in traceback.walk_tb(error.__traceback__)]
-    ours = [place for place, name in enumerate(modules) if name.startswith("fedreach.storage.")]
-    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return bool(ours) and all(map(is_installed, files[ours[-1] + 1 :]))
 
 
 class LocalModels(NamedTuple):
@@ -177,13 +175,7 @@ class _Loop:
 
     def _round(self, snapshot: Snapshot) -> tuple[Snapshot, RoundRow, Timing, Mapping[int, str]]:
         began = time.perf_counter()
-        try:
-            done = self.simulation.step(snapshot.state)
-        except OSError as error:
-            if not _by_storage(error):  # by a part, which may open files of its own
-                raise
-            name = SENT if snapshot.state.memory is None and snapshot.state.sent is not None else MEMORY
-            raise self.recorder.folder.cannot_write(name, error) from error
+        done = simulated_round(self.simulation, snapshot.state, self.recorder.folder)
         cohort = done.result.cohort
         local = LocalModels(cohort, self._broadcast(snapshot.state, cohort), done.update)
         snapshot, row = self.recorder.after(snapshot, done.state, done.result)

@@ -14,7 +14,7 @@ from fedreach.runs.folder import RunFolder
 
 
 class StoredModels(NamedTuple):
-    """The last or the best model of a run."""
+    """The last, the best or the refitted model of a run."""
 
     round: int  # after which it was the model
     vectors: Float32s  # (r, d): of several models one a cluster
@@ -25,7 +25,7 @@ def read_models(folder: RunFolder, name: str, layout: Layout) -> StoredModels | 
 
     Args:
         folder: Of the run.
-        name: ``"last"`` or ``"best"``.
+        name: ``"last"``, ``"best"`` or ``"refit"``.
         layout: Of the model.
 
     Raises:

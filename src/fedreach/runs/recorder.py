@@ -214,8 +214,12 @@ class Recorder:
         save(self.folder, snapshot)
         return snapshot
 
-    def finish(self, snapshot: Snapshot, then: Callable[[], None] = lambda: None) -> Result:
+    def finish(self, snapshot: Snapshot, then: Callable[[], Mapping[str, Any] | None] = lambda: None) -> Result:
         """Write the last model, the last checkpoint, what comes `then` and, last of all, how the run ended.
+
+        Args:
+            snapshot: After the last round.
+            then: Writes what comes after it; returns what training again took, see `Result.refit`, if that was done.
 
         Raises:
             TrainingError: If no client's update counted, or none in more than half of the rounds, up to the last,
@@ -226,11 +230,13 @@ class Recorder:
         self._refuse_if_nobody_counted()
         self._refuse_if_far_off()
         self._check_best(snapshot)
-        self.folder.write_tensors(LAST, self._models(snapshot.state), {"round": snapshot.state.round})
+        self.folder.write_tensors(LAST, self.models(snapshot.state), {"round": snapshot.state.round})
         finish(self.folder, snapshot)
-        then()
+        refit = then()
         best = snapshot.best_round if np.isfinite(snapshot.best_loss) else None  # none: nothing is held out
-        return self.end(Result(status="finished", rounds=snapshot.state.round, best_round=best, error=None))
+        return self.end(
+            Result(status="finished", rounds=snapshot.state.round, best_round=best, refit=refit, error=None)
+        )
 
     def end(self, result: Result) -> Result:
         """Write how the run ended, and with it what its files hold."""
@@ -288,7 +294,7 @@ class Recorder:
         if self._is_better(snapshot, loss, losses):
             self._heard.clear()
             self._heard[snapshot.state.round] = losses
-            best = self._models(snapshot.state)
+            best = self.models(snapshot.state)
             return replace(
                 snapshot, best_round=snapshot.state.round, best_loss=loss, evaluations_since_best=0, best=best
             )
@@ -322,7 +328,7 @@ class Recorder:
                 f"{ANEW}"
             )
 
-    def _models(self, state: FederationState) -> dict[str, AnyArray]:
+    def models(self, state: FederationState) -> dict[str, AnyArray]:
         """Return the served model by parameter name; of several, one a cluster, under ``0/...``, ``1/...``."""
         models = state.served(self.federation)
         return {

@@ -351,6 +351,7 @@ class Result(Record):
     status: str  # "finished" or "failed"; a failed run has nothing but its error
     rounds: int | None = None
     best_round: int | None = None  # with the lowest loss on participants' held-out data
+    refit: Mapping[str, Any] | None = None  # `rounds` on all rows and their `bytes_total`, where there were any
     run: str = ""  # `RunRecord.id`; empty where a run failed before it was written
     seals: Mapping[str, Sequence[Any]] | None = None  # of each file of rows its length in bytes and its sha256
     digests: Mapping[str, str] | None = None  # of the models and what serves them

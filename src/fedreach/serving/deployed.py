@@ -155,9 +155,14 @@ def origin(about: Mapping[str, Any]) -> str:
     Example:
         >>> origin({"method": "plain", "seed": 0, "model": "last", "cluster": 1, "round": 30})
         'plain, seed 0, last model of cluster 1 (round 30)'
+        >>> origin({"method": "plain", "seed": 0, "model": "refit", "cluster": None, "round": 12})
+        'plain, seed 0, model trained again on all rows (12 rounds)'
     """
     cluster = "" if about["cluster"] is None else f" of cluster {about['cluster']}"
-    return f"{about['method']}, seed {about['seed']}, {about['model']} model{cluster} (round {about['round']})"
+    which, where = f"{about['model']} model{cluster}", f"round {about['round']}"
+    if about["model"] == "refit":
+        which, where = f"model{cluster} trained again on all rows", f"{about['round']} rounds"
+    return f"{about['method']}, seed {about['seed']}, {which} ({where})"
 
 
 def main(model: Deployed, arguments: Sequence[str] | None = None) -> int:

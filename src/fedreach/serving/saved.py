@@ -22,7 +22,8 @@ from fedreach.runs.identity import run_of
 from fedreach.runs.schema import RunRecord, ServingRecord
 from fedreach.serving.adapter import Adapter
 
-Which = Literal["last", "best"]
+Which = Literal["last", "best", "refit"]
+"""The last model, the best by participants' held-out data, or the one that was trained once more on all rows."""
 
 
 class SavedRule(NamedTuple):

@@ -112,7 +112,7 @@ class Loop:
     def __next__(self) -> dict[str, Any]:
         return next(self._rounds)
 
-    def model(self, which: Which = "last", *, cluster: int | None = None) -> TrainedModel:
+    def model(self, which: Which | None = None, *, cluster: int | None = None) -> TrainedModel:
         """Return the model once the rounds are over, as `fedreach.study.study.StudiedMethod.model` does."""
         return model_of(self.folder, which, cluster, self.folder)
 

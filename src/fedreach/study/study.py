@@ -204,13 +204,14 @@ class StudiedMethod:
         return framed(list(rows.values()), "client")
 
     def model(
-        self, seed: int = 0, which: Which = "last", *, cluster: int | None = None, base: Path | str | None = None
+        self, seed: int = 0, which: Which | None = None, *, cluster: int | None = None, base: Path | str | None = None
     ) -> TrainedModel:
         """Return the model of a seed, whole: a torch module that takes raw inputs, see `fedreach.trained.load`.
 
         Args:
             seed: Of the run.
-            which: The last model, or the best by participants' held-out data.
+            which: As for `fedreach.trained.load`. Default: the one that was trained once more, of a study with
+                `population.refit`, else the last.
             cluster: Number of the model, where the method has one a cluster.
             base: Folder of the TOML file that the study is from, where that names code of one's own by a path; default:
                 the current one.
@@ -239,7 +240,7 @@ def toml_of(config: Mapping[str, Any], kept: Path, path: Path | str | None) -> s
 
 
 def model_of(
-    folder: Path, which: Which, cluster: int | None, kept: Path, base: Path | str | None = None
+    folder: Path, which: Which | None, cluster: int | None, kept: Path, base: Path | str | None = None
 ) -> TrainedModel:
     """Return the model of a run; a module that Python handed over without a name lies in ``parts/`` of `kept`."""
     from fedreach.trained.saved import load  # here, as nothing else that a study tells needs torch

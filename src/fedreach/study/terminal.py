@@ -20,6 +20,7 @@ from fedreach.experiments.jobs import ComparisonCallback, ComparisonStatus, Job
 from fedreach.report.analysis.baselines import baselines_of, title
 from fedreach.report.analysis.quantities import POPULATION
 from fedreach.report.analysis.summary import probabilities
+from fedreach.report.render.captions import join_sentences, refit_said
 from fedreach.report.render.tables import probabilities_note
 from fedreach.report.values import Comparison
 from fedreach.runs.callbacks import Callback
@@ -176,10 +177,12 @@ def sentence(row: Mapping[str, Any], result: Result) -> str:
         best = "Which round is the best is not known: no participant holds anything out"
     points = "-" if gap is None else f"{score.number(gap, sign=True)}{score.points}"
     said = "" if score.percent else f"{score.words}, less is better: "
-    return (
+    refit = "" if result.refit is None else refit_said([result.refit["rounds"]])
+    return join_sentences(
         f"Round {row['round']}: {said}participants {shown(row, 'id')}, unseen clients {shown(row, 'unseen')}, "
         f"gap {points}, test set {shown(row, 'test')}, "
-        f"{row['bytes_total'] / 1e6:.1f} MB. {best}."
+        f"{row['bytes_total'] / 1e6:.1f} MB. {best}.",
+        refit,
     )
 
 

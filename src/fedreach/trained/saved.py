@@ -16,7 +16,7 @@ from fedreach.data.target_scale import TargetScale
 from fedreach.errors import ConfigError, RunFolderError, nearest
 from fedreach.models import build
 from fedreach.models.flat import Layout, bind
-from fedreach.runs.folder import RunFolder
+from fedreach.runs.folder import LAST, RunFolder
 from fedreach.runs.identity import check_code, run_of
 from fedreach.runs.models import read_models
 from fedreach.runs.schema import FederationRecord, RunRecord
@@ -39,8 +39,8 @@ def load(
 
     Args:
         folder: The run folder; or what `fedreach export --to safetensors` wrote, which holds one model.
-        which: The last model, or the best by participants' held-out data. Default: the last; of a file that which it
-            holds.
+        which: The last model, the best by participants' held-out data, or ``"refit"``, which was trained once more on
+            all rows. Default: of a run with `population.refit` that one, else the last; of a file that which it holds.
         cluster: Number of the model, where the run has one a cluster.
         base: Folder that the name of code of one's own is relative to, that of the experiment's TOML file; default: the
             current one.
@@ -51,13 +51,15 @@ def load(
         RunFolderError: If the folder holds no such model, or the user's own code was changed.
     """
     if which is not None and which not in get_args(Which):
-        raise ConfigError(f"which must be 'last' or 'best'; got {which!r}.{nearest(str(which), get_args(Which))}")
+        raise ConfigError(
+            f"which must be 'last', 'best' or 'refit'; got {which!r}.{nearest(str(which), get_args(Which))}"
+        )
     held, base = RunFolder(Path(folder)), Path(base or Path.cwd()).resolve()
     written = _written(Path(folder))
     if written is not None:
         return _of_file(written, which, cluster, base, model)
-    which = which or "last"
     run = run_of(held)
+    which = which or default_model(run)
     federation = held.read(FederationRecord)
     if federation is None:
         raise RunFolderError(f"{folder} holds no {FederationRecord.FILE}. {AGAIN}")
@@ -68,14 +70,30 @@ def load(
     layout = Layout.of(net)
     stored = read_models(held, which, layout)
     if stored is None:
-        nobody = which == "best" and (held.path / "last.safetensors").exists()
-        why = "Nobody holds data out, so that no model is the best: take the last." if nobody else AGAIN
-        raise RunFolderError(f"{folder} holds no {which}.safetensors. {why}")
+        raise RunFolderError(f"{folder} holds no {which}.safetensors. {_why_not(run, which, held)}")
     bind(net, torch.from_numpy(stored.vectors[_row(folder, len(stored.vectors), cluster)]), layout=layout)
     origin = RunOrigin(held.path.resolve(), which, cluster, base, run, stored.round, _code(section, model))
     targets, scale = federation.targets, _scale(federation.target_scale)
     classes = 0 if targets else federation.outputs
     return TrainedModel(_own(net), expected, classes, federation.class_names, origin, targets, scale)
+
+
+def default_model(run: RunRecord) -> Which:
+    """Return which model of a run is meant where nothing is said."""
+    return "refit" if _refits(run) else "last"
+
+
+def _refits(run: RunRecord) -> bool:
+    return bool((run.config.get("population") or {}).get("refit"))
+
+
+def _why_not(run: RunRecord, which: Which, held: RunFolder) -> str:
+    """Return why a run has no such model, and what to do."""
+    if which == "refit" and not _refits(run):
+        return "The run did not train again on all rows: take the last, or run with population.refit = true."
+    if which == "best" and (held.path / LAST).exists():
+        return "Nobody holds data out, so that no model is the best: take the last."
+    return AGAIN
 
 
 def _written(path: Path) -> Path | None:

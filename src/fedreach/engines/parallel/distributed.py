@@ -21,6 +21,7 @@ from fedreach.evaluation.predictor import Split
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.values import LocalOutputs, LocalUpdates, Outputs
 
+FURTHER = "the run goes on with another engine"
 FORGET = 0.5  # how much of what is known about the speed of the ranks is kept from round to round
 
 
@@ -135,14 +136,20 @@ class DistributedEngine(Engine):
             self._seconds[rank] = FORGET * self._seconds[rank] + seconds
 
 
-def serve(engine: TorchEngine, ranks: Ranks) -> None:
-    """Do what rank 0 hands out, until it says that the run is over; a LostRankError if it is gone before."""
+def serve(engine: TorchEngine, ranks: Ranks) -> bool:
+    """Do what rank 0 hands out, until it says that the run is over; a LostRankError if it is gone before.
+
+    Return whether the run goes on with another engine.
+    """
     model = np.empty(engine.layout.size, np.float32)
     while (handed := ranks.receive(0)) is not None:
+        if handed == FURTHER:
+            return True
         work, new, share = handed
         if new:
             ranks.broadcast(model)
         ranks.send(work(engine, model, *share), 0)
+    return False
 
 
 def _train_share(

@@ -63,6 +63,24 @@ def bold_said(comparison: Comparison, found: Leaders, where: str) -> str:
     return f"Bold: each better than all others {where}, and nothing is decided between those in bold ({tests})."
 
 
+def refit_said(rounds: Sequence[int]) -> str:
+    """Return that models were trained again on all rows, for so many rounds each; nothing of none.
+
+    Example:
+        >>> refit_said([12])
+        'The model was trained again on all rows, 12 rounds; scores are of the model before.'
+        >>> refit_said([12, 5, 9])
+        'Models were trained again on all rows, 5 to 12 rounds; scores are of the models before.'
+    """
+    if not rounds:
+        return ""
+    least, most = min(rounds), max(rounds)
+    said = f"{most} round{'s' * (most != 1)}" if least == most else f"{least} to {most} rounds"
+    if len(rounds) == 1:
+        return f"The model was trained again on all rows, {said}; scores are of the model before."
+    return f"Models were trained again on all rows, {said}; scores are of the models before."
+
+
 def made_by(comparison: Comparison) -> str:
     """Return the software and the commit that the runs are from.
 

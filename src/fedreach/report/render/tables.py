@@ -30,7 +30,7 @@ from fedreach.report.numbers import (
     unit_of,
     verdict,
 )
-from fedreach.report.render.captions import CORRECTIONS, bold_said, intervals_said, join_sentences
+from fedreach.report.render.captions import CORRECTIONS, bold_said, intervals_said, join_sentences, refit_said
 from fedreach.report.values import Comparison
 
 NOT_DECIDED = "Not decided: in brackets about how many seeds would, if the true difference were the one seen."
@@ -251,7 +251,8 @@ def _note(comparison: Comparison, rows: Sequence[MethodSummary]) -> str:
             f"To {100 * comparison.target_accuracy:g} %: on {primary}; mean over the seeds that reached it "
             "(how many, if not all); - if none did."
         )
-    return " ".join(parts)
+    parts.append(refit_said([run.refit_rounds for run in comparison.all_counted if run.refit_rounds is not None]))
+    return join_sentences(*parts)
 
 
 def _baselines_note(analysis: Analysis) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from fedreach.data.federated import FederatedData
 from fedreach.errors import require
 from fedreach.runs.callbacks import Callback
-from fedreach.runs.folder import BEST, LAST
+from fedreach.runs.folder import BEST, LAST, REFIT
 from fedreach.runs.schema import Result, RoundRow, RunRecord, Timing
 from fedreach.runs.trackers.base import Clock, Thinned, need, numbers, seconds
 from fedreach.storage.files import Folder
@@ -100,7 +100,7 @@ class MLflow(Callback):
     def end(self, result: Result) -> None:
         self._write()
         self.client.set_tag(self.run, "fedreach.best_round", str(result.best_round))
-        for name in (Result.FILE, RunRecord.FILE, *((LAST, BEST) if self.models else ())):
+        for name in (Result.FILE, RunRecord.FILE, *((LAST, BEST, REFIT) if self.models else ())):
             if (self.folder / name).exists():
                 self.client.log_artifact(self.run, str(self.folder / name))
 
