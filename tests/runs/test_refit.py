@@ -247,6 +247,7 @@ def test_run_page_and_report_say_that_scores_are_of_the_model_before(fedreach: C
     done = fedreach("run", "tiny.toml", *settings(), *REFIT, "--method", "uniform", "--out", "a")
     assert done.exit_code == 0, done.output
     assert line in done.stdout
+    assert "once it is scored, it trains again on all of their samples" in done.stderr  # before the first round
     assert [run.refit_rounds for run in read([home / "a"]).runs] == [BEST]
     shown = fedreach("report", "a", "--formats", "none", "--out", "page")
     assert shown.exit_code == 0, shown.output
