@@ -12,6 +12,7 @@ import pytest
 from fedreach.errors import RunFolderError
 from fedreach.report import read_run
 from fedreach.runs.folder import RunFolder
+from fedreach.runs.refit import Refit
 from fedreach.runs.schema import FederationRecord
 from fedreach.serving.saved import read as read_rule
 from fedreach.storage import disk
@@ -51,6 +52,35 @@ def test_a_run_that_crashes_at_any_moment_goes_on_to_the_same_bytes(faults: Simp
     for kind, counts in faults.crash.crash(twice=50).items():
         assert counts.injected >= 50
         assert counts.survived == counts.injected, (kind, counts.found)
+
+
+def test_a_run_that_crashes_while_it_trains_again_on_all_rows_goes_on_to_the_same_bytes(
+    faults: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    small, crash = faults.small, faults.crash
+    toml = small.TOML.replace('serving = "bbse"', "").replace("= 4", "= 4\npopulation.refit = true", 1)
+    monkeypatch.setattr(small, "TOML", toml)
+    with monkeypatch.context() as patch:
+        patch.setattr(Refit, "write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            small.train(tmp_path / "scored")
+    shutil.copytree(tmp_path / "scored", tmp_path / "whole")
+    with crash.watched(tmp_path / "whole" / "refit") as watch:
+        small.train(tmp_path / "whole")
+    draw = crash.random.Random(0)
+    for moment in range(1, len(watch.done) + 1, 8):
+        states = crash.killed(watch, moment, half=True), crash.power_cut(watch, moment, draw, 0.4)
+        for number, state in enumerate(states):
+            again = tmp_path / f"{moment}-{number}"
+            shutil.copytree(tmp_path / "scored", again)
+            state.written_to(again / "refit")
+            small.train(again)
+            assert small.content(again) == small.content(tmp_path / "whole")
+            assert not (again / "refit").exists()
+
+
+def interrupted(*of: object) -> None:
+    raise KeyboardInterrupt
 
 
 def nothing(*of: object) -> None:

@@ -131,6 +131,18 @@ def test_the_number_of_threads_changes_no_bit_of_it(run: Callable[..., Path], en
         assert (one / name).read_bytes() == (two / name).read_bytes()
 
 
+def test_the_number_of_workers_changes_no_bit_of_it(fedreach: Command, home: Path) -> None:
+    for workers in (1, 2):
+        done = fedreach(
+            "compare", "tiny.toml", *settings(), *REFIT, "--formats", "none", "--workers", workers, "--out", workers
+        )  # fmt: skip
+        assert done.exit_code == 0, done.output
+    for method in ("uniform", "entropy"):
+        one, two = (home / out / "runs" / method / "seed-1" for out in ("1", "2"))
+        for name in ("refit.safetensors", "result.json"):
+            assert (one / name).read_bytes() == (two / name).read_bytes()
+
+
 def test_methods_that_differ_in_serving_alone_share_it(fedreach: Command, home: Path) -> None:
     more = '\n[methods.few]\nserving = { name = "few_labels", labels = 5 }\n'
     (home / "tiny.toml").write_text(TINY + more, encoding="utf-8")
@@ -247,6 +259,7 @@ def test_run_page_and_report_say_that_scores_are_of_the_model_before(fedreach: C
     done = fedreach("run", "tiny.toml", *settings(), *REFIT, "--method", "uniform", "--out", "a")
     assert done.exit_code == 0, done.output
     assert line in done.stdout
+    assert "once it is scored, it trains again on all of their samples" in done.stderr  # before the first round
     assert [run.refit_rounds for run in read([home / "a"]).runs] == [BEST]
     shown = fedreach("report", "a", "--formats", "none", "--out", "page")
     assert shown.exit_code == 0, shown.output

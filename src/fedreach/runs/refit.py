@@ -6,7 +6,6 @@ here, and no number of the scored model depends on it. The folder goes once the 
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from fedreach.runs.recorder import Recorder
 from fedreach.runs.schema import RunRecord, Timing
 from fedreach.runs.simulated import simulated_round
 from fedreach.simulation.simulation import Simulation
+from fedreach.storage import disk
 
 FOLDER = "refit"
 
@@ -61,8 +61,7 @@ class Refit:
             record = {"round": rounds, "run": folder.run, "took": took}
             folder.write_tensors(REFIT, own.models(last.state), record)
             folder.sync()
-        place.close()
-        shutil.rmtree(place.path, ignore_errors=True)
+        _remove(place)
         return took
 
     def _trained(self, own: Recorder, run: RunRecord, rounds: int) -> Snapshot:
@@ -98,12 +97,18 @@ def _checkpoint(own: Recorder, run: RunRecord, rounds: int) -> Snapshot | None:
 
 def _begun(own: Recorder, run: RunRecord, simulation: Simulation) -> Snapshot:
     """Return the training before its first round, in an empty folder."""
-    own.folder.close()
-    shutil.rmtree(own.folder.path, ignore_errors=True)
+    _remove(own.folder)
     own.folder.write(run)
     snapshot, row = own.begin(simulation.start())
     snapshot, _ = own.close(snapshot, row, Timing(round=0))
     return own.save(snapshot)
+
+
+def _remove(place: RunFolder) -> None:
+    """Remove the folder of the training with all that is in it."""
+    place.close()
+    with place.disk(""):
+        disk.remove_folder(place.path)
 
 
 def _took(last: Snapshot, *, radio: bool) -> dict[str, Any]:

@@ -7,6 +7,7 @@ is. So after a power cut any of it may be there and any other not, unless it was
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import IO
 
@@ -66,6 +67,12 @@ def link(source: Path, target: Path) -> None:
 def unlink(path: Path) -> None:
     """Remove a file, if it is there."""
     path.unlink(missing_ok=True)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder with all that is in it, if it is there."""
+    if path.exists():
+        shutil.rmtree(path)
 
 
 def make_folders(path: Path) -> None:

@@ -73,6 +73,8 @@ def summary(experiment: Experiment, data: FederatedData) -> str:
         f"{experiment.population.held_out:.0%} of each participant's samples are held out",
         *_held_out(data),
     ]
+    if experiment.population.refit:
+        lines.append("  once it is scored, it trains again on all of their samples, for as many rounds as the best one")
     if d.target_scale is not None:
         lines += [f"  {line}" for line in d.target_scale.lines(d.target_names)]
     if data.server is not None:
