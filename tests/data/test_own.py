@@ -545,15 +545,6 @@ def test_after_rows_were_left_out_a_row_is_told_by_where_it_stood(column, cells,
         FederatedData.from_frame(table, client="site", **options)
 
 
-def test_spaces_around_a_name_make_no_client_and_no_class():
-    plain = {"site": ["n", "s"] * 4, "ill": ["no", "yes", "yes", "no"] * 2, "age": range(8)}
-    spaced = plain | {"site": ["n", "s ", " n", "s"] * 2, "ill": ["no", " yes", "yes", "no\t"] * 2}
-    found = [FederatedData.from_frame(table, client="site", label="ill") for table in (plain, spaced)]
-    assert found[1].client_names == ("n", "s")
-    assert found[1].class_names == ("no", "yes")
-    assert found[0].digest() == found[1].digest()
-
-
 def test_huge_numbers_end_in_words_and_not_in_a_warning():
     table = {"site": ["n", "s"] * 4, "ill": ["no", "yes", "yes", "no"] * 2, "age": [1e38, -1e38, 3e38, 1] * 2}
     assert np.isfinite(FederatedData.from_frame(table, client="site", label="ill").dataset.train_x).all()

@@ -146,7 +146,7 @@ def lost_names(mutant: Mutant, found: Truth, data: FederatedData) -> Iterator[st
     """Yield what is wrong with the number of clients or classes."""
     kept = [row for row, each in enumerate(zip(*held(mutant, found).values(), strict=True)) if all(each)]
     for key, count in {"client": data.num_clients, "label": data.dataset.num_classes}.items():
-        texts = {found.columns[mutant.options[key]][row].strip() for row in kept} if key in mutant.options else set()
+        texts = {found.columns[mutant.options[key]][row] for row in kept} if key in mutant.options else set()
         if key in mutant.options and len(texts) != count:
             yield f"there are {len(texts)} different names of {key}, {sorted(texts)[:9]}, and {count} are known"
 
@@ -212,7 +212,7 @@ def predicted(mutant: Mutant, folder: Path) -> Literal["read", "refused"]:
     if found is not None and len(rows.samples) != found.rows:
         raise WrongError(f"{found.rows} rows are in the file, and {len(rows.samples)} are predicted")
     if found is not None and known.client in found.columns and rows.clients is not None:
-        names = [cell.strip() for cell in found.columns[known.client]]
+        names = found.columns[known.client]
         if len(set(names)) != len(rows.by_client()):
             raise WrongError(f"there are {len(set(names))} clients, and {len(rows.by_client())} are known")
     return "read"

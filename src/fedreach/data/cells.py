@@ -366,7 +366,7 @@ def _any_tied(keys: Sequence[AnyArray]) -> bool:
 
 
 def named_rows(what: str, column: pa.Array, reading: Reading = AS_USUAL) -> list[str | None]:
-    """Return the texts that name something, without spaces around them; None where a cell holds nothing.
+    """Return the texts that name something, as they stand there; None where a cell holds nothing.
 
     Numbers are written as files write them. Where each is a whole number with ".0" (pandas makes such of whole numbers
     once one of them was missing) it is written without.
@@ -379,7 +379,7 @@ def named_rows(what: str, column: pa.Array, reading: Reading = AS_USUAL) -> list
     if texts is None:
         raise DataError(f"{what} must hold names or numbers; got {'lists' if column.type == NOTHING else column.type}.")
     encoded = texts.dictionary_encode()
-    plain = [None if reading.is_missing(text) else text.strip() for text in encoded.dictionary.to_pylist()]
+    plain = [None if reading.is_missing(text) else text for text in encoded.dictionary.to_pylist()]
     there = {text for text in plain if text is not None}
     if there and all(map(POINT_ZERO.fullmatch, there)):
         plain = [None if text is None else text[:-2] for text in plain]

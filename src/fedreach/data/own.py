@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,6 +23,7 @@ from fedreach.data.own_data import OwnData, OwnSamples, OwnTable
 from fedreach.data.pictures import Converted, as_array, is_picture, note_of, stacked, untracked
 from fedreach.data.table_source import INDEX, Table, as_arrow, check_lengths, column_of, read_whole, without_index
 from fedreach.errors import ConfigError, DataError, check_type, nearest
+from fedreach.tables import visible
 
 MOST_NUMBERS, SHARE_ALONE = 20, 0.2  # classes that are numbers, and of these that may occur only once
 
@@ -84,6 +86,8 @@ def of_frame(
     if time is not None:
         moments = cells.moments(time, column_of(found, time), rules.reading, kept)
         keys.append(moments)
+    for column, texts in {client: names, **({} if label is None else {label: classes})}.items():
+        left_out[column] = "; ".join(filter(None, (left_out.get(column), look_alikes(texts))))
     order = cells.row_order(owners, np.column_stack(keys), inputs)
     sorted_inputs = {name: None if each is None else each.at(order) for name, each in inputs.items()}
     own = owners[order], names, sorted_inputs, labels[order], classes, kept[order]
@@ -109,6 +113,24 @@ def complete_rows(table: Table, names: Sequence[str], reading: Reading) -> tuple
     if not kept.any():
         raise DataError(f"table: no row holds something in {' and '.join(map(repr, names))}; got {len(kept)} rows.")
     return np.flatnonzero(kept), told
+
+
+def look_alikes(names: Sequence[str]) -> str:
+    """Return what is told of names that differ by spaces, capitals or spellings of a letter alone; "" without any.
+
+    Example:
+        >>> look_alikes(["north", "South", "North "]), look_alikes(["7", "007"])
+        ("'North ' and 'north' are different names", '')
+    """
+    alike: dict[str, list[str]] = {}
+    for name in sorted(names):
+        alike.setdefault(unicodedata.normalize("NFKC", name).strip().casefold(), []).append(name)
+    found = [each for each in alike.values() if len(each) > 1]
+    if not found:
+        return ""
+    more = f", and so are {len(found) - 1} more pairs" if len(found) > 1 else ""
+    first, second, *_ = found[0]
+    return f"'{visible(first)}' and '{visible(second)}' are different names{more}"
 
 
 def _are_numbers(classes: Sequence[str], rows: Ints) -> bool:
