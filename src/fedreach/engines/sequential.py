@@ -9,9 +9,9 @@ from torch import Tensor
 from fedreach.arrays import Ints
 from fedreach.engines.batches import batch_plan
 from fedreach.engines.protocols import Terms
-from fedreach.engines.samples import seeded
 from fedreach.engines.trainer import Group, GroupTrainer, cause_of
 from fedreach.errors import TrainingError
+from fedreach.models.draws import seeded
 from fedreach.models.flat import bind
 from fedreach.streams import torch_seed
 
