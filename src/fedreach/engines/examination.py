@@ -90,7 +90,7 @@ class Examination:
 
     @cached_property
     def only_plain(self) -> str | None:
-        """Why no other engine may train the model, as the end of a sentence; None: nothing speaks against it."""
+        """Why no other engine may train the model, in words; None: nothing speaks against it."""
         trainer = self.plain.trainer
         index = torch.arange(3 * BATCH, device=trainer.device)
         batches = [trainer.samples["train"].batch(part) for part in torch.split(index, BATCH)]
@@ -98,7 +98,7 @@ class Examination:
             if (why := hidden_behaviour(copied(trainer.module), batches, trainer.losses)) is None:
                 self._trial(1)
         except Exception as error:  # of the user's code, and of any kind
-            why = f"it fails on a few examples ({type(error).__name__}: {str(error).splitlines()[0]:.100})"
+            why = f"the model fails on a few examples ({type(error).__name__}: {str(error).splitlines()[0]:.100})"
         return why
 
     def difference(self, kind: type[GroupTrainer]) -> str | None:
@@ -214,6 +214,7 @@ def trial_of(task: Task) -> Task:
     """Return the same task on a few examples of its participants, by plain steps and without dropout."""
     d, labels, train = task.data.dataset, task.data.labels, task.data.train
     owned, _ = train.of(task.data.population.participants)
+    owned = owned if len(owned) else np.arange(len(labels))  # of a client that only evaluates
     chosen = owned[np.linspace(0, len(owned) - 1, sum(SIZES)).astype(np.int64)]  # some of them twice, if they are few
     x, y = np.asarray(d.train_x[chosen]), np.asarray(labels[chosen])
     every, ids = np.arange(len(chosen)), np.arange(len(SIZES))

@@ -58,7 +58,7 @@ class _WithoutDropout(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-class _Operations(TorchDispatchMode):
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's has no types
     """Notes the names of torch's operations, one after the other."""
 
     @classmethod
@@ -66,7 +66,7 @@ class _Operations(TorchDispatchMode):
         return False  # or torch loads its compiler, which takes a second
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's has no types
         self.names: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -105,7 +105,7 @@ def no_dropout() -> Iterator[None]:
 
 
 def hidden_behaviour(module: nn.Module, batches: Sequence[Batch], losses: Losses) -> str | None:
-    """Return what of a model no engine but the plain one follows, as the end of a sentence; None: nothing was found.
+    """Return what of a model no engine but the plain one follows, in words; None: nothing was found.
 
     The model is run on each batch, in training with the loss and its gradient and in evaluation. Its operations must be
     the same on all batches, and it must not draw random numbers, read numbers out of tensors or remember anything
@@ -125,7 +125,7 @@ def hidden_behaviour(module: nn.Module, batches: Sequence[Batch], losses: Losses
         >>> layer = nn.Linear(3, 2)
         >>> _ = layer.register_forward_hook(lambda layer, inputs, outputs: 2 * outputs)
         >>> hidden_behaviour(layer, batches, losses)
-        'it has hooks'
+        'the model has hooks'
     """
     if (why := _hidden_in_classes(module)) is not None:
         return why
@@ -135,15 +135,15 @@ def hidden_behaviour(module: nn.Module, batches: Sequence[Batch], losses: Losses
         runs = {training: _operations(module, batches, losses, training=training) for training in (True, False)}
         drew = drawn_from(before, device)
     if drew:
-        return "it draws random numbers " + (
+        return "the model draws random numbers " + (
             "other than dropout's" if drew == ["torch"] else f"by {' and '.join(drew)}"
         )
     if any(part in name for found in runs.values() for names in found for name in names for part in READS_NUMBERS):
-        return "its code reads numbers out of tensors, and may go by them"
+        return "the model's code reads numbers out of tensors, and may go by them"
     if any(len(set(found)) > 1 for found in runs.values()):
-        return "its operations are not the same on all batches"
+        return "operations of the model are not the same on all batches"
     if _remembered(module) != remembered or not _says_the_same(module, batches[0][0]):
-        return "it remembers something outside of its parameters and buffers"
+        return "the model remembers something outside of its parameters and buffers"
     return None
 
 
@@ -151,9 +151,9 @@ def _hidden_in_classes(module: nn.Module) -> str | None:
     """Return what is seen without running the model."""
     layers = list(module.modules())
     if any(getattr(layer, hooks) for layer in layers for hooks in HOOKS):
-        return "it has hooks"
+        return "the model has hooks"
     if any(tensor_hooks(tensor) for tensor in module.parameters()):
-        return "its parameters have hooks"
+        return "parameters of the model have hooks"
     for layer in layers:
         for method in ("train", "eval"):
             if getattr(type(layer), method) is not getattr(nn.Module, method) or method in vars(layer):

@@ -99,7 +99,8 @@ class GroupTrainer(ABC):
                 counts = np.bincount(server.y, minlength=d.num_classes)
                 (self.server_shift,) = self._shifts_for(self.loss, counts[None])
         self.initial: Float32s = flatten(self.module).cpu().numpy()
-        self.draws = _draws(self.module, train, d.outputs, self.losses)
+        in_training, self.draws_in_evaluation = _draws(self.module, train, d.outputs, self.losses)
+        self.draws = in_training or self.draws_in_evaluation
 
     def scaled(self, targets: AnyArray) -> AnyArray:
         """Return targets as the model learns them."""
@@ -315,15 +316,19 @@ def _copies_of(module: nn.Module) -> tuple[str, int, str]:
     return f"Training a model of {size} numbers", 12 * size, "Use a smaller model."
 
 
-def _draws(module: nn.Module, samples: Samples, numbers: int, losses: Callable[[Tensor, Tensor, None], Any]) -> bool:
-    """Return whether model or loss draw random numbers, as dropout does, after trials on two examples.
+def _draws(
+    module: nn.Module, samples: Samples, numbers: int, losses: Callable[[Tensor, Tensor, None], Any]
+) -> list[bool]:
+    """Return whether random numbers are drawn in training, as dropout does, and whether in evaluation.
+
+    Both are tried on two examples.
 
     Raises:
         ConfigError: If the model does not accept such examples or does not return so many numbers for each.
     """
     trial = copied(module)
     x, y = samples.batch(torch.tensor([0, min(1, len(samples) - 1)], device=samples.y.device))
-    name, drew = type(module).__name__, False
+    name, drew = type(module).__name__, list[bool]()
     for training in (True, False):
         before = states(x.device)
         with torch.no_grad(), kept(x.device):
@@ -342,5 +347,5 @@ def _draws(module: nn.Module, samples: Samples, numbers: int, losses: Callable[[
             if training:
                 with suppress(Exception):  # a loss that fails is told of with the client and the round
                     losses(logits, y, None)
-            drew = drew or bool(drawn_from(before, x.device))
+            drew.append(bool(drawn_from(before, x.device)))
     return drew

@@ -167,8 +167,8 @@ class Builder:
         name = self.experiment.model.name
         return name if ":" not in name else registry.find("model", name, self.base)
 
-    def simulation(self, data: FederatedData, seed: int, threads: int = 1) -> Simulation:
-        """Return the federation on its data, with model and engine."""
+    def simulation(self, data: FederatedData, seed: int, threads: int = 1, *, examined: bool = False) -> Simulation:
+        """Return the federation on its data, with model and engine; see `simulate` for `examined`."""
         e = self.experiment
         federation = self.federation(seed)
         self._refuse_untested(data, federation)
@@ -191,4 +191,5 @@ class Builder:
             precision=e.engine.precision,
             participation=parts.make("participation", e.population.participation, self.base),
             drop_failing=e.run.on_failure == "drop",
+            examined=examined,
         )

@@ -76,7 +76,7 @@ def serve_run(experiment: Experiment, identity: Mapping[str, Any], base: Path, t
                 "the files of rank 0's machine to this one."
             )
         builder = Builder(placed(experiment, ranks, engine), base)
-        simulation = builder.simulation(data, identity["seed"], threads)
+        simulation = builder.simulation(data, identity["seed"], threads, examined=True)  # by rank 0
         ranks.send("ready", 0)
         assert isinstance(simulation.engine, TorchEngine)  # the builder made it
         serve(simulation.engine, ranks)
