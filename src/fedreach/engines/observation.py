@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedreach.models.copying import copied, tensor_hooks
-from fedreach.models.draws import drawn_from, kept, states
+from fedreach.models.draws import drawn_from, kept, seeded, states
 
 Batch = tuple[Tensor, Tensor]
 Losses = Callable[[Tensor, Tensor, None], Any]
@@ -130,7 +130,7 @@ def hidden_behaviour(module: nn.Module, batches: Sequence[Batch], losses: Losses
     if (why := _hidden_in_classes(module)) is not None:
         return why
     device = batches[0][0].device
-    before, remembered = states(device), _remembered(module)
+    before = states(device)
     with kept(device), no_dropout():
         runs = {training: _operations(module, batches, losses, training=training) for training in (True, False)}
         drew = drawn_from(before, device)
@@ -142,8 +142,8 @@ def hidden_behaviour(module: nn.Module, batches: Sequence[Batch], losses: Losses
         return "the model's code reads numbers out of tensors, and may go by them"
     if any(len(set(found)) > 1 for found in runs.values()):
         return "operations of the model are not the same on all batches"
-    if _remembered(module) != remembered or not _says_the_same(module, batches[0][0]):
-        return "the model remembers something outside of its parameters and buffers"
+    if remembers(module, batches[0][0]):
+        return "the model remembers something outside of its parameters and buffers, and begins anew with each client"
     return None
 
 
@@ -177,22 +177,39 @@ def _operations(
     return found
 
 
-def _says_the_same(module: nn.Module, x: Tensor) -> bool:
-    """Return whether a model in training says the same of the same inputs twice, with the same numbers in it."""
-    tensors = [*module.parameters(), *module.buffers()]
-    numbers = [tensor.detach().clone() for tensor in tensors]
+def remembers(module: nn.Module, x: Tensor) -> bool:
+    """Return whether a model in training has changed after a batch, in anything but its parameters and buffers.
+
+    It has if a number or a word among the attributes of its layers is another, or if it returns something else for the
+    same inputs, where random numbers are drawn by the same seed.
+
+    Args:
+        module: The model, which is left in training, with its buffers as they were.
+        x: Inputs.
+
+    Example:
+        >>> class Counting(nn.Flatten):
+        ...     batches = 0
+        ...
+        ...     def forward(self, x):
+        ...         self.batches += 1
+        ...         return super().forward(x)
+        >>> remembers(Counting(), torch.ones(2, 3)), remembers(nn.Flatten(), torch.ones(2, 3))
+        (True, False)
+    """
+    buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
+    before, outputs = _attributes(module), []
     module.train()
-    said = []
-    with torch.no_grad(), kept(x.device), no_dropout():
-        for _ in range(2):
-            said.append(module(x).float())
-            for tensor, values in zip(tensors, numbers, strict=True):
-                tensor.copy_(values)
-    one, other = (outputs.nan_to_num() for outputs in said)
-    return bool((one - other).abs().max() <= SAME * one.abs().max())
+    for _ in range(2):
+        with torch.no_grad(), seeded(0, x.device):
+            outputs.append(module(x).float().nan_to_num())
+            for buffer, values in buffers:
+                buffer.copy_(values)
+    one, other = outputs
+    return before != _attributes(module) or bool((one - other).abs().max() > SAME * one.abs().max())
 
 
-def _remembered(module: nn.Module) -> dict[str, object]:
+def _attributes(module: nn.Module) -> dict[str, object]:
     """Return numbers and words that the layers have as attributes; the mode is none of them."""
     return {
         f"{name}.{key}": value

@@ -66,6 +66,7 @@ class Sequential(GroupTrainer):
         weights, broadcast = vector[:p], start[:p]
         moments = [torch.zeros_like(gradient) for _ in range(local.moments)]
         total, seen = torch.zeros((), device=self.device), 0
+        self.renew()
         bind(self.module, vector, gradient, layout=self.layout)
         self.module.train()
         for step, batch in enumerate(plan, start=1):
@@ -86,6 +87,6 @@ class Sequential(GroupTrainer):
                 g = moments[0].mul_(local.momentum).add_(g)
             weights.sub_(g, alpha=rate)
 
-            total += loss.detach() * len(index)
+            total += loss.detach().float() * len(index)
             seen += len(index)
         return vector, float(total) / seen

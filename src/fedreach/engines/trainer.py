@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedreach.arrays import AnyArray, Bools, Float32s, Floats, Ints
+from fedreach.engines.observation import remembers
 from fedreach.engines.protocols import Task, Terms
 from fedreach.engines.samples import Samples
 from fedreach.engines.statistics import BatchNormStatistics, refreshable_layers
@@ -101,6 +102,16 @@ class GroupTrainer(ABC):
         self.initial: Float32s = flatten(self.module).cpu().numpy()
         in_training, self.draws_in_evaluation = _draws(self.module, train, d.outputs, self.losses)
         self.draws = in_training or self.draws_in_evaluation
+        x, _ = train.batch(torch.arange(min(2, len(train)), device=device))
+        self.made = copied(self.module) if len(x) == 2 and remembers(copied(self.module), x) else None
+
+    def renew(self) -> None:
+        """Go on with the model as it was made, if it remembers anything outside of its parameters and buffers.
+
+        So what is computed does not depend on what was computed before, and where.
+        """
+        if self.made is not None:
+            self.module = copied(self.made)
 
     def scaled(self, targets: AnyArray) -> AnyArray:
         """Return targets as the model learns them."""
@@ -174,6 +185,7 @@ class GroupTrainer(ABC):
 
     def answers(self, params: Float32s, split: Split, index: Ints, *, inputs: bool) -> Outputs:
         """Return what a model says of one client's examples; see `fedreach.evaluation.predictor.Predictor.answers`."""
+        self.renew()
         x, _ = self.samples[split].batch(torch.from_numpy(index).to(self.device))
         return answers(self.module, self.layout, self._tensor(params), x, inputs=inputs)
 
@@ -191,6 +203,7 @@ class GroupTrainer(ABC):
         def loss(x: Tensor, y: Tensor) -> Any:
             return self.losses(self.module(x), y, self.server_shift).mean()
 
+        self.renew()
         self.module.train()
         try:
             with seeded(seed, self.device) if self.draws else nullcontext():
@@ -229,6 +242,7 @@ class GroupTrainer(ABC):
 
     def _answers(self, vector: Tensor, split: Split, index: Ints) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the logits of a model and the labels, batch by batch."""
+        self.renew()
         bind(self.module, vector, layout=self.layout)
         self.module.eval()
         for part in torch.split(torch.from_numpy(index).to(self.device), EVALUATION_BATCH):
