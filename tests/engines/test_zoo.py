@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -150,6 +152,14 @@ def test_what_draws_gives_the_same_numbers_whoever_else_is_evaluated(name, feder
     one, other = (engine.train(engine.initial, ids, ROUND, RATE).update for ids in (IDS, IDS[1:]))
     assert one[1:].tobytes() == other.tobytes()
     assert states() == before
+
+
+@pytest.mark.parametrize("name", ["Probe", "Detached", "FrozenByTrain", "Temperature", "mlp"])
+def test_weight_decay_leaves_what_has_no_gradient_as_it_is(name, federated, monkeypatch):
+    data, decayed = federated(SIZES, (8,), num_classes=CLASSES), replace(LOCAL, weight_decay=0.3)
+    engine = build_engine("auto", Task(made(name), data, FedAvg(), decayed, SEED))
+    monkeypatch.setattr(torch.optim, "SGD", partial(torch.optim.SGD, weight_decay=0.3))
+    check_as_torch(engine, name, data)
 
 
 def test_the_zoo_is_large():

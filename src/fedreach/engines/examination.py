@@ -47,6 +47,7 @@ FLOOR = 1e-6  # of the largest number of the whole update
 EPSILON = 2.0**-23  # of float32
 NOISE = 0.02  # is added to the initial parameters, as layers that begin at zero hide their gradients
 GENTLE, STEEP = 0.01, 1000.0  # how far a step goes at most, relative to the largest parameter
+SOME = 4  # sizes of batches
 OTHERS = np.array([1, 2])  # the clients that take a single step
 
 
@@ -84,6 +85,7 @@ class Examination:
 
     def __init__(self, task: Task, device: str = "cpu") -> None:
         self.device, self.task = device, trial_of(task)
+        self.sizes = batch_sizes(task)
         self.trials: dict[int, tuple[Trial, Found]] = {}  # with what the plain one finds
         with _as_examined():
             self.plain = TorchEngine(Sequential, self.task, device)
@@ -91,9 +93,10 @@ class Examination:
     @cached_property
     def only_plain(self) -> str | None:
         """Why no other engine may train the model, in words; None: nothing speaks against it."""
-        trainer = self.plain.trainer
-        index = torch.arange(3 * BATCH, device=trainer.device)
-        batches = [trainer.samples["train"].batch(part) for part in torch.split(index, BATCH)]
+        trainer, m = self.plain.trainer, sum(SIZES)
+        sizes = [*SIZES, *self.sizes]
+        parts = torch.split(torch.arange(sum(sizes), device=trainer.device) % m, sizes)
+        batches = [trainer.samples["train"].batch(part) for part in parts]
         try:
             if (why := hidden_behaviour(copied(trainer.module), batches, trainer.losses)) is None:
                 self._trial(1)
@@ -230,6 +233,14 @@ def trial_of(task: Task) -> Task:
     )
     steps = replace(task.local, epochs=1, steps=None, batch_size=BATCH, drop_last=False, optimizer=None)
     return replace(task, module=without_dropout(task.module), data=data, local=steps, seed=0)
+
+
+def batch_sizes(task: Task) -> list[int]:
+    """Return some of the sizes that batches of a task have, with the smallest and the largest; none of one example."""
+    examples, most = task.data.train.sizes[task.data.population.participants], task.local.batch_size
+    found = np.unique(np.concatenate([np.minimum(examples, most), examples % most, [2]]))
+    found = found[found > 1]
+    return list(map(int, np.unique(found[np.linspace(0, len(found) - 1, SOME).astype(np.int64)])))
 
 
 @contextmanager

@@ -38,7 +38,7 @@ DROPOUTS: set[Any] = {
 # Functions that drop numbers among other things, and the place of `dropout_p` among their arguments.
 ATTENTION: dict[Any, int] = {F.scaled_dot_product_attention: 4, F.multi_head_attention_forward: 10}
 READS_NUMBERS = ("_local_scalar_dense", "nonzero")  # what `if`, `item()` and masks as indices do
-SAME = 1e-3  # of the largest output: kernels of a GPU add up in any order
+SAME = 1e-5  # of the largest output: kernels of a GPU add up in any order
 
 
 class _WithoutDropout(TorchFunctionMode):
@@ -108,8 +108,8 @@ def hidden_behaviour(module: nn.Module, batches: Sequence[Batch], losses: Losses
     """Return what of a model no engine but the plain one follows, in words; None: nothing was found.
 
     The model is run on each batch, in training with the loss and its gradient and in evaluation. Its operations must be
-    the same on all batches, and it must not draw random numbers, read numbers out of tensors or remember anything
-    outside of its parameters and buffers. It must have no hooks, and no `train` or `eval` of its own.
+    the same on all batches, whatever their size. It must not draw random numbers, read numbers out of tensors or
+    remember anything outside of its parameters and buffers, and have no hooks, and no `train` or `eval` of its own.
 
     Args:
         module: The model, whose dropout is off (`without_dropout`); its numbers and its mode change.
@@ -199,14 +199,32 @@ def remembers(module: nn.Module, x: Tensor) -> bool:
     """
     buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
     before, outputs = _attributes(module), []
-    module.train()
     for _ in range(2):
-        with torch.no_grad(), seeded(0, x.device):
-            outputs.append(module(x).float().nan_to_num())
-            for buffer, values in buffers:
+        outputs.append(_output(module, x))
+        for buffer, values in buffers:
+            with torch.no_grad():
                 buffer.copy_(values)
-    one, other = outputs
-    return before != _attributes(module) or bool((one - other).abs().max() > SAME * one.abs().max())
+    return before != _attributes(module) or not _alike(*outputs)
+
+
+def repeats_itself(module: nn.Module, x: Tensor) -> bool:
+    """Return whether two copies of a model return the same in training, for the same inputs and seeds.
+
+    Example:
+        >>> repeats_itself(nn.Flatten(), torch.ones(2, 3))
+        True
+    """
+    return _alike(*(_output(copied(module), x) for _ in range(2)))
+
+
+def _output(module: nn.Module, x: Tensor) -> Tensor:
+    with torch.no_grad(), seeded(0, x.device):
+        output: Tensor = module.train()(x).float().nan_to_num()
+    return output
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    return bool((one - other).abs().max() <= SAME * one.abs().max())
 
 
 def _attributes(module: nn.Module) -> dict[str, object]:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedreach.arrays import AnyArray, Bools, Float32s, Floats, Ints
-from fedreach.engines.observation import remembers
+from fedreach.engines.observation import remembers, repeats_itself
 from fedreach.engines.protocols import Task, Terms
 from fedreach.engines.samples import Samples
 from fedreach.engines.statistics import BatchNormStatistics, refreshable_layers
@@ -102,8 +102,7 @@ class GroupTrainer(ABC):
         self.initial: Float32s = flatten(self.module).cpu().numpy()
         in_training, self.draws_in_evaluation = _draws(self.module, train, d.outputs, self.losses)
         self.draws = in_training or self.draws_in_evaluation
-        x, _ = train.batch(torch.arange(min(2, len(train)), device=device))
-        self.made = copied(self.module) if len(x) == 2 and remembers(copied(self.module), x) else None
+        self.made = _made(self.module, train)
 
     def renew(self) -> None:
         """Go on with the model as it was made, if it remembers anything outside of its parameters and buffers.
@@ -328,6 +327,24 @@ def _copies_of(module: nn.Module) -> tuple[str, int, str]:
     """Say what an engine holds of a model of d numbers at least: the task's, its own, and a vector; 12 d bytes."""
     size = sum(numbers.numel() for numbers in (*module.parameters(), *module.buffers()))
     return f"Training a model of {size} numbers", 12 * size, "Use a smaller model."
+
+
+def _made(module: nn.Module, samples: Samples) -> nn.Module | None:
+    """Return a copy of a model that remembers anything outside of its parameters and buffers; None of others.
+
+    Raises:
+        ConfigError: If copies of the model that were just made return different numbers for the same inputs and seeds.
+    """
+    x, _ = samples.batch(torch.tensor([0, min(1, len(samples) - 1)], device=samples.y.device))
+    if not remembers(copied(module), x):
+        return None
+    if not repeats_itself(module, x):
+        raise ConfigError(
+            f"The model {type(module).__name__} must return the same outputs for the same inputs, parameters, buffers "
+            "and seeds; got different ones. Draw random numbers from torch, numpy.random or random, and keep what "
+            "changes in buffers."
+        )
+    return copied(module)
 
 
 def _draws(
