@@ -87,18 +87,19 @@ class Examination:
         self.device, self.task = device, trial_of(task)
         self.sizes = batch_sizes(task)
         self.trials: dict[int, tuple[Trial, Found]] = {}  # with what the plain one finds
-        with _as_examined():
-            self.plain = TorchEngine(Sequential, self.task, device)
+        self.plain = TorchEngine(Sequential, self.task, device)
 
     @cached_property
     def only_plain(self) -> str | None:
         """Why no other engine may train the model, in words; None: nothing speaks against it."""
         trainer, m = self.plain.trainer, sum(SIZES)
-        sizes = [*SIZES, *self.sizes]
+        sizes = [BATCH, *self.sizes]
         parts = torch.split(torch.arange(sum(sizes), device=trainer.device) % m, sizes)
         batches = [trainer.samples["train"].batch(part) for part in parts]
         try:
-            if (why := hidden_behaviour(copied(trainer.module), batches, trainer.losses)) is None:
+            with self._as_examined():
+                why = hidden_behaviour(copied(trainer.module), batches, trainer.losses)
+            if why is None:
                 self._trial(1)
         except Exception as error:  # of the user's code, and of any kind
             why = f"the model fails on a few examples ({type(error).__name__}: {str(error).splitlines()[0]:.100})"
@@ -113,7 +114,7 @@ class Examination:
         """
         if issubclass(kind, Compiled):
             kind = Stacked  # which it compiles; that would take longer than all the rest
-        with _as_examined():
+        with self._as_examined():
             engine = TorchEngine(kind, self.task, self.device)
             found = [self._difference(engine, 1)]
             if found[0] is not None:
@@ -134,14 +135,35 @@ class Examination:
         if round_ not in self.trials:
             start, p = self.plain.initial.copy(), self.plain.num_trainable
             start[:p] += NOISE * generator(0, "examination", round_).standard_normal(p, np.float32)
-            with _as_examined():
-                moved = np.abs(_trained(self.plain, start, OTHERS, round_, 1.0).update[:, :p]).max()
+            with self._as_examined():
+                one_step = _trained(self.plain, start, OTHERS, round_, 1.0).update
+                moved = np.abs(one_step[:, :p]).max()
                 unit = float(np.abs(start[:p]).max() / moved) if 0 < moved < np.inf else 1.0
                 rates = GENTLE * unit, STEEP * unit
-                model = start + _trained(self.plain, start, OTHERS, round_, rates[0]).update[0]
+                model = start + one_step[0]
+                model[:p] = start[:p] + rates[0] * one_step[0, :p]
                 trial = Trial(round_, start, *rates, model)
                 self.trials[round_] = trial, self._found(self.plain, trial)
         return self.trials[round_]
+
+    @contextmanager
+    def _as_examined(self) -> Iterator[None]:
+        """Keep the process's random numbers as they are, drop nothing, and let a GPU compute in float32."""
+        cudnn = torch.backends.cudnn
+        exact = cudnn.flags(
+            enabled=cudnn.enabled,
+            benchmark=cudnn.benchmark,
+            benchmark_limit=cudnn.benchmark_limit,
+            deterministic=cudnn.deterministic,
+            allow_tf32=False,
+        )
+        functions_drop = self.plain.trainer.draws  # as the layers of the task drop nothing
+        with (
+            exact if self.plain.trainer.device.type == "cuda" else nullcontext(),
+            kept(self.plain.trainer.device),
+            no_dropout() if functions_drop else nullcontext(),
+        ):
+            yield
 
     def _found(self, engine: TorchEngine, trial: Trial) -> Found:
         index, start = np.arange(sum(SIZES)), trial.broadcast
@@ -241,18 +263,3 @@ def batch_sizes(task: Task) -> list[int]:
     found = np.unique(np.concatenate([np.minimum(examples, most), examples % most, [2]]))
     found = found[found > 1]
     return list(map(int, np.unique(found[np.linspace(0, len(found) - 1, SOME).astype(np.int64)])))
-
-
-@contextmanager
-def _as_examined() -> Iterator[None]:
-    """Keep the process's random numbers as they are, drop nothing, and let a GPU compute in float32."""
-    cudnn = torch.backends.cudnn
-    exact = cudnn.flags(
-        enabled=cudnn.enabled,
-        benchmark=cudnn.benchmark,
-        benchmark_limit=cudnn.benchmark_limit,
-        deterministic=cudnn.deterministic,
-        allow_tf32=False,
-    )
-    with exact if torch.cuda.is_available() else nullcontext(), kept(), no_dropout():
-        yield

@@ -112,7 +112,7 @@ def hidden_behaviour(module: nn.Module, batches: Sequence[Batch], losses: Losses
     remember anything outside of its parameters and buffers, and have no hooks, and no `train` or `eval` of its own.
 
     Args:
-        module: The model, whose dropout is off (`without_dropout`); its numbers and its mode change.
+        module: The model, whose dropout is off (`without_dropout`, `no_dropout`); its numbers and its mode change.
         batches: Inputs and targets.
         losses: As `fedreach.engines.trainer.GroupTrainer.losses`.
 
@@ -131,7 +131,7 @@ def hidden_behaviour(module: nn.Module, batches: Sequence[Batch], losses: Losses
         return why
     device = batches[0][0].device
     before = states(device)
-    with kept(device), no_dropout():
+    with kept(device):
         runs = {training: _operations(module, batches, losses, training=training) for training in (True, False)}
         drew = drawn_from(before, device)
     if drew:

@@ -100,9 +100,9 @@ class GroupTrainer(ABC):
                 counts = np.bincount(server.y, minlength=d.num_classes)
                 (self.server_shift,) = self._shifts_for(self.loss, counts[None])
         self.initial: Float32s = flatten(self.module).cpu().numpy()
-        in_training, self.draws_in_evaluation = _draws(self.module, train, d.outputs, self.losses)
+        in_training, self.draws_in_evaluation, made_anew = _tried(self.module, train, d.outputs, self.losses)
         self.draws = in_training or self.draws_in_evaluation
-        self.made = _made(self.module, train)
+        self.made = copied(self.module) if made_anew else None
 
     def renew(self) -> None:
         """Go on with the model as it was made, if it remembers anything outside of its parameters and buffers.
@@ -329,40 +329,20 @@ def _copies_of(module: nn.Module) -> tuple[str, int, str]:
     return f"Training a model of {size} numbers", 12 * size, "Use a smaller model."
 
 
-def _made(module: nn.Module, samples: Samples) -> nn.Module | None:
-    """Return a copy of a model that remembers anything outside of its parameters and buffers; None of others.
+def _tried(module: nn.Module, samples: Samples, numbers: int, losses: Callable[..., Any]) -> tuple[bool, bool, bool]:
+    """Return whether random numbers are drawn in training, as dropout does, whether in evaluation, and `remembers`.
+
+    All are tried on two examples.
 
     Raises:
-        ConfigError: If copies of the model that were just made return different numbers for the same inputs and seeds.
-    """
-    x, _ = samples.batch(torch.tensor([0, min(1, len(samples) - 1)], device=samples.y.device))
-    if not remembers(copied(module), x):
-        return None
-    if not repeats_itself(module, x):
-        raise ConfigError(
-            f"The model {type(module).__name__} must return the same outputs for the same inputs, parameters, buffers "
-            "and seeds; got different ones. Draw random numbers from torch, numpy.random or random, and keep what "
-            "changes in buffers."
-        )
-    return copied(module)
-
-
-def _draws(
-    module: nn.Module, samples: Samples, numbers: int, losses: Callable[[Tensor, Tensor, None], Any]
-) -> list[bool]:
-    """Return whether random numbers are drawn in training, as dropout does, and whether in evaluation.
-
-    Both are tried on two examples.
-
-    Raises:
-        ConfigError: If the model does not accept such examples or does not return so many numbers for each.
+        ConfigError: If the model does not accept such examples or does not return so many numbers for each; or if
+            copies of it that were just made return different numbers for the same inputs and seeds.
     """
     trial = copied(module)
     x, y = samples.batch(torch.tensor([0, min(1, len(samples) - 1)], device=samples.y.device))
-    name, drew = type(module).__name__, list[bool]()
-    for training in (True, False):
-        before = states(x.device)
-        with torch.no_grad(), kept(x.device):
+    name, drew, before = type(module).__name__, list[bool](), states(x.device)
+    with torch.no_grad(), kept(x.device):
+        for training in (True, False):
             try:
                 logits = trial.train(training)(x)
             except Exception as error:
@@ -379,4 +359,11 @@ def _draws(
                 with suppress(Exception):  # a loss that fails is told of with the client and the round
                     losses(logits, y, None)
             drew.append(bool(drawn_from(before, x.device)))
-    return drew
+            before = states(x.device) if drew[-1] else before
+    made_anew = remembers(trial, x)
+    if made_anew and not repeats_itself(module, x):
+        raise ConfigError(
+            f"The model {name} must return the same outputs for the same inputs, parameters, buffers and seeds; got "
+            "different ones. Draw random numbers from torch, numpy.random or random, and keep what changes in buffers."
+        )
+    return drew[0], drew[1], made_anew
