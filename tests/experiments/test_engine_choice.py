@@ -122,3 +122,57 @@ def test_a_noted_engine_that_cannot_be_used_here_is_named_with_its_place(
         library._found.cache_clear()
     assert "CC names 'no-such-compiler', which is not there" in told
     assert "named by x/engine.json: remove that file" in told
+
+
+OWN_MODEL = """
+import numpy as np
+from torch import nn
+
+
+class Noisy(nn.Linear):
+    def __init__(self, sample_shape, num_classes):
+        super().__init__(sample_shape[0] if len(sample_shape) == 1 else 64, num_classes)
+
+    def forward(self, x):
+        x = x.flatten(1)
+        return super().forward(x + 0.1 * x.new_tensor(np.random.normal(size=tuple(x.shape))))
+"""
+
+
+def test_a_run_says_in_one_line_why_it_is_trained_slowly(fedreach: Command, home: Path) -> None:
+    """And what a model does in evaluation; a run that is resumed says it no more."""
+    (home / "noisy.py").write_text(OWN_MODEL, encoding="utf-8")
+    own = ["--set", "model.name=noisy.py:Noisy"]
+    done = fedreach("run", "tiny.toml", "--out", "x", *own)
+    assert done.exit_code == 0, done.output
+    lines = [line for line in done.stderr.splitlines() if line.startswith("warning: ")]
+    assert lines[0] == "warning: engine sequential: the model draws random numbers by numpy"
+    assert lines[1].startswith("warning: the model draws random numbers in evaluation: ")
+    assert len(lines) == 2
+    fedreach("run", "tiny.toml", "--out", "y", "--set", "engine.name=sequential", *own)
+    for name in ("rounds.jsonl", "last.safetensors"):
+        assert (home / "x" / name).read_bytes() == (home / "y" / name).read_bytes()
+
+
+def test_a_named_engine_that_computes_something_else_is_refused_before_the_first_round(
+    refused: Callable[..., str], home: Path
+) -> None:
+    (home / "noisy.py").write_text(OWN_MODEL, encoding="utf-8")
+    engine = ["--set", "model.name=noisy.py:Noisy", "--set", "engine.name=stacked"]
+    told = refused(2, "run", "tiny.toml", "--out", "x", *engine)
+    assert "engine.name = 'stacked' may not train Noisy as torch does: the model draws random numbers by numpy" in told
+    assert not (home / "x" / "rounds.jsonl").exists()
+
+
+@pytest.mark.parametrize("engine", ["auto", "stacked"])
+def test_an_engine_is_examined_once_for_a_run(
+    engine: str, fedreach: Command, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = ["--set", f"engine.name={engine}"]
+    assert fedreach("run", "tiny.toml", "--out", "x", *named).exit_code == 0
+    record = json.loads((home / "x" / "engine.json").read_text(encoding="utf-8"))
+    assert record["examined"] is True
+    (home / "x" / "result.json").unlink()  # as if it was interrupted
+    monkeypatch.setattr("fedreach.engines.choice.Examination", None)
+    done = fedreach("run", "tiny.toml", "--out", "x", *named)
+    assert done.exit_code == 0, done.output

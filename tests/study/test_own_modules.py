@@ -44,6 +44,24 @@ class Asking(Dense):
         return self.last(hidden if hidden.sum() > 0 else -hidden)
 
 
+class Noisy(Dense):
+    def forward(self, x):
+        return super().forward(x + torch.rand_like(x) / 9 if self.training else x)
+
+
+class Hooked(Dense):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first.register_forward_hook(lambda layer, inputs, output: output / 2)
+
+
+class Probe(Dense):
+    def forward(self, x):
+        with torch.no_grad():
+            hidden = torch.relu(self.first(x.flatten(1)))
+        return self.last(hidden)
+
+
 class Images(nn.Sequential):
     def __init__(self, norm: bool = False) -> None:
         between = [nn.GroupNorm(2, 4)] if norm else []
@@ -70,6 +88,9 @@ MODULES: dict[str, Any] = {
     "`BatchNorm1d`, with `drop_last`": lambda: Dense(nn.BatchNorm1d(12)),
     "`LSTM`": Words,
     "an `if` on values": Asking,
+    "random numbers other than dropout's": Noisy,
+    "hooks, or a `train()` of its own": Hooked,
+    "a part under `torch.no_grad()`": Probe,
 }
 LOCAL: dict[str, dict[str, Any]] = {
     "plain": {},

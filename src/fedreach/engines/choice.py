@@ -1,4 +1,4 @@
-"""Which engine trains: by name, or the one that a short trial finds to be the fastest."""
+"""Which engine trains: by name, or the fastest by a short trial; in both cases only if it computes this model."""
 
 import time
 from collections.abc import Mapping
@@ -10,6 +10,7 @@ import torch
 from fedreach.arrays import Ints
 from fedreach.engines.chain.trainer import Chain
 from fedreach.engines.engine import TorchEngine
+from fedreach.engines.examination import Examination
 from fedreach.engines.native import Native
 from fedreach.engines.protocols import Precision, Task
 from fedreach.engines.sequential import Sequential
@@ -43,8 +44,11 @@ class EngineChoice:
     name: str
     seconds: Mapping[str, float]  # expected for one round of each engine that was tried
     refused: Mapping[str, str]  # why the others cannot train this model
+    only_plain: str | None = None  # why no other than `sequential` may, where none was tried
 
     def __str__(self) -> str:
+        if self.only_plain is not None:
+            return f"engine {self.name}: {self.only_plain}"
         tried = sorted(self.seconds.items(), key=lambda item: item[1])
         found = ", ".join(f"{name} {seconds:.3g} s a round" for name, seconds in tried)
         return "; ".join([f"engine {self.name}: {found} (expected by a short trial)", *self.refused.values()])
@@ -58,13 +62,38 @@ def build_engine(
     precision: Precision = "highest",
     *,
     cohort: int | None = None,
+    examined: bool = False,
 ) -> TorchEngine:
-    """Return the engine of this name, see `TorchEngine`; ``"auto"`` takes the fastest, see `choose`."""
+    """Return the engine of this name, see `TorchEngine`; ``"auto"`` takes the fastest, see `choose`.
+
+    Args:
+        name: A name of `ENGINES`, or ``"auto"``.
+        task: What is trained.
+        device: Where tensors live.
+        threads: Processes at a time.
+        precision: Of products.
+        cohort: Clients that are trained in a round; where left out, all.
+        examined: Whether the engine is known to compute this model, see `fedreach.engines.examination`; else that is
+            found out, unless it is `sequential`.
+
+    Raises:
+        ConfigError: If the engine is not known, cannot train the model, or computes something else.
+        TrainingError: If it fails on a few examples.
+    """
     if name == "auto":
-        name = choose(task, device, threads, precision, cohort=cohort).name
+        name, examined = choose(task, device, threads, precision, cohort=cohort).name, True
     if name not in ENGINES:
         raise ConfigError(f"engine.name must be known; got {name!r}." + nearest(name, [*ENGINES, "auto"]))
+    if not examined and ENGINES[name] is not Sequential and len(task.data.labels):
+        examination = Examination(task, device)
+        if (why := examination.only_plain or examination.difference(ENGINES[name])) is not None:
+            raise ConfigError(_computes_otherwise(name, task, why))
     return TorchEngine(ENGINES[name], task, device, threads, precision)
+
+
+def _computes_otherwise(name: str, task: Task, why: str) -> str:
+    model = type(task.module).__name__
+    return f"engine.name = {name!r} may not train {model} as torch does: {why}. Use 'auto' or 'sequential'."
 
 
 def choose(
@@ -73,13 +102,17 @@ def choose(
     """Return the engine that would be the fastest for cohorts of this size.
 
     Each engine trains clients of middling size, as many as a cohort has if that is not long, for two steps in `threads`
-    processes. All engines compute the same but for rounding, so this changes no result beyond that; name an engine to
-    have the same bits on every machine.
+    processes. An engine is taken only if it computes this model, but for rounding, as `fedreach.engines.examination`
+    finds out on a few examples. So this changes no result beyond rounding; name an engine to have the same bits on
+    every machine.
 
     Raises:
         ConfigError: If no engine can train the model.
         TrainingError: If each of them fails as it does.
     """
+    examination = Examination(task, device)
+    if examination.only_plain is not None:
+        return EngineChoice("sequential", {}, {}, examination.only_plain)
     data, local = task.data, task.local
     ids = data.population.participants
     ids = ids[np.argsort(data.train.sizes[ids], kind="stable")]
@@ -96,6 +129,9 @@ def choose(
             continue
         try:
             engine = TorchEngine(kind, trial, device, threads, precision)
+            if kind is not Sequential and (why := examination.difference(kind)) is not None:
+                refused[name] = _computes_otherwise(name, task, why)
+                continue
             seconds[name] = _round_seconds(engine, middle, local)
         except (ConfigError, TrainingError) as error:  # the latter where a model cannot be stacked, as is seen late
             refused[name], last = str(error), error

@@ -20,6 +20,7 @@ from fedreach.federation.aggregation.mean import BLOCK, finite_rows
 from fedreach.federation.traits import Traits
 from fedreach.federation.values import LocalOutputs, LocalUpdates, Outputs
 from fedreach.limits import check_processes
+from fedreach.models.draws import seed_of, seeded
 
 EVALUATION_PART = 8 * EVALUATION_BATCH
 """Examples that one process is asked about at a time."""
@@ -163,7 +164,15 @@ def probed(
         logits, targets = torch.from_numpy(trainer.scaled(logits.numpy())), trainer.scaled(targets)
     if shifts is not None:
         shifts = shifts.cpu().repeat_interleave(torch.from_numpy(sizes), 0)
-    return means(trainer.losses(logits, torch.from_numpy(targets), shifts).numpy(), sizes)
+    if not trainer.draws:
+        return means(trainer.losses(logits, torch.from_numpy(targets), shifts).numpy(), sizes)
+    found = []
+    for begin, size in zip(np.cumsum(sizes) - sizes, sizes, strict=True):  # a loss may draw, for each client by itself
+        rows = slice(begin, begin + size)
+        with seeded(seed_of(logits[rows])):
+            own = None if shifts is None else shifts[rows]
+            found.append(trainer.losses(logits[rows], torch.from_numpy(targets[rows]), own).numpy())
+    return means(np.concatenate(found), sizes)
 
 
 def samples_of(train: Ranges, ids: Ints, parts: Sequence[Ints] | None) -> tuple[Ints, Ints]:

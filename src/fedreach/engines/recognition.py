@@ -25,11 +25,10 @@ from fedreach.engines.layers import (
     Pooling,
     Recurrent,
 )
+from fedreach.engines.observation import HOOKS
 from fedreach.engines.shortcuts import SUMS, Value, part_of
+from fedreach.models.draws import drawn_from, kept, states
 from fedreach.models.flat import Layout
-
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-
 
 MAXIMA = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
 MEANS = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override")
@@ -63,15 +62,18 @@ def chain_of(module: nn.Module, sample: Sequence[int]) -> list[Layer]:
         name: slice(end - shape.numel(), end)
         for name, shape, end in zip(layout.names, layout.shapes, ends, strict=True)
     }
-    was_training, found = module.training, []
-    for mode in (False, True):
-        try:
-            graph = fx.symbolic_trace(module.train(mode)).graph
-        except Exception as error:  # whatever the user's code does with what is no tensor
-            raise NotAChainError(f"its code cannot be followed ({type(error).__name__})") from error
-        finally:
-            module.train(was_training)
-        found.append(_Chain(module, tuple(sample), places, training=mode).of(graph))
+    was_training, found, before = module.training, [], states()
+    with kept():
+        for mode in (False, True):
+            try:
+                graph = fx.symbolic_trace(module.train(mode)).graph
+            except Exception as error:  # whatever the user's code does with what is no tensor
+                raise NotAChainError(f"its code cannot be followed ({type(error).__name__})") from error
+            finally:
+                module.train(was_training)
+            if drawn_from(before):
+                raise NotAChainError("its code draws a random number that the graph would keep")
+            found.append(_Chain(module, tuple(sample), places, training=mode).of(graph))
     if found[0] != [layer for layer in found[1] if not isinstance(layer, Dropout)]:
         raise NotAChainError("it is another model in training than in evaluation")
     return found[1]
@@ -290,7 +292,7 @@ class _Chain:
     def _dropout(self, p: Any = 0.5, training: Any = True, inplace: Any = False) -> None:
         if training and not self.training:
             raise NotAChainError("it drops numbers in evaluation, too")
-        if training:
+        if training and p:
             self.layers.append(Dropout(self.shape, float(p)))
 
     def _maxima(

@@ -1,9 +1,8 @@
-"""Examples on a device, and the seeds and kernels that go with them."""
+"""Examples on a device."""
 
 import copy
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
@@ -86,14 +85,6 @@ def scaling(
     shape = (-1, *([1] * (dims - 1)))
     mean_, std_ = (torch.tensor(v or d, device=device).view(shape) for v, d in ((mean, (0.0,)), (std, (1.0,))))
     return 1.0 / (scale * std_), -mean_ / std_
-
-
-@contextmanager
-def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's generator for a while and put it back as it was."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield
 
 
 def checked_device(device: str) -> torch.device:

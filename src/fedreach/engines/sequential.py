@@ -5,13 +5,14 @@ from contextlib import nullcontext
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
 
 from fedreach.arrays import Ints
 from fedreach.engines.batches import batch_plan
 from fedreach.engines.protocols import Terms
-from fedreach.engines.samples import seeded
 from fedreach.engines.trainer import Group, GroupTrainer, cause_of
 from fedreach.errors import TrainingError
+from fedreach.models.draws import seeded
 from fedreach.models.flat import bind
 from fedreach.streams import torch_seed
 
@@ -66,12 +67,17 @@ class Sequential(GroupTrainer):
         weights, broadcast = vector[:p], start[:p]
         moments = [torch.zeros_like(gradient) for _ in range(local.moments)]
         total, seen = torch.zeros((), device=self.device), 0
+        self.renew()
         bind(self.module, vector, gradient, layout=self.layout)
         self.module.train()
+        used = torch.zeros_like(gradient) if local.weight_decay else None
+        hooks = [] if used is None else self._note_used(used)
         for step, batch in enumerate(plan, start=1):
             index = torch.from_numpy(batch[batch >= 0]).to(self.device)
             x, y = self.samples["train"].batch(index)
             gradient.zero_()
+            if used is not None:
+                used.zero_()
             loss = self.losses(self.module(x), y, shift).mean()
             loss.backward()
 
@@ -82,10 +88,30 @@ class Sequential(GroupTrainer):
                 g, moments[:] = local.optimizer.direction(g, weights, moments, step, local.weight_decay)
             elif local.weight_decay:
                 g = g + local.weight_decay * weights
+            if used is not None:
+                g = g * ((used > 0) | (gradient != 0))
             if local.momentum:
                 g = moments[0].mul_(local.momentum).add_(g)
             weights.sub_(g, alpha=rate)
 
-            total += loss.detach() * len(index)
+            total += loss.detach().float() * len(index)
             seen += len(index)
+        for hook in hooks:
+            hook.remove()
         return vector, float(total) / seen
+
+    def _note_used(self, used: Tensor) -> list[RemovableHandle]:
+        """Have backward() write 1 into the (p,) vector for each parameter that gets a gradient.
+
+        As in torch's optimizers, weight decay leaves the others as they are: those under `torch.no_grad`, say.
+        """
+        parameters, hooks = dict(self.module.named_parameters()), []
+        for name, part in self.layout.parameter_views(used).items():
+            if not parameters[name].requires_grad:
+                continue
+
+            def note(_: Tensor, part: Tensor = part) -> None:
+                part.fill_(1)
+
+            hooks.append(parameters[name].register_post_accumulate_grad_hook(note))  # type: ignore[no-untyped-call]
+        return hooks

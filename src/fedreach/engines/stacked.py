@@ -18,9 +18,9 @@ from torch.func import functional_call, grad_and_value, vmap
 from fedreach.arrays import Ints
 from fedreach.engines.batches import batch_plans
 from fedreach.engines.protocols import Task, Terms
-from fedreach.engines.samples import seeded
 from fedreach.engines.trainer import Group, GroupTrainer, cause_of
 from fedreach.errors import TrainingError
+from fedreach.models.draws import seeded
 from fedreach.streams import torch_seed
 
 Rows = slice | Tensor

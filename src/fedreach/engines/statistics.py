@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedreach.arrays import Float32s
 from fedreach.federation.values import Outputs
+from fedreach.models.draws import seed_of, seeded
 from fedreach.models.flat import Layout, bind
 
 BATCH = 256
@@ -105,7 +106,8 @@ class BatchNormStatistics:
 
         with layer.register_forward_pre_hook(add), torch.no_grad():
             for part in torch.split(x, BATCH):
-                self.module(part)
+                with seeded(seed_of(part), part.device):  # of a model that draws in evaluation
+                    self.module(part)
         mean = total / count
         return mean.float(), (squares / count - mean.square()).clamp_min(0).float()
 

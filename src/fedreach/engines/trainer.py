@@ -6,10 +6,9 @@ way. How groups are shared out over processes is not known here, see `fedreach.e
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any, ClassVar
 
@@ -19,8 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedreach.arrays import AnyArray, Bools, Float32s, Floats, Ints
+from fedreach.engines.observation import remembers, repeats_itself
 from fedreach.engines.protocols import Task, Terms
-from fedreach.engines.samples import Samples, seeded
+from fedreach.engines.samples import Samples
 from fedreach.engines.statistics import BatchNormStatistics, refreshable_layers
 from fedreach.errors import ConfigError, PartError, TrainingError
 from fedreach.evaluation.predictor import Split
@@ -31,6 +31,8 @@ from fedreach.federation.targets import refuse_targets
 from fedreach.federation.traits import Traits, name_of
 from fedreach.federation.values import LocalOutputs, Outputs
 from fedreach.limits import check_memory
+from fedreach.models.copying import copied
+from fedreach.models.draws import drawn_from, evaluated, kept, seed_of, seeded, states
 from fedreach.models.flat import Layout, bind, flatten
 from fedreach.streams import torch_seed
 
@@ -76,7 +78,7 @@ class GroupTrainer(ABC):
         refuse_targets("loss", task.loss, task.data.dataset)
         self.device = device
         check_memory(*_copies_of(task.module))
-        self.module = copy.deepcopy(task.module).to(device)
+        self.module = copied(task.module).to(device)
         self.layout = Layout.of(self.module)
         self.data, self.solver, self.local, self.seed = task.data, task.solver, task.local, task.seed
         self.loss = task.loss
@@ -98,7 +100,17 @@ class GroupTrainer(ABC):
                 counts = np.bincount(server.y, minlength=d.num_classes)
                 (self.server_shift,) = self._shifts_for(self.loss, counts[None])
         self.initial: Float32s = flatten(self.module).cpu().numpy()
-        self.draws = _draws(self.module, train, d.outputs)
+        in_training, self.draws_in_evaluation, made_anew = _tried(self.module, train, d.outputs, self.losses)
+        self.draws = in_training or self.draws_in_evaluation
+        self.made = copied(self.module) if made_anew else None
+
+    def renew(self) -> None:
+        """Go on with the model as it was made, if it remembers anything outside of its parameters and buffers.
+
+        So what is computed does not depend on what was computed before, and where.
+        """
+        if self.made is not None:
+            self.module = copied(self.made)
 
     def scaled(self, targets: AnyArray) -> AnyArray:
         """Return targets as the model learns them."""
@@ -172,6 +184,7 @@ class GroupTrainer(ABC):
 
     def answers(self, params: Float32s, split: Split, index: Ints, *, inputs: bool) -> Outputs:
         """Return what a model says of one client's examples; see `fedreach.evaluation.predictor.Predictor.answers`."""
+        self.renew()
         x, _ = self.samples[split].batch(torch.from_numpy(index).to(self.device))
         return answers(self.module, self.layout, self._tensor(params), x, inputs=inputs)
 
@@ -189,6 +202,7 @@ class GroupTrainer(ABC):
         def loss(x: Tensor, y: Tensor) -> Any:
             return self.losses(self.module(x), y, self.server_shift).mean()
 
+        self.renew()
         self.module.train()
         try:
             with seeded(seed, self.device) if self.draws else nullcontext():
@@ -202,7 +216,12 @@ class GroupTrainer(ABC):
     def distill_step(self, params: Float32s, index: Ints, teacher: Float32s, rate: float) -> Float32s:
         target = self._tensor(teacher).softmax(-1)  # whose entropy is a constant: cross-entropy has the gradient of KL
         self.module.eval()
-        return self._moved(params, index, rate, lambda x, _: F.cross_entropy(self.module(x), target))
+
+        def loss(x: Tensor, _: Tensor) -> Any:
+            with seeded(seed_of(x), self.device) if self.draws else nullcontext():
+                return F.cross_entropy(self.module(x), target)
+
+        return self._moved(params, index, rate, loss)
 
     def _moved(self, params: Float32s, index: Ints, rate: float, loss: Callable[[Tensor, Tensor], Any]) -> Float32s:
         """Return the (d,) move of one gradient step on examples of the server's; the module is in its mode already."""
@@ -222,13 +241,14 @@ class GroupTrainer(ABC):
 
     def _answers(self, vector: Tensor, split: Split, index: Ints) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the logits of a model and the labels, batch by batch."""
+        self.renew()
         bind(self.module, vector, layout=self.layout)
         self.module.eval()
         for part in torch.split(torch.from_numpy(index).to(self.device), EVALUATION_BATCH):
             x, y = self.samples[split].batch(part)
             with torch.no_grad():  # not around the loop: between two batches the caller goes on
-                logits = self.module(x)
-            yield logits, y
+                logits = torch.cat(evaluated(self.module, x)) if self.draws else self.module(x)
+            yield logits.float(), y
 
 
 def answers(module: nn.Module, layout: Layout, vector: Tensor, x: Tensor, *, inputs: bool) -> Outputs:
@@ -270,12 +290,19 @@ def logits_and_features(module: nn.Module, x: Tensor, *, features: bool = True) 
 
     The module must be in evaluation mode.
     """
-    seen: list[Tensor] = []
     linear = [part for part in module.modules() if isinstance(part, nn.Linear)] if features else []
+    seen: list[Tensor] = []
+
+    def said(part: Tensor) -> tuple[Tensor, list[Tensor]]:
+        seen.clear()
+        return module(part), list(seen)
+
     hook = linear[-1].register_forward_pre_hook(lambda _, args: seen.append(args[0])) if linear else nullcontext()
     with hook, torch.no_grad():
-        logits = torch.cat([module(part) for part in torch.split(x, EVALUATION_BATCH)]).cpu().numpy()
-    found = torch.cat(seen).cpu().numpy().astype(np.float64) if seen else None
+        results = [result for part in torch.split(x, EVALUATION_BATCH) for result in evaluated(said, part)]
+    logits = torch.cat([outputs for outputs, _ in results]).float().cpu().numpy()
+    inner = [each for _, features_of in results for each in features_of]
+    found = torch.cat(inner).float().cpu().numpy().astype(np.float64) if inner else None
     if found is not None and (found.ndim != 2 or len(found) != len(x)):
         found = None  # the layer is used several times, or for each position of a sequence
     return logits.astype(np.float64), found
@@ -302,30 +329,41 @@ def _copies_of(module: nn.Module) -> tuple[str, int, str]:
     return f"Training a model of {size} numbers", 12 * size, "Use a smaller model."
 
 
-def _draws(module: nn.Module, samples: Samples, numbers: int) -> bool:
-    """Return whether the model draws random numbers in training, as dropout does, after a trial on two examples.
+def _tried(module: nn.Module, samples: Samples, numbers: int, losses: Callable[..., Any]) -> tuple[bool, bool, bool]:
+    """Return whether random numbers are drawn in training, as dropout does, whether in evaluation, and `remembers`.
+
+    All are tried on two examples.
 
     Raises:
-        ConfigError: If the model does not accept such examples or does not return so many numbers for each.
+        ConfigError: If the model does not accept such examples or does not return so many numbers for each; or if
+            copies of it that were just made return different numbers for the same inputs and seeds.
     """
-    trial = copy.deepcopy(module).train()
-    x, _ = samples.batch(torch.tensor([0, min(1, len(samples) - 1)], device=samples.y.device))
-    name = type(module).__name__
-    with torch.no_grad(), torch.random.fork_rng(devices=[x.device] if x.device.type == "cuda" else []):
-        before = _random_state(x.device)
-        try:
-            logits = trial(x)
-        except Exception as error:
-            raise ConfigError(
-                f"The model {name} does not take this data, two examples of shape {tuple(x.shape[1:])} and type "
-                f"{x.dtype}: {error}"
-            ) from error
-        drew = not torch.equal(before, _random_state(x.device))
-    if not isinstance(logits, Tensor) or logits.shape != (2, numbers):
-        got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise ConfigError(f"The model {name} must return {numbers} numbers an example, (2, {numbers}); got {got}.")
-    return drew
-
-
-def _random_state(device: torch.device) -> Tensor:
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+    trial = copied(module)
+    x, y = samples.batch(torch.tensor([0, min(1, len(samples) - 1)], device=samples.y.device))
+    name, drew, before = type(module).__name__, list[bool](), states(x.device)
+    with torch.no_grad(), kept(x.device):
+        for training in (True, False):
+            try:
+                logits = trial.train(training)(x)
+            except Exception as error:
+                raise ConfigError(
+                    f"The model {name} does not take this data, two examples of shape {tuple(x.shape[1:])} and type "
+                    f"{x.dtype}: {error}"
+                ) from error
+            if not isinstance(logits, Tensor) or logits.shape != (2, numbers):
+                got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+                raise ConfigError(
+                    f"The model {name} must return {numbers} numbers an example, (2, {numbers}); got {got}."
+                )
+            if training:
+                with suppress(Exception):  # a loss that fails is told of with the client and the round
+                    losses(logits, y, None)
+            drew.append(bool(drawn_from(before, x.device)))
+            before = states(x.device) if drew[-1] else before
+    made_anew = remembers(trial, x)
+    if made_anew and not repeats_itself(module, x):
+        raise ConfigError(
+            f"The model {name} must return the same outputs for the same inputs, parameters, buffers and seeds; got "
+            "different ones. Draw random numbers from torch, numpy.random or random, and keep what changes in buffers."
+        )
+    return drew[0], drew[1], made_anew

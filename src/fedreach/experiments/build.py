@@ -182,8 +182,8 @@ class Builder:
         name = self.experiment.model.name
         return name if ":" not in name else registry.find("model", name, self.base)
 
-    def simulation(self, data: FederatedData, seed: int, threads: int = 1) -> Simulation:
-        """Return the federation on its data, with model and engine."""
+    def simulation(self, data: FederatedData, seed: int, threads: int = 1, *, examined: bool = False) -> Simulation:
+        """Return the federation on its data, with model and engine; see `simulate` for `examined`."""
         e, federation = self.experiment, self.federation(seed)
         self._refuse_untested(data, federation)
         n = len(data.population.participants)
@@ -192,13 +192,13 @@ class Builder:
                 f"method.cohort must be at most the {n} participants; got {e.method.cohort}. "
                 "Lower it or let more clients take part."
             )
-        return self._simulated(data, federation, threads)
+        return self._simulated(data, federation, threads, examined=examined)
 
     def refitted(self, data: FederatedData, seed: int, threads: int = 1) -> Simulation:
         """Return the same on data of which participants hold nothing out, see `fedreach.data.all_rows.on_all_rows`."""
-        return self._simulated(data, self.federation(seed), threads)
+        return self._simulated(data, self.federation(seed), threads, examined=True)  # by the run before
 
-    def _simulated(self, data: FederatedData, federation: Federation, threads: int) -> Simulation:
+    def _simulated(self, data: FederatedData, federation: Federation, threads: int, *, examined: bool) -> Simulation:
         e = self.experiment
         return simulate(
             data,
@@ -213,4 +213,5 @@ class Builder:
             precision=e.engine.precision,
             participation=parts.make("participation", e.population.participation, self.base),
             drop_failing=e.run.on_failure == "drop",
+            examined=examined,
         )

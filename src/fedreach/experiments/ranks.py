@@ -6,6 +6,7 @@ it found; the others answer that theirs are the same.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,8 @@ def serve_run(experiment: Experiment, identity: Mapping[str, Any], base: Path, t
     with locate_user_errors(experiment, base):
         builder = Builder(experiment, base)
         data = builder.federated(builder.dataset(), identity["seed"])
-        if _serve(experiment, data, Builder.simulation, identity["seed"], base, threads, ranks):
+        first = partial(Builder.simulation, examined=True)  # by rank 0
+        if _serve(experiment, data, first, identity["seed"], base, threads, ranks):
             _serve(experiment, on_all_rows(data), Builder.refitted, identity["seed"], base, threads, ranks)
 
 

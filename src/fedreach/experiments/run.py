@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedreach.config import user_code
 from fedreach.config.sections import Experiment
@@ -19,6 +19,7 @@ from fedreach.data.federated import FederatedData
 from fedreach.data.own_data import OwnData
 from fedreach.data.stored import digest
 from fedreach.engines.choice import ENGINES
+from fedreach.engines.engine import TorchEngine
 from fedreach.engines.parallel.ranks import LostRankError, Ranks
 from fedreach.errors import ConfigError, RunFolderError
 from fedreach.evaluation import Evaluator
@@ -79,13 +80,14 @@ def run(
             writes, has callbacks, and returns a result; the others serve it and return None. Changes no number.
         agreed: Folder in which all runs of a comparison note the engine of the one that tried first, so that all are
             computed alike, and the data that the first one read; None: the run folder. An engine that the experiment
-            names is not noted.
+            names is noted once it is known to compute the model; `sequential`, which always does, is not.
         twin: Folder of a run that may differ in its name and in `method.serving` alone: if that is finished, its
             training is taken, and only the serving is done.
         files: Digests of the user's own files when the comparison began, see
             `fedreach.config.user_code.file_digests`; None: any will do.
         callbacks: Are told as it goes on, before the experiment's trackers; not where the run was finished before.
-        warn: Is told of a tracker that fails, with its name.
+        warn: Is told of a tracker that fails, with its name; and as ``"engine"`` of what a model does that decides
+            how it is trained or evaluated.
         read: What reads the data set that the experiment names, or has it already.
 
     Raises:
@@ -153,9 +155,15 @@ def each_round_of(
                 if agreed is not None:
                     check_data(noted, digest(dataset), e.data.name)
                 data = builder.federated(dataset, seed)
-                builder, why = _with_engine(builder, data, seed, threads, noted)
+                engine = _engine(builder, data, seed, threads, noted)
+                builder = _with_engine(builder, seed, engine, noted)
                 with _recorded_engine(experiment, noted.path / _note(builder, seed)):
-                    simulation = replace(builder.simulation(data, seed, threads), memory_file=folder / MEMORY)
+                    made = builder.simulation(data, seed, threads, examined=engine.examined)
+                _note_examined(builder, seed, noted)
+                simulation = replace(made, memory_file=folder / MEMORY)
+                for line in (engine.warning, _draws(simulation)):
+                    if line is not None:
+                        warn("engine", line)
                 if ranks is not None:
                     simulation = distributed(simulation, ranks)
                 record = RunRecord(**identity, environment=environment(), git=git_revision(base))
@@ -181,7 +189,7 @@ def each_round_of(
                         local=e.evaluation.local,
                         checkpoint_seconds=e.run.checkpoint_seconds,
                         callbacks=callbacks,
-                        engine=why,
+                        engine=engine.why,
                         serving=serving,
                         baselines=baselines,
                         refit=_refit(builder, data, seed, threads, ranks),
@@ -211,7 +219,8 @@ def explain(experiment: Experiment, *, seed: int, folder: Path, base: Path) -> t
         builder = Builder(experiment, base)
         data = builder.federated(builder.dataset(), seed)
         threads = experiment.engine.threads or cores()
-        return data, *_engine(builder, data, seed, threads, RunFolder(folder))
+        engine = _engine(builder, data, seed, threads, RunFolder(folder))
+        return data, engine.name, engine.why
 
 
 def _serving(experiment: Experiment, simulation: Simulation) -> ServingEvaluator | None:
@@ -249,21 +258,30 @@ def _baselines(
     return Baselines(data, experiment.evaluation.samples_per_client, metrics, shared)
 
 
-def _engine(builder: Builder, data: FederatedData, seed: int, threads: int, agreed: RunFolder) -> tuple[str, str]:
-    """Return the name of the engine that trains, and why: it is named, or recorded, or was tried now."""
-    section = builder.experiment.engine
-    if section.name != "auto":
-        return section.name, f"engine {section.name}: the experiment says so"
-    note = _note(builder, seed)
+class _Engine(NamedTuple):
+    """Which engine trains."""
+
+    name: str
+    why: str  # it is named, or noted, or was tried now
+    examined: bool  # whether it is known to compute the model
+    warning: str | None = None  # what people are told, once
+
+
+def _engine(builder: Builder, data: FederatedData, seed: int, threads: int, agreed: RunFolder) -> _Engine:
+    section, note = builder.experiment.engine, _note(builder, seed)
     record = agreed.read_json(note)
+    if section.name != "auto":
+        examined = record is not None and record.get("name") == section.name and bool(record.get("examined"))
+        return _Engine(section.name, f"engine {section.name}: the experiment says so", examined)
     if record is None:
         choice = builder.choice(data, seed, threads)
-        return choice.name, str(choice)
+        return _Engine(choice.name, str(choice), True, None if choice.only_plain is None else str(choice))
     if record.get("name") not in ENGINES:
         raise RunFolderError(
             f"{agreed.path / note} must name an engine; got {record.get('name')!r}. Remove it to have one tried anew."
         )
-    return record["name"], f"engine {record['name']}: noted in {agreed.path / note}"
+    why = f"engine {record['name']}: noted in {agreed.path / note}"
+    return _Engine(record["name"], why, bool(record.get("examined")))
 
 
 def _note(builder: Builder, seed: int) -> str:
@@ -274,17 +292,32 @@ def _note(builder: Builder, seed: int) -> str:
     return f"{Path(ENGINE).stem}-without-{'-'.join(without)}.json" if without else ENGINE
 
 
-def _with_engine(
-    builder: Builder, data: FederatedData, seed: int, threads: int, agreed: RunFolder
-) -> tuple[Builder, str]:
-    """Return the builder with the engine that trains, which is noted where the experiment leaves it open, and why."""
-    name, why = _engine(builder, data, seed, threads, agreed)
-    section = builder.experiment.engine
+def _with_engine(builder: Builder, seed: int, engine: _Engine, agreed: RunFolder) -> Builder:
+    """Return the builder with the engine that trains, which is noted where the experiment leaves it open."""
+    section, name = builder.experiment.engine, engine.name
     if section.name == "auto":
         note = _note(builder, seed)
-        name = (agreed.read_json(note) or agreed.agree_on(note, {"name": name}))["name"]
-    engine = section.model_copy(update={"name": name})
-    return replace(builder, experiment=builder.experiment.model_copy(update={"engine": engine})), why
+        name = (agreed.read_json(note) or agreed.agree_on(note, {"name": name, "examined": engine.examined}))["name"]
+    section = section.model_copy(update={"name": name})
+    return replace(builder, experiment=builder.experiment.model_copy(update={"engine": section}))
+
+
+def _note_examined(builder: Builder, seed: int, agreed: RunFolder) -> None:
+    """Note an engine that the experiment names, so that a run that is resumed does not examine it again."""
+    name, note = builder.experiment.engine.name, _note(builder, seed)
+    if name != "sequential" and agreed.read_json(note) is None:
+        agreed.agree_on(note, {"name": name, "examined": True})
+
+
+def _draws(simulation: Simulation) -> str | None:
+    """Return what people are told of a model that draws random numbers in evaluation."""
+    engine = simulation.engine
+    if not isinstance(engine, TorchEngine) or not engine.trainer.draws_in_evaluation:
+        return None
+    return (
+        "the model draws random numbers in evaluation: examples are evaluated one by one, each by a seed of its own, "
+        "so that its outputs are always the same"
+    )
 
 
 @contextmanager

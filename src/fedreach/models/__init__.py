@@ -13,6 +13,7 @@ from fedreach.models.cnn import cnn as cnn
 from fedreach.models.cnn import lenet as lenet
 from fedreach.models.dense import linear as linear
 from fedreach.models.dense import mlp as mlp
+from fedreach.models.draws import seeded
 from fedreach.models.lstm import lstm as lstm
 from fedreach.models.resnet import resnet20 as resnet20
 from fedreach.registry import NameTable
@@ -43,7 +44,7 @@ def build(
             `num_classes` where it has arguments of these names.
         sample_shape: Shape of one example, such as (1, 28, 28), (64,) or (80,) tokens.
         num_classes: Number of outputs.
-        seed: Seed of torch's generator during the initialisation; the generator is put back afterwards.
+        seed: Of the generators of torch, numpy and `random` during the initialisation; they are put back afterwards.
         options: Further arguments of the model.
 
     Raises:
@@ -76,8 +77,8 @@ def build(
         raise ConfigError(f"The model {name!r} cannot be built: {error}. Give its arguments as options.") from error
     if isinstance(model, str):
         _check_fits(name, factory, {**arguments, **options})
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
+        torch.manual_seed(seed)  # of a GPU, too, where the model is made there
         module = factory(**arguments, **options)
     if not isinstance(module, nn.Module):
         raise ConfigError(f"The model {name!r} must return a torch.nn.Module; got {type(module).__name__}.")

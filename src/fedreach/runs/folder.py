@@ -1,7 +1,7 @@
 """A run folder: records and rows of `fedreach.runs.schema`, a checkpoint that matches them, and models.
 
 ```
-engine.json            which engine trains, where the experiment leaves that to a trial
+engine.json            which engine trains, where that was left to a trial, and that it was found to compute the model
 checkpoint.safetensors all that is needed to go on, with
 memory.rows            what clients keep between rounds, where the solver has them; gone when the run is finished,
 sent.rows              what they sent last, where the aggregation has the server remember it, likewise,

@@ -169,6 +169,7 @@ def simulate(
     precision: Precision = "highest",
     participation: Participation | None = None,
     drop_failing: bool = False,
+    examined: bool = False,
 ) -> Simulation:
     """Return the simulation of a federation, with model and engine made for its data.
 
@@ -185,6 +186,7 @@ def simulate(
         precision: how precise its products are, see `fedreach.engines.engine.TorchEngine`.
         participation: Who can be reached in a round; everybody where left out.
         drop_failing: See `Simulation`.
+        examined: Whether the engine is known to compute the model, see `fedreach.engines.choice.build_engine`.
     """
     module = build_model(
         model,
@@ -194,5 +196,5 @@ def simulate(
         options=model_options,
     )
     task = Task.of(module, data, federation)
-    made = build_engine(engine, task, device, threads, precision, cohort=federation.cohort)
+    made = build_engine(engine, task, device, threads, precision, cohort=federation.cohort, examined=examined)
     return Simulation(federation, task.data, made, rounds, participation or Always(), drop_failing)

@@ -17,6 +17,7 @@ from fedreach.data.target_scale import TargetScale
 from fedreach.engines.trainer import EVALUATION_BATCH, logits_and_features
 from fedreach.errors import ConfigError, DataError, RunFolderError
 from fedreach.federation.serving.softmax import log_softmax
+from fedreach.models.draws import evaluated
 from fedreach.runs.folder import SERVING
 from fedreach.runs.schema import RunRecord
 from fedreach.serving.adapter import Adapter
@@ -135,7 +136,13 @@ class TrainedModel(nn.Module):
             return np.empty((0, self.targets or self.num_classes))
         try:
             with torch.no_grad():
-                logits = torch.cat([self(part) for part in torch.split(x, EVALUATION_BATCH)])
+                logits = torch.cat(
+                    [
+                        self.units(outputs.float())
+                        for part in torch.split(x, EVALUATION_BATCH)
+                        for outputs in evaluated(self.net, self.inputs(part))
+                    ]
+                )
         except (RuntimeError, IndexError) as error:
             raise self._does_not_take(error) from error
         return logits.cpu().numpy().astype(np.float64)

@@ -1,0 +1,265 @@
+"""Whether an engine computes this model: it is compared with the plain engine on a few batches, before it is used.
+
+An engine may follow a graph of the model, or the model under `torch.func`, and so train something else than the model's
+code does: a body under `torch.no_grad()`, a gradient of the user's own, another branch. Compared are the updates of
+three clients of unequal size, whose last batches are not full; their losses; running statistics; and outputs and losses
+in evaluation. Masks of dropout differ between engines by design, so nothing is dropped (`observation.no_dropout`).
+
+**What counts as rounding.** Engines add float32 numbers up in different orders. A sum of a few thousand products is off
+by some 1e-6 of the largest number of its tensor then, and some 1e-4 where batch normalization over a few values
+magnifies that. `TOLERANCE` lies above both and far below a fault worth the name, of 1%. Gradients that are zero but for
+rounding, such as that of a bias before a BatchNorm layer, are compared on the scale of the whole gradient (`FLOOR`).
+Rounding may also push a number over the kink of a ReLU, which moves a gradient by more than that, in one batch out of
+many. So an engine that is off is tried again on other batches, and passes if it is right on two of three.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from fedreach.arrays import AnyArray, Float32s, Floats, Ints
+from fedreach.data.federated import FederatedData
+from fedreach.data.partition import Partition
+from fedreach.data.population import Population, Ranges
+from fedreach.engines.engine import TorchEngine
+from fedreach.engines.observation import hidden_behaviour, no_dropout, without_dropout
+from fedreach.engines.protocols import Task
+from fedreach.engines.sequential import Sequential
+from fedreach.engines.stacked import Compiled, Stacked
+from fedreach.engines.trainer import GroupTrainer
+from fedreach.federation.protocols import MemorySolver
+from fedreach.federation.values import LocalUpdates
+from fedreach.models.copying import copied
+from fedreach.models.draws import kept
+from fedreach.streams import generator
+
+SIZES = (13, 8, 5)  # examples of the clients, in batches of
+BATCH = 8
+TOLERANCE = 1e-3  # of the largest number of a tensor
+FLOOR = 1e-6  # of the largest number of the whole update
+EPSILON = 2.0**-23  # of float32
+NOISE = 0.02  # is added to the initial parameters, as layers that begin at zero hide their gradients
+GENTLE, STEEP = 0.01, 1000.0  # how far a step goes at most, relative to the largest parameter
+SOME = 4  # sizes of batches
+OTHERS = np.array([1, 2])  # the clients that take a single step
+
+
+class Found(NamedTuple):
+    """What an engine computes in a trial; of the k clients and of m examples."""
+
+    gentle: Float32s  # (k, d) updates by small steps, two of the first client
+    steep: Float32s  # (k - 1, d) of the others by one step so large that it is the gradient, to rounding
+    losses: Floats  # (k,) in training
+    outputs: Float32s  # (m, c) in evaluation
+    evaluated: Float32s  # (m,) losses there
+    right: AnyArray  # (m,) whether the class is right, or how far off the number is
+
+
+class Trial(NamedTuple):
+    """Where engines start, and how far they go."""
+
+    round_: int  # of which the batches are
+    broadcast: Float32s  # (d,)
+    gentle: float  # step sizes
+    steep: float
+    trained: Float32s  # (d,) the model that is evaluated
+
+
+class Examination:
+    """Compares engines with the plain one on a few examples of a task.
+
+    Args:
+        task: What is to be trained.
+        device: Where.
+
+    Raises:
+        ConfigError: If the model does not take the data.
+    """
+
+    def __init__(self, task: Task, device: str = "cpu") -> None:
+        self.device, self.task = device, trial_of(task)
+        self.sizes = batch_sizes(task)
+        self.trials: dict[int, tuple[Trial, Found]] = {}  # with what the plain one finds
+        self.plain = TorchEngine(Sequential, self.task, device)
+
+    @cached_property
+    def only_plain(self) -> str | None:
+        """Why no other engine may train the model, in words; None: nothing speaks against it."""
+        trainer, m = self.plain.trainer, sum(SIZES)
+        sizes = [BATCH, *self.sizes]
+        parts = torch.split(torch.arange(sum(sizes), device=trainer.device) % m, sizes)
+        batches = [trainer.samples["train"].batch(part) for part in parts]
+        try:
+            with self._as_examined():
+                why = hidden_behaviour(copied(trainer.module), batches, trainer.losses)
+            if why is None:
+                self._trial(1)
+        except Exception as error:  # of the user's code, and of any kind
+            why = f"the model fails on a few examples ({type(error).__name__}: {str(error).splitlines()[0]:.100})"
+        return why
+
+    def difference(self, kind: type[GroupTrainer]) -> str | None:
+        """Return what an engine computes otherwise than torch, in words; None where it is right.
+
+        Raises:
+            ConfigError: If it cannot train the model.
+            TrainingError: If it fails as it does.
+        """
+        if issubclass(kind, Compiled):
+            kind = Stacked  # which it compiles; that would take longer than all the rest
+        with self._as_examined():
+            engine = TorchEngine(kind, self.task, self.device)
+            found = [self._difference(engine, 1)]
+            if found[0] is not None:
+                found += [self._difference(engine, round_) for round_ in (2, 3)]
+        wrong = [each for each in found if each is not None]
+        return wrong[0] if len(wrong) > 1 else None
+
+    def _difference(self, engine: TorchEngine, round_: int) -> str | None:
+        trial, expected = self._trial(round_)
+        found = self._found(engine, trial)
+        for updates, theirs in ((found.steep, expected.steep), (found.gentle, expected.gentle)):
+            if (why := self._other_update(updates, theirs, trial.broadcast)) is not None:
+                return why
+        return _other_answers(found, expected)
+
+    def _trial(self, round_: int) -> tuple[Trial, Found]:
+        """Return the trial with the batches of a round, and what is right."""
+        if round_ not in self.trials:
+            start, p = self.plain.initial.copy(), self.plain.num_trainable
+            start[:p] += NOISE * generator(0, "examination", round_).standard_normal(p, np.float32)
+            with self._as_examined():
+                one_step = _trained(self.plain, start, OTHERS, round_, 1.0).update
+                moved = np.abs(one_step[:, :p]).max()
+                unit = float(np.abs(start[:p]).max() / moved) if 0 < moved < np.inf else 1.0
+                rates = GENTLE * unit, STEEP * unit
+                model = start + one_step[0]
+                model[:p] = start[:p] + rates[0] * one_step[0, :p]
+                trial = Trial(round_, start, *rates, model)
+                self.trials[round_] = trial, self._found(self.plain, trial)
+        return self.trials[round_]
+
+    @contextmanager
+    def _as_examined(self) -> Iterator[None]:
+        """Keep the process's random numbers as they are, drop nothing, and let a GPU compute in float32."""
+        cudnn = torch.backends.cudnn
+        exact = cudnn.flags(
+            enabled=cudnn.enabled,
+            benchmark=cudnn.benchmark,
+            benchmark_limit=cudnn.benchmark_limit,
+            deterministic=cudnn.deterministic,
+            allow_tf32=False,
+        )
+        functions_drop = self.plain.trainer.draws  # as the layers of the task drop nothing
+        with (
+            exact if self.plain.trainer.device.type == "cuda" else nullcontext(),
+            kept(self.plain.trainer.device),
+            no_dropout() if functions_drop else nullcontext(),
+        ):
+            yield
+
+    def _found(self, engine: TorchEngine, trial: Trial) -> Found:
+        index, start = np.arange(sum(SIZES)), trial.broadcast
+        gentle = _trained(engine, start, np.arange(len(SIZES)), trial.round_, trial.gentle)
+        steep = _trained(engine, start, OTHERS, trial.round_, trial.steep).update.copy()
+        right, evaluated = engine.predict(trial.trained, "train", index)
+        outputs = engine.logits(trial.trained, "test", index)
+        return Found(gentle.update.copy(), steep, gentle.loss, outputs, evaluated.copy(), right.copy())
+
+    def _other_update(self, updates: Float32s, expected: Float32s, broadcast: Float32s) -> str | None:
+        """Return which tensor of the model moves otherwise than it should."""
+        layout, end = self.plain.layout, 0
+        p = layout.num_trainable
+        for name, shape in zip(layout.names, layout.shapes, strict=True):
+            part, whole = slice(end, end := end + shape.numel()), slice(None, p) if end <= p else slice(p, None)
+            rounding = FLOOR * _largest(expected[:, whole]) + 4 * EPSILON * _largest(broadcast[part])
+            if (share := _share_off(updates[:, part], expected[:, part], rounding)) is not None:
+                return f"{name} moves otherwise in training, off by {share}"
+        return None
+
+
+def _other_answers(found: Found, expected: Found) -> str | None:
+    """Return what is said otherwise of the examples."""
+    for what, numbers, theirs in (
+        ("the loss in training", found.losses, expected.losses),
+        ("the output in evaluation", found.outputs, expected.outputs),
+        ("the loss in evaluation", found.evaluated, expected.evaluated),
+    ):
+        if (share := _share_off(numbers, theirs, 0.0)) is not None:
+            return f"{what} is off by {share}"
+    right, theirs = found.right.astype(np.float64), expected.right.astype(np.float64)
+    if (
+        found.right.dtype == np.bool_ and expected.outputs.shape[1] > 1
+    ):  # where two classes are as likely, rounding decides
+        low, high = np.partition(expected.outputs, -2, axis=1)[:, -2:].T
+        clear = ~(high - low <= 2 * TOLERANCE * _largest(expected.outputs))
+        right, theirs = right[clear], theirs[clear]
+    return None if _share_off(right, theirs, 0.0) is None else "other answers are right in evaluation"
+
+
+def _share_off(numbers: AnyArray, expected: AnyArray, rounding: float) -> str | None:
+    """Return how far numbers are off, relative to the largest of those that are expected; None: by rounding only."""
+    if not numbers.size:
+        return None
+    finite = np.isfinite(expected)
+    if not np.array_equal(finite, np.isfinite(numbers)):
+        return "numbers that are not finite"
+    difference = _largest(numbers[finite].astype(np.float64) - expected[finite])
+    largest = _largest(expected[finite])
+    if difference <= TOLERANCE * largest + rounding:
+        return None
+    return (
+        f"{difference / largest:.1%}"
+        if difference < 100 * largest
+        else f"{difference:.1e} where there should be nothing"
+    )
+
+
+def _largest(numbers: AnyArray) -> float:
+    return float(np.abs(numbers).max(initial=0.0))
+
+
+def _trained(engine: TorchEngine, start: Float32s, ids: Ints, round_: int, rate: float) -> LocalUpdates:
+    """Return what clients that kept nothing so far compute."""
+    terms: Mapping[str, Float32s] = {}
+    if isinstance(engine.solver, MemorySolver):
+        nothing = np.zeros((len(ids), engine.num_trainable), np.float32)
+        terms = engine.solver.prepare(nothing, {}, np.ones(len(ids)))
+    return engine.train(start, ids, round_, rate, terms)
+
+
+def trial_of(task: Task) -> Task:
+    """Return the same task on a few examples of its participants, by plain steps and without dropout."""
+    d, labels, train = task.data.dataset, task.data.labels, task.data.train
+    owned, _ = train.of(task.data.population.participants)
+    owned = owned if len(owned) else np.arange(len(labels))  # of a client that only evaluates
+    chosen = owned[np.linspace(0, len(owned) - 1, sum(SIZES)).astype(np.int64)]  # some of them twice, if they are few
+    x, y = np.asarray(d.train_x[chosen]), np.asarray(labels[chosen])
+    every, ids = np.arange(len(chosen)), np.arange(len(SIZES))
+    offsets = np.concatenate([[0], np.cumsum(SIZES)])
+    data = FederatedData(
+        replace(d, train_x=x, train_y=y, test_x=x, test_y=y, owners=None, owner_names=(), loaded=None),
+        y,
+        Partition(every, offsets, "examination"),
+        Population(ids, ids[:0]),
+        Ranges.of_sizes(every, np.array(SIZES)),
+        Ranges.of_sizes(every[:0], 0 * ids),
+        None,
+    )
+    steps = replace(task.local, epochs=1, steps=None, batch_size=BATCH, drop_last=False, optimizer=None)
+    return replace(task, module=without_dropout(task.module), data=data, local=steps, seed=0)
+
+
+def batch_sizes(task: Task) -> list[int]:
+    """Return some of the sizes that batches of a task have, with the smallest and the largest; none of one example."""
+    examples, most = task.data.train.sizes[task.data.population.participants], task.local.batch_size
+    found = np.unique(np.concatenate([np.minimum(examples, most), examples % most, [2]]))
+    found = found[found > 1]
+    return list(map(int, np.unique(found[np.linspace(0, len(found) - 1, SOME).astype(np.int64)])))

@@ -1,0 +1,166 @@
+"""Whatever module is handed over: it is trained as torch trains it, or refused in words before the first round."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from fedreach.engines import Task, build_engine
+from fedreach.engines.batches import batch_plan
+from fedreach.federation.local_sgd import LocalSGD
+from fedreach.federation.solvers import FedAvg
+from fedreach.models.draws import kept, states
+from fedreach.streams import torch_seed
+
+from .zoo import CLASSES, ZOO
+
+SIZES = (13, 8, 7)  # of which one each is held out: in batches of 4, no client has a last one of a single example
+IDS = np.arange(len(SIZES))
+LOCAL = LocalSGD(batch_size=4, epochs=2)
+ROUND, RATE, SEED = 3, 0.05, 5
+SAME = 1e-5
+
+pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch's, of a layer under vmap
+
+
+def made(name, **options):
+    """Return a module of the zoo, always with the same numbers."""
+    with kept():
+        torch.manual_seed(1)
+        return ZOO[name].make(**options)
+
+
+def numbers(module):
+    """Return parameters and floating-point buffers by name."""
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return {name: tensor.detach().clone() for name, tensor in tensors.items() if tensor.is_floating_point()}
+
+
+def trained_by_torch(module, data, client):
+    """Train as any tutorial does; return how far each tensor went, and the mean loss over all batches."""
+    optimizer, samples, before = torch.optim.SGD(module.parameters(), lr=RATE), data.train[client], numbers(module)
+    total = seen = 0
+    module.train()
+    with kept():
+        seed = torch_seed(SEED, "dropout", ROUND, client)
+        torch.manual_seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002 (modules draw from it)
+        random.seed(seed)
+        for batch in batch_plan(SEED, ROUND, client, len(samples), LOCAL):
+            index = samples[batch[batch >= 0]]
+            x, y = inputs(data, index), torch.from_numpy(data.labels[index])
+            optimizer.zero_grad()
+            loss = F.cross_entropy(module(x), y)
+            loss.backward()
+            optimizer.step()
+            total, seen = total + loss.item() * len(index), seen + len(index)
+    return {name: tensor - before[name] for name, tensor in numbers(module).items()}, total / seen
+
+
+def inputs(data, index):
+    x = torch.from_numpy(data.dataset.train_x[index])
+    if data.dataset.kind == "tokens":
+        return x.long()
+    if data.dataset.kind != "image":
+        return x
+    mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (data.dataset.mean, data.dataset.std))
+    return (x.float() / 255 - mean) / std
+
+
+def cases():
+    for name, member in ZOO.items():
+        marks = [pytest.mark.slow] if member.slow else []
+        if member.mended_elsewhere:
+            marks.append(pytest.mark.xfail(strict=False, reason=f"mended elsewhere: {member.mended_elsewhere}"))
+        yield pytest.param(name, marks=marks)
+
+
+def engine_of(name, data, engine="auto", **options):
+    return build_engine(engine, Task(made(name, **options), data, FedAvg(), LOCAL, SEED))
+
+
+def outputs_of(module, x):
+    with torch.no_grad():
+        return module.eval()(x)
+
+
+def check_as_torch(engine, name, data, **options):
+    """Compare an engine with torch, in training and in evaluation."""
+    found = engine.train(engine.initial, IDS, ROUND, RATE)
+    for client in IDS:
+        module = made(name, **options)
+        expected, loss = trained_by_torch(module, data, client)
+        ours = engine.layout.views(torch.from_numpy(found.update[client]))
+        assert ours.keys() <= expected.keys()
+        for tensor, values in ours.items():
+            np.testing.assert_allclose(values, expected[tensor], rtol=0, atol=SAME, err_msg=tensor)
+        exact = outputs_of(module, inputs(data, data.train[client])).dtype == torch.float32
+        assert found.loss[client] == pytest.approx(loss, rel=10 * SAME if exact else 2**-7)
+        if ZOO[name].draws:
+            continue  # each example has its own draws there
+        index = data.train[client]
+        received = made(name, **options)  # all that leaves a client are its numbers
+        received.load_state_dict(module.state_dict())
+        outputs = outputs_of(received, inputs(data, index)).float()
+        model = engine.initial + found.update[client]
+        np.testing.assert_allclose(engine.logits(model, "train", index), outputs.numpy(), rtol=0, atol=10 * SAME)
+        losses = F.cross_entropy(outputs, torch.from_numpy(data.labels[index]), reduction="none")
+        np.testing.assert_allclose(engine.predict(model, "train", index)[1], losses.numpy(), rtol=0, atol=10 * SAME)
+
+
+@pytest.mark.parametrize("name", list(cases()))
+def test_what_auto_takes_trains_as_torch_does(name, federated):
+    member = ZOO[name]
+    data = federated(SIZES, member.shape, member.kind, num_classes=CLASSES)
+    options = {"p": 0.0} if member.drops else {}  # engines draw other masks, by design
+    check_as_torch(engine_of(name, data, **options), name, data, **options)
+
+
+@pytest.mark.parametrize("name", [name for name, member in ZOO.items() if member.drops])
+def test_the_plain_engine_draws_the_masks_that_torch_draws(name, federated):
+    member = ZOO[name]
+    data = federated(SIZES, member.shape, member.kind, num_classes=CLASSES)
+    check_as_torch(engine_of(name, data, "sequential"), name, data)
+
+
+@pytest.mark.parametrize("name", [name for name, member in ZOO.items() if member.drops])
+def test_a_model_that_drops_numbers_is_not_refused_for_its_masks(name, federated):
+    member = ZOO[name]
+    data = federated(SIZES, member.shape, member.kind, num_classes=CLASSES)
+    assert engine_of(name, data, "stacked").name == "stacked"
+
+
+@pytest.mark.parametrize("name", [name for name, member in ZOO.items() if member.draws])
+def test_what_draws_gives_the_same_numbers_whoever_else_is_evaluated(name, federated):
+    member = ZOO[name]
+    data = federated(SIZES, member.shape, member.kind, num_classes=CLASSES)
+    engine = engine_of(name, data, "sequential")
+    before = states()
+    every = np.arange(9)
+    all_at_once = engine.logits(engine.initial, "train", every)
+    engine.train(engine.initial, IDS, ROUND, RATE)
+    assert engine.logits(engine.initial, "train", every).tobytes() == all_at_once.tobytes()
+    assert engine.logits(engine.initial, "train", every[3:5]).tobytes() == all_at_once[3:5].tobytes()
+    alone = engine.answers(engine.initial, "train", every[3:5], inputs=True).logits
+    np.testing.assert_array_equal(alone, all_at_once[3:5].astype(np.float64))
+    one, other = (engine.train(engine.initial, ids, ROUND, RATE).update for ids in (IDS, IDS[1:]))
+    assert one[1:].tobytes() == other.tobytes()
+    assert states() == before
+
+
+@pytest.mark.parametrize("name", ["Probe", "Detached", "FrozenByTrain", "Temperature", "mlp"])
+def test_weight_decay_leaves_what_has_no_gradient_as_it_is(name, federated, monkeypatch):
+    data, decayed = federated(SIZES, (8,), num_classes=CLASSES), replace(LOCAL, weight_decay=0.3)
+    engine = build_engine("auto", Task(made(name), data, FedAvg(), decayed, SEED))
+    monkeypatch.setattr(torch.optim, "SGD", partial(torch.optim.SGD, weight_decay=0.3))
+    check_as_torch(engine, name, data)
+
+
+def test_the_zoo_is_large():
+    assert len(ZOO) >= 40
