@@ -178,14 +178,12 @@ class Stacked(GroupTrainer):
             parameters: Tensors, statistics: Tensors, x: Tensor, y: Tensor, weight: Tensor | None, shift: Tensor | None
         ) -> tuple[Tensor, Tensors]:
             counters = {n: t.clone() for n, t in self.module.named_buffers() if not t.is_floating_point()}
-            # vmap has no rule for some operations on filters with their channels last.
-            parameters = {name: tensor.contiguous() for name, tensor in parameters.items()}
             logits = functional_call(self.module, {**parameters, **statistics, **counters}, (x,))
             losses = self.losses(logits, y, shift)
             return losses.mean() if weight is None else (losses * weight).sum() / weight.sum(), statistics
 
         # BatchNorm writes its running statistics in place, under vmap only where they lie on their own.
-        statistics = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in buffers.items()}
+        statistics = {name: tensor.clone() for name, tensor in buffers.items()}
         in_dims = (0, 0, 0, 0, None if weight is None else 0, None if shift is None else 0)
         gradient_of = vmap(grad_and_value(loss_of, has_aux=True), in_dims=in_dims, randomness="different")
         return gradient_of(weights, statistics, x, y, weight, shift)

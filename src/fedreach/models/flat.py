@@ -105,16 +105,8 @@ class Layout:
 
 def _named_views(vector: Tensor, names: tuple[str, ...], shapes: tuple[torch.Size, ...]) -> dict[str, Tensor]:
     pieces = torch.split(vector, [shape.numel() for shape in shapes], dim=-1) if names else ()
-    return {name: _shaped(piece, shape) for name, piece, shape in zip(names, pieces, shapes, strict=True)}
-
-
-def _shaped(piece: Tensor, shape: torch.Size) -> Tensor:
-    """Return a piece of a vector as a tensor; filters lie with their channels last, which convolutions run faster."""
-    stack = piece.shape[:-1]
-    if len(shape) == 4:
-        out, channels, height, width = shape
-        return piece.view(*stack, out, height, width, channels).movedim(-1, -3)
-    return piece.view((*stack, *shape))
+    stack = vector.shape[:-1]
+    return {name: piece.view((*stack, *shape)) for name, piece, shape in zip(names, pieces, shapes, strict=True)}
 
 
 def flatten(module: nn.Module) -> Tensor:

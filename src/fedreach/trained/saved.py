@@ -119,7 +119,7 @@ def _named(which: str, cluster: int | None) -> str:
 
 
 def _own(net: nn.Module) -> nn.Module:
-    """Give each tensor a storage of its own; filters lie as engines have them: the same bits."""
+    """Give each tensor a storage of its own."""
     for tensor in (*net.parameters(), *net.buffers()):
         tensor.data = tensor.data.clone()
     return net

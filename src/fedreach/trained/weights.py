@@ -90,7 +90,7 @@ def read(path: Path) -> Stored:
 
 
 def fill(net: nn.Module, stored: Stored, path: Path) -> None:
-    """Give a module that was made anew the stored numbers, laid out as engines have them: the same bits come out."""
+    """Give a module that was made anew the stored numbers."""
     layout = Layout.of(net)
     wanted = {name: tuple(tensor.shape) for name, tensor in net.state_dict().items()}
     found = {name: value.shape for name, value in stored.tensors.items() if not name.startswith(FITTED)}
