@@ -12,7 +12,7 @@ from fedreach.engines.protocols import Terms
 from fedreach.engines.samples import seeded
 from fedreach.engines.trainer import Group, GroupTrainer, cause_of
 from fedreach.errors import TrainingError
-from fedreach.models.flat import bind
+from fedreach.models.flat import keep_buffers
 from fedreach.streams import torch_seed
 
 
@@ -66,7 +66,7 @@ class Sequential(GroupTrainer):
         weights, broadcast = vector[:p], start[:p]
         moments = [torch.zeros_like(gradient) for _ in range(local.moments)]
         total, seen = torch.zeros((), device=self.device), 0
-        bind(self.module, vector, gradient, layout=self.layout)
+        self.place(vector, gradient)
         self.module.train()
         for step, batch in enumerate(plan, start=1):
             index = torch.from_numpy(batch[batch >= 0]).to(self.device)
@@ -88,4 +88,5 @@ class Sequential(GroupTrainer):
 
             total += loss.detach() * len(index)
             seen += len(index)
+        keep_buffers(self.module, vector, self.layout)
         return vector, float(total) / seen

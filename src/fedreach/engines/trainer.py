@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, ClassVar
@@ -22,6 +22,7 @@ from fedreach.arrays import AnyArray, Bools, Float32s, Floats, Ints
 from fedreach.engines.protocols import Task, Terms
 from fedreach.engines.samples import Samples, seeded
 from fedreach.engines.statistics import BatchNormStatistics, refreshable_layers
+from fedreach.engines.tried import Tried, batches_of, tried
 from fedreach.errors import ConfigError, PartError, TrainingError
 from fedreach.evaluation.predictor import Split
 from fedreach.federation.aggregation.mean import weighted_sum
@@ -32,6 +33,7 @@ from fedreach.federation.traits import Traits, name_of
 from fedreach.federation.values import LocalOutputs, Outputs
 from fedreach.limits import check_memory
 from fedreach.models.flat import Layout, bind, flatten
+from fedreach.models.state import Kept, constant_arrays, set_constants
 from fedreach.streams import torch_seed
 
 EVALUATION_BATCH = 256
@@ -98,7 +100,22 @@ class GroupTrainer(ABC):
                 counts = np.bincount(server.y, minlength=d.num_classes)
                 (self.server_shift,) = self._shifts_for(self.loss, counts[None])
         self.initial: Float32s = flatten(self.module).cpu().numpy()
-        self.draws = _draws(self.module, train, d.outputs)
+        self.constants = constant_arrays(self.module)
+        self.kept = Kept(self.module)
+        self.trial: Tried = tried(self.module, train, d.outputs)
+        self.draws = self.trial.draws
+        self.owner = self.data.partition.owner() if self.trial.mixes else None
+
+    def start_from(self, constants: Mapping[str, AnyArray]) -> None:
+        """Take the constants of the run, see `fedreach.models.state`, in place of those that the constructor made."""
+        self.kept.restore()
+        set_constants(self.module, constants)
+        self.constants, self.kept = dict(constants), Kept(self.module)
+
+    def place(self, vector: Tensor, gradient: Tensor | None = None) -> None:
+        """Let the module live in a (d,) vector, with the constants and plain attributes that a run starts with."""
+        self.kept.restore()
+        bind(self.module, vector, gradient, layout=self.layout)
 
     def scaled(self, targets: AnyArray) -> AnyArray:
         """Return targets as the model learns them."""
@@ -173,7 +190,8 @@ class GroupTrainer(ABC):
     def answers(self, params: Float32s, split: Split, index: Ints, *, inputs: bool) -> Outputs:
         """Return what a model says of one client's examples; see `fedreach.evaluation.predictor.Predictor.answers`."""
         x, _ = self.samples[split].batch(torch.from_numpy(index).to(self.device))
-        return answers(self.module, self.layout, self._tensor(params), x, inputs=inputs)
+        self.kept.restore()
+        return answers(self.module, self.layout, self._tensor(params), x, inputs=inputs, even=self.trial.mixes)
 
     def outputs_of(self, row: int, broadcast: Float32s, update: Float32s, ids: Ints, before: bool) -> LocalOutputs:
         """Return what one local model says about its client's training data."""
@@ -208,7 +226,7 @@ class GroupTrainer(ABC):
         """Return the (d,) move of one gradient step on examples of the server's; the module is in its mode already."""
         start, p = self._tensor(params), self.layout.num_trainable
         vector, gradient = start.clone(), torch.zeros(p, device=self.device)
-        bind(self.module, vector, gradient, layout=self.layout)
+        self.place(vector, gradient)
         loss(*self.samples["server"].batch(torch.from_numpy(index).to(self.device))).backward()
         vector[:p].sub_(gradient, alpha=rate)
         return (vector - start).cpu().numpy()
@@ -222,16 +240,29 @@ class GroupTrainer(ABC):
 
     def _answers(self, vector: Tensor, split: Split, index: Ints) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the logits of a model and the labels, batch by batch."""
-        bind(self.module, vector, layout=self.layout)
+        self.place(vector)
         self.module.eval()
-        for part in torch.split(torch.from_numpy(index).to(self.device), EVALUATION_BATCH):
-            x, y = self.samples[split].batch(part)
-            with torch.no_grad():  # not around the loop: between two batches the caller goes on
-                logits = self.module(x)
-            yield logits, y
+        for own in self.alone(split, index):
+            for part in batches_of(torch.from_numpy(index[own]).to(self.device), EVALUATION_BATCH, self.trial.mixes):
+                x, y = self.samples[split].batch(part)
+                with torch.no_grad():  # not around the loop: between two batches the caller goes on
+                    logits = self.module(x)
+                yield logits, y
+
+    def alone(self, split: Split, index: Ints) -> list[slice]:
+        """Return the pieces of `index` that may share batches: all, or of a model that mixes examples one client each.
+
+        A data set that belongs to no client, such as the test set, is one piece.
+        """
+        if self.owner is None or split not in ("train", "true") or not len(index):
+            return [slice(0, len(index))]
+        ends = [*(np.flatnonzero(np.diff(self.owner[index])) + 1).tolist(), len(index)]
+        return [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
 
 
-def answers(module: nn.Module, layout: Layout, vector: Tensor, x: Tensor, *, inputs: bool) -> Outputs:
+def answers(
+    module: nn.Module, layout: Layout, vector: Tensor, x: Tensor, *, inputs: bool, even: bool = False
+) -> Outputs:
     """Return what a model says of inputs in evaluation mode.
 
     Features are what goes into the last linear layer; a model without one has none.
@@ -243,19 +274,20 @@ def answers(module: nn.Module, layout: Layout, vector: Tensor, x: Tensor, *, inp
         x: (m, ...) inputs.
         inputs: Whether to add features and inputs, and the model for changed inputs and its running statistics, where
             inputs are numbers.
+        even: Whether the model mixes the examples of a batch, see `fedreach.engines.tried`.
     """
     bind(module, vector, layout=layout)
     module.eval()
-    logits, features = logits_and_features(module, x, features=inputs)
+    logits, features = logits_and_features(module, x, features=inputs, even=even)
     if not inputs:
         return Outputs(logits)
 
     def again(changed: Float32s) -> Outputs:
-        return answers(module, layout, vector, torch.from_numpy(changed).to(x.device), inputs=True)
+        return answers(module, layout, vector, torch.from_numpy(changed).to(x.device), inputs=True, even=even)
 
     if not x.is_floating_point():
         return Outputs(logits, features)
-    statistics = BatchNormStatistics(module, layout, vector, partial(answers, module, layout, inputs=True))
+    statistics = BatchNormStatistics(module, layout, vector, partial(answers, module, layout, inputs=True, even=even))
     return Outputs(
         logits,
         features,
@@ -265,7 +297,9 @@ def answers(module: nn.Module, layout: Layout, vector: Tensor, x: Tensor, *, inp
     )
 
 
-def logits_and_features(module: nn.Module, x: Tensor, *, features: bool = True) -> tuple[Floats, Floats | None]:
+def logits_and_features(
+    module: nn.Module, x: Tensor, *, features: bool = True, even: bool = False
+) -> tuple[Floats, Floats | None]:
     """Return (m, c) logits for (m, ...) inputs and, where the module has any, (m, h) features; see `answers`.
 
     The module must be in evaluation mode.
@@ -274,7 +308,7 @@ def logits_and_features(module: nn.Module, x: Tensor, *, features: bool = True) 
     linear = [part for part in module.modules() if isinstance(part, nn.Linear)] if features else []
     hook = linear[-1].register_forward_pre_hook(lambda _, args: seen.append(args[0])) if linear else nullcontext()
     with hook, torch.no_grad():
-        logits = torch.cat([module(part) for part in torch.split(x, EVALUATION_BATCH)]).cpu().numpy()
+        logits = torch.cat([module(part) for part in batches_of(x, EVALUATION_BATCH, even)]).cpu().numpy()
     found = torch.cat(seen).cpu().numpy().astype(np.float64) if seen else None
     if found is not None and (found.ndim != 2 or len(found) != len(x)):
         found = None  # the layer is used several times, or for each position of a sequence
@@ -300,32 +334,3 @@ def _copies_of(module: nn.Module) -> tuple[str, int, str]:
     """Say what an engine holds of a model of d numbers at least: the task's, its own, and a vector; 12 d bytes."""
     size = sum(numbers.numel() for numbers in (*module.parameters(), *module.buffers()))
     return f"Training a model of {size} numbers", 12 * size, "Use a smaller model."
-
-
-def _draws(module: nn.Module, samples: Samples, numbers: int) -> bool:
-    """Return whether the model draws random numbers in training, as dropout does, after a trial on two examples.
-
-    Raises:
-        ConfigError: If the model does not accept such examples or does not return so many numbers for each.
-    """
-    trial = copy.deepcopy(module).train()
-    x, _ = samples.batch(torch.tensor([0, min(1, len(samples) - 1)], device=samples.y.device))
-    name = type(module).__name__
-    with torch.no_grad(), torch.random.fork_rng(devices=[x.device] if x.device.type == "cuda" else []):
-        before = _random_state(x.device)
-        try:
-            logits = trial(x)
-        except Exception as error:
-            raise ConfigError(
-                f"The model {name} does not take this data, two examples of shape {tuple(x.shape[1:])} and type "
-                f"{x.dtype}: {error}"
-            ) from error
-        drew = not torch.equal(before, _random_state(x.device))
-    if not isinstance(logits, Tensor) or logits.shape != (2, numbers):
-        got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise ConfigError(f"The model {name} must return {numbers} numbers an example, (2, {numbers}); got {got}.")
-    return drew
-
-
-def _random_state(device: torch.device) -> Tensor:
-    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()

@@ -21,7 +21,8 @@ from fedreach.engines.chain.implicit import ImplicitFirstLayer
 from fedreach.engines.chain.layers import Memory, Stack, StackedDense, StackLayer, TrainingStep
 from fedreach.engines.filters import ChannelsLast
 from fedreach.engines.protocols import Task, Terms
-from fedreach.engines.recognition import NotAChainError, chain_of
+from fedreach.engines.recognition import NotAChainError
+from fedreach.engines.trained_chain import trained_chain_of
 from fedreach.engines.trainer import Group, GroupTrainer
 from fedreach.errors import ConfigError
 from fedreach.federation.protocols import LocalSolver
@@ -47,7 +48,7 @@ class Chain(GroupTrainer):
     def __init__(self, task: Task, device: torch.device) -> None:
         d, local = task.data.dataset, task.local
         try:
-            layers = written_out(chain_of(task.module, d.train_x.shape[1:]))
+            layers = written_out(trained_chain_of(task.module, d.train_x.shape[1:]))
         except NotAChainError as error:
             raise ConfigError(
                 f"engine.name = 'chain' needs a model of linear layers, convolutions, ReLU, 2 x 2 max pooling and "
