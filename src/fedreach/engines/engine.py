@@ -20,6 +20,7 @@ from fedreach.federation.aggregation.mean import BLOCK, finite_rows
 from fedreach.federation.traits import Traits
 from fedreach.federation.values import LocalOutputs, LocalUpdates, Outputs
 from fedreach.limits import check_processes
+from fedreach.models.instance import numbers_note
 
 EVALUATION_PART = 8 * EVALUATION_BATCH
 """Examples that one process is asked about at a time."""
@@ -67,6 +68,10 @@ class TorchEngine(Engine):
         self, broadcast: Float32s, ids: Ints, round_: int, rate: float, terms: Mapping[str, Float32s] = NO_TERMS
     ) -> LocalUpdates:
         return self.train_groups(broadcast, ids, self.groups(ids), round_, rate, terms)
+
+    @property
+    def note(self) -> str:
+        return "\n".join(filter(None, [numbers_note(self.task.module), self.trainer.trial.note]))
 
     @property
     def constants(self) -> Mapping[str, AnyArray]:

@@ -138,6 +138,10 @@ class Engine(Trainer, Predictor, Protocol):
     initial: Float32s  # (d,) parameters before the first round
 
     @property
+    def note(self) -> str:
+        """What people are told of the model as a run begins: lines, mostly none."""
+
+    @property
     def constants(self) -> Mapping[str, AnyArray]:
         """What else the model holds and every client starts with, by name, see `fedreach.models.state`."""
 

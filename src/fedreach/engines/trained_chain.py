@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 
 from torch import nn
 
 from fedreach.engines.layers import Layer
 from fedreach.engines.recognition import NotAChainError, chain_of
-from fedreach.models.state import constants_of
+from fedreach.models.state import constants_of, copied
 
 
 def trained_chain_of(module: nn.Module, sample: Sequence[int]) -> list[Layer]:
@@ -24,4 +23,4 @@ def trained_chain_of(module: nn.Module, sample: Sequence[int]) -> list[Layer]:
     """
     if held := constants_of(module):
         raise NotAChainError(f"{next(iter(held))} is not trained")
-    return chain_of(copy.deepcopy(module), sample)
+    return chain_of(copied(module), sample)

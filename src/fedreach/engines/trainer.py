@@ -6,7 +6,6 @@ way. How groups are shared out over processes is not known here, see `fedreach.e
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
@@ -33,7 +32,7 @@ from fedreach.federation.traits import Traits, name_of
 from fedreach.federation.values import LocalOutputs, Outputs
 from fedreach.limits import check_memory
 from fedreach.models.flat import Layout, bind, flatten
-from fedreach.models.state import Kept, constant_arrays, set_constants
+from fedreach.models.state import Kept, constant_arrays, copied, set_constants
 from fedreach.streams import torch_seed
 
 EVALUATION_BATCH = 256
@@ -78,7 +77,7 @@ class GroupTrainer(ABC):
         refuse_targets("loss", task.loss, task.data.dataset)
         self.device = device
         check_memory(*_copies_of(task.module))
-        self.module = copy.deepcopy(task.module).to(device)
+        self.module = copied(task.module).to(device)
         self.layout = Layout.of(self.module)
         self.data, self.solver, self.local, self.seed = task.data, task.solver, task.local, task.seed
         self.loss = task.loss

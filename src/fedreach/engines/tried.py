@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedreach.engines.samples import Samples
 from fedreach.errors import ConfigError
-from fedreach.models.state import Kept
+from fedreach.models.state import Kept, copied
 
 FAR = 1e-3  # relative: outputs of one example that differ by more, beside another one, do not differ by rounding
 
@@ -70,7 +69,7 @@ def tried(module: nn.Module, samples: Samples, numbers: int) -> Tried:
     Raises:
         ConfigError: If the model does not accept such examples or does not return so many numbers for each.
     """
-    trial = copy.deepcopy(module).train()
+    trial = copied(module).train()
     kept = Kept(trial)
     x, _ = samples.batch(torch.tensor([0, min(1, len(samples) - 1)], device=samples.y.device))
     name = type(module).__name__

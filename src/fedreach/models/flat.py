@@ -14,6 +14,7 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from fedreach.errors import ConfigError
 
@@ -44,6 +45,12 @@ class Layout:
         buffers = _averaged(module)
         if not parameters:
             raise ConfigError(f"The model {type(module).__name__} has no parameters to train.")
+        for name, tensor in module_tensors(module).items():
+            if is_lazy(tensor):
+                raise ConfigError(
+                    f"All tensors of a model must have a size; {name} of {type(module).__name__} has none yet. Run a "
+                    "batch through the model first."
+                )
         for name, tensor in parameters.items():
             if tensor.dtype != torch.float32:
                 raise ConfigError(

@@ -8,6 +8,7 @@ client starts from the constants of the module that the run starts with.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +22,22 @@ from fedreach.models.flat import Layout, module_tensors
 
 COUNTER = "num_batches_tracked"  # of BatchNorm: it changes no output, as `momentum=None` is refused
 PLAIN = (bool, int, float, complex, str, type(None), Tensor)
+
+
+def copied(module: nn.Module) -> nn.Module:
+    """Return a copy of a module.
+
+    Raises:
+        ConfigError: If it cannot be copied, as with tensors that were computed from its parameters.
+    """
+    try:
+        return copy.deepcopy(module)
+    except Exception as error:
+        raise ConfigError(
+            f"A model must be a module that can be copied; copy.deepcopy({type(module).__name__}) fails: "
+            f"{str(error).partition('.')[0] or type(error).__name__}. Compute such tensors in forward(); for weight "
+            "normalization use torch.nn.utils.parametrizations.weight_norm."
+        ) from error
 
 
 def constants_of(module: nn.Module) -> dict[str, Tensor]:

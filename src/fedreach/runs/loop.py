@@ -85,6 +85,7 @@ def each_round(
     record = federation_record(simulation.data)
     check_federation(recorder.folder, record)
     run = recorder.describe(run, record)
+    start_from_stored(recorder, simulation)
     loop = _Loop(simulation, evaluator, recorder, rounds, every, patience, budget, local, checkpoint_seconds, callbacks)
 
     def then() -> None:
@@ -93,11 +94,19 @@ def each_round(
         if baselines is not None:
             baselines.write(recorder.folder)
 
+    engine = "\n".join(filter(None, [engine, simulation.engine.note]))
     with told(callbacks, run, simulation.data, engine, recorder.folder.path):
         result = recorder.finish((yield from loop.run()), then)
         for callback in callbacks:
             callback.end(result)
     return result
+
+
+def start_from_stored(recorder: Recorder, simulation: Simulation) -> None:
+    """Let the engine start from the constants of the run; a new run's are written."""
+    constants = recorder.constants(simulation.engine.constants)
+    if constants:
+        simulation.engine.start_from(constants)
 
 
 def _by_storage(error: OSError) -> bool:

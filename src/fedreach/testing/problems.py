@@ -92,6 +92,11 @@ class QuadraticEngine:
         return len(self.initial)
 
     @property
+    def note(self) -> str:
+        """Nothing."""
+        return ""
+
+    @property
     def constants(self) -> Mapping[str, AnyArray]:
         """None: all numbers are trained."""
         return {}

@@ -16,7 +16,8 @@ from fedreach.data.target_scale import TargetScale
 from fedreach.errors import ConfigError, RunFolderError, nearest
 from fedreach.models import build
 from fedreach.models.flat import Layout, bind
-from fedreach.runs.folder import RunFolder
+from fedreach.models.state import set_constants
+from fedreach.runs.folder import CONSTANTS, RunFolder
 from fedreach.runs.identity import check_code, run_of
 from fedreach.runs.models import read_models
 from fedreach.runs.schema import FederationRecord, RunRecord
@@ -71,6 +72,9 @@ def load(
         nobody = which == "best" and (held.path / "last.safetensors").exists()
         why = "Nobody holds data out, so that no model is the best: take the last." if nobody else AGAIN
         raise RunFolderError(f"{folder} holds no {which}.safetensors. {why}")
+    constants = held.read_tensors(CONSTANTS)
+    if constants is not None:
+        set_constants(net, constants[0])
     bind(net, torch.from_numpy(stored.vectors[_row(folder, len(stored.vectors), cluster)]), layout=layout)
     origin = RunOrigin(held.path.resolve(), which, cluster, base, run, stored.round, _code(section, model))
     targets, scale = federation.targets, _scale(federation.target_scale)

@@ -65,6 +65,10 @@ class DistributedEngine(Engine):
         return LocalUpdates(update, loss, steps, self.num_trainable, finite)
 
     @property
+    def note(self) -> str:
+        return self.inner.note
+
+    @property
     def constants(self) -> Mapping[str, AnyArray]:
         return self.inner.constants
 
