@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
-from fedreach.engines import ENGINES, Native, Sequential, Stacked, Task, TorchEngine, build_engine, choose
+from fedreach.engines import ENGINES, Native, Sequential, Stacked, Task, TorchEngine, build_engine, choice, choose
 from fedreach.engines.examination import SIZES, Examination, trial_of
 from fedreach.errors import ConfigError
 from fedreach.federation.local_sgd import LocalSGD
@@ -77,11 +78,16 @@ def frozen_trained(views, rate):
     views["2.weight"] -= 1e-3 * rate
 
 
-def normalized():
+class Detached(nn.Linear):
+    """A layer that its code leaves as it is, though it could be trained."""
+
+    def forward(self, x):
+        return functional.linear(x, self.weight.detach(), self.bias.detach())
+
+
+def normalized(middle=Detached):
     torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(8, 12), nn.BatchNorm1d(12), nn.Linear(12, 10), nn.ReLU(), nn.Linear(10, CLASSES))
-    module[2].requires_grad_(False)
-    return module
+    return nn.Sequential(nn.Linear(8, 12), nn.BatchNorm1d(12), middle(12, 10), nn.ReLU(), nn.Linear(10, CLASSES))
 
 
 FAULTS = {
@@ -97,10 +103,7 @@ FAULTS = {
 def test_a_planted_engine_is_neither_taken_nor_built_by_name(fault, task, monkeypatch):
     kind, why = FAULTS[fault]
     given = task(normalized(), batch_size=4)
-    for name in list(ENGINES):
-        monkeypatch.delitem(ENGINES, name)
-    monkeypatch.setitem(ENGINES, "planted", kind)
-    monkeypatch.setitem(ENGINES, "sequential", Sequential)
+    monkeypatch.setattr(choice, "ENGINES", {"planted": kind, "sequential": Sequential})
     chosen = choose(given)
     assert chosen.name == "sequential"
     assert why in chosen.refused["planted"]
@@ -122,7 +125,9 @@ def test_without_its_fault_the_planted_engine_is_right(fault, task):
 
 @pytest.mark.parametrize("solver", [FedAvg(), FedProx(mu=0.3), Scaffold(), FedDyn(0.1)])
 def test_a_fault_is_found_whatever_the_solver_and_the_steps(solver, task):
-    given = task(normalized(), solver=solver, momentum=0.9, weight_decay=0.1, clip_norm=0.5, steps=7, batch_size=2)
+    given = task(
+        normalized(nn.Linear), solver=solver, momentum=0.9, weight_decay=0.1, clip_norm=0.5, steps=7, batch_size=2
+    )
     examination = Examination(given)
     assert examination.difference(Stacked) is None
     assert "0.weight moves otherwise" in examination.difference(FAULTS["one layer is off by 1%"][0])

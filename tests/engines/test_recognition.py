@@ -129,12 +129,6 @@ def test_a_shortcut_begins_at_the_same_layer_with_and_without_dropout():
     assert (type(one), added) == (Convolution, Addition(*IMAGE, source=1, every=(1, 1), before=0))
 
 
-def frozen():
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
-    model[0].weight.requires_grad_(False)
-    return model
-
-
 def hooked():
     model = nn.Linear(4, 3)
     model.register_forward_hook(lambda *_: None)
@@ -158,7 +152,6 @@ def tied():
         (Branching(), (4,), "cannot be followed"),
         (nn.Sequential(Special(4, 3)), (4,), "does not follow"),
         (Unused(), (4,), "extra is used otherwise"),
-        (frozen(), (4,), "is not trained"),
         (hooked(), (4,), "hooks"),
         (tied(), (4,), "shares its weights"),
         (nn.Sequential(nn.ReLU(), nn.Linear(4, 3)), (4,), "ReLU does not follow"),

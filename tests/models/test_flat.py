@@ -74,7 +74,6 @@ def test_the_bound_gradient_is_the_gradient_of_each_parameter(name):
     theirs = torch.zeros_like(gradient)
     for key, view in layout.parameter_views(theirs).items():
         view.copy_(dict(twin.named_parameters())[key].grad)
-    # Filters lie with their channels last in the vector, and other kernels round otherwise.
     torch.testing.assert_close(gradient, theirs, rtol=0, atol=2e-5 * float(theirs.abs().max()))
     assert gradient.any()
     module(INPUT[name]).square().sum().backward()  # adds, as backward() does

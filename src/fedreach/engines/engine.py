@@ -21,6 +21,7 @@ from fedreach.federation.traits import Traits
 from fedreach.federation.values import LocalOutputs, LocalUpdates, Outputs
 from fedreach.limits import check_processes
 from fedreach.models.draws import seed_of, seeded
+from fedreach.models.instance import numbers_note
 
 EVALUATION_PART = 8 * EVALUATION_BATCH
 """Examples that one process is asked about at a time."""
@@ -68,6 +69,18 @@ class TorchEngine(Engine):
         self, broadcast: Float32s, ids: Ints, round_: int, rate: float, terms: Mapping[str, Float32s] = NO_TERMS
     ) -> LocalUpdates:
         return self.train_groups(broadcast, ids, self.groups(ids), round_, rate, terms)
+
+    @property
+    def note(self) -> str:
+        return "\n".join(filter(None, [numbers_note(self.task.module), self.trainer.trial.note]))
+
+    @property
+    def constants(self) -> Mapping[str, AnyArray]:
+        return self.trainer.constants
+
+    def start_from(self, constants: Mapping[str, AnyArray]) -> None:
+        self.trainer.start_from(constants)
+        self.workers.end()  # the other processes have a copy of the trainer
 
     def groups(self, ids: Ints, ranks: int = 1) -> list[Ints]:
         """Return the groups of a cohort that so many engines like this one share."""
@@ -143,6 +156,8 @@ class TorchEngine(Engine):
             known = ", ".join(map(repr, self.trainer.samples))
             raise ConfigError(f"An engine predicts on a split of this federation, one of {known}; got {split!r}.")
         parts = [slice(begin, begin + EVALUATION_PART) for begin in range(0, len(index), EVALUATION_PART)]
+        if self.trainer.trial.mixes:
+            parts = self.trainer.alone(split, index)
         vector, rows = self.workers.copy(np.asarray(params, np.float32)), self.workers.copy(np.asarray(index, np.int64))
         with _kernels(self.precision):
             self.workers.map(work, parts, vector, split, rows, *results)

@@ -31,7 +31,7 @@ class Convolution:
     kernel: Pair
     stride: Pair
     padding: Pair  # zeros above and below, left and right
-    weight: slice  # where the filters stand in the flat vector, channels last
+    weight: slice  # where the filters stand in the flat vector, see `fedreach.engines.filters`
     bias: slice | None
     relu: bool = False
 

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedreach.models.copying import copied, tensor_hooks
 from fedreach.models.draws import drawn_from, kept, seeded, states
+from fedreach.models.state import Kept
 
 Batch = tuple[Tensor, Tensor]
 Losses = Callable[[Tensor, Tensor, None], Any]
@@ -131,6 +132,7 @@ def hidden_behaviour(module: nn.Module, batches: Sequence[Batch], losses: Losses
         return why
     device = batches[0][0].device
     before = states(device)
+    first, buffers = Kept(module), dict(module.named_buffers())
     with kept(device):
         runs = {training: _operations(module, batches, losses, training=training) for training in (True, False)}
         drew = drawn_from(before, device)
@@ -142,7 +144,9 @@ def hidden_behaviour(module: nn.Module, batches: Sequence[Batch], losses: Losses
         return "the model's code reads numbers out of tensors, and may go by them"
     if any(len(set(found)) > 1 for found in runs.values()):
         return "operations of the model are not the same on all batches"
-    if remembers(module, batches[0][0]):
+    attributes = [name for name in first.changed() if name not in buffers]
+    first.restore()
+    if attributes or remembers(module, batches[0][0]):
         return "the model remembers something outside of its parameters and buffers, and begins anew with each client"
     return None
 
@@ -178,33 +182,34 @@ def _operations(
 
 
 def remembers(module: nn.Module, x: Tensor) -> bool:
-    """Return whether a model in training has changed after a batch, in anything but its parameters and buffers.
+    """Return whether a model in training keeps something of a batch that cannot be put back, as in a list of its own.
 
-    It has if a number or a word among the attributes of its layers is another, or if it returns something else for the
-    same inputs, where random numbers are drawn by the same seed.
+    It does if it returns something else for the same inputs once its buffers and plain attributes are as they were,
+    see `fedreach.models.state.Kept`, where random numbers are drawn by the same seed.
 
     Args:
         module: The model, which is left in training, with its buffers as they were.
         x: Inputs.
 
     Example:
-        >>> class Counting(nn.Flatten):
-        ...     batches = 0
+        >>> class Counting(nn.Linear):
+        ...     batches = []
         ...
         ...     def forward(self, x):
-        ...         self.batches += 1
-        ...         return super().forward(x)
-        >>> remembers(Counting(), torch.ones(2, 3)), remembers(nn.Flatten(), torch.ones(2, 3))
+        ...         self.batches.append(x)
+        ...         return super().forward(x) * len(self.batches)
+        >>> remembers(Counting(3, 1), torch.ones(2, 3)), remembers(nn.Linear(3, 1), torch.ones(2, 3))
         (True, False)
     """
+    first, outputs = Kept(module), []
     buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
-    before, outputs = _attributes(module), []
     for _ in range(2):
         outputs.append(_output(module, x))
+        first.restore()
         for buffer, values in buffers:
             with torch.no_grad():
                 buffer.copy_(values)
-    return before != _attributes(module) or not _alike(*outputs)
+    return not _alike(*outputs)
 
 
 def repeats_itself(module: nn.Module, x: Tensor) -> bool:
@@ -225,13 +230,3 @@ def _output(module: nn.Module, x: Tensor) -> Tensor:
 
 def _alike(one: Tensor, other: Tensor) -> bool:
     return bool((one - other).abs().max() <= SAME * one.abs().max())
-
-
-def _attributes(module: nn.Module) -> dict[str, object]:
-    """Return numbers and words that the layers have as attributes; the mode is none of them."""
-    return {
-        f"{name}.{key}": value
-        for name, layer in module.named_modules()
-        for key, value in vars(layer).items()
-        if isinstance(value, bool | int | float | str) and key != "training"
-    }

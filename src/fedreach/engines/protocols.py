@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 
 from torch import Tensor, nn
 
-from fedreach.arrays import Float32s, Floats, Ints
+from fedreach.arrays import AnyArray, Float32s, Floats, Ints
 from fedreach.data.federated import FederatedData
 from fedreach.engines.statistics import refreshable_layers
 from fedreach.errors import ConfigError
@@ -136,3 +136,14 @@ class Engine(Trainer, Predictor, Protocol):
     layout: Layout  # how the model is one flat vector of d numbers, of which the first
     num_trainable: int  # p are trained
     initial: Float32s  # (d,) parameters before the first round
+
+    @property
+    def note(self) -> str:
+        """What people are told of the model as a run begins: lines, mostly none."""
+
+    @property
+    def constants(self) -> Mapping[str, AnyArray]:
+        """What else the model holds and every client starts with, by name, see `fedreach.models.state`."""
+
+    def start_from(self, constants: Mapping[str, AnyArray]) -> None:
+        """Take the constants of the run in place of those that the model's constructor made."""

@@ -13,7 +13,7 @@ from fedreach.engines.protocols import Terms
 from fedreach.engines.trainer import Group, GroupTrainer, cause_of
 from fedreach.errors import TrainingError
 from fedreach.models.draws import seeded
-from fedreach.models.flat import bind
+from fedreach.models.flat import keep_buffers
 from fedreach.streams import torch_seed
 
 
@@ -67,8 +67,7 @@ class Sequential(GroupTrainer):
         weights, broadcast = vector[:p], start[:p]
         moments = [torch.zeros_like(gradient) for _ in range(local.moments)]
         total, seen = torch.zeros((), device=self.device), 0
-        self.renew()
-        bind(self.module, vector, gradient, layout=self.layout)
+        self.place(vector, gradient)
         self.module.train()
         used = torch.zeros_like(gradient) if local.weight_decay else None
         hooks = [] if used is None else self._note_used(used)
@@ -98,6 +97,7 @@ class Sequential(GroupTrainer):
             seen += len(index)
         for hook in hooks:
             hook.remove()
+        keep_buffers(self.module, vector, self.layout)
         return vector, float(total) / seen
 
     def _note_used(self, used: Tensor) -> list[RemovableHandle]:

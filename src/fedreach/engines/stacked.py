@@ -19,7 +19,7 @@ from fedreach.arrays import Ints
 from fedreach.engines.batches import batch_plans
 from fedreach.engines.protocols import Task, Terms
 from fedreach.engines.trainer import Group, GroupTrainer, cause_of
-from fedreach.errors import TrainingError
+from fedreach.errors import ConfigError, TrainingError
 from fedreach.models.draws import seeded
 from fedreach.streams import torch_seed
 
@@ -37,6 +37,14 @@ class Stacked(GroupTrainer):
     """
 
     name = "stacked"
+
+    def __init__(self, task: Task, device: torch.device) -> None:
+        super().__init__(task, device)
+        if self.trial.counts:
+            raise ConfigError(
+                f"engine.name = {self.name!r} needs a model that changes nothing in training but its parameters and "
+                f"float32 buffers; {type(task.module).__name__} changes {', '.join(self.trial.counts)}. Use 'auto'."
+            )
 
     def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
         """Return stacks of clients with about equally many steps."""
@@ -64,6 +72,7 @@ class Stacked(GroupTrainer):
         total = torch.zeros(len(rows), device=self.device)
         terms = {name: vectors[torch.from_numpy(rows)].to(self.device) for name, vectors in terms.items()}
         shifts = self.shifts_of(ids[rows])
+        self.kept.restore()
         self.module.train()
         seed = torch_seed(self.seed, "dropout", round_, int(ids[group].min())) if self.draws else 0
         with seeded(seed, self.device) if self.draws else nullcontext(), _recurrence(self.module):
@@ -93,10 +102,10 @@ class Stacked(GroupTrainer):
     def _alike(self, counts: Ints) -> Iterator[tuple[Rows, Ints]]:
         """Split the active rows, with their batch sizes, into what can run together.
 
-        That is all of them, unless the model has buffers: BatchNorm normalises over the batch, where samples of
-        weight 0 would count, so that clients with equally large batches are run together.
+        That is all of them, unless the model has averaged buffers or mixes examples: BatchNorm normalises over the
+        batch, where samples of weight 0 would count, so that clients with equally large batches are run together.
         """
-        if not self.layout.buffers:
+        if not self.layout.buffers and not self.trial.mixes:
             yield slice(0, len(counts)), counts
             return
         for size in np.unique(counts):
@@ -177,15 +186,13 @@ class Stacked(GroupTrainer):
         def loss_of(
             parameters: Tensors, statistics: Tensors, x: Tensor, y: Tensor, weight: Tensor | None, shift: Tensor | None
         ) -> tuple[Tensor, Tensors]:
-            counters = {n: t.clone() for n, t in self.module.named_buffers() if not t.is_floating_point()}
-            # vmap has no rule for some operations on filters with their channels last.
-            parameters = {name: tensor.contiguous() for name, tensor in parameters.items()}
-            logits = functional_call(self.module, {**parameters, **statistics, **counters}, (x,))
+            constants = {n: t.clone() for n, t in self.module.named_buffers() if n not in statistics}
+            logits = functional_call(self.module, {**parameters, **statistics, **constants}, (x,))
             losses = self.losses(logits, y, shift)
             return losses.mean() if weight is None else (losses * weight).sum() / weight.sum(), statistics
 
         # BatchNorm writes its running statistics in place, under vmap only where they lie on their own.
-        statistics = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in buffers.items()}
+        statistics = {name: tensor.clone() for name, tensor in buffers.items()}
         in_dims = (0, 0, 0, 0, None if weight is None else 0, None if shift is None else 0)
         gradient_of = vmap(grad_and_value(loss_of, has_aux=True), in_dims=in_dims, randomness="different")
         return gradient_of(weights, statistics, x, y, weight, shift)

@@ -7,8 +7,8 @@ way. How groups are shared out over processes is not known here, see `fedreach.e
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, ClassVar
 
@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedreach.arrays import AnyArray, Bools, Float32s, Floats, Ints
-from fedreach.engines.observation import remembers, repeats_itself
 from fedreach.engines.protocols import Task, Terms
 from fedreach.engines.samples import Samples
 from fedreach.engines.statistics import BatchNormStatistics, refreshable_layers
+from fedreach.engines.tried import Tried, batches_of, tried
 from fedreach.errors import ConfigError, PartError, TrainingError
 from fedreach.evaluation.predictor import Split
 from fedreach.federation.aggregation.mean import weighted_sum
@@ -32,8 +32,9 @@ from fedreach.federation.traits import Traits, name_of
 from fedreach.federation.values import LocalOutputs, Outputs
 from fedreach.limits import check_memory
 from fedreach.models.copying import copied
-from fedreach.models.draws import drawn_from, evaluated, kept, seed_of, seeded, states
+from fedreach.models.draws import evaluated, seed_of, seeded
 from fedreach.models.flat import Layout, bind, flatten
+from fedreach.models.state import Kept, constant_arrays, set_constants
 from fedreach.streams import torch_seed
 
 EVALUATION_BATCH = 256
@@ -100,17 +101,36 @@ class GroupTrainer(ABC):
                 counts = np.bincount(server.y, minlength=d.num_classes)
                 (self.server_shift,) = self._shifts_for(self.loss, counts[None])
         self.initial: Float32s = flatten(self.module).cpu().numpy()
-        in_training, self.draws_in_evaluation, made_anew = _tried(self.module, train, d.outputs, self.losses)
-        self.draws = in_training or self.draws_in_evaluation
-        self.made = copied(self.module) if made_anew else None
+        self.constants = constant_arrays(self.module)
+        self.kept = Kept(self.module)
+        self.trial: Tried = tried(self.module, train, d.outputs, self.losses)
+        self.draws_in_evaluation = self.trial.draws_in_evaluation
+        self.draws = self.trial.draws or self.draws_in_evaluation
+        self.made = copied(self.module) if self.trial.remembers else None
+        self.owner = self.data.partition.owner() if self.trial.mixes else None
+
+    def start_from(self, constants: Mapping[str, AnyArray]) -> None:
+        """Take the constants of the run, see `fedreach.models.state`, in place of those that the constructor made."""
+        self.renew()
+        for module in filter(None, (self.module, self.made)):
+            set_constants(module, constants)
+        self.constants, self.kept = dict(constants), Kept(self.module)
 
     def renew(self) -> None:
-        """Go on with the model as it was made, if it remembers anything outside of its parameters and buffers.
+        """Go on with the constants and attributes that the run starts with.
 
-        So what is computed does not depend on what was computed before, and where.
+        So what is computed does not depend on what was computed before, and where. A model that keeps something else
+        is made anew from a copy.
         """
-        if self.made is not None:
+        if self.made is None:
+            self.kept.restore()
+        else:
             self.module = copied(self.made)
+
+    def place(self, vector: Tensor, gradient: Tensor | None = None) -> None:
+        """Let the module live in a (d,) vector, with the constants and plain attributes that a run starts with."""
+        self.renew()
+        bind(self.module, vector, gradient, layout=self.layout)
 
     def scaled(self, targets: AnyArray) -> AnyArray:
         """Return targets as the model learns them."""
@@ -186,7 +206,7 @@ class GroupTrainer(ABC):
         """Return what a model says of one client's examples; see `fedreach.evaluation.predictor.Predictor.answers`."""
         self.renew()
         x, _ = self.samples[split].batch(torch.from_numpy(index).to(self.device))
-        return answers(self.module, self.layout, self._tensor(params), x, inputs=inputs)
+        return answers(self.module, self.layout, self._tensor(params), x, inputs=inputs, even=self.trial.mixes)
 
     def outputs_of(self, row: int, broadcast: Float32s, update: Float32s, ids: Ints, before: bool) -> LocalOutputs:
         """Return what one local model says about its client's training data."""
@@ -227,7 +247,7 @@ class GroupTrainer(ABC):
         """Return the (d,) move of one gradient step on examples of the server's; the module is in its mode already."""
         start, p = self._tensor(params), self.layout.num_trainable
         vector, gradient = start.clone(), torch.zeros(p, device=self.device)
-        bind(self.module, vector, gradient, layout=self.layout)
+        self.place(vector, gradient)
         loss(*self.samples["server"].batch(torch.from_numpy(index).to(self.device))).backward()
         vector[:p].sub_(gradient, alpha=rate)
         return (vector - start).cpu().numpy()
@@ -241,17 +261,29 @@ class GroupTrainer(ABC):
 
     def _answers(self, vector: Tensor, split: Split, index: Ints) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the logits of a model and the labels, batch by batch."""
-        self.renew()
-        bind(self.module, vector, layout=self.layout)
+        self.place(vector)
         self.module.eval()
-        for part in torch.split(torch.from_numpy(index).to(self.device), EVALUATION_BATCH):
-            x, y = self.samples[split].batch(part)
-            with torch.no_grad():  # not around the loop: between two batches the caller goes on
-                logits = torch.cat(evaluated(self.module, x)) if self.draws else self.module(x)
-            yield logits.float(), y
+        for own in self.alone(split, index):
+            for part in batches_of(torch.from_numpy(index[own]).to(self.device), EVALUATION_BATCH, self.trial.mixes):
+                x, y = self.samples[split].batch(part)
+                with torch.no_grad():  # not around the loop: between two batches the caller goes on
+                    logits = torch.cat(evaluated(self.module, x)) if self.draws else self.module(x)
+                yield logits.float(), y
+
+    def alone(self, split: Split, index: Ints) -> list[slice]:
+        """Return the pieces of `index` that may share batches: all, or of a model that mixes examples one client each.
+
+        A data set that belongs to no client, such as the test set, is one piece.
+        """
+        if self.owner is None or split not in ("train", "true") or not len(index):
+            return [slice(0, len(index))]
+        ends = [*(np.flatnonzero(np.diff(self.owner[index])) + 1).tolist(), len(index)]
+        return [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
 
 
-def answers(module: nn.Module, layout: Layout, vector: Tensor, x: Tensor, *, inputs: bool) -> Outputs:
+def answers(
+    module: nn.Module, layout: Layout, vector: Tensor, x: Tensor, *, inputs: bool, even: bool = False
+) -> Outputs:
     """Return what a model says of inputs in evaluation mode.
 
     Features are what goes into the last linear layer; a model without one has none.
@@ -263,19 +295,20 @@ def answers(module: nn.Module, layout: Layout, vector: Tensor, x: Tensor, *, inp
         x: (m, ...) inputs.
         inputs: Whether to add features and inputs, and the model for changed inputs and its running statistics, where
             inputs are numbers.
+        even: Whether the model mixes the examples of a batch, see `fedreach.engines.tried`.
     """
     bind(module, vector, layout=layout)
     module.eval()
-    logits, features = logits_and_features(module, x, features=inputs)
+    logits, features = logits_and_features(module, x, features=inputs, even=even)
     if not inputs:
         return Outputs(logits)
 
     def again(changed: Float32s) -> Outputs:
-        return answers(module, layout, vector, torch.from_numpy(changed).to(x.device), inputs=True)
+        return answers(module, layout, vector, torch.from_numpy(changed).to(x.device), inputs=True, even=even)
 
     if not x.is_floating_point():
         return Outputs(logits, features)
-    statistics = BatchNormStatistics(module, layout, vector, partial(answers, module, layout, inputs=True))
+    statistics = BatchNormStatistics(module, layout, vector, partial(answers, module, layout, inputs=True, even=even))
     return Outputs(
         logits,
         features,
@@ -285,7 +318,9 @@ def answers(module: nn.Module, layout: Layout, vector: Tensor, x: Tensor, *, inp
     )
 
 
-def logits_and_features(module: nn.Module, x: Tensor, *, features: bool = True) -> tuple[Floats, Floats | None]:
+def logits_and_features(
+    module: nn.Module, x: Tensor, *, features: bool = True, even: bool = False
+) -> tuple[Floats, Floats | None]:
     """Return (m, c) logits for (m, ...) inputs and, where the module has any, (m, h) features; see `answers`.
 
     The module must be in evaluation mode.
@@ -299,7 +334,7 @@ def logits_and_features(module: nn.Module, x: Tensor, *, features: bool = True) 
 
     hook = linear[-1].register_forward_pre_hook(lambda _, args: seen.append(args[0])) if linear else nullcontext()
     with hook, torch.no_grad():
-        results = [result for part in torch.split(x, EVALUATION_BATCH) for result in evaluated(said, part)]
+        results = [result for part in batches_of(x, EVALUATION_BATCH, even) for result in evaluated(said, part)]
     logits = torch.cat([outputs for outputs, _ in results]).float().cpu().numpy()
     inner = [each for _, features_of in results for each in features_of]
     found = torch.cat(inner).float().cpu().numpy().astype(np.float64) if inner else None
@@ -327,43 +362,3 @@ def _copies_of(module: nn.Module) -> tuple[str, int, str]:
     """Say what an engine holds of a model of d numbers at least: the task's, its own, and a vector; 12 d bytes."""
     size = sum(numbers.numel() for numbers in (*module.parameters(), *module.buffers()))
     return f"Training a model of {size} numbers", 12 * size, "Use a smaller model."
-
-
-def _tried(module: nn.Module, samples: Samples, numbers: int, losses: Callable[..., Any]) -> tuple[bool, bool, bool]:
-    """Return whether random numbers are drawn in training, as dropout does, whether in evaluation, and `remembers`.
-
-    All are tried on two examples.
-
-    Raises:
-        ConfigError: If the model does not accept such examples or does not return so many numbers for each; or if
-            copies of it that were just made return different numbers for the same inputs and seeds.
-    """
-    trial = copied(module)
-    x, y = samples.batch(torch.tensor([0, min(1, len(samples) - 1)], device=samples.y.device))
-    name, drew, before = type(module).__name__, list[bool](), states(x.device)
-    with torch.no_grad(), kept(x.device):
-        for training in (True, False):
-            try:
-                logits = trial.train(training)(x)
-            except Exception as error:
-                raise ConfigError(
-                    f"The model {name} does not take this data, two examples of shape {tuple(x.shape[1:])} and type "
-                    f"{x.dtype}: {error}"
-                ) from error
-            if not isinstance(logits, Tensor) or logits.shape != (2, numbers):
-                got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-                raise ConfigError(
-                    f"The model {name} must return {numbers} numbers an example, (2, {numbers}); got {got}."
-                )
-            if training:
-                with suppress(Exception):  # a loss that fails is told of with the client and the round
-                    losses(logits, y, None)
-            drew.append(bool(drawn_from(before, x.device)))
-            before = states(x.device) if drew[-1] else before
-    made_anew = remembers(trial, x)
-    if made_anew and not repeats_itself(module, x):
-        raise ConfigError(
-            f"The model {name} must return the same outputs for the same inputs, parameters, buffers and seeds; got "
-            "different ones. Draw random numbers from torch, numpy.random or random, and keep what changes in buffers."
-        )
-    return drew[0], drew[1], made_anew

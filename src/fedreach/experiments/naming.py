@@ -7,7 +7,6 @@ other processes, and the same program run again, find the same thing.
 
 from __future__ import annotations
 
-import copy
 import functools
 import hashlib
 import inspect
@@ -32,6 +31,7 @@ from torch import nn
 from fedreach import registry
 from fedreach.config.own_files import imported_by
 from fedreach.errors import ConfigError
+from fedreach.models.copying import copied
 from fedreach.models.instance import ModuleInstance, redraw
 from fedreach.registry import Instance
 from fedreach.storage.code import digest_of_code
@@ -114,7 +114,7 @@ def _is_function(value: Any) -> bool:
 def _module_said(module: nn.Module, keep_weights: bool, shelf: Shelf) -> str:
     """Return the name of a module; where its weights will be drawn anew those that it has are no part of it."""
     if not keep_weights:
-        module = copy.deepcopy(module)
+        module = copied(module)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             redraw(module)

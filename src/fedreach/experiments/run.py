@@ -36,7 +36,7 @@ from fedreach.runs.checkpoint import MEMORY
 from fedreach.runs.describe import environment, git_revision
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.identity import ENGINE, check_data, check_unchanged, finished, forget_failed
-from fedreach.runs.loop import each_round, exhausted
+from fedreach.runs.loop import each_round, exhausted, start_from_stored
 from fedreach.runs.recorder import Recorder, note_failure
 from fedreach.runs.refit import Refit
 from fedreach.runs.schema import Result, RoundRow, RunRecord
@@ -175,6 +175,7 @@ def each_round_of(
                     and twin
                     and (done := take_training(recorder, RunFolder(twin), record, identity)) is not None
                 ):
+                    start_from_stored(recorder, simulation)
                     return finish_served(recorder, serving, done, callbacks, data, baselines)
                 return (
                     yield from each_round(

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from fedreach.arrays import Bools
 from fedreach.federation.federation import Federation
 from fedreach.federation.values import ClientView, Reports, Selection
 
@@ -20,14 +21,34 @@ def note_numbers(federation: Federation, p: int) -> int:
     return p * (solver is not None and solver.sends_note)
 
 
+def count_constants(view: ClientView, selection: Selection, holds: Bools | None) -> tuple[Bools | None, int, int]:
+    """Return who holds the model's constants after a round, the bytes of those sent in it, and the part of a probe.
+
+    A client is sent them once, with the first model that it is sent, for a probe or to train. `holds` says who has
+    them; None: the model has none. Nothing is sent back.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> view = replace(ClientView.of(np.arange(3), np.ones(3, np.int64)), constant_bytes=100)
+        >>> count_constants(view, Selection(np.array([0, 2])), np.array([True, False, False]))
+        (array([ True, False,  True]), 100, 0)
+    """
+    if holds is None:
+        return None, 0, 0
+    asked = view.probed.copy()
+    asked[view.rows(selection.ids)] = True
+    new, probed = int((asked & ~holds).sum()), int((view.probed & ~holds).sum())
+    return holds | asked, new * view.constant_bytes, probed * view.constant_bytes
+
+
 def count_bytes(
     federation: Federation, number: int, view: ClientView, selection: Selection, reports: Reports, d: int
 ) -> tuple[int, int, int]:
     """Return (down, up, probe) bytes of a round; those of the probe are part of the other two.
 
     A probed client holds the model already: it is not sent again to the cohort, and a client that was probed for its
-    update does not send it twice. In round 1 facts about labels are sent. The model has d numbers; `reports` are those
-    that count.
+    update does not send it twice. In round 1 facts about labels are sent. The model has d numbers, trained ones and
+    averaged buffers; `reports` are those that count.
     """
     solver = federation.memory_solver
     p = d if reports.trainable is None else reports.trainable

@@ -23,7 +23,7 @@ from fedreach.federation.answers import (
     checked_update,
     checked_weights,
 )
-from fedreach.federation.bytes import count_bytes
+from fedreach.federation.bytes import count_bytes, count_constants
 from fedreach.federation.federation import Federation
 from fedreach.federation.protocols import RemembersUpdates, ScalesMean, ServerTrains, ServerTunes
 from fedreach.federation.state import FederationState, reclustered
@@ -121,6 +121,8 @@ def conclude_round(
         reports = replaced(reports, metrics={**reports.metrics, "draws": draws})
     reports = replaced(reports, metrics={**reports.metrics, "steps": _steps(federation, view, reports)})
     down, up, probe_bytes = count_bytes(federation, state.round + 1, view, selection, reports, d)
+    holds, constants, for_probe = count_constants(view, selection, state.holds)
+    down, probe_bytes = down + constants, probe_bytes + for_probe
     cost = round_cost(federation, view, selection, d)
     loss = state.loss.copy()
     if view.probed.any():
@@ -129,7 +131,7 @@ def conclude_round(
     seen = visible_reports(federation, reports)
     observed = federation.selection.observe(state.selection, seen)
     if len(reports.ids) == 0:
-        state = replace(state, round=state.round + 1, loss=loss, selection=observed)
+        state = replace(state, round=state.round + 1, loss=loss, selection=observed, holds=holds)
         return reclustered(federation, state), RoundResult(
             (), (), reports.lost, None, down, up, probe_bytes, remark=selection.remark, cost=cost
         )
@@ -156,6 +158,7 @@ def conclude_round(
         solver=solver,
         aggregation=aggregation,
         memory=state.memory,
+        holds=holds,
         sent=sent,
     )
     steps = ("steps",) if isinstance(federation.local.steps, UnevenSteps) else ()  # else they follow from sizes

@@ -6,7 +6,7 @@ from typing import cast
 
 import numpy as np
 
-from fedreach.arrays import Float32s, Floats, Ints
+from fedreach.arrays import Bools, Float32s, Floats, Ints
 from fedreach.errors import PartError
 from fedreach.federation.answers import checked_clusters
 from fedreach.federation.federation import Federation
@@ -30,6 +30,7 @@ class FederationState:
     solver: tuple[State, ...]  # one a model
     aggregation: tuple[State, ...] = (NO_STATE,)  # one a model
     memory: RowTable | None = None  # in a simulation, what the n clients keep; elsewhere they keep it themselves
+    holds: Bools | None = None  # (n,) who was sent the model's constants; None of a model without any
     sent: RowTable | None = None  # what the n clients sent last, from the first reports on, if the aggregation wants it
 
     @property
@@ -71,6 +72,7 @@ def initial_state(
         server=(NO_STATE,),
         solver=(NO_STATE,),
         memory=memory,
+        holds=np.zeros(len(view.ids), np.bool_) if view.constant_bytes else None,
     )
 
 

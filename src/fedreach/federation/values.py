@@ -36,6 +36,7 @@ class ClientView:
     rounds: int | None = None  # length of the run, for policies that say `reads_length = True`; None: nobody said
     probe: Probe | None = None  # that of this round, if there was one
     radio: RadioState | None = None  # channels and devices, where the federation has a radio
+    constant_bytes: int = 0  # of what a client is sent once, with its first model: what is neither trained nor averaged
 
     @classmethod
     def of(

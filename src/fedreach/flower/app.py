@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 from uuid import uuid4
 
 import numpy as np
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 from torch import nn
 
-from fedreach.arrays import Float32s, Floats, Ints
+from fedreach.arrays import AnyArray, Float32s, Floats, Ints
 from fedreach.data.federated import FederatedData
 from fedreach.errors import ConfigError, DataError, TrainingError
 from fedreach.evaluation.metrics import Metric
@@ -28,6 +28,8 @@ from fedreach.flower.local import ClientData, LocalClient, Work
 from fedreach.flower.messages import (
     BITS,
     CLIENT,
+    CONSTANTS,
+    DIGEST,
     DRAWS,
     EXAMPLES,
     HELD_OUT,
@@ -110,7 +112,14 @@ def client_app(
         module = build_model(model, d.train_x.shape[1:], d.outputs, seed=seed, options=model_options)
         return LocalClient(client, own, federation, module, engine, device, metrics)
 
-    worker = _Loaded(load, kept_in_process)
+    loaded = _Loaded(load, kept_in_process)
+
+    def worker(context: Context) -> LocalClient:
+        """Return the client with the constants of the run's model, of which its constructor may have drawn others."""
+        local = loaded(context)
+        if CONSTANTS in context.state.array_records:
+            local.take(_constants(context.state.array_records[CONSTANTS]), _digest(context.state))
+        return local
 
     @app.query()
     def introduce(message: Message, context: Context) -> Message:
@@ -121,6 +130,14 @@ def client_app(
         if federation.label_statistics.only_sum:
             terms[KEY] = masks.public_key(private_key(context))
         return _reply(message, metrics=numbers, others={OURS: terms})
+
+    @app.query("constants")
+    def take_constants(message: Message, context: Context) -> Message:
+        sent = message.content
+        loaded(context).take(_constants(sent.array_records[CONSTANTS]), _digest(sent))
+        context.state.array_records[CONSTANTS] = sent.array_records[CONSTANTS]
+        context.state.config_records[DIGEST] = sent.config_records[OURS]
+        return _reply(message, metrics={})
 
     @app.query("labels")
     def labels(message: Message, context: Context) -> Message:
@@ -277,6 +294,16 @@ def client_of(context: Context) -> int:
             f"got {found!r}. Start the SuperNode with --node-config 'partition-id=3'."
         )
     return found
+
+
+def _constants(record: ArrayRecord) -> dict[str, AnyArray]:
+    return {name: array.numpy() for name, array in record.items()}
+
+
+def _digest(records: RecordDict) -> str:
+    """Return the digest of the constants that a message or a context holds."""
+    kept = records.config_records
+    return str(kept[DIGEST if DIGEST in kept else OURS][DIGEST])
 
 
 def _label_reply(message: Message, context: Context, release: Callable[[], Floats]) -> Message:

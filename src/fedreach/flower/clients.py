@@ -3,7 +3,7 @@
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from logging import getLogger
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from fedreach.arrays import Floats
+from fedreach.arrays import AnyArray, Floats
 from fedreach.data.population import Population
 from fedreach.errors import ConfigError, TrainingError
 from fedreach.federation.federation import Federation
@@ -26,6 +26,8 @@ from fedreach.flower.masks import is_public_key
 from fedreach.flower.messages import (
     BITS,
     CLIENT,
+    CONSTANTS,
+    DIGEST,
     EXAMPLES,
     HELD_OUT,
     KEY,
@@ -35,6 +37,7 @@ from fedreach.flower.messages import (
     LostError,
     ReplyError,
 )
+from fedreach.models.state import constant_bytes
 
 LOG = getLogger("flwr")
 POLL_SECONDS = 0.2
@@ -68,6 +71,8 @@ class ClientRegistry:
     samples: str | None = None  # what they look like at every client, see `samples_of`; None: not known yet
     asked: dict[str, Handshake] = field(default_factory=dict)  # by message, of those who have not answered yet
     ask_again: dict[int, float] = field(default_factory=dict)  # node -> when, of those that failed
+    constants: Mapping[str, AnyArray] = field(default_factory=dict)  # of the model, that nodes are sent once
+    lacking: set[int] = field(default_factory=set)  # nodes that have not got them yet
 
     def gather(self, grid: Grid, min_clients: int, patience: float) -> None:
         """Wait for the population, or for `min_clients` and those that come right after them where none is given.
@@ -121,6 +126,32 @@ class ClientRegistry:
             if not fresh & self.asked.keys() or time.monotonic() > now + patience:
                 break
             time.sleep(POLL_SECONDS)
+        self._send_constants(grid)
+
+    def trains_as_asked(self, client: int) -> bool:
+        """Return whether a client runs `client_app`."""
+        facts = self.known.get(client)
+        return facts is not None and facts.trains_as_asked
+
+    def _send_constants(self, grid: Grid) -> None:
+        """Send new nodes what the model holds beside its vector; one that does not take it is asked again later."""
+        nodes = {node: client for client, node in self.nodes.items() if node in self.lacking & self.online}
+        self.lacking.clear()
+        if not nodes:
+            return
+        ours = ConfigRecord({DIGEST: messages.constants_digest(self.constants)})
+        content = RecordDict({CONSTANTS: messages.array_record(self.constants), OURS: ours})
+        sent = [self._message(node, "query.constants", content) for node in nodes]
+        replies = {reply.metadata.src_node_id: reply for reply in ask(grid, sent, self.timeout)}
+        for node, client in nodes.items():
+            try:
+                if node not in replies:
+                    raise LostError(f"no answer within {self.timeout:g} s")
+                messages.content_of(replies[node])
+            except ReplyError as error:
+                del self.nodes[client]
+                self.refused[node], self.ask_again[node] = str(error), time.monotonic() + AGAIN_SECONDS
+                LOG.warning("Client %s does not take part: it did not take the model's constants: %s.", client, error)
 
     def _on_message(self, reply: Message, node: int) -> None:
         """Take who a node says it is, or note why not."""
@@ -143,6 +174,8 @@ class ClientRegistry:
         labels = (before.label_counts, before.label_entropy) if before else (None, None)
         self.known[client] = replace(facts, label_counts=labels[0], label_entropy=labels[1])
         self.nodes[client] = node
+        if self.constants and facts.trains_as_asked:
+            self.lacking.add(node)
 
     def _refuse_duplicate(self, node: int, client: int) -> None:
         """Note that a node says it is a client whose node is online; it is asked again once that one is gone."""
@@ -318,7 +351,8 @@ class ClientRegistry:
             counts = np.array([f.label_counts for f in facts if f is not None], np.float64)
         if "label_entropy" in needs:
             entropy = np.array([f.label_entropy for f in facts if f is not None], np.float64)
-        return replace(view, label_counts=counts, label_entropy=entropy)
+        size = constant_bytes(self.constants)
+        return replace(view, label_counts=counts, label_entropy=entropy, constant_bytes=size)
 
     def bits_per_example(self) -> float:
         """Return the median over participants of how large an example is: of it, one client cannot make much.

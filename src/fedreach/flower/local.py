@@ -174,6 +174,13 @@ class LocalClient:
         task = Task.of(module, data, federation)
         self.engine: Engine = build_engine(engine, task, device)
         self.ids, self.metrics = np.array([client]), further_metrics(metrics)
+        self.digest = ""  # of the constants that it was sent
+
+    def take(self, constants: Mapping[str, AnyArray], digest: str) -> None:
+        """Take the constants of the run's model, unless it has those of this digest already."""
+        if self.digest != digest:
+            self.engine.start_from(constants)
+            self.digest = digest
 
     @property
     def num_examples(self) -> int:

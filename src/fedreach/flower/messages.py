@@ -3,6 +3,7 @@
 ```
 query          -> metrics: client, num-examples, held-out-examples,        fedreach: how it trains, its public key,
                            bits-per-example                                      what its samples look like
+query.constants  constants: by name      fedreach: digest      -> nothing; client_app keeps them in its context
 query.labels   fedreach: fact                               -> labels: label_counts or label_entropy
 query.table    fedreach: question, exchange                -> fedreach: names that it tells; sums
 query.loss     arrays: model             fedreach: run, round, batch-size  -> metrics: loss
@@ -22,11 +23,13 @@ evaluate.serving  arrays: model    state: of the fitted rule
                fedreach: part, inputs, online                              -> metrics: served_accuracy, ...
 ```
 What answers a question of a round says in `fedreach`, too, which round of which run that was. Models travel under the
-names of their `state_dict`, so that clients that know nothing of FedReach can train them. What is missing, of another
-form or out of its range makes a `ReplyError`, which says why the reply does not count.
+names of their `state_dict`: to `client_app` what is trained and averaged, after the constants once; to clients that
+know nothing of FedReach all of it, each time, so that they can train it. What is missing, of another form or out of its
+range makes a `ReplyError`, which says why the reply does not count.
 """
 
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -50,6 +53,7 @@ SAMPLES = "samples"  # what they look like
 TABLE, QUESTION, TOLD, SUMS, NAME = "fedreach-table", "question", "told", "sums", "name"
 LOSS, EXAMPLES, STEPS, CLIENT = "train_loss", "num-examples", "steps", "client"
 LACKS = "lacks-memory-of-round"
+CONSTANTS, DIGEST = "constants", "digest"  # of the model, see `fedreach.models.state`
 KEPT = "kept-memory-of-round"
 SHORT = {"accuracy": "acc", "mae": "mae"}  # what a main score is called, after the part that it is of
 ROUND, DRAWS, HELD_OUT, BITS = "round", "draws", "held-out-examples", "bits-per-example"
@@ -81,15 +85,35 @@ class LostError(ReplyError):
     """Why a client's reply is lost, though it said nothing wrong: it was late, or the client failed."""
 
 
-def model_record(module: nn.Module, layout: Layout, params: Float32s) -> ArrayRecord:
-    """Return a (d,) vector as the model's state dict, with its float buffers that are not persistent.
+def model_record(layout: Layout, params: Float32s) -> ArrayRecord:
+    """Return a (d,) vector as what is trained and averaged of a model, by name."""
+    views = layout.views(torch.from_numpy(np.array(params, np.float32)))
+    return ArrayRecord({name: Array(tensor.numpy()) for name, tensor in views.items()})
+
+
+def whole_record(module: nn.Module, layout: Layout, params: Float32s) -> ArrayRecord:
+    """Return a (d,) vector as the model's whole state dict, which `load_state_dict` takes.
 
     The module is bound to a copy of the vector.
     """
-    vector = torch.from_numpy(np.array(params, np.float32))
-    bind(module, vector, layout=layout)
-    tensors = {**module.state_dict(), **layout.views(vector)}
-    return ArrayRecord({name: Array(tensor.detach().cpu().numpy()) for name, tensor in tensors.items()})
+    bind(module, torch.from_numpy(np.array(params, np.float32)), layout=layout)
+    state = {name: tensor.detach().cpu() for name, tensor in module.state_dict().items()}
+    # numpy has no bfloat16; float32 holds its numbers, and `load_state_dict` takes them
+    plain = {name: tensor.float() if tensor.dtype == torch.bfloat16 else tensor for name, tensor in state.items()}
+    return ArrayRecord({name: Array(tensor.numpy()) for name, tensor in plain.items()})
+
+
+def constants_digest(constants: Mapping[str, AnyArray]) -> str:
+    """Return the digest by which a client knows whether it has these constants.
+
+    Example:
+        >>> constants_digest({"mask": np.ones(3, bool)})[:8]
+        'aa58294a'
+    """
+    known = sha256()
+    for name, values in sorted(constants.items()):
+        known.update(f"{name} {values.dtype} {values.shape}".encode() + np.ascontiguousarray(values).tobytes())
+    return known.hexdigest()
 
 
 def params_of(record: ArrayRecord, layout: Layout) -> Float32s:

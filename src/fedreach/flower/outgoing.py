@@ -1,6 +1,6 @@
 """What the server sends: to train, to tell a loss, to evaluate."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,11 +26,16 @@ class Outgoing:
     layout: Layout
     rounds: int  # length of the run, which schedules of the local rate refer to
     timeout: float  # seconds for which a message is valid; a reply after them does not count
+    knows: Callable[[int], bool]  # whether a client runs `client_app`, which is sent a model's constants apart
     run: str = ""  # its name, by which clients tell what they keep for it
 
     def record(self, params: Float32s) -> ArrayRecord:
-        """Return a (d,) model by the names of its state dict."""
-        return messages.model_record(self.module, self.layout, params)
+        """Return what is trained and averaged of a (d,) model, for `client_app`."""
+        return messages.model_record(self.layout, params)
+
+    def whole(self, params: Float32s) -> ArrayRecord:
+        """Return a (d,) model as its whole state dict, for apps that know nothing of FedReach, and for the user."""
+        return messages.whole_record(self.module, self.layout, params)
 
     def train(
         self,
@@ -56,14 +61,14 @@ class Outgoing:
         """
         if not nodes:
             return []
-        solver, models = self.federation.memory_solver, _Models(self, state)
+        solver, models = self.federation.memory_solver, _Records(self, list(state.models))
         rate = self.federation.local.rate_at(view.round, self.rounds)
         mean = view.num_examples[view.num_examples > 0].mean()
         result = []
         for client, node in nodes.items():
             row = int(view.rows(np.array([client]))[0])
             model = int(state.clusters[row])
-            content = models.content(model, config, view.round)
+            content = models.content(model, config, view.round, client)
             kept = 0 if state.memory is None or state.memory.blocks[row] is None else counted[client]
             share = float(view.num_examples[row] / mean)
             numbers = {ROUND: view.round, "rate": rate, "memory-round": kept, "share": share}
@@ -83,10 +88,10 @@ class Outgoing:
         self, nodes: Mapping[int, int], state: FederationState, view: ClientView, batch_size: int
     ) -> list[Message]:
         """Return one message a client that asks for the loss of its model, over a batch or, with 0, over all it has."""
-        models, result = _Models(self, state), []
+        models, result = _Records(self, list(state.models)), []
         for client, node in nodes.items():
             model = int(state.clusters[view.rows(np.array([client]))[0]])
-            content = models.content(model, ConfigRecord(), view.round)
+            content = models.content(model, ConfigRecord(), view.round, client)
             content[OURS] = ConfigRecord({RUN: self.run, ROUND: view.round, "batch-size": batch_size})
             result.append(Message(content, node, "query.loss", ttl=self.timeout))
         return result
@@ -99,10 +104,10 @@ class Outgoing:
         config: ConfigRecord,
     ) -> list[Message]:
         """Return one message a task, given each with its node and the message's group."""
-        records, ours = [self.record(model) for model in models], ConfigRecord({RUN: self.run, ROUND: number})
+        records, ours = _Records(self, models), ConfigRecord({RUN: self.run, ROUND: number})
         return [
             Message(
-                RecordDict({MODEL: records[task.model], CONFIG: _with_round(config, number), OURS: ours}),
+                RecordDict({**records.content(task.model, config, number, task.client), OURS: ours}),
                 node,
                 MessageType.EVALUATE,
                 ttl=self.timeout,
@@ -112,16 +117,22 @@ class Outgoing:
         ]
 
 
-class _Models:
-    """The models of a round, each written once for all that are sent it."""
+class _Records:
+    """Models, each written once for all that are sent it."""
 
-    def __init__(self, outgoing: Outgoing, state: FederationState) -> None:
-        self.outgoing, self.state, self.records = outgoing, state, dict[int, ArrayRecord]()
+    def __init__(self, outgoing: Outgoing, models: Sequence[Float32s]) -> None:
+        self.outgoing, self.models, self.records = outgoing, models, dict[tuple[int, bool], ArrayRecord]()
 
-    def content(self, model: int, config: ConfigRecord, number: int) -> RecordDict:
-        if model not in self.records:
-            self.records[model] = self.outgoing.record(self.state.models[model])
-        return RecordDict({MODEL: self.records[model], CONFIG: _with_round(config, number)})
+    def of(self, model: int, client: int) -> ArrayRecord:
+        """Return a model as this client is sent it."""
+        key = model, self.outgoing.knows(client)
+        if key not in self.records:
+            write = self.outgoing.record if key[1] else self.outgoing.whole
+            self.records[key] = write(self.models[model])
+        return self.records[key]
+
+    def content(self, model: int, config: ConfigRecord, number: int, client: int) -> RecordDict:
+        return RecordDict({MODEL: self.of(model, client), CONFIG: _with_round(config, number)})
 
 
 def _with_round(config: ConfigRecord, number: int) -> ConfigRecord:

@@ -21,7 +21,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from torch import nn
 
-from fedreach.arrays import Float32s
+from fedreach.arrays import AnyArray, Float32s
 from fedreach.data.population import Population
 from fedreach.engines.protocols import Engine
 from fedreach.errors import ConfigError, RunFolderError, TrainingError
@@ -46,6 +46,7 @@ from fedreach.flower.open_round import OpenRound
 from fedreach.flower.outgoing import Outgoing
 from fedreach.flower.serving import RemoteServing, serve_clients
 from fedreach.models.flat import Layout, flatten
+from fedreach.models.state import constant_arrays, set_constants
 from fedreach.runs.callbacks import Callback, told
 from fedreach.runs.checkpoint import MEMORY, Snapshot
 from fedreach.runs.describe import environment
@@ -158,7 +159,7 @@ class FedReachStrategy(Strategy):
         self.recorder = Recorder(self.folder, federation, self.layout, stop_if_diverged=False)
         checks = Checks(federation, self.layout, rounds, *who_holds_what(record, engine))
         self.registry = ClientRegistry(federation, terms_of(federation, self.layout), checks, timeout, population)
-        self.outgoing = Outgoing(federation, model, self.layout, rounds, timeout)
+        self.outgoing = Outgoing(federation, model, self.layout, rounds, timeout, self.registry.trains_as_asked)
         self.incoming = Incoming(federation, self.layout, checks, self.registry)
         # What changes during a run.
         self._open, self._ours = ExitStack(), False  # the folder's lock; whether it is this run's, not finished yet
@@ -210,6 +211,7 @@ class FedReachStrategy(Strategy):
         self._ours = done is None
         participants, self.registry.known, run = load_facts(self.folder)
         self.outgoing.run = run or uuid4().hex
+        self._start_from(self.recorder.constants(self._constants(arrays)))
         snapshot = self.recorder.load()
         if snapshot is None:
             self.registry.gather(grid, self.min_clients, self.patience)
@@ -235,6 +237,21 @@ class FedReachStrategy(Strategy):
         for row in self.folder.records(RoundRow):
             self._counted |= dict.fromkeys(row.cohort, row.round)
         LOG.info("%s: %s of %s rounds are done.", self.folder.path, snapshot.state.round, self.rounds)
+
+    def _constants(self, arrays: ArrayRecord | None) -> Mapping[str, AnyArray]:
+        """Return what the model holds beside its vector: as it was made, or in the arrays that the user handed over."""
+        made = constant_arrays(self.outgoing.module)
+        given = {} if arrays is None else {name: arrays[name].numpy() for name in made if name in arrays}
+        return made | {name: value for name, value in given.items() if value.dtype == made[name].dtype}
+
+    def _start_from(self, constants: Mapping[str, AnyArray]) -> None:
+        """Let the model, the server's engine and the clients have these constants."""
+        if not constants:
+            return
+        set_constants(self.outgoing.module, constants)
+        if self.engine is not None:
+            self.engine.start_from(constants)
+        self.registry.constants = constants
 
     def _first(self, grid: Grid, params: Float32s) -> None:
         """Begin a run: its files, its state, and what the first model is worth."""
@@ -306,7 +323,7 @@ class FedReachStrategy(Strategy):
 
     def _arrays(self) -> ArrayRecord:
         """Return the model that is handed out; of several, one a cluster, under ``0/...``, ``1/...``."""
-        records = [self.outgoing.record(model) for model in self._now.state.served(self.federation)]
+        records = [self.outgoing.whole(model) for model in self._now.state.served(self.federation)]
         several = {f"{i}/{name}": array for i, record in enumerate(records) for name, array in record.items()}
         self._handed = records[0] if len(records) == 1 else ArrayRecord(several)
         return self._handed

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from fedreach.errors import ConfigError, nearest
 from fedreach.limits import check_memory
@@ -80,9 +81,34 @@ def build(
     with seeded(seed):
         torch.manual_seed(seed)  # of a GPU, too, where the model is made there
         module = factory(**arguments, **options)
-    if not isinstance(module, nn.Module):
-        raise ConfigError(f"The model {name!r} must return a torch.nn.Module; got {type(module).__name__}.")
+        if not isinstance(module, nn.Module):
+            raise ConfigError(f"The model {name!r} must return a torch.nn.Module; got {type(module).__name__}.")
+        _give_sizes(module, sample_shape)
     return module
+
+
+def _give_sizes(module: nn.Module, sample_shape: Sequence[int]) -> None:
+    """Let lazy layers find their sizes and draw their weights, by two examples of zeros.
+
+    Raises:
+        ConfigError: If the module does not take them.
+    """
+    if not any(is_lazy(tensor) for tensor in (*module.parameters(), *module.buffers())):
+        return
+    was_training, failed = module.training, None
+    for dtype in (torch.float32, torch.int64):  # tokens are whole numbers
+        try:
+            with torch.no_grad():
+                module.eval()(torch.zeros(2, *sample_shape, dtype=dtype))
+            break
+        except Exception as error:  # whatever the module of a user does
+            failed = error
+    else:
+        raise ConfigError(
+            f"The lazy layers of {type(module).__name__} take their sizes from two examples of shape "
+            f"{tuple(sample_shape)}, and it does not take these: {failed}. Give the layers their sizes."
+        )
+    module.train(was_training)
 
 
 def _check_fits(name: str, factory: Callable[..., nn.Module], arguments: Mapping[str, Any]) -> None:

@@ -8,12 +8,17 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fedreach.errors import ConfigError
+
 
 def copied(module: nn.Module) -> nn.Module:
     """Return a deep copy of a module whose parameters have the same hooks.
 
     `copy.deepcopy` copies hooks of modules, and drops those of tensors, such as a mask of gradients that is
     registered by ``weight.register_hook``.
+
+    Raises:
+        ConfigError: If it cannot be copied, as with tensors that were computed from its parameters.
 
     Example:
         >>> import torch
@@ -24,7 +29,14 @@ def copied(module: nn.Module) -> nn.Module:
         >>> other.weight.grad
         tensor([[0., 0.]])
     """
-    other = copy.deepcopy(module)
+    try:
+        other = copy.deepcopy(module)
+    except Exception as error:
+        raise ConfigError(
+            f"A model must be a module that can be copied; copy.deepcopy({type(module).__name__}) fails: "
+            f"{str(error).partition('.')[0] or type(error).__name__}. Compute such tensors in forward(); for weight "
+            "normalization use torch.nn.utils.parametrizations.weight_norm."
+        ) from error
     for ours, theirs in zip(other.parameters(), module.parameters(), strict=True):
         for register, hook in tensor_hooks(theirs):
             getattr(ours, register)(hook)

@@ -1,10 +1,10 @@
 """A model and one flat vector: the same numbers, seen two ways.
 
-The vector holds the p trainable parameters first and then the floating-point buffers, such as the running mean
-and variance of BatchNorm; frozen parameters (``requires_grad=False``) count as buffers. The policy for these buffers:
+The vector holds the p trainable parameters first and then the persistent float32 buffers, such as the running mean
+and variance of BatchNorm. The policy for these buffers:
 they travel and are averaged like parameters, with the same weights, but no gradient, solver correction, weight decay,
-clipping, server rate or server momentum touches them. Integer buffers (the batch
-counter of BatchNorm) stay out; they matter to nothing unless BatchNorm runs with ``momentum=None``, which is refused.
+clipping, server rate or server momentum touches them. All else that a module holds is constant, see
+`fedreach.models.state`. Numbers lie as in torch, so that a module sees tensors with torch's default strides.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from fedreach.errors import ConfigError
 
@@ -23,7 +24,7 @@ class Layout:
     """Where each tensor of a model stands in its flat vector."""
 
     parameters: tuple[str, ...]  # that are trained
-    buffers: tuple[str, ...]  # and frozen parameters
+    buffers: tuple[str, ...]  # that are averaged
     shapes: tuple[torch.Size, ...]  # of the parameters, then of the buffers
     num_trainable: int  # p
     size: int  # d = p + numbers in buffers
@@ -33,23 +34,28 @@ class Layout:
         """Return the layout of a module.
 
         Raises:
-            ConfigError: If the module has nothing to train, a tensor is not float32, or a BatchNorm layer
-                averages its statistics cumulatively.
+            ConfigError: If the module has nothing to train, a trained parameter is not float32 or has no size yet, or
+                a BatchNorm layer averages its statistics cumulatively.
 
         Example:
             >>> Layout.of(nn.Linear(3, 2)).size
             8
         """
         parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
-        frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
-        buffers = {**frozen, **{name: b for name, b in module.named_buffers() if b.is_floating_point()}}
+        buffers = _averaged(module)
         if not parameters:
             raise ConfigError(f"The model {type(module).__name__} has no parameters to train.")
-        for name, tensor in {**parameters, **buffers}.items():
+        for name, tensor in module_tensors(module).items():
+            if is_lazy(tensor):
+                raise ConfigError(
+                    f"All tensors of a model must have a size; {name} of {type(module).__name__} has none yet. Run a "
+                    "batch through the model first."
+                )
+        for name, tensor in parameters.items():
             if tensor.dtype != torch.float32:
                 raise ConfigError(
-                    f"All tensors of a model must be float32; {name} of {type(module).__name__} is {tensor.dtype}. "
-                    "Call .float() on the model."
+                    f"All trained parameters of a model must be float32; {name} of {type(module).__name__} is "
+                    f"{tensor.dtype}. Call .float() on the model."
                 )
         for name, layer in module.named_modules():
             if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.momentum is None:
@@ -105,16 +111,8 @@ class Layout:
 
 def _named_views(vector: Tensor, names: tuple[str, ...], shapes: tuple[torch.Size, ...]) -> dict[str, Tensor]:
     pieces = torch.split(vector, [shape.numel() for shape in shapes], dim=-1) if names else ()
-    return {name: _shaped(piece, shape) for name, piece, shape in zip(names, pieces, shapes, strict=True)}
-
-
-def _shaped(piece: Tensor, shape: torch.Size) -> Tensor:
-    """Return a piece of a vector as a tensor; filters lie with their channels last, which convolutions run faster."""
-    stack = piece.shape[:-1]
-    if len(shape) == 4:
-        out, channels, height, width = shape
-        return piece.view(*stack, out, height, width, channels).movedim(-1, -3)
-    return piece.view((*stack, *shape))
+    stack = vector.shape[:-1]
+    return {name: piece.view((*stack, *shape)) for name, piece, shape in zip(names, pieces, shapes, strict=True)}
 
 
 def flatten(module: nn.Module) -> Tensor:
@@ -124,7 +122,7 @@ def flatten(module: nn.Module) -> Tensor:
         >>> flatten(nn.Linear(3, 2)).shape
         torch.Size([8])
     """
-    layout, tensors = Layout.of(module), _tensors(module)
+    layout, tensors = Layout.of(module), module_tensors(module)
     vector = torch.empty(layout.size, device=tensors[layout.names[0]].device)
     for name, view in layout.views(vector).items():
         view.copy_(tensors[name].detach())
@@ -137,7 +135,7 @@ def bind(module: nn.Module, vector: Tensor, gradient: Tensor | None = None, *, l
     With `gradient`, a (p,) vector, backward() adds each parameter's gradient into its part. Handing over the
     module's layout saves finding it out.
     """
-    layout, tensors = layout or Layout.of(module), _tensors(module)
+    layout, tensors = layout or Layout.of(module), module_tensors(module)
     for name, view in layout.views(vector).items():
         tensors[name].data = view
     if gradient is not None:
@@ -145,13 +143,33 @@ def bind(module: nn.Module, vector: Tensor, gradient: Tensor | None = None, *, l
             tensors[name].grad = view
 
 
+def keep_buffers(module: nn.Module, vector: Tensor, layout: Layout) -> None:
+    """Copy the averaged buffers of a module that was bound to a vector into it, where its code made new tensors."""
+    if layout.buffers:
+        tensors = dict(module.named_buffers())
+        for name, view in layout.buffer_views(vector[layout.num_trainable :]).items():
+            if tensors[name].data_ptr() != view.data_ptr():
+                view.copy_(tensors[name].detach())
+
+
 def unflatten(module: nn.Module, vector: Tensor) -> None:
     """Copy a (d,) vector into a module."""
-    tensors = _tensors(module)
+    tensors = module_tensors(module)
     with torch.no_grad():
         for name, view in Layout.of(module).views(vector).items():
             tensors[name].copy_(view)
 
 
-def _tensors(module: nn.Module) -> dict[str, Tensor]:
+def module_tensors(module: nn.Module) -> dict[str, Tensor]:
+    """Return parameters and buffers of a module by name."""
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def _averaged(module: nn.Module) -> dict[str, Tensor]:
+    """Return the buffers that are averaged: of float32, and in the module's `state_dict`."""
+    hidden = {
+        f"{place}.{key}" if place else key
+        for place, part in module.named_modules()
+        for key in part._non_persistent_buffers_set
+    }
+    return {name: b for name, b in module.named_buffers() if b.dtype == torch.float32 and name not in hidden}

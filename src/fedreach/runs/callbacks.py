@@ -27,7 +27,7 @@ class Callback:
         Args:
             run: What is run.
             data: The federation; None where it is not here, as on Flower.
-            engine: Which one trains, and why.
+            engine: Which one trains, and why; then lines about the model, where there is anything to say.
             folder: Of the run, where a tracker may write files of names that are not the run's own.
         """
 

@@ -53,6 +53,8 @@ def save(folder: RunFolder, snapshot: Snapshot) -> None:
     """
     state = snapshot.state
     tensors: dict[str, AnyArray] = {"models": state.models, "clusters": state.clusters, "loss": state.loss}
+    if state.holds is not None:
+        tensors["holds"] = state.holds
     parts = {"selection": state.selection, "weighting": state.weighting}
     for name in PER_MODEL:
         parts |= {f"{name}.{model}": kept for model, kept in enumerate(getattr(state, name))}
@@ -132,6 +134,7 @@ def load(folder: RunFolder, width: int) -> Snapshot | None:
         selection=kept("selection"),
         weighting=kept("weighting"),
         memory=memory,
+        holds=tensors.get("holds"),
         sent=sent,
         **{name: tuple(kept(f"{name}.{model}") for model in range(len(models))) for name in PER_MODEL},
     )

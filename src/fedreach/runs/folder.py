@@ -6,7 +6,8 @@ checkpoint.safetensors all that is needed to go on, with
 memory.rows            what clients keep between rounds, where the solver has them; gone when the run is finished,
 sent.rows              what they sent last, where the aggregation has the server remember it, likewise,
 selection.rows         as is a table of updates of 16 MiB or more; a smaller one stands in the checkpoint
-last.safetensors, best.safetensors     models by parameter name
+last.safetensors, best.safetensors     models by parameter name, without
+constants.safetensors  what is not trained and does not change, where the model has such, as frozen parameters
 serving.safetensors    the fitted serving rule, where there is one: of the last model under ``last/``, of the best under
                        ``best/``; of several models, one a cluster, ``last/0/`` and so on
 refit.safetensors      the model that was trained once more, on all rows, where that was asked for
@@ -68,7 +69,8 @@ from fedreach.storage.files import (
 JSON_LINE = json.JSONEncoder(allow_nan=False)  # `json.dumps` makes one for every row
 SERVING = "serving.safetensors"
 LAST, BEST, REFIT = "last.safetensors", "best.safetensors", "refit.safetensors"
-VOUCHED = (LAST, BEST, REFIT, SERVING, ServingRecord.FILE, BaselinesRecord.FILE)
+CONSTANTS = "constants.safetensors"
+VOUCHED = (LAST, BEST, REFIT, CONSTANTS, SERVING, ServingRecord.FILE, BaselinesRecord.FILE)
 WAITING = (RunRecord.FILE, FederationRecord.FILE, *VOUCHED)
 """Files that nothing refers to before a checkpoint or the result, for which all else is synced."""
 R = TypeVar("R", bound=Record)

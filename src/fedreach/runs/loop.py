@@ -87,6 +87,7 @@ def each_round(
     record = federation_record(simulation.data)
     check_federation(recorder.folder, record)
     run = recorder.describe(run, record)
+    start_from_stored(recorder, simulation)
     loop = _Loop(simulation, evaluator, recorder, rounds, every, patience, budget, local, checkpoint_seconds, callbacks)
 
     def then(last: Snapshot) -> Mapping[str, Any] | None:
@@ -98,12 +99,20 @@ def each_round(
             return None
         return refit.write(recorder, last.best_round if np.isfinite(last.best_loss) else last.state.round)
 
+    engine = "\n".join(filter(None, [engine, simulation.engine.note]))
     with told(callbacks, run, simulation.data, engine, recorder.folder.path):
         last = yield from loop.run()
         result = recorder.finish(last, lambda: then(last))
         for callback in callbacks:
             callback.end(result)
     return result
+
+
+def start_from_stored(recorder: Recorder, simulation: Simulation) -> None:
+    """Let the engine start from the constants of the run; a new run's are written."""
+    constants = recorder.constants(simulation.engine.constants)
+    if constants:
+        simulation.engine.start_from(constants)
 
 
 class LocalModels(NamedTuple):

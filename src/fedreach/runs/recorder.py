@@ -25,7 +25,7 @@ from fedreach.federation.values import RoundCost, RoundResult
 from fedreach.models.flat import Layout
 from fedreach.replacing import replaced
 from fedreach.runs.checkpoint import Snapshot, finish, load, save
-from fedreach.runs.folder import BEST, LAST, RunFolder
+from fedreach.runs.folder import BEST, CONSTANTS, LAST, RunFolder
 from fedreach.runs.identity import ROUNDS, essence
 from fedreach.runs.schema import (
     CHECKPOINT,
@@ -69,6 +69,19 @@ class Recorder:
         written = replace(run, id=self._id(run, federation), federation=digest)
         self.folder.write(written)
         return written
+
+    def constants(self, made: Mapping[str, AnyArray]) -> Mapping[str, AnyArray]:
+        """Return the constants of the run, see `fedreach.models.state`: those stored, of a new run those `made` now.
+
+        They are written once, as a module's constructor may draw others when it is called again.
+        """
+        if (self.folder.path / CHECKPOINT).exists():
+            stored = self.folder.read_tensors(CONSTANTS)
+            return made if stored is None else stored[0]
+        self.folder.remove(CONSTANTS)
+        if made:
+            self.folder.write_tensors(CONSTANTS, made, {})
+        return made
 
     def _id(self, run: RunRecord, federation: FederationRecord) -> str:
         """Return a digest of what makes a run this run: all but what changes no number of it, as its name.

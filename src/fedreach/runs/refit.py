@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from fedreach.arrays import AnyArray
 from fedreach.errors import ANOTHER_FOLDER, STEADIER, TrainingError
 from fedreach.runs.checkpoint import Snapshot
-from fedreach.runs.folder import REFIT, RunFolder
+from fedreach.runs.folder import CONSTANTS, REFIT, RunFolder
 from fedreach.runs.recorder import Recorder
 from fedreach.runs.schema import RunRecord, Timing
 from fedreach.runs.simulated import simulated_round
@@ -56,7 +57,8 @@ class Refit:
             took: Mapping[str, Any] = stored[1]["took"]
         else:
             own = Recorder(place, recorder.federation, recorder.layout)
-            last = self._trained(own, recorder.folder.required(RunRecord), rounds)
+            constants = folder.read_tensors(CONSTANTS)
+            last = self._trained(own, folder.required(RunRecord), rounds, {} if constants is None else constants[0])
             took = _took(last, radio=recorder.federation.radio is not None)
             record = {"round": rounds, "run": folder.run, "took": took}
             folder.write_tensors(REFIT, own.models(last.state), record)
@@ -64,9 +66,11 @@ class Refit:
         _remove(place)
         return took
 
-    def _trained(self, own: Recorder, run: RunRecord, rounds: int) -> Snapshot:
+    def _trained(self, own: Recorder, run: RunRecord, rounds: int, constants: Mapping[str, AnyArray]) -> Snapshot:
         """Return the training after its last round; an interrupted one goes on."""
         simulation = self.simulation(own.folder.path)
+        if constants:
+            simulation.engine.start_from(constants)
         snapshot = kept = _checkpoint(own, run, rounds) or _begun(own, run, simulation)
         saved = time.monotonic()
         try:

@@ -20,7 +20,7 @@ from fedreach.federation.traits import Traits
 from fedreach.models.flat import Layout
 from fedreach.runs.baselines import Baselines
 from fedreach.runs.callbacks import Callback, told
-from fedreach.runs.folder import BEST, LAST, REFIT, SERVING, RunFolder
+from fedreach.runs.folder import BEST, CONSTANTS, LAST, REFIT, SERVING, RunFolder
 from fedreach.runs.identity import OtherExperimentError, finished
 from fedreach.runs.models import read_models
 from fedreach.runs.recorder import Recorder
@@ -183,7 +183,7 @@ def take_training(recorder: Recorder, twin: RunFolder, run: RunRecord, identity:
         if name in (RoundRow.FILE, ClientLine.FILE):
             folder.append_lines(name, sealed_text(twin.path / name, seal).splitlines())
     folder.append(*(row.checked(folder.run) for row in twin.timing(result.rounds)))
-    for name in (LAST, BEST, REFIT):
+    for name in (LAST, BEST, REFIT, CONSTANTS):
         if (model := twin.read_tensors(name)) is not None:
             folder.write_tensors(name, *model)
     folder.sync()

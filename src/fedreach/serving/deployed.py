@@ -91,10 +91,20 @@ class Deployed:
         """Return predictions of rows, each client served by its own; `plain`: by the model as it is."""
         serves = self.rule is not None and not plain
         adapter = self.new_adapter if serves else None
-        return predictions(self, rows, classes=self.classes, outputs=self.about["outputs"], new_adapter=adapter)
+        return predictions(
+            self,
+            rows,
+            classes=self.classes,
+            outputs=self.about["outputs"],
+            new_adapter=adapter,
+            mixes=self.about["mixes"],
+        )
 
     def _parts(self, graph: str, x: AnyArray) -> list[AnyArray]:
-        parts = [self._run(graph, x[i : i + self._batch]) for i in range(0, max(len(x), 1), self._batch)]
+        size, count = self._batch, max(1, -(-len(x) // self._batch))
+        if self.about["mixes"]:  # then no batch is tiny
+            size = max(1, -(-len(x) // count))
+        parts = [self._run(graph, x[i : i + size]) for i in range(0, max(len(x), 1), size)]
         return [np.concatenate(part) for part in zip(*parts, strict=True)]
 
 

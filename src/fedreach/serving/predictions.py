@@ -106,6 +106,7 @@ def predictions(
     classes: Sequence[str] | None,
     outputs: int,
     new_adapter: Callable[[], Adapter] | None = None,
+    mixes: bool = False,
 ) -> Predictions:
     """Return what a model says of rows; where there is a rule, each client is served by all its rows and no label.
 
@@ -115,14 +116,15 @@ def predictions(
         classes: (c,) names; None where numbers are predicted.
         outputs: c, or how many numbers are predicted.
         new_adapter: Makes the adapter of a client; None: the model as it is.
+        mixes: Whether the model mixes the examples of a batch, so that each client needs batches of its own.
     """
     found, plain = np.empty((len(rows.samples), outputs)), np.empty((len(rows.samples), outputs))
     decisions: list[str | None] = [None] * len(rows.samples)
     by_client = rows.by_client()
     if new_adapter is None and len(rows.samples):
-        found = (
-            model.raw_logits(rows.samples) if classes is None else np.exp(log_softmax(model.raw_logits(rows.samples)))
-        )
+        for mine in by_client.values() if mixes else [np.arange(len(rows.samples))]:
+            said = model.raw_logits(rows.samples[mine])
+            found[mine] = said if classes is None else np.exp(log_softmax(said))
     clients = []
     for name, mine in by_client.items():
         decision = None

@@ -23,6 +23,7 @@ from fedreach.federation.time_energy import FittingCost, fitting_cost, with_radi
 from fedreach.federation.values import ClientView
 from fedreach.limits import check_memory
 from fedreach.models import build as build_model
+from fedreach.models.state import constant_bytes
 from fedreach.simulation.clients import Clients
 from fedreach.streams import generator, torch_seed
 from fedreach.wireless.radio import Devices
@@ -83,7 +84,8 @@ class Simulation:
                 f"A participant must have at least one training example; client {self.data.name_of(empty[0])} has "
                 "none. Leave it out of the population, or drop or merge empty clients (`handle_empty`)."
             )
-        view = replace(ClientView.of(ids, self.data.train.sizes[ids]), rounds=self.rounds)
+        constants = constant_bytes(self.engine.constants)
+        view = replace(ClientView.of(ids, self.data.train.sizes[ids]), rounds=self.rounds, constant_bytes=constants)
         if not needs:
             return view
         counts = self.data.label_counts()[ids]

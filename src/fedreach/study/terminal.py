@@ -202,7 +202,7 @@ class RunProgress(Callback):
         assert data is not None  # runs that are shown are run here
         self.name_of = data.name_of
         lines = summary(self.experiment.model_copy(update={"seeds": [run.seed]}), data), *columns(data)
-        print(*lines, sep="\n", file=sys.stderr)
+        print(*lines, *engine.splitlines()[1:], sep="\n", file=sys.stderr)
         print(f"  {self.experiment.rounds} rounds into {self.folder}", file=sys.stderr, flush=True)
         self.began = time.monotonic()
 

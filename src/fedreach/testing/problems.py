@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedreach.arrays import Float32s, Floats, Ints
+from fedreach.arrays import AnyArray, Float32s, Floats, Ints
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData
 from fedreach.data.held_out import draws, split_held_out
@@ -90,6 +90,19 @@ class QuadraticEngine:
     @property
     def num_trainable(self) -> int:
         return len(self.initial)
+
+    @property
+    def note(self) -> str:
+        """Nothing."""
+        return ""
+
+    @property
+    def constants(self) -> Mapping[str, AnyArray]:
+        """None: all numbers are trained."""
+        return {}
+
+    def start_from(self, constants: Mapping[str, AnyArray]) -> None:
+        """Take no constants, as there are none."""
 
     def train(
         self,

@@ -113,7 +113,15 @@ def predicted(
     rows = rows_for(about, path, client, label)
     new_adapter = None if saved is None else partial(model.adapter_of, saved)
     classes = classes_of(about)
-    return predictions(_Here(model), rows, classes=classes, outputs=about["outputs"], new_adapter=new_adapter), about
+    found = predictions(
+        _Here(model),
+        rows,
+        classes=classes,
+        outputs=about["outputs"],
+        new_adapter=new_adapter,
+        mixes=model.mixes,
+    )
+    return found, about
 
 
 def rule_of(model: TrainedModel, *, plain: bool) -> SavedRule | None:

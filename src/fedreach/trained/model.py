@@ -15,6 +15,7 @@ from fedreach import registry
 from fedreach.arrays import AnyArray, Float32s, Floats
 from fedreach.data.target_scale import TargetScale
 from fedreach.engines.trainer import EVALUATION_BATCH, logits_and_features
+from fedreach.engines.tried import batches_of, normalizes_by_batch
 from fedreach.errors import ConfigError, DataError, RunFolderError
 from fedreach.federation.serving.softmax import log_softmax
 from fedreach.models.draws import evaluated
@@ -67,6 +68,7 @@ class TrainedModel(nn.Module):
         scale: On which these were learned; None: as they are. `net` returns numbers on it,
         units: and this makes of them numbers in the units of their columns.
         class_names: (c,) what classes are called; None where they are numbers.
+        mixes: Whether layers normalize by the batch, so that each client needs batches of its own examples.
         origin: The run that it is from.
     """
 
@@ -86,6 +88,7 @@ class TrainedModel(nn.Module):
         self.targets, self.scale = targets, scale
         self.units: nn.Module = nn.Identity() if scale is None else Units(scale)
         self.class_names: tuple[str, ...] | None = None if class_names is None else tuple(class_names)
+        self.mixes = normalizes_by_batch(net)
         self.requires_grad_(False)
         self.eval()
 
@@ -139,7 +142,7 @@ class TrainedModel(nn.Module):
                 logits = torch.cat(
                     [
                         self.units(outputs.float())
-                        for part in torch.split(x, EVALUATION_BATCH)
+                        for part in batches_of(x, EVALUATION_BATCH, self.mixes)
                         for outputs in evaluated(self.net, self.inputs(part))
                     ]
                 )
@@ -153,7 +156,7 @@ class TrainedModel(nn.Module):
         try:
             with torch.no_grad():
                 inputs = self.inputs(x)
-            logits, features = logits_and_features(self.net, inputs)
+            logits, features = logits_and_features(self.net, inputs, even=self.mixes)
         except (RuntimeError, IndexError) as error:
             raise self._does_not_take(error) from error
         return Answers(logits, features, inputs.cpu().numpy() if inputs.is_floating_point() else None)
@@ -241,6 +244,7 @@ class TrainedModel(nn.Module):
             "round": self.origin.round,
             "rule": rule,
             "outputs": self.targets or self.num_classes,
+            "mixes": self.mixes,
             "targets": self.targets,
             "target_scale": None if self.scale is None else self.scale.to_json(),
             "classes": None if self.class_names is None else list(self.class_names),
@@ -274,7 +278,8 @@ class TrainedModel(nn.Module):
 
     def _again(self, inputs: Float32s) -> tuple[Floats, Floats | None]:
         """Return logits and features of inputs that a rule has changed."""
-        return logits_and_features(self.net, torch.from_numpy(inputs).to(next(self.net.parameters()).device))
+        x = torch.from_numpy(inputs).to(next(self.net.parameters()).device)
+        return logits_and_features(self.net, x, even=self.mixes)
 
 
 def _blank(code: str | None, base: Path) -> TrainedModel:

@@ -16,7 +16,8 @@ from fedreach.data.target_scale import TargetScale
 from fedreach.errors import ConfigError, RunFolderError, nearest
 from fedreach.models import build
 from fedreach.models.flat import Layout, bind
-from fedreach.runs.folder import LAST, RunFolder
+from fedreach.models.state import set_constants
+from fedreach.runs.folder import CONSTANTS, LAST, RunFolder
 from fedreach.runs.identity import check_code, run_of
 from fedreach.runs.models import read_models
 from fedreach.runs.schema import FederationRecord, RunRecord
@@ -71,6 +72,9 @@ def load(
     stored = read_models(held, which, layout)
     if stored is None:
         raise RunFolderError(f"{folder} holds no {which}.safetensors. {_why_not(run, which, held)}")
+    constants = held.read_tensors(CONSTANTS)
+    if constants is not None:
+        set_constants(net, constants[0])
     bind(net, torch.from_numpy(stored.vectors[_row(folder, len(stored.vectors), cluster)]), layout=layout)
     origin = RunOrigin(held.path.resolve(), which, cluster, base, run, stored.round, _code(section, model))
     targets, scale = federation.targets, _scale(federation.target_scale)
@@ -137,7 +141,7 @@ def _named(which: str, cluster: int | None) -> str:
 
 
 def _own(net: nn.Module) -> nn.Module:
-    """Give each tensor a storage of its own; filters lie as engines have them: the same bits."""
+    """Give each tensor a storage of its own."""
     for tensor in (*net.parameters(), *net.buffers()):
         tensor.data = tensor.data.clone()
     return net

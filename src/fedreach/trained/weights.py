@@ -7,7 +7,8 @@ like, classes), and beside it
   sha256 of the user's own files that are needed,
 - ``serving``: the part ``method.serving`` of the experiment, or null.
 
-Tensors are those of the module's ``state_dict()`` by name, and ``serving/NAME``, what participants fitted.
+Tensors are those of the module's ``state_dict()`` by name, its buffers that are not persistent, and ``serving/NAME``,
+what participants fitted. Of a type that numpy does not know, such as bfloat16, they are whole numbers of the same bits.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
-from torch import nn
+from torch import Tensor, nn
 
 from fedreach.arrays import AnyArray
 from fedreach.config.parts import make
@@ -29,6 +30,7 @@ from fedreach.config.sections import Choice
 from fedreach.errors import DataError
 from fedreach.federation.protocols import Serving
 from fedreach.models.flat import Layout, bind
+from fedreach.models.state import array_of, constants_of, tensor_of
 from fedreach.runs.schema import RunRecord
 from fedreach.serving.saved import SavedRule
 
@@ -66,7 +68,7 @@ def content(net: nn.Module, run: RunRecord, saved: SavedRule | None, about: Mapp
         },
         "serving": None if saved is None else config["method"]["serving"],
     }
-    tensors = {name: tensor.detach().cpu().numpy() for name, tensor in net.state_dict().items()}
+    tensors = {name: array_of(tensor) for name, tensor in _state(net).items()}
     fitted = {} if saved is None else saved.state
     tensors |= {FITTED + name: np.asarray(value) for name, value in fitted.items()}
     return save({name: np.asarray(value, order="C") for name, value in tensors.items()}, {KEY: json.dumps(said)})
@@ -90,9 +92,9 @@ def read(path: Path) -> Stored:
 
 
 def fill(net: nn.Module, stored: Stored, path: Path) -> None:
-    """Give a module that was made anew the stored numbers, laid out as engines have them: the same bits come out."""
+    """Give a module that was made anew the stored numbers."""
     layout = Layout.of(net)
-    wanted = {name: tuple(tensor.shape) for name, tensor in net.state_dict().items()}
+    wanted = {name: tuple(tensor.shape) for name, tensor in _state(net).items()}
     found = {name: value.shape for name, value in stored.tensors.items() if not name.startswith(FITTED)}
     if found != wanted:
         key = min(name for name in found.keys() | wanted if found.get(name) != wanted.get(name))
@@ -103,9 +105,14 @@ def fill(net: nn.Module, stored: Stored, path: Path) -> None:
     vector = torch.empty(layout.size)
     for name, view in layout.views(vector).items():
         view.copy_(torch.from_numpy(stored.tensors[name]))
-    for name, buffer in net.named_buffers():
-        buffer.copy_(torch.from_numpy(stored.tensors[name]))
+    for name, tensor in constants_of(net).items():
+        tensor.data.copy_(tensor_of(stored.tensors[name], tensor.dtype))
     bind(net, vector, layout=layout)
+
+
+def _state(net: nn.Module) -> dict[str, Tensor]:
+    """Return all that a module holds by name: its `state_dict`, and buffers that are not persistent."""
+    return {**dict(net.named_buffers()), **net.state_dict()}
 
 
 def rule(path: Path, base: Path) -> SavedRule | None:

@@ -33,7 +33,7 @@ class BandedConvolution:
     rows: int  # of a filter
     columns: int
     padding: tuple[int, int]  # zeros above and below, left and right
-    weight: slice  # where the filters stand in the flat vector, channels last
+    weight: slice  # where the filters stand in the flat vector, see `fedreach.engines.filters`
     bias: slice | None
     relu: bool = False
     pool: bool = False

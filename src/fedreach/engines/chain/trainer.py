@@ -19,8 +19,10 @@ from fedreach.engines.batches import batch_plans
 from fedreach.engines.chain.from_layers import written_out
 from fedreach.engines.chain.implicit import ImplicitFirstLayer
 from fedreach.engines.chain.layers import Memory, Stack, StackedDense, StackLayer, TrainingStep
+from fedreach.engines.filters import ChannelsLast
 from fedreach.engines.protocols import Task, Terms
-from fedreach.engines.recognition import NotAChainError, chain_of
+from fedreach.engines.recognition import NotAChainError
+from fedreach.engines.trained_chain import trained_chain_of
 from fedreach.engines.trainer import Group, GroupTrainer
 from fedreach.errors import ConfigError
 from fedreach.federation.protocols import LocalSolver
@@ -46,7 +48,7 @@ class Chain(GroupTrainer):
     def __init__(self, task: Task, device: torch.device) -> None:
         d, local = task.data.dataset, task.local
         try:
-            layers = written_out(chain_of(task.module, d.train_x.shape[1:]))
+            layers = written_out(trained_chain_of(task.module, d.train_x.shape[1:]))
         except NotAChainError as error:
             raise ConfigError(
                 f"engine.name = 'chain' needs a model of linear layers, convolutions, ReLU, 2 x 2 max pooling and "
@@ -54,6 +56,7 @@ class Chain(GroupTrainer):
             ) from error
         super().__init__(task, device)
         steady = not (local.momentum or local.weight_decay) and local.clip_norm is None
+        self.filters = ChannelsLast(self.layout)
         self.fused_update = steady and is_identity(task.solver)
         self.batches = _Batches if d.num_classes else _NumberBatches
         self.whole = _Models(layers, d.train_x.shape[1:], d.outputs, 0, self.layout.size, self.device)
@@ -91,7 +94,8 @@ class Chain(GroupTrainer):
         together = self.device.type == "cpu" and bool((np.diff(rows) == 1).all())
         out = update[rows[0] : rows[-1] + 1] if together else torch.empty(len(rows), len(start), device=self.device)
 
-        terms = {name: vectors[torch.from_numpy(rows)].to(self.device) for name, vectors in terms.items()}
+        start = self.filters.turned(start)
+        terms = {name: self._term(vectors[torch.from_numpy(rows)]) for name, vectors in terms.items()}
         shifts = self.shifts_of(ids[rows])
         if self._implicit(len(index) * index.shape[2]):
             total = self._train_implicit(index, counts, shifts, start, rate, out)
@@ -105,11 +109,17 @@ class Chain(GroupTrainer):
                 part = slice(begin, begin + chunk)
                 total += self._train_steps(index[part], counts[part], shifts, start, rate, terms, velocity)
             torch.sub(weights, start, out=out)
+        self.filters.turn_back(out, torch.arange(len(rows), device=self.device))
         if not together:
             update[torch.from_numpy(rows)] = out.cpu()
         loss, steps = np.empty(len(rows)), np.empty(len(rows), np.int64)
         loss[order], steps[order] = total / counts.sum(axis=0), (counts > 0).sum(axis=0)
         return loss, steps, None
+
+    def _term(self, values: Tensor) -> Tensor:
+        """Return what a solver prepared for some clients, (k, p) vectors or (k, 1) numbers, as steps use it."""
+        own = values.to(self.device)
+        return own if own.shape[1] == 1 else self.filters.turned(own)
 
     def _implicit(self, examples: int) -> bool:
         """Return whether the first layer needs no weights of its own for clients that see so many examples."""

@@ -111,7 +111,7 @@ static Image gradient_of(const Model *model, int64_t l, int64_t example)
     return image_of(model, l, model->dx, l < model->images ? 0 : example);
 }
 
-/* How the numbers of a layer of images lie in the flat vector: rows that are filled up here, then as many biases. */
+/* How the numbers of a layer of images lie here: rows that are filled up, then as many biases. */
 typedef struct {
     int64_t rows, numbers, biases;
 } Rows;
@@ -122,18 +122,30 @@ static Rows rows_of(const Layer *l)
     return l->kind == NORM && l->weight >= 0 ? (Rows){1, l->channels, l->channels} : (Rows){0, 0, 0};
 }
 
-/* Bring the numbers of a layer of images into the order of this file. */
+/* Where the flat vector holds the first number of such a row: a row of a filter, of (filters x channels x rows x
+   columns), or all channels' factors. */
+static int64_t row_begins(const Layer *l, int64_t i)
+{
+    if (l->kind != CONVOLUTION) return l->weight;
+    return l->weight + (i / l->rows * l->channels * l->rows + i % l->rows) * l->columns;
+}
+
+/* Bring the numbers of a layer of images into the order of this file, in which filters have their channels last. */
 static void bring_filters(const Layer *l, const float *flat, float *to)
 {
     Rows r = rows_of(l);
     int64_t piece = padded(r.numbers);
     memset(to, 0, sizeof *to * numbers_of(l));
-    for (int64_t i = 0; i < r.rows; i++) memcpy(to + i * piece, flat + l->weight + i * r.numbers, sizeof *to * r.numbers);
+    for (int64_t i = 0; i < r.rows; i++) {
+        const float *row = flat + row_begins(l, i);
+        if (l->kind == CONVOLUTION)
+            transposed(l->channels, l->columns, row, 0, l->rows * l->columns, to + i * piece, l->channels);
+        else memcpy(to + i * piece, row, sizeof *to * r.numbers);
+    }
     if (l->bias >= 0) memcpy(to + r.rows * piece, flat + l->bias, sizeof *to * r.biases);
 }
 
-/* Bring a flat vector into the order of this file. In it filters have their channels last, as here, but what a
-   dense layer sees of an image has them first. */
+/* Bring a flat vector into the order of this file. In the vector all channels come first, as torch has them. */
 static void bring(const Model *model, const float *flat, float *to)
 {
     for (int64_t l = 0; l < model->images; l++)
@@ -156,9 +168,14 @@ static int write_filters(const Layer *l, const float *own, const float *before, 
 {
     Rows r = rows_of(l);
     int64_t piece = padded(r.numbers), bias = r.rows * piece;
-    for (int64_t i = 0; i < r.rows; i++)
-        for (int64_t j = 0; j < r.numbers; j++)
-            flat[l->weight + i * r.numbers + j] = own[i * piece + j] - before[i * piece + j];
+    for (int64_t i = 0; i < r.rows; i++) {
+        float *row = flat + row_begins(l, i);
+        const float *moved = own + i * piece, *stood = before + i * piece;
+        if (l->kind == CONVOLUTION)
+            transposed(l->columns, l->channels, moved, stood, l->channels, row, l->rows * l->columns);
+        else
+            for (int64_t j = 0; j < r.numbers; j++) row[j] = moved[j] - stood[j];
+    }
     int finite = r.rows ? all_finite(r.rows * r.numbers, flat + l->weight) : 1;
     if (l->bias < 0) return finite;
     for (int64_t j = 0; j < r.biases; j++) flat[l->bias + j] = own[bias + j] - before[bias + j];

@@ -22,7 +22,8 @@ from fedreach.engines.native.library import NoLibraryError, library
 from fedreach.engines.native.structures import Batches, GivenSamples, Progress, UpdateRule, place_of
 from fedreach.engines.native.table import first_outputs_of, layer_table, products_of, vocabulary_of
 from fedreach.engines.protocols import Task, Terms
-from fedreach.engines.recognition import NotAChainError, chain_of
+from fedreach.engines.recognition import NotAChainError
+from fedreach.engines.trained_chain import trained_chain_of
 from fedreach.engines.trainer import Group, GroupTrainer
 from fedreach.errors import ConfigError, TrainingError
 from fedreach.evaluation.predictor import Split
@@ -59,7 +60,7 @@ class Native(GroupTrainer):
     def __init__(self, task: Task, device: torch.device) -> None:
         d = task.data.dataset
         try:
-            self.table = layer_table(chain_of(task.module, d.train_x.shape[1:]))
+            self.table = layer_table(trained_chain_of(task.module, d.train_x.shape[1:]))
             self.library = library()
         except (NotAChainError, NoLibraryError) as error:
             raise ConfigError(

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedreach.arrays import Bools, Float32s, Floats, Ints
+from fedreach.arrays import AnyArray, Bools, Float32s, Floats, Ints
 from fedreach.engines.engine import TorchEngine, probed
 from fedreach.engines.parallel.ranks import Ranks
 from fedreach.engines.protocols import NO_TERMS, Engine
@@ -65,6 +65,20 @@ class DistributedEngine(Engine):
             self._learn(rank, examples[mine].sum(), seconds)
         return LocalUpdates(update, loss, steps, self.num_trainable, finite)
 
+    @property
+    def note(self) -> str:
+        return self.inner.note
+
+    @property
+    def constants(self) -> Mapping[str, AnyArray]:
+        return self.inner.constants
+
+    def start_from(self, constants: Mapping[str, AnyArray]) -> None:
+        self.inner.start_from(constants)
+        for rank in range(1, self.ranks.size):
+            self.ranks.send((_start_from, False, (dict(constants),)), rank)
+            self.ranks.receive(rank)
+
     def weighted_sum(self, weights: Floats, update: Float32s) -> Floats:
         return self.inner.weighted_sum(weights, update)
 
@@ -105,7 +119,7 @@ class DistributedEngine(Engine):
     def _batches(self, split: Split, index: Ints) -> list[tuple[Split, Ints]] | None:
         """Return which examples each rank is asked about; None where there is nothing to share."""
         batches, size = -(-len(index) // EVALUATION_BATCH), self.ranks.size
-        if batches < 2:
+        if batches < 2 or self.inner.trainer.trial.mixes:  # batches of one client each are not cut
             return None
         cuts = [EVALUATION_BATCH * (batches * rank // size) for rank in range(1, size)]
         return [(split, part) for part in np.split(index, cuts)]
@@ -166,6 +180,10 @@ def _train_share(
     groups = np.split(np.arange(len(ids)), np.cumsum(sizes)[:-1]) if sizes else []
     part = engine.train_groups(model, ids, groups, round_, rate, terms)
     return part, time.perf_counter() - began if sizes else 0.0
+
+
+def _start_from(engine: TorchEngine, _: Float32s, constants: dict[str, AnyArray]) -> None:
+    engine.start_from(constants)
 
 
 def _outputs_share(

@@ -1,0 +1,135 @@
+"""What a trial on two examples tells of a module: whether it fits the data, draws, mixes examples, or keeps count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedreach.engines.observation import remembers, repeats_itself
+from fedreach.engines.samples import Samples
+from fedreach.errors import ConfigError
+from fedreach.models.copying import copied
+from fedreach.models.draws import drawn_from, kept, states
+from fedreach.models.state import Kept
+
+FAR = 1e-3  # relative: outputs of one example that differ by more, beside another one, do not differ by rounding
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What a trial found.
+
+    Attributes:
+        draws: Whether random numbers are drawn in training, as dropout does; by the loss, too.
+        draws_in_evaluation: Whether they are drawn in evaluation.
+        remembers: Whether it keeps something that neither parameters and buffers nor plain attributes hold, see
+            `fedreach.engines.observation.remembers`.
+        mixes: Whether what it returns for an example in evaluation depends on the batch, as of BatchNorm without
+            running statistics. Then a client is evaluated in batches of its own examples.
+        counts: Names of constants and plain attributes that training changes and that cannot be averaged, see
+            `fedreach.models.state`; each client starts from their first values.
+    """
+
+    draws: bool
+    draws_in_evaluation: bool
+    remembers: bool
+    mixes: bool
+    counts: tuple[str, ...]
+
+    @property
+    def note(self) -> str:
+        """Return what people are told of the module; mostly nothing."""
+        if not self.counts:
+            return ""
+        return (
+            f"model: training changes {', '.join(self.counts)}, which cannot be averaged; every client starts from the "
+            "first value"
+        )
+
+
+def batches_of(x: Tensor, size: int, even: bool = False) -> Sequence[Tensor]:
+    """Return batches of at most so many examples; `even` ones differ by one example at most, so that none is tiny.
+
+    Example:
+        >>> [len(part) for part in batches_of(torch.zeros(5), 4)], [len(p) for p in batches_of(torch.zeros(5), 4, True)]
+        ([4, 1], [3, 2])
+    """
+    return torch.tensor_split(x, max(1, -(-len(x) // size))) if even else torch.split(x, size)
+
+
+def normalizes_by_batch(module: nn.Module) -> bool:
+    """Return whether a module has BatchNorm layers that go by the batch in evaluation, too.
+
+    Example:
+        >>> normalizes_by_batch(nn.BatchNorm1d(2, track_running_stats=False)), normalizes_by_batch(nn.BatchNorm1d(2))
+        (True, False)
+    """
+    return any(isinstance(layer, _BatchNorm) and layer.running_mean is None for layer in module.modules())
+
+
+def tried(module: nn.Module, samples: Samples, numbers: int, losses: Callable[..., Any]) -> Tried:
+    """Return what a trial on two examples tells; the module stays as it is.
+
+    Args:
+        module: The model.
+        samples: The training data.
+        numbers: Outputs of an example.
+        losses: Of outputs, targets and None.
+
+    Raises:
+        ConfigError: If the model does not accept such examples or does not return so many numbers for each; or if
+            copies of it that were just made return different numbers for the same inputs and seeds.
+    """
+    trial = copied(module)
+    first = Kept(trial)
+    x, y = samples.batch(torch.tensor([0, min(1, len(samples) - 1)], device=samples.y.device))
+    name, drew, counts = type(module).__name__, list[bool](), tuple[str, ...]()
+    with torch.no_grad(), kept(x.device):
+        for training in (True, False):
+            before = states(x.device)
+            try:
+                logits = trial.train(training)(x)
+            except Exception as error:
+                raise ConfigError(
+                    f"The model {name} does not take this data, two examples of shape {tuple(x.shape[1:])} and type "
+                    f"{x.dtype}: {error}"
+                ) from error
+            if not isinstance(logits, Tensor) or logits.shape != (2, numbers):
+                got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+                raise ConfigError(
+                    f"The model {name} must return {numbers} numbers an example, (2, {numbers}); got {got}."
+                )
+            if training:
+                counts = tuple(first.changed())
+                with suppress(Exception):  # a loss that fails is told of with the client and the round
+                    losses(logits, y, None)
+            drew.append(bool(drawn_from(before, x.device)))
+        mixes = normalizes_by_batch(trial) or _mixes(trial, x)
+    keeps_more = remembers(copied(module), x)
+    if keeps_more and not repeats_itself(module, x):
+        raise ConfigError(
+            f"The model {name} must return the same outputs for the same inputs, parameters, buffers and seeds; got "
+            "different ones. Draw random numbers from torch, numpy.random or random, and keep what changes in buffers."
+        )
+    return Tried(drew[0], drew[1], keeps_more, mixes, counts)
+
+
+def _mixes(module: nn.Module, x: Tensor) -> bool:
+    """Return whether an example's outputs in evaluation depend on the other one of its batch."""
+    first, found = Kept(module), []
+    for batch in (x, x[[0, 0]], x, x[[0, 0]]):
+        first.restore()
+        try:
+            found.append(module(batch)[0])
+        except Exception:
+            return False
+    pairs = list(zip(found, found[2:], strict=False))
+    if not all(torch.equal(one, other) for one, other in pairs):  # it draws numbers in evaluation
+        return False
+    return not torch.allclose(found[0], found[1], rtol=FAR, atol=FAR * float(found[0].abs().max()), equal_nan=True)
