@@ -11,7 +11,7 @@ from fedreach.engines.choice import build_engine
 from fedreach.engines.native import Native
 from fedreach.engines.recognition import NotAChainError
 from fedreach.engines.trained_chain import trained_chain_of
-from fedreach.errors import ConfigError
+from fedreach.errors import ConfigError, TrainingError
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg
 from fedreach.models.state import constant_arrays
@@ -180,3 +180,11 @@ def test_a_chain_with_a_frozen_layer_is_not_trained_as_one():
     frozen[0].weight.requires_grad_(False)
     with pytest.raises(NotAChainError, match=r"0\.weight is not trained"):
         trained_chain_of(frozen, (4,))
+
+
+def test_a_client_with_a_single_example_is_refused_in_words_where_layers_go_by_the_batch(federated):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 3))
+    engine = engine_of(module, federated((9, 2)))
+    with pytest.raises(TrainingError, match=r"clients with two examples or more"):
+        engine.predict(engine.initial, "train", engine.task.data.train[1])

@@ -154,6 +154,33 @@ def test_an_unseen_clients_score_does_not_depend_on_other_unseen_clients(tmp_pat
     assert found["alone"]["accuracy"][0] == pytest.approx((said == y).mean(), abs=1e-9)
 
 
+class Centred(nn.Module):
+    """Normalizes by the batch in code of its own."""
+
+    def forward(self, x):
+        return x - x.mean(0)
+
+
+def centred():
+    return nn.Sequential(Centred(), nn.Linear(6, 2))
+
+
+@pytest.mark.parametrize("model", [normalized, centred])
+def test_a_clients_predictions_do_not_depend_on_other_rows_of_the_file(model, data, tmp_path):
+    from fedreach.trained.export import predicted
+
+    list(fr.run(data, fr.Method(), model=model, rounds=1, cohort=2, out=tmp_path / "run"))
+    trained = load(tmp_path / "run")
+    a, b = rows_of(1, 0)[0], rows_of(2, 3)[0]
+    found = {}
+    for name, parts in (("alone", {"a": a}), ("beside", {"b": b, "a": a})):
+        owner = np.concatenate([np.full(len(rows), client) for client, rows in parts.items()])
+        np.savez(tmp_path / f"{name}.npz", x=np.concatenate([*parts.values()]), client=owner)
+        said, _ = predicted(trained, tmp_path / f"{name}.npz", client="client")
+        found[name] = said.outputs[owner == "a"]
+    assert found["alone"].tobytes() == found["beside"].tobytes()
+
+
 @pytest.fixture
 def data():
     rng = np.random.default_rng(0)

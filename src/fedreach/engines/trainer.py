@@ -267,8 +267,26 @@ class GroupTrainer(ABC):
             for part in batches_of(torch.from_numpy(index[own]).to(self.device), EVALUATION_BATCH, self.trial.mixes):
                 x, y = self.samples[split].batch(part)
                 with torch.no_grad():  # not around the loop: between two batches the caller goes on
-                    logits = torch.cat(evaluated(self.module, x)) if self.draws else self.module(x)
+                    logits = self._evaluated(x)
                 yield logits.float(), y
+
+    def _evaluated(self, x: Tensor) -> Tensor:
+        """Return the logits of a batch.
+
+        Raises:
+            TrainingError: If the model mixes examples and does not take a client with a single one.
+        """
+        try:
+            logits: Tensor = torch.cat(evaluated(self.module, x)) if self.draws else self.module(x)
+        except ValueError as error:
+            if not self.trial.mixes or len(x) > 1:
+                raise
+            raise TrainingError(
+                f"A model that normalizes by the batch in evaluation, too, must be given clients with two examples or "
+                f"more; it does not take one with a single example: {error}. Use track_running_stats=True, or leave "
+                "such clients out."
+            ) from error
+        return logits
 
     def alone(self, split: Split, index: Ints) -> list[slice]:
         """Return the pieces of `index` that may share batches: all, or of a model that mixes examples one client each.

@@ -73,6 +73,22 @@ def normalizes_by_batch(module: nn.Module) -> bool:
     return any(isinstance(layer, _BatchNorm) and layer.running_mean is None for layer in module.modules())
 
 
+def mixes_examples(module: nn.Module, x: Tensor) -> bool:
+    """Return whether a module's outputs for an example in evaluation depend on the others of its batch.
+
+    Args:
+        module: Stays as it is.
+        x: (2, ...) two inputs that differ.
+
+    Example:
+        >>> x = torch.tensor([[0.0, 1.0], [2.0, 5.0]])
+        >>> mixes_examples(nn.Linear(2, 1), x), mixes_examples(nn.BatchNorm1d(2, track_running_stats=False), x)
+        (False, True)
+    """
+    with torch.no_grad(), kept(x.device):
+        return normalizes_by_batch(module) or _mixes(copied(module).eval(), x)
+
+
 def tried(module: nn.Module, samples: Samples, numbers: int, losses: Callable[..., Any]) -> Tried:
     """Return what a trial on two examples tells; the module stays as it is.
 

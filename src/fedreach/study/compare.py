@@ -67,7 +67,7 @@ def compare(
         methods: By name: a `Method`, or a dictionary of its fields.
         model: A name, ``{"name": ..., option: value}``, a function or class that makes a ``torch.nn.Module``, handed
             `sample_shape` and `num_classes` where it has such arguments; or a module, which is copied and whose
-            weights are drawn anew for each seed, unless ``{"name": module, "keep_weights": True}``.
+            trained weights are drawn anew for each seed, unless ``{"name": module, "keep_weights": True}``.
         rounds: Of training, at most.
         cohort: Clients a round. Default: 10, or all that take part if they are fewer.
         seeds: How many (0, 1, ...), or which.

@@ -15,7 +15,7 @@ from fedreach import registry
 from fedreach.arrays import AnyArray, Float32s, Floats
 from fedreach.data.target_scale import TargetScale
 from fedreach.engines.trainer import EVALUATION_BATCH, logits_and_features
-from fedreach.engines.tried import batches_of, normalizes_by_batch
+from fedreach.engines.tried import batches_of, mixes_examples
 from fedreach.errors import ConfigError, DataError, RunFolderError
 from fedreach.federation.serving.softmax import log_softmax
 from fedreach.models.draws import evaluated
@@ -68,7 +68,7 @@ class TrainedModel(nn.Module):
         scale: On which these were learned; None: as they are. `net` returns numbers on it,
         units: and this makes of them numbers in the units of their columns.
         class_names: (c,) what classes are called; None where they are numbers.
-        mixes: Whether layers normalize by the batch, so that each client needs batches of its own examples.
+        mixes: Whether outputs for a sample depend on its batch, so that each client needs batches of its own.
         origin: The run that it is from.
     """
 
@@ -88,13 +88,20 @@ class TrainedModel(nn.Module):
         self.targets, self.scale = targets, scale
         self.units: nn.Module = nn.Identity() if scale is None else Units(scale)
         self.class_names: tuple[str, ...] | None = None if class_names is None else tuple(class_names)
-        self.mixes = normalizes_by_batch(net)
+        self.mixes = mixes_examples(net, self._two_inputs())
         self.requires_grad_(False)
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.units(self.net(self.inputs(x)))
         return logits
+
+    def _two_inputs(self) -> Tensor:
+        """Return two inputs of the module, which differ where they are numbers."""
+        x: Tensor = self.inputs(self.expected.example()).clone()
+        if x.is_floating_point():
+            x[1] += 1
+        return x
 
     def raw(self, samples: Any) -> Tensor:
         """Return what the model is called with: raw samples as a tensor.
