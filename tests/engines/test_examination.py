@@ -25,7 +25,7 @@ def task(federated):
     """Return ``make(module, ...)``, the task of training it on three clients."""
 
     def make(module, shape=(8,), kind="features", solver=None, **local):
-        data = federated((13, 8, 7), shape, kind, num_classes=12 if kind == "tokens" else CLASSES)
+        data = federated((13, 8, 7), shape, kind, num_classes=CLASSES)
         return Task(module, data, solver or FedAvg(), LocalSGD(**local), 0)
 
     return make
@@ -141,7 +141,7 @@ def test_a_fault_is_found_whatever_the_solver_and_the_steps(solver, task):
     ],
 )
 def test_built_in_models_are_still_trained_by_the_fastest_engine(name, shape, kind, options, task):
-    module = build(name, shape, 12 if kind == "tokens" else CLASSES, seed=2, options=options)
+    module = build(name, shape, CLASSES, seed=2, options=options)
     examination = Examination(task(module, shape, kind))
     assert examination.only_plain is None
     assert examination.difference(Native) is None
@@ -167,12 +167,18 @@ def test_batch_norm_of_a_built_in_model_is_still_trained_together(task):
         ("ForwardHook", "the model has hooks"),
         ("MaskedGradient", "parameters of the model have hooks"),
         ("FrozenByTrain", "FrozenByTrain has a train() of its own"),
+        ("Clipped", "the model's code has gradients of its own"),
+        ("HookedInForward", "the model's code registers hooks"),
+        ("ClampedWeights", "the model's code writes to its parameters"),
+        ("Renormalized", "the model's code writes to its parameters"),
+        ("OtherForward", "Linear has a forward() of its own"),
         ("Counting", "remembers something outside of its parameters and buffers"),
         ("OwnGenerator", "remembers something outside of its parameters and buffers"),
     ],
 )
 def test_what_no_comparison_can_see_is_left_to_the_plain_engine_in_one_line(name, why, task):
-    given = task(ZOO[name].make())
+    member = ZOO[name]
+    given = task(member.make(), member.shape, member.kind)
     chosen = choose(given)
     assert (chosen.name, dict(chosen.seconds)) == ("sequential", {})
     assert str(chosen).startswith("engine sequential: ")
@@ -197,6 +203,18 @@ def test_a_branch_by_the_size_of_a_batch_is_seen_at_the_sizes_of_the_run(size, t
             return super().forward(-x if len(x) == size else x.clone())
 
     assert "not the same on all batches" in str(choose(task(Branch(8, CLASSES), batch_size=13)))
+
+
+def test_a_model_whose_copies_train_the_original_is_refused_by_every_engine(task):
+    layer = nn.Linear(8, CLASSES)
+    layer.forward = lambda x: x @ layer.weight.T
+    scaled = nn.Linear(8, CLASSES)
+    scaled.scale = nn.Parameter(torch.ones(1))
+    scaled.register_forward_hook(lambda _, inputs, output: output * scaled.scale)
+    for module in (layer, scaled):
+        for engine in ("auto", "sequential"):
+            with pytest.raises(ConfigError, match="must go on by itself when it is copied"):
+                build_engine(engine, task(module))
 
 
 def test_a_model_that_never_returns_the_same_is_refused_by_every_engine(task):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedreach.arrays import AnyArray, Bools, Float32s, Floats, Ints
-from fedreach.engines.observation import remembers, repeats_itself
+from fedreach.engines.observation import refers_elsewhere, remembers, repeats_itself
 from fedreach.engines.protocols import Task, Terms
 from fedreach.engines.samples import Samples
 from fedreach.engines.statistics import BatchNormStatistics, refreshable_layers
@@ -335,8 +335,8 @@ def _tried(module: nn.Module, samples: Samples, numbers: int, losses: Callable[.
     All are tried on two examples.
 
     Raises:
-        ConfigError: If the model does not accept such examples or does not return so many numbers for each; or if
-            copies of it that were just made return different numbers for the same inputs and seeds.
+        ConfigError: If the model does not accept such examples or does not return so many numbers for each; if a copy
+            of it trains the original; or if copies return different numbers for the same inputs and seeds.
     """
     trial = copied(module)
     x, y = samples.batch(torch.tensor([0, min(1, len(samples) - 1)], device=samples.y.device))
@@ -360,6 +360,11 @@ def _tried(module: nn.Module, samples: Samples, numbers: int, losses: Callable[.
                     losses(logits, y, None)
             drew.append(bool(drawn_from(before, x.device)))
             before = states(x.device) if drew[-1] else before
+    if refers_elsewhere(trial, x):
+        raise ConfigError(
+            f"The model {name} must go on by itself when it is copied; got hooks or functions that refer to the layers "
+            "they were written for. Make them methods of the module, which are given the layer."
+        )
     made_anew = remembers(trial, x)
     if made_anew and not repeats_itself(module, x):
         raise ConfigError(
