@@ -97,13 +97,12 @@ FAULTS = {
 def test_a_planted_engine_is_neither_taken_nor_built_by_name(fault, task, monkeypatch):
     kind, why = FAULTS[fault]
     given = task(normalized(), batch_size=4)
-    for name in list(ENGINES):
-        monkeypatch.delitem(ENGINES, name)
-    monkeypatch.setitem(ENGINES, "planted", kind)
-    monkeypatch.setitem(ENGINES, "sequential", Sequential)
+    monkeypatch.setattr("fedreach.engines.choice.ENGINES", {"planted": kind, "sequential": Sequential})
     chosen = choose(given)
     assert chosen.name == "sequential"
     assert why in chosen.refused["planted"]
+    assert chosen.warning.startswith("engine sequential: others would not train the model as torch does: by planted, ")
+    assert why in chosen.warning
     with pytest.raises(
         ConfigError, match=r"'planted' may not train Sequential as torch does: .* Use 'auto' or"
     ) as told:
@@ -181,6 +180,7 @@ def test_what_no_comparison_can_see_is_left_to_the_plain_engine_in_one_line(name
     given = task(member.make(), member.shape, member.kind)
     chosen = choose(given)
     assert (chosen.name, dict(chosen.seconds)) == ("sequential", {})
+    assert str(chosen) == chosen.warning
     assert str(chosen).startswith("engine sequential: ")
     assert why in str(chosen)
     assert "\n" not in str(chosen)
