@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import itertools
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedreach.engines import ENGINES, Native, Sequential, Stacked, Task, TorchEngine, build_engine, choice, choose
+from fedreach.engines import ENGINES, Native, Sequential, Stacked, Task, TorchEngine, build_engine, choose
 from fedreach.engines.examination import SIZES, Examination, trial_of
 from fedreach.errors import ConfigError
 from fedreach.federation.local_sgd import LocalSGD
@@ -26,7 +26,7 @@ def task(federated):
     """Return ``make(module, ...)``, the task of training it on three clients."""
 
     def make(module, shape=(8,), kind="features", solver=None, **local):
-        data = federated((13, 8, 7), shape, kind, num_classes=12 if kind == "tokens" else CLASSES)
+        data = federated((13, 8, 7), shape, kind, num_classes=CLASSES)
         return Task(module, data, solver or FedAvg(), LocalSGD(**local), 0)
 
     return make
@@ -103,10 +103,12 @@ FAULTS = {
 def test_a_planted_engine_is_neither_taken_nor_built_by_name(fault, task, monkeypatch):
     kind, why = FAULTS[fault]
     given = task(normalized(), batch_size=4)
-    monkeypatch.setattr(choice, "ENGINES", {"planted": kind, "sequential": Sequential})
+    monkeypatch.setattr("fedreach.engines.choice.ENGINES", {"planted": kind, "sequential": Sequential})
     chosen = choose(given)
     assert chosen.name == "sequential"
     assert why in chosen.refused["planted"]
+    assert chosen.warning.startswith("engine sequential: others would not train the model as torch does: by planted, ")
+    assert why in chosen.warning
     with pytest.raises(
         ConfigError, match=r"'planted' may not train Sequential as torch does: .* Use 'auto' or"
     ) as told:
@@ -146,7 +148,7 @@ def test_a_fault_is_found_whatever_the_solver_and_the_steps(solver, task):
     ],
 )
 def test_built_in_models_are_still_trained_by_the_fastest_engine(name, shape, kind, options, task):
-    module = build(name, shape, 12 if kind == "tokens" else CLASSES, seed=2, options=options)
+    module = build(name, shape, CLASSES, seed=2, options=options)
     examination = Examination(task(module, shape, kind))
     assert examination.only_plain is None
     assert examination.difference(Native) is None
@@ -172,14 +174,21 @@ def test_batch_norm_of_a_built_in_model_is_still_trained_together(task):
         ("ForwardHook", "the model has hooks"),
         ("MaskedGradient", "parameters of the model have hooks"),
         ("FrozenByTrain", "FrozenByTrain has a train() of its own"),
+        ("Clipped", "the model's code has gradients of its own"),
+        ("HookedInForward", "the model's code registers hooks"),
+        ("ClampedWeights", "the model's code writes to its parameters"),
+        ("Renormalized", "the model's code writes to its parameters"),
+        ("OtherForward", "Linear has a forward() of its own"),
         ("Counting", "remembers something outside of its parameters and buffers"),
         ("OwnGenerator", "remembers something outside of its parameters and buffers"),
     ],
 )
 def test_what_no_comparison_can_see_is_left_to_the_plain_engine_in_one_line(name, why, task):
-    given = task(ZOO[name].make())
+    member = ZOO[name]
+    given = task(member.make(), member.shape, member.kind)
     chosen = choose(given)
     assert (chosen.name, dict(chosen.seconds)) == ("sequential", {})
+    assert str(chosen) == chosen.warning
     assert str(chosen).startswith("engine sequential: ")
     assert why in str(chosen)
     assert "\n" not in str(chosen)
@@ -204,10 +213,24 @@ def test_a_branch_by_the_size_of_a_batch_is_seen_at_the_sizes_of_the_run(size, t
     assert "not the same on all batches" in str(choose(task(Branch(8, CLASSES), batch_size=13)))
 
 
+def test_a_model_whose_copies_train_the_original_is_refused_by_every_engine(task):
+    layer = nn.Linear(8, CLASSES)
+    layer.forward = lambda x: x @ layer.weight.T
+    scaled = nn.Linear(8, CLASSES)
+    scaled.scale = nn.Parameter(torch.ones(1))
+    scaled.register_forward_hook(lambda _, inputs, output: output * scaled.scale)
+    for module in (layer, scaled):
+        for engine in ("auto", "sequential"):
+            with pytest.raises(ConfigError, match="must go on by itself when it is copied"):
+                build_engine(engine, task(module))
+
+
 def test_a_model_that_never_returns_the_same_is_refused_by_every_engine(task):
+    calls = itertools.count(1)  # of the process: no copy of the model begins anew
+
     class Clock(nn.Linear):
         def forward(self, x):
-            return super().forward(x) * (time.perf_counter_ns() % 1000)
+            return super().forward(x) * next(calls)
 
     for engine in ("auto", "sequential"):
         with pytest.raises(ConfigError, match="Clock must return the same outputs for the same inputs"):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from types import MethodType
 from typing import NamedTuple
 
 import numpy as np
@@ -703,6 +704,62 @@ class StraightThrough(nn.Module):
 
     def forward(self, x):
         return self.head(_Signs.apply(self.first(x)))
+
+
+class _Clipped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.clamp(-1.0, 1.0)
+
+
+@member(FEATURES)
+class Clipped(WithBody):
+    """Clips gradients that are large, as few are in the beginning."""
+
+    def forward(self, x):
+        return _Clipped.apply(super().forward(x))
+
+
+@member(FEATURES)
+class HookedInForward(WithBody):
+    def forward(self, x):
+        z = self.body(x)
+        if z.requires_grad:
+            z.register_hook(lambda gradient: gradient.clamp(-1.0, 1.0))
+        return self.head(z)
+
+
+@member(FEATURES)
+class ClampedWeights(WithBody):
+    """Keeps its weights small, as they are in the beginning."""
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.head.weight.clamp_(-0.3, 0.3)
+        return super().forward(x)
+
+
+def _doubled(self, x):
+    return nn.functional.linear(2 * x, self.weight, self.bias)
+
+
+@member(FEATURES)
+class OtherForward(WithBody):
+    """The forward of a layer is exchanged where it is made."""
+
+    def __init__(self):
+        super().__init__()
+        self.body[0].forward = MethodType(_doubled, self.body[0])
+
+
+@member(FEATURES)
+class OtherCall(WithBody):
+    def __call__(self, x):
+        return super().__call__(2 * x)
 
 
 @member(FEATURES)

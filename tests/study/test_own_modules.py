@@ -89,7 +89,7 @@ MODULES: dict[str, Any] = {
     "`LSTM`": Words,
     "an `if` on values": Asking,
     "random numbers other than dropout's": Noisy,
-    "hooks, or a `train()` of its own": Hooked,
+    "hooks, a `train()` or gradients of its own": Hooked,
     "a part under `torch.no_grad()`": Probe,
 }
 LOCAL: dict[str, dict[str, Any]] = {

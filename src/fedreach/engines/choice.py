@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -45,6 +45,17 @@ class EngineChoice:
     seconds: Mapping[str, float]  # expected for one round of each engine that was tried
     refused: Mapping[str, str]  # why the others cannot train this model
     only_plain: str | None = None  # why no other than `sequential` may, where none was tried
+    wrong: Mapping[str, str] = field(default_factory=dict)  # what engines compute otherwise; these are refused, too
+
+    @property
+    def warning(self) -> str | None:
+        """What of the model decided the choice, in one line; None: nothing but speed."""
+        if self.only_plain is not None:
+            return f"engine {self.name}: {self.only_plain}"
+        if not self.wrong:
+            return None
+        said = "; ".join(f"by {name}, {why}" for name, why in self.wrong.items())
+        return f"engine {self.name}: others would not train the model as torch does: {said}"
 
     def __str__(self) -> str:
         if self.only_plain is not None:
@@ -123,6 +134,7 @@ def choose(
     trial = replace(task, local=replace(local, steps=steps), seed=0)
     seconds: dict[str, float] = {}
     refused: dict[str, str] = {}
+    wrong: dict[str, str] = {}
     last: ConfigError | TrainingError | None = None
     for name, kind in ENGINES.items():
         if name in NOT_TRIED or SLOWER_THAN.get(name, set()) & seconds.keys():
@@ -130,14 +142,14 @@ def choose(
         try:
             engine = TorchEngine(kind, trial, device, threads, precision)
             if kind is not Sequential and (why := examination.difference(kind)) is not None:
-                refused[name] = _computes_otherwise(name, task, why)
+                wrong[name], refused[name] = why, _computes_otherwise(name, task, why)
                 continue
             seconds[name] = _round_seconds(engine, middle, local)
         except (ConfigError, TrainingError) as error:  # the latter where a model cannot be stacked, as is seen late
             refused[name], last = str(error), error
     if not seconds and last is not None:
         raise last  # of an engine that takes any model
-    return EngineChoice(min(seconds, key=lambda name: seconds[name]), seconds, refused)
+    return EngineChoice(min(seconds, key=lambda name: seconds[name]), seconds, refused, None, wrong)
 
 
 def _round_seconds(engine: TorchEngine, cohort: Ints, local: LocalSGD) -> float:

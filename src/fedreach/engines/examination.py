@@ -3,7 +3,7 @@
 An engine may follow a graph of the model, or the model under `torch.func`, and so train something else than the model's
 code does: a body under `torch.no_grad()`, a gradient of the user's own, another branch. Compared are the updates of
 three clients of unequal size, whose last batches are not full; their losses; running statistics; and outputs and losses
-in evaluation. Masks of dropout differ between engines by design, so nothing is dropped (`observation.no_dropout`).
+in evaluation. Masks of dropout differ between engines by design, so nothing is dropped (`fedreach.engines.no_dropout`).
 
 **What counts as rounding.** Engines add float32 numbers up in different orders. A sum of a few thousand products is off
 by some 1e-6 of the largest number of its tensor then, and some 1e-4 where batch normalization over a few values
@@ -29,7 +29,8 @@ from fedreach.data.federated import FederatedData
 from fedreach.data.partition import Partition
 from fedreach.data.population import Population, Ranges
 from fedreach.engines.engine import TorchEngine
-from fedreach.engines.observation import hidden_behaviour, no_dropout, without_dropout
+from fedreach.engines.no_dropout import no_dropout, without_dropout
+from fedreach.engines.observation import hidden_behaviour
 from fedreach.engines.protocols import Task
 from fedreach.engines.sequential import Sequential
 from fedreach.engines.stacked import Compiled, Stacked

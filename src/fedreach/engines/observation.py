@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -20,107 +18,69 @@ Batch = tuple[Tensor, Tensor]
 Losses = Callable[[Tensor, Tensor, None], Any]
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-DROPOUTS: set[Any] = {
-    F.dropout,
-    F.dropout1d,
-    F.dropout2d,
-    F.dropout3d,
-    F.alpha_dropout,
-    F.feature_alpha_dropout,
-    torch.dropout,
-    torch.dropout_,
-    torch.alpha_dropout,
-    torch.alpha_dropout_,
-    torch.feature_dropout,
-    torch.feature_dropout_,
-    torch.feature_alpha_dropout,
-    torch.feature_alpha_dropout_,
-}
-# Functions that drop numbers among other things, and the place of `dropout_p` among their arguments.
-ATTENTION: dict[Any, int] = {F.scaled_dot_product_attention: 4, F.multi_head_attention_forward: 10}
 READS_NUMBERS = ("_local_scalar_dense", "nonzero")  # what `if`, `item()` and masks as indices do
 SAME = 1e-5  # of the largest output: kernels of a GPU add up in any order
 
 
-class _WithoutDropout(TorchFunctionMode):
-    """Has functions that drop numbers return their input."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
-        if func in DROPOUTS:
-            return args[0] if args else kwargs["input"]
-        if (place := ATTENTION.get(func)) is not None:
-            if len(args) > place:
-                args = (*args[:place], 0.0, *args[place + 1 :])
-            else:
-                kwargs["dropout_p"] = 0.0
-            if func is F.multi_head_attention_forward:
-                return func(*args, **kwargs)  # in which this mode is not in effect
-        return func(*args, **kwargs)
-
-
 class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's has no types
-    """Notes the names of torch's operations, one after the other."""
+    """Notes the names of torch's operations, one after the other, and whether one writes to a parameter."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # or torch loads its compiler, which takes a second
 
-    def __init__(self) -> None:
+    def __init__(self, module: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's has no types
         self.names: list[str] = []
+        self.places = {tensor.untyped_storage().data_ptr() for tensor in module.parameters() if tensor.numel()}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.names.append(str(func))
+        written = args[0] if args and func._schema.is_mutable else None
+        if isinstance(written, Tensor) and written.untyped_storage().data_ptr() in self.places:
+            self.names.append("writes to its parameters")
         return func(*args, **(kwargs or {}))
 
 
-def without_dropout(module: nn.Module) -> nn.Module:
-    """Return a copy whose layers drop nothing; functions in `forward` drop nothing under `no_dropout`.
+class _Hooks(TorchFunctionMode):
+    """Notes whether code registers hooks on tensors as it runs."""
 
-    Example:
-        >>> module = without_dropout(nn.Sequential(nn.Dropout(0.5), nn.Flatten())).train()
-        >>> module(torch.ones(1, 3))
-        tensor([[1., 1., 1.]])
-    """
-    other = copied(module)
-    for layer in other.modules():
-        if isinstance(layer, nn.modules.dropout._DropoutNd):
-            layer.p = 0.0
-        elif isinstance(layer, nn.MultiheadAttention | nn.RNNBase):
-            layer.dropout = 0.0
-    return other
+    registered = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.registered |= func is Tensor.register_hook
+        return func(*args, **(kwargs or {}))
 
 
-@contextmanager
-def no_dropout() -> Iterator[None]:
-    """Have functions such as `F.dropout` drop nothing for a while.
-
-    Example:
-        >>> with no_dropout():
-        ...     F.dropout(torch.ones(3), 0.5)
-        tensor([1., 1., 1.])
-    """
-    with _WithoutDropout():
-        yield
+def _led_to(output: Tensor) -> list[Any]:
+    """Return the nodes of the graph of gradients that led to an output."""
+    waiting: list[Any] = [output.grad_fn]
+    seen: dict[Any, None] = {}
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen[node] = None
+            waiting += [before for before, _ in node.next_functions]
+    return list(seen)
 
 
 def hidden_behaviour(module: nn.Module, batches: Sequence[Batch], losses: Losses) -> str | None:
     """Return what of a model no engine but the plain one follows, in words; None: nothing was found.
 
     The model is run on each batch, in training with the loss and its gradient and in evaluation. Its operations must be
-    the same on all batches, whatever their size. It must not draw random numbers, read numbers out of tensors or
-    remember anything outside of its parameters and buffers, and have no hooks, and no `train` or `eval` of its own.
+    the same on all batches, whatever their size. It must not draw random numbers, read numbers out of tensors, write to
+    its parameters, or remember anything outside of its parameters and buffers. It must have no hooks, no functions with
+    gradients of their own, and no `train` or `eval` of its own: a few batches may not show what these do.
 
     Args:
-        module: The model, whose dropout is off (`without_dropout`, `no_dropout`); its numbers and its mode change.
+        module: The model, whose dropout is off, see `fedreach.engines.no_dropout`; its numbers and its mode change.
         batches: Inputs and targets.
         losses: As `fedreach.engines.trainer.GroupTrainer.losses`.
 
     Example:
         >>> batches = [(torch.ones(2, 3), torch.tensor([0, 1]))]
         >>> def losses(outputs, targets, shift):
-        ...     return F.cross_entropy(outputs, targets, reduction="none")
+        ...     return nn.functional.cross_entropy(outputs, targets, reduction="none")
         >>> hidden_behaviour(nn.Linear(3, 2), batches, losses) is None
         True
         >>> layer = nn.Linear(3, 2)
@@ -134,13 +94,21 @@ def hidden_behaviour(module: nn.Module, batches: Sequence[Batch], losses: Losses
     before = states(device)
     first, buffers = Kept(module), dict(module.named_buffers())
     with kept(device):
+        with _Hooks() as hooks:  # by itself, as some layers go another way under it
+            module.train()(batches[0][0])
         runs = {training: _operations(module, batches, losses, training=training) for training in (True, False)}
         drew = drawn_from(before, device)
     if drew:
         return "the model draws random numbers " + (
             "other than dropout's" if drew == ["torch"] else f"by {' and '.join(drew)}"
         )
-    if any(part in name for found in runs.values() for names in found for name in names for part in READS_NUMBERS):
+    names = {name for found in runs.values() for operations in found for name in operations}
+    for own in ("writes to its parameters", "has gradients of its own"):
+        if own in names:
+            return f"the model's code {own}"
+    if hooks.registered:
+        return "the model's code registers hooks"
+    if any(part in name for name in names for part in READS_NUMBERS):
         return "the model's code reads numbers out of tensors, and may go by them"
     if any(len(set(found)) > 1 for found in runs.values()):
         return "operations of the model are not the same on all batches"
@@ -159,8 +127,9 @@ def _hidden_in_classes(module: nn.Module) -> str | None:
     if any(tensor_hooks(tensor) for tensor in module.parameters()):
         return "parameters of the model have hooks"
     for layer in layers:
-        for method in ("train", "eval"):
-            if getattr(type(layer), method) is not getattr(nn.Module, method) or method in vars(layer):
+        for method in ("train", "eval", "forward"):
+            inherited = method == "forward" or getattr(type(layer), method) is getattr(nn.Module, method)
+            if not inherited or method in vars(layer):
                 return f"{type(layer).__name__} has a {method}() of its own"
     return None
 
@@ -169,12 +138,14 @@ def _operations(
     module: nn.Module, batches: Sequence[Batch], losses: Losses, *, training: bool
 ) -> list[tuple[str, ...]]:
     """Return the names of the operations of each batch; of one that changes the mode of a layer, that too."""
-    found = []
+    found: list[tuple[str, ...]] = []
     for x, y in batches:
         module.train(training)
-        with _Operations() as operations, torch.set_grad_enabled(training):
+        with _Operations(module) as operations, torch.set_grad_enabled(training):
             outputs = module(x)
             if training and (loss := losses(outputs, y, None).mean()).requires_grad:
+                if any(isinstance(node, torch.autograd.function.BackwardCFunction) for node in _led_to(loss)):
+                    operations.names.append("has gradients of its own")
                 loss.backward()
         module.zero_grad()  # or the next gradient would be added to this one
         found.append(tuple(operations.names))
@@ -220,6 +191,26 @@ def repeats_itself(module: nn.Module, x: Tensor) -> bool:
         True
     """
     return _alike(*(_output(copied(module), x) for _ in range(2)))
+
+
+def refers_elsewhere(module: nn.Module, x: Tensor) -> bool:
+    """Return whether a copy of a model trains tensors of another model in place of its own.
+
+    Functions are not copied: one that is a hook, or an attribute of a layer, goes on with the layers that it was
+    written for.
+
+    Example:
+        >>> layer = nn.Linear(3, 2)
+        >>> layer.forward = lambda x: x @ layer.weight.T
+        >>> refers_elsewhere(layer, torch.ones(1, 3)), refers_elsewhere(copied(layer), torch.ones(1, 3))
+        (False, True)
+    """
+    with torch.enable_grad(), seeded(0, x.device):
+        nodes = _led_to(module.train()(x))
+    reached = {id(node.variable): node.variable for node in nodes if hasattr(node, "variable")}
+    own = {id(tensor): tensor for tensor in module.parameters() if tensor.requires_grad}
+    elsewhere = {tensor.shape for place, tensor in reached.items() if place not in own}
+    return any(tensor.shape in elsewhere for place, tensor in own.items() if place not in reached)
 
 
 def _output(module: nn.Module, x: Tensor) -> Tensor:

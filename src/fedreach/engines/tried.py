@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedreach.engines.observation import remembers, repeats_itself
+from fedreach.engines.observation import refers_elsewhere, remembers, repeats_itself
 from fedreach.engines.samples import Samples
 from fedreach.errors import ConfigError
 from fedreach.models.copying import copied
@@ -100,7 +100,8 @@ def tried(module: nn.Module, samples: Samples, numbers: int, losses: Callable[..
 
     Raises:
         ConfigError: If the model does not accept such examples or does not return so many numbers for each; or if
-            copies of it that were just made return different numbers for the same inputs and seeds.
+            copies of it that were just made return different numbers for the same inputs and seeds; or if a copy of it
+            trains the original.
     """
     trial = copied(module)
     first = Kept(trial)
@@ -127,6 +128,11 @@ def tried(module: nn.Module, samples: Samples, numbers: int, losses: Callable[..
                     losses(logits, y, None)
             drew.append(bool(drawn_from(before, x.device)))
         mixes = normalizes_by_batch(trial) or _mixes(trial, x)
+    if refers_elsewhere(trial, x):
+        raise ConfigError(
+            f"The model {name} must go on by itself when it is copied; got hooks or functions that refer to the layers "
+            "they were written for. Make them methods of the module, which are given the layer."
+        )
     keeps_more = remembers(copied(module), x)
     if keeps_more and not repeats_itself(module, x):
         raise ConfigError(

@@ -276,7 +276,7 @@ def _engine(builder: Builder, data: FederatedData, seed: int, threads: int, agre
         return _Engine(section.name, f"engine {section.name}: the experiment says so", examined)
     if record is None:
         choice = builder.choice(data, seed, threads)
-        return _Engine(choice.name, str(choice), True, None if choice.only_plain is None else str(choice))
+        return _Engine(choice.name, str(choice), True, choice.warning)
     if record.get("name") not in ENGINES:
         raise RunFolderError(
             f"{agreed.path / note} must name an engine; got {record.get('name')!r}. Remove it to have one tried anew."
