@@ -1,6 +1,7 @@
 """The readable engine: one client after the other, as the papers write it."""
 
 from contextlib import nullcontext
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -8,10 +9,12 @@ from torch import Tensor
 
 from fedreach.arrays import Ints
 from fedreach.engines.batches import batch_plan
-from fedreach.engines.protocols import Terms
+from fedreach.engines.objective import MeanLoss, ObjectiveRun
+from fedreach.engines.protocols import MEMORY, Terms
 from fedreach.engines.samples import seeded
 from fedreach.engines.trainer import Group, GroupTrainer, cause_of
 from fedreach.errors import TrainingError
+from fedreach.federation.traits import Traits
 from fedreach.models.flat import bind
 from fedreach.streams import torch_seed
 
@@ -23,6 +26,16 @@ class Sequential(GroupTrainer):
     """
 
     name = "sequential"
+    sees_more = True
+
+    @cached_property
+    def objective(self) -> ObjectiveRun | None:
+        """What asks the loss, where it sees more than outputs."""
+        return ObjectiveRun(self.loss, self.module, self.layout) if Traits.of(self.loss).sees_more else None
+
+    def mean_loss(self, y: Tensor, shift: Tensor | None) -> MeanLoss:
+        """Return the mean loss of a batch as a function of its outputs."""
+        return lambda outputs: self.losses(outputs, y, shift).mean()
 
     def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
         """Return every client by itself, the largest first."""
@@ -40,7 +53,9 @@ class Sequential(GroupTrainer):
             try:
                 with seeded(seed, self.device) if self.draws else nullcontext():
                     own = {name: rows[row].to(self.device) for name, rows in terms.items()}
-                    vector, loss = self._train_one(start, plan, rate, own, None if shifts is None else shifts[row])
+                    kept = own.pop(MEMORY, None)
+                    shift = None if shifts is None else shifts[row]
+                    vector, loss = self._train_one(start, plan, rate, own, shift, kept)
             except Exception as error:
                 cause = cause_of(error, self.local)
                 raise TrainingError(f"Client {client} failed in round {round_}: {cause}") from error
@@ -59,7 +74,7 @@ class Sequential(GroupTrainer):
         return plans
 
     def _train_one(
-        self, start: Tensor, plan: Ints, rate: float, terms: Terms, shift: Tensor | None
+        self, start: Tensor, plan: Ints, rate: float, terms: Terms, shift: Tensor | None, kept: Tensor | None
     ) -> tuple[Tensor, float]:
         local, p = self.local, self.layout.num_trainable
         vector, gradient = start.clone(), torch.zeros(p, device=self.device)
@@ -72,8 +87,12 @@ class Sequential(GroupTrainer):
             index = torch.from_numpy(batch[batch >= 0]).to(self.device)
             x, y = self.samples["train"].batch(index)
             gradient.zero_()
-            loss = self.losses(self.module(x), y, shift).mean()
-            loss.backward()
+            if self.objective is None:
+                loss = self.losses(self.module(x), y, shift).mean()
+                loss.backward()
+            else:
+                loss, objective = self.objective.step(x, y, self.mean_loss(y, shift), start, kept)
+                objective.backward()
 
             g = self.solver.correct(gradient, weights, broadcast, **terms)
             if local.clip_norm is not None:
