@@ -154,14 +154,18 @@ def test_a_run_killed_in_any_round_goes_on_as_if_nothing_had_happened(
 
 
 @pytest.mark.parametrize(
-    ("solver", "selection", "server"),
-    [("scaffold", "minimax", "yogi"), pytest.param("feddyn", "rademacher", "adam", marks=pytest.mark.slow)],
+    ("keeper", "selection", "server"),
+    [
+        ("solver=scaffold", "minimax", "yogi"),
+        ("loss={name='moon',mu=5.0}", "power_of_choice", "adam"),
+        pytest.param("solver=feddyn", "rademacher", "adam", marks=pytest.mark.slow),
+    ],
 )
 def test_what_clients_and_parts_remember_survives_a_kill(
-    fedreach: Command, start: Start, home: Path, slow: list[str], solver: str, selection: str, server: str
+    fedreach: Command, start: Start, home: Path, slow: list[str], keeper: str, selection: str, server: str
 ) -> None:
     """The rows of a checkpoint are not written over by the rounds after it, which are run again."""
-    parts = [f"method.solver={solver}", f"method.selection={selection}", f"method.server={server}"]
+    parts = [f"method.{keeper}", "model=mlp", f"method.selection={selection}", f"method.server={server}"]
     parts += [f"method.weighting={home / 'slow.py'}:slow_equal", "run.checkpoint_seconds=0.05"]
     solving = [*slow, *(word for part in parts for word in ("--set", part))]
     assert fedreach("run", "tiny.toml", *solving, "--out", "whole", "-q").exit_code == 0
