@@ -181,6 +181,15 @@ def test_what_clients_and_parts_remember_survives_a_kill(
     assert not (home / "x" / "memory.rows").exists()
 
 
+NORMED = """
+from torch import nn
+
+def normed(sample_shape, num_classes):
+    layers = nn.Linear(64, 9), nn.BatchNorm1d(9), nn.ReLU(), nn.Linear(9, num_classes)
+    return nn.Sequential(nn.Flatten(), *layers)
+"""
+
+
 class StopAfter(Callback):
     """Interrupts a run after so many rounds of this process."""
 
@@ -208,6 +217,25 @@ def test_draws_and_what_a_weighting_keeps_survive_an_interruption(home: Path, se
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             made("x", StopAfter(3))
+    assert made("x") == made("whole")
+
+
+def test_whole_models_that_clients_keep_survive_an_interruption(home: Path) -> None:
+    """With buffers, so that what is kept is longer than what is trained."""
+    (home / "net.py").write_text(NORMED, encoding="utf-8")
+    config = TINY.replace('name = "linear"', 'name = "net.py:normed"').replace("[local]", "[local]\ndrop_last = true")
+    config = config.replace("[method]", '[method]\nloss = { name = "moon", mu = 5.0 }')
+    (home / "tiny.toml").write_text(config, encoding="utf-8")
+    experiment = load(home / "tiny.toml").resolved("uniform").model_copy(update={"rounds": 8})
+
+    def made(name: str, *callbacks: Callback) -> dict[str, bytes]:
+        run(experiment, seed=0, folder=home / name, base=home, callbacks=callbacks)
+        return exact(home / name)
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            made("x", StopAfter(3))
+        assert (home / "x" / "memory.rows").stat().st_size > 0
     assert made("x") == made("whole")
 
 

@@ -337,7 +337,7 @@ def test_a_step_shows_the_module_the_batch_and_all_models(simulated):
 
 @pytest.mark.parametrize(
     ("layer", "says"),
-    [("nowhere", "no layer 'nowhere'"), ("", "no linear layer. Name the layer")],
+    [("nowhere", "no layer 'nowhere'"), (None, "no linear layer. Name the layer")],
     ids=["name", "none"],
 )
 def test_features_that_are_not_there_are_refused_by_name(simulated, layer, says):

@@ -96,7 +96,8 @@ PARTS = {
     "Adam": ["method.server=adam"],
     "SCAFFOLD": ["method.solver=scaffold"],
     "MOON, whose clients keep a model": [
-        "model=mlp",
+        "model.name=tests_dropout.py:normed",
+        "local.drop_last=true",
         'method.loss={name="moon", mu=5.0}',
         'population.participation={name="bernoulli", act_prob=0.9, reply_prob=0.7}',
     ],
@@ -133,6 +134,8 @@ NET = """
 from torch import nn
 def net(sample_shape, num_classes):
     return nn.Sequential(nn.Flatten(), nn.Dropout(0.3), nn.Linear(64, num_classes))
+def normed(sample_shape, num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.BatchNorm1d(9), nn.ReLU(), nn.Linear(9, num_classes))
 """
 
 

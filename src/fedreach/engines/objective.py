@@ -41,21 +41,23 @@ class Pass:
                 hooks.enter_context(part.register_forward_hook(partial(_note, self._calls, name)))
             self.outputs: Tensor = module(x)
 
-    def features(self, layer: str = "") -> Tensor:
-        if layer not in self._calls:
-            known = ", ".join(map(repr, filter(None, self._calls)))
-            raise PartError(f"features: the model has no layer {layer!r}. It has {known}.")
-        if not layer and not self._linear:
+    def features(self, layer: str | None = None) -> Tensor:
+        name = self._linear[-1] if layer is None and self._linear else layer
+        if name is None:
             raise PartError("features: the model has no linear layer. Name the layer whose output is meant.")
-        calls = self._calls[layer or self._linear[-1]]
-        given, returned = calls[-1]
-        found = returned if layer else given[0]
-        which = f"layer {layer!r}" if layer else f"the last linear layer, {self._linear[-1]!r},"
-        if len(calls) > 1 or not isinstance(found, Tensor) or len(found) != self.size or not (layer or found.ndim == 2):
+        if name not in self._calls:
+            known = ", ".join(map(repr, filter(None, self._calls)))
+            raise PartError(f"features: the model has no layer {name!r} that is used. It has {known}.")
+        given, returned = self._calls[name][-1]
+        found = given[0] if layer is None else returned
+        rows = isinstance(found, Tensor) and len(found) == self.size and (layer is not None or found.ndim == 2)
+        if len(self._calls[name]) > 1 or not rows:
+            which = f"the last linear layer, {name!r}," if layer is None else f"layer {name!r}"
             raise PartError(
                 f"features: {which} must be used once a pass, for one row an example. Name another layer of the model."
             )
-        return found.flatten(1)
+        flat: Tensor = found.flatten(1)
+        return flat
 
 
 def _note(calls: Calls, name: str, part: nn.Module, given: Any, returned: Any) -> None:

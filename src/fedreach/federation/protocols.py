@@ -260,7 +260,7 @@ class ForwardPass(Protocol):
     def outputs(self) -> Any:
         """(b, c) tensor."""
 
-    def features(self, layer: str = "") -> Any:
+    def features(self, layer: str | None = None) -> Any:
         """Return (b, h) what goes into the last linear layer, or what a named layer returns, one row an example.
 
         Raises:

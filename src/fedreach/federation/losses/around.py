@@ -20,7 +20,7 @@ class Around:
         ConfigError: If it sees more than outputs itself, or shifts them.
     """
 
-    inner: Loss = field(default_factory=CrossEntropy, kw_only=True)
+    inner: Loss = field(default=CrossEntropy(), kw_only=True)
 
     def __post_init__(self) -> None:
         says = Traits.of(self.inner)

@@ -18,7 +18,7 @@ class FedDecorr(Around):
 
     Args:
         beta: Weight of the correlations, not negative. With 0 this is the loss alone, bit for bit.
-        layer: Whose output the features are; "": what goes into the last linear layer.
+        layer: Whose output the features are; None: what goes into the last linear layer.
 
     Raises:
         ConfigError: If beta is out of its range.
@@ -29,11 +29,11 @@ class FedDecorr(Around):
 
     Example:
         >>> FedDecorr(beta=0.2)
-        FedDecorr(beta=0.2, layer='', inner=CrossEntropy())
+        FedDecorr(inner=CrossEntropy(), beta=0.2, layer=None)
     """
 
     beta: float = 0.1
-    layer: str = ""
+    layer: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

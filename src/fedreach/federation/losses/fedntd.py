@@ -28,7 +28,7 @@ class FedNTD(Around):
 
     Example:
         >>> FedNTD(beta=0.5)
-        FedNTD(beta=0.5, tau=1.0, inner=CrossEntropy())
+        FedNTD(inner=CrossEntropy(), beta=0.5, tau=1.0)
     """
 
     beta: float = 1.0

@@ -28,7 +28,7 @@ class FedSAM(Around):
 
     Example:
         >>> FedSAM(rho=0.1)
-        FedSAM(rho=0.1, inner=CrossEntropy())
+        FedSAM(inner=CrossEntropy(), rho=0.1)
     """
 
     rho: float = 0.05

@@ -21,7 +21,7 @@ class MOON(Around):
     Args:
         mu: Weight of the contrast, not negative. With 0 this is the loss alone, bit for bit.
         temperature: tau, positive.
-        layer: Whose output the features are; "": what goes into the last linear layer.
+        layer: Whose output the features are; None: what goes into the last linear layer.
 
     Raises:
         ConfigError: If an option is out of its range.
@@ -31,12 +31,12 @@ class MOON(Around):
 
     Example:
         >>> MOON(mu=5.0)
-        MOON(mu=5.0, temperature=0.5, layer='', inner=CrossEntropy())
+        MOON(inner=CrossEntropy(), mu=5.0, temperature=0.5, layer=None)
     """
 
     mu: float = 1.0
     temperature: float = 0.5
-    layer: str = ""
+    layer: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
