@@ -65,10 +65,10 @@ def _mixes(solver: Any, size: int) -> bool:
 def _corrected(solver: Any, size: int, scale: float | None) -> Tensor:
     """Return the correction of a vector; with a scale, every second number of all arguments is another one."""
     rng = np.random.default_rng(0)
-    vectors = rng.standard_normal((4, size))
+    vectors = rng.standard_normal((4, size), np.float32)
     if scale is not None:
-        vectors[:, 1::2] = scale * rng.standard_normal((4, size))[:, 1::2]
-    gradient, params, broadcast, memory = vectors.astype(np.float32)
+        vectors[:, 1::2] = np.float32(scale) * rng.standard_normal((4, size // 2), np.float32)
+    gradient, params, broadcast, memory = vectors
     terms: dict[str, Tensor] = {}
     if isinstance(solver, MemorySolver):
         prepared = solver.prepare(memory[None], {}, np.ones(1))

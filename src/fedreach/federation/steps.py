@@ -276,11 +276,11 @@ def _remembered_by_loss(
     federation: Federation, state: FederationState, memory: RowTable, rows: Ints, update: Float32s
 ) -> FederationState:
     """Return the state in which the clients of these rows keep what the loss has them keep."""
+    kept = memory.read(rows)
     for model, mine in state.by_model(rows):
-        for some in mine[:, None]:  # one by one: a model each
-            old, local = memory.read(rows[some]), state.models[model] + update[some]
-            memory = memory.written(rows[some], kept_for(federation, old, local))
-    return replace(state, memory=memory)
+        for one in mine[:, None]:  # each by itself, as a real client would
+            kept[one] = kept_for(federation, kept[one], state.models[model] + update[one])
+    return replace(state, memory=memory.written(rows, kept))
 
 
 def kept_for(federation: Federation, memory: Float32s, local: Float32s) -> Float32s:
