@@ -185,7 +185,7 @@ def test_any_two_parts_meet_in_a_sample() -> None:
 
 
 def test_what_does_not_go_together_is_refused_and_nothing_else() -> None:
-    """Each part goes with most others; a selection or loss with every weighting, solver, step, aggregation, local."""
+    """Each part goes with most others; a selection with every weighting, solver, step, aggregation, loss, local."""
     free = set(PLACES) - {"label_statistics"}
     refused = {
         frozenset((PLACES[i], PLACES[j]))
@@ -197,6 +197,7 @@ def test_what_does_not_go_together_is_refused_and_nothing_else() -> None:
     assert {pair for pair in refused if pair <= free} == {
         frozenset(("weighting", "aggregation")),  # both count who is away
         frozenset(("solver", "local")),  # a memory is worked out from plain steps
+        frozenset(("solver", "loss")),  # a client keeps one vector
     }
     hidden = PLACES.index("label_statistics")
     open_ = [name for name in LABEL_STATISTICS if name != "secure_sum"]
@@ -207,6 +208,8 @@ def trains_alike(row: tuple[str, ...]) -> None:
     names = dict(zip(PLACES, row, strict=True))
     # Nothing but plain steps on shifted cross-entropy is written out in C.
     quick = Stacked if names["local"] == "adam" or names["loss"] == "label_smoothing" else Native
+    if Traits.of(made("loss", names["loss"])).sees_more:  # which no other engine trains by: it does the same again
+        quick = Sequential
     try:
         (one, plain, told), (other, fast, said) = (run(kind, **names) for kind in (Sequential, quick))
         check(one, plain, told)

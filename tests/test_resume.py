@@ -154,14 +154,18 @@ def test_a_run_killed_in_any_round_goes_on_as_if_nothing_had_happened(
 
 
 @pytest.mark.parametrize(
-    ("solver", "selection", "server"),
-    [("scaffold", "minimax", "yogi"), pytest.param("feddyn", "rademacher", "adam", marks=pytest.mark.slow)],
+    ("keeper", "selection", "server"),
+    [
+        ("solver=scaffold", "minimax", "yogi"),
+        ("loss={name='moon',mu=5.0}", "power_of_choice", "adam"),
+        pytest.param("solver=feddyn", "rademacher", "adam", marks=pytest.mark.slow),
+    ],
 )
 def test_what_clients_and_parts_remember_survives_a_kill(
-    fedreach: Command, start: Start, home: Path, slow: list[str], solver: str, selection: str, server: str
+    fedreach: Command, start: Start, home: Path, slow: list[str], keeper: str, selection: str, server: str
 ) -> None:
     """The rows of a checkpoint are not written over by the rounds after it, which are run again."""
-    parts = [f"method.solver={solver}", f"method.selection={selection}", f"method.server={server}"]
+    parts = [f"method.{keeper}", "model=mlp", f"method.selection={selection}", f"method.server={server}"]
     parts += [f"method.weighting={home / 'slow.py'}:slow_equal", "run.checkpoint_seconds=0.05"]
     solving = [*slow, *(word for part in parts for word in ("--set", part))]
     assert fedreach("run", "tiny.toml", *solving, "--out", "whole", "-q").exit_code == 0
@@ -175,6 +179,15 @@ def test_what_clients_and_parts_remember_survives_a_kill(
     assert fedreach(*command).exit_code == 0
     assert exact(home / "x") == exact(home / "whole")
     assert not (home / "x" / "memory.rows").exists()
+
+
+NORMED = """
+from torch import nn
+
+def normed(sample_shape, num_classes):
+    layers = nn.Linear(64, 9), nn.BatchNorm1d(9), nn.ReLU(), nn.Linear(9, num_classes)
+    return nn.Sequential(nn.Flatten(), *layers)
+"""
 
 
 class StopAfter(Callback):
@@ -204,6 +217,25 @@ def test_draws_and_what_a_weighting_keeps_survive_an_interruption(home: Path, se
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
             made("x", StopAfter(3))
+    assert made("x") == made("whole")
+
+
+def test_whole_models_that_clients_keep_survive_an_interruption(home: Path) -> None:
+    """With buffers, so that what is kept is longer than what is trained."""
+    (home / "net.py").write_text(NORMED, encoding="utf-8")
+    config = TINY.replace('name = "linear"', 'name = "net.py:normed"').replace("[local]", "[local]\ndrop_last = true")
+    config = config.replace("[method]", '[method]\nloss = { name = "moon", mu = 5.0 }')
+    (home / "tiny.toml").write_text(config, encoding="utf-8")
+    experiment = load(home / "tiny.toml").resolved("uniform").model_copy(update={"rounds": 8})
+
+    def made(name: str, *callbacks: Callback) -> dict[str, bytes]:
+        run(experiment, seed=0, folder=home / name, base=home, callbacks=callbacks)
+        return exact(home / name)
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            made("x", StopAfter(3))
+        assert (home / "x" / "memory.rows").stat().st_size > 0
     assert made("x") == made("whole")
 
 

@@ -143,7 +143,11 @@ KINDS: Mapping[str, Kind] = {
         "fedreach.federation.losses:LOSSES",
         "What a client makes small.",
         f"{PROTOCOLS}:Loss",
-        also={"shift": f"{PROTOCOLS}:ShiftsOutputs"},
+        also={
+            "shift": f"{PROTOCOLS}:ShiftsOutputs",
+            "objective": f"{PROTOCOLS}:Objective",
+            "keep": f"{PROTOCOLS}:RemembersClients",
+        },
         known_by=("per_example",),
         function="fedreach.federation.losses:FunctionLoss",
         handed=("outputs", "targets"),

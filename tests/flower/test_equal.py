@@ -95,6 +95,19 @@ PARTS = {
     ],
     "Adam": ["method.server=adam"],
     "SCAFFOLD": ["method.solver=scaffold"],
+    "MOON, whose clients keep a model": [
+        "model.name=tests_dropout.py:normed",
+        "local.drop_last=true",
+        'method.loss={name="moon", mu=5.0}',
+        'population.participation={name="bernoulli", act_prob=0.9, reply_prob=0.7}',
+    ],
+    "FedNTD in clusters, FedProx": [
+        'method.selection={name="clustered", eps1=1000.0, eps2=0.0, thresholds="absolute", first_round=1}',
+        "method.loss=fedntd",
+        "method.solver=fedprox",
+        "method.cohort=5",
+    ],
+    "FedSAM under a secure sum": ["method.loss=fedsam", "method.label_statistics=secure_sum"],
     "SCAFFOLD in half": ['method.solver={name="scaffold", memory_dtype="float16"}'],
     "FedDyn": ["method.solver=feddyn"],
     "FedDyn in clusters": [
@@ -115,11 +128,14 @@ PARTS = {
 }
 HIDDEN = {"secure sum": ("weights", "train_loss"), "secure sum of disagreements": ("weights", "train_loss", "metrics")}
 HIDDEN["secure sum of draws"] = HIDDEN["secure sum, uneven steps"] = HIDDEN["secure sum"]
+HIDDEN["FedSAM under a secure sum"] = HIDDEN["secure sum"]
 HIDDEN["fine-tuning at the end, under a secure sum"] = HIDDEN["secure sum"]
 NET = """
 from torch import nn
 def net(sample_shape, num_classes):
     return nn.Sequential(nn.Flatten(), nn.Dropout(0.3), nn.Linear(64, num_classes))
+def normed(sample_shape, num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.BatchNorm1d(9), nn.ReLU(), nn.Linear(9, num_classes))
 """
 
 

@@ -41,6 +41,7 @@ METHODS = {
     "fedavg": (),
     "scaffold": ("method.solver=scaffold",),
     "feddyn": ("method.solver=feddyn",),
+    "moon": ("method.loss={name='moon',mu=5.0}", "model=mlp"),
     "minimax": ("method.selection={name='minimax',refresh=1}", "method.weighting=entropy"),  # probes for updates
     "choice": ("method.selection=power_of_choice",),  # probes for losses
     "safari": ("method.server={name='safari',client_probability=0.5}", "server_data.examples=100"),

@@ -27,6 +27,8 @@ Terms = dict[str, Tensor]
 """What a solver with memory prepared for the clients of a cohort: (k, p) vectors, or (k, 1) numbers."""
 
 NO_TERMS: Mapping[str, Float32s] = MappingProxyType({})
+MEMORY = "memory of the loss"
+"""Key of `terms` for the (k, d) vectors that clients keep for a loss, which `correct` is not handed."""
 Precision = Literal["highest", "high", "medium"]
 
 
@@ -89,7 +91,7 @@ class Trainer(Protocol):
     ) -> LocalUpdates:
         """Train each client of `ids` from the `broadcast` (d,) vector with step size `rate`.
 
-        `terms` is what the solver's `prepare` returned for these clients.
+        `terms` is what the solver's `prepare` returned for these clients, or what they keep for the loss, see `MEMORY`.
         """
 
     def outputs(self, broadcast: Float32s, update: Float32s, ids: Ints, *, before: bool) -> list[LocalOutputs]:

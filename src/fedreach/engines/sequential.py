@@ -1,6 +1,7 @@
 """The readable engine: one client after the other, as the papers write it."""
 
 from contextlib import nullcontext
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -9,9 +10,11 @@ from torch.utils.hooks import RemovableHandle
 
 from fedreach.arrays import Ints
 from fedreach.engines.batches import batch_plan
-from fedreach.engines.protocols import Terms
+from fedreach.engines.objective import MeanLoss, ObjectiveRun
+from fedreach.engines.protocols import MEMORY, Terms
 from fedreach.engines.trainer import Group, GroupTrainer, cause_of
 from fedreach.errors import TrainingError
+from fedreach.federation.traits import Traits
 from fedreach.models.draws import seeded
 from fedreach.models.flat import keep_buffers
 from fedreach.streams import torch_seed
@@ -24,6 +27,16 @@ class Sequential(GroupTrainer):
     """
 
     name = "sequential"
+    sees_more = True
+
+    @cached_property
+    def objective(self) -> ObjectiveRun | None:
+        """What asks the loss, where it sees more than outputs."""
+        return ObjectiveRun(self.loss, self.module, self.layout) if Traits.of(self.loss).sees_more else None
+
+    def mean_loss(self, y: Tensor, shift: Tensor | None) -> MeanLoss:
+        """Return the mean loss of a batch as a function of its outputs."""
+        return lambda outputs: self.losses(outputs, y, shift).mean()
 
     def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
         """Return every client by itself, the largest first."""
@@ -41,7 +54,9 @@ class Sequential(GroupTrainer):
             try:
                 with seeded(seed, self.device) if self.draws else nullcontext():
                     own = {name: rows[row].to(self.device) for name, rows in terms.items()}
-                    vector, loss = self._train_one(start, plan, rate, own, None if shifts is None else shifts[row])
+                    kept = own.pop(MEMORY, None)
+                    shift = None if shifts is None else shifts[row]
+                    vector, loss = self._train_one(start, plan, rate, own, shift, kept)
             except Exception as error:
                 cause = cause_of(error, self.local)
                 raise TrainingError(f"Client {client} failed in round {round_}: {cause}") from error
@@ -60,7 +75,7 @@ class Sequential(GroupTrainer):
         return plans
 
     def _train_one(
-        self, start: Tensor, plan: Ints, rate: float, terms: Terms, shift: Tensor | None
+        self, start: Tensor, plan: Ints, rate: float, terms: Terms, shift: Tensor | None, kept: Tensor | None
     ) -> tuple[Tensor, float]:
         local, p = self.local, self.layout.num_trainable
         vector, gradient = start.clone(), torch.zeros(p, device=self.device)
@@ -69,6 +84,8 @@ class Sequential(GroupTrainer):
         total, seen = torch.zeros((), device=self.device), 0
         self.place(vector, gradient)
         self.module.train()
+        if self.objective is not None:
+            self.objective.module = self.module  # which may have been made anew
         used = torch.zeros_like(gradient) if local.weight_decay else None
         hooks = [] if used is None else self._note_used(used)
         for step, batch in enumerate(plan, start=1):
@@ -77,8 +94,12 @@ class Sequential(GroupTrainer):
             gradient.zero_()
             if used is not None:
                 used.zero_()
-            loss = self.losses(self.module(x), y, shift).mean()
-            loss.backward()
+            if self.objective is None:
+                loss = self.losses(self.module(x), y, shift).mean()
+                loss.backward()
+            else:
+                loss, objective = self.objective.step(x, y, self.mean_loss(y, shift), start, kept)
+                objective.backward()
 
             g = self.solver.correct(gradient, weights, broadcast, **terms)
             if local.clip_norm is not None:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedreach.arrays import AnyArray, Bools, Float32s, Floats, Ints
+from fedreach.engines.elementwise import refuse_mixing
 from fedreach.engines.protocols import Task, Terms
 from fedreach.engines.samples import Samples
 from fedreach.engines.statistics import BatchNormStatistics, refreshable_layers
@@ -60,12 +61,16 @@ class GroupTrainer(ABC):
     """Whether processes that are forked may use it."""
     written_out: ClassVar[tuple[str, ...]] = ()
     """Traits of the losses whose gradients are written out in it, such as cross-entropy; none: it follows any."""
+    sees_more: ClassVar[bool] = False
+    """Whether it hands a loss more than outputs and targets, see `fedreach.federation.protocols.Objective`."""
     any_optimizer: ClassVar[bool] = True
     """Whether it follows every optimiser; if not, plain steps only, with or without momentum."""
 
     @classmethod
     def refused(cls, solver: LocalSolver, loss: Loss, local: LocalSGD) -> str | None:
         """Return why it cannot train by such parts, whatever the model; None where it can."""
+        if Traits.of(loss).sees_more and not cls.sees_more:
+            return f"hands a loss outputs and targets only, and {name_of(loss)} sees more; 'sequential' trains by it"
         if not cls.any_optimizer and local.optimizer is not None:
             return f"takes plain gradient steps only; got local.optimizer {type(local.optimizer).__name__}"
         if not cls.written_out or any(getattr(Traits.of(loss), trait) for trait in cls.written_out):
@@ -83,6 +88,7 @@ class GroupTrainer(ABC):
         self.layout = Layout.of(self.module)
         self.data, self.solver, self.local, self.seed = task.data, task.solver, task.local, task.seed
         self.loss = task.loss
+        refuse_mixing(task.solver, self.layout.num_trainable)
         d, server = task.data.dataset, task.data.server
         self.scale = d.target_scale  # of numbers to predict: in here they are on it, outside in their own units
         train = Samples(d.train_x, self.scaled(task.data.labels), d.kind, d.mean, d.std, device)

@@ -19,6 +19,7 @@ from fedreach.federation.protocols import (
     Loss,
     Measurement,
     MemorySolver,
+    RemembersClients,
     SelectionPolicy,
     ServerStep,
     ServerTrains,
@@ -79,7 +80,12 @@ class Federation:
                 "takes that over all clients already. Use one of them: another weighting, such as 'equal', or "
                 "aggregation = 'mean'."
             )
-        if self.has_memory and self.local.optimizer is not None:
+        if self.memory_solver is not None and self.memory_loss is not None:
+            raise ConfigError(
+                f"{name_of(self.solver)} and {name_of(self.loss)} each have clients keep a vector between rounds, and "
+                "there is room for one. Use a solver without a memory, such as 'fedprox', or another loss."
+            )
+        if self.memory_solver is not None and self.local.optimizer is not None:
             raise ConfigError(
                 f"{name_of(self.solver)} works out what clients keep from how far plain gradient steps move; got "
                 f"local.optimizer {type(self.local.optimizer).__name__}. Use 'sgd', or a solver without a memory, such "
@@ -147,7 +153,12 @@ class Federation:
     @property
     def memory_solver(self) -> MemorySolver | None:
         """The solver, where clients keep a vector between rounds."""
-        return cast(MemorySolver, self.solver) if self.has_memory else None
+        return cast(MemorySolver, self.solver) if self.traits["solver"].keeps_memory else None
+
+    @property
+    def memory_loss(self) -> RemembersClients | None:
+        """The loss, where clients keep a vector between rounds for it."""
+        return cast(RemembersClients, self.loss) if self.traits["loss"].remembers_clients else None
 
     @property
     def learning_server(self) -> ServerTrains | ServerTunes | None:
@@ -158,4 +169,4 @@ class Federation:
     @property
     def has_memory(self) -> bool:
         """Whether clients keep a vector between rounds."""
-        return self.traits["solver"].keeps_memory
+        return self.memory_solver is not None or self.memory_loss is not None

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from fedreach.arrays import Float32s, Floats, Ints
-from fedreach.errors import ConfigError
+from fedreach.errors import ConfigError, PartError
 from fedreach.federation.federation import Federation
 from fedreach.federation.participation import Always, Participation, replies_of
 from fedreach.federation.protocols import Measurement
@@ -34,6 +34,7 @@ from fedreach.federation.round import (
     server_tunes,
 )
 from fedreach.federation.state import FederationState
+from fedreach.federation.traits import name_of
 from fedreach.federation.values import ClientView, LocalOutputs, Probe, Reports, RoundResult, Selection
 from fedreach.replacing import replaced
 from fedreach.storage.table import RowTable
@@ -231,11 +232,16 @@ def lost_replies(participation: Participation, ids: Ints, seed: int, round_: int
 # ------------------------------------------------------------------------------------------- what clients keep
 
 
-def new_memory(federation: Federation, n: int, p: int, path: Path | None = None) -> RowTable | None:
-    """Return the (n, p) memory of clients before round 1, in a file if one is named; None if they keep nothing."""
+def memory_width(federation: Federation, p: int, d: int) -> int:
+    """Return how many numbers a client keeps, of a model of d numbers of which p are trained."""
+    return p if federation.memory_loss is None else d
+
+
+def new_memory(federation: Federation, n: int, width: int, path: Path | None = None) -> RowTable | None:
+    """Return the memory of n clients before round 1, in a file if one is named; None if they keep nothing."""
     if not federation.has_memory:
         return None
-    return RowTable.zeros(n, p, path, dtype=federation.traits["solver"].memory_dtype)
+    return RowTable.zeros(n, width, path, dtype=federation.traits["solver"].memory_dtype)
 
 
 def remembered(
@@ -246,8 +252,10 @@ def remembered(
     Where the solver has clients send the change of what they keep, it stands in the `note` of the reports.
     """
     solver, memory = federation.memory_solver, state.memory
-    if solver is None or memory is None or len(reports.ids) == 0:
+    if memory is None or len(reports.ids) == 0:
         return state, reports
+    if solver is None:
+        return _remembered_by_loss(federation, state, memory, view.rows(reports.ids), reports.update), reports
     assert reports.steps is not None  # whoever answers `AskUpdates` says how many each client ran
     rows, rate = view.rows(reports.ids), federation.local.rate_at(view.round, rounds)
     steps = federation.local.moved_steps(reports.steps)
@@ -262,6 +270,32 @@ def remembered(
     change = np.subtract(new, old, out=old)
     state = replace(state, memory=memory.written(rows, new))
     return state, replace(reports, note=change) if solver.sends_note else reports
+
+
+def _remembered_by_loss(
+    federation: Federation, state: FederationState, memory: RowTable, rows: Ints, update: Float32s
+) -> FederationState:
+    """Return the state in which the clients of these rows keep what the loss has them keep."""
+    kept = memory.read(rows)
+    for model, mine in state.by_model(rows):
+        for one in mine[:, None]:  # each by itself, as a real client would
+            kept[one] = kept_for(federation, kept[one], state.models[model] + update[one])
+    return replace(state, memory=memory.written(rows, kept))
+
+
+def kept_for(federation: Federation, memory: Float32s, local: Float32s) -> Float32s:
+    """Return what clients keep for the loss after local training, see `RemembersClients.keep`.
+
+    Raises:
+        PartError: If it is not float32 of the same shape.
+    """
+    loss = federation.memory_loss
+    assert loss is not None  # or nobody keeps anything
+    kept = loss.keep(memory, local)
+    if not isinstance(kept, np.ndarray) or kept.shape != memory.shape or kept.dtype != np.float32:
+        got = f"{kept.dtype} {kept.shape}" if isinstance(kept, np.ndarray) else type(kept).__name__
+        raise PartError(f"{name_of(loss)}.keep must return float32 of shape {memory.shape}; got {got}.")
+    return kept
 
 
 # ------------------------------------------------------------------------- what is drawn for the work of a round

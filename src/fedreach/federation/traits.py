@@ -98,6 +98,8 @@ class Traits:
     serves_many: bool = False
     serves_online: bool = False
     shifts_outputs: bool = False
+    sees_more: bool = False
+    remembers_clients: bool = False
     knows_possible: bool = False
 
     @property
@@ -163,6 +165,8 @@ METHODS: Mapping[str, str] = {
     "serves_many": "update_many",
     "serves_online": "predict_online",
     "shifts_outputs": "shift",
+    "sees_more": "objective",
+    "remembers_clients": "keep",
     "knows_possible": "possible",
 }
 """Trait -> the optional method that a part with it has."""

@@ -165,7 +165,7 @@ def client_app(
         state = {name: kept.numpy() for name, kept in sent[SOLVER].items()} if SOLVER in sent else {}
         memory = None
         if federation.has_memory:
-            memory = _remembered(context, str(asked[RUN]), version, sent, local.engine.num_trainable)
+            memory = _remembered(context, str(asked[RUN]), version, sent, local.memory_width)
             if memory is None:
                 return _reply(message, metrics={LACKS: version})
         work = local.train(params, round_, rate, relative_size, memory, state)

@@ -18,7 +18,7 @@ from fedreach.data.pictures import as_array
 from fedreach.data.population import Population, Ranges
 from fedreach.data.server_data import ServerData
 from fedreach.engines.choice import build_engine
-from fedreach.engines.protocols import Engine, Task
+from fedreach.engines.protocols import MEMORY, Engine, Task
 from fedreach.errors import DataError
 from fedreach.evaluation.further import SaidOfClients
 from fedreach.evaluation.metrics import Metric, further_metrics
@@ -29,7 +29,7 @@ from fedreach.federation.federation import Federation
 from fedreach.federation.labels import released_entropy
 from fedreach.federation.protocols import ClientsOwn
 from fedreach.federation.serving.fit import checked
-from fedreach.federation.steps import measured, new_memory, probe_batch
+from fedreach.federation.steps import kept_for, measured, memory_width, new_memory, probe_batch
 from fedreach.federation.traits import Traits
 from fedreach.federation.values import Outputs, State
 from fedreach.streams import fresh
@@ -133,7 +133,7 @@ class Work(NamedTuple):
     update: Float32s  # (d,)
     metrics: Mapping[str, float]  # num_examples, loss and what the parts have clients measure
     steps: int
-    memory: Float32s | None  # (p,) what the client keeps if its report counts
+    memory: Float32s | None  # what the client keeps if its report counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,6 +193,11 @@ class LocalClient:
         return 8 * int(self.data.dataset.train_x[:1].nbytes)
 
     @property
+    def memory_width(self) -> int:
+        """How many numbers it keeps between rounds, if it keeps any."""
+        return memory_width(self.federation, self.engine.num_trainable, self.engine.layout.size)
+
+    @property
     def num_held_out(self) -> int:
         """Examples that it is tested on."""
         return int(self.data.held_out.sizes[self.client])
@@ -219,7 +224,7 @@ class LocalClient:
 
         Args:
             share: Own examples relative to the mean over participants.
-            memory: (p,) what the client kept; None without a solver that has it keep something.
+            memory: What the client kept; None without a solver or a loss that has it keep something.
             state: Of the server's solver, as far as it is sent.
         """
         federation, terms = self.federation, {}
@@ -227,6 +232,8 @@ class LocalClient:
         if solver is not None:
             assert memory is not None
             terms = dict(solver.prepare(memory[None], state, np.array([share])))
+        elif memory is not None:  # which is the loss's
+            terms = {MEMORY: memory[None]}
         trained = self.engine.train(params, self.ids, round_, rate, terms)
         kept = None
         if solver is not None and memory is not None:
@@ -235,6 +242,8 @@ class LocalClient:
             table = new_memory(federation, 1, p)
             assert table is not None  # as the solver has one
             kept = table.kept(new)[0]
+        elif memory is not None:
+            kept = kept_for(federation, memory[None], params + trained.update)[0]
         metrics = {"num_examples": float(self.num_examples), "loss": float(trained.loss[0])}
         metrics |= self._measured(params, trained.update, round_)
         return Work(np.array(trained.update[0]), metrics, int(trained.steps[0]), kept)

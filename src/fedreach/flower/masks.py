@@ -116,9 +116,11 @@ def refuse_more_than_a_sum(federation: Federation) -> None:
             f"{federation.cohort}."
         )
     if federation.has_memory:
+        keeper = federation.loss if federation.memory_solver is None else federation.solver
         raise ConfigError(
-            f"SecureSum hides single updates from the server, and on Flower {type(federation.solver).__name__} "
-            "has it look at them. Use a solver without memory, such as FedProx."
+            f"SecureSum hides single updates from the server, and on Flower {type(keeper).__name__} "
+            f"has it look at them. Use a {'loss' if keeper is federation.loss else 'solver'} without memory, such as "
+            f"{'FedNTD' if keeper is federation.loss else 'FedProx'}."
         )
     if federation.traits["selection"].clusters:
         raise ConfigError(

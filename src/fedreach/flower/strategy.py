@@ -31,7 +31,7 @@ from fedreach.federation.federation import Federation
 from fedreach.federation.labels import Exact
 from fedreach.federation.participation import Always, Participation
 from fedreach.federation.state import FederationState, initial_state
-from fedreach.federation.steps import new_memory, next_view, play
+from fedreach.federation.steps import memory_width, new_memory, next_view, play
 from fedreach.federation.time_energy import with_radio
 from fedreach.federation.values import ClientView
 from fedreach.flower import messages
@@ -261,8 +261,8 @@ class FedReachStrategy(Strategy):
         seen = record_of(self._participants, self.registry.unseen(), self.registry.known, exact=exact)
         seen = replace(seen, **self.about)
         self._tell(self.recorder.describe(run, self.record or seen))
-        n, p = len(self._participants), self.layout.num_trainable
-        memory = new_memory(self.federation, n, p, self.folder.path / MEMORY)
+        width = memory_width(self.federation, self.layout.num_trainable, self.layout.size)
+        memory = new_memory(self.federation, len(self._participants), width, self.folder.path / MEMORY)
         state = initial_state(self.federation, params, self.registry.view(self._participants), memory)
         self._snapshot, row = self.recorder.begin(state)
         self._close(row, Timing(round=0), ask(grid, self._evaluation_messages(ConfigRecord()), self.timeout))

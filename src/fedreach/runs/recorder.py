@@ -21,6 +21,7 @@ from fedreach.evidence.scores import MAE
 from fedreach.federation.federation import Federation
 from fedreach.federation.length import refers_to_length
 from fedreach.federation.state import FederationState
+from fedreach.federation.steps import memory_width
 from fedreach.federation.values import RoundCost, RoundResult
 from fedreach.models.flat import Layout
 from fedreach.replacing import replaced
@@ -97,7 +98,8 @@ class Recorder:
 
     def load(self) -> Snapshot | None:
         """Return the run at its checkpoint, its rows cut back to it; None where there is no checkpoint."""
-        snapshot = load(self.folder, self.layout.num_trainable)
+        width = memory_width(self.federation, self.layout.num_trainable, self.layout.size)
+        snapshot = load(self.folder, width)
         if snapshot is not None:
             self._check_best(snapshot, later=True)
         return snapshot

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedreach.arrays import Float32s, Floats, Ints
 from fedreach.data.federated import FederatedData
-from fedreach.engines.protocols import Engine
+from fedreach.engines.protocols import MEMORY, Engine
 from fedreach.errors import STEADIER, TrainingError
 from fedreach.federation.aggregation.mean import finite_rows
 from fedreach.federation.answers import checked_measured
@@ -106,6 +106,8 @@ class Clients:
                 assert state.memory is not None  # see `Simulation.start`
                 share = view.num_examples[rows[mine]] / view.num_examples.mean()
                 terms = solver.prepare(state.memory.read(rows[mine]), state.solver[model], share)
+            elif state.memory is not None:  # which is the loss's
+                terms = {MEMORY: state.memory.read(rows[mine])}
             done.append(self.engine.train(state.models[model], ids[mine], view.round, rate, terms))
             order.append(mine)
         if len(done) == 1:

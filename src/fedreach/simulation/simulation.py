@@ -18,7 +18,7 @@ from fedreach.federation.federation import Federation
 from fedreach.federation.labels import released_entropy
 from fedreach.federation.participation import Always, Participation
 from fedreach.federation.state import FederationState, initial_state
-from fedreach.federation.steps import Done, drive, new_memory, next_view, play
+from fedreach.federation.steps import Done, drive, memory_width, new_memory, next_view, play
 from fedreach.federation.time_energy import FittingCost, fitting_cost, with_radio
 from fedreach.federation.values import ClientView
 from fedreach.limits import check_memory
@@ -102,7 +102,8 @@ class Simulation:
 
     def start(self) -> FederationState:
         """Return the state before the first round."""
-        memory = new_memory(self.federation, len(self.first_view.ids), self.engine.num_trainable, self.memory_file)
+        width = memory_width(self.federation, self.engine.num_trainable, len(self.engine.initial))
+        memory = new_memory(self.federation, len(self.first_view.ids), width, self.memory_file)
         return initial_state(self.federation, self.engine.initial, self.first_view, memory)
 
     def step(self, state: FederationState) -> Done:

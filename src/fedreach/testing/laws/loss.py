@@ -13,6 +13,7 @@ from fedreach.federation.ranges import Range
 from fedreach.federation.traits import Traits
 from fedreach.streams import generator
 from fedreach.testing.law import Law, Subject, broken, law, must_be_close, shown
+from fedreach.testing.laws import loss_objectives
 from fedreach.testing.laws.any_part import Given, options_are_all_it_is
 from fedreach.testing.laws.label_statistics import Labels
 
@@ -110,6 +111,7 @@ LAWS = (
     each_example_by_itself,
     downhill,
     shifts_by_what_each_has,
+    *loss_objectives.LAWS,
     options_are_all_it_is,
 )
 
@@ -200,6 +202,7 @@ METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {
     "label_smoothing": (towards_smoothed_labels,),
     "mse": (squared_distance,),
     "huber": (half_of_mse_at_most, pulls_by_delta_at_most),
+    **loss_objectives.METHOD_LAWS,
 }
 
 

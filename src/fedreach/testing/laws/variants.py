@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedreach.federation.losses import MSE, Huber, LabelSmoothing
 from fedreach.federation.server import FedAdam
 from fedreach.federation.weighting import ByDisagreement, ByEntropy, ByExamples, Equal
 
@@ -38,6 +39,9 @@ VARIANTS: Mapping[tuple[str, str], Sequence[Options]] = {
     ("server", "fine_tune"): ({}, {"inner": FedAdam(), "when": "end"}, {"batch_size": 7, "epochs": 2}),
     ("server", "feddf"): ({}, {"inner": FedAdam(), "batch_size": 7, "steps": 3}),
     ("participation", "bernoulli"): ({"act_prob": 1.0}, {"act_prob": 0.5, "reply_prob": 0.5}),
+    ("loss", "moon"): ({}, {"mu": 5.0, "temperature": 0.1, "inner": LabelSmoothing()}),
+    ("loss", "feddecorr"): ({}, {"inner": MSE()}),
+    ("loss", "fedsam"): ({}, {"rho": 0.5, "inner": Huber()}),
     ("serving", "label_shift"): (
         {},
         {"guard": False},

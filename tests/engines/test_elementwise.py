@@ -1,0 +1,132 @@
+"""A solver of one's own whose correction is not elementwise is refused before the first round, by every engine."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+from fedreach.engines import ENGINES, Task, TorchEngine, choose
+from fedreach.engines.elementwise import refuse_mixing
+from fedreach.errors import ConfigError
+from fedreach.federation.local_sgd import LocalSGD
+from fedreach.federation.solvers import SOLVERS, FedProx, Scaffold
+from fedreach.models import build
+
+
+class Normed:
+    """Steps of one length: the norm is taken over all numbers."""
+
+    affine: ClassVar[bool] = True  # which is not so
+
+    def correct(self, gradient, params, broadcast):
+        return gradient / (gradient * gradient).sum() ** 0.5
+
+
+class Clipped:
+    """Looks at the others only where the gradient is long."""
+
+    def correct(self, gradient, params, broadcast):
+        return gradient * torch.clamp(50.0 / gradient.norm(), max=1.0)
+
+
+class Neighbours:
+    """Each number follows the one beside it."""
+
+    def correct(self, gradient, params, broadcast):
+        return gradient + 0.1 * (params.roll(1, -1) - params)
+
+
+class ByDistance:
+    """As FedProx, by the distance and not its square."""
+
+    def correct(self, gradient, params, broadcast):
+        away = params - broadcast
+        return gradient + 0.1 * away / away.norm(dim=-1, keepdim=True)
+
+
+class ScaffoldByNorm(Scaffold):
+    """What is kept is shortened by its norm."""
+
+    def correct(self, gradient, params, broadcast, drift):
+        return gradient + drift / drift.norm(dim=-1, keepdim=True)
+
+
+MIXING = [Normed(), Clipped(), Neighbours(), ByDistance(), ScaffoldByNorm()]
+
+
+class Sign:
+    def correct(self, gradient, params, broadcast):
+        return torch.sign(gradient) * (params - broadcast).abs()
+
+
+class Masked:
+    """Holds a number for each parameter of its model, so that it takes vectors of that length only."""
+
+    def correct(self, gradient, params, broadcast):
+        return gradient * torch.linspace(0, 1, 31)
+
+
+class Noisy:
+    def correct(self, gradient, params, broadcast):
+        return gradient + 0.1 * torch.randn_like(gradient)
+
+
+class ProxOfMine(FedProx):
+    """A subclass, tried as any other."""
+
+
+class Failing:
+    def correct(self, gradient, params, broadcast):
+        raise RuntimeError("not today")
+
+
+@pytest.fixture
+def task(federated):
+    def made(solver):
+        module = build("mlp", (5,), 3, seed=1, options={"hidden": [2]})
+        return Task(module, federated((13, 2, 8), (5,)), solver, LocalSGD(batch_size=4), 3)
+
+    return made
+
+
+@pytest.mark.parametrize("kind", [kind for name, kind in ENGINES.items() if name != "compiled"])
+@pytest.mark.parametrize("solver", MIXING, ids=lambda solver: type(solver).__name__)
+def test_a_correction_that_looks_at_other_numbers_is_refused_by_every_engine(task, solver, kind):
+    with pytest.raises(ConfigError) as refused:
+        TorchEngine(kind, task(solver))
+    if "affine" not in str(refused.value):  # which `native` asks first
+        assert "correct must act on each number by itself" in str(refused.value)
+
+
+@pytest.mark.parametrize("solver", MIXING, ids=lambda solver: type(solver).__name__)
+def test_auto_refuses_it_too(task, solver):
+    with pytest.raises(ConfigError, match=r"must act on each number by itself, .* a loss with a method `objective`"):
+        choose(task(solver))
+
+
+@pytest.mark.parametrize("solver", [Sign(), Masked(), Noisy(), ProxOfMine(), Failing()], ids=lambda s: type(s).__name__)
+def test_a_solver_that_is_elementwise_or_fails_by_itself_is_let_through(solver):
+    before = torch.get_rng_state()
+    refuse_mixing(solver, p=31)
+    assert torch.equal(torch.get_rng_state(), before)  # what training draws stays the same
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_built_in_solvers_would_pass_the_trial(name):
+    refuse_mixing(type("Mine", (SOLVERS[name],), {})(), p=40)
+
+
+def test_a_large_model_is_tried_on_few_numbers():
+    sizes = []
+
+    class Counting:
+        def correct(self, gradient, params, broadcast):
+            sizes.append(len(gradient))
+            return gradient
+
+    refuse_mixing(Counting(), p=10**9)
+    assert max(sizes) <= 4096
+    assert np.isfinite(sizes).all()
