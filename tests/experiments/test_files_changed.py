@@ -180,7 +180,8 @@ PLAIN = "def first(view, k, rng):\n    return view.ids[:k]\n"
         (PLAIN.replace("[:k]", "[: k ]  # comment"), True),
         (PLAIN.replace("[:k]", "[-k:]"), False),
         (PLAIN.replace("first(view", "first(view: object"), False),
-        (PLAIN + "first.__doc__\n", False),
+        (PLAIN + "first.__doc__\n", True),
+        (PLAIN.replace("return", "first.__doc__; return"), False),
         (PLAIN.replace("k, rng", "k, rng=None"), False),
     ],
 )
@@ -193,9 +194,10 @@ def test_a_comment_is_no_other_run_and_another_meaning_is(base: Path, text: str,
 
 def test_of_code_that_reads_its_own_text_every_letter_counts(base: Path) -> None:
     """Its docstring may be its data."""
-    (base / "own.py").write_text(PLAIN + "TEXT = first.__doc__\n")
+    reading = PLAIN.replace("return", "print(first.__doc__); return")
+    (base / "own.py").write_text(reading)
     before = identity_of(base, "method.selection=own.py:first")
-    (base / "own.py").write_text(PLAIN + "TEXT = first.__doc__  # new\n")
+    (base / "own.py").write_text(reading + "# new\n")
     assert identity_of(base, "method.selection=own.py:first") != before
 
 
