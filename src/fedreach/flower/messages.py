@@ -26,6 +26,7 @@ names of their `state_dict`, so that clients that know nothing of FedReach can t
 form or out of its range makes a `ReplyError`, which says why the reply does not count.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -55,6 +56,8 @@ SHORT = {"accuracy": "acc", "mae": "mae"}  # what a main score is called, after 
 ROUND, DRAWS, HELD_OUT, BITS = "round", "draws", "held-out-examples", "bits-per-example"
 
 LARGEST = 2**40  # whole number of a reply
+FAILED = "it failed: "  # before what a client's app raised
+WRAPPED = re.compile(r"^Exception ClientAppException occurred\. Message: (.*?)(?:'>)?$")  # by Flower's simulation
 HUGE = 1e30  # number of an update: with larger ones the model soon is not finite
 
 
@@ -173,7 +176,8 @@ def content_of(message: Message) -> Message:
     """Return the message, unless it tells an error: then the last line of a client's traceback says what happened."""
     if message.has_error():
         lines = (message.error.reason or "").strip().splitlines() or ["it gave no reason"]
-        raise LostError(f"it failed: {printable(lines[-1].strip().rstrip('.'))[:300]}")
+        what = WRAPPED.sub(r"\1", lines[-1].strip()).rstrip(".")
+        raise LostError(f"{FAILED}{printable(what)[:300]}")
     return message
 
 
