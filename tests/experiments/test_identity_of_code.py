@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from fedreach import registry
 from fedreach.config.own_files import code_files
 from fedreach.experiments.meaning import meaning_of
+from fedreach.experiments.naming import Shelf
 from fedreach.storage.code import digest_of_code
 
 SCRIPT = '''\
@@ -276,3 +278,25 @@ if __name__ == "__main__":
         (tmp_path / "main.py").write_text(text, encoding="utf-8")
         subprocess.run([sys.executable, "main.py"], cwd=tmp_path, check=True, capture_output=True, text=True)
     assert len(list((tmp_path / "main" / "parts").glob("*.pkl"))) == 1
+
+
+def test_where_a_script_lies_makes_no_other_identity() -> None:
+    found = []
+    for file in ("/here/script.py", "/there/other.py"):
+        names: dict[str, object] = {"__name__": "__main__", "__file__": file}
+        exec(compile(SCRIPT, file, "exec"), names)
+        found.append(meaning_of(names["Part"]))
+    assert found[0] == found[1]
+
+
+def test_what_a_file_does_when_it_is_run_itself_counts_for_nobody_who_imports_it(tmp_path: Path) -> None:
+    digest = of_file(tmp_path)
+    run_itself = 'if __name__ == "__main__":\n    TABLE.update(a=2)\n'
+    assert digest(SCRIPT, "Part") == digest(SCRIPT + run_itself, "Part")
+
+
+def test_the_reason_is_kept_for_a_part_without_a_name_that_is_known_by_its_file(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path)
+    names = [shelf.name_of(run_as_main(text, "cell")["part"], "part") for text in ("part = eval", "def part(): eval")]
+    reasons = [registry.KNOWN_BY_FILE.get(Path(name.partition(":")[0]).name) for name in names]
+    assert reasons == [None, "it uses eval"]
