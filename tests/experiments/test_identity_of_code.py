@@ -127,6 +127,8 @@ def test_what_it_does_not_refer_to_makes_no_other_identity(digest: Digest, befor
         ("scale = lambda", "TABLE.update(a=2)\nscale = lambda"),
         ("scale = lambda", "Part.extra = 2\nscale = lambda"),
         ("scale = lambda", "setattr(Base, 'step', 2)\nscale = lambda"),
+        ("scale = lambda", "table = TABLE\ntable['a'] = 2\nscale = lambda"),
+        ("scale = lambda", "for each in [TABLE]:\n    each['a'] = 2\nscale = lambda"),
         ("scale = lambda", "for key in 'ab':\n    TABLE[key] = 2\nscale = lambda"),
     ],
 )

@@ -52,7 +52,8 @@ def definition_of(tree: ast.Module, name: str) -> Definition:
     needed, stars = {name}, [each for each in statements if each.is_star]
     chosen = {each for each in statements if each in stars or each.is_future}
     while True:
-        more = {each for each in statements if each not in chosen and (each.binds & needed or each.changes(needed))}
+        alike = needed | {name for each in statements for name in each.aliases(needed)}
+        more = {each for each in statements if each not in chosen and (each.binds & needed or each.changes(alike))}
         if not more:
             break
         chosen |= more
@@ -148,6 +149,21 @@ class _Statement:
     def changes(self, needed: set[str]) -> bool:
         """Say whether it may change what one of these names stands for, without binding it."""
         return bool(self._changed & needed)
+
+    def aliases(self, needed: set[str]) -> set[str]:
+        """Return the names that it binds to what these names stand for, or to a part of it, as ``table = TABLE``."""
+        found: set[str] = set()
+        for node in _at_top(self.node):
+            if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr):
+                value, targets = node.value, node.targets if isinstance(node, ast.Assign) else [node.target]
+            elif isinstance(node, ast.For):
+                value, targets = node.iter, [node.target]
+            else:
+                continue
+            values = value.elts if isinstance(value, ast.List | ast.Tuple) else [value]
+            if any(_root(each) in needed for each in values if each is not None):
+                found |= {name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+        return found
 
     @cached_property
     def _changed(self) -> frozenset[str]:
