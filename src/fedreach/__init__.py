@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from fedreach.runs.callbacks import Callback as Callback
     from fedreach.study.compare import compare as compare
     from fedreach.study.method import Method as Method
+    from fedreach.study.opening import Run as Run
+    from fedreach.study.opening import open as open  # noqa: A004  # fedreach.open
     from fedreach.study.run import run as run
     from fedreach.study.study import Study as Study
-    from fedreach.study.study import open as open  # noqa: A004  # fedreach.open
     from fedreach.study.sweep import Sweep as Sweep
     from fedreach.study.sweep import sweep as sweep
 
@@ -46,7 +47,8 @@ _WHERE = {
     "sweep": "fedreach.study.sweep",
     "Sweep": "fedreach.study.sweep",
     "run": "fedreach.study.run",
-    "open": "fedreach.study.study",
+    "open": "fedreach.study.opening",
+    "Run": "fedreach.study.opening",
     "Study": "fedreach.study.study",
     "ClientView": "fedreach.federation.values",
     "Reports": "fedreach.federation.values",

@@ -340,6 +340,8 @@ BY_CONTENT = re.compile(rf"[^/]*-[0-9a-f]{{{SHORT}}}(/own\.json|\.pkl:.*)$")
 """Such names, of data and of things: the same content in another folder is the same."""
 KEPT: dict[Path, Any] = {}
 """Things of ``.pkl`` files that this process wrote or is about to write: they are not read again."""
+KNOWN_BY_FILE: dict[str, str] = {}
+"""Of ``.pkl`` files that this process named, why the whole file of the code counts, where it does."""
 
 
 @dataclass(frozen=True)

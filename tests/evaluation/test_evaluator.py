@@ -113,6 +113,37 @@ def test_gaps_are_the_differences_of_the_columns_beside_them(seed):
         assert columns[f"{name}_low"] <= columns[name] <= columns[f"{name}_high"]
 
 
+class Asked:
+    """An engine that notes of which examples it was asked."""
+
+    def __init__(self, engine):
+        self.engine, self.splits = engine, []
+
+    def predict(self, params, split, index):
+        self.splits.append(split)
+        return self.engine.predict(params, split, index)
+
+
+def test_training_examples_are_scored_only_where_that_is_asked_for_and_no_other_number_changes():
+    data = make_data()
+    asked = Asked(make(data).engine)
+    columns, records = Evaluator(asked, data, training=False).evaluate(params_of(), 1)
+    assert "train" not in asked.splits
+    all_columns, all_records = make(data).evaluate(params_of(), 1)
+    left_out = {"train_accuracy", "out_of_sample_gap"}
+    assert columns == {name: value for name, value in all_columns.items() if name not in left_out}
+    assert left_out <= all_columns.keys()
+    assert records == all_records
+
+
+def test_training_examples_are_scored_where_there_is_nothing_else():
+    data = make_data(unseen=np.empty(0, np.int64), tests=0)
+    everything = replace(data, train=Ranges(data.partition.order, data.partition.offsets))
+    nothing = replace(everything, held_out=Ranges(np.empty(0, np.int64), np.zeros(7, np.int64)))
+    columns, _ = Evaluator(make(nothing).engine, nothing, training=False).evaluate(params_of(), 1)
+    assert [*columns] == ["train_accuracy"]
+
+
 def test_participants_and_unseen_clients_that_are_the_same_have_no_gap():
     # Client 5 is made a copy of client 0, who alone takes part: its held-out data, twice, stand against themselves.
     data = make_data()

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.app import Array, ArrayRecord, Message
+from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedreach.errors import ConfigError
+from fedreach.errors import ConfigError, TrainingError
 from fedreach.flower import FlowerExperiment, client_app
+from fedreach.flower.messages import LostError, content_of
 
 from .faulty import (
     CLIENTS,
@@ -35,6 +40,8 @@ from .faulty import (
     with_metric,
 )
 from .in_process import InProcess
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -213,3 +220,60 @@ def test_labels_told_wrongly_count_as_withheld(
     grid = InProcess(app_of(method), range(CLIENTS), answering=answering)
     assert flower(experiment(method), grid, tmp_path) == simulated(experiment(method), without=2)
     assert_said(heard, "Client 2 .*its label_counts|Client 2 .*its 'label_counts'")
+
+
+def test_the_cause_is_told_at_once_where_all_clients_fail_before_they_say_who_they_are(tmp_path: Path) -> None:
+    def answering(client: int, message: Message, answer: Callable[[], Message]) -> Message:
+        return failing("Traceback\nImportError: no numbers")(message, answer)
+
+    setup, began = experiment(FEDAVG), time.monotonic()
+    grid = InProcess(app_of(FEDAVG), range(CLIENTS), answering=answering)
+    with pytest.raises(
+        TrainingError, match=r"All 6 nodes fail. Node \d+ was refused: .*ImportError: no numbers \(and 5 more"
+    ):
+        flower(setup, grid, tmp_path, patience=60.0)
+    assert time.monotonic() - began < 30
+
+
+def test_the_cause_is_told_at_once_where_all_clients_fail_to_train(tmp_path: Path) -> None:
+    def answering(client: int, message: Message, answer: Callable[[], Message]) -> Message:
+        if message.metadata.message_type == "train":
+            return failing("Traceback\nValueError: a loss of mine")(message, answer)
+        return answer()
+
+    grid = InProcess(app_of(FEDAVG), range(CLIENTS), answering=answering)
+    with pytest.raises(
+        TrainingError, match=r"clients of round 1 failed, client \d by this: ValueError: a loss of mine"
+    ):
+        flower(experiment(FEDAVG), grid, tmp_path)
+    assert "ValueError: a loss of mine" in (tmp_path / "result.json").read_text()
+
+
+def test_what_flowers_simulation_wraps_an_error_in_is_not_told(tmp_path: Path) -> None:
+    wrapped = "<class 'X'>:<'\nException ClientAppException occurred. Message: it is Tuesday.'>"
+    message = Message(RecordDict(), 1, "train")
+    message.metadata.__dict__["_message_id"] = "m"
+    with pytest.raises(LostError, match=r"^it failed: it is Tuesday$"):
+        content_of(Message(Error(code=2, reason=wrapped), reply_to=message))
+
+
+def test_an_app_with_parts_of_a_file_is_made_in_a_process_that_did_not_load_it(tmp_path: Path) -> None:
+    """As on Flower's simulation, which copies the app to processes that know nothing of the file."""
+    (tmp_path / "own.py").write_text("def by_size(results):\n    return results.metrics['num_examples']\n")
+    config = "rounds = 1\ndata = 'digits'\nmodel = 'linear'\nmethod = { weighting = 'own.py:by_size' }\n"
+    (tmp_path / "x.toml").write_text(config)
+    app = FlowerExperiment(tmp_path / "x.toml").client_app()
+    (tmp_path / "app.pkl").write_bytes(cloudpickle.dumps(app))
+    program = f"""
+import cloudpickle, pathlib
+import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
+from in_process import InProcess
+from flwr.app import Message, RecordDict
+app = cloudpickle.loads(pathlib.Path({str(tmp_path / "app.pkl")!r}).read_bytes())
+grid = InProcess(app, range(3))
+sent = Message(RecordDict(), grid.node_of[1], "query")
+(reply,) = grid.send_and_receive([sent])
+print(reply.content.metric_records["metrics"]["client"] if reply.has_content() else reply.error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "1", done.stderr

@@ -387,7 +387,7 @@ def test_what_is_not_in_a_study_is_told_with_the_nearest(study):
         study["our"]
     with pytest.raises(ConfigError, match=r"There is no seed 9 in this study: it has 0, 1, 2."):
         study["ours"].folder(9)
-    with pytest.raises(RunFolderError, match=r"There is no study in .*nowhere: no comparison.json"):
+    with pytest.raises(RunFolderError, match=r"nowhere holds no run, comparison or sweep"):
         fr.open("nowhere")
 
 

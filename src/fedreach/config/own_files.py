@@ -1,7 +1,8 @@
 """The files of one's own that the numbers of a run depend on: code with what it imports, data, what options name.
 
-Of code all imports count that its text names, wherever they stand in it. A module whose name is made up as the code
-runs, and a file that the code opens by itself, cannot be known before it runs.
+Of code the imports count that its text names, wherever they stand in it: of a name in a file those of what that refers
+to, see `fedreach.storage.definitions`, and those whose own names nothing refers to. A module whose name is made up as
+the code runs, and a file that the code opens by itself, cannot be known before it runs.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import ast
 import hashlib
 import importlib.util
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
@@ -23,19 +24,35 @@ from fedreach.config.sections import Choice, Experiment
 from fedreach.data.mapped import NOTE
 from fedreach.data.stored import FILE
 from fedreach.errors import ConfigError, DataError
-from fedreach.storage.code import digest_of_code
+from fedreach.storage.code import digest_of_code, name_in
+from fedreach.storage.definitions import definition_of, imports_for_effect
 
 LIBRARY = Path(fedreach.__file__).parent
 
 
-def digest(path: Path, *, code: bool = False) -> str:
-    """Return the sha256 of a file, or of what it means as `code`; one that did not change since is not read again.
+def digest(path: Path) -> str:
+    """Return the sha256 of a file; one that did not change since is not read again.
 
     Raises:
         DataError: If it cannot be read.
     """
+    return _readable(path, lambda: _digest(path, *_stamp(path)))
+
+
+def code_digest(path: Path, called: str) -> str:
+    """Return the digest of what a file of code means, see `fedreach.storage.code`, by what it is called in a run.
+
+    Of ``FILE.py:NAME`` and ``module:NAME`` the name and what it refers to count, of an imported module all.
+
+    Raises:
+        DataError: If it cannot be read.
+    """
+    return _readable(path, lambda: _digest_of_code(path, name_in(called), *_stamp(path)))
+
+
+def _readable(path: Path, read: Callable[[], str]) -> str:
     try:
-        return (_digest_of_code if code else _digest)(path, *_stamp(path))
+        return read()
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}. Make it readable.") from error
 
@@ -52,8 +69,8 @@ def _digest(path: Path, *stamp: int) -> str:
 
 
 @cache
-def _digest_of_code(path: Path, *stamp: int) -> str:
-    return digest_of_code(path)
+def _digest_of_code(path: Path, name: str, *stamp: int) -> str:
+    return digest_of_code(path, name)
 
 
 def data_files(experiment: Experiment, base: Path, parts: list[Choice]) -> dict[str, Path]:
@@ -99,7 +116,7 @@ def code_files(name: str, base: Path) -> dict[str, Path]:
         return {}
     where = name.rpartition(":")[0]
     module = "" if where.endswith(".py") else where
-    others = {_key(path, base): path for path in imported_by(file, module) if path != file}
+    others = {_key(path, base): path for path in imported_by(file, module, name_in(name)) if path != file}
     return {name: file, **others}
 
 
@@ -107,22 +124,23 @@ def _key(path: Path, base: Path) -> str:
     return Path(os.path.relpath(path, base.resolve())).as_posix()
 
 
-def imported_by(file: Path, module: str = "") -> list[Path]:
+def imported_by(file: Path, module: str = "", of: str = "") -> list[Path]:
     """Return a file of code, and those of the modules of nobody's package that it needs, directly or not.
 
     Args:
         file: The file.
         module: Its name as a module; "" where it is in no package.
+        of: A function or class of the file, whose imports count; "": all do.
     """
     found: dict[Path, None] = {}
-    waiting = [(file.resolve(), module)]
+    waiting, first = [(file.resolve(), module)], file.resolve()
     while waiting:
         path, name = waiting.pop()
         if path in found or not _is_own(path):
             continue
         found[path] = None
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        for wanted in _imports(path, *_stamp(path)) if path.suffix == ".py" else ():
+        for wanted in _imports(path, of if path == first else "", *_stamp(path)) if path.suffix == ".py" else ():
             if whole := _absolute(wanted, package):
                 waiting += _modules(whole, path.parent)
     return sorted(found)
@@ -133,14 +151,15 @@ def _is_own(path: Path) -> bool:
 
 
 @cache
-def _imports(path: Path, *stamp: int) -> tuple[str, ...]:
+def _imports(path: Path, of: str, *stamp: int) -> tuple[str, ...]:
     """Return what may be modules of what a file imports, relative ones with their dots; nothing where it is no code."""
     try:
         tree = ast.parse(path.read_bytes())
+        nodes = [*definition_of(tree, of).statements, *imports_for_effect(tree)] if of else [tree]
     except (OSError, SyntaxError, ValueError):
         return ()
     found: dict[str, None] = {}
-    for node in ast.walk(tree):
+    for node in (inner for each in nodes for inner in ast.walk(each)):
         if isinstance(node, ast.Import):
             found |= dict.fromkeys(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -183,6 +202,12 @@ def _modules(whole: str, beside: Path) -> Iterator[tuple[Path, str]]:
             if not _is_own(path):
                 return
             yield path, name
+
+
+def module_files(name: str) -> set[Path]:
+    """Return the files of a module of one's own by its whole name, with those that it imports; none of others'."""
+    beside = Path.cwd()  # where Python does not find it
+    return {path for file, module in _modules(name, beside) for path in imported_by(file, module)}
 
 
 def _top(name: str, beside: Path) -> ModuleSpec | None:

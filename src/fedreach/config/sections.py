@@ -188,10 +188,12 @@ class EvaluationSection(Section):
 
     every: Positive = 5
     """Rounds from one evaluation to the next."""
-    local: bool = True
+    local: bool = False
     """Whether the local models of the cohort are evaluated before they are aggregated, too."""
     samples_per_client: Positive | None = None
     """At most so many of each client's samples are scored. Default: all."""
+    training: bool = False
+    """Whether participants' training examples are scored, too, as `train_accuracy` and `out_of_sample_gap`."""
     inputs: list[Positive] = Field(default=[5, 20])
     """Clients are served with so many inputs, too, and scored on their others."""
     patience: Positive | None = None

@@ -8,7 +8,7 @@ from types import FrameType
 from typing import Any
 
 from fedreach import registry
-from fedreach.config.own_files import code_files, data_files, digest
+from fedreach.config.own_files import code_digest, code_files, data_files, digest
 from fedreach.config.parts import with_nested
 from fedreach.config.sections import Choice, Experiment
 from fedreach.errors import FedReachError, PartError
@@ -40,7 +40,7 @@ def file_digests(experiment: Experiment, base: Path) -> dict[str, dict[str, str]
     """
     code, data = users_code(experiment, base), data_files(experiment, base, _parts(experiment))
     return {
-        "code": {name: digest(path, code=True) for name, path in code.items()},
+        "code": {name: code_digest(path, name) for name, path in code.items()},
         "data": {name: digest(path) for name, path in data.items()} or None,
     }
 

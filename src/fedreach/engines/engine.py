@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
+from numpy.typing import DTypeLike
 
 from fedreach.arrays import AnyArray, Bools, Float32s, Floats, Ints
 from fedreach.data.population import Ranges
@@ -132,21 +133,26 @@ class TorchEngine(Engine):
             return self.workers.map(GroupTrainer.outputs_of, range(len(ids)), start, moved, ids, before)
 
     def predict(self, params: Float32s, split: Split, index: Ints) -> tuple[Bools | Float32s, Float32s]:
-        right = self.workers.array((len(index),), np.bool_ if self.task.data.dataset.num_classes else np.float32)
-        loss = self.workers.array((len(index),), np.float32)
+        kind = np.bool_ if self.task.data.dataset.num_classes else np.float32
+        right, loss = self._result((len(index),), kind), self._result((len(index),), np.float32)
         self._evaluate(type(self.trainer).predict_part, params, split, index, right, loss)
         return right, loss
 
     def logits(self, params: Float32s, split: Split, index: Ints) -> Float32s:
         in_units = self.trainer.scale is not None  # in float64, as a saved model predicts
         shape = len(index), self.task.data.dataset.outputs
-        out = self.workers.array(shape, np.float64 if in_units else np.float32)
+        out = self._result(shape, np.float64 if in_units else np.float32)
         self._evaluate(GroupTrainer.logits_part, params, split, index, out)
         return out
 
     def answers(self, params: Float32s, split: Split, index: Ints, *, inputs: bool) -> Outputs:
         with _kernels(self.precision):
             return self.trainer.answers(params, split, index, inputs=inputs)
+
+    def _result(self, shape: tuple[int, ...], dtype: DTypeLike) -> AnyArray:
+        """Return an array for what a model says of so many examples, which all processes see if there is a part for
+        more than one."""
+        return np.empty(shape, dtype) if shape[0] <= EVALUATION_PART else self.workers.array(shape, dtype)
 
     def _evaluate(
         self, work: Callable[..., None], params: Float32s, split: Split, index: Ints, *results: AnyArray
@@ -158,7 +164,9 @@ class TorchEngine(Engine):
         parts = [slice(begin, begin + EVALUATION_PART) for begin in range(0, len(index), EVALUATION_PART)]
         if self.trainer.trial.mixes:
             parts = self.trainer.alone(split, index)
-        vector, rows = self.workers.copy(np.asarray(params, np.float32)), self.workers.copy(np.asarray(index, np.int64))
+        vector, rows = np.array(params, np.float32), np.array(index, np.int64)
+        if len(parts) > 1:
+            vector, rows = self.workers.copy(vector), self.workers.copy(rows)
         with _kernels(self.precision):
             self.workers.map(work, parts, vector, split, rows, *results)
 

@@ -76,7 +76,13 @@ def difference_interval(first: Floats, second: Floats, top: float = 1.0) -> tupl
         >>> difference_interval(np.array([0.7, 0.8, 0.9]), np.array([0.6, 0.7, 0.5]))
         (-0.200117336672, 0.493470459533)
     """
-    (low, high), (other_low, other_high) = mean_interval(first, top), mean_interval(second, top)
-    mean, other = float(first.mean()), float(second.mean())
+    return recovered(float(first.mean()), mean_interval(first, top), float(second.mean()), mean_interval(second, top))
+
+
+def recovered(
+    mean: float, limits: tuple[float, float], other: float, other_limits: tuple[float, float]
+) -> tuple[float, float]:
+    """Return the interval of a difference of two means, from both and their intervals; see `difference_interval`."""
+    (low, high), (other_low, other_high) = limits, other_limits
     below, above = math.hypot(mean - low, other_high - other), math.hypot(high - mean, other - other_low)
     return round(mean - other - below, 12), round(mean - other + above, 12)

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedreach.arrays import Bools, Float32s, Floats, Ints
 from fedreach.data.federated import FederatedData
-from fedreach.evaluation.confidence import difference_interval, mean_interval
+from fedreach.evaluation.confidence import mean_interval, recovered
 from fedreach.evaluation.further import SaidOfClients, Values, further_columns, in_a_line
 from fedreach.evaluation.metrics import Metric, further_metrics, refuse_metrics
 from fedreach.evaluation.populations import Group, Scores
@@ -31,9 +31,11 @@ class Evaluator:
       their training rows. Gaps are turned round, ``participation_gap`` = unseen_mae - id_mae, so that they are
       positive where the second is worse, as with accuracy; and the worst decile is the tenth with the largest errors.
     - ``train_accuracy``: participants' training data with the labels they train on; every other column is free of
-      label noise. ``out_of_sample_gap`` = train_accuracy - id_accuracy.
+      label noise. ``out_of_sample_gap`` = train_accuracy - id_accuracy. Both only with `training`, or where there is
+      nothing else to score: training data are most of a federation's examples.
     - ``local_accuracy``: the models of this round's cohort after local training and before aggregation, each on
-      its own client's held-out data. It says how well clients do alone and is no property of the global model.
+      its own client's held-out data, where ``evaluation.local`` is set. It says how well clients do alone and is no
+      property of the global model.
     - With one model a cluster, participants are scored by their own cluster's model. Nobody assigned the others to a
       cluster, nor could a server: unseen clients and the test set get the mean over models of right answers and losses,
       each model counting by its share of the participants, as if each drew a participant's model at random.
@@ -57,6 +59,7 @@ class Evaluator:
         data: FederatedData,
         samples_per_client: int | None = None,
         metrics: Sequence[Metric] = (),
+        training: bool = True,
     ) -> None:
         self.engine, self.data, self.max_samples = engine, data, samples_per_client
         self.by = ACCURACY if data.dataset.num_classes else MAE
@@ -68,6 +71,9 @@ class Evaluator:
         self.training = Group.of(population.participants, data.train, max_samples=samples_per_client)
         self.unseen = Group.of(population.unseen, data.train, data.held_out, max_samples=samples_per_client)
         self.test_index = np.arange(len(data.dataset.test_y))
+        others = len(self.participants.ids) + len(self.unseen.ids) + len(self.test_index)
+        if others and not training:
+            self.training = NOBODY
 
     def evaluate(
         self, models: Float32s, round_: int, clusters: Ints | None = None
@@ -139,6 +145,9 @@ class Evaluator:
         return group.scores(*served.predict(self.engine, split, group.index, own), self.by)
 
 
+NOBODY = Group(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64))
+
+
 @dataclass(frozen=True, eq=False)
 class Served:
     """The models that clients are served, and who has which."""
@@ -203,16 +212,16 @@ def summarized(
     columns: dict[str, float] = {}
     records: list[dict[str, Any]] = []
     by = participants.by
-    there = {}
+    there: dict[str, tuple[float, tuple[float, float]]] = {}
     for name, population, scores in (("id", "participants", participants), ("unseen", "unseen", unseen)):
         if len(scores.ids):
-            there[name] = scores.score
-            columns |= _columns(name, scores)
+            there[name] = float(scores.score.mean()), mean_interval(scores.score, by.top)
+            columns |= _columns(name, scores, *there[name])
             records.append(scores.record(round_, population))
     if {"id", "unseen"} <= there.keys():
         columns["participation_gap"] = by.gap(columns[f"id_{by.name}"], columns[f"unseen_{by.name}"])
         better, worse = (there["unseen"], there["id"]) if by.lower_is_better else (there["id"], there["unseen"])
-        columns |= _limits("participation_gap", difference_interval(better, worse, by.top))
+        columns |= _limits("participation_gap", recovered(*better, *worse))
     if len(training.ids):
         columns[f"train_{by.name}"] = float(training.score.mean())
         if f"id_{by.name}" in columns:
@@ -222,12 +231,12 @@ def summarized(
     return {name: round(value, 9) for name, value in columns.items()}, records
 
 
-def _columns(population: str, scores: Scores) -> dict[str, float]:
+def _columns(population: str, scores: Scores, mean: float, limits: tuple[float, float]) -> dict[str, float]:
     values, name = scores.score, f"{population}_{scores.by.name}"
     p10, p50, p90 = np.percentile(values, [10, 50, 90])
     return {
-        name: float(values.mean()),
-        **_limits(name, mean_interval(values, scores.by.top)),
+        name: mean,
+        **_limits(name, limits),
         f"{name}_p10": float(p10),
         f"{name}_p50": float(p50),
         f"{name}_p90": float(p90),

@@ -107,6 +107,17 @@ def main_score_of(columns: Iterable[str]) -> MainScore:
     return MAE if MAE.name in endings else ACCURACY
 
 
+def is_evaluated(columns: Iterable[str]) -> bool:
+    """Say whether a row with these columns tells of an evaluation.
+
+    Example:
+        >>> is_evaluated(["round", "train_loss"]), is_evaluated(["round", "unseen_accuracy"])
+        (False, True)
+    """
+    scores = {f"{part}_{score.name}" for part in ("id", "unseen", "test", "train") for score in (ACCURACY, MAE)}
+    return not scores.isdisjoint(columns)
+
+
 def worst_decile(values: Floats, *, lower_is_better: bool = False) -> float:
     """Return the mean over the tenth of the values that is lowest, or highest, rounded up to at least one value.
 

@@ -1,27 +1,25 @@
 """What Python hands over becomes what an experiment file says: names, with options.
 
 What has a name is called by it: FedReach's own by their short names, functions and classes of modules ``module:NAME``.
-What has none, such as a lambda or a class of a notebook, is stored by what it is (``parts/NAME-DIGEST.pkl``), so that
-other processes, and the same program run again, find the same thing.
+What has none, such as a lambda or a class of a notebook, is stored by what it means (``parts/NAME-DIGEST.pkl``, see
+`fedreach.experiments.meaning`), so that other processes, and the same program run again, find the same thing.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import inspect
 import io
 import os
-import pickletools
 import re
 import sys
-from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
 
 import cloudpickle
 import numpy as np
@@ -29,12 +27,11 @@ import torch
 from torch import nn
 
 from fedreach import registry
-from fedreach.config.own_files import imported_by
 from fedreach.errors import ConfigError
+from fedreach.experiments.meaning import Pickler, meaning_of
 from fedreach.models.copying import copied
 from fedreach.models.instance import ModuleInstance, redraw
 from fedreach.registry import Instance
-from fedreach.storage.code import digest_of_code
 
 
 @dataclass(eq=False)
@@ -52,11 +49,14 @@ class Shelf:
             ConfigError: If it cannot be handed to another process.
         """
         content = pickled(thing, called)
-        digest = _digest(content)
+        with _by_value(thing):
+            digest, because = meaning_of(thing)
         word = re.sub(r"\W+", "", called) or "thing"
         path = (self.folder / f"{word}-{digest}.pkl").resolve()
         self.waiting[path] = content
         registry.KEPT[path] = thing
+        if because:
+            registry.KNOWN_BY_FILE[path.name] = because
         return f"{Path(os.path.relpath(path, self.base)).as_posix()}:{word}"
 
     def write(self) -> None:
@@ -203,40 +203,28 @@ def pickled(thing: Any, called: str) -> bytes:
         ConfigError: If it holds something that cannot leave this process.
     """
     content = io.BytesIO()
-    by_value = list(_only_here(thing))
-    for module in by_value:
-        cloudpickle.register_pickle_by_value(module)
     try:
-        _Pickler(content, protocol=5).dump(thing)
+        with _by_value(thing):
+            Pickler(content, protocol=5).dump(thing)
     except Exception as error:  # pickle raises whatever the thing's own methods do
         raise ConfigError(
             f"{called} cannot be handed to other processes: {type(error).__name__}: {error}. Define it in a module of "
             "its own, without open files, generators or locks."
         ) from error
-    finally:
-        for module in by_value:
-            cloudpickle.unregister_pickle_by_value(module)
     return content.getvalue()
 
 
-def _digest(content: bytes) -> str:
-    """Return what tells a pickled thing from others: the same of the same program, whatever process runs it.
-
-    Beside what is pickled the files count of modules of one's own that it refers to, and of those that these import.
-    cloudpickle's number of a class,
-    which is another one in each process, does not; should cloudpickle keep it elsewhere one day, names merely change.
-    """
-    words = {argument for _, argument, _ in pickletools.genops(content) if isinstance(argument, str)}
-    tracked = getattr(cloudpickle.cloudpickle, "_DYNAMIC_CLASS_TRACKER_BY_CLASS", {})
-    for number in words & {*tracked.values()}:
-        content = content.replace(number.encode(), b"")
-    digest = hashlib.sha256(content)
-    for name in sorted(words & sys.modules.keys()):
-        file = getattr(sys.modules[name], "__file__", None)
-        if file is not None and name.partition(".")[0] != "fedreach" and not registry.is_installed(file):
-            for path in imported_by(Path(file), name):
-                digest.update(name.encode() + digest_of_code(path).encode())
-    return digest.hexdigest()[: registry.SHORT]
+@contextmanager
+def _by_value(thing: Any) -> Iterator[None]:
+    """Have a thing pickled whole whose module a fresh process would not find."""
+    modules = list(_only_here(thing))
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)
 
 
 def _only_here(thing: Any) -> Iterator[ModuleType]:
@@ -249,35 +237,3 @@ def _only_here(thing: Any) -> Iterator[ModuleType]:
         loaded = sys.modules.get(name)
         if loaded is not None and hasattr(loaded, "__file__") and not _found_anew(name, loaded):
             yield loaded
-
-
-def _tensor_reduced(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return _tensor, (tensor.detach().cpu().numpy(),)
-
-
-def _parameter_reduced(parameter: nn.Parameter) -> tuple[Any, ...]:
-    return _parameter, (parameter.detach().cpu().numpy(), parameter.requires_grad)
-
-
-def _missing_reduced(missing: Any) -> str:
-    return "MISSING"
-
-
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it is not typed
-    """Pickles tensors as arrays, as torch's own way writes addresses of this process.
-
-    And what a field of a dataclass has for a default that it lacks stays the one object that it is recognised by.
-    """
-
-    dispatch_table: ClassVar = ChainMap(
-        {torch.Tensor: _tensor_reduced, nn.Parameter: _parameter_reduced, type(MISSING): _missing_reduced},
-        cloudpickle.Pickler.dispatch_table,
-    )
-
-
-def _tensor(array: Any) -> torch.Tensor:
-    return torch.from_numpy(array.copy())
-
-
-def _parameter(array: Any, requires_grad: bool) -> nn.Parameter:
-    return nn.Parameter(torch.from_numpy(array.copy()), requires_grad)

@@ -181,7 +181,9 @@ def each_round_of(
                     yield from each_round(
                         record,
                         simulation,
-                        Evaluator(simulation.engine, data, e.evaluation.samples_per_client, metrics),
+                        Evaluator(
+                            simulation.engine, data, e.evaluation.samples_per_client, metrics, e.evaluation.training
+                        ),
                         recorder,
                         rounds=e.rounds,
                         every=e.evaluation.every,

@@ -78,29 +78,50 @@ class ClientRegistry:
         """Wait for the population, or for `min_clients` and those that come right after them where none is given.
 
         Raises:
-            TrainingError: If fewer than `min_clients` participants are there after `patience` seconds.
+            TrainingError: If fewer than `min_clients` participants are there after `patience` seconds, or at once if as
+                many nodes are online as are waited for and all of them fail.
         """
-        until, given, came = time.monotonic() + patience, self.population, time.monotonic()
+        until, given, came, changed = time.monotonic() + patience, self.population, time.monotonic(), time.monotonic()
         wanted = None if given is None else {*given.participants.tolist(), *given.unseen.tolist()}
         training = None if given is None else set(given.participants.tolist())
         while True:
-            before = len(self.nodes)
+            before, online = len(self.nodes), self.online
             self.meet(grid, min(MEETING_SECONDS, until - time.monotonic()))
             there = [c for c in self.nodes if (training is None or c in training) and self._can_train(c)]
             now = time.monotonic()
             came = now if len(self.nodes) > before else came
+            changed = now if self.online != online else changed
             all_there = now > came + QUIET_SECONDS if wanted is None else wanted <= set(self.nodes)
             if len(there) >= min_clients and (all_there or now > until):
                 break
+            if now > changed + QUIET_SECONDS and self._all_fail(min_clients if wanted is None else len(wanted)):
+                raise TrainingError(
+                    f"All {len(self.online)} nodes fail.{self._why_refused()} Run again once they do not."
+                )
             if now > until:
-                why = "".join(f" Node {node} was refused: {text.rstrip('.')}." for node, text in self.refused.items())
                 raise TrainingError(
                     f"{len(there)} clients that may train and have examples were there after {patience:.0f} seconds, "
-                    f"and {min_clients} are needed.{why} Start more SuperNodes, or lower `min_clients`."
+                    f"and {min_clients} are needed.{self._why_refused()} Start more SuperNodes, or lower `min_clients`."
                 )
             time.sleep(POLL_SECONDS)
         if given is None:
             self.population = Population(np.array(sorted(self.nodes), np.int64), np.empty(0, np.int64))
+
+    def _all_fail(self, wanted: int) -> bool:
+        """Say whether as many nodes as are waited for are online, and none of them got as far as to answer."""
+        return (
+            len(self.online) >= wanted and not self.asked and self.online <= self.ask_again.keys() & self.refused.keys()
+        )
+
+    def _why_refused(self) -> str:
+        """Return why nodes are not taken, each reason once."""
+        nodes: dict[str, list[int]] = {}
+        for node, text in self.refused.items():
+            nodes.setdefault(text.rstrip("."), []).append(node)
+        return "".join(
+            f" Node {first} was refused: {text}{f' (and {len(more)} more nodes for the same reason)' if more else ''}."
+            for text, (first, *more) in nodes.items()
+        )
 
     def meet(self, grid: Grid, patience: float = MEETING_SECONDS) -> None:
         """Look who is online, and ask those that are new who they are; an answer that takes longer is heard later."""

@@ -156,6 +156,7 @@ def evaluation(
     scores: Mapping[EvaluationTask, PartScores],
     engine: Engine | None,
     metrics: Sequence[Metric] = (),
+    training: bool = True,
 ) -> tuple[dict[str, float], list[dict[str, Any]]] | None:
     """Return the columns of a round and the lines about single clients; None where nobody evaluated.
 
@@ -175,8 +176,9 @@ def evaluation(
             further |= further_columns(f"test_{metric.name}", metric, answers.of_clients(metric), None)
     own, others = by_population(scores, participants, shares)
     parts = {"id": _of_part(own, "held_out"), "unseen": _of_part(others, "both")}
-    training = _scores(_of_part(own, "train"))
-    columns, lines = summarized(state.round, _scores(parts["id"]), _scores(parts["unseen"]), training, test)
+    others_scored = parts["id"] or parts["unseen"] or test is not None
+    trained = _scores(_of_part(own, "train") if training or not others_scored else {})
+    columns, lines = summarized(state.round, _scores(parts["id"]), _scores(parts["unseen"]), trained, test)
     values = {name: _further(part, metrics) for name, part in parts.items()}
     for name, of_clients in values.items():
         for metric in metrics if parts[name] else ():

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+from uuid import uuid4
 
-from flwr.app import Context
+from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import Result
@@ -24,6 +25,8 @@ from fedreach.runs.describe import federation_record
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.trackers.tracked import Named, Tracked
 from fedreach.simulation.simulation import Simulation
+
+MOST_APPS = 8  # of experiments that a process keeps made
 
 
 class FlowerExperiment:
@@ -79,7 +82,14 @@ class FlowerExperiment:
         )
 
     def client_app(self, *, kept_in_process: int = 8) -> ClientApp:
-        """Return the app of any of the clients; see `fedreach.flower.client_app`."""
+        """Return the app of any of the clients; see `fedreach.flower.client_app`.
+
+        Flower's simulation copies it to other processes, which read the files of your own components themselves.
+        """
+        return _ExperimentApp(self, kept_in_process)
+
+    def made_app(self, kept_in_process: int) -> ClientApp:
+        """Return the app with its parts made in this process."""
         builder = Builder(self.experiment, self.base)
         return client_app(
             builder.federation(self.seed),
@@ -125,6 +135,26 @@ class FlowerExperiment:
         return app
 
 
+class _ExperimentApp(ClientApp):
+    """The app of an experiment, which each process makes from the experiment when the first message comes.
+
+    So what is copied is the experiment alone: parts from a ``FILE.py`` are of a module that other processes lack.
+    """
+
+    in_process: ClassVar[dict[str, ClientApp]] = {}
+
+    def __init__(self, setup: FlowerExperiment, kept_in_process: int) -> None:
+        super().__init__()
+        self.setup, self.kept_in_process, self.name = setup, kept_in_process, uuid4().hex
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        if self.name not in self.in_process:
+            if len(self.in_process) == MOST_APPS:
+                self.in_process.clear()
+            self.in_process[self.name] = self.setup.made_app(self.kept_in_process)
+        return self.in_process[self.name](message, context)
+
+
 def strategy_options(builder: Builder, seed: int, method: str | None, folder: Path) -> dict[str, Any]:
     """Return the arguments of `FedReachStrategy` that follow from an experiment, wherever its data are."""
     e, base = builder.experiment, builder.base
@@ -133,6 +163,7 @@ def strategy_options(builder: Builder, seed: int, method: str | None, folder: Pa
         "rounds": e.rounds,
         "folder": folder,
         "evaluate_every": e.evaluation.every,
+        "evaluate_training": e.evaluation.training,
         "participation": parts.make("participation", e.population.participation, base),
         "inputs": e.evaluation.inputs,
         "identity": identity(e, seed, method or "run", base),

@@ -28,6 +28,7 @@ know nothing of FedReach all of it, each time, so that they can train it. What i
 range makes a `ReplyError`, which says why the reply does not count.
 """
 
+import re
 from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
@@ -59,6 +60,8 @@ SHORT = {"accuracy": "acc", "mae": "mae"}  # what a main score is called, after 
 ROUND, DRAWS, HELD_OUT, BITS = "round", "draws", "held-out-examples", "bits-per-example"
 
 LARGEST = 2**40  # whole number of a reply
+FAILED = "it failed: "  # before what a client's app raised
+WRAPPED = re.compile(r"^Exception ClientAppException occurred\. Message: (.*?)(?:'>)?$")  # by Flower's simulation
 HUGE = 1e30  # number of an update: with larger ones the model soon is not finite
 
 
@@ -197,7 +200,8 @@ def content_of(message: Message) -> Message:
     """Return the message, unless it tells an error: then the last line of a client's traceback says what happened."""
     if message.has_error():
         lines = (message.error.reason or "").strip().splitlines() or ["it gave no reason"]
-        raise LostError(f"it failed: {printable(lines[-1].strip().rstrip('.'))[:300]}")
+        what = WRAPPED.sub(r"\1", lines[-1].strip()).rstrip(".")
+        raise LostError(f"{FAILED}{printable(what)[:300]}")
     return message
 
 

@@ -42,6 +42,7 @@ from fedreach.flower.evaluation import EvaluationTask, answered, evaluation, eva
 from fedreach.flower.facts import FACTS, load_facts, record_of, save_facts, who_holds_what
 from fedreach.flower.incoming import Incoming
 from fedreach.flower.masks import refuse_more_than_a_sum
+from fedreach.flower.messages import FAILED
 from fedreach.flower.open_round import OpenRound
 from fedreach.flower.outgoing import Outgoing
 from fedreach.flower.serving import RemoteServing, serve_clients
@@ -81,6 +82,7 @@ class FedReachStrategy(Strategy):
         patience: Seconds to wait for that; then it begins without the others, if `min_clients` that train are there.
         timeout: Seconds that a client has for each reply; a round asks several times where it probes or restores.
         evaluate_every: Rounds between evaluations by the clients; the last round is always evaluated.
+        evaluate_training: Whether participants' training examples are scored, too, as `train_accuracy`.
         engine: Runs the model over what the server has: a test set and, where the server trains, data of its own; see
             `fedreach.flower.local.server_engine`.
         participation: Who of those online can be asked; everybody if left out.
@@ -114,6 +116,7 @@ class FedReachStrategy(Strategy):
         patience: float = 60.0,
         timeout: float = 600.0,
         evaluate_every: int = 1,
+        evaluate_training: bool = False,
         engine: Engine | None = None,
         participation: Participation | None = None,
         name: str = "flower",
@@ -152,6 +155,7 @@ class FedReachStrategy(Strategy):
         self.min_clients, self.patience, self.evaluate_every = min_clients, patience, evaluate_every
         self.engine, self.participation, self.record = engine, participation or Always(), record
         self.inputs, self.serves, self.callbacks = inputs, federation.serves, callbacks
+        self.evaluate_training = evaluate_training
         self.metrics, self.about = further_metrics(metrics), about or {}
         self.folder = RunFolder(Path(folder))
         self.shelf = Shelf(self.folder.path / "parts", base=self.folder.path)
@@ -310,6 +314,7 @@ class FedReachStrategy(Strategy):
                 f"The model is not finite after round {new.round}. Lower local.rate or set local.clip_norm, and choose "
                 "another folder."
             )
+        self._refuse_if_all_fail(new.round, result.cohort, result.lost)
         self._snapshot, self._row = self.recorder.after(self._now, new, result)
         self._counted |= dict.fromkeys(result.cohort, new.round)
         self._timing = Timing(round=new.round, train_seconds=round(time.perf_counter() - self._round.began, 6))
@@ -320,6 +325,16 @@ class FedReachStrategy(Strategy):
         if result.train_loss is not None:
             numbers["train_loss"] = result.train_loss
         return self._arrays(), MetricRecord(numbers)
+
+    def _refuse_if_all_fail(self, number: int, cohort: Sequence[int], lost: Mapping[int, str]) -> None:
+        """End a run at once whose clients all fail, before any of them ever counted: it is not one client's fault."""
+        if self._counted or cohort or not lost or not all(each.startswith(FAILED) for each in lost.values()):
+            return
+        first = min(lost)
+        raise TrainingError(
+            f"All {len(lost)} clients of round {number} failed, client {first} by this: {lost[first][len(FAILED) :]}. "
+            "Correct what fails there, and run again with the same folder."
+        )
 
     def _arrays(self) -> ArrayRecord:
         """Return the model that is handed out; of several, one a cluster, under ``0/...``, ``1/...``."""
@@ -382,7 +397,7 @@ class FedReachStrategy(Strategy):
         evaluated = None
         if self._tasks:
             scores = answered(replies, self._tasks, self.registry, self.outgoing.run, row.round, self.metrics)
-            told = scores, self.engine, self.metrics
+            told = scores, self.engine, self.metrics, self.evaluate_training
             evaluated = evaluation(self.federation, self._now.state, self._participants, *told)
         row = replace(row, refused=self.registry.blamed_since() or None)
         self._snapshot, row = self.recorder.close(self._now, row, timing, evaluated)

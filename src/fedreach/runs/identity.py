@@ -9,7 +9,7 @@ from fedreach.errors import ANOTHER_FOLDER, ConfigError, RunFolderError, nearest
 from fedreach.registry import BY_CONTENT
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import HARMLESS, ComparisonRecord, Result, RunRecord
-from fedreach.storage.code import digest_of_code
+from fedreach.storage.code import digest_of_code, name_in
 
 ROUNDS = "config.rounds"
 ENGINE = "engine.json"
@@ -57,9 +57,13 @@ def _refusal(folder: RunFolder, changed: Sequence[tuple[str, Any, Any]]) -> Othe
         )
     shown = "; ".join(f"{key}: {_short(before)} there, {_short(after)} now" for key, before, after in options[:5])
     more = f" (and {len(options) - 5} more)" if len(options) > 5 else ""
-    hint = ""
+    hint = "".join(
+        f" Of {key} the whole file counts: {because}."
+        for key, _, after in options
+        if _is_code(after) and (because := registry.KNOWN_BY_FILE.get(_named(after).partition(":")[0]))
+    )
     if [key for key, _, _ in changed] == [ROUNDS] and changed[0][1] < changed[0][2]:
-        hint = f" `fedreach extend` gives it {changed[0][2]} rounds."
+        hint += f" `fedreach extend` gives it {changed[0][2]} rounds."
     return OtherExperimentError(
         f"{folder.path} holds another experiment. {shown}{more}. Choose {ANOTHER_FOLDER}, or move this one away.{hint}"
     )
@@ -75,7 +79,9 @@ def _files(changed: Sequence[tuple[str, Any, Any]]) -> str:
 
 
 def _what_happened(before: str | None, after: str | None) -> str:
-    return "was added" if before is None else "went away" if after is None else "was changed"
+    if before is None or after is None:
+        return "was added" if before is None else "went away"
+    return " ".join(["was changed", *after.split(" ", 1)[1:]])  # with why the whole file counts, where it does
 
 
 def forget_failed(folder: RunFolder, identity: Mapping[str, Any]) -> None:
@@ -230,7 +236,7 @@ def check_code(run: RunRecord, name: str, base: Path, files: Mapping[str, Path])
             "relative to: that of the experiment's TOML file."
         )
     for called, each in {name: file, **files}.items():
-        if called in run.code and digest_of_code(each) != run.code[called]:
+        if called in run.code and digest_of_code(each, name_in(called)) != run.code[called]:
             raise RunFolderError(
                 f"{each} was changed after the run that was made with {name}. Put it back as it was, or run again."
             )

@@ -26,26 +26,13 @@ from fedreach.report.write import write_report
 from fedreach.runs.folder import RunFolder
 from fedreach.runs.schema import ClientLine, ComparisonRecord, RoundRow, RunRecord, ServedLine, SweepRecord
 from fedreach.study.citing import write_bibliography
+from fedreach.study.frames import RunAt, clients_of, rounds_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from fedreach.serving.saved import Which
     from fedreach.trained.model import TrainedModel
-
-
-def open(path: Path | str) -> Study:  # noqa: A001  # fedreach.open
-    """Return a study from its folder, whether Python or ``fedreach compare`` made it.
-
-    Raises:
-        RunFolderError: If there is none.
-
-    Example:
-        >>> open("runs/nowhere")
-        Traceback (most recent call last):
-        fedreach.errors.RunFolderError: There is no study in runs/nowhere: no comparison.json. ...
-    """
-    return Study(path)
 
 
 class Study:
@@ -98,6 +85,40 @@ class Study:
     def contrasts(self) -> pd.DataFrame | list[dict[str, Any]]:
         """Return the differences that were asked for, with interval, p-value and verdict, likewise."""
         return framed(contrast_records(self.analysis))
+
+    def rounds(self) -> pd.DataFrame:
+        """Return a row for each method, seed and round, round 0 first: what it did, cost and scored.
+
+        The columns are those of `fedreach.study.frames.ROUND_COLUMNS`, then those of the evaluations, see
+        `fedreach.evaluation.Evaluator`. One run has the same columns as many. Needs pandas.
+
+        Example:
+            >>> import tempfile
+            >>> import fedreach as fr
+            >>> data = fr.load("digits").partition("iid", clients=5, participants=4)
+            >>> found = fr.compare(data, {"fedavg": {}}, model="linear", rounds=2, seeds=1, progress=False,
+            ...     out=tempfile.mkdtemp() + "/frames", evaluation={"every": 1})
+            >>> found.rounds()[["method", "seed", "round"]].values.tolist()
+            [['fedavg', 0, 0], ['fedavg', 0, 1], ['fedavg', 0, 2]]
+        """
+        return rounds_of(self._runs())
+
+    def clients(self) -> pd.DataFrame:
+        """Return a row for each client at each evaluation of each method and seed.
+
+        The columns are method, seed, round, client, population, id and examples, then a column for each metric, see
+        `fedreach.study.frames.clients_of`. Needs pandas.
+        """
+        return clients_of(self._runs())
+
+    def _runs(self) -> list[RunAt]:
+        """Return the runs that have begun."""
+        runs = [
+            RunAt(method, int(seed), self.path / folder)
+            for method, folders in self.record.runs.items()
+            for seed, folder in folders.items()
+        ]
+        return [run for run in runs if (run.folder / RunRecord.FILE).exists()]
 
     def page(self, *formats: str) -> Path:
         """Write the page, with tables beside it, and return its path.

@@ -132,6 +132,23 @@ class Sweep:
         rows = [{**cell.setting, **row} for cell in self.swept.cells for row in as_records(cell.analysis)]
         return framed(rows)
 
+    def rounds(self) -> pd.DataFrame:
+        """Return the rounds of all comparisons, as `Study.rounds` does, after a column for each option that varies."""
+        return self._joined({words: study.rounds() for words, study in self.studies.items()})
+
+    def clients(self) -> pd.DataFrame:
+        """Return the clients of all comparisons, as `Study.clients` does, likewise."""
+        return self._joined({words: study.clients() for words, study in self.studies.items()})
+
+    def _joined(self, frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+        import pandas  # which the frames are of
+
+        by_words = {in_words(setting): setting for setting in self.record.settings}
+        for words, frame in frames.items():
+            for place, (key, value) in enumerate(by_words[words].items()):
+                frame.insert(place, key, [value] * len(frame))
+        return pandas.concat(frames.values(), ignore_index=True) if frames else pandas.DataFrame()
+
     def page(self, *formats: str) -> Path:
         """Write the page, and those of its studies, and return its path; `formats` as for `Study.page`."""
         return write_sweep_report(self.path, self.path, formats=formats).page

@@ -15,7 +15,7 @@ import numpy as np
 from fedreach.config.sections import Experiment
 from fedreach.data.federated import FederatedData
 from fedreach.data.partition import statistics
-from fedreach.evidence.scores import main_score_of
+from fedreach.evidence.scores import is_evaluated, main_score_of
 from fedreach.experiments.jobs import ComparisonCallback, ComparisonStatus, Job
 from fedreach.report.analysis.baselines import baselines_of, title
 from fedreach.report.analysis.quantities import POPULATION
@@ -141,7 +141,7 @@ def last_evaluation(folder: Path) -> dict[str, Any]:
     """Return the last evaluated row of a run folder."""
     backwards = map(json.loads, reversed(RunFolder(folder).kept_text(RoundRow.FILE).splitlines()))
     last: dict[str, Any] = next(backwards)
-    return next((row for row in chain([last], backwards) if f"train_{main_score_of(row).name}" in row), last)
+    return next((row for row in chain([last], backwards) if is_evaluated(row)), last)
 
 
 def baselines_table(run: Comparison, last: Mapping[str, Any], width: int) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from fedreach.config.sections import EngineSection
 from fedreach.config.user_code import file_digests
 from fedreach.errors import ConfigError, TrainingError
-from fedreach.evidence.scores import main_score_of
+from fedreach.evidence.scores import is_evaluated
 from fedreach.experiments.executors.base import LOG, Executor, Message, Worker
 from fedreach.experiments.jobs import ComparisonCallback, ComparisonStatus, Job
 from fedreach.runs.identity import DATA
@@ -136,7 +136,7 @@ class Scheduler:
             job = self.busy[worker]
             self.status.fresh_rounds += 1
             self.status.running[job] = message["round"]
-            if f"train_{main_score_of(message).name}" in message:  # which each evaluation tells
+            if is_evaluated(message):
                 self.status.latest[job] = message
 
     def _end(self, job: Job, error: str | None) -> None:
