@@ -170,9 +170,20 @@ def test_an_engine_is_examined_once_for_a_run(
 ) -> None:
     named = ["--set", f"engine.name={engine}"]
     assert fedreach("run", "tiny.toml", "--out", "x", *named).exit_code == 0
-    record = json.loads((home / "x" / "engine.json").read_text(encoding="utf-8"))
-    assert record["examined"] is True
     (home / "x" / "result.json").unlink()  # as if it was interrupted
     monkeypatch.setattr("fedreach.engines.choice.Examination", None)
     done = fedreach("run", "tiny.toml", "--out", "x", *named)
     assert done.exit_code == 0, done.output
+
+
+def test_a_model_that_is_edited_is_examined_again(fedreach: Command, refused: Callable[..., str], home: Path) -> None:
+    """The note of its engine stays, which was examined with other code."""
+    named = ["--set", "model.name=noisy.py:Noisy", "--set", "engine.name=stacked", "--set", "local.rate=0.05"]
+    quiet = OWN_MODEL.replace("x + 0.1 * x.new_tensor(np.random.normal(size=tuple(x.shape)))", "x")
+    (home / "noisy.py").write_text(quiet, encoding="utf-8")
+    assert fedreach("run", "tiny.toml", "--out", "x", *named).exit_code == 0
+    engine = (home / "x" / "engine.json").read_text(encoding="utf-8")
+    (home / "noisy.py").write_text(OWN_MODEL, encoding="utf-8")
+    (home / "y").mkdir()
+    (home / "y" / "engine.json").write_text(engine, encoding="utf-8")
+    assert "draws random numbers by numpy" in refused(2, "run", "tiny.toml", "--out", "y", *named)

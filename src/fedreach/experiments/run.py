@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -274,7 +276,7 @@ def _engine(builder: Builder, data: FederatedData, seed: int, threads: int, agre
     section, note = builder.experiment.engine, _note(builder, seed)
     record = agreed.read_json(note)
     if section.name != "auto":
-        examined = record is not None and record.get("name") == section.name and bool(record.get("examined"))
+        examined = record is not None and record.get("name") == section.name and _is_examined(builder, record)
         return _Engine(section.name, f"engine {section.name}: the experiment says so", examined)
     if record is None:
         choice = builder.choice(data, seed, threads)
@@ -284,7 +286,20 @@ def _engine(builder: Builder, data: FederatedData, seed: int, threads: int, agre
             f"{agreed.path / note} must name an engine; got {record.get('name')!r}. Remove it to have one tried anew."
         )
     why = f"engine {record['name']}: noted in {agreed.path / note}"
-    return _Engine(record["name"], why, bool(record.get("examined")))
+    return _Engine(record["name"], why, _is_examined(builder, record))
+
+
+def _is_examined(builder: Builder, record: Mapping[str, Any]) -> bool:
+    """Return whether a noted engine was examined with this model and this code, which may have been changed since."""
+    return bool(record.get("examined") == _model_digest(builder))
+
+
+def _model_digest(builder: Builder) -> str:
+    """Return a digest of what an examination depends on: the model, the loss and the user's own code."""
+    config = builder.experiment.model_dump(mode="json")
+    code = user_code.file_digests(builder.experiment, builder.base)["code"]
+    examined = {"model": config["model"], "loss": config["method"]["loss"], "code": code}
+    return hashlib.blake2b(json.dumps(examined, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def _note(builder: Builder, seed: int) -> str:
@@ -300,7 +315,8 @@ def _with_engine(builder: Builder, seed: int, engine: _Engine, agreed: RunFolder
     section, name = builder.experiment.engine, engine.name
     if section.name == "auto":
         note = _note(builder, seed)
-        name = (agreed.read_json(note) or agreed.agree_on(note, {"name": name, "examined": engine.examined}))["name"]
+        content = {"name": name, "examined": _model_digest(builder)}  # by the choice, if nothing is noted so far
+        name = (agreed.read_json(note) or agreed.agree_on(note, content))["name"]
     section = section.model_copy(update={"name": name})
     return replace(builder, experiment=builder.experiment.model_copy(update={"engine": section}))
 
@@ -309,7 +325,7 @@ def _note_examined(builder: Builder, seed: int, agreed: RunFolder) -> None:
     """Note an engine that the experiment names, so that a run that is resumed does not examine it again."""
     name, note = builder.experiment.engine.name, _note(builder, seed)
     if name != "sequential" and agreed.read_json(note) is None:
-        agreed.agree_on(note, {"name": name, "examined": True})
+        agreed.agree_on(note, {"name": name, "examined": _model_digest(builder)})
 
 
 def _draws(simulation: Simulation) -> str | None:
