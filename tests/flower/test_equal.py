@@ -112,6 +112,7 @@ PARTS = {
     "label noise": ['noise={name="symmetric", rate=0.3}'],
     "seeds of its own": ["partition.seed=3", "population.seed=4", "model.seed=5"],
     "dropout": ["model.name=tests_dropout.py:net"],
+    "a model that returns a dictionary": ["model.name=tests_dropout.py:Mapped", "model.output=scores"],
 }
 HIDDEN = {"secure sum": ("weights", "train_loss"), "secure sum of disagreements": ("weights", "train_loss", "metrics")}
 HIDDEN["secure sum of draws"] = HIDDEN["secure sum, uneven steps"] = HIDDEN["secure sum"]
@@ -120,6 +121,11 @@ NET = """
 from torch import nn
 def net(sample_shape, num_classes):
     return nn.Sequential(nn.Flatten(), nn.Dropout(0.3), nn.Linear(64, num_classes))
+class Mapped(nn.Linear):
+    def __init__(self):
+        super().__init__(64, 10)
+    def forward(self, x):
+        return {"inputs": x, "scores": super().forward(x.flatten(1))}
 """
 
 

@@ -96,6 +96,13 @@ class ModelSection(Choice):
     """A built-in model, or `FILE.py:NAME`: a function or class that makes a `torch.nn.Module`."""
     seed: Seed | None = None
     """Of its initial weights. Default: the run's."""
+    output: str | int | None = None
+    """Key, attribute or position of the output in what the module returns; or a function of it, `FILE.py:NAME`."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Everything but name and seed."""
+        return super().options | ({} if self.output is None else {"output": self.output})
 
 
 class ServerDataSection(Section):

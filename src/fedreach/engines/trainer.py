@@ -32,6 +32,7 @@ from fedreach.federation.traits import Traits, name_of
 from fedreach.federation.values import LocalOutputs, Outputs
 from fedreach.limits import check_memory
 from fedreach.models.flat import Layout, bind, flatten
+from fedreach.models.outputs import not_a_tensor
 from fedreach.streams import torch_seed
 
 EVALUATION_BATCH = 256
@@ -315,14 +316,18 @@ def _draws(module: nn.Module, samples: Samples, numbers: int) -> bool:
         before = _random_state(x.device)
         try:
             logits = trial(x)
+        except ConfigError:  # of its output
+            raise
         except Exception as error:
             raise ConfigError(
                 f"The model {name} does not take this data, two examples of shape {tuple(x.shape[1:])} and type "
                 f"{x.dtype}: {error}"
             ) from error
         drew = not torch.equal(before, _random_state(x.device))
-    if not isinstance(logits, Tensor) or logits.shape != (2, numbers):
-        got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+    if not isinstance(logits, Tensor):
+        raise not_a_tensor(name, logits, (2, numbers))
+    if logits.shape != (2, numbers):
+        got = tuple(logits.shape)
         raise ConfigError(f"The model {name} must return {numbers} numbers an example, (2, {numbers}); got {got}.")
     return drew
 

@@ -87,6 +87,8 @@ def said(kind: str, value: Any, shelf: Shelf) -> Any:
     if isinstance(value, Mapping):
         if isinstance(module := value.get("name"), nn.Module):
             value = {**value, "name": _module_said(module, value.get("keep_weights") is True, shelf)}
+        if kind == "model" and callable(value.get("output")):
+            value = {**value, "output": _thing_said(kind, value["output"], shelf)}
         table = {str(key): plain(inner) for key, inner in value.items() if key not in ("name", "inner", "parts")}
         if "name" in value:
             named = said(kind, value["name"], shelf)
