@@ -75,6 +75,10 @@ PARTS = {
     "SCAFFOLD, uneven steps": ["method.solver=scaffold", "local.steps={least=1, most=6, drawn='client'}"],
     "secure sum, uneven steps": ["method.label_statistics=secure_sum", "local.steps={least=1, most=6}"],
     "AdamW at clients": ['local.optimizer={name="adamw", beta2=0.99}', "local.rate=0.01", "local.weight_decay=0.1"],
+    "RMSprop at clients": [
+        'local.optimizer={name="torch", optimizer="RMSprop", options={alpha=0.9}}',
+        "local.rate=0.01",
+    ],
     "SAFARI": ['method.server={name="safari", client_probability=0.5}', "server_data.examples=100"],
     "the server alone, until it stops": [
         'method.server={name="server_only", held_out=0.2, patience=1, steps=5, rate=5.0}',

@@ -135,14 +135,18 @@ class UnevenStepsSection(Section):
 class OptimizerSection(Section):
     """How a client follows its gradients, see `fedreach.federation.adam`."""
 
-    name: Literal["sgd", "adam", "adamw"] = "sgd"
-    """Plain gradient steps, or Adam begun anew in each round."""
+    name: Literal["sgd", "adam", "adamw", "torch"] = "sgd"
+    """Plain gradient steps, or Adam, AdamW or any optimizer of PyTorch, which begins again in each round."""
     beta1: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Of Adam's mean of gradients. Default: as in torch."""
     beta2: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Of Adam's mean of squares. Default: as in torch."""
     epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Added to Adam's denominator. Default: as in torch."""
+    optimizer: str | None = None
+    """Of `torch`, a class of `torch.optim`, such as `RMSprop`. The rate is `local.rate`."""
+    options: dict[str, Any] | None = None
+    """Of `torch`, the options of that class, such as `{ alpha = 0.9 }`. Default: as in torch."""
 
     @pydantic.model_validator(mode="before")
     @classmethod

@@ -4,14 +4,16 @@ from contextlib import nullcontext
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedreach.arrays import Ints
 from fedreach.engines.batches import batch_plan
-from fedreach.engines.protocols import Terms
+from fedreach.engines.protocols import Task, Terms
 from fedreach.engines.samples import seeded
 from fedreach.engines.trainer import Group, GroupTrainer, cause_of
 from fedreach.errors import TrainingError
+from fedreach.federation.adam import Adam
+from fedreach.federation.torch_steps import TorchSteps
 from fedreach.models.flat import bind
 from fedreach.streams import torch_seed
 
@@ -23,6 +25,12 @@ class Sequential(GroupTrainer):
     """
 
     name = "sequential"
+    follows_torch = True
+
+    def __init__(self, task: Task, device: torch.device) -> None:
+        super().__init__(task, device)
+        if isinstance(self.local.optimizer, TorchSteps):
+            self.local.optimizer.begun(self._trained_parameters(), self.local.rate)  # refused before the first round
 
     def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
         """Return every client by itself, the largest first."""
@@ -58,6 +66,9 @@ class Sequential(GroupTrainer):
             plans.append(np.where(positions >= 0, samples[positions], -1))
         return plans
 
+    def _trained_parameters(self) -> list[nn.Parameter]:
+        return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+
     def _train_one(
         self, start: Tensor, plan: Ints, rate: float, terms: Terms, shift: Tensor | None
     ) -> tuple[Tensor, float]:
@@ -67,6 +78,9 @@ class Sequential(GroupTrainer):
         moments = [torch.zeros_like(gradient) for _ in range(local.moments)]
         total, seen = torch.zeros((), device=self.device), 0
         bind(self.module, vector, gradient, layout=self.layout)
+        torch_steps = None
+        if isinstance(local.optimizer, TorchSteps):
+            torch_steps = local.optimizer.begun(self._trained_parameters(), rate)
         self.module.train()
         for step, batch in enumerate(plan, start=1):
             index = torch.from_numpy(batch[batch >= 0]).to(self.device)
@@ -78,14 +92,17 @@ class Sequential(GroupTrainer):
             g = self.solver.correct(gradient, weights, broadcast, **terms)
             if local.clip_norm is not None:
                 g = g * torch.clamp(local.clip_norm / g.norm(), max=1.0)
-            if local.optimizer is not None:
+            total += loss.detach() * len(index)
+            seen += len(index)
+            if torch_steps is not None:
+                gradient.copy_(g)
+                torch_steps.step()
+                continue
+            if isinstance(local.optimizer, Adam):
                 g, moments[:] = local.optimizer.direction(g, weights, moments, step, local.weight_decay)
             elif local.weight_decay:
                 g = g + local.weight_decay * weights
             if local.momentum:
                 g = moments[0].mul_(local.momentum).add_(g)
             weights.sub_(g, alpha=rate)
-
-            total += loss.detach() * len(index)
-            seen += len(index)
         return vector, float(total) / seen

@@ -21,6 +21,7 @@ from fedreach.engines.protocols import Task, Terms
 from fedreach.engines.samples import seeded
 from fedreach.engines.trainer import Group, GroupTrainer, cause_of
 from fedreach.errors import TrainingError
+from fedreach.federation.adam import Adam
 from fedreach.streams import torch_seed
 
 Rows = slice | Tensor
@@ -135,7 +136,7 @@ class Stacked(GroupTrainer):
             g = {name: tensor * scale.view(-1, *[1] * (tensor.dim() - 1)) for name, tensor in g.items()}
         kept = moments[:, rows]
         named = [views(vector) for vector in kept]
-        if local.optimizer is not None:
+        if isinstance(local.optimizer, Adam):
             for name, tensor in g.items():
                 own_moments = [each[name] for each in named]
                 g[name], new = local.optimizer.direction(

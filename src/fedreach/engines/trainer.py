@@ -28,6 +28,7 @@ from fedreach.federation.aggregation.mean import weighted_sum
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.protocols import LocalSolver, Loss, ShiftsOutputs
 from fedreach.federation.targets import refuse_targets
+from fedreach.federation.torch_steps import TorchSteps
 from fedreach.federation.traits import Traits, name_of
 from fedreach.federation.values import LocalOutputs, Outputs
 from fedreach.limits import check_memory
@@ -60,10 +61,14 @@ class GroupTrainer(ABC):
     """Traits of the losses whose gradients are written out in it, such as cross-entropy; none: it follows any."""
     any_optimizer: ClassVar[bool] = True
     """Whether it follows every optimiser; if not, plain steps only, with or without momentum."""
+    follows_torch: ClassVar[bool] = False
+    """Whether it takes steps by the optimizers of `torch.optim`."""
 
     @classmethod
     def refused(cls, solver: LocalSolver, loss: Loss, local: LocalSGD) -> str | None:
         """Return why it cannot train by such parts, whatever the model; None where it can."""
+        if not cls.follows_torch and isinstance(local.optimizer, TorchSteps):
+            return f"does not follow torch.optim.{local.optimizer.optimizer}; 'sequential' does"
         if not cls.any_optimizer and local.optimizer is not None:
             return f"takes plain gradient steps only; got local.optimizer {type(local.optimizer).__name__}"
         if not cls.written_out or any(getattr(Traits.of(loss), trait) for trait in cls.written_out):

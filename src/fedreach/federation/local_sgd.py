@@ -9,6 +9,7 @@ import numpy as np
 from fedreach.arrays import Floats, Ints
 from fedreach.errors import ConfigError, require
 from fedreach.federation.adam import Adam
+from fedreach.federation.torch_steps import TorchSteps
 from fedreach.federation.uneven_steps import UnevenSteps
 
 Schedule = Literal["constant", "exponential", "cosine"]
@@ -41,7 +42,8 @@ class LocalSGD:
             ``cosine``, from rate down to rate * decay at the last round.
         decay: See `schedule`; in (0, 1].
         optimizer: `Adam` or `AdamW`, which then take the step in place of the last three lines; None: plain steps.
-            Solvers with a memory are refused beside them, and the engines `chain` and `native` do not know them.
+            Solvers with a memory are refused beside them, and the engines `chain` and `native` do not know them. Or
+            `TorchSteps`, any optimizer of PyTorch, in the engine `sequential`; `weight_decay` is among its options.
 
     Raises:
         ConfigError: If a value is outside its range.
@@ -61,7 +63,7 @@ class LocalSGD:
     clip_norm: float | None = None
     schedule: Schedule = "constant"
     decay: float = 1.0
-    optimizer: Adam | None = None
+    optimizer: Adam | TorchSteps | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.steps, UnevenSteps):
@@ -77,6 +79,12 @@ class LocalSGD:
             decay="(0, 1]",
             schedule=get_args(Schedule),
         )
+        if isinstance(self.optimizer, TorchSteps) and (self.momentum or self.weight_decay):
+            raise ConfigError(
+                f"LocalSGD.momentum and LocalSGD.weight_decay must be 0 under torch.optim.{self.optimizer.optimizer}; "
+                f"got {self.momentum} and {self.weight_decay}. Say them among the optimizer's options, where it has "
+                "them."
+            )
         if self.optimizer is not None and self.momentum:
             raise ConfigError(
                 f"LocalSGD.momentum must be 0 under {type(self.optimizer).__name__}, which has beta1 instead; got "
@@ -168,8 +176,8 @@ class LocalSGD:
 
     @property
     def moments(self) -> int:
-        """How many vectors of the model's length a client keeps from step to step of a round."""
-        return 2 if self.optimizer is not None else int(self.momentum > 0)
+        """How many vectors of the model's length FedReach's own steps keep from one to the next in a round."""
+        return 2 if isinstance(self.optimizer, Adam) else int(self.momentum > 0)
 
     def moved_steps(self, steps: Ints) -> Floats:
         """Return (k,) how many plain steps of its mean gradient a client's local training amounts to.
