@@ -112,6 +112,8 @@ PARTS = {
         "local.schedule=cosine",
         "local.decay=0.1",
     ],
+    "warmup": ["local.schedule=warmup", "local.schedule_rounds=3"],
+    "a schedule of one's own": ["local.schedule=tests_dropout.py:slower"],
     "who can be reached": ['population.participation={name="bernoulli", act_prob=0.7, reply_prob=0.7}'],
     "label noise": ['noise={name="symmetric", rate=0.3}'],
     "seeds of its own": ["partition.seed=3", "population.seed=4", "model.seed=5"],
@@ -125,6 +127,8 @@ NET = """
 from torch import nn
 def net(sample_shape, num_classes):
     return nn.Sequential(nn.Flatten(), nn.Dropout(0.3), nn.Linear(64, num_classes))
+def slower(round_):
+    return 1 / round_
 class Mapped(nn.Linear):
     def __init__(self):
         super().__init__(64, 10)

@@ -71,9 +71,13 @@ def make(kind: str, choice: Choice, base: Path) -> Any:
 OPTIMIZERS: Mapping[str, Callable[..., Any]] = {"adam": Adam, "adamw": AdamW, "torch": TorchSteps}
 
 
-def local_of(section: LocalSection) -> LocalSGD:
-    """Return how clients train."""
+def local_of(section: LocalSection, base: Path | None = None) -> LocalSGD:
+    """Return how clients train; a schedule in a file of one's own is relative to `base`."""
     said = section.model_dump()
+    if ":" in section.schedule:
+        said["schedule"] = registry.load_users(section.schedule, registry.base_of(section.schedule, base or Path.cwd()))
+        if not callable(said["schedule"]):
+            raise ConfigError(f"local.schedule must be a function of the round; got {section.schedule!r}.")
     if isinstance(said["steps"], dict):
         said["steps"] = UnevenSteps(**said["steps"])
     options = {key: value for key, value in said["optimizer"].items() if value is not None}
@@ -100,7 +104,7 @@ def federation(experiment: Experiment, seed: int, base: Path) -> Federation:
     """Return the federation that `[method]` describes."""
     said = {field.name: experiment.choice(field.name) for field in fields(Federation) if field.name in registry.KINDS}
     parts = {kind: make(kind, choice, base) for kind, choice in said.items() if choice is not None}
-    return Federation(**parts, local=local_of(experiment.local), cohort=experiment.method.cohort, seed=seed)
+    return Federation(**parts, local=local_of(experiment.local, base), cohort=experiment.method.cohort, seed=seed)
 
 
 def hints(target: Callable[..., Any]) -> dict[str, Any]:

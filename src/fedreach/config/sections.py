@@ -173,10 +173,12 @@ class LocalSection(Section):
     """Pull to 0: so much of the weights is added to the gradient."""
     clip_norm: Annotated[float, Field(gt=0)] | None = None
     """Longest gradient; longer ones are shortened to it."""
-    schedule: Literal["constant", "exponential", "cosine"] = "constant"
-    """How the rate follows the rounds."""
+    schedule: str = "constant"
+    """How the rate follows the rounds: `constant`, `exponential`, `cosine`, `step`, `warmup`, or `FILE.py:NAME`."""
     decay: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Factor a round of the exponential schedule; share of the rate at the end of the cosine."""
+    """Factor a round of `exponential`; share of the rate at the end of `cosine`; factor of each step of `step`."""
+    schedule_rounds: Positive | None = None
+    """Rounds from one step of `step` to the next; rounds until `warmup` reaches the rate."""
     optimizer: OptimizerSection = OptimizerSection()
     """How a client follows its gradients."""
 

@@ -88,7 +88,7 @@ def said(kind: str, value: Any, shelf: Shelf) -> Any:
         if isinstance(module := value.get("name"), nn.Module):
             value = {**value, "name": _module_said(module, value.get("keep_weights") is True, shelf)}
         if kind == "model" and callable(value.get("output")):
-            value = {**value, "output": _thing_said(kind, value["output"], shelf)}
+            value = {**value, "output": function_said(value["output"], shelf)}
         table = {str(key): plain(inner) for key, inner in value.items() if key not in ("name", "inner", "parts")}
         if "name" in value:
             named = said(kind, value["name"], shelf)
@@ -123,16 +123,21 @@ def _module_said(module: nn.Module, keep_weights: bool, shelf: Shelf) -> str:
     return shelf.name_of(ModuleInstance(module), type(module).__name__)
 
 
+def function_said(function: Callable[..., Any], shelf: Shelf) -> str:
+    """Return the name of a function that is no part, such as ``module:NAME``."""
+    called = getattr(function, "__qualname__", "") or type(function).__name__
+    if importable(function):
+        return f"{function.__module__}:{called}"
+    return shelf.name_of(function, called.rpartition(".")[2].strip("<>"))
+
+
 def _thing_said(kind: str, thing: Callable[..., Any], shelf: Shelf) -> str:
     table = registry.table(kind)
     if getattr(thing, "__module__", "").startswith("fedreach."):
         for name in table:
             if table[name] is thing:
                 return name
-    called = getattr(thing, "__qualname__", "") or type(thing).__name__
-    if importable(thing):
-        return f"{thing.__module__}:{called}"
-    return shelf.name_of(thing, called.rpartition(".")[2].strip("<>"))
+    return function_said(thing, shelf)
 
 
 def _part_said(kind: str, part: Any, shelf: Shelf) -> Any:
