@@ -112,6 +112,7 @@ PARTS = {
         "local.schedule=cosine",
         "local.decay=0.1",
     ],
+    "augmented": ["augmentation={name='flip_and_crop', padding=1}"],
     "warmup": ["local.schedule=warmup", "local.schedule_rounds=3"],
     "a schedule of one's own": ["local.schedule=tests_dropout.py:slower"],
     "who can be reached": ['population.participation={name="bernoulli", act_prob=0.7, reply_prob=0.7}'],

@@ -313,6 +313,8 @@ class Experiment(Section):
     budget: BudgetSection = BudgetSection()
     radio: RadioSection | None = None
     model: ModelSection = ModelSection()
+    augmentation: Choice | None = None
+    """How the inputs of clients' training batches are changed at random."""
     local: LocalSection = LocalSection()
     engine: EngineSection = EngineSection()
     evaluation: EvaluationSection = EvaluationSection()

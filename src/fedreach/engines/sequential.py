@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedreach.arrays import Ints
+from fedreach.engines.augmenting import augmented, check_augmentation
 from fedreach.engines.batches import batch_plan
 from fedreach.engines.protocols import Task, Terms
 from fedreach.engines.samples import seeded
@@ -31,6 +32,10 @@ class Sequential(GroupTrainer):
         super().__init__(task, device)
         if isinstance(self.local.optimizer, TorchSteps):
             self.local.optimizer.begun(self._trained_parameters(), self.local.rate)  # refused before the first round
+        self.augmentation = task.augmentation
+        if self.augmentation is not None:
+            x, _ = self.samples["train"].batch(torch.arange(min(8, len(self.samples["train"])), device=device))
+            check_augmentation(self.augmentation, x)
 
     def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
         """Return every client by itself, the largest first."""
@@ -48,7 +53,9 @@ class Sequential(GroupTrainer):
             try:
                 with seeded(seed, self.device) if self.draws else nullcontext():
                     own = {name: rows[row].to(self.device) for name, rows in terms.items()}
-                    vector, loss = self._train_one(start, plan, rate, own, None if shifts is None else shifts[row])
+                    vector, loss = self._train_one(
+                        start, plan, rate, own, None if shifts is None else shifts[row], (round_, client)
+                    )
             except Exception as error:
                 cause = cause_of(error, self.local)
                 raise TrainingError(f"Client {client} failed in round {round_}: {cause}") from error
@@ -70,7 +77,7 @@ class Sequential(GroupTrainer):
         return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
 
     def _train_one(
-        self, start: Tensor, plan: Ints, rate: float, terms: Terms, shift: Tensor | None
+        self, start: Tensor, plan: Ints, rate: float, terms: Terms, shift: Tensor | None, key: tuple[int, int]
     ) -> tuple[Tensor, float]:
         local, p = self.local, self.layout.num_trainable
         vector, gradient = start.clone(), torch.zeros(p, device=self.device)
@@ -85,6 +92,8 @@ class Sequential(GroupTrainer):
         for step, batch in enumerate(plan, start=1):
             index = torch.from_numpy(batch[batch >= 0]).to(self.device)
             x, y = self.samples["train"].batch(index)
+            if self.augmentation is not None:
+                x = augmented(self.augmentation, x, self.seed, *key, step)
             gradient.zero_()
             loss = self.losses(self.module(x), y, shift).mean()
             loss.backward()

@@ -62,7 +62,7 @@ class GroupTrainer(ABC):
     any_optimizer: ClassVar[bool] = True
     """Whether it follows every optimiser; if not, plain steps only, with or without momentum."""
     follows_torch: ClassVar[bool] = False
-    """Whether it takes steps by the optimizers of `torch.optim`."""
+    """Whether it takes steps by the optimizers of `torch.optim`, and augments batches."""
 
     @classmethod
     def refused(cls, solver: LocalSolver, loss: Loss, local: LocalSGD) -> str | None:
@@ -79,6 +79,11 @@ class GroupTrainer(ABC):
     def __init__(self, task: Task, device: torch.device) -> None:
         if (why := self.refused(task.solver, task.loss, task.local)) is not None:
             raise ConfigError(f"engine.name = {self.name!r} {why}. Use 'auto'.")
+        if task.augmentation is not None and not self.follows_torch:
+            raise ConfigError(
+                f"engine.name = {self.name!r} does not augment batches; 'sequential' does; got the augmentation "
+                f"{name_of(task.augmentation)}. Use 'auto'."
+            )
         refuse_targets("loss", task.loss, task.data.dataset)
         self.device = device
         check_memory(*_copies_of(task.module))

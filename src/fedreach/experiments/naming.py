@@ -100,6 +100,8 @@ def said(kind: str, value: Any, shelf: Shelf) -> Any:
         return table
     if isinstance(value, type) or _is_function(value):
         return _thing_said(kind, value, shelf)
+    if kind == "augmentation" and callable(value) and not hasattr(value, "augment"):  # a transform of torchvision
+        return function_said(value, shelf)
     if isinstance(value, nn.Module):
         return _module_said(value, False, shelf)
     if value is None or isinstance(value, str | bytes | bool | int | float | Sequence | np.generic):
