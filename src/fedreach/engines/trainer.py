@@ -337,8 +337,9 @@ def _draws(module: nn.Module, samples: Samples, numbers: int) -> bool:
     if not isinstance(logits, Tensor):
         raise not_a_tensor(name, logits, (2, numbers))
     if logits.shape != (2, numbers):
-        got = tuple(logits.shape)
-        raise ConfigError(f"The model {name} must return {numbers} numbers an example, (2, {numbers}); got {got}.")
+        advice = " One for each position is not trained: take one of them, such as [:, -1]." if logits.dim() > 2 else ""
+        got = f"{tuple(logits.shape)}.{advice}"
+        raise ConfigError(f"The model {name} must return {numbers} numbers an example, (2, {numbers}); got {got}")
     return drew
 
 
