@@ -86,6 +86,15 @@ KINDS: Mapping[str, Kind] = {
         laws=f"{LAWS}.participation",
     ),
     "model": Kind("fedreach.models:MODELS", "What is trained.", given=("sample_shape", "num_classes"), path=()),
+    "augmentation": Kind(
+        "fedreach.federation.augmentations:AUGMENTATIONS",
+        "How the inputs of clients' training batches are changed at random; in the engine `sequential`.",
+        "fedreach.federation.augmentations:Augmentation",
+        known_by=("augment",),
+        function="fedreach.federation.augmentations:FunctionAugmentation",
+        handed=("inputs",),
+        path=(),
+    ),
     "selection": Kind(
         "fedreach.federation.selection:SELECTIONS",
         "Who trains in a round.",

@@ -222,7 +222,7 @@ def test_an_experiment_names_it(said, made):
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ('optimizer = "adm"', "local.optimizer: must be 'sgd', 'adam' or 'adamw'; got 'adm'"),
+        ('optimizer = "adm"', "local.optimizer: must be 'sgd', 'adam', 'adamw' or 'torch'; got 'adm'"),
         ('optimizer = { name = "adam", beta1 = 2.0 }', "local.optimizer.beta1: must be less than 1; got 2.0"),
         ('optimizer = { name = "adam", beta3 = 0.5 }', "local.optimizer.beta3: unknown key."),
         ("optimizer = { beta1 = 0.5 }", "local.optimizer 'sgd' has no options; got beta1. Remove them."),

@@ -5,7 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from fedreach.errors import ConfigError
+import fedreach as fr
+from fedreach.config.load import check
+from fedreach.config.user_code import file_digests
+from fedreach.errors import ConfigError, PartError
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg, FedProx
 
@@ -65,6 +68,68 @@ def test_a_cosine_rate_begins_at_the_rate_and_ends_at_its_share():
     assert rates[-1] == pytest.approx(0.02)
     assert rates == sorted(rates, reverse=True)
     assert local.rate_at(1, 1) == pytest.approx(0.2)  # a run of one round
+
+
+def test_a_step_schedule_falls_after_every_n_rounds_and_not_before():
+    local = LocalSGD(rate=0.8, schedule="step", decay=0.5, schedule_rounds=3)
+    assert [local.rate_at(t, 7) for t in range(1, 8)] == [0.8, 0.8, 0.8, 0.4, 0.4, 0.4, 0.2]
+
+
+def test_a_warmup_reaches_the_rate_in_its_last_round_and_stays():
+    local = LocalSGD(rate=0.8, schedule="warmup", schedule_rounds=4)
+    assert [local.rate_at(t, 6) for t in range(1, 7)] == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8, 0.8])
+
+
+def test_a_function_is_handed_the_round_and_returns_the_factor():
+    local = LocalSGD(rate=0.8, schedule=lambda round_: 1 / round_)
+    assert [local.rate_at(t, 9) for t in (1, 2, 4)] == [0.8, 0.4, 0.2]
+
+
+@pytest.mark.parametrize("factor", [0, -1.0, np.nan, np.inf, None, "a"])
+def test_a_factor_that_is_no_positive_number_is_refused_with_its_round(factor):
+    def mine(round_):
+        return factor
+
+    with pytest.raises(PartError, match=r"mine must return a positive number, .* in round 3"):
+        LocalSGD(schedule=mine).rate_at(3, 9)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"schedule": "step", "decay": 0.5}, "schedule_rounds must be given for the schedules 'step' and 'warmup'"),
+        ({"schedule": "cosine", "decay": 0.5, "schedule_rounds": 3}, "and for no other; got 3 with the schedule 'cos"),
+        ({"schedule": "step", "schedule_rounds": 3}, "decay must be below 1 for the schedule 'step'"),
+        ({"schedule": "warmup", "schedule_rounds": 3, "decay": 0.5}, "decay must be 1 with the schedule 'warmup'"),
+        ({"schedule": abs, "decay": 0.5}, "decay must be 1 with the schedule of a function"),
+        ({"schedule": "warmup", "schedule_rounds": 0}, "schedule_rounds must be in"),
+    ],
+)
+def test_options_that_a_schedule_lacks_or_ignores_are_refused(options, said):
+    with pytest.raises(ConfigError, match=said):
+        LocalSGD(**options)
+
+
+OWN = "def halved(round_):\n    return 0.5 ** (round_ - 1)\n"
+
+
+def test_a_schedule_in_a_file_is_one_of_the_simulator_and_its_change_makes_another_run(tmp_path, monkeypatch):
+    (tmp_path / "own.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    data = fr.load("digits").partition("iid", clients=6, participants=3)
+    ways = {
+        "file": {"schedule": "own.py:halved"},
+        "function": {"schedule": lambda round_: 0.5 ** (round_ - 1)},
+        "name": {"schedule": "exponential", "decay": 0.5},
+    }
+    given = {"model": "linear", "rounds": 3, "cohort": 3, "engine": {"name": "sequential"}}
+    losses = [[*fr.run(data, local=local, **given)][-1]["unseen_loss"] for local in ways.values()]
+    assert losses[0] == losses[1] == losses[2]
+    experiment = check({"local": ways["file"]}, tmp_path)[0]
+    before = file_digests(experiment, tmp_path)["code"]
+    (tmp_path / "own.py").write_text(OWN.replace("0.5", "0.4"))
+    assert before.keys() == {"own.py:halved"}
+    assert file_digests(experiment, tmp_path)["code"] != before
 
 
 def test_fedavg_follows_the_gradient_and_fedprox_adds_the_pull():

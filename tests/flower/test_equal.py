@@ -75,6 +75,10 @@ PARTS = {
     "SCAFFOLD, uneven steps": ["method.solver=scaffold", "local.steps={least=1, most=6, drawn='client'}"],
     "secure sum, uneven steps": ["method.label_statistics=secure_sum", "local.steps={least=1, most=6}"],
     "AdamW at clients": ['local.optimizer={name="adamw", beta2=0.99}', "local.rate=0.01", "local.weight_decay=0.1"],
+    "RMSprop at clients": [
+        'local.optimizer={name="torch", optimizer="RMSprop", options={alpha=0.9}}',
+        "local.rate=0.01",
+    ],
     "SAFARI": ['method.server={name="safari", client_probability=0.5}', "server_data.examples=100"],
     "the server alone, until it stops": [
         'method.server={name="server_only", held_out=0.2, patience=1, steps=5, rate=5.0}',
@@ -121,10 +125,14 @@ PARTS = {
         "local.schedule=cosine",
         "local.decay=0.1",
     ],
+    "augmented": ["augmentation={name='flip_and_crop', padding=1}"],
+    "warmup": ["local.schedule=warmup", "local.schedule_rounds=3"],
+    "a schedule of one's own": ["local.schedule=tests_dropout.py:slower"],
     "who can be reached": ['population.participation={name="bernoulli", act_prob=0.7, reply_prob=0.7}'],
     "label noise": ['noise={name="symmetric", rate=0.3}'],
     "seeds of its own": ["partition.seed=3", "population.seed=4", "model.seed=5"],
     "dropout": ["model.name=tests_dropout.py:net"],
+    "a model that returns a dictionary": ["model.name=tests_dropout.py:Mapped", "model.output=scores"],
 }
 HIDDEN = {"secure sum": ("weights", "train_loss"), "secure sum of disagreements": ("weights", "train_loss", "metrics")}
 HIDDEN["secure sum of draws"] = HIDDEN["secure sum, uneven steps"] = HIDDEN["secure sum"]
@@ -136,6 +144,13 @@ def net(sample_shape, num_classes):
     return nn.Sequential(nn.Flatten(), nn.Dropout(0.3), nn.Linear(64, num_classes))
 def normed(sample_shape, num_classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.BatchNorm1d(9), nn.ReLU(), nn.Linear(9, num_classes))
+def slower(round_):
+    return 1 / round_
+class Mapped(nn.Linear):
+    def __init__(self):
+        super().__init__(64, 10)
+    def forward(self, x):
+        return {"inputs": x, "scores": super().forward(x.flatten(1))}
 """
 
 

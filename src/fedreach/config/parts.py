@@ -16,6 +16,7 @@ from fedreach.errors import ConfigError
 from fedreach.federation.adam import Adam, AdamW
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
+from fedreach.federation.torch_steps import TorchSteps
 from fedreach.federation.uneven_steps import UnevenSteps
 
 
@@ -67,27 +68,43 @@ def make(kind: str, choice: Choice, base: Path) -> Any:
         raise ConfigError(f"{choice.name!r} cannot be made: SystemExit: {error}.") from error
 
 
-OPTIMIZERS = {"adam": Adam, "adamw": AdamW}
+OPTIMIZERS: Mapping[str, Callable[..., Any]] = {"adam": Adam, "adamw": AdamW, "torch": TorchSteps}
 
 
-def local_of(section: LocalSection) -> LocalSGD:
-    """Return how clients train."""
+def local_of(section: LocalSection, base: Path | None = None) -> LocalSGD:
+    """Return how clients train; a schedule in a file of one's own is relative to `base`."""
     said = section.model_dump()
+    if ":" in section.schedule:
+        said["schedule"] = registry.load_users(section.schedule, registry.base_of(section.schedule, base or Path.cwd()))
+        if not callable(said["schedule"]):
+            raise ConfigError(f"local.schedule must be a function of the round; got {section.schedule!r}.")
     if isinstance(said["steps"], dict):
         said["steps"] = UnevenSteps(**said["steps"])
     options = {key: value for key, value in said["optimizer"].items() if value is not None}
-    name = options.pop("name")
-    if name not in OPTIMIZERS and options:
-        raise ConfigError(f"local.optimizer {name!r} has no options; got {', '.join(options)}. Remove them.")
-    said["optimizer"] = OPTIMIZERS[name](**options) if name in OPTIMIZERS else None
+    said["optimizer"] = _optimizer_of(options.pop("name"), options)
     return LocalSGD(**said)
+
+
+def _optimizer_of(name: str, options: Mapping[str, Any]) -> Any:
+    """Return how a client takes its steps; None: plainly."""
+    target = OPTIMIZERS.get(name)
+    known = [] if target is None else [*inspect.signature(target).parameters]
+    if unknown := [option for option in options if option not in known]:
+        has = f"the options {', '.join(known)}" if known else "no options"
+        raise ConfigError(f"local.optimizer {name!r} has {has}; got {', '.join(unknown)}. Remove them.")
+    if target is TorchSteps and "optimizer" not in options:
+        raise ConfigError(
+            "local.optimizer 'torch' needs a class of torch.optim: local.optimizer = { name = \"torch\", optimizer = "
+            '"RMSprop" }.'
+        )
+    return None if target is None else target(**options)
 
 
 def federation(experiment: Experiment, seed: int, base: Path) -> Federation:
     """Return the federation that `[method]` describes."""
     said = {field.name: experiment.choice(field.name) for field in fields(Federation) if field.name in registry.KINDS}
     parts = {kind: make(kind, choice, base) for kind, choice in said.items() if choice is not None}
-    return Federation(**parts, local=local_of(experiment.local), cohort=experiment.method.cohort, seed=seed)
+    return Federation(**parts, local=local_of(experiment.local, base), cohort=experiment.method.cohort, seed=seed)
 
 
 def hints(target: Callable[..., Any]) -> dict[str, Any]:

@@ -96,6 +96,13 @@ class ModelSection(Choice):
     """A built-in model, or `FILE.py:NAME`: a function or class that makes a `torch.nn.Module`."""
     seed: Seed | None = None
     """Of its initial weights. Default: the run's."""
+    output: str | int | None = None
+    """Key, attribute or position of the output in what the module returns; or a function of it, `FILE.py:NAME`."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Everything but name and seed."""
+        return super().options | ({} if self.output is None else {"output": self.output})
 
 
 class ServerDataSection(Section):
@@ -128,14 +135,18 @@ class UnevenStepsSection(Section):
 class OptimizerSection(Section):
     """How a client follows its gradients, see `fedreach.federation.adam`."""
 
-    name: Literal["sgd", "adam", "adamw"] = "sgd"
-    """Plain gradient steps, or Adam begun anew in each round."""
+    name: Literal["sgd", "adam", "adamw", "torch"] = "sgd"
+    """Plain gradient steps, or Adam, AdamW or any optimizer of PyTorch, which begins again in each round."""
     beta1: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Of Adam's mean of gradients. Default: as in torch."""
     beta2: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Of Adam's mean of squares. Default: as in torch."""
     epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Added to Adam's denominator. Default: as in torch."""
+    optimizer: str | None = None
+    """Of `torch`, a class of `torch.optim`, such as `RMSprop`. The rate is `local.rate`."""
+    options: dict[str, Any] | None = None
+    """Of `torch`, the options of that class, such as `{ alpha = 0.9 }`. Default: as in torch."""
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -162,10 +173,12 @@ class LocalSection(Section):
     """Pull to 0: so much of the weights is added to the gradient."""
     clip_norm: Annotated[float, Field(gt=0)] | None = None
     """Longest gradient; longer ones are shortened to it."""
-    schedule: Literal["constant", "exponential", "cosine"] = "constant"
-    """How the rate follows the rounds."""
+    schedule: str = "constant"
+    """How the rate follows the rounds: `constant`, `exponential`, `cosine`, `step`, `warmup`, or `FILE.py:NAME`."""
     decay: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Factor a round of the exponential schedule; share of the rate at the end of the cosine."""
+    """Factor a round of `exponential`; share of the rate at the end of `cosine`; factor of each step of `step`."""
+    schedule_rounds: Positive | None = None
+    """Rounds from one step of `step` to the next; rounds until `warmup` reaches the rate."""
     optimizer: OptimizerSection = OptimizerSection()
     """How a client follows its gradients."""
 
@@ -302,6 +315,8 @@ class Experiment(Section):
     budget: BudgetSection = BudgetSection()
     radio: RadioSection | None = None
     model: ModelSection = ModelSection()
+    augmentation: Choice | None = None
+    """How the inputs of clients' training batches are changed at random."""
     local: LocalSection = LocalSection()
     engine: EngineSection = EngineSection()
     evaluation: EvaluationSection = EvaluationSection()

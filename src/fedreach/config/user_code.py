@@ -57,6 +57,8 @@ def users_code(experiment: Experiment, base: Path) -> dict[str, Path]:
 def _parts(experiment: Experiment) -> list[Choice]:
     """Return all that an experiment names, with what that is made of."""
     said = [choice for kind in registry.KINDS if (choice := experiment.choice(kind)) is not None]
+    functions = experiment.model.output, experiment.local.schedule
+    said += [Choice(name=name) for name in functions if isinstance(name, str) and ":" in name]
     return [choice for whole in [*said, *experiment.evaluation.metrics] for choice in with_nested(whole)]
 
 

@@ -1,7 +1,7 @@
 """The rules that arrays of a data set must meet, and the type in which they are kept."""
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +17,14 @@ BLOCK = 2**24  # numbers that are looked at together
 NO_MASKS = (
     "must be one class or one number a sample, and no picture or mask; got {}. Say one for each mask, such as the "
     "class of most pixels: np.bincount(mask.ravel()).argmax()"
+)
+NO_POSITIONS = (
+    "must be one class or one number a sample, and no label at each position; got {}. Make samples of positions: for "
+    "the next token, windows of tokens with the token that follows as the label. Several numbers to predict are floats"
+)
+ONE_INPUT = (
+    "Several inputs are joined into one array a sample, such as np.concatenate([a.ravel(), b.ravel()]), which the "
+    "model's forward takes apart"
 )
 MANY = 20  # files of which an error does not name all
 
@@ -50,11 +58,13 @@ class Check:
             raise self.error(
                 f"{argument} must be an array; got {type(value).__name__}. "
                 "Read a torch Dataset by FederatedData.from_torch, and a Dataset of datasets by from_huggingface"
+                f"{f'. {ONE_INPUT}' if isinstance(value, Mapping) else ''}"
             )
         try:
             array = value if isinstance(value, np.memmap) else np.asarray(value)
         except ValueError as error:  # lists of unequal length
-            raise self.error(f"{argument} must be one rectangular array; {error}") from error
+            said = str(error).rstrip(".")
+            raise self.error(f"{argument} must be one rectangular array; {said}. {ONE_INPUT}") from error
         if array.dtype.kind not in "uifbUS":
             raise self.error(f"{argument} must hold numbers, not python objects; got dtype {array.dtype}")
         return array
@@ -122,6 +132,8 @@ class Check:
             raise self.error(f"{argument} {NO_MASKS.format(f'shape {y.shape}')}")
         if num_classes == 0 or (num_classes is None and y.dtype.kind == "f"):
             return self._numbers(argument, y, n)
+        if y.ndim == 2 and len(y) == n and y.shape[1] > 1:
+            raise self.error(f"{argument} {NO_POSITIONS.format(f'shape {y.shape}')}")
         if y.shape != (n,):
             raise self.error(f"{argument} must have one label per sample, shape ({n},); got shape {y.shape}")
         if n and y.dtype.kind not in "ui":

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from fedreach.arrays import AnyArray, Floats, Ints
 from fedreach.data import cells, stored
-from fedreach.data.checks import NO_MASKS, Check, Kind
+from fedreach.data.checks import NO_MASKS, ONE_INPUT, Check, Kind
 from fedreach.data.columns import AS_USUAL, NUMBER, ColumnRules, Reading
 from fedreach.data.datasets import Dataset, content_hash, from_arrays
 from fedreach.data.held_out import APART, Together
@@ -407,6 +407,8 @@ def of_huggingface(
     time: str | None = None,
 ) -> OwnData:
     """Return a Dataset of Hugging Face, by client; see `fedreach.data.federated.FederatedData.from_huggingface`."""
+    if not isinstance(inputs, str | None):
+        raise ConfigError(f"from_huggingface: inputs must name one column; got {inputs!r}. {ONE_INPUT}.")
     parts, of_part = _parts(ds, client, split)
     for part in parts:
         size(part, name)
@@ -551,7 +553,8 @@ def pairs(dataset: Any, name: str) -> Iterator[tuple[Any, Any]]:
         sample = dataset[number]
         if not isinstance(sample, tuple | list) or len(sample) != 2:
             raise DataError(
-                f"{name}: each sample must be a pair of input and label; sample {number} is a {type(sample).__name__}."
+                f"{name}: each sample must be a pair of input and label; sample {number} is a {type(sample).__name__}"
+                f"{f' of {len(sample)}' if isinstance(sample, tuple | list) else ''}. {ONE_INPUT}."
             )
         yield sample[0], sample[1]
 

@@ -85,8 +85,11 @@ class Stack:
         """
         if isinstance(value, Mapping):
             advice = " Decode pictures: ds.cast_column(COLUMN, datasets.Image())." if "bytes" in value else ""
-            raise DataError(f"{self.name}: sample {number} must be an array or a picture; got a dictionary.{advice}")
-        found = self._picture(number, value) if is_picture(value) else np.asarray(untracked(value))
+            raise DataError(
+                f"{self.name}: sample {number} must be an array or a picture; got a dictionary."
+                f"{advice or ' Join several inputs into one array, which the model takes apart in its forward.'}"
+            )
+        found = self._picture(number, value) if is_picture(value) else self._array(number, value)
         if self.array is None:
             self.array = np.empty((self.length, *found.shape), found.dtype)
         if (found.shape, found.dtype) != (self.array.shape[1:], self.array.dtype):
@@ -95,6 +98,16 @@ class Stack:
                 f"the first; sample {number} has {found.shape} {found.dtype}."
             )
         self.array[number] = found
+
+    def _array(self, number: int, value: Any) -> AnyArray:
+        try:
+            return np.asarray(untracked(value))
+        except ValueError as error:  # arrays of several shapes
+            raise DataError(
+                f"{self.name}: sample {number} must be one array or picture; got a {type(value).__name__} of "
+                f"{len(value)} parts of different shapes. Join several inputs into one array, which the model takes "
+                "apart in its forward."
+            ) from error
 
     def _picture(self, number: int, picture: Any) -> AnyArray:
         """Return a picture as an array with channels first."""

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedreach.models.copying import copied, tensor_hooks
 from fedreach.models.draws import drawn_from, kept, seeded, states
+from fedreach.models.outputs import TakeOutput
 from fedreach.models.state import Kept
 
 Batch = tuple[Tensor, Tensor]
@@ -122,7 +123,8 @@ def hidden_behaviour(module: nn.Module, batches: Sequence[Batch], losses: Losses
 def _hidden_in_classes(module: nn.Module) -> str | None:
     """Return what is seen without running the model."""
     layers = list(module.modules())
-    if any(getattr(layer, hooks) for layer in layers for hooks in HOOKS):
+    hooks = [hook for layer in layers for kind in HOOKS for hook in getattr(layer, kind).values()]
+    if not all(isinstance(hook, TakeOutput) for hook in hooks):
         return "the model has hooks"
     if any(tensor_hooks(tensor) for tensor in module.parameters()):
         return "parameters of the model have hooks"

@@ -14,6 +14,7 @@ from fedreach.data.federated import FederatedData
 from fedreach.engines.statistics import refreshable_layers
 from fedreach.errors import ConfigError
 from fedreach.evaluation.predictor import Predictor
+from fedreach.federation.augmentations import Augmentation
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.losses import CrossEntropy
@@ -43,6 +44,7 @@ class Task:
         local: Local SGD.
         seed: Seed of the batch order.
         loss: What is made small.
+        augmentation: Of the inputs of clients' training batches; None: they stay.
     """
 
     module: nn.Module
@@ -51,6 +53,7 @@ class Task:
     local: LocalSGD
     seed: int
     loss: Loss = field(default_factory=CrossEntropy)
+    augmentation: Augmentation | None = None
 
     def __post_init__(self) -> None:
         d = self.data.dataset if self.data else None  # quadratics have none
@@ -80,7 +83,8 @@ class Task:
                 f"serving {name_of(rule)} goes by what a model's last linear layer is given; got "
                 f"{type(module).__name__}, which has no linear layer. Take serving 'label_shift', or another model."
             )
-        return cls(module, data, federation.solver, federation.local, federation.seed, federation.loss)
+        parts = federation.solver, federation.local, federation.seed, federation.loss, federation.augmentation
+        return cls(module, data, *parts)
 
 
 class Trainer(Protocol):

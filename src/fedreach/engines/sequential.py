@@ -5,15 +5,18 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from fedreach.arrays import Ints
+from fedreach.engines.augmenting import augmented, check_augmentation
 from fedreach.engines.batches import batch_plan
 from fedreach.engines.objective import MeanLoss, ObjectiveRun
-from fedreach.engines.protocols import MEMORY, Terms
+from fedreach.engines.protocols import MEMORY, Task, Terms
 from fedreach.engines.trainer import Group, GroupTrainer, cause_of
 from fedreach.errors import TrainingError
+from fedreach.federation.adam import Adam
+from fedreach.federation.torch_steps import TorchSteps
 from fedreach.federation.traits import Traits
 from fedreach.models.draws import seeded
 from fedreach.models.flat import keep_buffers
@@ -28,6 +31,16 @@ class Sequential(GroupTrainer):
 
     name = "sequential"
     sees_more = True
+    follows_torch = True
+
+    def __init__(self, task: Task, device: torch.device) -> None:
+        super().__init__(task, device)
+        if isinstance(self.local.optimizer, TorchSteps):
+            self.local.optimizer.begun(self._trained_parameters(), self.local.rate)  # refused before the first round
+        self.augmentation = task.augmentation
+        if self.augmentation is not None:
+            x, _ = self.samples["train"].batch(torch.arange(min(8, len(self.samples["train"])), device=device))
+            check_augmentation(self.augmentation, x)
 
     @cached_property
     def objective(self) -> ObjectiveRun | None:
@@ -56,7 +69,7 @@ class Sequential(GroupTrainer):
                     own = {name: rows[row].to(self.device) for name, rows in terms.items()}
                     kept = own.pop(MEMORY, None)
                     shift = None if shifts is None else shifts[row]
-                    vector, loss = self._train_one(start, plan, rate, own, shift, kept)
+                    vector, loss = self._train_one(start, plan, rate, own, shift, kept, (round_, client))
             except Exception as error:
                 cause = cause_of(error, self.local)
                 raise TrainingError(f"Client {client} failed in round {round_}: {cause}") from error
@@ -74,8 +87,18 @@ class Sequential(GroupTrainer):
             plans.append(np.where(positions >= 0, samples[positions], -1))
         return plans
 
+    def _trained_parameters(self) -> list[nn.Parameter]:
+        return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+
     def _train_one(
-        self, start: Tensor, plan: Ints, rate: float, terms: Terms, shift: Tensor | None, kept: Tensor | None
+        self,
+        start: Tensor,
+        plan: Ints,
+        rate: float,
+        terms: Terms,
+        shift: Tensor | None,
+        kept: Tensor | None,
+        key: tuple[int, int],
     ) -> tuple[Tensor, float]:
         local, p = self.local, self.layout.num_trainable
         vector, gradient = start.clone(), torch.zeros(p, device=self.device)
@@ -83,6 +106,9 @@ class Sequential(GroupTrainer):
         moments = [torch.zeros_like(gradient) for _ in range(local.moments)]
         total, seen = torch.zeros((), device=self.device), 0
         self.place(vector, gradient)
+        torch_steps = None
+        if isinstance(local.optimizer, TorchSteps):
+            torch_steps = local.optimizer.begun(self._trained_parameters(), rate)
         self.module.train()
         if self.objective is not None:
             self.objective.module = self.module  # which may have been made anew
@@ -91,6 +117,8 @@ class Sequential(GroupTrainer):
         for step, batch in enumerate(plan, start=1):
             index = torch.from_numpy(batch[batch >= 0]).to(self.device)
             x, y = self.samples["train"].batch(index)
+            if self.augmentation is not None:
+                x = augmented(self.augmentation, x, self.seed, *key, step)
             gradient.zero_()
             if used is not None:
                 used.zero_()
@@ -104,7 +132,13 @@ class Sequential(GroupTrainer):
             g = self.solver.correct(gradient, weights, broadcast, **terms)
             if local.clip_norm is not None:
                 g = g * torch.clamp(local.clip_norm / g.norm(), max=1.0)
-            if local.optimizer is not None:
+            total += loss.detach().float() * len(index)
+            seen += len(index)
+            if torch_steps is not None:
+                gradient.copy_(g)
+                torch_steps.step()
+                continue
+            if isinstance(local.optimizer, Adam):
                 g, moments[:] = local.optimizer.direction(g, weights, moments, step, local.weight_decay)
             elif local.weight_decay:
                 g = g + local.weight_decay * weights
@@ -113,9 +147,6 @@ class Sequential(GroupTrainer):
             if local.momentum:
                 g = moments[0].mul_(local.momentum).add_(g)
             weights.sub_(g, alpha=rate)
-
-            total += loss.detach().float() * len(index)
-            seen += len(index)
         for hook in hooks:
             hook.remove()
         keep_buffers(self.module, vector, self.layout)

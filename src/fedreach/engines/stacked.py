@@ -20,6 +20,7 @@ from fedreach.engines.batches import batch_plans
 from fedreach.engines.protocols import Task, Terms
 from fedreach.engines.trainer import Group, GroupTrainer, cause_of
 from fedreach.errors import ConfigError, TrainingError
+from fedreach.federation.adam import Adam
 from fedreach.models.draws import seeded
 from fedreach.streams import torch_seed
 
@@ -144,7 +145,7 @@ class Stacked(GroupTrainer):
             g = {name: tensor * scale.view(-1, *[1] * (tensor.dim() - 1)) for name, tensor in g.items()}
         kept = moments[:, rows]
         named = [views(vector) for vector in kept]
-        if local.optimizer is not None:
+        if isinstance(local.optimizer, Adam):
             for name, tensor in g.items():
                 own_moments = [each[name] for each in named]
                 g[name], new = local.optimizer.direction(

@@ -29,6 +29,7 @@ from fedreach.federation.aggregation.mean import weighted_sum
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.protocols import LocalSolver, Loss, ShiftsOutputs
 from fedreach.federation.targets import refuse_targets
+from fedreach.federation.torch_steps import TorchSteps
 from fedreach.federation.traits import Traits, name_of
 from fedreach.federation.values import LocalOutputs, Outputs
 from fedreach.limits import check_memory
@@ -65,12 +66,16 @@ class GroupTrainer(ABC):
     """Whether it hands a loss more than outputs and targets, see `fedreach.federation.protocols.Objective`."""
     any_optimizer: ClassVar[bool] = True
     """Whether it follows every optimiser; if not, plain steps only, with or without momentum."""
+    follows_torch: ClassVar[bool] = False
+    """Whether it takes steps by the optimizers of `torch.optim`, and augments batches."""
 
     @classmethod
     def refused(cls, solver: LocalSolver, loss: Loss, local: LocalSGD) -> str | None:
         """Return why it cannot train by such parts, whatever the model; None where it can."""
         if Traits.of(loss).sees_more and not cls.sees_more:
             return f"hands a loss outputs and targets only, and {name_of(loss)} sees more; 'sequential' trains by it"
+        if not cls.follows_torch and isinstance(local.optimizer, TorchSteps):
+            return f"does not follow torch.optim.{local.optimizer.optimizer}; 'sequential' does"
         if not cls.any_optimizer and local.optimizer is not None:
             return f"takes plain gradient steps only; got local.optimizer {type(local.optimizer).__name__}"
         if not cls.written_out or any(getattr(Traits.of(loss), trait) for trait in cls.written_out):
@@ -81,6 +86,11 @@ class GroupTrainer(ABC):
     def __init__(self, task: Task, device: torch.device) -> None:
         if (why := self.refused(task.solver, task.loss, task.local)) is not None:
             raise ConfigError(f"engine.name = {self.name!r} {why}. Use 'auto'.")
+        if task.augmentation is not None and not self.follows_torch:
+            raise ConfigError(
+                f"engine.name = {self.name!r} does not augment batches; 'sequential' does; got the augmentation "
+                f"{name_of(task.augmentation)}. Use 'auto'."
+            )
         refuse_targets("loss", task.loss, task.data.dataset)
         self.device = device
         check_memory(*_copies_of(task.module))

@@ -16,6 +16,7 @@ from fedreach.engines.samples import Samples
 from fedreach.errors import ConfigError
 from fedreach.models.copying import copied
 from fedreach.models.draws import drawn_from, kept, states
+from fedreach.models.outputs import not_a_tensor
 from fedreach.models.state import Kept
 
 FAR = 1e-3  # relative: outputs of one example that differ by more, beside another one, do not differ by rounding
@@ -112,16 +113,20 @@ def tried(module: nn.Module, samples: Samples, numbers: int, losses: Callable[..
             before = states(x.device)
             try:
                 logits = trial.train(training)(x)
+            except ConfigError:  # of its output
+                raise
             except Exception as error:
                 raise ConfigError(
                     f"The model {name} does not take this data, two examples of shape {tuple(x.shape[1:])} and type "
                     f"{x.dtype}: {error}"
                 ) from error
-            if not isinstance(logits, Tensor) or logits.shape != (2, numbers):
-                got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-                raise ConfigError(
-                    f"The model {name} must return {numbers} numbers an example, (2, {numbers}); got {got}."
-                )
+            if not isinstance(logits, Tensor):
+                raise not_a_tensor(name, logits, (2, numbers))
+            if logits.shape != (2, numbers):
+                wanted, got = f"{numbers} numbers an example, (2, {numbers})", f"{tuple(logits.shape)}."
+                if logits.dim() > 2:
+                    got += " One for each position is not trained: take one of them, such as [:, -1]."
+                raise ConfigError(f"The model {name} must return {wanted}; got {got}")
             if training:
                 counts = tuple(first.changed())
                 with suppress(Exception):  # a loss that fails is told of with the client and the round

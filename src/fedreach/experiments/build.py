@@ -28,6 +28,7 @@ from fedreach.federation.serving.fit import UNFITTED, next_query, nobody_holds_o
 from fedreach.federation.targets import refuse_targets_of
 from fedreach.federation.traits import name_of
 from fedreach.models import build as build_model
+from fedreach.models.outputs import with_functions
 from fedreach.simulation.simulation import Simulation, simulate
 
 
@@ -163,7 +164,7 @@ class Builder:
         """Return which engine is the fastest, by a short trial."""
         e, federation = self.experiment, self.federation(seed)
         module = build_model(
-            self.model(), data.dataset.train_x.shape[1:], data.dataset.outputs, seed=0, options=e.model.options
+            self.model(), data.dataset.train_x.shape[1:], data.dataset.outputs, seed=0, options=self.model_options()
         )
         task = Task.of(module, data, federation)
         return choose(task, e.engine.device, threads, e.engine.precision, cohort=federation.cohort)
@@ -181,6 +182,10 @@ class Builder:
         """Return the model's name, or the user's function that makes it."""
         name = self.experiment.model.name
         return name if ":" not in name else registry.find("model", name, self.base)
+
+    def model_options(self) -> dict[str, Any]:
+        """Return the model's options, with the function itself where `output` names one."""
+        return with_functions(self.experiment.model.options, self.base)
 
     def simulation(self, data: FederatedData, seed: int, threads: int = 1, *, examined: bool = False) -> Simulation:
         """Return the federation on its data, with model and engine; see `simulate` for `examined`."""
@@ -205,7 +210,7 @@ class Builder:
             self.model(),
             federation,
             rounds=e.rounds,
-            model_options=e.model.options,
+            model_options=self.model_options(),
             model_seed=e.model.seed,
             engine=e.engine.name,
             device=e.engine.device,

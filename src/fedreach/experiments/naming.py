@@ -87,6 +87,8 @@ def said(kind: str, value: Any, shelf: Shelf) -> Any:
     if isinstance(value, Mapping):
         if isinstance(module := value.get("name"), nn.Module):
             value = {**value, "name": _module_said(module, value.get("keep_weights") is True, shelf)}
+        if kind == "model" and callable(value.get("output")):
+            value = {**value, "output": function_said(value["output"], shelf)}
         table = {str(key): plain(inner) for key, inner in value.items() if key not in ("name", "inner", "parts")}
         if "name" in value:
             named = said(kind, value["name"], shelf)
@@ -98,6 +100,8 @@ def said(kind: str, value: Any, shelf: Shelf) -> Any:
         return table
     if isinstance(value, type) or _is_function(value):
         return _thing_said(kind, value, shelf)
+    if kind == "augmentation" and callable(value) and not hasattr(value, "augment"):  # a transform of torchvision
+        return function_said(value, shelf)
     if isinstance(value, nn.Module):
         return _module_said(value, False, shelf)
     if value is None or isinstance(value, str | bytes | bool | int | float | Sequence | np.generic):
@@ -121,16 +125,21 @@ def _module_said(module: nn.Module, keep_weights: bool, shelf: Shelf) -> str:
     return shelf.name_of(ModuleInstance(module), type(module).__name__)
 
 
+def function_said(function: Callable[..., Any], shelf: Shelf) -> str:
+    """Return the name of a function that is no part, such as ``module:NAME``."""
+    called = getattr(function, "__qualname__", "") or type(function).__name__
+    if importable(function):
+        return f"{function.__module__}:{called}"
+    return shelf.name_of(function, called.rpartition(".")[2].strip("<>"))
+
+
 def _thing_said(kind: str, thing: Callable[..., Any], shelf: Shelf) -> str:
     table = registry.table(kind)
     if getattr(thing, "__module__", "").startswith("fedreach."):
         for name in table:
             if table[name] is thing:
                 return name
-    called = getattr(thing, "__qualname__", "") or type(thing).__name__
-    if importable(thing):
-        return f"{thing.__module__}:{called}"
-    return shelf.name_of(thing, called.rpartition(".")[2].strip("<>"))
+    return function_said(thing, shelf)
 
 
 def _part_said(kind: str, part: Any, shelf: Shelf) -> Any:

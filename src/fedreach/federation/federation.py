@@ -9,6 +9,7 @@ from typing import cast
 
 from fedreach.errors import ConfigError, PartError
 from fedreach.federation.aggregation import Mean
+from fedreach.federation.augmentations import Augmentation
 from fedreach.federation.labels import Exact, SecureSum
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.losses import CrossEntropy
@@ -49,6 +50,7 @@ class Federation:
     loss: Loss = field(default_factory=CrossEntropy)
     serving: Serving = field(default_factory=Plain)
     label_statistics: LabelStatistics = field(default_factory=Exact)
+    augmentation: Augmentation | None = None  # of clients' training batches
     radio: Radio | None = None  # seconds and joules are accounted for where there is one
     allocation: AllocationRule | None = None  # None: the selection policy's own, or else the exact one for its choice
 

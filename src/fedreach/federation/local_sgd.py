@@ -1,17 +1,21 @@
 """The local loop that all solvers share, as numbers: steps, batches, rate, momentum, decay, clipping."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from fedreach.arrays import Floats, Ints
-from fedreach.errors import ConfigError, require
+from fedreach.errors import ConfigError, PartError, require
 from fedreach.federation.adam import Adam
+from fedreach.federation.torch_steps import TorchSteps
 from fedreach.federation.uneven_steps import UnevenSteps
 
-Schedule = Literal["constant", "exponential", "cosine"]
+Schedule = Literal["constant", "exponential", "cosine", "step", "warmup"]
+DECAYING = ("exponential", "cosine", "step")
+OVER_ROUNDS = ("step", "warmup")
 
 
 @dataclass(frozen=True)
@@ -38,10 +42,13 @@ class LocalSGD:
         weight_decay: L2 penalty, not negative.
         clip_norm: Largest Euclidean norm of the corrected gradient, or None.
         schedule: How the rate changes over rounds: ``constant``; ``exponential``, rate * decay^(round - 1);
-            ``cosine``, from rate down to rate * decay at the last round.
+            ``cosine``, from rate down to rate * decay at the last round; ``step``, rate * decay^floor((round - 1) / n)
+            with n = `schedule_rounds`; ``warmup``, rate * min(1, round / n). Or a function round -> factor of the rate.
         decay: See `schedule`; in (0, 1].
+        schedule_rounds: See `schedule`; of ``step`` and ``warmup``.
         optimizer: `Adam` or `AdamW`, which then take the step in place of the last three lines; None: plain steps.
-            Solvers with a memory are refused beside them, and the engines `chain` and `native` do not know them.
+            Solvers with a memory are refused beside them, and the engines `chain` and `native` do not know them. Or
+            `TorchSteps`, any optimizer of PyTorch, in the engine `sequential`; `weight_decay` is among its options.
 
     Raises:
         ConfigError: If a value is outside its range.
@@ -59,9 +66,10 @@ class LocalSGD:
     momentum: float = 0.0
     weight_decay: float = 0.0
     clip_norm: float | None = None
-    schedule: Schedule = "constant"
+    schedule: Schedule | Callable[[int], float] = "constant"
     decay: float = 1.0
-    optimizer: Adam | None = None
+    schedule_rounds: int | None = None
+    optimizer: Adam | TorchSteps | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.steps, UnevenSteps):
@@ -75,14 +83,36 @@ class LocalSGD:
             weight_decay="[0, inf)",
             clip_norm="(0, inf]",
             decay="(0, 1]",
-            schedule=get_args(Schedule),
+            schedule_rounds="[1, 1e9]",
         )
+        if not callable(self.schedule):
+            require(self, schedule=get_args(Schedule))
+        if isinstance(self.optimizer, TorchSteps) and (self.momentum or self.weight_decay):
+            raise ConfigError(
+                f"LocalSGD.momentum and LocalSGD.weight_decay must be 0 under torch.optim.{self.optimizer.optimizer}; "
+                f"got {self.momentum} and {self.weight_decay}. Say them among the optimizer's options, where it has "
+                "them."
+            )
         if self.optimizer is not None and self.momentum:
             raise ConfigError(
                 f"LocalSGD.momentum must be 0 under {type(self.optimizer).__name__}, which has beta1 instead; got "
                 f"{self.momentum}."
             )
-        if self.schedule != "constant" and self.decay == 1:
+        self._check_schedule()
+
+    def _check_schedule(self) -> None:
+        named = "of a function" if callable(self.schedule) else repr(self.schedule)
+        if (self.schedule in OVER_ROUNDS) != (self.schedule_rounds is not None):
+            rule = "be given for the schedules 'step' and 'warmup', and for no other"
+            raise ConfigError(
+                f"LocalSGD.schedule_rounds must {rule}; got {self.schedule_rounds} with the schedule {named}."
+            )
+        if (self.schedule == "warmup" or callable(self.schedule)) and self.decay != 1:
+            raise ConfigError(
+                f"LocalSGD.decay must be 1 with the schedule {named}, which does not use it; got {self.decay}. Leave "
+                "it out."
+            )
+        if self.schedule in DECAYING and self.decay == 1:
             raise ConfigError(
                 f"LocalSGD.decay must be below 1 for the schedule {self.schedule!r}; got 1, which changes no rate. "
                 "Set it, such as 0.99 for 'exponential' or 0.01 for 'cosine'."
@@ -141,7 +171,17 @@ class LocalSGD:
         return np.minimum(self.batch_size, np.maximum(sizes, 1))
 
     def rate_at(self, round_: int, rounds: int) -> float:
-        """Return the step size of a round (1, 2, ..., rounds)."""
+        """Return the step size of a round (1, 2, ..., rounds).
+
+        Raises:
+            PartError: If the schedule is a function that returns no positive number.
+        """
+        if callable(self.schedule):
+            return self.rate * _factor(self.schedule, round_)
+        if self.schedule == "step" and self.schedule_rounds is not None:
+            return self.rate * self.decay ** ((round_ - 1) // self.schedule_rounds)
+        if self.schedule == "warmup" and self.schedule_rounds is not None:
+            return self.rate * min(1.0, round_ / self.schedule_rounds)
         if self.schedule == "exponential":
             return self.rate * self.decay ** (round_ - 1)
         if self.schedule == "cosine":
@@ -168,8 +208,8 @@ class LocalSGD:
 
     @property
     def moments(self) -> int:
-        """How many vectors of the model's length a client keeps from step to step of a round."""
-        return 2 if self.optimizer is not None else int(self.momentum > 0)
+        """How many vectors of the model's length FedReach's own steps keep from one to the next in a round."""
+        return 2 if isinstance(self.optimizer, Adam) else int(self.momentum > 0)
 
     def moved_steps(self, steps: Ints) -> Floats:
         """Return (k,) how many plain steps of its mean gradient a client's local training amounts to.
@@ -184,3 +224,17 @@ class LocalSGD:
             return steps.astype(np.float64)
         beta, k = self.momentum, steps.astype(np.float64)
         return (k - beta * (1 - beta**k) / (1 - beta)) / (1 - beta)
+
+
+def _factor(schedule: Callable[[int], float], round_: int) -> float:
+    found: Any = schedule(round_)
+    try:
+        factor = float(found)
+    except (TypeError, ValueError):
+        factor = math.nan
+    if not 0 < factor < math.inf:
+        name = getattr(schedule, "__name__", "schedule")
+        raise PartError(
+            f"{name} must return a positive number, the factor of the rate; got {found!r} in round {round_}."
+        )
+    return factor

@@ -42,6 +42,7 @@ def terms_of(federation: Federation, layout: Layout) -> dict[str, str]:
         "solver": words(federation.solver),
         "local": words(federation.local),
         "loss": words(federation.loss),
+        "augmentation": words(federation.augmentation),
         "measurements": words(federation.measurements()),
         "serving": words(federation.serving),
         "label_statistics": words(federation.label_statistics),

@@ -95,7 +95,7 @@ class FlowerExperiment:
             builder.federation(self.seed),
             builder.model(),
             lambda context: self.data,
-            model_options=self.experiment.model.options,
+            model_options=builder.model_options(),
             model_seed=self.experiment.model.seed,
             device=self.experiment.engine.device,
             kept_in_process=kept_in_process,

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import Dataset as TorchDataset
 
 from fedreach.arrays import AnyArray, Float32s, Floats, Ints
-from fedreach.data.checks import Kind
+from fedreach.data.checks import NO_POSITIONS, Kind
 from fedreach.data.datasets import Dataset, from_arrays
 from fedreach.data.federated import FederatedData
 from fedreach.data.own import pairs, samples, size, sort_of
@@ -122,6 +122,8 @@ def _arrays(examples: Examples, *, numbers: bool) -> tuple[AnyArray, AnyArray]:
         x, y = (np.asarray(as_array(values, "ClientData")[0]) for values in examples)
     if numbers:
         return x, y  # which `from_arrays` checks
+    if y.ndim == 2 and y.shape[1] > 1:
+        raise DataError(f"ClientData: labels {NO_POSITIONS.format(f'shape {y.shape}')}.")
     if y.ndim != 1 or not np.issubdtype(y.dtype, np.number) or (y != np.floor(y)).any():
         raise DataError(f"ClientData: labels must be a list of whole numbers; got {y.dtype} {y.shape}.")
     return x, y.astype(np.int64)

@@ -121,7 +121,7 @@ class FlowerTables:
             federation,
             self.builder.model(),
             owned,
-            model_options=self.experiment.model.options,
+            model_options=self.builder.model_options(),
             model_seed=self.experiment.model.seed,
             device=self.experiment.engine.device,
             metrics=self.builder.metrics(),
@@ -216,7 +216,9 @@ class FlowerTables:
         model, agreed, federation = self.experiment.model, found.agreed, self.builder.federation(self.seed)
         shape = (len(agreed.preparation.feature_names),)
         seed = torch_seed(self.seed if model.seed is None else model.seed, "model")
-        module = build_model(self.builder.model(), shape, agreed.outputs, seed=seed, options=model.options)
+        module = build_model(
+            self.builder.model(), shape, agreed.outputs, seed=seed, options=self.builder.model_options()
+        )
         scale = agreed.target_scale if Traits.of(federation.loss).scales_targets else None  # else outputs are on none
         last = max(found.names)
         about = {

@@ -16,6 +16,7 @@ from fedreach.models.dense import linear as linear
 from fedreach.models.dense import mlp as mlp
 from fedreach.models.draws import seeded
 from fedreach.models.lstm import lstm as lstm
+from fedreach.models.outputs import TakeOutput
 from fedreach.models.resnet import resnet20 as resnet20
 from fedreach.registry import NameTable
 
@@ -46,7 +47,8 @@ def build(
         sample_shape: Shape of one example, such as (1, 28, 28), (64,) or (80,) tokens.
         num_classes: Number of outputs.
         seed: Of the generators of torch, numpy and `random` during the initialisation; they are put back afterwards.
-        options: Further arguments of the model.
+        options: Further arguments of the model; ``output`` is none of them: it says which part of what the module
+            returns is its output, see `fedreach.models.outputs.TakeOutput`.
 
     Raises:
         ConfigError: If the name or an option is unknown, or the model does not fit the data.
@@ -56,9 +58,14 @@ def build(
         Linear(in_features=64, out_features=32, bias=True)
     """
     options = dict(options or {})
+    output = options.pop("output", None)
     if isinstance(model, str) and model not in MODELS:
         raise ConfigError(
             f"model.name must be one of FedReach's models or FILE.py:NAME; got {model!r}." + nearest(model, MODELS)
+        )
+    if isinstance(model, str) and output is not None:
+        raise ConfigError(
+            f"model.output is for modules of your own; {model!r} returns a tensor; got {output!r}. Leave it out."
         )
     factory = MODELS[model] if isinstance(model, str) else model
     name = model if isinstance(model, str) else getattr(factory, "__name__", "model")
@@ -84,6 +91,8 @@ def build(
         if not isinstance(module, nn.Module):
             raise ConfigError(f"The model {name!r} must return a torch.nn.Module; got {type(module).__name__}.")
         _give_sizes(module, sample_shape)
+        if output is not None:
+            module.register_forward_hook(TakeOutput(output))
     return module
 
 

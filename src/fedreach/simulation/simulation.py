@@ -52,7 +52,7 @@ class Simulation:
     memory_file: Path | None = None  # where what clients keep between rounds is stored; None: main memory
 
     def __post_init__(self) -> None:
-        for part in ("solver", "local", "loss"):
+        for part in ("solver", "local", "loss", "augmentation"):
             ours, theirs = getattr(self.federation, part), getattr(self.engine.task, part)
             if ours != theirs:
                 raise ConfigError(f"federation.{part} {ours} and that of the engine, {theirs}, must be the same.")

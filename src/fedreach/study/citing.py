@@ -19,7 +19,7 @@ from fedreach.data.sets.catalogue import names as known_sets
 from fedreach.federation.adam import Adam, AdamW
 from fedreach.report.values import Comparison
 
-OPTIMIZERS: Mapping[str, Any] = {"adam": Adam, "adamw": AdamW}
+OPTIMIZERS: Mapping[str, Any] = {"adam": Adam, "adamw": AdamW}  # that have a reference
 ALWAYS = {"fedreach": "this software"}
 CORRECTIONS = {"holm": "holm1979", "max_t": "westfall1993"}
 

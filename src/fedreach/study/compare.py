@@ -40,6 +40,7 @@ def compare(
     name: str | None = None,
     target_accuracy: float | None = None,
     population: Table = None,
+    augmentation: Part = None,
     noise: Part = None,
     shift: Part = None,
     server_data: Table = None,
@@ -80,6 +81,7 @@ def compare(
         name: In tables and on the page. Default: that of the folder, or "study".
         target_accuracy: In [0, 1]; what it takes to reach it is told. Not where targets are numbers.
         population: Further keys of that table, such as ``{"participation": "always"}``.
+        augmentation: Of clients' training batches: a name, or a function ``f(inputs) -> inputs``.
         noise: On training labels, such as ``{"name": "symmetric", "rate": 0.2}``.
         shift: Of unseen clients.
         server_data: Of the server's own, such as ``{"examples": 100}``.

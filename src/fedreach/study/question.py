@@ -19,7 +19,7 @@ from fedreach.data.own_data import OwnData, OwnTable
 from fedreach.data.stored import FILE, store
 from fedreach.errors import ConfigError
 from fedreach.experiments.build import Builder
-from fedreach.experiments.naming import Shelf, plain, said
+from fedreach.experiments.naming import Shelf, function_said, plain, said
 from fedreach.study.method import Method
 
 BASIS = ["accuracy", "loss"]  # metrics that are always there
@@ -85,7 +85,7 @@ def ask(
         ConfigError: With all mistakes at once, by their keys in an experiment file.
     """
     shelf, origin = Shelf(out / "parts"), origin_of(data)
-    raw: dict[str, Any] = {key: _table(key, value) for key, value in tables.items() if value is not None}
+    raw: dict[str, Any] = {key: _table(key, value, shelf) for key, value in tables.items() if value is not None}
     for kind, row in registry.KINDS.items():
         if row.path == () and kind in raw:
             raw[kind] = said(kind, raw[kind], shelf)
@@ -166,7 +166,9 @@ def _method(method: Any, shelf: Shelf, called: str, where: str) -> dict[str, Any
         method = method.said()
     if not isinstance(method, Mapping):
         raise ConfigError(f"{called}(): {where} must be a Method or a dictionary of parts; got {method!r}.")
-    return {key: said(key, value, shelf) if key in PARTS else _table(key, value) for key, value in method.items()}
+    return {
+        key: said(key, value, shelf) if key in PARTS else _table(key, value, shelf) for key, value in method.items()
+    }
 
 
 def _several(things: Any) -> Sequence[Any]:
@@ -183,5 +185,7 @@ def _population(table: Mapping[str, Any] | None, shelf: Shelf) -> dict[str, Any]
     return found
 
 
-def _table(key: str, value: Any) -> Any:
+def _table(key: str, value: Any, shelf: Shelf) -> Any:
+    if key == "local" and isinstance(value, Mapping) and callable(value.get("schedule")):
+        value = {**value, "schedule": function_said(value["schedule"], shelf)}
     return plain(dict(value)) if isinstance(value, Mapping) else value if key in registry.KINDS else plain(value)

@@ -19,6 +19,8 @@ from fedreach.data.server_data import ServerData
 from fedreach.engines.engine import TorchEngine
 from fedreach.engines.protocols import Engine, Task
 from fedreach.engines.sequential import Sequential
+from fedreach.errors import ConfigError
+from fedreach.federation.adam import Adam
 from fedreach.federation.aggregation.mean import weighted_sum
 from fedreach.federation.federation import Federation
 from fedreach.federation.local_sgd import LocalSGD
@@ -125,8 +127,10 @@ class QuadraticEngine:
                 g = g * (local.clip_norm / np.maximum(norm, local.clip_norm))
             if local.optimizer is None:
                 velocity = local.momentum * velocity + g + local.weight_decay * w
-            else:
+            elif isinstance(local.optimizer, Adam):
                 velocity, moments = local.optimizer.direction(g, w, moments, step + 1, local.weight_decay)
+            else:
+                raise ConfigError(f"Quadratics do not step by torch.optim; got {local.optimizer}. Take Adam().")
             w = np.where(active, w - rate * velocity, w)
             total += np.where(active[:, 0], loss, 0.0)
         return LocalUpdates((w - start).astype(np.float32), total / steps, steps)

@@ -16,6 +16,7 @@ from fedreach.data.target_scale import TargetScale
 from fedreach.errors import ConfigError, RunFolderError, nearest
 from fedreach.models import build
 from fedreach.models.flat import Layout, bind
+from fedreach.models.outputs import is_code, with_functions
 from fedreach.models.state import set_constants
 from fedreach.runs.folder import CONSTANTS, LAST, RunFolder
 from fedreach.runs.identity import check_code, run_of
@@ -66,8 +67,9 @@ def load(
         raise RunFolderError(f"{folder} holds no {FederationRecord.FILE}. {AGAIN}")
     expected = Expected.of(federation)
     section = ModelSection.model_validate(run.config.get("model", {"name": ""}))
-    base = registry.base_of(section.name, base, held.path.resolve())
-    net = _built(run, section, expected.shape, federation.outputs, base, model)
+    folders = base, held.path.resolve()
+    base = registry.base_of(section.name, *folders)
+    net = _built(run, section, expected.shape, federation.outputs, folders, model)
     layout = Layout.of(net)
     stored = read_models(held, which, layout)
     if stored is None:
@@ -122,7 +124,7 @@ def _of_file(
         raise ConfigError(f"{path} holds one model, {held}; got {asked}. Name none, or the run.")
     section = ModelSection.model_validate(run.config["model"])
     expected = Expected.of_json(about["name"], about)
-    net = _built(run, section, expected.shape, about["outputs"], base, model)
+    net = _built(run, section, expected.shape, about["outputs"], (base,), model)
     weights.fill(net, stored, path)
     origin = RunOrigin(
         path.resolve(), about["model"], about["cluster"], base, run, about["round"], _code(section, model)
@@ -157,7 +159,7 @@ def _built(
     section: ModelSection,
     shape: tuple[int, ...],
     outputs: int,
-    base: Path,
+    folders: tuple[Path, ...],
     model: Callable[..., nn.Module] | None,
 ) -> nn.Module:
     """Return the module that was trained, as it was before that."""
@@ -167,11 +169,13 @@ def _built(
             "The run was made by a program, and its folder names no model. Pass `model`, the function or class that "
             "makes the module."
         )
-    if model is None and ":" in name:
-        check_code(run, name, base, code_files(name, base))
-    made = model or (registry.find("model", name, base) if ":" in name else name)
+    for code in (name if model is None else "", section.output):
+        if is_code(code):
+            held = registry.base_of(str(code), *folders)
+            check_code(run, str(code), held, code_files(str(code), held))
+    made = model or (registry.find("model", name, registry.base_of(name, *folders)) if ":" in name else name)
     seed = torch_seed(run.seed if section.seed is None else section.seed, "model")
-    return build(made, shape, outputs, seed=seed, options=section.options)
+    return build(made, shape, outputs, seed=seed, options=with_functions(section.options, *folders))
 
 
 def _row(folder: Path | str, count: int, cluster: int | None) -> int:

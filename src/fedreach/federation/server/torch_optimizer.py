@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedreach.arrays import Float32s, Floats
-from fedreach.errors import ConfigError, nearest, require
+from fedreach.errors import ConfigError, require
+from fedreach.federation.torch_optim import optimizer_class, with_tuples
 from fedreach.federation.values import NO_STATE, State
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class TorchOptimizer:
         require(self, rate="(0, inf)")
         if "lr" in (self.options or {}):
             raise ConfigError("TorchOptimizer.options must not hold 'lr'. It is the option `rate`.")
-        self._check_steps_from_gradients()
+        optimizer_class("TorchOptimizer", self.optimizer)
         try:  # twice, as the second step is the first to read a state
             params, state = np.zeros(2, np.float32), NO_STATE
             for _ in range(2):
@@ -64,27 +64,6 @@ class TorchOptimizer:
                 f"{dict(self.options or {})}: {error}. Correct the options, or choose another optimizer."
             ) from error
 
-    def _check_steps_from_gradients(self) -> None:
-        import torch
-
-        known = {
-            name: thing
-            for name, thing in vars(torch.optim).items()
-            if inspect.isclass(thing)
-            and issubclass(thing, torch.optim.Optimizer)
-            and thing is not torch.optim.Optimizer
-        }
-        if self.optimizer not in known:
-            raise ConfigError(
-                f"TorchOptimizer.optimizer must be a class of torch.optim; got {self.optimizer!r}."
-                + nearest(self.optimizer, known)
-            )
-        if inspect.signature(known[self.optimizer].step).parameters["closure"].default is inspect.Parameter.empty:
-            raise ConfigError(
-                f"TorchOptimizer.optimizer must step from a gradient alone; {self.optimizer} calls for the loss "
-                "itself, which the server does not have. Choose another, such as 'Adam'."
-            )
-
     def apply(self, params: Float32s, state: State, mean_update: Floats) -> tuple[Float32s, State]:
         """Return the new (d,) parameters and what the optimiser keeps, by torch's names."""
         import torch
@@ -93,7 +72,7 @@ class TorchOptimizer:
             vector = torch.tensor(params, dtype=torch.float64, requires_grad=True)
             vector.grad = torch.tensor(-mean_update, dtype=torch.float64)
             optimizer: torch.optim.Optimizer = getattr(torch.optim, self.optimizer)(
-                [vector], lr=self.rate, **_with_tuples(self.options or {})
+                [vector], lr=self.rate, **with_tuples(self.options)
             )
             # What is kept between steps is a public attribute; `load_state_dict` would also cast it.
             optimizer.state[vector].update({key: torch.tensor(value) for key, value in state.items()})
@@ -104,11 +83,6 @@ class TorchOptimizer:
 def _arrays(kept: Mapping[str, Any]) -> State:
     """Return the tensors of an optimiser's state as arrays; None, as SGD keeps without momentum, is no state."""
     return {key: value.detach().numpy() for key, value in kept.items() if value is not None}
-
-
-def _with_tuples(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options with tuples for the lists that an experiment file has in their place."""
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
 
 
 @contextmanager

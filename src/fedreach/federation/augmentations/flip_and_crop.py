@@ -1,0 +1,62 @@
+"""Random horizontal flips, and random crops of padded images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fedreach.errors import ConfigError, require
+
+
+@dataclass(frozen=True)
+class FlipAndCrop:
+    """Flip images from left to right at random, pad them, and crop them to their size at random places.
+
+    Each image is flipped with probability `flip`. It is then padded by `padding` pixels of 0 on each side, and a window
+    of its own size is cut out at an offset that is uniform over all (2 `padding` + 1)^2 possible ones. The whole batch
+    is changed at once. Inputs are normalized already, so that 0 is the mean of a data set whose mean is known.
+
+    When: photographs such as CIFAR-10. Not for digits or letters, which a flip turns into other classes.
+
+    Args:
+        flip: Probability of a flip, in [0, 1].
+        padding: Pixels on each side; 0: no crop.
+
+    Raises:
+        ConfigError: If a value is out of its range, or inputs are not images.
+
+    Reference: He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, section 4.2.
+
+    Example:
+        >>> import torch
+        >>> FlipAndCrop(flip=1.0, padding=0).augment(torch.tensor([[[[1.0, 2.0, 3.0]]]]))
+        tensor([[[[3., 2., 1.]]]])
+    """
+
+    flip: float = 0.5
+    padding: int = 4
+
+    def __post_init__(self) -> None:
+        require(self, flip="[0, 1]", padding="[0, 1e4]")
+
+    def augment(self, inputs: Any) -> Any:
+        import torch
+        from torch.nn import functional as F
+
+        if inputs.dim() != 4 or not inputs.is_floating_point():
+            raise ConfigError(
+                f"The augmentation flip_and_crop changes images, (channels, height, width); got inputs of shape "
+                f"{tuple(inputs.shape[1:])} and type {inputs.dtype}. Take a function of your own, FILE.py:NAME."
+            )
+        b, channels, height, width = inputs.shape
+        flipped = (torch.rand(b) < self.flip).to(inputs.device)
+        images = torch.where(flipped[:, None, None, None], inputs.flip(-1), inputs)
+        if self.padding == 0:
+            return images
+        offsets = torch.randint(2 * self.padding + 1, (2, b)).to(inputs.device)
+        rows = offsets[0][:, None] + torch.arange(height, device=inputs.device)
+        columns = offsets[1][:, None] + torch.arange(width, device=inputs.device)
+        padded = F.pad(images, (self.padding,) * 4)
+        image = torch.arange(b, device=inputs.device)[:, None, None, None]
+        channel = torch.arange(channels, device=inputs.device)[:, None, None]
+        return padded[image, channel, rows[:, None, :, None], columns[:, None, None, :]]
