@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fedreach as fr
-from fedreach.config.load import check
+from fedreach.config.load import check, load
 from fedreach.config.user_code import file_digests
 from fedreach.errors import ConfigError, PartError
 from fedreach.federation.local_sgd import LocalSGD
@@ -108,6 +108,15 @@ def test_a_factor_that_is_no_positive_number_is_refused_with_its_round(factor):
 def test_options_that_a_schedule_lacks_or_ignores_are_refused(options, said):
     with pytest.raises(ConfigError, match=said):
         LocalSGD(**options)
+
+
+def test_a_misspelt_schedule_of_a_file_is_told_once_by_its_key(tmp_path):
+    (tmp_path / "x.toml").write_text('[local]\nschedule = "cosin"\n[methods.a]\n[methods.b]\n', encoding="utf-8")
+    with pytest.raises(
+        ConfigError, match=r"local\.schedule: must be .* 'warmup' or FILE\.py:NAME; got 'cosin'"
+    ) as told:
+        load(tmp_path / "x.toml")
+    assert str(told.value).count("cosin'") == 1
 
 
 OWN = "def halved(round_):\n    return 0.5 ** (round_ - 1)\n"

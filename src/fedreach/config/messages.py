@@ -73,7 +73,7 @@ def _rule(message: str) -> str:
         choices: list[type[BaseModel]] = [Choice, *Choice.__subclasses__(), OptimizerSection]
         choice = found[1] in {model.__name__ for model in choices}
         return "a name, or a table with a `name`" if choice else "a table"
-    rule = re.sub(r"^(Input|List|Tuple|Dictionary) should (be )?", "", message)
+    rule = re.sub(r"^((Input|List|Tuple|Dictionary) should (be )?|Value error, )", "", message)
     rule = re.sub(r"^have at least (\d+) items?.*", r"a list of at least \1", rule)
     rule = (
         rule.replace("a valid dictionary", "a table")

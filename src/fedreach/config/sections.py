@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
@@ -11,6 +11,7 @@ from fedreach.config.grid import Grid, TuneSection
 from fedreach.config.section import Positive, Section, Seed, Share
 from fedreach.errors import ConfigError, nearest
 from fedreach.evidence.plan import AnalysisPlan
+from fedreach.federation.local_sgd import Schedule
 from fedreach.registry import KINDS, METHOD
 
 PARTS = {kind: row.default for kind, row in KINDS.items() if row.path == METHOD}
@@ -181,6 +182,13 @@ class LocalSection(Section):
     """Rounds from one step of `step` to the next; rounds until `warmup` reaches the rate."""
     optimizer: OptimizerSection = OptimizerSection()
     """How a client follows its gradients."""
+
+    @pydantic.field_validator("schedule")
+    @classmethod
+    def _known_schedule(cls, value: str) -> str:
+        if value not in get_args(Schedule) and ":" not in value:
+            raise ValueError(f"{', '.join(map(repr, get_args(Schedule)))} or FILE.py:NAME")
+        return value
 
 
 class EngineSection(Section):
