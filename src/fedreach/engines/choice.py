@@ -95,11 +95,23 @@ def build_engine(
         name, examined = choose(task, device, threads, precision, cohort=cohort).name, True
     if name not in ENGINES:
         raise ConfigError(f"engine.name must be known; got {name!r}." + nearest(name, [*ENGINES, "auto"]))
-    if not examined and ENGINES[name] is not Sequential and len(task.data.labels):
-        examination = Examination(task, device)
-        if (why := examination.only_plain or examination.difference(ENGINES[name])) is not None:
-            raise ConfigError(_computes_otherwise(name, task, why))
+    if not examined and (why := unlike_torch(name, task, device)) is not None:
+        raise ConfigError(_computes_otherwise(name, task, why))
     return TorchEngine(ENGINES[name], task, device, threads, precision)
+
+
+def unlike_torch(name: str, task: Task, device: str = "cpu") -> str | None:
+    """Return what an engine that is named would compute otherwise than torch, in words; None where it is right.
+
+    Raises:
+        ConfigError: If the engine cannot train the model at all.
+        TrainingError: If it fails on a few examples.
+    """
+    kind = ENGINES.get(name, Sequential)
+    if kind is Sequential or not len(task.data.labels):
+        return None
+    examination = Examination(task, device)
+    return examination.only_plain or examination.difference(kind)
 
 
 def _computes_otherwise(name: str, task: Task, why: str) -> str:

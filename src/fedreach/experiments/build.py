@@ -19,7 +19,7 @@ from fedreach.data.partition.divide import Labelled
 from fedreach.data.sets.catalogue import load
 from fedreach.data.shifts import shift_unseen
 from fedreach.data.validation import for_validation
-from fedreach.engines.choice import EngineChoice, choose
+from fedreach.engines.choice import EngineChoice, choose, unlike_torch
 from fedreach.engines.protocols import Task
 from fedreach.errors import ConfigError
 from fedreach.evaluation.metrics import AUROC, Metric, refuse_metrics
@@ -162,12 +162,18 @@ class Builder:
 
     def choice(self, data: FederatedData, seed: int, threads: int = 1) -> EngineChoice:
         """Return which engine is the fastest, by a short trial."""
-        e, federation = self.experiment, self.federation(seed)
-        module = build_model(
-            self.model(), data.dataset.train_x.shape[1:], data.dataset.outputs, seed=0, options=self.model_options()
-        )
-        task = Task.of(module, data, federation)
-        return choose(task, e.engine.device, threads, e.engine.precision, cohort=federation.cohort)
+        e, task = self.experiment, self._task(data, seed)
+        return choose(task, e.engine.device, threads, e.engine.precision, cohort=self.federation(seed).cohort)
+
+    def unlike_torch(self, data: FederatedData, seed: int) -> str | None:
+        """Return what the engine that is named would compute otherwise than torch; None where it is right."""
+        engine = self.experiment.engine
+        return unlike_torch(engine.name, self._task(data, seed), engine.device)
+
+    def _task(self, data: FederatedData, seed: int) -> Task:
+        shape, outputs = data.dataset.train_x.shape[1:], data.dataset.outputs
+        module = build_model(self.model(), shape, outputs, seed=0, options=self.model_options())
+        return Task.of(module, data, self.federation(seed))
 
     def metrics(self) -> tuple[Metric, ...]:
         """Return what models are scored by."""

@@ -277,7 +277,10 @@ def _engine(builder: Builder, data: FederatedData, seed: int, threads: int, agre
     record = agreed.read_json(note)
     if section.name != "auto":
         examined = record is not None and record.get("name") == section.name and _is_examined(builder, record)
-        return _Engine(section.name, f"engine {section.name}: the experiment says so", examined)
+        if not examined and (why := builder.unlike_torch(data, seed)) is not None:
+            told = f"engine sequential: {section.name} would not train the model as torch does: {why}"
+            return _Engine("sequential", told, True, told)
+        return _Engine(section.name, f"engine {section.name}: the experiment says so", True)
     if record is None:
         choice = builder.choice(data, seed, threads)
         return _Engine(choice.name, str(choice), True, choice.warning)
