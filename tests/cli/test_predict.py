@@ -270,7 +270,7 @@ def test_the_programs_json_is_json_also_where_a_number_is_none(
     about: dict[str, Any] = {
         **{"name": "numbers", "method": "plain", "seed": 0, "model": "last", "cluster": None, "round": 1, "rule": None},
         **{"outputs": 1, "targets": 1, "classes": None, "client_column": None, "label_columns": ["label"]},
-        **{"kind": "features", "dtype": "float32", "shape": [1], "reads_inputs": False},
+        **{"kind": "features", "dtype": "float32", "shape": [1], "reads_inputs": False, "mixes": False},
     }
     diverged = Deployed(about, lambda graph, x: [np.full((len(x), 1), np.inf, np.float32)], None, None, 10)
     assert run_alone(diverged, [str(tmp_path / "rows.csv"), "--json"]) == 0

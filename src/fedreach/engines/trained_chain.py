@@ -9,8 +9,7 @@ from torch import nn
 from fedreach.engines.layers import Layer
 from fedreach.engines.recognition import NotAChainError, chain_of
 from fedreach.models.copying import copied
-from fedreach.models.flat import Layout
-from fedreach.models.state import constants_of
+from fedreach.models.state import constants_of, counts_batches
 
 
 def trained_chain_of(module: nn.Module, sample: Sequence[int]) -> list[Layer]:
@@ -23,6 +22,7 @@ def trained_chain_of(module: nn.Module, sample: Sequence[int]) -> list[Layer]:
         >>> len(trained_chain_of(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), (4,)))
         2
     """
-    for name in (*Layout.of(module).buffers, *constants_of(module)):
-        raise NotAChainError(f"{name} is not trained")
+    held = [name for name in constants_of(module) if not counts_batches(name)]
+    if held:
+        raise NotAChainError(f"{held[0]} is not trained")
     return chain_of(copied(module), sample)

@@ -47,7 +47,7 @@ def constant_arrays(module: nn.Module) -> dict[str, AnyArray]:
         {}
     """
     found = {name: array_of(tensor) for name, tensor in constants_of(module).items()}
-    return {name: value for name, value in found.items() if not (_counts(name) and not value.any())}
+    return {name: value for name, value in found.items() if not (counts_batches(name) and not value.any())}
 
 
 def constant_bytes(arrays: Mapping[str, AnyArray]) -> int:
@@ -67,7 +67,7 @@ def set_constants(module: nn.Module, arrays: Mapping[str, AnyArray]) -> None:
         ConfigError: If the module has other constants than these.
     """
     own = constants_of(module)
-    for name in sorted(arrays.keys() | {name for name in own if not _counts(name)}):
+    for name in sorted(arrays.keys() | {name for name in own if not counts_batches(name)}):
         wanted = tuple(own[name].shape) if name in own else "absent"
         given = arrays[name].shape if name in arrays else "absent"
         if wanted != given:
@@ -145,7 +145,7 @@ class Kept:
         found = []
         for name, part, key, value in self.tensors:
             now = part._parameters.get(key) if key in part._parameters else part._buffers.get(key)
-            if not _counts(name) and not (isinstance(now, Tensor) and _same(now, value)):
+            if not counts_batches(name) and not (isinstance(now, Tensor) and _same(now, value)):
                 found.append(name)
         for place, part, values in self.attributes:
             now_plain = _plain(part)
@@ -154,7 +154,13 @@ class Kept:
         return found
 
 
-def _counts(name: str) -> bool:
+def counts_batches(name: str) -> bool:
+    """Return whether a buffer of this name is the counter of a BatchNorm layer.
+
+    Example:
+        >>> counts_batches("1.num_batches_tracked"), counts_batches("count")
+        (True, False)
+    """
     return name.rpartition(".")[2] == COUNTER
 
 
