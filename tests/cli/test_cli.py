@@ -520,7 +520,10 @@ def test_a_run_goes_on_only_with_the_same_code(fedreach: Command, home: Path) ->
         file.write("# a remark\n")
     assert fedreach("run", "own.toml", "--out", "x").exit_code == 0
     with (home / "parts" / "own.py").open("a") as file:
-        file.write("changed = True\n")
+        file.write("changed = True\n")  # which the part does not refer to
+    assert fedreach("run", "own.toml", "--out", "x").exit_code == 0
+    with (home / "parts" / "own.py").open("a") as file:
+        file.write("rarest.changed = True\n")
     changed = fedreach("run", "own.toml", "--out", "x")
     assert changed.exit_code == 3
     assert "since then parts/own.py:rarest was changed" in changed.stderr
