@@ -69,4 +69,4 @@ def test_an_allocation_rule_of_ones_own_is_found_and_belongs_to_the_run(
 def test_what_cannot_be_is_said_once_with_the_nearest_right_name(overrides: list[str], said: str) -> None:
     with pytest.raises(ConfigError, match=said) as error:
         load(None, overrides)
-    assert str(error.value).startswith("1 mistake ")
+    assert str(error.value).startswith("1 mistake:")

@@ -87,7 +87,8 @@ def of_frame(
         moments = cells.moments(time, column_of(found, time), rules.reading, kept)
         keys.append(moments)
     for column, texts in {client: names, **({} if label is None else {label: classes})}.items():
-        left_out[column] = "; ".join(filter(None, (left_out.get(column), look_alikes(texts))))
+        if alike := look_alikes(texts):
+            left_out[column] = "; ".join(filter(None, (left_out.get(column), alike)))
     order = cells.row_order(owners, np.column_stack(keys), inputs)
     sorted_inputs = {name: None if each is None else each.at(order) for name, each in inputs.items()}
     own = owners[order], names, sorted_inputs, labels[order], classes, kept[order]

@@ -18,7 +18,7 @@ def augmented(augmentation: Augmentation, x: Tensor, seed: int, round_: int, cli
     """Return the inputs of a client's training batch as the model is to see them.
 
     Args:
-        augmentation: Changes them; it draws from torch's generator.
+        augmentation: Changes them; it draws from generators that are seeded, see `fedreach.models.draws`.
         x: (b, ...) inputs, which it may not write to.
         seed: Of the run.
         round_: The round.
@@ -65,6 +65,6 @@ def check_augmentation(augmentation: Augmentation, x: Tensor) -> None:
         ) from error
     if not torch.equal(one, same):
         raise PartError(
-            f"The augmentation {name} must draw from torch's generator alone, which FedReach seeds; two calls with one "
-            "seed differ. Use torch.rand, torch.randint and the like."
+            f"The augmentation {name} must draw from torch, numpy.random or random, which FedReach seeds; two calls "
+            "with one seed differ. Use torch.rand, torch.randint and the like."
         )

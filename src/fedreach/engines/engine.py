@@ -152,7 +152,8 @@ class TorchEngine(Engine):
     def _result(self, shape: tuple[int, ...], dtype: DTypeLike) -> AnyArray:
         """Return an array for what a model says of so many examples, which all processes see if there is a part for
         more than one."""
-        return np.empty(shape, dtype) if shape[0] <= EVALUATION_PART else self.workers.array(shape, dtype)
+        alone = shape[0] <= EVALUATION_PART and not self.trainer.trial.mixes  # one part, which this process does
+        return np.empty(shape, dtype) if alone else self.workers.array(shape, dtype)
 
     def _evaluate(
         self, work: Callable[..., None], params: Float32s, split: Split, index: Ints, *results: AnyArray

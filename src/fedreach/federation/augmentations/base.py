@@ -10,8 +10,8 @@ from typing import Any, Protocol
 class Augmentation(Protocol):
     """Changes the inputs of a client's training batch at random.
 
-    It is called with torch's generator seeded by the run's seed, round, client and step, and must draw from that alone:
-    then a client trains on the same inputs in any order of clients, after a resume, and on Flower.
+    It draws from torch, numpy and `random`, whose generators are seeded by the run's seed, round, client and step: so a
+    client trains on the same inputs in any order of clients, after a resume, and on Flower.
     """
 
     def augment(self, inputs: Any) -> Any:
