@@ -28,17 +28,16 @@ class Member(NamedTuple):
     drops: bool  # takes `p`
     draws: bool  # random numbers other than dropout's, or in evaluation
     slow: bool
-    mended_elsewhere: str  # why it may fail, for now
 
 
 ZOO: dict[str, Member] = {}
 
 
-def member(data, *, drops=False, draws=False, slow=False, mended_elsewhere=""):
+def member(data, *, drops=False, draws=False, slow=False):
     """Add what makes a module to the zoo, under its name."""
 
     def add(make):
-        ZOO[make.__name__] = Member(make, *data, drops, draws, slow, mended_elsewhere)
+        ZOO[make.__name__] = Member(make, *data, drops, draws, slow)
         return make
 
     return add
@@ -141,9 +140,6 @@ class Viewed(nn.Module):
     def forward(self, x):
         x = F.max_pool2d(F.relu(self.second(F.relu(self.first(x)))), 2)
         return self.head(x.view(-1, 16))
-
-
-ZOO["Viewed"] = ZOO["Viewed"]._replace(mended_elsewhere="view of channels that lie last")
 
 
 @member(IMAGE)
@@ -290,7 +286,7 @@ def batch_norm_without_weights():
     return nn.Sequential(nn.BatchNorm1d(8, affine=False, momentum=0.3), nn.Linear(8, CLASSES))
 
 
-@member(FEATURES, mended_elsewhere="BatchNorm without running statistics")
+@member(FEATURES)
 def batch_norm_without_statistics():
     return nn.Sequential(nn.BatchNorm1d(8, track_running_stats=False), nn.Linear(8, CLASSES))
 
@@ -465,7 +461,7 @@ class UsedTwice(nn.Module):
         return self.head(torch.relu(self.layer(torch.relu(self.layer(x)))))
 
 
-@member(FEATURES, mended_elsewhere="bytes of frozen parameters")
+@member(FEATURES)
 class Frozen(WithBody):
     def __init__(self):
         super().__init__()
@@ -572,7 +568,7 @@ class RunningScale(WithBody):
         return super().forward(x / self.size)
 
 
-@member(FEATURES, mended_elsewhere="integer buffers")
+@member(FEATURES)
 class Warmed(WithBody):
     """Counts its batches in a buffer, and goes by the number."""
 
@@ -586,7 +582,7 @@ class Warmed(WithBody):
         return super().forward(x) * self.batches.clamp(1, 5) / 5
 
 
-@member(FEATURES, mended_elsewhere="boolean buffers")
+@member(FEATURES)
 class Pruned(WithBody):
     def __init__(self):
         super().__init__()
@@ -596,7 +592,7 @@ class Pruned(WithBody):
         return self.head(self.body(x) * self.kept)
 
 
-@member(FEATURES, mended_elsewhere="buffers that are not persistent")
+@member(FEATURES)
 class Scaled(WithBody):
     def __init__(self):
         super().__init__()
@@ -637,7 +633,7 @@ class GeneratorOfTorch(WithBody):
         return super().forward(x + torch.randn(x.shape, generator=self.generator) if self.training else x)
 
 
-@member(FEATURES, mended_elsewhere="lazy layers")
+@member(FEATURES)
 def lazy():
     return nn.Sequential(nn.LazyLinear(12), nn.ReLU(), nn.Linear(12, CLASSES))
 
