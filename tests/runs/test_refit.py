@@ -131,6 +131,7 @@ def test_the_number_of_threads_changes_no_bit_of_it(run: Callable[..., Path], en
         assert (one / name).read_bytes() == (two / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_the_number_of_workers_changes_no_bit_of_it(fedreach: Command, home: Path) -> None:
     for workers in (1, 2):
         done = fedreach(
@@ -143,6 +144,7 @@ def test_the_number_of_workers_changes_no_bit_of_it(fedreach: Command, home: Pat
             assert (one / name).read_bytes() == (two / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_methods_that_differ_in_serving_alone_share_it(fedreach: Command, home: Path) -> None:
     more = '\n[methods.few]\nserving = { name = "few_labels", labels = 5 }\n'
     (home / "tiny.toml").write_text(TINY + more, encoding="utf-8")
@@ -182,7 +184,7 @@ refit.simulated_round = dying
 SCAFFOLD = ("--set", "method.solver=scaffold", "--set", "run.checkpoint_seconds=0")
 
 
-@pytest.mark.parametrize("round_", [1, 3, BEST])
+@pytest.mark.parametrize("round_", [*(pytest.param(each, marks=pytest.mark.slow) for each in (1, 3)), BEST])
 def test_killed_while_it_trains_again_it_goes_on_to_the_same_bytes(
     run: Callable[..., Path], home: Path, round_: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,6 +301,7 @@ def test_where_nobody_holds_anything_out_it_is_refused_before_the_first_round(re
     assert not (home / "o" / "rounds.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_runs_that_only_try_a_setting_do_not_train_again(fedreach: Command, home: Path) -> None:
     tune = '\n[tune]\n"local.rate" = [0.1, 0.2]\n'
     (home / "tiny.toml").write_text(TINY + tune, encoding="utf-8")
