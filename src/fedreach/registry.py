@@ -154,8 +154,8 @@ KINDS: Mapping[str, Kind] = {
         f"{PROTOCOLS}:Loss",
         also={
             "shift": f"{PROTOCOLS}:ShiftsOutputs",
-            "objective": f"{PROTOCOLS}:Objective",
-            "keep": f"{PROTOCOLS}:RemembersClients",
+            "objective": "fedreach.federation.objectives:Objective",
+            "keep": "fedreach.federation.objectives:RemembersClients",
         },
         known_by=("per_example",),
         function="fedreach.federation.losses:FunctionLoss",

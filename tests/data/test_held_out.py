@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from fedreach.data.federated import FederatedData
 from fedreach.data.held_out import Together, draws, split_held_out
-from fedreach.data.own import of_clients, of_frame, of_torch
+from fedreach.data.own import of_frame
+from fedreach.data.own_samples import of_clients, of_torch
 from fedreach.data.partition import Partition
 from fedreach.data.population import Ranges
 from fedreach.data.stored import opened, store

@@ -9,7 +9,8 @@ import pytest
 
 from fedreach.data.datasets import from_arrays
 from fedreach.data.federated import FederatedData
-from fedreach.data.own import of_clients, of_file, of_frame
+from fedreach.data.own import of_file, of_frame
+from fedreach.data.own_samples import of_clients
 from fedreach.data.stored import digest, opened, store
 from fedreach.errors import ConfigError, DataError
 

@@ -16,7 +16,7 @@ from fedreach.engines.batches import batch_plan
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.solvers import FedAvg
 from fedreach.models import build
-from fedreach.models.draws import kept, states
+from fedreach.models.draws import generators_kept, states
 from fedreach.streams import torch_seed
 
 from .zoo import CLASSES, ZOO
@@ -47,7 +47,7 @@ def trained_by_torch(module, data, client):
     optimizer, samples, before = torch.optim.SGD(module.parameters(), lr=RATE), data.train[client], numbers(module)
     total = seen = 0
     module.train()
-    with kept():
+    with generators_kept():
         seed = torch_seed(SEED, "dropout", ROUND, client)
         torch.manual_seed(seed)
         np.random.seed(seed % 2**32)  # noqa: NPY002 (modules draw from it)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedreach.arrays import AnyArray, Ints
-from fedreach.data import own
+from fedreach.data import own, own_huggingface, own_samples
 from fedreach.data.cells import named
 from fedreach.data.checks import Kind
 from fedreach.data.columns import ColumnOptions
@@ -194,7 +194,7 @@ class FederatedData:
             >>> sorted(data.held_out[0].tolist())
             [6, 7]
         """
-        of_clients = own.of_torch(dataset, clients, kind, num_classes, name, group=group, time=time)
+        of_clients = own_samples.of_torch(dataset, clients, kind, num_classes, name, group=group, time=time)
         return _drawn(of_clients, participants, held_out, seed, seed)
 
     @classmethod
@@ -221,7 +221,7 @@ class FederatedData:
             >>> FederatedData.from_clients({"north": (north, [0, 1, 0, 1]), "south": south})
             FederatedData(clients: 2 clients; 1 takes part (south), 1 never trains; drawn by seed 0, 40 % of them)
         """
-        of_clients = own.of_clients(data, kind, num_classes, name, group=group, time=time)
+        of_clients = own_samples.of_clients(data, kind, num_classes, name, group=group, time=time)
         return _drawn(of_clients, participants, held_out, seed, seed)
 
     @classmethod
@@ -261,7 +261,9 @@ class FederatedData:
             ConfigError: If a column is not there, or it must be said which one is meant.
             DataError: As in `from_frame` and `from_torch`.
         """
-        of_clients = own.of_huggingface(ds, client, label, inputs, split, kind, name, columns, group=group, time=time)
+        of_clients = own_huggingface.of_huggingface(
+            ds, client, label, inputs, split, kind, name, columns, group=group, time=time
+        )
         return _drawn(of_clients, participants, held_out, seed, seed)
 
     @classmethod

@@ -73,7 +73,7 @@ class TorchEngine(Engine):
 
     @property
     def note(self) -> str:
-        return "\n".join(filter(None, [numbers_note(self.task.module), self.trainer.trial.note]))
+        return "\n".join(filter(None, [numbers_note(self.task.module), self.trainer.behaviour.note]))
 
     @property
     def constants(self) -> Mapping[str, AnyArray]:
@@ -152,7 +152,7 @@ class TorchEngine(Engine):
     def _result(self, shape: tuple[int, ...], dtype: DTypeLike) -> AnyArray:
         """Return an array for what a model says of so many examples, which all processes see if there is a part for
         more than one."""
-        alone = shape[0] <= EVALUATION_PART and not self.trainer.trial.mixes  # one part, which this process does
+        alone = shape[0] <= EVALUATION_PART and not self.trainer.behaviour.mixes  # one part, which this process does
         return np.empty(shape, dtype) if alone else self.workers.array(shape, dtype)
 
     def _evaluate(
@@ -163,7 +163,7 @@ class TorchEngine(Engine):
             known = ", ".join(map(repr, self.trainer.samples))
             raise ConfigError(f"An engine predicts on a split of this federation, one of {known}; got {split!r}.")
         parts = [slice(begin, begin + EVALUATION_PART) for begin in range(0, len(index), EVALUATION_PART)]
-        if self.trainer.trial.mixes:
+        if self.trainer.behaviour.mixes:
             parts = self.trainer.alone(split, index)
         vector, rows = np.array(params, np.float32), np.array(index, np.int64)
         if len(parts) > 1:

@@ -38,7 +38,7 @@ from fedreach.engines.trainer import GroupTrainer
 from fedreach.federation.protocols import MemorySolver
 from fedreach.federation.values import LocalUpdates
 from fedreach.models.copying import copied
-from fedreach.models.draws import kept
+from fedreach.models.draws import generators_kept
 from fedreach.streams import generator
 
 SIZES = (13, 8, 5)  # examples of the clients, in batches of
@@ -161,7 +161,7 @@ class Examination:
         functions_drop = self.plain.trainer.draws  # as the layers of the task drop nothing
         with (
             exact if self.plain.trainer.device.type == "cuda" else nullcontext(),
-            kept(self.plain.trainer.device),
+            generators_kept(self.plain.trainer.device),
             no_dropout() if functions_drop else nullcontext(),
         ):
             yield

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedreach.errors import PartError
-from fedreach.federation.protocols import Loss, Objective
+from fedreach.federation.objectives import Objective
+from fedreach.federation.protocols import Loss
 from fedreach.federation.traits import name_of
 from fedreach.models.flat import Layout, bind
 

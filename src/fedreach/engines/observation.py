@@ -11,9 +11,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedreach.models.copying import copied, tensor_hooks
-from fedreach.models.draws import drawn_from, kept, seeded, states
+from fedreach.models.draws import drawn_from, generators_kept, seeded, states
 from fedreach.models.outputs import TakeOutput
-from fedreach.models.state import Kept
+from fedreach.models.state import Snapshot
 
 Batch = tuple[Tensor, Tensor]
 Losses = Callable[[Tensor, Tensor, None], Any]
@@ -93,8 +93,8 @@ def hidden_behaviour(module: nn.Module, batches: Sequence[Batch], losses: Losses
         return why
     device = batches[0][0].device
     before = states(device)
-    first, buffers = Kept(module), dict(module.named_buffers())
-    with kept(device):
+    first, buffers = Snapshot(module), dict(module.named_buffers())
+    with generators_kept(device):
         with _Hooks() as hooks:  # by itself, as some layers go another way under it
             module.train()(batches[0][0])
         runs = {training: _operations(module, batches, losses, training=training) for training in (True, False)}
@@ -158,7 +158,7 @@ def remembers(module: nn.Module, x: Tensor) -> bool:
     """Return whether a model in training keeps something of a batch that cannot be put back, as in a list of its own.
 
     It does if it returns something else for the same inputs once its buffers and plain attributes are as they were,
-    see `fedreach.models.state.Kept`, where random numbers are drawn by the same seed.
+    see `fedreach.models.state.Snapshot`, where random numbers are drawn by the same seed.
 
     Args:
         module: The model, which is left in training, with its buffers as they were.
@@ -174,7 +174,7 @@ def remembers(module: nn.Module, x: Tensor) -> bool:
         >>> remembers(Counting(3, 1), torch.ones(2, 3)), remembers(nn.Linear(3, 1), torch.ones(2, 3))
         (True, False)
     """
-    first, outputs = Kept(module), []
+    first, outputs = Snapshot(module), []
     buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
     for _ in range(2):
         outputs.append(_output(module, x))

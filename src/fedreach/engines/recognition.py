@@ -27,7 +27,7 @@ from fedreach.engines.layers import (
 )
 from fedreach.engines.observation import HOOKS
 from fedreach.engines.shortcuts import SUMS, Value, part_of
-from fedreach.models.draws import drawn_from, kept, states
+from fedreach.models.draws import drawn_from, generators_kept, states
 from fedreach.models.flat import Layout
 
 MAXIMA = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
@@ -63,7 +63,7 @@ def chain_of(module: nn.Module, sample: Sequence[int]) -> list[Layer]:
         for name, shape, end in zip(layout.names, layout.shapes, ends, strict=True)
     }
     was_training, found, before = module.training, [], states()
-    with kept():
+    with generators_kept():
         for mode in (False, True):
             try:
                 graph = fx.symbolic_trace(module.train(mode)).graph

@@ -41,10 +41,10 @@ class Stacked(GroupTrainer):
 
     def __init__(self, task: Task, device: torch.device) -> None:
         super().__init__(task, device)
-        if self.trial.counts:
+        if self.behaviour.counts:
             raise ConfigError(
                 f"engine.name = {self.name!r} needs a model that changes nothing in training but its parameters and "
-                f"float32 buffers; {type(task.module).__name__} changes {', '.join(self.trial.counts)}. Use 'auto'."
+                f"float32 buffers; {type(task.module).__name__} changes {', '.join(self.behaviour.counts)}. Use 'auto'."
             )
 
     def groups(self, ids: Ints, concurrency: int) -> list[Ints]:
@@ -73,7 +73,7 @@ class Stacked(GroupTrainer):
         total = torch.zeros(len(rows), device=self.device)
         terms = {name: vectors[torch.from_numpy(rows)].to(self.device) for name, vectors in terms.items()}
         shifts = self.shifts_of(ids[rows])
-        self.kept.restore()
+        self.renew()
         self.module.train()
         seed = torch_seed(self.seed, "dropout", round_, int(ids[group].min())) if self.draws else 0
         with seeded(seed, self.device) if self.draws else nullcontext(), _recurrence(self.module):
@@ -106,7 +106,7 @@ class Stacked(GroupTrainer):
         That is all of them, unless the model has averaged buffers or mixes examples: BatchNorm normalises over the
         batch, where samples of weight 0 would count, so that clients with equally large batches are run together.
         """
-        if not self.layout.buffers and not self.trial.mixes:
+        if not self.layout.buffers and not self.behaviour.mixes:
             yield slice(0, len(counts)), counts
             return
         for size in np.unique(counts):

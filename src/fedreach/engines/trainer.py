@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedreach.arrays import AnyArray, Bools, Float32s, Floats, Ints
+from fedreach.engines.behaviour import Behaviour, batches_of, behaviour_of
 from fedreach.engines.elementwise import refuse_mixing
 from fedreach.engines.protocols import Task, Terms
 from fedreach.engines.samples import Samples
 from fedreach.engines.statistics import BatchNormStatistics, refreshable_layers
-from fedreach.engines.tried import Tried, batches_of, tried
 from fedreach.errors import ConfigError, PartError, TrainingError
 from fedreach.evaluation.predictor import Split
 from fedreach.federation.aggregation.mean import weighted_sum
@@ -36,7 +36,7 @@ from fedreach.limits import check_memory
 from fedreach.models.copying import copied
 from fedreach.models.draws import evaluated, seed_of, seeded
 from fedreach.models.flat import Layout, bind, flatten
-from fedreach.models.state import Kept, constant_arrays, set_constants
+from fedreach.models.state import Snapshot, constant_arrays, set_constants
 from fedreach.streams import torch_seed
 
 EVALUATION_BATCH = 256
@@ -63,7 +63,7 @@ class GroupTrainer(ABC):
     written_out: ClassVar[tuple[str, ...]] = ()
     """Traits of the losses whose gradients are written out in it, such as cross-entropy; none: it follows any."""
     sees_more: ClassVar[bool] = False
-    """Whether it hands a loss more than outputs and targets, see `fedreach.federation.protocols.Objective`."""
+    """Whether it hands a loss more than outputs and targets, see `fedreach.federation.objectives.Objective`."""
     any_optimizer: ClassVar[bool] = True
     """Whether it follows every optimiser; if not, plain steps only, with or without momentum."""
     follows_torch: ClassVar[bool] = False
@@ -118,19 +118,19 @@ class GroupTrainer(ABC):
                 (self.server_shift,) = self._shifts_for(self.loss, counts[None])
         self.initial: Float32s = flatten(self.module).cpu().numpy()
         self.constants = constant_arrays(self.module)
-        self.kept = Kept(self.module)
-        self.trial: Tried = tried(self.module, train, d.outputs, self.losses)
-        self.draws_in_evaluation = self.trial.draws_in_evaluation
-        self.draws = self.trial.draws or self.draws_in_evaluation
-        self.made = copied(self.module) if self.trial.remembers else None
-        self.owner = self.data.partition.owner() if self.trial.mixes else None
+        self.beginning = Snapshot(self.module)
+        self.behaviour: Behaviour = behaviour_of(self.module, train, d.outputs, self.losses)
+        self.draws_in_evaluation = self.behaviour.draws_in_evaluation
+        self.draws = self.behaviour.draws or self.draws_in_evaluation
+        self.pristine = copied(self.module) if self.behaviour.remembers else None
+        self.owner = self.data.partition.owner() if self.behaviour.mixes else None
 
     def start_from(self, constants: Mapping[str, AnyArray]) -> None:
         """Take the constants of the run, see `fedreach.models.state`, in place of those that the constructor made."""
         self.renew()
-        for module in filter(None, (self.module, self.made)):
+        for module in filter(None, (self.module, self.pristine)):
             set_constants(module, constants)
-        self.constants, self.kept = dict(constants), Kept(self.module)
+        self.constants, self.beginning = dict(constants), Snapshot(self.module)
 
     def renew(self) -> None:
         """Go on with the constants and attributes that the run starts with.
@@ -138,10 +138,10 @@ class GroupTrainer(ABC):
         So what is computed does not depend on what was computed before, and where. A model that keeps something else
         is made anew from a copy.
         """
-        if self.made is None:
-            self.kept.restore()
+        if self.pristine is None:
+            self.beginning.restore()
         else:
-            self.module = copied(self.made)
+            self.module = copied(self.pristine)
 
     def place(self, vector: Tensor, gradient: Tensor | None = None) -> None:
         """Let the module live in a (d,) vector, with the constants and plain attributes that a run starts with."""
@@ -222,7 +222,7 @@ class GroupTrainer(ABC):
         """Return what a model says of one client's examples; see `fedreach.evaluation.predictor.Predictor.answers`."""
         self.renew()
         x, _ = self.samples[split].batch(torch.from_numpy(index).to(self.device))
-        return answers(self.module, self.layout, self._tensor(params), x, inputs=inputs, even=self.trial.mixes)
+        return answers(self.module, self.layout, self._tensor(params), x, inputs=inputs, even=self.behaviour.mixes)
 
     def outputs_of(self, row: int, broadcast: Float32s, update: Float32s, ids: Ints, before: bool) -> LocalOutputs:
         """Return what one local model says about its client's training data."""
@@ -280,7 +280,9 @@ class GroupTrainer(ABC):
         self.place(vector)
         self.module.eval()
         for own in self.alone(split, index):
-            for part in batches_of(torch.from_numpy(index[own]).to(self.device), EVALUATION_BATCH, self.trial.mixes):
+            for part in batches_of(
+                torch.from_numpy(index[own]).to(self.device), EVALUATION_BATCH, self.behaviour.mixes
+            ):
                 x, y = self.samples[split].batch(part)
                 with torch.no_grad():  # not around the loop: between two batches the caller goes on
                     logits = self._evaluated(x)
@@ -295,7 +297,7 @@ class GroupTrainer(ABC):
         try:
             logits: Tensor = torch.cat(evaluated(self.module, x)) if self.draws else self.module(x)
         except ValueError as error:
-            if not self.trial.mixes or len(x) > 1:
+            if not self.behaviour.mixes or len(x) > 1:
                 raise
             raise TrainingError(
                 f"A model that normalizes by the batch in evaluation, too, must be given clients with two examples or "
@@ -329,7 +331,7 @@ def answers(
         x: (m, ...) inputs.
         inputs: Whether to add features and inputs, and the model for changed inputs and its running statistics, where
             inputs are numbers.
-        even: Whether the model mixes the examples of a batch, see `fedreach.engines.tried`.
+        even: Whether the model mixes the examples of a batch, see `fedreach.engines.behaviour`.
     """
     bind(module, vector, layout=layout)
     module.eval()

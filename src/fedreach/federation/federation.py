@@ -13,6 +13,7 @@ from fedreach.federation.augmentations import Augmentation
 from fedreach.federation.labels import Exact, SecureSum
 from fedreach.federation.local_sgd import LocalSGD
 from fedreach.federation.losses import CrossEntropy
+from fedreach.federation.objectives import RemembersClients
 from fedreach.federation.protocols import (
     Aggregator,
     LabelStatistics,
@@ -20,7 +21,6 @@ from fedreach.federation.protocols import (
     Loss,
     Measurement,
     MemorySolver,
-    RemembersClients,
     SelectionPolicy,
     ServerStep,
     ServerTrains,

@@ -12,7 +12,7 @@ from fedreach.arrays import AnyArray, Float32s, Floats, Ints
 from fedreach.data.checks import NO_POSITIONS, Kind
 from fedreach.data.datasets import Dataset, from_arrays
 from fedreach.data.federated import FederatedData
-from fedreach.data.own import pairs, samples, size, sort_of
+from fedreach.data.own_samples import pairs, samples, size, sort_of
 from fedreach.data.partition import Partition
 from fedreach.data.pictures import as_array
 from fedreach.data.population import Population, Ranges

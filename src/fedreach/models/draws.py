@@ -18,12 +18,12 @@ Result = TypeVar("Result")
 
 
 @contextmanager
-def kept(device: torch.device = CPU) -> Iterator[None]:
+def generators_kept(device: torch.device = CPU) -> Iterator[None]:
     """Put the generators of torch, numpy and `random` back afterwards, as they were.
 
     Example:
         >>> before = states()
-        >>> with kept():
+        >>> with generators_kept():
         ...     drawn = random.random(), np.random.rand(), torch.rand(1)
         >>> states() == before
         True
@@ -52,7 +52,7 @@ def seeded(seed: int, device: torch.device = CPU) -> Iterator[None]:
         >>> draw() == draw()
         True
     """
-    with kept(device):
+    with generators_kept(device):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed takes 300 times as long without CUDA
         if device.type == "cuda":
             with torch.cuda.device(device):
@@ -80,7 +80,7 @@ def drawn_from(before: dict[str, Any], device: torch.device = CPU) -> list[str]:
 
     Example:
         >>> before = states()
-        >>> with kept():
+        >>> with generators_kept():
         ...     _ = np.random.rand()
         ...     drawn_from(before)
         ['numpy']
@@ -112,7 +112,7 @@ def evaluated(call: Callable[[Tensor], Result], x: Tensor) -> list[Result]:
         True
     """
     before = states(x.device)
-    with kept(x.device):
+    with generators_kept(x.device):
         found = call(x)
         if not drawn_from(before, x.device):
             return [found]

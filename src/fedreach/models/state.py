@@ -101,7 +101,7 @@ def tensor_of(array: AnyArray, dtype: torch.dtype) -> Tensor:
     return found if dtype in known else found.view(dtype)
 
 
-class Kept:
+class Snapshot:
     """The constants of a module and its plain attributes, as they are now.
 
     Plain attributes are numbers, texts and tensors that a module stores outside of its parameters and buffers, such as
@@ -110,11 +110,11 @@ class Kept:
     Example:
         >>> net = nn.Linear(2, 1)
         >>> net.register_buffer("count", torch.zeros((), dtype=torch.long))
-        >>> kept = Kept(net)
+        >>> before = Snapshot(net)
         >>> _ = net.count.add_(1)
-        >>> kept.changed()
+        >>> before.changed()
         ['count']
-        >>> kept.restore()
+        >>> before.restore()
         >>> net.count
         tensor(0)
     """

@@ -14,8 +14,8 @@ import fedreach
 from fedreach import registry
 from fedreach.arrays import AnyArray, Float32s, Floats
 from fedreach.data.target_scale import TargetScale
+from fedreach.engines.behaviour import batches_of, mixes_examples
 from fedreach.engines.trainer import EVALUATION_BATCH, logits_and_features
-from fedreach.engines.tried import batches_of, mixes_examples
 from fedreach.errors import ConfigError, DataError, RunFolderError
 from fedreach.federation.serving.softmax import log_softmax
 from fedreach.models.draws import evaluated

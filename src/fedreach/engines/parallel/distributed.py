@@ -119,7 +119,7 @@ class DistributedEngine(Engine):
     def _batches(self, split: Split, index: Ints) -> list[tuple[Split, Ints]] | None:
         """Return which examples each rank is asked about; None where there is nothing to share."""
         batches, size = -(-len(index) // EVALUATION_BATCH), self.ranks.size
-        if batches < 2 or self.inner.trainer.trial.mixes:  # batches of one client each are not cut
+        if batches < 2 or self.inner.trainer.behaviour.mixes:  # batches of one client each are not cut
             return None
         cuts = [EVALUATION_BATCH * (batches * rank // size) for rank in range(1, size)]
         return [(split, part) for part in np.split(index, cuts)]

@@ -1,4 +1,4 @@
-"""Laws of losses that see more than outputs and targets, see `fedreach.federation.protocols.Objective`."""
+"""Laws of losses that see more than outputs and targets, see `fedreach.federation.objectives.Objective`."""
 
 from __future__ import annotations
 

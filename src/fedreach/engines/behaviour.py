@@ -15,15 +15,15 @@ from fedreach.engines.observation import refers_elsewhere, remembers, repeats_it
 from fedreach.engines.samples import Samples
 from fedreach.errors import ConfigError
 from fedreach.models.copying import copied
-from fedreach.models.draws import drawn_from, kept, states
+from fedreach.models.draws import drawn_from, generators_kept, states
 from fedreach.models.outputs import not_a_tensor
-from fedreach.models.state import Kept
+from fedreach.models.state import Snapshot
 
 FAR = 1e-3  # relative: outputs of one example that differ by more, beside another one, do not differ by rounding
 
 
 @dataclass(frozen=True)
-class Tried:
+class Behaviour:
     """What a trial found.
 
     Attributes:
@@ -86,11 +86,11 @@ def mixes_examples(module: nn.Module, x: Tensor) -> bool:
         >>> mixes_examples(nn.Linear(2, 1), x), mixes_examples(nn.BatchNorm1d(2, track_running_stats=False), x)
         (False, True)
     """
-    with torch.no_grad(), kept(x.device):
+    with torch.no_grad(), generators_kept(x.device):
         return normalizes_by_batch(module) or _mixes(copied(module).eval(), x)
 
 
-def tried(module: nn.Module, samples: Samples, numbers: int, losses: Callable[..., Any]) -> Tried:
+def behaviour_of(module: nn.Module, samples: Samples, numbers: int, losses: Callable[..., Any]) -> Behaviour:
     """Return what a trial on two examples tells; the module stays as it is.
 
     Args:
@@ -105,10 +105,10 @@ def tried(module: nn.Module, samples: Samples, numbers: int, losses: Callable[..
             trains the original.
     """
     trial = copied(module)
-    first = Kept(trial)
+    first = Snapshot(trial)
     x, y = samples.batch(torch.tensor([0, min(1, len(samples) - 1)], device=samples.y.device))
     name, drew, counts = type(module).__name__, list[bool](), tuple[str, ...]()
-    with torch.no_grad(), kept(x.device):
+    with torch.no_grad(), generators_kept(x.device):
         for training in (True, False):
             before = states(x.device)
             try:
@@ -144,12 +144,12 @@ def tried(module: nn.Module, samples: Samples, numbers: int, losses: Callable[..
             f"The model {name} must return the same outputs for the same inputs, parameters, buffers and seeds; got "
             "different ones. Draw random numbers from torch, numpy.random or random, and keep what changes in buffers."
         )
-    return Tried(drew[0], drew[1], keeps_more, mixes, counts)
+    return Behaviour(drew[0], drew[1], keeps_more, mixes, counts)
 
 
 def _mixes(module: nn.Module, x: Tensor) -> bool:
     """Return whether an example's outputs in evaluation depend on the other one of its batch."""
-    first, found = Kept(module), []
+    first, found = Snapshot(module), []
     for batch in (x, x[[0, 0]], x, x[[0, 0]]):
         first.restore()
         try:

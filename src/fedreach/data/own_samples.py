@@ -1,0 +1,296 @@
+"""Samples of one's own, by client: torch Datasets and arrays."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from fedreach.arrays import AnyArray, Floats, Ints
+from fedreach.data import cells
+from fedreach.data.checks import NO_MASKS, ONE_INPUT, Check, Kind
+from fedreach.data.datasets import content_hash, from_arrays
+from fedreach.data.held_out import APART, Together
+from fedreach.data.own import numbered_list
+from fedreach.data.own_data import OwnData, OwnSamples
+from fedreach.data.pictures import Converted, as_array, is_picture, note_of, stacked, untracked
+from fedreach.data.table_source import as_arrow
+from fedreach.errors import ConfigError, DataError, nearest
+
+
+class SampleFacts(NamedTuple):
+    """What is known of samples beside their numbers."""
+
+    num_classes: int | None
+    class_names: Sequence[str] | None
+    converted: Converted
+
+
+def of_samples(
+    x: AnyArray,
+    y: AnyArray,
+    owners: Ints,
+    names: tuple[str, ...],
+    *,
+    kind: Kind | None,
+    told: SampleFacts,
+    name: str,
+    together: Together = APART,
+) -> OwnData:
+    """Return samples as they are, by client; only images are put on one scale, that of the participants' pixels.
+
+    With groups, samples are sorted as the rows of a table are: their order does not matter then, and the same data from
+    a table have the same split.
+    """
+    classes, names_of_classes, converted = told
+    said: dict[str, Any] = {"num_classes": classes, "class_names": names_of_classes, "notes": note_of(converted)}
+    plain = from_arrays(x, y, kind=kind, name=name, **said)
+    if together.groups is None:
+        return OwnSamples(name, owners, names, plain, together)
+    labels: AnyArray = plain.train_y
+    if plain.num_classes:
+        labels = cells.by_text(labels, plain.class_names or tuple(map(str, range(plain.num_classes))))
+    moments = [] if together.moments is None else [together.moments]
+    order = cells.row_order(owners, np.column_stack([labels, together.groups, *moments]), {})
+    x, y = plain.train_x[order], plain.train_y[order]
+    plain = replace(plain, train_x=x, train_y=y, sha256=content_hash(x, y, plain.test_x, plain.test_y))
+    return OwnSamples(name, owners[order], names, plain, together.at(order))
+
+
+def rows_together(
+    group: Any, time: Any, length: int, *, named: tuple[str | None, str | None] = ("group", "time")
+) -> Together:
+    """Return which samples are held out together, and which are the latest.
+
+    Args:
+        group: The group of each sample, names or numbers; None: there are no groups.
+        time: When each was taken, numbers or dates; None: nobody says.
+        length: Samples that there are.
+        named: What both are called.
+
+    Raises:
+        DataError: If there is not one for each sample, or one is missing.
+
+    Example:
+        >>> rows_together(["p1", "p1", "p2"], ["2024-01-31", "2024-02-01", "2024-02-01"], 3).groups
+        array([0, 0, 1])
+        >>> rows_together(["p1", "p1"], None, 3)
+        Traceback (most recent call last):
+        fedreach.errors.DataError: group must say one for each of the 3 examples; got 2.
+    """
+    columns = {
+        option: as_arrow(said, option) for option, said in {"group": group, "time": time}.items() if said is not None
+    }
+    for option, column in columns.items():
+        if len(column) != length:
+            raise DataError(f"{option} must say one for each of the {length} examples; got {len(column)}.")
+    groups: Ints | None = None
+    moments: Floats | None = None
+    if "group" in columns:
+        numbers, names = cells.numbered("group", cells.named_rows("group", columns["group"]))
+        groups = cells.by_text(numbers, names)
+    if "time" in columns:
+        moments = cells.moments("time", columns["time"], what="time")
+    return Together(None if groups is None else named[0], None if moments is None else named[1], groups, moments)
+
+
+def of_torch(
+    dataset: Any,
+    clients: Any,
+    kind: Kind | None,
+    num_classes: int | None,
+    name: str,
+    *,
+    group: Any = None,
+    time: Any = None,
+) -> OwnData:
+    """Return a torch Dataset, by client; see `fedreach.data.federated.FederatedData.from_torch`."""
+    length = size(dataset, name)
+    owners, names = numbered_list("clients", clients)
+    if len(owners) != length:
+        raise DataError(f"clients must say one client for each of the {length} examples; got {len(owners)}.")
+    together = rows_together(group, time, length)
+    x, y, converted = samples(pairs(dataset, name), length, name, kind)
+    told = SampleFacts(num_classes, class_names_of(dataset), converted)
+    return of_samples(x, y, owners, names, kind=kind, told=told, name=name, together=together)
+
+
+def of_clients(
+    data: Mapping[Any, Any],
+    kind: Kind | None,
+    num_classes: int | None,
+    name: str,
+    *,
+    group: Mapping[Any, Any] | None = None,
+    time: Mapping[Any, Any] | None = None,
+) -> OwnData:
+    """Return arrays or Datasets by name; see `fedreach.data.federated.FederatedData.from_clients`."""
+    if not isinstance(data, Mapping) or not data:
+        raise ConfigError('from_clients: give {"north": (x, y), "south": dataset}; got ' + f"{type(data).__name__}.")
+    numbers, names = numbered_list("from_clients: a name", list(data))
+    if len(names) < len(data):
+        raise ConfigError(f"from_clients: two clients have the same name; got {list(data)}.")
+    held: dict[int, tuple[AnyArray, AnyArray]] = {}
+    converted: Converted = Counter()
+    for number, (client, own) in zip(numbers.tolist(), data.items(), strict=True):
+        check = Check(f"data of {client}")
+        if isinstance(own, tuple) and len(own) == 2:
+            inputs, changed = as_array(own[0], check.name, kind)
+            held[number] = check.rows("x", inputs), check.rows("y", own[1])
+            if len(held[number][0]) != len(held[number][1]):
+                raise check.error(f"x and y must be as long; got {len(own[0])} and {len(own[1])}")
+        else:
+            length = size(own, check.name)
+            *held_by_it, changed = samples(pairs(own, check.name), length, check.name, kind)
+            held[number] = held_by_it[0], held_by_it[1]
+        converted += changed
+    parts = [held[number] for number in range(len(names))]
+    empty = [name for name, (x, _) in zip(names, parts, strict=True) if not len(x)]
+    if empty:
+        raise DataError(
+            f"from_clients: each client must have an example; {', '.join(empty[:5])} have none. Leave them out."
+        )
+    shapes = {x.shape[1:] for x, _ in parts}
+    if len(shapes) > 1 or len({sort_of(x) for x, _ in parts}) > 1:
+        said = "; ".join(f"{names[n]}: {x.shape[1:]} {x.dtype}" for n, (x, _) in enumerate(parts[:5]))
+        raise DataError(f"from_clients: samples of all clients must have one shape and type; got {said}.")
+    x, y = np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
+    owners = np.repeat(np.arange(len(parts)), [len(y) for _, y in parts])
+    known = [found for own in data.values() if (found := class_names_of(own)) is not None]
+    classes = known[0] if known and all(each == known[0] for each in known) else None
+    clients = [client for _, client in sorted(zip(numbers.tolist(), data, strict=True), key=lambda pair: pair[0])]
+    lengths = dict(zip(clients, [len(y) for _, y in parts], strict=True))
+    columns = _of_each_client("group", group, lengths), _of_each_client("time", time, lengths)
+    together = rows_together(*columns, len(y))
+    told = SampleFacts(num_classes, classes, converted)
+    return of_samples(x, y, owners, names, kind=kind, told=told, name=name, together=together)
+
+
+def _of_each_client(option: str, said: Mapping[Any, Any] | None, lengths: Mapping[Any, int]) -> pa.Array | None:
+    """Return what is said of the samples of all clients, client by client; None where nothing is.
+
+    Args:
+        option: For messages.
+        said: Of the samples of each client, by client.
+        lengths: Samples of each client, in the order in which they are wanted.
+
+    Raises:
+        ConfigError: If it is not by client, or a client is missing or unknown.
+        DataError: If it is not as long as a client's samples.
+    """
+    if said is None:
+        return None
+    if not isinstance(said, Mapping):
+        raise ConfigError(
+            f"from_clients: {option} must say it by client, as the data do: "
+            f'{{"north": [...], "south": [...]}}; got {type(said).__name__}.'
+        )
+    for client in said:
+        if client not in lengths:
+            raise ConfigError(
+                f"from_clients: {option} has a client {client!r}.{nearest(str(client), map(str, lengths))}"
+            )
+    held = []
+    for client, length in lengths.items():
+        if client not in said:
+            raise ConfigError(
+                f"from_clients: {option} says nothing of {client!r}. Give one for each of its {length} examples."
+            )
+        what = f"{option} of {client}"
+        column = as_arrow(said[client], what)
+        if len(column) != length:
+            raise DataError(f"{what} must say one for each of its {length} examples; got {len(column)}.")
+        if gone := np.flatnonzero(~cells.names_there(what, column)).tolist():
+            raise DataError(f"{what} is missing in {len(gone)} examples, the first is {gone[0]}. Leave those out.")
+        held.append(column)
+    if len({column.type for column in held}) == 1:
+        return pa.concat_arrays(held)
+    return as_arrow([cell for column in held for cell in column.to_pylist()], option)
+
+
+def sort_of(array: AnyArray) -> str:
+    """Return what sort of numbers it holds: floats of any width are one."""
+    return "f" if array.dtype.kind == "f" else array.dtype.str if array.dtype == np.uint8 else array.dtype.kind
+
+
+def size(dataset: Any, name: str) -> int:
+    """Return how many samples a Dataset has.
+
+    Raises:
+        ConfigError: If it cannot say, or its samples have no numbers.
+    """
+    endless = any(each.__name__ == "IterableDataset" for each in type(dataset).__mro__)
+    if (
+        not endless
+        and not isinstance(dataset, Mapping)
+        and hasattr(dataset, "__getitem__")
+        and hasattr(dataset, "__len__")
+    ):
+        try:
+            return len(dataset)
+        except (TypeError, NotImplementedError):
+            pass  # a wrapper passes on that what it wraps has no length; an unfinished class says so itself
+    raise ConfigError(
+        f"{name} must be a Dataset with a length and samples by number (`__len__` and `__getitem__`), which is read "
+        f"once; got {type(dataset).__name__}. Take a finite part of it: list(itertools.islice(dataset, 10_000))."
+    )
+
+
+def pairs(dataset: Any, name: str) -> Iterator[tuple[Any, Any]]:
+    """Yield the input and the label of each sample, in order."""
+    for number in range(len(dataset)):
+        sample = dataset[number]
+        if not isinstance(sample, tuple | list) or len(sample) != 2:
+            raise DataError(
+                f"{name}: each sample must be a pair of input and label; sample {number} is a {type(sample).__name__}"
+                f"{f' of {len(sample)}' if isinstance(sample, tuple | list) else ''}. {ONE_INPUT}."
+            )
+        yield sample[0], sample[1]
+
+
+def samples(
+    rows: Iterable[tuple[Any, Any]], length: int, name: str, kind: Kind | None = None
+) -> tuple[AnyArray, AnyArray, Converted]:
+    """Return (n, ...) inputs and (n,) labels, read one after the other, and how many pictures were converted.
+
+    Raises:
+        DataError: If there are none, an input has another shape or type than the first, or a label is none.
+    """
+    labels: list[Any] = []
+
+    def inputs() -> Iterator[Any]:
+        for number, (value, label) in enumerate(rows):
+            labels.append(_label(label, f"{name}: the label of sample {number}"))
+            yield value
+
+    x, converted = stacked(inputs(), length, name, kind)
+    try:
+        return x, np.array(labels), converted
+    except ValueError as error:  # of unequal length
+        raise DataError(f"{name}: all labels must be a class, a number, or as many numbers; {error}.") from error
+
+
+def _label(label: Any, what: str) -> Any:
+    """Return a label: a text, a number, or a list of numbers."""
+    if isinstance(label, str):
+        return label
+    if label is None or isinstance(label, Mapping):
+        raise DataError(
+            f"{what} must be a class or a number; got {'a dictionary' if label is not None else 'None'}. Take the "
+            "number out of it, or leave samples without a label out."
+        )
+    array = np.asarray(untracked(label))
+    if is_picture(label) or array.ndim > 1:
+        got = "a picture" if is_picture(label) else f"shape {array.shape}"
+        raise DataError(f"{what} {NO_MASKS.format(got)}.")
+    return array.tolist()
+
+
+def class_names_of(dataset: Any) -> tuple[str, ...] | None:
+    """Return the names of the classes where a Dataset tells them, as those of torchvision do."""
+    names = getattr(dataset, "classes", None)
+    return tuple(names) if isinstance(names, list | tuple) and all(isinstance(name, str) for name in names) else None
