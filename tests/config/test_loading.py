@@ -190,3 +190,17 @@ def test_a_refused_value_is_told_once_and_its_default_is_nobodys_mistake() -> No
     ]
     _, problems = check({**raw, "method": {}}, Path())  # here it is one: nobody said how many
     assert [path for path, _ in problems if path == ("method", "cohort")] == [("method", "cohort")]
+
+
+@pytest.mark.parametrize(
+    ("said", "key"),
+    [
+        ("local.optimizer={name='torch',optimizer='RMSProp'}", "local: TorchSteps.optimizer must be a class of torch"),
+        ("augmentation={name='flip'}", "augmentation.name: there is no augmentation 'flip'"),
+    ],
+)
+def test_what_all_methods_share_is_told_once_by_its_key_and_not_for_each_method(said: str, key: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load(None, [said])
+    assert str(error.value).startswith("1 mistake:\n  --set ")
+    assert key in str(error.value)

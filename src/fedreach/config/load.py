@@ -226,12 +226,13 @@ def _ignores_cohort(selection: Choice, base: Path) -> bool:
 
 def _clashes(e: Experiment, base: Path, known: Sequence[Problem]) -> list[Problem]:
     """Return which parts are right by themselves, but not together; parts with a known problem are left alone."""
-    problems = []
+    problems = _of_local(e, base, known)
+    known = [*known, *problems]
     for name in e.methods or [None]:
         where: Path_ = ("method",) if name is None else ("methods", name)
         said = {} if name is None else dict(e.methods[name])
         places = {kind: (*(where if said.get(kind) else ("method",)), kind) for kind in (*PARTS, "cohort")}
-        wrong = [*places.values(), ("local",), (*where, "local"), ("radio",)]
+        wrong = [*places.values(), ("local",), (*where, "local"), ("radio",), ("augmentation",)]
         if any(problem.path[: len(path)] == path for problem in known for path in wrong):
             continue
         try:
@@ -253,6 +254,17 @@ def _clashes(e: Experiment, base: Path, known: Sequence[Problem]) -> list[Proble
             rule = f"tunes the model after the last round, which {early} may leave out. Leave out {early}."
             problems.append(Problem(places["server"], f"{name_of(federation.server)} {rule}"))
     return problems
+
+
+def _of_local(e: Experiment, base: Path, known: Sequence[Problem]) -> list[Problem]:
+    """Return what is wrong with how clients train, which all methods share: it is said once."""
+    if any(problem.path[:1] == ("local",) for problem in known):
+        return []
+    try:
+        parts.local_of(e.local, base)
+    except FedReachError as error:
+        return [Problem(("local",), str(error))]
+    return []
 
 
 def _metrics(e: Experiment, base: Path, known: Sequence[Problem]) -> list[Problem]:
