@@ -26,6 +26,15 @@ PEOPLE = {"id": "participants", "unseen": "unseen"}
 """Prefix of columns -> population in lines about single clients."""
 
 
+ADVICE = {
+    True: "It is better on the rows that it trains on: try fewer rounds, local.weight_decay",
+    False: "Try more rounds, more local.epochs, other values of local.rate",
+    None: "Try other values of local.rate, more or fewer rounds, local.weight_decay (evaluation.training = true says "
+    "whether it overfits)",
+}
+"""By whether a method overfits."""
+
+
 @dataclass(frozen=True)
 class Beaten:
     """A method that a baseline beats."""
@@ -33,7 +42,7 @@ class Beaten:
     method: str
     value: float
     baseline: float
-    overfits: bool  # it is better than the baseline on the rows that it trains on
+    overfits: bool | None  # it is better than the baseline on the rows that it trains on; None: these were not scored
     decided: bool  # all of a paired 95% interval over the clients of all seeds says so
 
 
@@ -62,7 +71,7 @@ def _below(comparison: Comparison) -> Iterable[str]:
             beaten = [each for each in _beaten(comparison, name, column) if each.method not in told]
             beaten = [each for each in beaten if names == simple or _is_clear(comparison, each)]
             told |= {each.method for each in beaten}
-            for overfits, decided in product((False, True), repeat=2):
+            for overfits, decided in product((None, False, True), (False, True)):
                 if alike := [each for each in beaten if (each.overfits, each.decided) == (overfits, decided)]:
                     no_model = f"{'Worse' if decided else 'No better'} than no model"
                     what = no_model if names == simple else "Clearly worse than a linear model"
@@ -75,9 +84,7 @@ def _said(comparison: Comparison, beaten: list[Beaten], name: str, column: str, 
     who = ", ".join(f"{each.method} {score.shown(each.value)}" if named else score.shown(each.value) for each in beaten)
     linear = all(run.config.get("model", {}).get("name") == "linear" for run in comparison.all_counted)
     model = "" if linear else ", or model = 'linear'"
-    advice = "Try more rounds, more local.epochs, other values of local.rate"
-    if beaten[0].overfits:
-        advice = "It is better on the rows that it trains on: try fewer rounds, local.weight_decay"
+    advice = ADVICE[beaten[0].overfits]
     return (
         f"{what}: {who} on {POPULATION[column].words}, where the {title(name, comparison)} has "
         f"{score.shown(fmean(each.baseline for each in beaten))}. {advice}{model}."
@@ -92,7 +99,8 @@ def _beaten(comparison: Comparison, name: str, column: str) -> list[Beaten]:
         if rank(own) < rank(other):
             train, its = _both(comparison, method, name, f"train_{comparison.score.name}")
             decided = _is_decided(comparison, method, name, column)
-            found.append(Beaten(method, own, other, rank(train) > rank(its), decided))
+            overfits = rank(train) > rank(its) if np.isfinite(train) else None
+            found.append(Beaten(method, own, other, overfits, decided))
     return found
 
 
