@@ -3,6 +3,7 @@
 python examples/deeper/15_days_in_hospital.py
 """
 
+import csv
 from pathlib import Path
 
 import fedreach as fr
@@ -23,4 +24,6 @@ study = fr.compare(
 print(data, study, sep="\n\n")
 print(study["huber"].clients())  # the mean absolute error of each hospital, in days
 
-print(study["huber"].model().predict(table)[:5].round(1), table["days"][:5])
+with table.open(encoding="utf-8", newline="") as file:
+    days = [float(row["days"]) for row in csv.DictReader(file)]
+print(study["huber"].model().predict(table)[:5].round(1), days[:5])

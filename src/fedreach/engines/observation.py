@@ -207,8 +207,11 @@ def refers_elsewhere(module: nn.Module, x: Tensor) -> bool:
         >>> refers_elsewhere(layer, torch.ones(1, 3)), refers_elsewhere(copied(layer), torch.ones(1, 3))
         (False, True)
     """
-    with torch.enable_grad(), seeded(0, x.device):
-        nodes = _led_to(module.train()(x))
+    try:
+        with torch.enable_grad(), seeded(0, x.device):
+            nodes = _led_to(module.train()(x))
+    except Exception:  # it is told of with the client and the round
+        return False
     reached = {id(node.variable): node.variable for node in nodes if hasattr(node, "variable")}
     own = {id(tensor): tensor for tensor in module.parameters() if tensor.requires_grad}
     elsewhere = {tensor.shape for place, tensor in reached.items() if place not in own}
