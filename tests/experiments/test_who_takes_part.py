@@ -133,7 +133,7 @@ def test_a_run_that_has_not_learned_is_told_with_what_to_try(fedreach: Command, 
     accuracy = rows(home / "slow")[-1]["unseen_accuracy"]
     (said,) = told(fedreach, "run", "tiny.toml", "--set", "local.rate=1e-6", "--out", "slow")["findings"]
     assert f"worse than a linear model: {100 * accuracy:.1f} % on unseen clients" in said
-    assert "Try more rounds" in said
+    assert "Try other values of local.rate, more or fewer rounds" in said
     assert said in slow.stdout
     longer = ["--set", "rounds=20", "--set", "local.epochs=5", "--out", "longer"]
     assert f"{100 * accuracy:.1f} %" not in str(told(fedreach, "run", "tiny.toml", *longer)["findings"])

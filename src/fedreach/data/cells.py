@@ -369,7 +369,8 @@ def named_rows(what: str, column: pa.Array, reading: Reading = AS_USUAL) -> list
     """Return the texts that name something, as they stand there; None where a cell holds nothing.
 
     Numbers are written as files write them. Where each is a whole number with ".0" (pandas makes such of whole numbers
-    once one of them was missing) it is written without.
+    once one of them was missing) it is written without. A column of Booleans alone is in small letters, whether pandas
+    wrote them (True), R (TRUE) or JSON (true).
     """
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
