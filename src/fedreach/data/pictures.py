@@ -85,10 +85,7 @@ class Stack:
         """
         if isinstance(value, Mapping):
             advice = " Decode pictures: ds.cast_column(COLUMN, datasets.Image())." if "bytes" in value else ""
-            raise DataError(
-                f"{self.name}: sample {number} must be an array or a picture; got a dictionary."
-                f"{advice or ' Join several inputs into one array, which the model takes apart in its forward.'}"
-            )
+            raise DataError(f"{self.name}: sample {number} must be an array or a picture; got a dictionary.{advice}")
         found = self._picture(number, value) if is_picture(value) else self._array(number, value)
         if self.array is None:
             self.array = np.empty((self.length, *found.shape), found.dtype)
@@ -105,8 +102,8 @@ class Stack:
         except ValueError as error:  # arrays of several shapes
             raise DataError(
                 f"{self.name}: sample {number} must be one array or picture; got a {type(value).__name__} of "
-                f"{len(value)} parts of different shapes. Join several inputs into one array, which the model takes "
-                "apart in its forward."
+                f"{len(value)} parts of different shapes. Several inputs are a tuple of arrays, or a dictionary of "
+                "them by the names of the forward's arguments."
             ) from error
 
     def _picture(self, number: int, picture: Any) -> AnyArray:
