@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedreach.arrays import AnyArray, Ints
-from fedreach.data.pictures import as_array
+from fedreach.data.pictures import as_array, as_labels
 from fedreach.data.positions import IGNORED, is_labeled, position_counts
 from fedreach.data.several import has_names, records
 from fedreach.errors import RELATIVE, DataError, nearest
@@ -139,7 +139,7 @@ class Check:
 
         Whole numbers of shape (n, positions...) are a label at each position, see `fedreach.data.positions`.
         """
-        y = self.array(argument, value)
+        y = self.array(argument, as_labels(value, f"{self.of} {self.name!r}: a label"))
         if num_classes == 0 or (num_classes is None and y.dtype.kind == "f"):
             return self._numbers(argument, y, n)
         at_positions = y.ndim > 1 and len(y) == n and y[:1].size != 1 and 0 not in y.shape[1:]
@@ -194,7 +194,8 @@ class Check:
     def words(self, train_y: Any, test_y: Any, names: Sequence[str] | None) -> tuple[Any, Any, tuple[str, ...] | None]:
         """Return labels as numbers where they are words, and what the classes are called; None where nobody says."""
         given = {"train_y": train_y, "test_y": test_y}
-        arrays = {name: self.array(name, labels) for name, labels in given.items() if labels is not None}
+        what = f"{self.of} {self.name!r}: a label"
+        arrays = {name: self.array(name, as_labels(y, what)) for name, y in given.items() if y is not None}
         if all(labels.dtype.kind not in "US" for labels in arrays.values()):
             return train_y, test_y, None if names is None else tuple(map(str, names))
         texts = {name: labels.astype(str) for name, labels in arrays.items()}

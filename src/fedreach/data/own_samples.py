@@ -18,7 +18,16 @@ from fedreach.data.datasets import content_hash, from_arrays
 from fedreach.data.held_out import APART, Together
 from fedreach.data.own import numbered_list
 from fedreach.data.own_data import OwnData, OwnSamples
-from fedreach.data.pictures import Converted, as_array, is_picture, note_of, stacked, untracked
+from fedreach.data.pictures import (
+    Converted,
+    as_array,
+    as_labels,
+    classes_of_pixels,
+    is_picture,
+    note_of,
+    stacked,
+    untracked,
+)
 from fedreach.data.several import described, is_inputs_of_example, is_inputs_of_examples, records
 from fedreach.data.table_source import as_arrow
 from fedreach.errors import ConfigError, DataError, nearest
@@ -141,7 +150,7 @@ def of_clients(
     for number, (client, own) in zip(numbers.tolist(), data.items(), strict=True):
         check = Check(f"data of {client}")
         if isinstance(own, tuple) and len(own) == 2:
-            labels = check.rows("y", own[1])
+            labels = check.rows("y", as_labels(own[1], f"{check.of} {check.name!r}: a label"))
             if is_inputs_of_examples(own[0], len(labels)):
                 inputs, changed = records(own[0], check.name), Counter[tuple[str, str]]()
             else:
@@ -310,12 +319,7 @@ def _label(label: Any, what: str) -> Any:
             f"{what} must be a class or a number; got {'a dictionary' if label is not None else 'None'}. Take the "
             "number out of it, or leave samples without a label out."
         )
-    if is_picture(label) and label.mode not in ("L", "P", "1", "I"):
-        raise DataError(
-            f"{what} must be a picture whose pixels are classes, of mode L, P, I or 1; got {label.mode}. Map its "
-            "colors to class numbers first."
-        )
-    array = np.asarray(untracked(label))
+    array = classes_of_pixels(label, what) if is_picture(label) else np.asarray(untracked(label))
     if array.dtype == np.bool_ and array.ndim:
         array = array.astype(np.int64)
     return array if array.ndim > 1 else array.tolist()

@@ -157,6 +157,31 @@ def as_array(values: Any, name: str, kind: str | None = None) -> tuple[Any, Conv
     return untracked(values), Counter()
 
 
+def as_labels(values: Any, what: str) -> Any:
+    """Return a list of pictures whose pixels are classes as a list of arrays; all else as it is.
+
+    Raises:
+        DataError: If the pixels of one are colors.
+    """
+    if isinstance(values, list | tuple) and values and is_picture(values[0]):
+        return [classes_of_pixels(value, what) for value in values]
+    return values
+
+
+def classes_of_pixels(picture: Any, what: str) -> AnyArray:
+    """Return the (H, W) classes of a picture: its gray levels, or places in its palette.
+
+    Raises:
+        DataError: If its pixels are colors.
+    """
+    if picture.mode not in ("L", "P", "1", "I"):
+        raise DataError(
+            f"{what} must be a picture whose pixels are classes, of mode L, P, I or 1; got {picture.mode}. Map its "
+            "colors to class numbers first."
+        )
+    return np.asarray(picture).astype(np.int64)
+
+
 def note_of(converted: Converted) -> str:
     """Return what is to be told of pictures that were converted.
 

@@ -14,7 +14,7 @@ from fedreach.data.datasets import Dataset, from_arrays
 from fedreach.data.federated import FederatedData
 from fedreach.data.own_samples import pairs, samples, size, sort_of
 from fedreach.data.partition import Partition
-from fedreach.data.pictures import as_array
+from fedreach.data.pictures import as_array, as_labels
 from fedreach.data.population import Population, Ranges
 from fedreach.data.positions import position_counts
 from fedreach.data.server_data import ServerData
@@ -122,7 +122,7 @@ def _arrays(examples: Examples, *, numbers: bool) -> tuple[AnyArray, AnyArray]:
             return np.empty((0, 1), np.float32), np.empty(0, np.float32 if numbers else np.int64)
         x, y, _ = samples(pairs(examples, name), length, name)
     else:
-        y = np.asarray(as_array(examples[1], "ClientData")[0])
+        y = np.asarray(as_array(as_labels(examples[1], "ClientData: a label"), "ClientData")[0])
         if is_inputs_of_examples(examples[0], len(y)):
             x = records(examples[0], "ClientData")
         else:
