@@ -137,7 +137,6 @@ PARTS = {
         "partition={name='iid', clients=8}",
         "model.name=tests_dropout.py:Causal",
         "method.selection=power_of_choice",
-        "evaluation.metrics=['perplexity']",
     ],
     "several inputs": [
         "data.name=tests_dropout.py:pairs",
