@@ -193,6 +193,11 @@ def test_inputs_that_no_model_can_be_handed_are_refused(make, message):
         of_torch(make)
 
 
+def test_a_kind_of_several_inputs_is_refused():
+    with pytest.raises(DataError, match="kind must be left out where there are several inputs; got 'tokens'"):
+        fr.from_arrays({"a": TOKENS}, TOKENS[:, 0], kind="tokens")
+
+
 def test_clients_must_have_the_same_inputs_and_labels():
     with pytest.raises(DataError, match="samples of all clients must have one shape and type"):
         FederatedData.from_clients({"a": ({"q": AGES}, TOKENS[:, 0]), "b": ({"q": TOKENS}, TOKENS[:, 0])})

@@ -72,7 +72,7 @@ class Check:
 
     def samples(self, argument: str, value: Any, kind: Kind | None, *, known: bool = False) -> tuple[AnyArray, Kind]:
         """Return samples in the type in which they are kept, and their kind; of known ones no number is looked at."""
-        if kind == "several" or isinstance(value, Mapping) or _are_records(value):
+        if kind == "several" or _are_records(value) or (kind is None and isinstance(value, Mapping)):
             return self._several(argument, value, kind, known=known), "several"
         x = self.array(argument, value)
         if x.ndim < 2 or 0 in x.shape[1:] or x.dtype.kind in "US":

@@ -291,7 +291,9 @@ def from_arrays(
         raise check.error("test_x and test_y go together; got only one of them. Give both or neither")
     converted: Converted = Counter()
     if hasattr(train_y, "__len__") and is_inputs_of_examples(train_x, len(train_y)):
-        kind = kind or "several"
+        if kind not in (None, "several"):
+            raise check.error(f"kind must be left out where there are several inputs; got {kind!r}")
+        kind = "several"
     else:
         train_x, converted = as_array(train_x, f"data set {name!r}", kind)
     notes = "; ".join(filter(None, [notes, note_of(converted)]))

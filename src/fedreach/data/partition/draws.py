@@ -225,7 +225,7 @@ def checked_arguments(labels: ArrayLike, num_clients: Any, rng: Any, *, any_targ
     check_generator(rng)
     targets = np.asarray(labels)
     numbers = targets.dtype.kind == "f" and targets.ndim in (1, 2)
-    uncounted = any_targets and len(targets) and (numbers or (targets.dtype.kind in "iu" and targets.ndim > 1))
+    uncounted = any_targets and len(targets) and (numbers or (targets.dtype.kind in "iu" and targets[:1].size > 1))
     classes = np.zeros(len(targets), np.int64) if uncounted else checked_labels(labels)
     clients = checked_count("num_clients", num_clients, 1)
     check_table(clients, 1)  # where each of them begins
