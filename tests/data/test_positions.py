@@ -1,129 +1,245 @@
-"""Labels at each position, and several inputs a sample, are refused at every door with what is possible instead."""
+"""Labels at every position, and several inputs an example: they are read alike at every door."""
 
 from __future__ import annotations
-
-import re
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import fedreach as fr
-from fedreach.data.datasets import from_npz
-from fedreach.data.federated import FederatedData
-from fedreach.errors import ConfigError
+from fedreach.data.datasets import content_hash, from_npz
+from fedreach.data.federated import FederatedData, federate
+from fedreach.data.partition import Partition
+from fedreach.data.positions import IGNORED, next_token_labels
+from fedreach.data.several import layout_of_json, layout_to_json, records
+from fedreach.data.shifts import shift_unseen
+from fedreach.data.shifts.intensity import Brightness
+from fedreach.data.stored import opened, store
+from fedreach.errors import ConfigError, DataError
 
 TOKENS = np.random.default_rng(0).integers(0, 9, (12, 5))
+LABELS = np.where(TOKENS > 5, IGNORED, TOKENS)
+LABELS[:, 0] = TOKENS[:, 0]
 IDS = ["a", "b", "c"] * 4
-POSITIONS = "no label at each position; got shape (12, 5). Make samples of positions"
-ONE = re.compile(r"one array|takes? apart")
+AGES = np.random.default_rng(1).normal(size=(12, 3)).astype(np.float32)
+LARGE = 2**53 + 1 + np.arange(12)  # whole numbers that no float holds
 
 
 class Samples(torch.utils.data.Dataset):
     """Makes each sample by a function."""
 
-    def __init__(self, make):
-        self.make = make
+    def __init__(self, make, length=12):
+        self.make, self.length = make, length
 
     def __len__(self):
-        return 12
+        return self.length
 
     def __getitem__(self, number):
-        if number >= 12:
+        if number >= self.length:
             raise IndexError
         return self.make(number)
 
 
 def npz(folder):
-    np.savez(folder / "mine.npz", x=TOKENS.astype(np.float32), y=TOKENS)
-    return from_npz(folder / "mine.npz")
+    np.savez(folder / "mine.npz", x=TOKENS.astype(np.float32), y=LABELS)
+    return from_npz(folder / "mine.npz", num_classes=9)
 
 
 def of_torch(make):
-    return FederatedData.from_torch(Samples(make), clients=IDS, kind="tokens")
+    return FederatedData.from_torch(Samples(make), clients=IDS, num_classes=9, participants=["a"])
 
 
 def hugging(**named):
     datasets = pytest.importorskip("datasets")
-    table = {"client": IDS, "tokens": TOKENS.tolist(), "mask": TOKENS.tolist(), "labels": TOKENS.tolist()}
-    ds = datasets.Dataset.from_dict({**table, "label": [0, 1] * 6})
-    return FederatedData.from_huggingface(ds, client="client", kind="tokens", **named)
+    table = {"client": IDS, "tokens": TOKENS.tolist(), "mask": (TOKENS > 2).astype(int).tolist()}
+    ds = datasets.Dataset.from_dict({**table, "labels": LABELS.tolist(), "label": [0, 1] * 6})
+    return FederatedData.from_huggingface(ds, client="client", **named)
 
 
 def flower(examples):
     pytest.importorskip("flwr")
     from fedreach.flower import ClientData
 
-    return ClientData(examples, num_classes=9).federated(0)
+    return ClientData(examples, num_classes=9, kind="tokens").federated(0)
 
 
 @pytest.mark.parametrize(
     "door",
     [
-        lambda folder: fr.from_arrays(TOKENS, TOKENS, kind="tokens"),
-        lambda folder: fr.from_arrays(TOKENS, np.where(TOKENS > 4, -100, TOKENS), kind="tokens", num_classes=9),
+        lambda folder: fr.from_arrays(TOKENS, LABELS, kind="tokens", num_classes=9),
         npz,
-        lambda folder: of_torch(lambda i: (TOKENS[i], torch.from_numpy(TOKENS[i]))),
-        lambda folder: FederatedData.from_clients({"a": (TOKENS, TOKENS)}, kind="tokens"),
-        lambda folder: hugging(inputs="tokens", label="labels"),
-        lambda folder: flower((TOKENS, TOKENS)),
+        lambda folder: (
+            FederatedData.from_torch(
+                Samples(lambda i: (TOKENS[i], torch.from_numpy(LABELS[i]))), clients=["a"] * 12, kind="tokens"
+            ).dataset
+        ),
+        lambda folder: FederatedData.from_clients({"a": (TOKENS, LABELS)}, kind="tokens").dataset,
+        lambda folder: hugging(inputs="tokens", label="labels", kind="tokens").dataset,
+        lambda folder: flower((TOKENS, LABELS)).dataset,
     ],
 )
-def test_labels_at_each_position_are_refused_with_what_to_do(tmp_path, door):
-    with pytest.raises(fr.FedReachError, match=re.escape(POSITIONS)):
-        door(tmp_path)
+def test_labels_at_every_position_keep_their_shape_and_their_mask(tmp_path, door):
+    dataset = door(tmp_path)
+    assert (dataset.positions, dataset.example_classes) == ((5,), 0)
+    np.testing.assert_array_equal(dataset.train_y, LABELS)
+    assert dataset.targets.endswith("classes at 5 positions")
 
 
-PAIR = torch.zeros(3), torch.zeros(2)
+def test_a_mask_of_pixels_is_a_label_at_every_pixel():
+    image = pytest.importorskip("PIL.Image")
+    masks = [image.fromarray(((TOKENS[i][:, None] + np.arange(4)) % 3).astype(np.uint8)) for i in range(12)]
+    data = of_torch(lambda i: (np.zeros((1, 5, 4), np.float32), masks[i]))
+    assert data.dataset.positions == (5, 4)
+    np.testing.assert_array_equal(data.dataset.train_y[7], np.asarray(masks[7]))
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.where(TOKENS > 5, 255, TOKENS), r"0 to 8 at each position, or -100 where it is masked; got 255"),
+        (np.where(TOKENS > 5, -1, TOKENS), r"or -100 where it is masked; got -1"),
+        (np.where(np.arange(12)[:, None] == 3, IGNORED, TOKENS), r"1 have none, the first at index 3\. Leave"),
+        (TOKENS[:, :1], "one label per sample"),
+        (TOKENS[:7], "one label per sample"),
+    ],
+)
+def test_labels_that_stand_nowhere_are_refused(labels, message):
+    with pytest.raises(DataError, match=message):
+        fr.from_arrays(TOKENS, labels, kind="tokens", num_classes=9)
+
+
+def test_the_label_at_a_position_is_the_token_that_follows():
+    mask = np.ones_like(TOKENS)
+    mask[0, 3:] = 0
+    labels = next_token_labels(TOKENS, mask)
+    np.testing.assert_array_equal(labels[1, :-1], TOKENS[1, 1:])
+    assert labels[0].tolist() == [*TOKENS[0, 1:3], IGNORED, IGNORED, IGNORED]
+    assert (labels[:, -1] == IGNORED).all()
+    with pytest.raises(DataError, match=r"tokens must be \(n, T\) integers"):
+        next_token_labels(TOKENS, mask[:, :2])
+
+
+NAMED = {"ids": LARGE, "age": AGES, "there": TOKENS > 2}
 
 
 @pytest.mark.parametrize(
     "door",
     [
-        lambda: fr.from_arrays({"a": TOKENS}, TOKENS[:, 0]),
-        lambda: fr.from_arrays((np.zeros((12, 3)), np.zeros((12, 2))), TOKENS[:, 0]),
-        lambda: of_torch(lambda i: (PAIR, i % 2)),
-        lambda: of_torch(lambda i: ({"a": PAIR[0], "b": PAIR[1]}, i % 2)),
-        lambda: of_torch(lambda i: (*PAIR, i % 2)),
-        lambda: of_torch(lambda i: {"input_ids": PAIR[0], "labels": i % 2}),
-        lambda: FederatedData.from_clients({"a": ({"q": np.zeros((4, 3))}, [0, 1, 0, 1])}),
-        lambda: FederatedData.from_clients({"a": ((np.zeros((4, 3)), np.zeros((4, 2))), [0, 1, 0, 1])}),
-        lambda: hugging(inputs=["tokens", "mask"], label="label"),
-        lambda: flower(Samples(lambda i: (PAIR, i % 2))),
+        lambda: FederatedData.from_clients({"a": (NAMED, TOKENS[:, 0])}),
+        lambda: FederatedData.from_torch(
+            Samples(lambda i: ({key: torch.from_numpy(NAMED[key])[i] for key in NAMED}, TOKENS[i, 0])),
+            clients=["a"] * 12,
+        ),
+        lambda: FederatedData.from_torch(
+            Samples(lambda i: {"labels": TOKENS[i, 0], **{key: NAMED[key][i] for key in reversed(NAMED)}}),
+            clients=["a"] * 12,
+        ),
+        lambda: FederatedData.from_clients(
+            {"a": Samples(lambda i: ({key: NAMED[key][i] for key in NAMED}, int(TOKENS[i, 0])))}
+        ),
     ],
 )
-def test_several_inputs_are_refused_with_what_to_do(door):
-    with pytest.raises(fr.FedReachError, match=ONE):
-        door()
+def test_inputs_with_names_keep_their_shapes_and_their_types(door):
+    x = door().dataset.train_x
+    assert layout_to_json(x.dtype) == [["age", "float32", [3]], ["ids", "int64", []], ["there", "bool", [5]]]
+    for key, values in NAMED.items():
+        np.testing.assert_array_equal(x[key], values)
 
 
-class EveryPosition(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.words, self.last = nn.Embedding(9, 4), nn.Linear(4, 9)
+@pytest.mark.parametrize(
+    "door",
+    [
+        lambda: fr.from_arrays((TOKENS, AGES), TOKENS[:, 0]),
+        lambda: (
+            of_torch(lambda i: ((torch.from_numpy(TOKENS[i]), torch.from_numpy(AGES[i])), int(TOKENS[i, 0]))).dataset
+        ),
+        lambda: flower_of_two().dataset,
+    ],
+)
+def test_inputs_in_order_are_told_by_their_place(door):
+    x = door().train_x
+    assert layout_to_json(x.dtype) == [["0", "int64", [5]], ["1", "float32", [3]]]
+    np.testing.assert_array_equal(x["0"], TOKENS)
+    np.testing.assert_array_equal(x["1"], AGES)
 
-    def forward(self, x):
-        return self.last(self.words(x))
+
+def flower_of_two():
+    pytest.importorskip("flwr")
+    from fedreach.flower import ClientData
+
+    return ClientData(((TOKENS, AGES), TOKENS[:, 0]), num_classes=9).federated(0)
 
 
-def test_a_model_that_predicts_at_each_position_is_refused_with_what_to_do():
-    data = fr.from_arrays(TOKENS, TOKENS[:, 0], kind="tokens", num_classes=9).partition("iid", clients=3)
-    with pytest.raises(ConfigError, match=r"got \(2, 5, 9\)\. One for each position is not trained: take one"):
-        list(fr.run(data, model=EveryPosition, rounds=1, cohort=1))
-    assert list(fr.run(data, model={"name": EveryPosition, "output": lambda y: y[:, -1]}, rounds=1, cohort=1))
+def test_columns_of_hugging_face_are_several_inputs():
+    x = hugging(inputs=["tokens", "mask"], label="label", participants=["a"]).dataset.train_x
+    assert x.dtype.names == ("mask", "tokens")
+    np.testing.assert_array_equal(x["tokens"], TOKENS)
 
 
-def test_joined_inputs_are_taken_apart_by_the_model():
-    class Both(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.one, self.other = nn.Linear(3, 4), nn.Linear(2, 4)
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda i: ({"a": AGES[i], "b": AGES[i][: 2 + i % 2]}, 0), "one shape and type.*sample 1 has.*Pad texts"),
+        (lambda i: ({"a": AGES[i]} if i < 4 else AGES[i], 0), "sample 4 must have several inputs, as the first"),
+        (lambda i: ({"a b": AGES[i]}, 0), "names that can be keywords"),
+        (lambda i: ({"a": "text"}, 0), "must be an array of numbers"),
+        (lambda i: ({"a": AGES[i] * np.nan}, 0), "must be finite"),
+        (lambda i: (AGES[i], AGES[i], 0), r"a tuple of 3\. Several inputs are a dictionary"),
+        (lambda i: {"a": AGES[i]}, "must hold its label under 'labels' or 'label'"),
+    ],
+)
+def test_inputs_that_no_model_can_be_handed_are_refused(make, message):
+    with pytest.raises(DataError, match=message):
+        of_torch(make)
 
-        def forward(self, x):
-            return self.one(x[:, :3]) + self.other(x[:, 3:])
 
-    rng = np.random.default_rng(0)
-    x = np.concatenate([rng.normal(size=(12, 3)), rng.normal(size=(12, 2))], axis=1)
-    data = fr.from_arrays(x, TOKENS[:, 0] % 4, num_classes=4).partition("iid", clients=3)
-    assert list(fr.run(data, model=Both, rounds=1, cohort=1))
+def test_a_kind_of_several_inputs_is_refused():
+    with pytest.raises(DataError, match="kind must be left out where there are several inputs; got 'tokens'"):
+        fr.from_arrays({"a": TOKENS}, TOKENS[:, 0], kind="tokens")
+
+
+def test_clients_must_have_the_same_inputs_and_labels():
+    with pytest.raises(DataError, match="samples of all clients must have one shape and type"):
+        FederatedData.from_clients({"a": ({"q": AGES}, TOKENS[:, 0]), "b": ({"q": TOKENS}, TOKENS[:, 0])})
+    with pytest.raises(
+        DataError, match=r"labels of all clients must have one shape a sample; got a: \(5,\); b: \(4,\)"
+    ):
+        FederatedData.from_clients({"a": (TOKENS, TOKENS), "b": (TOKENS, TOKENS[:, :4])}, kind="tokens")
+
+
+def test_records_are_stored_and_named_by_what_they_hold(tmp_path):
+    one = fr.from_arrays(NAMED, LABELS, num_classes=9)
+    again = opened(store(one, tmp_path))
+    assert again.sha256 == one.sha256
+    assert again.train_x.dtype == one.train_x.dtype
+    np.testing.assert_array_equal(again.train_x, one.train_x)
+    np.testing.assert_array_equal(again.train_y, LABELS)
+    assert layout_of_json(layout_to_json(one.train_x.dtype)) == one.train_x.dtype
+    two = records({"idz": LARGE, "age": AGES}, "toy"), records({"ids": LARGE, "age": AGES}, "toy")
+    assert content_hash(two[0]) != content_hash(two[1])  # the same bytes by other names
+
+
+AT_POSITIONS = fr.from_arrays(TOKENS, LABELS, kind="tokens", num_classes=9)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("dirichlet_by_class", {"alpha": 1.0}), ("dirichlet_by_client", {"alpha": 1.0}), ("shards", {})],
+)
+def test_a_partition_by_label_is_refused(kind, options):
+    recipe = AT_POSITIONS.partition(kind, clients=3, **options)
+    with pytest.raises(DataError, match=r"these stand at every position\. Divide such data by the partition 'iid'"):
+        FederatedData.from_recipe(recipe)
+
+
+def test_what_goes_by_the_class_of_an_example_is_refused():
+    partition = Partition.from_owner(np.arange(12) % 3, 3, "iid")
+    with pytest.raises(ConfigError, match="noise: it makes classes wrong, and targets of arrays stand at positions"):
+        federate(AT_POSITIONS, partition, noise={"kind": "symmetric", "rate": 0.2})
+    with pytest.raises(ConfigError, match="exclude_labels names classes, and targets of arrays stand at positions"):
+        federate(AT_POSITIONS, partition, exclude_labels=[1])
+    with pytest.raises(ConfigError, match="shift: it keeps count of classes, and targets of arrays stand at positions"):
+        shift_unseen(federate(AT_POSITIONS, partition, participants=2), Brightness(0.3), share=1.0)
+    several = federate(fr.from_arrays(NAMED, TOKENS[:, 0]), partition, participants=2)
+    with pytest.raises(DataError, match="changes numbers, and arrays holds several inputs"):
+        shift_unseen(several, Brightness(0.3), share=1.0)

@@ -132,6 +132,17 @@ PARTS = {
     "label noise": ['noise={name="symmetric", rate=0.3}'],
     "seeds of its own": ["partition.seed=3", "population.seed=4", "model.seed=5"],
     "dropout": ["model.name=tests_dropout.py:net"],
+    "labels at every position": [
+        "data.name=tests_dropout.py:texts",
+        "partition={name='iid', clients=8}",
+        "model.name=tests_dropout.py:Causal",
+        "method.selection=power_of_choice",
+    ],
+    "several inputs": [
+        "data.name=tests_dropout.py:pairs",
+        "model.name=tests_dropout.py:Two",
+        "method.serving=label_shift",
+    ],
     "a model that returns a dictionary": ["model.name=tests_dropout.py:Mapped", "model.output=scores"],
 }
 HIDDEN = {"secure sum": ("weights", "train_loss"), "secure sum of disagreements": ("weights", "train_loss", "metrics")}
@@ -139,7 +150,29 @@ HIDDEN["secure sum of draws"] = HIDDEN["secure sum, uneven steps"] = HIDDEN["sec
 HIDDEN["FedSAM under a secure sum"] = HIDDEN["secure sum"]
 HIDDEN["fine-tuning at the end, under a secure sum"] = HIDDEN["secure sum"]
 NET = """
+import numpy as np
+import torch
 from torch import nn
+from fedreach import from_arrays
+from fedreach.data.positions import next_token_labels
+def texts():
+    tokens = np.random.default_rng(0).integers(0, 9, (120, 5))
+    labels = next_token_labels(tokens, (np.arange(5) < 3) | (tokens[:, :1] > 4))
+    return from_arrays(tokens[20:], labels[20:], tokens[:20], labels[:20], kind="tokens", num_classes=9)
+class Causal(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Embedding(9, 4), nn.Linear(4, 9))
+def pairs():
+    rng = np.random.default_rng(0)
+    x = {"tokens": rng.integers(0, 9, (240, 5)), "age": rng.normal(size=(240, 2))}
+    return from_arrays(x, rng.integers(0, 3, 240))
+class Two(nn.Module):
+    def __init__(self, sample_shape, num_classes):
+        super().__init__()
+        assert sample_shape == {"age": (2,), "tokens": (5,)}
+        self.words, self.last = nn.Embedding(9, 4), nn.Linear(6, num_classes)
+    def forward(self, age, tokens):
+        return self.last(torch.cat([age, self.words(tokens).mean(1)], 1))
 def net(sample_shape, num_classes):
     return nn.Sequential(nn.Flatten(), nn.Dropout(0.3), nn.Linear(64, num_classes))
 def normed(sample_shape, num_classes):

@@ -9,22 +9,16 @@ from typing import Any, Literal
 import numpy as np
 
 from fedreach.arrays import AnyArray, Ints
-from fedreach.data.pictures import as_array
+from fedreach.data.pictures import as_array, as_labels
+from fedreach.data.positions import IGNORED, is_labeled, position_counts
+from fedreach.data.several import has_names, records
 from fedreach.errors import RELATIVE, DataError, nearest
 
-Kind = Literal["image", "features", "tokens"]
+Kind = Literal["image", "features", "tokens", "several"]
 BLOCK = 2**24  # numbers that are looked at together
-NO_MASKS = (
-    "must be one class or one number a sample, and no picture or mask; got {}. Say one for each mask, such as the "
-    "class of most pixels: np.bincount(mask.ravel()).argmax()"
-)
-NO_POSITIONS = (
-    "must be one class or one number a sample, and no label at each position; got {}. Make samples of positions: for "
-    "the next token, windows of tokens with the token that follows as the label. Several numbers to predict are floats"
-)
-ONE_INPUT = (
-    "Several inputs are joined into one array a sample, such as np.concatenate([a.ravel(), b.ravel()]), which the "
-    "model's forward takes apart"
+SEVERAL = (
+    "Several inputs are a dictionary of arrays by the names of the forward's arguments, or a tuple of arrays in their "
+    "order"
 )
 MANY = 20  # files of which an error does not name all
 
@@ -58,13 +52,13 @@ class Check:
             raise self.error(
                 f"{argument} must be an array; got {type(value).__name__}. "
                 "Read a torch Dataset by FederatedData.from_torch, and a Dataset of datasets by from_huggingface"
-                f"{f'. {ONE_INPUT}' if isinstance(value, Mapping) else ''}"
+                f"{f'. {SEVERAL}' if isinstance(value, Mapping) else ''}"
             )
         try:
             array = value if isinstance(value, np.memmap) else np.asarray(value)
         except ValueError as error:  # lists of unequal length
             said = str(error).rstrip(".")
-            raise self.error(f"{argument} must be one rectangular array; {said}. {ONE_INPUT}") from error
+            raise self.error(f"{argument} must be one rectangular array; {said}. {SEVERAL}") from error
         if array.dtype.kind not in "uifbUS":
             raise self.error(f"{argument} must hold numbers, not python objects; got dtype {array.dtype}")
         return array
@@ -78,6 +72,8 @@ class Check:
 
     def samples(self, argument: str, value: Any, kind: Kind | None, *, known: bool = False) -> tuple[AnyArray, Kind]:
         """Return samples in the type in which they are kept, and their kind; of known ones no number is looked at."""
+        if kind == "several" or _are_records(value) or (kind is None and isinstance(value, Mapping)):
+            return self._several(argument, value, kind, known=known), "several"
         x = self.array(argument, value)
         if x.ndim < 2 or 0 in x.shape[1:] or x.dtype.kind in "US":
             raise self.error(f"{argument} must be numbers of shape (n, ...); got shape {x.shape}, dtype {x.dtype}")
@@ -104,6 +100,19 @@ class Check:
             )
         return features, kind
 
+    def _several(self, argument: str, value: Any, kind: Kind | None, *, known: bool) -> AnyArray:
+        """Return several inputs as records, see `fedreach.data.several`."""
+        if kind not in (None, "several"):
+            raise self.error(f"kind must be left out where there are several inputs; got {kind!r}")
+        if _are_records(value):
+            if known:
+                return own(value, value.dtype)
+            names = value.dtype.names
+            value = {key: value[key] for key in names} if has_names(value.dtype) else [value[key] for key in names]
+        elif not isinstance(value, Mapping | tuple):
+            raise self.error(f"{argument} must be several inputs; got {type(value).__name__}. {SEVERAL}")
+        return records(value, f"{self.of} {self.name!r}")
+
     def _kind(self, argument: str, x: AnyArray) -> Kind:
         if x.dtype == np.uint8 and x.ndim in (3, 4):
             return "image"
@@ -126,15 +135,15 @@ class Check:
         return own(x, np.uint8)
 
     def labels(self, argument: str, value: Any, n: int, num_classes: int | None) -> AnyArray:
-        """Return (n,) labels from 0 to `num_classes` - 1; or (n, t) numbers, where it is 0 or the labels are floats."""
-        y = self.array(argument, value)
-        if y.ndim > 2:
-            raise self.error(f"{argument} {NO_MASKS.format(f'shape {y.shape}')}")
+        """Return (n,) labels from 0 to `num_classes` - 1; or (n, t) numbers, where it is 0 or the labels are floats.
+
+        Whole numbers of shape (n, positions...) are a label at each position, see `fedreach.data.positions`.
+        """
+        y = self.array(argument, as_labels(value, f"{self.of} {self.name!r}: a label"))
         if num_classes == 0 or (num_classes is None and y.dtype.kind == "f"):
             return self._numbers(argument, y, n)
-        if y.ndim == 2 and len(y) == n and y.shape[1] > 1:
-            raise self.error(f"{argument} {NO_POSITIONS.format(f'shape {y.shape}')}")
-        if y.shape != (n,):
+        at_positions = y.ndim > 1 and len(y) == n and y[:1].size != 1 and 0 not in y.shape[1:]
+        if y.shape != (n,) and not at_positions:
             raise self.error(f"{argument} must have one label per sample, shape ({n},); got shape {y.shape}")
         if n and y.dtype.kind not in "ui":
             raise self.error(
@@ -142,10 +151,29 @@ class Check:
                 "y.astype(np.int64), or leave num_classes out where floats are to be predicted"
             )
         y = own(y, np.int64)
+        if at_positions:
+            return self._at_positions(argument, y, num_classes)
         low, high = y.min(initial=0), y.max(initial=0)
         if low < 0 or (num_classes is not None and high >= num_classes):
             rule = "at least 0" if num_classes is None else f"0 to {num_classes - 1}"
             raise self.error(f"{argument} must be {rule}; got {low if low < 0 else high}")
+        return y
+
+    def _at_positions(self, argument: str, y: AnyArray, num_classes: int | None) -> AnyArray:
+        """Return (n, positions...) labels of which each is a class or masked, and in each example one is a class."""
+        labeled = y[is_labeled(y)]
+        wrong = (labeled < 0) | (labeled >= (np.inf if num_classes is None else num_classes))
+        if wrong.any():
+            rule = "at least 0" if num_classes is None else f"0 to {num_classes - 1}"
+            raise self.error(
+                f"{argument} must be {rule} at each position, or {IGNORED} where it is masked; got "
+                f"{labeled[wrong][0]}. Write other marks as {IGNORED}: np.where(y == 255, {IGNORED}, y)"
+            )
+        if len(empty := np.flatnonzero(position_counts(y) == 0)):
+            raise self.error(
+                f"{argument} must have a label at one position of each example; {len(empty)} have none, the first at "
+                f"index {empty[0]}. Leave those examples out"
+            )
         return y
 
     def _numbers(self, argument: str, y: AnyArray, n: int) -> AnyArray:
@@ -166,7 +194,8 @@ class Check:
     def words(self, train_y: Any, test_y: Any, names: Sequence[str] | None) -> tuple[Any, Any, tuple[str, ...] | None]:
         """Return labels as numbers where they are words, and what the classes are called; None where nobody says."""
         given = {"train_y": train_y, "test_y": test_y}
-        arrays = {name: self.array(name, labels) for name, labels in given.items() if labels is not None}
+        what = f"{self.of} {self.name!r}: a label"
+        arrays = {name: self.array(name, as_labels(y, what)) for name, y in given.items() if y is not None}
         if all(labels.dtype.kind not in "US" for labels in arrays.values()):
             return train_y, test_y, None if names is None else tuple(map(str, names))
         texts = {name: labels.astype(str) for name, labels in arrays.items()}
@@ -198,6 +227,10 @@ class Check:
         if owners.dtype.kind not in "ui" or owners.min() < 0 or owners.max() >= len(names):
             raise self.error(f"owners must be indices into the {len(names)} owner_names")
         return own(owners, np.int64), tuple(names)
+
+
+def _are_records(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.dtype.names is not None
 
 
 def own(array: AnyArray, dtype: Any) -> AnyArray:

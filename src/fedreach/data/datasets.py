@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -13,8 +14,10 @@ import numpy as np
 from fedreach.arrays import AnyArray, Ints
 from fedreach.data.array_files import read_npz
 from fedreach.data.checks import Check, Kind, no_such_file, normalisation
-from fedreach.data.pictures import as_array, note_of
+from fedreach.data.pictures import Converted, as_array, note_of
+from fedreach.data.positions import example_classes
 from fedreach.data.preparation import Preparation
+from fedreach.data.several import described, is_inputs_of_examples, layout_to_json, sample_shape
 from fedreach.data.target_scale import TargetScale
 from fedreach.errors import ConfigError, DataError, check_type, nearest
 
@@ -36,10 +39,10 @@ class Dataset:
     """
 
     name: str
-    train_x: AnyArray  # (n, C, H, W) uint8 images, (n, ...) float32 features, or (n, T) tokens, uint8 or int64
-    train_y: AnyArray  # (n,) int64 classes; or (n, t) float32 numbers, t of them to predict for each sample
+    train_x: AnyArray  # (n, C, H, W) uint8 images, (n, ...) float32 features, (n, T) tokens, or (n,) records of several
+    train_y: AnyArray  # (n,) or (n, positions...) int64 classes; or (n, t) float32 numbers to predict
     test_x: AnyArray  # (s, ...) of the same type and shape; s = 0 where there is no test set
-    test_y: AnyArray  # (s,) or (s, t)
+    test_y: AnyArray  # (s,), (s, positions...) or (s, t)
     num_classes: int  # 0 where targets are numbers
     mean: tuple[float, ...]  # (C,) after scaling to [0, 1]; () for features and tokens
     std: tuple[float, ...]  # (C,)
@@ -57,8 +60,23 @@ class Dataset:
 
     @property
     def outputs(self) -> int:
-        """How many numbers a model must return for a sample: one a class, or one a target."""
+        """How many numbers a model must return for a sample, or for each position: one a class, or one a target."""
         return self.num_classes or int(self.train_y.shape[1])
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """Shape of an example's labels where each position has one, see `fedreach.data.positions`; else ()."""
+        return self.train_y.shape[1:] if self.num_classes else ()
+
+    @property
+    def example_classes(self) -> int:
+        """c where each example has one class; 0 where each position has one, or targets are numbers."""
+        return example_classes(self.train_y, self.num_classes)
+
+    @property
+    def sample_shape(self) -> Any:
+        """Shape of an example; of several inputs that of each, by name or in order."""
+        return sample_shape(self.train_x)
 
     @property
     def target_names(self) -> tuple[str, ...]:
@@ -113,15 +131,25 @@ class Dataset:
     def targets(self) -> str:
         """What is predicted, in words."""
         numbers = "1 number" if self.outputs == 1 else f"{self.outputs} numbers"
-        return f"{self.num_classes} classes" if self.num_classes else f"{numbers} to predict"
+        where = f" at {'x'.join(map(str, self.positions))} positions" if self.positions else ""
+        return f"{self.num_classes} classes{where}" if self.num_classes else f"{numbers} to predict"
 
     def __repr__(self) -> str:
+        layout = self.train_x.dtype
         shape = "x".join(str(size) for size in self.train_x.shape[1:])
+        shape = f"{shape} {layout}" if layout.names is None else f"inputs: {described(layout)}"
         clients = f", {len(self.owner_names)} natural clients" if self.owners is not None else ""
         return (
             f"Dataset({self.name}: {len(self.train_y)} training and {len(self.test_y)} test samples, {self.kind} "
-            f"{shape} {self.train_x.dtype}, {self.targets}{clients}, sha256 {self.sha256[:12]})"
+            f"{shape}, {self.targets}{clients}, sha256 {self.sha256[:12]})"
         )
+
+
+def form_to_json(dataset: Dataset) -> dict[str, Any]:
+    """Return what several inputs look like and where labels stand, as JSON; nothing of one input and one label."""
+    layout = dataset.train_x.dtype
+    form: dict[str, Any] = {} if layout.names is None else {"inputs": layout_to_json(layout)}
+    return form | ({"positions": list(dataset.positions)} if dataset.positions else {})
 
 
 class Loaded(NamedTuple):
@@ -189,13 +217,14 @@ def content_hash(*arrays: AnyArray) -> str:
     digest = hashlib.sha256()
     for array in arrays:
         plain = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
-        digest.update(f"{plain.dtype.name} {array.shape};".encode())
+        digest.update(f"{plain.dtype.descr if plain.dtype.names else plain.dtype.name} {array.shape};".encode())
         add_bytes(digest, plain)
     return digest.hexdigest()
 
 
 def add_bytes(digest: Any, array: AnyArray) -> None:
     """Add the bytes of a contiguous array to a hash, block by block: Ctrl-C is heard between two."""
+    array = array if array.dtype.names is None else array.view(np.uint8)  # records are no numbers
     content = array.data.cast("B") if array.size else memoryview(b"")
     for begin in range(0, len(content), HASHED):
         digest.update(content[begin : begin + HASHED])
@@ -224,9 +253,12 @@ def from_arrays(
 
     Args:
         train_x: (n, C, H, W) or (n, H, W) uint8 images, or a list of pictures of Pillow; (n, ...) floats, kept as
-            float32; or (n, T) integers, for which `kind` must be given, because they could be tokens or features.
-        train_y: (n,) integer labels, 0 to `num_classes` - 1; or words, which are numbered by the alphabet; or (n,) or
-            (n, t) floats to predict, kept as (n, t) float32.
+            float32; or (n, T) integers, for which `kind` must be given, because they could be tokens or features; or
+            several inputs, a dictionary of (n, ...) arrays by the names of the forward's arguments or a tuple of arrays
+            in their order.
+        train_y: (n,) integer labels, 0 to `num_classes` - 1; or words, which are numbered by the alphabet; or
+            (n, positions...) integer labels at every position, -100 where one is masked; or (n,) or (n, t) floats to
+            predict, kept as (n, t) float32.
         test_x: Standard test set, each sample like a training sample; or None.
         test_y: Its labels, together with `test_x`.
         owners: (n,) client of each training sample, integers or strings; or None.
@@ -257,7 +289,13 @@ def from_arrays(
     check, known = Check(name), sha256 is not None
     if (test_x is None) != (test_y is None):
         raise check.error("test_x and test_y go together; got only one of them. Give both or neither")
-    train_x, converted = as_array(train_x, f"data set {name!r}", kind)
+    converted: Converted = Counter()
+    if hasattr(train_y, "__len__") and is_inputs_of_examples(train_x, len(train_y)):
+        if kind not in (None, "several"):
+            raise check.error(f"kind must be left out where there are several inputs; got {kind!r}")
+        kind = "several"
+    else:
+        train_x, converted = as_array(train_x, f"data set {name!r}", kind)
     notes = "; ".join(filter(None, [notes, note_of(converted)]))
     x, kind = check.samples("train_x", train_x, kind, known=known)
     train_y, test_y, words = check.words(train_y, test_y, class_names)
@@ -274,7 +312,8 @@ def from_arrays(
         x_test, _ = check.samples("test_x", test_x, kind, known=known)
         y_test = check.labels("test_y", test_y, len(x_test), num_classes)
         if y_test.shape[1:] != y.shape[1:]:
-            raise check.error(f"test_y must have {y.shape[1:]} numbers a sample, as train_y; got {y_test.shape[1:]}")
+            what = "labels" if num_classes else "numbers"
+            raise check.error(f"test_y must have {y.shape[1:]} {what} a sample, as train_y; got {y_test.shape[1:]}")
         if (x_test.shape[1:], x_test.dtype) != (x.shape[1:], x.dtype):
             raise check.error(
                 f"test_x must have samples like train_x, {x.shape[1:]} {x.dtype}; got {x_test.shape[1:]} {x_test.dtype}"

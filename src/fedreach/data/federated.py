@@ -23,6 +23,7 @@ from fedreach.data.own_data import OwnData
 from fedreach.data.partition import Partition, divided
 from fedreach.data.partition import partition as partition_of_kind
 from fedreach.data.population import Population, Ranges, draw_population, ids_of
+from fedreach.data.positions import example_classes
 from fedreach.data.preparation import Preparation
 from fedreach.data.server_data import ServerData, drawn_for_server, given_to_server
 from fedreach.data.target_scale import TargetScale
@@ -174,6 +175,9 @@ class FederatedData:
 
         Args:
             dataset: Whatever has a length and, by number, pairs of input and label; tensors, arrays, images and lists.
+                Several inputs are ``((a, b), label)``, which the model's forward gets in this order, or
+                ``({"tokens": a, "age": b}, label)``, which it gets as keywords; or one dictionary as Hugging Face's,
+                with the label under ``labels``. A label may be an array: one at every position, -100 where masked.
             clients: The client of each example, names or numbers.
             group: The group of each example, such as its patient: a client's examples of one are held out together or
                 trained on together, as the same rows of a table would be in `from_frame`. Default: no groups.
@@ -231,7 +235,7 @@ class FederatedData:
         *,
         client: str | None = None,
         label: str = "label",
-        inputs: str | None = None,
+        inputs: str | Sequence[str] | None = None,
         columns: ColumnOptions | None = None,
         group: str | None = None,
         time: str | None = None,
@@ -250,7 +254,8 @@ class FederatedData:
             ds: A Dataset with a length; or a FederatedDataset, whose partitions are the clients.
             client: The column that names the client; None for a FederatedDataset.
             label: The column of classes.
-            inputs: The column of images or arrays; needed where there are further columns.
+            inputs: The column of images or arrays; needed where there are further columns. Or several in a list, which
+                the model's forward gets as keywords.
             columns: Of a table, as in `from_frame`.
             group: The column of groups, as in `from_frame`; also `time`.
             split: Of a FederatedDataset.
@@ -334,8 +339,8 @@ class FederatedData:
         return len(self.train.offsets) - 1
 
     def label_counts(self) -> Ints:
-        """Return the (N, c) labels that the clients see on their training part; c = 0 where they are numbers."""
-        return self.train.label_counts(self.labels, self.dataset.num_classes)
+        """Return the (N, c) labels of clients' training parts as they see them; c = 0 of numbers or at positions."""
+        return self.train.label_counts(self.labels, self.dataset.example_classes)
 
     def taken_by_server(self) -> Ints:
         """Return the (N,) number of samples that the server took from each client."""
@@ -413,18 +418,20 @@ def federate(
             f"The partition divides {len(partition.order)} samples, but {dataset.name} has {len(dataset.train_y)} "
             "training samples. It belongs to another data set."
         )
-    if noise is not None and not dataset.num_classes:
-        raise ConfigError(f"noise: it makes classes wrong, and targets of {dataset.name} are numbers. Leave it out.")
-    if exclude_labels and not dataset.num_classes:
+    classes = example_classes(dataset.train_y, dataset.num_classes)
+    other = "stand at positions" if dataset.num_classes else "are numbers"
+    if noise is not None and not classes:
+        raise ConfigError(f"noise: it makes classes wrong, and targets of {dataset.name} {other}. Leave it out.")
+    if exclude_labels and not classes:
         raise ConfigError(
-            f"population.exclude_labels names classes, and targets of {dataset.name} are numbers. Use exclude_clients."
+            f"population.exclude_labels names classes, and targets of {dataset.name} {other}. Use exclude_clients."
         )
     names = names_of(dataset, partition)
     together = dataset.together if isinstance(dataset, OwnData) else APART
     drawn = draws(partition, seed, "held-out", stream_names(partition, names))
     train, held = split_held_out(partition, held_out, drawn, together)
     population = draw_population(
-        partition.label_counts(dataset.train_y, dataset.num_classes),
+        partition.label_counts(dataset.train_y, classes),
         generator(seed if population_seed is None else population_seed, "population"),
         participants=_by_names(participants, names, partition.num_clients),
         exclude_clients=exclude_clients,

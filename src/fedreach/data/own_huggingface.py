@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from fedreach.data.checks import ONE_INPUT, Kind
+from fedreach.data.checks import Kind
 from fedreach.data.own import numbered_column, numbered_list, of_frame
 from fedreach.data.own_data import OwnData
 from fedreach.data.own_samples import SampleFacts, of_samples, rows_together, samples, size
@@ -21,7 +21,7 @@ def of_huggingface(
     ds: Any,
     client: str | None,
     label: str,
-    inputs: str | None,
+    inputs: str | Sequence[str] | None,
     split: str,
     kind: Kind | None,
     name: str,
@@ -31,8 +31,9 @@ def of_huggingface(
     time: str | None = None,
 ) -> OwnData:
     """Return a Dataset of Hugging Face, by client; see `fedreach.data.federated.FederatedData.from_huggingface`."""
-    if not isinstance(inputs, str | None):
-        raise ConfigError(f"from_huggingface: inputs must name one column; got {inputs!r}. {ONE_INPUT}.")
+    several = [] if isinstance(inputs, str | None) else list(inputs)
+    if not isinstance(inputs, str | None) and not (several and all(isinstance(each, str) for each in several)):
+        raise ConfigError(f"from_huggingface: inputs must name a column, or several in a list; got {inputs!r}.")
     parts, of_part = _parts(ds, client, split)
     for part in parts:
         size(part, name)
@@ -60,7 +61,9 @@ def of_huggingface(
         return of_frame(table, of_client, label, name, columns=rules, group=group, time=time)
     if rules is not None:
         raise ConfigError("from_huggingface: columns is about tables, and the inputs here are arrays. Leave it out.")
-    taken: dict[str | None, str] = {client: "client", label: "label", inputs: "column of inputs", None: ""}
+    named: list[str] = several or ([inputs] if isinstance(inputs, str) else [])
+    taken: dict[str | None, str] = {client: "client", label: "label", **dict.fromkeys(named, "column of inputs")}
+    taken[None] = ""
     for option, column in {"group": group, "time": time}.items():
         if taken.get(column):
             raise ConfigError(f"{option}: {column!r} is the {taken[column]}. Name another column, or leave it out.")
@@ -71,12 +74,17 @@ def of_huggingface(
         raise ConfigError(
             f"from_huggingface: name the column of inputs, one of {columns}, such as inputs={nested[0]!r}."
         )
-    chosen = columns[0] if inputs is None else inputs
-    if chosen not in parts[0].column_names:
-        raise ConfigError(f"table: there is no column {chosen!r}.{nearest(chosen, parts[0].column_names)}")
-    if type((getattr(parts[0], "features", None) or {}).get(chosen)).__name__ == "Image":
-        parts = [_with_pictures(part) for part in parts]
-    rows = ((row[chosen], row[label]) for part in parts for row in (part[i] for i in range(len(part))))
+    chosen = several or [columns[0] if inputs is None else str(inputs)]
+    for column in chosen:
+        if column not in parts[0].column_names:
+            raise ConfigError(f"table: there is no column {column!r}.{nearest(column, parts[0].column_names)}")
+        if type((getattr(parts[0], "features", None) or {}).get(column)).__name__ == "Image":
+            parts = [_with_pictures(part) for part in parts]
+    every = (row for part in parts for row in (part[i] for i in range(len(part))))
+    if several:
+        rows = (({column: _plain(row[column]) for column in several}, row[label]) for row in every)
+    else:
+        rows = ((row[chosen[0]], row[label]) for row in every)
     x, y, converted = samples(rows, len(owners), name, kind)
     told = SampleFacts(None, _words(parts[0], label), converted)
     return of_samples(x, y, owners, names, kind=kind, told=told, name=name, together=together)
@@ -137,6 +145,11 @@ def _words(ds: Any, column: str) -> list[str] | None:
 def _with_pictures(part: Any) -> Any:
     """Return data whose pictures are pictures: as arrays, those with a palette would be numbers of colors."""
     return part if part.format["type"] in (None, "custom") else part.with_format(None)
+
+
+def _plain(value: Any) -> Any:
+    """Return a list of numbers as an array."""
+    return np.asarray(value) if isinstance(value, list) else value
 
 
 def _is_scalar(value: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,12 +13,22 @@ import pyarrow as pa
 
 from fedreach.arrays import AnyArray, Floats, Ints
 from fedreach.data import cells
-from fedreach.data.checks import NO_MASKS, ONE_INPUT, Check, Kind
+from fedreach.data.checks import SEVERAL, Check, Kind
 from fedreach.data.datasets import content_hash, from_arrays
 from fedreach.data.held_out import APART, Together
 from fedreach.data.own import numbered_list
 from fedreach.data.own_data import OwnData, OwnSamples
-from fedreach.data.pictures import Converted, as_array, is_picture, note_of, stacked, untracked
+from fedreach.data.pictures import (
+    Converted,
+    as_array,
+    as_labels,
+    classes_of_pixels,
+    is_picture,
+    note_of,
+    stacked,
+    untracked,
+)
+from fedreach.data.several import described, is_inputs_of_example, is_inputs_of_examples, records
 from fedreach.data.table_source import as_arrow
 from fedreach.errors import ConfigError, DataError, nearest
 
@@ -51,9 +62,9 @@ def of_samples(
     plain = from_arrays(x, y, kind=kind, name=name, **said)
     if together.groups is None:
         return OwnSamples(name, owners, names, plain, together)
-    labels: AnyArray = plain.train_y
-    if plain.num_classes:
-        labels = cells.by_text(labels, plain.class_names or tuple(map(str, range(plain.num_classes))))
+    labels: AnyArray = plain.train_y.reshape(len(plain.train_y), -1)  # at positions, all of an example's
+    if plain.example_classes:
+        labels = cells.by_text(plain.train_y, plain.class_names or tuple(map(str, range(plain.num_classes))))
     moments = [] if together.moments is None else [together.moments]
     order = cells.row_order(owners, np.column_stack([labels, together.groups, *moments]), {})
     x, y = plain.train_x[order], plain.train_y[order]
@@ -139,10 +150,15 @@ def of_clients(
     for number, (client, own) in zip(numbers.tolist(), data.items(), strict=True):
         check = Check(f"data of {client}")
         if isinstance(own, tuple) and len(own) == 2:
-            inputs, changed = as_array(own[0], check.name, kind)
-            held[number] = check.rows("x", inputs), check.rows("y", own[1])
+            labels = check.rows("y", as_labels(own[1], f"{check.of} {check.name!r}: a label"))
+            if is_inputs_of_examples(own[0], len(labels)):
+                inputs, changed = records(own[0], check.name), Counter[tuple[str, str]]()
+            else:
+                inputs, changed = as_array(own[0], check.name, kind)
+                inputs = check.rows("x", inputs)
+            held[number] = inputs, labels
             if len(held[number][0]) != len(held[number][1]):
-                raise check.error(f"x and y must be as long; got {len(own[0])} and {len(own[1])}")
+                raise check.error(f"x and y must be as long; got {len(held[number][0])} and {len(labels)}")
         else:
             length = size(own, check.name)
             *held_by_it, changed = samples(pairs(own, check.name), length, check.name, kind)
@@ -158,6 +174,9 @@ def of_clients(
     if len(shapes) > 1 or len({sort_of(x) for x, _ in parts}) > 1:
         said = "; ".join(f"{names[n]}: {x.shape[1:]} {x.dtype}" for n, (x, _) in enumerate(parts[:5]))
         raise DataError(f"from_clients: samples of all clients must have one shape and type; got {said}.")
+    if len({y.shape[1:] for _, y in parts}) > 1:
+        said = "; ".join(f"{names[n]}: {y.shape[1:]}" for n, (_, y) in enumerate(parts[:5]))
+        raise DataError(f"from_clients: labels of all clients must have one shape a sample; got {said}.")
     x, y = np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
     owners = np.repeat(np.arange(len(parts)), [len(y) for _, y in parts])
     known = [found for own in data.values() if (found := class_names_of(own)) is not None]
@@ -214,6 +233,8 @@ def _of_each_client(option: str, said: Mapping[Any, Any] | None, lengths: Mappin
 
 def sort_of(array: AnyArray) -> str:
     """Return what sort of numbers it holds: floats of any width are one."""
+    if array.dtype.names is not None:
+        return str(array.dtype.descr)
     return "f" if array.dtype.kind == "f" else array.dtype.str if array.dtype == np.uint8 else array.dtype.kind
 
 
@@ -244,12 +265,22 @@ def pairs(dataset: Any, name: str) -> Iterator[tuple[Any, Any]]:
     """Yield the input and the label of each sample, in order."""
     for number in range(len(dataset)):
         sample = dataset[number]
+        if isinstance(sample, Mapping):
+            sample = _pair_of_dictionary(sample, f"{name}: sample {number}")
         if not isinstance(sample, tuple | list) or len(sample) != 2:
             raise DataError(
                 f"{name}: each sample must be a pair of input and label; sample {number} is a {type(sample).__name__}"
-                f"{f' of {len(sample)}' if isinstance(sample, tuple | list) else ''}. {ONE_INPUT}."
+                f"{f' of {len(sample)}' if isinstance(sample, tuple | list) else ''}. {SEVERAL}: ((a, b), label)."
             )
         yield sample[0], sample[1]
+
+
+def _pair_of_dictionary(sample: Mapping[Any, Any], what: str) -> tuple[Any, Any]:
+    """Return inputs and label of a dictionary as Hugging Face's, whose label is called ``labels`` or ``label``."""
+    labels = [key for key in ("labels", "label") if key in sample]
+    if len(labels) != 1:
+        raise DataError(f"{what} must hold its label under 'labels' or 'label', beside its inputs; got {list(sample)}.")
+    return {key: value for key, value in sample.items() if key != labels[0]}, sample[labels[0]]
 
 
 def samples(
@@ -267,7 +298,12 @@ def samples(
             labels.append(_label(label, f"{name}: the label of sample {number}"))
             yield value
 
-    x, converted = stacked(inputs(), length, name, kind)
+    values = inputs()
+    first = next(values, None)
+    if is_inputs_of_example(first):
+        x, converted = _stacked_records(first, values, length, name), Counter[tuple[str, str]]()
+    else:
+        x, converted = stacked(chain([] if first is None else [first], values), length, name, kind)
     try:
         return x, np.array(labels), converted
     except ValueError as error:  # of unequal length
@@ -283,11 +319,47 @@ def _label(label: Any, what: str) -> Any:
             f"{what} must be a class or a number; got {'a dictionary' if label is not None else 'None'}. Take the "
             "number out of it, or leave samples without a label out."
         )
-    array = np.asarray(untracked(label))
-    if is_picture(label) or array.ndim > 1:
-        got = "a picture" if is_picture(label) else f"shape {array.shape}"
-        raise DataError(f"{what} {NO_MASKS.format(got)}.")
-    return array.tolist()
+    array = classes_of_pixels(label, what) if is_picture(label) else np.asarray(untracked(label))
+    if array.dtype == np.bool_ and array.ndim:
+        array = array.astype(np.int64)
+    return array if array.ndim > 1 else array.tolist()
+
+
+def _stacked_records(first: Any, further: Iterator[Any], length: int, name: str) -> AnyArray:
+    """Return (n,) records of the several inputs of each example; none of them has another form than the first.
+
+    Raises:
+        DataError: If one does.
+    """
+    table: AnyArray | None = None
+    for number, value in enumerate(chain([first], further)):
+        if not is_inputs_of_example(value):
+            raise DataError(f"{name}: sample {number} must have several inputs, as the first; got one.")
+        parts = {key: [part] for key, part in value.items()} if isinstance(value, Mapping) else [[p] for p in value]
+        record = records(_arrays_of(parts), f"{name}, sample {number}")
+        if table is None:
+            table = np.empty(length, record.dtype)
+        if record.dtype != table.dtype:
+            raise DataError(
+                f"{name}: the inputs of all samples must have one shape and type, {described(table.dtype)} as of the "
+                f"first; sample {number} has {described(record.dtype)}. Pad texts to one length."
+            )
+        table[number] = record[0]
+    assert table is not None  # as there is a first
+    return table
+
+
+def _arrays_of(parts: Mapping[str, list[Any]] | list[list[Any]]) -> Any:
+    """Return arrays of one example each, of its inputs."""
+    if isinstance(parts, Mapping):
+        return {key: _array_of(part) for key, (part,) in parts.items()}
+    return tuple(_array_of(part) for (part,) in parts)
+
+
+def _array_of(part: Any) -> Any:
+    if is_picture(part):
+        raise DataError("Pictures among several inputs must be arrays, on the scale of the model; got a picture.")
+    return np.asarray(untracked(part))[None]
 
 
 def class_names_of(dataset: Any) -> tuple[str, ...] | None:

@@ -85,10 +85,7 @@ class Stack:
         """
         if isinstance(value, Mapping):
             advice = " Decode pictures: ds.cast_column(COLUMN, datasets.Image())." if "bytes" in value else ""
-            raise DataError(
-                f"{self.name}: sample {number} must be an array or a picture; got a dictionary."
-                f"{advice or ' Join several inputs into one array, which the model takes apart in its forward.'}"
-            )
+            raise DataError(f"{self.name}: sample {number} must be an array or a picture; got a dictionary.{advice}")
         found = self._picture(number, value) if is_picture(value) else self._array(number, value)
         if self.array is None:
             self.array = np.empty((self.length, *found.shape), found.dtype)
@@ -105,8 +102,8 @@ class Stack:
         except ValueError as error:  # arrays of several shapes
             raise DataError(
                 f"{self.name}: sample {number} must be one array or picture; got a {type(value).__name__} of "
-                f"{len(value)} parts of different shapes. Join several inputs into one array, which the model takes "
-                "apart in its forward."
+                f"{len(value)} parts of different shapes. Several inputs are a tuple of arrays, or a dictionary of "
+                "them by the names of the forward's arguments."
             ) from error
 
     def _picture(self, number: int, picture: Any) -> AnyArray:
@@ -158,6 +155,31 @@ def as_array(values: Any, name: str, kind: str | None = None) -> tuple[Any, Conv
     if isinstance(values, list | tuple) and values and hasattr(values[0], "detach"):
         return [untracked(value) for value in values], Counter()
     return untracked(values), Counter()
+
+
+def as_labels(values: Any, what: str) -> Any:
+    """Return a list of pictures whose pixels are classes as a list of arrays; all else as it is.
+
+    Raises:
+        DataError: If the pixels of one are colors.
+    """
+    if isinstance(values, list | tuple) and values and is_picture(values[0]):
+        return [classes_of_pixels(value, what) for value in values]
+    return values
+
+
+def classes_of_pixels(picture: Any, what: str) -> AnyArray:
+    """Return the (H, W) classes of a picture: its gray levels, or places in its palette.
+
+    Raises:
+        DataError: If its pixels are colors.
+    """
+    if picture.mode not in ("L", "P", "1", "I"):
+        raise DataError(
+            f"{what} must be a picture whose pixels are classes, of mode L, P, I or 1; got {picture.mode}. Map its "
+            "colors to class numbers first."
+        )
+    return np.asarray(picture).astype(np.int64)
 
 
 def note_of(converted: Converted) -> str:

@@ -90,13 +90,15 @@ def mixes_examples(module: nn.Module, x: Tensor) -> bool:
         return normalizes_by_batch(module) or _mixes(copied(module).eval(), x)
 
 
-def behaviour_of(module: nn.Module, samples: Samples, numbers: int, losses: Callable[..., Any]) -> Behaviour:
+def behaviour_of(
+    module: nn.Module, samples: Samples, outputs: tuple[int, ...], losses: Callable[..., Any]
+) -> Behaviour:
     """Return what a trial on two examples tells; the module stays as it is.
 
     Args:
         module: The model.
         samples: The training data.
-        numbers: Outputs of an example.
+        outputs: Shape of an example's: how many numbers, after positions where these have labels.
         losses: Of outputs, targets and None.
 
     Raises:
@@ -121,12 +123,9 @@ def behaviour_of(module: nn.Module, samples: Samples, numbers: int, losses: Call
                     f"{x.dtype}: {error}"
                 ) from error
             if not isinstance(logits, Tensor):
-                raise not_a_tensor(name, logits, (2, numbers))
-            if logits.shape != (2, numbers):
-                wanted, got = f"{numbers} numbers an example, (2, {numbers})", f"{tuple(logits.shape)}."
-                if logits.dim() > 2:
-                    got += " One for each position is not trained: take one of them, such as [:, -1]."
-                raise ConfigError(f"The model {name} must return {wanted}; got {got}")
+                raise not_a_tensor(name, logits, (2, *outputs))
+            if logits.shape != (2, *outputs):
+                raise _other_outputs(name, logits, outputs)
             if training:
                 counts = tuple(first.changed())
                 with suppress(Exception):  # a loss that fails is told of with the client and the round
@@ -145,6 +144,22 @@ def behaviour_of(module: nn.Module, samples: Samples, numbers: int, losses: Call
             "different ones. Draw random numbers from torch, numpy.random or random, and keep what changes in buffers."
         )
     return Behaviour(drew[0], drew[1], keeps_more, mixes, counts)
+
+
+def _other_outputs(name: str, logits: Tensor, outputs: tuple[int, ...]) -> ConfigError:
+    """Return what to say of a model that returns a tensor of another shape."""
+    *positions, numbers = outputs
+    wanted, got = f"{numbers} numbers an example, (2, {numbers})", f"{tuple(logits.shape)}."
+    if positions:
+        first, last = (2, numbers, *positions), (2, *outputs)
+        wanted = f"{numbers} numbers at each position, {last} or {first}"
+        got += (
+            " Labels of whole numbers with more than one axis stand at positions: give num_classes where the model has "
+            "more classes than the labels show, and class numbers, y.argmax(1), in place of one-hot labels."
+        )
+    elif logits.dim() > 2:
+        got += " Give a label at every position, or take the outputs of one position, such as [:, -1]."
+    return ConfigError(f"The model {name} must return {wanted}; got {got}")
 
 
 def _mixes(module: nn.Module, x: Tensor) -> bool:

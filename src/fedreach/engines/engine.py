@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -11,6 +12,7 @@ from numpy.typing import DTypeLike
 
 from fedreach.arrays import AnyArray, Bools, Float32s, Floats, Ints
 from fedreach.data.population import Ranges
+from fedreach.data.positions import IGNORED, position_counts
 from fedreach.engines.parallel.processes import Workers, max_processes
 from fedreach.engines.protocols import NO_TERMS, Engine, Precision, Task
 from fedreach.engines.samples import checked_device
@@ -20,7 +22,7 @@ from fedreach.evaluation.predictor import Predictor, Split
 from fedreach.federation.aggregation.mean import BLOCK, finite_rows
 from fedreach.federation.traits import Traits
 from fedreach.federation.values import LocalOutputs, LocalUpdates, Outputs
-from fedreach.limits import check_processes
+from fedreach.limits import check_memory, check_processes
 from fedreach.models.draws import seed_of, seeded
 from fedreach.models.instance import numbers_note
 
@@ -133,14 +135,23 @@ class TorchEngine(Engine):
             return self.workers.map(GroupTrainer.outputs_of, range(len(ids)), start, moved, ids, before)
 
     def predict(self, params: Float32s, split: Split, index: Ints) -> tuple[Bools | Float32s, Float32s]:
-        kind = np.bool_ if self.task.data.dataset.num_classes else np.float32
-        right, loss = self._result((len(index),), kind), self._result((len(index),), np.float32)
+        d = self.task.data.dataset
+        kind = np.bool_ if d.example_classes else np.float64 if d.positions else np.float32
+        losses = np.float64 if d.positions else np.float32
+        right, loss = self._result((len(index),), kind), self._result((len(index),), losses)
         self._evaluate(type(self.trainer).predict_part, params, split, index, right, loss)
         return right, loss
 
     def logits(self, params: Float32s, split: Split, index: Ints) -> Float32s:
         in_units = self.trainer.scale is not None  # in float64, as a saved model predicts
-        shape = len(index), self.task.data.dataset.outputs
+        d = self.task.data.dataset
+        shape = len(index), *d.positions, d.outputs
+        if d.positions:
+            check_memory(
+                f"The outputs of a model at all positions of {len(index)} examples",
+                4 * math.prod(shape),
+                "Take metrics accuracy and loss, which need none, or evaluation.samples_per_client.",
+            )
         out = self._result(shape, np.float64 if in_units else np.float32)
         self._evaluate(GroupTrainer.logits_part, params, split, index, out)
         return out
@@ -180,18 +191,25 @@ def probed(
 ) -> Floats:
     """Return the mean loss of a model on each client's training data, see `Trainer.training_loss`."""
     index, sizes = samples_of(trainer.data.train, ids, parts)
+    counts = position_counts(trainer.data.labels[index]) if trainer.data.dataset.positions else None
     shifts, traits = trainer.shifts_of(ids), Traits.of(trainer.loss)
     if (traits.cross_entropy or traits.squared_error) and shifts is None:  # which evaluation tells, too
-        return means(engine.predict(params, "train", index)[1], sizes)
+        return means(engine.predict(params, "train", index)[1], sizes, counts)
     logits, targets = torch.from_numpy(engine.logits(params, "train", index)), trainer.data.labels[index]
     if trainer.scale is not None:
         logits, targets = torch.from_numpy(trainer.scaled(logits.numpy())), trainer.scaled(targets)
     if shifts is not None:
         shifts = shifts.cpu().repeat_interleave(torch.from_numpy(sizes), 0)
+    if counts is not None:  # losses are those of labeled positions
+        sizes = np.add.reduceat(counts, np.cumsum(sizes) - sizes)
     if not trainer.draws:
         return means(trainer.losses(logits, torch.from_numpy(targets), shifts).numpy(), sizes)
     found = []
-    for begin, size in zip(np.cumsum(sizes) - sizes, sizes, strict=True):  # a loss may draw, for each client by itself
+    starts = np.cumsum(sizes) - sizes
+    if counts is not None:
+        labeled = targets != IGNORED
+        logits, targets = logits[torch.from_numpy(labeled)], targets[labeled]
+    for begin, size in zip(starts, sizes, strict=True):  # a loss may draw, for each client by itself
         rows = slice(begin, begin + size)
         with seeded(seed_of(logits[rows])):
             own = None if shifts is None else shifts[rows]
@@ -204,13 +222,22 @@ def samples_of(train: Ranges, ids: Ints, parts: Sequence[Ints] | None) -> tuple[
     return train.of(ids) if parts is None else (np.concatenate(parts), np.array([len(part) for part in parts]))
 
 
-def means(loss: Float32s, sizes: Ints) -> Floats:
+def means(loss: Float32s | Floats, sizes: Ints, counts: Ints | None = None) -> Floats:
     """Return the mean over each part, of losses that stand one part after the other.
+
+    Args:
+        loss: (m,) losses.
+        sizes: (k,) how many each part has.
+        counts: (m,) by which losses count, labeled positions; None: all alike.
 
     Example:
         >>> means(np.array([1.0, 3.0, 5.0], np.float32), np.array([2, 1]))
         array([2., 5.])
     """
+    if counts is not None:
+        starts = np.cumsum(sizes) - sizes
+        weighted: Floats = np.add.reduceat(loss * counts, starts) / np.add.reduceat(counts, starts)
+        return weighted
     return np.add.reduceat(loss.astype(np.float64), np.cumsum(sizes) - sizes) / sizes
 
 

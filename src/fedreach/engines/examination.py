@@ -34,7 +34,7 @@ from fedreach.engines.observation import hidden_behaviour
 from fedreach.engines.protocols import Task
 from fedreach.engines.sequential import Sequential
 from fedreach.engines.stacked import Compiled, Stacked
-from fedreach.engines.trainer import GroupTrainer
+from fedreach.engines.trainer import GroupTrainer, only_sequential
 from fedreach.federation.protocols import MemorySolver
 from fedreach.federation.values import LocalUpdates
 from fedreach.models.copying import copied
@@ -93,6 +93,8 @@ class Examination:
     @cached_property
     def only_plain(self) -> str | None:
         """Why no other engine may train the model, in words; None: nothing speaks against it."""
+        if (why := only_sequential(self.task.data.dataset)) is not None:
+            return why
         trainer, m = self.plain.trainer, sum(SIZES)
         sizes = [BATCH, *self.sizes]
         parts = torch.split(torch.arange(sum(sizes), device=trainer.device) % m, sizes)

@@ -72,7 +72,7 @@ class Task:
         """
         refuse_targets_of(federation, data.dataset)
         rule, has_layers = federation.serving, bool(refreshable_layers(module))
-        if Traits.of(rule).needs_batchnorm and (data.dataset.kind == "tokens" or not has_layers):
+        if Traits.of(rule).needs_batchnorm and (data.dataset.kind in ("tokens", "several") or not has_layers):
             raise ConfigError(
                 f"serving {name_of(rule)} refreshes BatchNorm2d and BatchNorm3d layers that have running statistics, "
                 f"of a model whose inputs are numbers; got {type(module).__name__} for {data.dataset.kind}"

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedreach.arrays import AnyArray, Float32s
+from fedreach.engines.several import as_bytes
 from fedreach.errors import ConfigError
 
 
@@ -22,10 +23,10 @@ class Samples:
         with warnings.catch_warnings():
             # Arrays of a memory map are read-only and torch says so; nothing here writes to them.
             warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
-            self.x = torch.from_numpy(np.ascontiguousarray(x)).to(device)
+            self.x = torch.from_numpy(np.ascontiguousarray(as_bytes(x))).to(device)
             self.y = torch.from_numpy(np.ascontiguousarray(y, dtype=_kept(y))).to(device)
         self.kind = kind
-        scale = 255.0 if self.x.dtype == torch.uint8 else 1.0
+        scale = 255.0 if self.x.dtype == torch.uint8 and kind != "several" else 1.0
         self.factor = self.offset = None
         if kind != "tokens" and (mean or scale != 1.0):
             self.factor, self.offset = scaling(scale, mean, std, self.x.dim() - 1, device)
@@ -48,7 +49,10 @@ class Samples:
             torch.addcmul(self.offset, x, self.factor, out=x)
 
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Return inputs (..., *sample) and labels (...), or numbers (..., t), for an index of any shape (...)."""
+        """Return inputs (..., *sample) and labels (...), or numbers (..., t), for an index of any shape (...).
+
+        Several inputs are records of bytes, which a hook of the model takes apart, see `fedreach.engines.several`.
+        """
         flat = index.reshape(-1)
         x = self.x.index_select(0, flat)
         if self.kind == "tokens":

@@ -9,15 +9,16 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from fedreach.arrays import Ints
+from fedreach.data.positions import IGNORED
 from fedreach.engines.augmenting import augmented, check_augmentation
 from fedreach.engines.batches import batch_plan
 from fedreach.engines.objective import MeanLoss, ObjectiveRun
 from fedreach.engines.protocols import MEMORY, Task, Terms
 from fedreach.engines.trainer import Group, GroupTrainer, cause_of
-from fedreach.errors import TrainingError
+from fedreach.errors import ConfigError, TrainingError
 from fedreach.federation.adam import Adam
 from fedreach.federation.torch_steps import TorchSteps
-from fedreach.federation.traits import Traits
+from fedreach.federation.traits import Traits, name_of
 from fedreach.models.draws import seeded
 from fedreach.models.flat import keep_buffers
 from fedreach.streams import torch_seed
@@ -39,6 +40,11 @@ class Sequential(GroupTrainer):
             self.local.optimizer.begun(self._trained_parameters(), self.local.rate)  # refused before the first round
         self.augmentation = task.augmentation
         if self.augmentation is not None:
+            if task.data.dataset.kind == "several":
+                raise ConfigError(
+                    f"augmentation {name_of(self.augmentation)} takes one tensor, and {task.data.dataset.name} has "
+                    "several inputs. Augment them in the model, where self.training is true."
+                )
             x, _ = self.samples["train"].batch(torch.arange(min(8, len(self.samples["train"])), device=device))
             check_augmentation(self.augmentation, x)
 
@@ -132,8 +138,9 @@ class Sequential(GroupTrainer):
             g = self.solver.correct(gradient, weights, broadcast, **terms)
             if local.clip_norm is not None:
                 g = g * torch.clamp(local.clip_norm / g.norm(), max=1.0)
-            total += loss.detach().float() * len(index)
-            seen += len(index)
+            counted = int((y != IGNORED).sum()) if self.data.dataset.positions else len(index)
+            total += loss.detach().float() * counted
+            seen += counted
             if torch_steps is not None:
                 gradient.copy_(g)
                 torch_steps.step()

@@ -18,10 +18,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedreach.arrays import AnyArray, Bools, Float32s, Floats, Ints
+from fedreach.data.datasets import Dataset
+from fedreach.data.positions import IGNORED
 from fedreach.engines.behaviour import Behaviour, batches_of, behaviour_of
 from fedreach.engines.elementwise import refuse_mixing
 from fedreach.engines.protocols import Task, Terms
 from fedreach.engines.samples import Samples
+from fedreach.engines.several import add_hooks, layout_of
 from fedreach.engines.statistics import BatchNormStatistics, refreshable_layers
 from fedreach.errors import ConfigError, PartError, TrainingError
 from fedreach.evaluation.predictor import Split
@@ -92,14 +95,17 @@ class GroupTrainer(ABC):
                 f"{name_of(task.augmentation)}. Use 'auto'."
             )
         refuse_targets("loss", task.loss, task.data.dataset)
+        if not self.follows_torch and (why := only_sequential(task.data.dataset)):
+            raise ConfigError(f"engine.name = {self.name!r}: {why}. Use 'auto'.")
         self.device = device
         check_memory(*_copies_of(task.module))
         self.module = copied(task.module).to(device)
+        d, server = task.data.dataset, task.data.server
+        add_hooks(self.module, layout_of(d.train_x), d.positions, d.num_classes)
         self.layout = Layout.of(self.module)
         self.data, self.solver, self.local, self.seed = task.data, task.solver, task.local, task.seed
         self.loss = task.loss
         refuse_mixing(task.solver, self.layout.num_trainable)
-        d, server = task.data.dataset, task.data.server
         self.scale = d.target_scale  # of numbers to predict: in here they are on it, outside in their own units
         train = Samples(d.train_x, self.scaled(task.data.labels), d.kind, d.mean, d.std, device)
         self.samples: dict[Split, Samples] = {
@@ -119,7 +125,7 @@ class GroupTrainer(ABC):
         self.initial: Float32s = flatten(self.module).cpu().numpy()
         self.constants = constant_arrays(self.module)
         self.beginning = Snapshot(self.module)
-        self.behaviour: Behaviour = behaviour_of(self.module, train, d.outputs, self.losses)
+        self.behaviour: Behaviour = behaviour_of(self.module, train, (*d.positions, d.outputs), self.losses)
         self.draws_in_evaluation = self.behaviour.draws_in_evaluation
         self.draws = self.behaviour.draws or self.draws_in_evaluation
         self.pristine = copied(self.module) if self.behaviour.remembers else None
@@ -153,9 +159,16 @@ class GroupTrainer(ABC):
         return targets if self.scale is None else self.scale.scaled(targets)
 
     def losses(self, outputs: Tensor, targets: Tensor, shift: Tensor | None) -> Any:
-        """Return each example's loss; a mean over the batch would count examples that only fill it up."""
+        """Return each example's loss; a mean over the batch would count examples that only fill it up.
+
+        Where labels stand at positions, it is the loss of each labeled position of the batch, and `outputs` are
+        (m, positions..., c).
+        """
+        if self.data.dataset.positions:
+            labeled = targets != IGNORED
+            outputs, targets = outputs[labeled], targets[labeled]
         found = self.loss.per_example(outputs if shift is None else outputs + shift, targets)
-        examples = outputs.shape[:-1]
+        examples = outputs.shape[:-1]  # or labeled positions
         if found.shape != examples:
             raise PartError(
                 f"{name_of(self.loss)} must return one loss for each example, of shape {tuple(examples)}; got "
@@ -204,6 +217,10 @@ class GroupTrainer(ABC):
         begin = part.start
         for logits, y in self._answers(self._tensor(params), split, index[part]):
             rows = slice(begin, begin := begin + len(y))
+            if self.data.dataset.positions:
+                shares = shares_of_positions(logits, y)
+                right[rows], loss[rows] = (each.cpu().numpy() for each in shares)
+                continue
             if y.is_floating_point():
                 off = (logits - y).abs()
                 in_units = off if self.scale is None else off * torch.tensor(self.scale.sd, device=self.device)
@@ -315,6 +332,28 @@ class GroupTrainer(ABC):
             return [slice(0, len(index))]
         ends = [*(np.flatnonzero(np.diff(self.owner[index])) + 1).tolist(), len(index)]
         return [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+def only_sequential(data: Dataset) -> str | None:
+    """Return why no engine but `sequential` trains on such data, in words; None where others may."""
+    if data.positions:
+        return "labels at every position are trained by 'sequential'"
+    return "several inputs are handed to a model by 'sequential'" if data.kind == "several" else None
+
+
+def shares_of_positions(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return of each example the share of its labeled positions at which a model is right, and their mean loss.
+
+    Args:
+        logits: (m, positions..., c).
+        labels: (m, positions...), `IGNORED` where they are masked.
+    """
+    size = len(labels)
+    labeled = (labels != IGNORED).reshape(size, -1)
+    right = (logits.argmax(-1) == labels).reshape(size, -1) & labeled
+    loss = F.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORED, reduction="none")
+    counts = labeled.sum(1)
+    return right.sum(1).double() / counts, loss.reshape(size, -1).double().sum(1) / counts
 
 
 def answers(

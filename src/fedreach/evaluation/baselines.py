@@ -25,6 +25,7 @@ import numpy as np
 from fedreach.arrays import AnyArray, Bools, Float32s, Floats, Ints
 from fedreach.data.datasets import Dataset
 from fedreach.data.federated import FederatedData
+from fedreach.data.positions import is_labeled
 from fedreach.evaluation.evaluator import Evaluator
 from fedreach.evaluation.metrics import AUROC, Metric
 from fedreach.evaluation.predictor import Predictor, Split
@@ -55,7 +56,7 @@ class Baseline(Predictor):
         """Return (m, c) logits, or (m, t) numbers."""
         d = self.data.dataset
         if self.weights is None:
-            return np.tile(self.bias, (len(index), 1))
+            return np.broadcast_to(self.bias, (len(index), *d.positions, len(self.bias)))
         said = np.empty((len(index), len(self.bias)))
         for begin in range(0, len(index), BLOCK):
             rows = slice(begin, begin + BLOCK)
@@ -66,12 +67,22 @@ class Baseline(Predictor):
     def predict(self, params: Float32s, split: Split, index: Ints) -> tuple[Bools | Float32s, Float32s]:
         d, said = self.data.dataset, self.outputs(split, index)
         truth = {"train": self.data.labels, "test": d.test_y}.get(split, d.train_y)[index]
+        if d.positions:
+            return self._shares(truth)
         if d.num_classes:
             loss = -log_softmax(said)[np.arange(len(index)), truth]
             return said.argmax(axis=1) == truth, loss.astype(np.float32)
         off = said - truth
         on_scale = off if d.target_scale is None else off / d.target_scale.sd  # as models are trained, and their losses
         return np.abs(off).mean(axis=1).astype(np.float32), np.square(on_scale).mean(axis=1).astype(np.float32)
+
+    def _shares(self, truth: AnyArray) -> tuple[Float32s, Float32s]:
+        """Return of each example the share of labeled positions that have the majority class, and their mean loss."""
+        labeled, axes = is_labeled(truth), tuple(range(1, truth.ndim))
+        log_p = log_softmax(self.bias[None])[0]
+        right = (truth == self.bias.argmax()).sum(axis=axes) / labeled.sum(axis=axes)
+        loss = np.where(labeled, -log_p[np.where(labeled, truth, 0)], 0.0).sum(axis=axes) / labeled.sum(axis=axes)
+        return right.astype(np.float32), loss.astype(np.float32)
 
     def logits(self, params: Float32s, split: Split, index: Ints) -> Float32s:
         return self.outputs(split, index).astype(np.float32)
@@ -120,7 +131,10 @@ def _scored(evaluator: Evaluator) -> Scored:
 
 def majority(data: FederatedData) -> Baseline:
     """Return the class shares of the participants' training labels, each class counted once more than it is there."""
-    counts = np.bincount(data.labels[training_rows(data)], minlength=data.dataset.num_classes) + 1.0
+    labels = data.labels[training_rows(data)]
+    if data.dataset.positions:
+        labels = labels[is_labeled(labels)]
+    counts = np.bincount(labels, minlength=data.dataset.num_classes) + 1.0
     return Baseline(data, np.log(counts / counts.sum()))
 
 
@@ -156,8 +170,10 @@ def training_rows(data: FederatedData) -> Ints:
 def too_large(data: FederatedData) -> str:
     """Return why no linear model is fitted to all participants' rows; "" where one is."""
     d = data.dataset
-    if d.kind == "tokens":
-        return "its inputs would be tokens"
+    if d.positions:
+        return "labels stand at positions"
+    if d.kind in ("tokens", "several"):
+        return f"its inputs would be {'tokens' if d.kind == 'tokens' else 'several'}"
     rows, inputs = int(data.train.sizes[data.population.participants].sum()), int(np.prod(d.train_x.shape[1:]))
     if rows * inputs * d.outputs > LARGEST or inputs > MOST_INPUTS:
         return f"{rows:,} training rows x {inputs:,} inputs x {d.outputs} outputs would take more than a few seconds"

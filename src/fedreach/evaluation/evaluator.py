@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from fedreach.arrays import Bools, Float32s, Floats, Ints
 from fedreach.data.federated import FederatedData
+from fedreach.data.positions import position_counts
 from fedreach.evaluation.confidence import mean_interval, recovered
 from fedreach.evaluation.further import SaidOfClients, Values, further_columns, in_a_line
 from fedreach.evaluation.metrics import Metric, further_metrics, refuse_metrics
@@ -43,6 +45,9 @@ class Evaluator:
       out where there is none, as of the error of a single client. ``_p10``, ``_p50``, ``_p90``: percentiles;
       ``_worst_decile``: mean over the tenth of the clients that does worst (at least one client).
 
+    Where labels stand at positions, a client's accuracy and loss are means over its labeled positions, and metrics are
+    handed these as if they were examples; ``..._pooled`` weighs clients by their examples.
+
     With `samples_per_client`, at most so many samples of each client are used, the same in all rounds and methods.
 
     Further `metrics` add ``id_NAME``, ``unseen_NAME`` and ``test_NAME``: means over the clients for which they are
@@ -67,9 +72,11 @@ class Evaluator:
         refuse_metrics(metrics, data.dataset)
         population = data.population
         self.participant_ids = population.participants
-        self.participants = Group.of(population.participants, data.held_out, max_samples=samples_per_client)
-        self.training = Group.of(population.participants, data.train, max_samples=samples_per_client)
-        self.unseen = Group.of(population.unseen, data.train, data.held_out, max_samples=samples_per_client)
+        self.counts = position_counts(data.dataset.train_y) if data.dataset.positions else None
+        grouped = partial(Group.of, max_samples=samples_per_client, counts=self.counts)
+        self.participants = grouped(population.participants, data.held_out)
+        self.training = grouped(population.participants, data.train)
+        self.unseen = grouped(population.unseen, data.train, data.held_out)
         self.test_index = np.arange(len(data.dataset.test_y))
         others = len(self.participants.ids) + len(self.unseen.ids) + len(self.test_index)
         if others and not training:
@@ -92,7 +99,8 @@ class Evaluator:
         training = self._scores(served, "train", self.training)
         if len(self.test_index):
             right, loss = served.predict(engine, "test", self.test_index, None)
-            test = float(right.mean(dtype=np.float64)), float(loss.mean(dtype=np.float64))
+            counts = position_counts(self.data.dataset.test_y) if self.data.dataset.positions else None
+            test = mean_of(right, counts), mean_of(loss, counts)
         columns, records = summarized(round_, participants, unseen, training, test)
         further, single = self._further(served)
         return columns | further, [record | in_a_line(single.get(record["population"], {})) for record in records]
@@ -101,7 +109,7 @@ class Evaluator:
         self, models: Float32s, cohort: Ints, round_: int
     ) -> tuple[dict[str, float], list[dict[str, Any]]]:
         """Return `local_accuracy` and the line about single clients, for the (r, d) local models of the cohort."""
-        group = Group.of(cohort, self.data.held_out, max_samples=self.max_samples)
+        group = Group.of(cohort, self.data.held_out, max_samples=self.max_samples, counts=self.counts)
         if not len(group.ids):
             return {}, []
         rows = np.searchsorted(cohort, group.ids)
@@ -129,9 +137,8 @@ class Evaluator:
             if not self.metrics or not len(group.index):
                 continue
             owner = None if name == "test" else np.repeat(group.ids, group.sizes)
-            answers = SaidOfClients(
-                labels[group.index], served.logits(self.engine, split, group.index, owner), group.sizes
-            )
+            said = served.logits(self.engine, split, group.index, owner)
+            answers = SaidOfClients.of(labels[group.index], said, group.sizes)
             single[population] = {metric.name: answers.of_clients(metric) for metric in self.metrics}
             for metric in self.metrics:
                 pooled = None if name == "test" else answers.pooled(metric)
@@ -143,6 +150,13 @@ class Evaluator:
         if not len(own):
             return Scores(group.ids, group.sizes, np.empty(0), np.empty(0), self.by)
         return group.scores(*served.predict(self.engine, split, group.index, own), self.by)
+
+
+def mean_of(values: Bools | Float32s | Floats, counts: Ints | None) -> float:
+    """Return the mean of (m,) values, which count by `counts`, labeled positions; None: all alike."""
+    if counts is None:
+        return float(values.mean(dtype=np.float64))
+    return float(values @ counts / counts.sum())
 
 
 NOBODY = Group(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedreach.arrays import AnyArray, Float32s, Floats, Ints
+from fedreach.data.positions import is_labeled, position_counts
 from fedreach.evaluation.metrics import Metric, value_of
 from fedreach.evidence.scores import worst_decile
 from fedreach.federation.traits import Traits
@@ -26,6 +27,21 @@ class SaidOfClients:
         tuple[float, Float32s]
     ]  # (samples, c) or (samples, t) outputs of each model, which counts by its share
     sizes: Ints  # (n,) samples of each client
+
+    @classmethod
+    def of(cls, truth: AnyArray, said: Sequence[tuple[float, Float32s]], sizes: Ints) -> SaidOfClients:
+        """Return samples as metrics see them: where labels stand at positions, labeled positions in place of samples.
+
+        Args:
+            truth: (samples,) classes, (samples, t) numbers, or (samples, positions...) classes.
+            said: Outputs of each model, with an axis more for classes at positions.
+            sizes: (n,) samples of each client.
+        """
+        if truth.ndim == 1 or truth.dtype.kind == "f":
+            return cls(truth, said, sizes)
+        labeled, starts = is_labeled(truth), np.cumsum(sizes) - sizes
+        counts = np.add.reduceat(position_counts(truth), starts)
+        return cls(truth[labeled], [(share, outputs[labeled]) for share, outputs in said], counts)
 
     def of_clients(self, metric: Metric) -> Floats:
         """Return the metric of each client."""

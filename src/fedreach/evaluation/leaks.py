@@ -53,7 +53,7 @@ def leaks(data: FederatedData) -> list[Leak]:
         [Leak(column='age', measure='AUROC', value=1.0), Leak(column='code', measure='accuracy', value=1.0)]
     """
     d, rows = data.dataset, training_rows(data)
-    if d.kind != "features" or d.train_x.ndim != 2 or len(rows) * d.train_x.shape[1] > LARGEST:
+    if d.positions or d.kind != "features" or d.train_x.ndim != 2 or len(rows) * d.train_x.shape[1] > LARGEST:
         return []
     labels = data.labels[rows]
     if len(rows) < LEAST_ROWS:

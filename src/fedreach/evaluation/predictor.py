@@ -18,12 +18,13 @@ class Predictor(Protocol):
     def predict(self, params: Float32s, split: Split, index: Ints) -> tuple[Bools | Float32s, Float32s]:
         """Return (m,) whether the (d,) model is right on each of the m examples of `index`, and its loss in nats.
 
+        Of labels at positions: the share of an example's labeled positions at which it is right, and their mean loss.
         Of targets that are numbers: the mean absolute error of each example, in their units, and the mean squared one
         on the scale that they are trained on, see `fedreach.data.target_scale.TargetScale`.
         """
 
     def logits(self, params: Float32s, split: Split, index: Ints) -> Float32s:
-        """Return the (m, c) logits, or (m, t) numbers in their units, of the (d,) model on the m examples."""
+        """Return the (m, c) logits, (m, positions..., c) of labels at positions, or (m, t) numbers in their units."""
 
     def answers(self, params: Float32s, split: Split, index: Ints, *, inputs: bool) -> Outputs:
         """Return what the model says of one client's examples, for serving; with `inputs`, these and features, too.

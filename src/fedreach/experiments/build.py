@@ -171,7 +171,7 @@ class Builder:
         return unlike_torch(engine.name, self._task(data, seed), engine.device)
 
     def _task(self, data: FederatedData, seed: int) -> Task:
-        shape, outputs = data.dataset.train_x.shape[1:], data.dataset.outputs
+        shape, outputs = data.dataset.sample_shape, data.dataset.outputs
         module = build_model(self.model(), shape, outputs, seed=0, options=self.model_options())
         return Task.of(module, data, self.federation(seed))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from fedreach.data.datasets import Dataset
+from fedreach.data.datasets import Dataset, form_to_json
 from fedreach.errors import ConfigError
 from fedreach.experiments.naming import Shelf, said
 from fedreach.federation.federation import Federation
@@ -65,6 +65,7 @@ def samples_of(dataset: Dataset) -> str:
             "std": list(dataset.std),
             "classes": dataset.num_classes,
             "outputs": dataset.outputs,
+            **form_to_json(dataset),
         }
     )
 

@@ -109,7 +109,7 @@ def client_app(
         own = given.federated(client) if isinstance(given, ClientData) else given
         d = own.dataset
         seed = torch_seed(federation.seed if model_seed is None else model_seed, "model")
-        module = build_model(model, d.train_x.shape[1:], d.outputs, seed=seed, options=model_options)
+        module = build_model(model, d.sample_shape, d.outputs, seed=seed, options=model_options)
         return LocalClient(client, own, federation, module, engine, device, metrics)
 
     loaded = _Loaded(load, kept_in_process)

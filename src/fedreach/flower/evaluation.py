@@ -9,8 +9,10 @@ import numpy as np
 from flwr.app import Message
 
 from fedreach.arrays import Floats
+from fedreach.data.positions import position_counts
 from fedreach.engines.protocols import Engine
 from fedreach.evaluation import Scores, Served, summarized
+from fedreach.evaluation.evaluator import mean_of
 from fedreach.evaluation.further import SaidOfClients, Values, further_columns, in_a_line
 from fedreach.evaluation.metrics import Metric
 from fedreach.evidence.scores import ACCURACY, MAE
@@ -169,9 +171,11 @@ def evaluation(
         index = np.arange(len(engine.task.data.dataset.test_y))
         served = Served.of(models, state.clusters, np.array(participants, np.int64))
         right, loss = served.predict(engine, "test", index, None)
-        test = float(right.mean(dtype=np.float64)), float(loss.mean(dtype=np.float64))
+        d = engine.task.data.dataset
+        counts = position_counts(d.test_y) if d.positions else None
+        test = mean_of(right, counts), mean_of(loss, counts)
         said = served.logits(engine, "test", index, None) if metrics else []
-        answers = SaidOfClients(engine.task.data.dataset.test_y, said, np.array([len(index)]))
+        answers = SaidOfClients.of(d.test_y, said, np.array([len(index)]))
         for metric in metrics:
             further |= further_columns(f"test_{metric.name}", metric, answers.of_clients(metric), None)
     own, others = by_population(scores, participants, shares)

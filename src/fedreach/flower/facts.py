@@ -30,6 +30,11 @@ class Facts:
     samples: str | None = None  # what they look like, see `samples_of`; an app of its own does not tell
 
     @property
+    def has_positions(self) -> bool:
+        """Whether each position of an example has a label, as far as the client told."""
+        return self.samples is not None and bool(json.loads(self.samples).get("positions"))
+
+    @property
     def parts(self) -> dict[str, int] | None:
         """How many examples the client has in each part of its data; None where it did not say."""
         if self.num_held_out is None:

@@ -9,17 +9,20 @@ from torch import nn
 from torch.utils.data import Dataset as TorchDataset
 
 from fedreach.arrays import AnyArray, Float32s, Floats, Ints
-from fedreach.data.checks import NO_POSITIONS, Kind
+from fedreach.data.checks import Kind
 from fedreach.data.datasets import Dataset, from_arrays
 from fedreach.data.federated import FederatedData
 from fedreach.data.own_samples import pairs, samples, size, sort_of
 from fedreach.data.partition import Partition
-from fedreach.data.pictures import as_array
+from fedreach.data.pictures import as_array, as_labels
 from fedreach.data.population import Population, Ranges
+from fedreach.data.positions import position_counts
 from fedreach.data.server_data import ServerData
+from fedreach.data.several import is_inputs_of_examples, records
 from fedreach.engines.choice import build_engine
 from fedreach.engines.protocols import MEMORY, Engine, Task
 from fedreach.errors import DataError
+from fedreach.evaluation.evaluator import mean_of
 from fedreach.evaluation.further import SaidOfClients
 from fedreach.evaluation.metrics import Metric, further_metrics
 from fedreach.evaluation.predictor import Split
@@ -119,12 +122,16 @@ def _arrays(examples: Examples, *, numbers: bool) -> tuple[AnyArray, AnyArray]:
             return np.empty((0, 1), np.float32), np.empty(0, np.float32 if numbers else np.int64)
         x, y, _ = samples(pairs(examples, name), length, name)
     else:
-        x, y = (np.asarray(as_array(values, "ClientData")[0]) for values in examples)
+        y = np.asarray(as_array(as_labels(examples[1], "ClientData: a label"), "ClientData")[0])
+        if is_inputs_of_examples(examples[0], len(y)):
+            x = records(examples[0], "ClientData")
+        else:
+            x = np.asarray(as_array(examples[0], "ClientData")[0])
     if numbers:
         return x, y  # which `from_arrays` checks
-    if y.ndim == 2 and y.shape[1] > 1:
-        raise DataError(f"ClientData: labels {NO_POSITIONS.format(f'shape {y.shape}')}.")
-    if y.ndim != 1 or not np.issubdtype(y.dtype, np.number) or (y != np.floor(y)).any():
+    if y.ndim != 1 and (y.dtype.kind not in "ui" or y[:1].size == 1):
+        raise DataError(f"ClientData: labels must be whole numbers; got {y.dtype} {y.shape}.")
+    if y.ndim == 0 or not np.issubdtype(y.dtype, np.number) or (y != np.floor(y)).any():
         raise DataError(f"ClientData: labels must be a list of whole numbers; got {y.dtype} {y.shape}.")
     return x, y.astype(np.int64)
 
@@ -261,7 +268,7 @@ class LocalClient:
     def raw_weight(self, work: Work) -> float:
         """Return the client's own weight, up to a factor that all share, of a weighting with a method `raw`."""
         metrics = {name: np.array([value]) for name, value in work.metrics.items()}
-        if self.data.dataset.num_classes:
+        if self.data.dataset.example_classes:
             metrics["label_entropy"] = released_entropy(self._label_counts()[None].astype(np.float64))
         return float(np.asarray(cast(ClientsOwn, self.federation.weighting).raw(metrics))[0])
 
@@ -280,15 +287,15 @@ class LocalClient:
             return PartScore(0, by=by)
         right, loss = self.engine.predict(params, split, index)
         further = {} if split == "train" else self._further(params, index)
-        mean = float(right.mean(dtype=np.float64))
-        return PartScore(len(index), mean, float(loss.astype(np.float64).mean()), by, further)
+        counts = position_counts(self.data.labels[index]) if self.data.dataset.positions else None
+        return PartScore(len(index), mean_of(right, counts), mean_of(loss, counts), by, further)
 
     def _further(self, params: Float32s, index: Ints) -> dict[str, float]:
         """Return what metrics say of some examples, those that are defined."""
         if not self.metrics:
             return {}
         truth, said = self.data.dataset.train_y[index], self.engine.logits(params, "true", index)
-        answers = SaidOfClients(truth, [(1.0, said)], np.array([len(index)]))
+        answers = SaidOfClients.of(truth, [(1.0, said)], np.array([len(index)]))
         found = {metric.name: answers.pooled(metric) for metric in self.metrics}
         return {name: value for name, value in found.items() if not np.isnan(value)}
 

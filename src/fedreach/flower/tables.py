@@ -58,6 +58,7 @@ class _Targets(NamedTuple):
 
     name: str
     num_classes: int  # 0: numbers are predicted; else 1
+    positions: tuple[int, ...] = ()  # a row has one label
 
 
 class FlowerTables:

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -33,7 +34,7 @@ MODELS = NameTable(
 
 def build(
     model: str | Callable[..., nn.Module],
-    sample_shape: Sequence[int],
+    sample_shape: Sequence[int] | Mapping[str, Sequence[int]] | Sequence[Sequence[int]],
     num_classes: int,
     *,
     seed: int,
@@ -44,7 +45,8 @@ def build(
     Args:
         model: A name of `MODELS`, or a callable that returns a module; it is handed `sample_shape` and
             `num_classes` where it has arguments of these names.
-        sample_shape: Shape of one example, such as (1, 28, 28), (64,) or (80,) tokens.
+        sample_shape: Shape of one example, such as (1, 28, 28), (64,) or (80,) tokens; of several inputs that of each,
+            by name or in order.
         num_classes: Number of outputs.
         seed: Of the generators of torch, numpy and `random` during the initialisation; they are put back afterwards.
         options: Further arguments of the model; ``output`` is none of them: it says which part of what the module
@@ -70,7 +72,13 @@ def build(
     factory = MODELS[model] if isinstance(model, str) else model
     name = model if isinstance(model, str) else getattr(factory, "__name__", "model")
     accepted = inspect.signature(factory).parameters
-    given = {"sample_shape": tuple(sample_shape), "num_classes": num_classes}
+    is_several = isinstance(sample_shape, Mapping) or any(
+        not isinstance(size, int | np.integer) for size in sample_shape
+    )
+    if is_several and isinstance(model, str):
+        raise ConfigError(f"The model {model!r} takes one input; got several. Give a module or function of your own.")
+    shape = dict(sample_shape) if isinstance(sample_shape, Mapping) else tuple(sample_shape)
+    given = {"sample_shape": shape, "num_classes": num_classes}
     arguments = {key: value for key, value in given.items() if key in accepted}
     if not any(p.kind is p.VAR_KEYWORD for p in accepted.values()):
         for key in options:
@@ -90,13 +98,13 @@ def build(
         module = factory(**arguments, **options)
         if not isinstance(module, nn.Module):
             raise ConfigError(f"The model {name!r} must return a torch.nn.Module; got {type(module).__name__}.")
-        _give_sizes(module, sample_shape)
+        _give_sizes(module, None if is_several else shape)
         if output is not None:
             module.register_forward_hook(TakeOutput(output))
     return module
 
 
-def _give_sizes(module: nn.Module, sample_shape: Sequence[int]) -> None:
+def _give_sizes(module: nn.Module, sample_shape: Any) -> None:
     """Let lazy layers find their sizes and draw their weights, by two examples of zeros.
 
     Raises:
@@ -104,6 +112,11 @@ def _give_sizes(module: nn.Module, sample_shape: Sequence[int]) -> None:
     """
     if not any(is_lazy(tensor) for tensor in (*module.parameters(), *module.buffers())):
         return
+    if sample_shape is None:
+        raise ConfigError(
+            f"The lazy layers of {type(module).__name__} take their sizes from one input, and there are several. Give "
+            "the layers their sizes."
+        )
     was_training, failed = module.training, None
     for dtype in (torch.float32, torch.int64):  # tokens are whole numbers
         try:

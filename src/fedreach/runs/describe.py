@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import fedreach
+from fedreach.data.datasets import form_to_json
 from fedreach.data.federated import FederatedData
 from fedreach.data.partition import statistics
 from fedreach.evaluation.baselines import NO_PARAMETERS, mean_target
@@ -74,7 +75,7 @@ def federation_record(data: FederatedData) -> FederationRecord:
     samples stands beside them.
     """
     d, population = data.dataset, data.population
-    counts = data.partition.label_counts(d.train_y, d.num_classes)
+    counts = data.partition.label_counts(d.train_y, d.example_classes)
     counts = counts if data.shift is None else counts - data.shift.dropped
     participants = population.participants
     return FederationRecord(
@@ -90,16 +91,17 @@ def federation_record(data: FederatedData) -> FederationRecord:
             "shape": list(d.train_x.shape[1:]),
             "mean": list(d.mean),
             "std": list(d.std),
+            **form_to_json(d),
         },
         partition={"kind": data.partition.kind, "parameters": dict(data.partition.parameters)},
         num_clients=data.num_clients,
         num_classes=d.num_classes,
         label_counts=counts,
-        sizes=counts.sum(axis=1) if d.num_classes else data.partition.sizes,
+        sizes=counts.sum(axis=1) if d.example_classes else data.partition.sizes,
         participants=participants,
         unseen=population.unseen,
         participants_without_held_out_data=participants[data.held_out.sizes[participants] == 0],
-        statistics=statistics(data.partition, d.train_y, d.num_classes).summary() if d.num_classes else {},
+        statistics=statistics(data.partition, d.train_y, d.num_classes).summary() if d.example_classes else {},
         noise=None if data.noise is None else dict(data.noise),
         server_data=_server_data(data),
         shift=None if data.shift is None else dict(data.shift.record),
@@ -124,6 +126,6 @@ def mean_mae(data: FederatedData) -> float | None:
 def _server_data(data: FederatedData) -> dict[str, Any] | None:
     if data.server is None:
         return None
-    classes = data.dataset.num_classes
+    classes = data.dataset.example_classes
     counts = np.bincount(data.server.y, minlength=classes).tolist() if classes else []
     return {"examples": len(data.server.y), "label_counts": counts, "taken": data.taken_by_server().tolist()}

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from fedreach.arrays import Float32s, Ints
+from fedreach.data.positions import position_counts
 from fedreach.data.server_data import ServerData
 from fedreach.engines.protocols import Engine
 from fedreach.errors import PartError
+from fedreach.evaluation.evaluator import mean_of
 from fedreach.federation.federation import Federation
 from fedreach.federation.state import FederationState
 from fedreach.federation.steps import AskServer, server_batches, server_split
@@ -60,7 +62,9 @@ class EngineData:
         return self.engine.logits(params, "server", index)
 
     def loss(self, params: Float32s, index: Ints) -> float:
-        return float(self.engine.predict(params, "server", index)[1].mean(dtype=np.float64))
+        at_positions = self.own.y.ndim > 1 and self.own.y.dtype.kind == "i"
+        counts = position_counts(self.own.y[index]) if at_positions else None
+        return mean_of(self.engine.predict(params, "server", index)[1], counts)
 
     def local_models(self) -> Iterator[Float32s]:
         if not self.federation.traits["server"].reads_updates:

@@ -193,7 +193,7 @@ def simulate(
     """
     module = build_model(
         model,
-        data.dataset.train_x.shape[1:],
+        data.dataset.sample_shape,
         data.dataset.outputs,
         seed=torch_seed(federation.seed if model_seed is None else model_seed, "model"),
         options=model_options,

@@ -62,7 +62,7 @@ def summary(experiment: Experiment, data: FederatedData) -> str:
     d, population = data.dataset, data.population
     sizes = data.partition.sizes
     mixed = ""
-    if d.num_classes:
+    if d.example_classes:
         effective = statistics(data.partition, d.train_y, d.num_classes).summary()["effective_classes"]
         mixed = f", {effective['median']:.1f} effective classes (median)"
     lines = [
@@ -85,7 +85,7 @@ def summary(experiment: Experiment, data: FederatedData) -> str:
     if data.shift is not None:
         who = f"{len(data.shift.clients)} of the {len(population.unseen)} that never train"
         lines.append(f"  shift: {who} hold other data ({data.shift.record['kind']})")
-    empty = np.flatnonzero(np.bincount(d.train_y, minlength=d.num_classes) == 0) if d.num_classes else np.empty(0)
+    empty = np.flatnonzero(np.bincount(d.train_y, minlength=d.num_classes) == 0) if d.example_classes else np.empty(0)
     if empty.size:
         which = ", ".join(map(str, empty[:10])) + (", ..." if empty.size > 10 else "")
         lines.append(

@@ -63,6 +63,7 @@ def export(model: TrainedModel, out: Path, form: Form, *, plain: bool = False, f
     if form == "safetensors":
         files: dict[str, bytes | str] = {weights.FILE: weights.content(model.net, model.origin.run, saved, about)}
     else:
+        model.expected.refuse_form(f"--to {form}")
         reads = saved is not None and Traits.of(saved.rule).reads_inputs
         about["reads_inputs"] = reads
         rule, state = (None, {}) if saved is None else (saved.rule, saved.state)
@@ -108,6 +109,7 @@ def predicted(
         ConfigError: If a column is not there, or nobody can deploy the rule.
         DataError: If the file cannot be read, or holds other samples than the model was trained on.
     """
+    model.expected.refuse_form("fedreach predict")
     saved = rule_of(model, plain=plain)
     about = model.about(None if saved is None else repr(saved.rule))
     rows = rows_for(about, path, client, label)

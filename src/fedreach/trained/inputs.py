@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedreach.data.preparation import Preparation
-from fedreach.data.sample_format import SampleFormat
+from fedreach.data.sample_format import SampleFormat, form_of
 from fedreach.data.target_scale import TargetScale
 from fedreach.engines.samples import scaling
 from fedreach.errors import RunFolderError
@@ -35,7 +35,8 @@ class Expected(SampleFormat):
                 "last.safetensors, by safetensors.torch.load_file."
             )
         prepared = None if record.preparation is None else Preparation.of_json(record.preparation)
-        return cls(name, said["kind"], tuple(said["shape"]), tuple(said["mean"]), tuple(said["std"]), prepared)
+        scale = tuple(said["mean"]), tuple(said["std"])
+        return cls(name, said["kind"], tuple(said["shape"]), *scale, prepared, *form_of(said))
 
     def module(self) -> nn.Module:
         """Return what makes inputs of raw samples."""
@@ -53,6 +54,8 @@ class Expected(SampleFormat):
         """Return raw samples as a tensor, see `SampleFormat.array`; they may be one, also that which this returned."""
         if not isinstance(samples, Tensor):
             return torch.from_numpy(self.array(samples))
+        if self.layout is not None and samples.dtype == torch.uint8 and samples.shape[1:] == self.raw_shape:
+            return samples
         is_raw = samples.dtype == torch.float64 and samples.shape[1:] == self.raw_shape
         if self.preparation is not None and is_raw:
             return samples

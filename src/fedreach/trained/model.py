@@ -15,6 +15,7 @@ from fedreach import registry
 from fedreach.arrays import AnyArray, Float32s, Floats
 from fedreach.data.target_scale import TargetScale
 from fedreach.engines.behaviour import batches_of, mixes_examples
+from fedreach.engines.several import add_hooks
 from fedreach.engines.trainer import EVALUATION_BATCH, logits_and_features
 from fedreach.errors import ConfigError, DataError, RunFolderError
 from fedreach.federation.serving.softmax import log_softmax
@@ -58,7 +59,10 @@ class TrainedModel(nn.Module):
     - images: (m, C, H, W) uint8, 0 to 255;
     - a table: (m, k) float64, one number for each of its `columns`, which `raw` makes of a table: a number as it is,
       of a word the place of its category, -1 for a word that no participant had, nan where it is missing;
-    - features: (m, ...) float32; tokens: (m, T) whole numbers.
+    - features: (m, ...) float32; tokens: (m, T) whole numbers;
+    - several inputs: records of bytes, which `raw` makes of a dictionary or a tuple of arrays.
+
+    Where labels stood at positions, logits are (m, positions..., c), and so is all that comes of them.
 
     Attributes:
         inputs: The module that makes inputs of raw samples.
@@ -87,6 +91,7 @@ class TrainedModel(nn.Module):
         self.expected, self.num_classes, self.origin = expected, num_classes, origin
         self.targets, self.scale = targets, scale
         self.units: nn.Module = nn.Identity() if scale is None else Units(scale)
+        add_hooks(net, expected.layout, expected.positions, num_classes)
         self.class_names: tuple[str, ...] | None = None if class_names is None else tuple(class_names)
         self.mixes = mixes_examples(net, self._two_inputs())
         self.requires_grad_(False)
@@ -124,7 +129,7 @@ class TrainedModel(nn.Module):
         said = self.logits(samples)
         if self.targets is not None:
             return said[:, 0] if self.targets == 1 else said
-        classes = said.argmax(axis=1)
+        classes = said.argmax(axis=-1)
         names: AnyArray = classes if self.class_names is None else np.array(self.class_names)[classes]
         return names
 
@@ -136,14 +141,15 @@ class TrainedModel(nn.Module):
         """
         if self.targets is not None:
             raise ConfigError("The model predicts numbers, which have no probabilities. Call predict.")
-        found: Floats = np.exp(log_softmax(self.logits(samples)))
+        logits = self.logits(samples)
+        found: Floats = np.exp(log_softmax(logits.reshape(-1, self.num_classes))).reshape(logits.shape)
         return found
 
     def logits(self, samples: Any) -> Floats:
         """Return the (m, c) logits of samples, see `raw`, or the (m, t) numbers that are predicted, in float64."""
         x = self._asked(samples)
         if not len(x):
-            return np.empty((0, self.targets or self.num_classes))
+            return np.empty((0, *self.expected.positions, self.targets or self.num_classes))
         try:
             with torch.no_grad():
                 logits = torch.cat(
@@ -228,6 +234,7 @@ class TrainedModel(nn.Module):
             ConfigError: If the path does not end so, or torch.export cannot follow the module.
         """
         self._check_mode()
+        self.expected.refuse_form("A .pt2 file")
         target = Path(path)
         if target.suffix != ".pt2":
             raise ConfigError(f"The file of a model must end with .pt2, as torch.export has it; got {target.name}.")

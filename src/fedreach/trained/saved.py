@@ -69,7 +69,7 @@ def load(
     section = ModelSection.model_validate(run.config.get("model", {"name": ""}))
     folders = base, held.path.resolve()
     base = registry.base_of(section.name, *folders)
-    net = _built(run, section, expected.shape, federation.outputs, folders, model)
+    net = _built(run, section, expected.sample_shape, federation.outputs, folders, model)
     layout = Layout.of(net)
     stored = read_models(held, which, layout)
     if stored is None:
@@ -124,7 +124,7 @@ def _of_file(
         raise ConfigError(f"{path} holds one model, {held}; got {asked}. Name none, or the run.")
     section = ModelSection.model_validate(run.config["model"])
     expected = Expected.of_json(about["name"], about)
-    net = _built(run, section, expected.shape, about["outputs"], (base,), model)
+    net = _built(run, section, expected.sample_shape, about["outputs"], (base,), model)
     weights.fill(net, stored, path)
     origin = RunOrigin(
         path.resolve(), about["model"], about["cluster"], base, run, about["round"], _code(section, model)
@@ -157,7 +157,7 @@ def _code(section: ModelSection, model: Callable[..., nn.Module] | None) -> str 
 def _built(
     run: RunRecord,
     section: ModelSection,
-    shape: tuple[int, ...],
+    shape: Any,
     outputs: int,
     folders: tuple[Path, ...],
     model: Callable[..., nn.Module] | None,

@@ -171,6 +171,11 @@ def checked_labels(labels: ArrayLike) -> Ints:
             "labels must be classes, and these are numbers to predict. Divide such data by the partition 'iid' or "
             "'natural', or by your own function."
         )
+    if array.ndim > 1 and array.dtype.kind in "iu":
+        raise DataError(
+            "labels must be one class a sample, and these stand at every position. Divide such data by the partition "
+            "'iid' or 'natural', or by your own function."
+        )
     if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":
         raise DataError(
             "labels must be a one-dimensional array with one whole number per sample; "
@@ -215,12 +220,13 @@ def check_generator(rng: Any) -> None:
 def checked_arguments(labels: ArrayLike, num_clients: Any, rng: Any, *, any_targets: bool = False) -> tuple[Ints, int]:
     """Return what every partitioner is handed: (n,) labels and the number of clients, and look at the generator.
 
-    With `any_targets` labels may be numbers, of whom only how many there are is told.
+    With `any_targets` labels may be numbers, or stand at every position: then only how many there are is told.
     """
     check_generator(rng)
     targets = np.asarray(labels)
-    numbers = any_targets and targets.dtype.kind == "f" and targets.ndim in (1, 2) and len(targets)
-    classes = np.zeros(len(targets), np.int64) if numbers else checked_labels(labels)
+    numbers = targets.dtype.kind == "f" and targets.ndim in (1, 2)
+    uncounted = any_targets and len(targets) and (numbers or (targets.dtype.kind in "iu" and targets[:1].size > 1))
+    classes = np.zeros(len(targets), np.int64) if uncounted else checked_labels(labels)
     clients = checked_count("num_clients", num_clients, 1)
     check_table(clients, 1)  # where each of them begins
     return classes, clients

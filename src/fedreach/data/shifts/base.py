@@ -53,9 +53,10 @@ class InputScale:
         Raises:
             DataError: If they are tokens, of which there is neither more nor less.
         """
-        if self.kind == "tokens":
+        if self.kind in ("tokens", "several"):
+            held = "tokens" if self.kind == "tokens" else "several inputs"
             raise DataError(
-                f"{who} changes numbers, and {self.name} holds tokens. Use permuted_labels or one_class, or your own "
+                f"{who} changes numbers, and {self.name} holds {held}. Use permuted_labels or one_class, or your own "
                 "shift."
             )
         return x.astype(np.float64)

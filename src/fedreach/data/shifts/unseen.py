@@ -47,9 +47,10 @@ def shift_unseen(data: FederatedData, shift: Shift, *, share: float = 1.0, seed:
         (array([4, 5]), array([5]))
     """
     share = checked_number("shift.share", share, 0, 1)
-    if not data.dataset.num_classes:
+    if not data.dataset.example_classes:
+        other = "stand at positions" if data.dataset.positions else "are numbers"
         raise ConfigError(
-            f"shift: it keeps count of classes, and targets of {data.dataset.name} are numbers. Leave the shift out."
+            f"shift: it keeps count of classes, and targets of {data.dataset.name} {other}. Leave the shift out."
         )
     unseen = data.population.unseen
     if not len(unseen):

@@ -17,6 +17,7 @@ from fedreach.evaluation.metrics.bound_disagreement import BoundDisagreement as 
 from fedreach.evaluation.metrics.calibration_error import Miscalibration as Miscalibration
 from fedreach.evaluation.metrics.loss import MeanLoss as MeanLoss
 from fedreach.evaluation.metrics.macro_f1 import MacroF1 as MacroF1
+from fedreach.evaluation.metrics.perplexity import Perplexity as Perplexity
 from fedreach.evaluation.metrics.r2 import R2 as R2
 from fedreach.registry import NameTable
 
@@ -30,6 +31,7 @@ METRICS = NameTable(
     auroc="auroc:AUROC",
     bound_disagreement="bound_disagreement:BoundDisagreement",
     calibration_error="calibration_error:Miscalibration",
+    perplexity="perplexity:Perplexity",
     mae="absolute_error:MeanAbsoluteError",
     r2="r2:R2",
 )

@@ -157,6 +157,15 @@ def confidence_and_accuracy(subject: Subject, given: Answers) -> None:
 
 
 @of_answers
+def exponential_of_the_loss(subject: Subject, given: Answers) -> None:
+    """The perplexity is 1 over the geometric mean of the probabilities of the true classes; c of equal scores."""
+    p, part = _softmax(given.scores)[np.arange(len(given.labels)), given.labels], subject.part
+    must_be_close("it", part.of(given.labels, given.scores), 1 / np.prod(p ** (1 / len(p))), str(given))
+    equal = np.zeros_like(given.scores)
+    must_be_close("that of equal scores", part.of(given.labels, equal), given.scores.shape[1], str(given))
+
+
+@of_answers
 def mean_distance(subject: Subject, given: Answers) -> None:
     """The mean absolute error is the mean of |y - z|; moved by 1, all right answers are off by 1."""
     y, z = given.labels.ravel().tolist(), given.scores.ravel().tolist()
@@ -206,6 +215,7 @@ METHOD_LAWS: Mapping[str, tuple[Law, ...]] = {
     "accuracy": (share_that_is_right,),
     "loss": (nats_of_the_truth,),
     "log_loss": (nats_of_the_truth,),
+    "perplexity": (exponential_of_the_loss,),
     "balanced_accuracy": (each_class_the_same,),
     "macro_f1": (precision_and_recall,),
     "auroc": (pairs_in_order,),

@@ -1,0 +1,159 @@
+"""Several inputs an example: arrays by name or by position, kept as one array of records.
+
+A record holds the inputs of one example, each with its own shape and type, so that whole numbers stay exact. All that
+divides, orders, hashes or stores examples sees one array. A model is handed the inputs again: those with names as
+keywords, the others by position, see `fedreach.engines.several`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedreach.arrays import AnyArray
+from fedreach.errors import DataError
+
+KEPT: Mapping[str, np.dtype[Any]] = {
+    "f": np.dtype("<f4"),
+    "i": np.dtype("<i8"),
+    "u": np.dtype("<i8"),
+    "b": np.dtype("bool"),
+}
+"""Kind of numbers -> the type in which they are kept; bytes (uint8) stay bytes."""
+Shapes = dict[str, tuple[int, ...]] | tuple[tuple[int, ...], ...]
+
+
+def is_inputs_of_example(value: Any) -> bool:
+    """Return whether the input of one example is several: a dictionary, or a tuple of arrays or tensors.
+
+    Example:
+        >>> is_inputs_of_example({"a": [1]}), is_inputs_of_example((np.ones(2), np.ones(3)))
+        (True, True)
+        >>> is_inputs_of_example((1.0, 2.0)), is_inputs_of_example([np.ones(2), np.ones(2)])
+        (False, False)
+    """
+    if isinstance(value, Mapping):
+        return "bytes" not in value  # a picture that is not decoded
+    return isinstance(value, tuple) and len(value) > 1 and all(_has_shape(part) for part in value)
+
+
+def is_inputs_of_examples(value: Any, length: int) -> bool:
+    """Return whether the inputs of so many examples are several: a dictionary, or a tuple of arrays that long.
+
+    Example:
+        >>> is_inputs_of_examples((np.ones((5, 2)), np.ones((5, 3))), 5)
+        True
+        >>> is_inputs_of_examples((np.ones(2), np.ones(2), np.ones(2)), 3)  # three examples
+        False
+    """
+    if isinstance(value, Mapping):
+        return True
+    if not isinstance(value, tuple) or len(value) < 2 or len(value) == length:
+        return False
+    return all(_has_shape(part) and len(part.shape) > 0 and len(part) == length for part in value)
+
+
+def _has_shape(part: Any) -> bool:
+    return hasattr(part, "shape") and hasattr(part, "dtype")
+
+
+def records(inputs: Mapping[str, Any] | Sequence[Any], name: str) -> AnyArray:
+    """Return (n,) records of several inputs of n examples.
+
+    Args:
+        inputs: Arrays of shape (n, ...) by name, or in order.
+        name: Of the data, in messages.
+
+    Raises:
+        DataError: If names are no keywords, lengths differ, or an input is no array of finite numbers.
+
+    Example:
+        >>> records({"tokens": [[1, 2]], "age": [0.5]}, "toy").dtype.descr
+        [('age', '<f4'), ('tokens', '<i8', (2,))]
+    """
+    is_named = isinstance(inputs, Mapping)
+    named = dict(inputs) if isinstance(inputs, Mapping) else {str(i): part for i, part in enumerate(inputs)}
+    if not named or (is_named and not all(isinstance(key, str) and key.isidentifier() for key in named)):
+        raise DataError(
+            f"{name}: several inputs must have names that can be keywords of the model's forward; got {list(named)}."
+        )
+    arrays = {key: _kept(named[key], f"{name}: input {key!r}") for key in (sorted(named) if is_named else named)}
+    lengths = {key: len(array) for key, array in arrays.items()}
+    if len(set(lengths.values())) > 1:
+        raise DataError(f"{name}: all inputs must have an entry for each example; got {lengths}.")
+    dtype = np.dtype([(key, array.dtype, array.shape[1:]) for key, array in arrays.items()])
+    made = np.empty(next(iter(lengths.values())), dtype)
+    for key, array in arrays.items():
+        made[key] = array
+    return made
+
+
+def _kept(value: Any, what: str) -> AnyArray:
+    """Return an input as an array of a type that is kept."""
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        value = (
+            value.float().numpy() if str(value.dtype).startswith(("torch.bfloat", "torch.float8")) else value.numpy()
+        )
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise DataError(f"{what} must be one rectangular array; {error}. Pad it to one length.") from error
+    if array.ndim == 0 or array.dtype.kind not in KEPT or 0 in array.shape[1:]:
+        raise DataError(
+            f"{what} must be an array of numbers with an entry for each example; got {array.dtype} {array.shape}."
+        )
+    dtype: np.dtype[Any] = array.dtype if array.dtype == np.uint8 else KEPT[array.dtype.kind]
+    with np.errstate(over="ignore"):  # what overflows float32 is refused below
+        kept: AnyArray = array.astype(dtype)
+    if kept.dtype.kind == "f" and not np.isfinite(kept).all():
+        raise DataError(f"{what} must be finite as float32. Leave examples out in which it is not.")
+    return kept
+
+
+def has_names(layout: np.dtype[Any]) -> bool:
+    """Return whether the inputs of such records have names, and are not told by their position."""
+    return not (layout.names or ("",))[0].isdigit()
+
+
+def sample_shape(array: AnyArray) -> Any:
+    """Return the shape of an example; of several inputs that of each, by name or in order.
+
+    Example:
+        >>> sample_shape(np.zeros((5, 3))), sample_shape(records({"a": np.zeros((5, 3)), "b": np.zeros(5)}, "toy"))
+        ((3,), {'a': (3,), 'b': ()})
+    """
+    return array.shape[1:] if array.dtype.names is None else shapes(array.dtype)
+
+
+def shapes(layout: np.dtype[Any]) -> Shapes:
+    """Return the shape of each input, by name or in order."""
+    found = {name: layout[name].shape for name in layout.names or ()}
+    return found if has_names(layout) else tuple(found.values())
+
+
+def layout_to_json(layout: np.dtype[Any]) -> list[list[Any]]:
+    """Return the name, type and shape of each input.
+
+    Example:
+        >>> layout_to_json(records((np.zeros((5, 3)), np.zeros(5, int)), "toy").dtype)
+        [['0', 'float32', [3]], ['1', 'int64', []]]
+    """
+    return [[name, layout[name].base.name, list(layout[name].shape)] for name in layout.names or ()]
+
+
+def layout_of_json(written: Sequence[Sequence[Any]]) -> np.dtype[Any]:
+    """Return what `layout_to_json` wrote."""
+    return np.dtype([(name, np.dtype(kind).newbyteorder("<"), tuple(shape)) for name, kind, shape in written])
+
+
+def described(layout: np.dtype[Any]) -> str:
+    """Return the inputs in words.
+
+    Example:
+        >>> described(records((np.zeros((5, 3)), np.zeros(5, int)), "toy").dtype)
+        '0 float32 (3,), 1 int64 ()'
+    """
+    return ", ".join(f"{name} {kind} {tuple(shape)}" for name, kind, shape in layout_to_json(layout))
