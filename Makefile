@@ -40,6 +40,7 @@ bench-long: $(VENV)/.installed-bench $(VENV)/.installed-oracles
 
 # torch as it is installed: it has to be a build for CUDA.
 bench-gpu: $(VENV)/.installed-bench
+	$(BIN)/python benchmarks/gpu.py --zoo
 	$(BIN)/python benchmarks/gpu.py --write
 
 # Changes the core line by line, and tries each change with the tests that run through it. It takes a day, stops and goes

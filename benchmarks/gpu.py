@@ -2,12 +2,13 @@
 
     python benchmarks/gpu.py                         # needs CUDA; prints the table
     python benchmarks/gpu.py --write                 # also puts it into docs/benchmarks.md
+    python benchmarks/gpu.py --zoo                   # whether all kinds of modules train there as on the CPU
     python benchmarks/gpu.py --device cpu --quick    # tests this script where there is no GPU
 
 The cases of `engine.py` with larger models, and `cifar`, the setting of pfl-research's own CIFAR-10 benchmark with its
 model: 1000 users of 50 samples, 50 a round, batch 10, two 3x3 convolutions of 32 and 64 filters and a layer of 128,
 1,626,442 parameters, with dropout (`cifar_plain`: without); the images are random. Data lie on the GPU. Each contender
-runs in fp32 and with tf32, convolutions included. Exits with status 3 where there is no CUDA.
+runs in fp32 and with tf32, convolutions included. Where there is no CUDA it reports "not run" and exits with status 3.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent / "peers"))
 import torch
 
 from contenders import ENGINE_NAMES, PFL, PLAIN, Contender, Row, end_cleanly, fedreach, measure, present
+from gpu_zoo import zoo_outcomes, zoo_table
 from page import PAGE, processor, put
 from tables import Rows, best, rates, ratios, spread, table
 from turns import check, run_cases
@@ -72,6 +74,7 @@ def arguments_of(line: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3, help="timings in one process (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="one pass with a fifth of the clients: a smoke test")
     parser.add_argument("--check", action="store_true", help="test the results in fp32 instead of timing them")
+    parser.add_argument("--zoo", action="store_true", help="train the tests' zoo of modules instead, in fp32")
     parser.add_argument("--write", action="store_true", help=f"put the table into {PAGE.name}")
     arguments = parser.parse_args(line)
     if arguments.quick:
@@ -84,11 +87,15 @@ def main() -> None:
     end_cleanly()
     if arguments.device == "cuda" and not torch.cuda.is_available():
         print(
-            "error: this benchmark needs a GPU with CUDA; torch finds none here. Run it on a machine that has one and "
-            "a CUDA build of torch, or test the script by --device cpu --quick.",
+            "not run: this benchmark needs a GPU with CUDA; torch finds none here. Run it on a machine that has one "
+            "and a CUDA build of torch, or test the script by --device cpu with --quick or --zoo.",
             file=sys.stderr,
         )
         sys.exit(NO_CUDA)
+    if arguments.zoo:
+        outcomes = list(zoo_outcomes(arguments.device))
+        print(zoo_table(outcomes, arguments.device))
+        sys.exit(1 if any(each.is_wrong for each in outcomes) else 0)
     everybody = present([*map(fedreach, ENGINE_NAMES), PLAIN, PFL])
     precisions = ("fp32",) if arguments.check or arguments.device == "cpu" else tuple(PRECISIONS)
     wanted = [on(contender, arguments.device, precision) for precision in precisions for contender in everybody]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
 import threading
 import time
@@ -16,7 +18,7 @@ from fedreach.cli import main
 from fedreach.config.sections import Experiment
 from fedreach.experiments.jobs import ComparisonStatus, Job
 from fedreach.forks import fork
-from fedreach.study.terminal import compare_progress
+from fedreach.study.terminal import RunProgress, compare_progress, run_progress
 
 from .terminals import on_terminal
 
@@ -102,8 +104,54 @@ def test_a_run_on_a_terminal_tells_its_rounds_above_its_bar(home: Path) -> None:
     assert lines[0] == "tiny: digits, 1437 samples, 10 classes"
     assert [line.split()[1] for line in lines if line.startswith("round ")] == ["2/4", "4/4"]
     (bar,) = (number for number, line in enumerate(lines) if line.startswith("rounds "))
-    assert lines[bar].endswith("4/4 00:00, 0:00 left")
+    assert re.search(r"4/4 00:0\d, 0:00 left$", lines[bar])
     assert lines[bar + 1].startswith("Round 4: ")
+
+
+def test_training_again_on_all_rows_has_a_bar_below_that_of_the_rounds_which_vanishes(home: Path) -> None:
+    with on_terminal(60) as terminal, run_progress(Experiment(rounds=9), Path(), quiet=False) as (shown,):
+        shown.refit_round(0, 7)
+        time.sleep(0.2)
+        shown.refit_round(3, 7)
+        rounds, refit = terminal.now()
+    assert [rounds.split()[0], refit.split()[0]] == ["rounds", "refit"]
+    assert refit.index("█") == len("rounds ")
+    assert re.search(r"3/7 00:0\d, 0:0\d left$", refit)
+    assert [line.split()[0] for line in terminal.lines()] == ["rounds"]
+
+
+def test_a_run_that_trains_again_shows_it(home: Path) -> None:
+    options = ["--set", "population.refit=true", "--set", "evaluation.every=1"]
+    with on_terminal(100) as terminal:
+        main(["run", "tiny.toml", *options, "--out", "run"], standalone_mode=False)
+    rounds = json.loads((home / "run/result.json").read_text())["refit"]["rounds"]
+    assert re.search(rf"refit .* 0/{rounds} ", terminal.text)
+
+
+def test_a_log_has_a_line_of_it_every_ten_seconds(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = iter([0.0, 0.0, 4.0, 9.0, 12.0, 15.0, 22.0])
+    monkeypatch.setattr("fedreach.study.terminal.time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    progress = RunProgress(Experiment(), Path(), None)
+    for round_ in (10, 11, 12, 14, 15, 21):  # resumed after round 10
+        progress.refit_round(round_, 30)
+    assert capsys.readouterr().err.splitlines() == [
+        "training again on all rows, 30 rounds",
+        "round 14/30 on all rows  0:48 left",  # 16 rounds at 12 s for 4
+        "round 21/30 on all rows  0:18 left",
+    ]
+
+
+def test_in_a_comparison_the_bar_of_a_run_shows_training_again(tmp_path: Path) -> None:
+    job = Job("a", 0, tmp_path, Experiment(rounds=10), tmp_path)
+    status = ComparisonStatus([job], running={job: 10}, refitting={job: (3, 7)}, fresh_rounds=10)
+    with on_terminal(90) as terminal, compare_progress(quiet=False) as (shown,):
+        shown.update(status)
+        time.sleep(0.1)
+        shown.update(status)
+        _, bar = terminal.now()
+    assert bar.endswith("3/7 00:00, training again on all rows")
 
 
 @pytest.mark.parametrize("option", ["--quiet", "--json"])

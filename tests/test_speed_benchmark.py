@@ -18,7 +18,20 @@ from fedreach.engines import ENGINES
 
 from .benchmarked import benchmarks
 
-NAMES = ("cases", "chip", "contenders", "engine", "fedreach_run", "gpu", "limit", "page", "phases", "tables", "turns")
+NAMES = (
+    "cases",
+    "chip",
+    "contenders",
+    "engine",
+    "fedreach_run",
+    "gpu",
+    "gpu_zoo",
+    "limit",
+    "page",
+    "phases",
+    "tables",
+    "turns",
+)
 
 
 @pytest.fixture(scope="module")
@@ -239,13 +252,34 @@ def alive(process):
     return not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def test_a_machine_without_a_gpu_is_told_so(bench, monkeypatch, capsys):
+@pytest.mark.parametrize("options", [[], ["--zoo"]], ids=["speed", "zoo"])
+def test_a_machine_without_a_gpu_is_told_so(bench, monkeypatch, capsys, options):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(sys, "argv", ["gpu.py"])
+    monkeypatch.setattr(sys, "argv", ["gpu.py", *options])
     with pytest.raises(SystemExit) as end:
         bench.gpu.main()
     assert end.value.code == 3
-    assert "needs a GPU with CUDA" in capsys.readouterr().err
+    assert capsys.readouterr().err.startswith("not run: this benchmark needs a GPU with CUDA")
+
+
+def test_modules_of_the_zoo_are_compared_with_the_cpu(bench, monkeypatch):
+    names = ["mlp", "Temperature", "tutorial"]
+    outcomes = list(bench.gpu_zoo.zoo_outcomes("cpu", names))
+    assert bench.gpu_zoo.zoo_table(outcomes, "cpu").startswith(
+        "6 trainings of the zoo's modules on cpu: 6 as on the CPU"
+    )
+    train = bench.gpu_zoo.trained
+
+    def train_otherwise(member, data, classes, engine, device):
+        used, update = train(member, data, classes, engine, device)
+        return used, update + 1e-3 * (engine == "auto")
+
+    monkeypatch.setattr(bench.gpu_zoo, "trained", train_otherwise)
+    outcomes = list(bench.gpu_zoo.zoo_outcomes("cpu", names))
+    assert [each.is_wrong for each in outcomes] == [False, True] * 3
+    shown = bench.gpu_zoo.zoo_table(outcomes, "cpu")
+    assert "3 as on the CPU" in shown
+    assert shown.count("FAILED: it trains otherwise") == 3
 
 
 def test_who_cannot_train_a_case_is_left_out_with_a_word(bench, tmp_path, capsys):

@@ -48,6 +48,12 @@ def model() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3))
 
 
+def smooth() -> nn.Module:
+    """Return a model that takes batches of one example."""
+    torch.manual_seed(4)
+    return nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+
+
 def chain() -> nn.Module:
     """Return a model that every engine can train."""
     return nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3))
@@ -99,7 +105,9 @@ def feddecorr(local, world, previous, x, y):
     loss, z = F.cross_entropy(local(x), y), features(local, x)
     if len(y) == 1:
         return loss
-    k = torch.corrcoef(z.T)
+    covariances = torch.cov(z.T, correction=0)
+    deviations = (covariances.diagonal() + 1e-8).sqrt()  # the authors' 1e-8
+    k = covariances / torch.outer(deviations, deviations)
     return loss + 0.5 * k.pow(2).sum() / k.numel()
 
 
@@ -115,56 +123,65 @@ def fedntd(local, world, previous, x, y):
     return total
 
 
-def train(objective, start, previous, data, client, round_):
-    """Train one client as a paper writes it; return its model."""
-    local, world = copy.deepcopy(start), copy.deepcopy(start).eval()
-    local.train()
-    samples = data.train[client]
-    for positions in batch_plan(7, round_, client, len(samples), LOCAL):
+def gradients_of(name, model_, broadcast_model, previous, x, y):
+    """Return the gradients of an objective, parameter by parameter."""
+    objectives = {"moon": moon, "feddecorr": feddecorr, "fedntd": fedntd}
+    if name == "fedsam":
+        return gradients_of_sam(model_, x, y)
+    value = objectives[name](model_, broadcast_model, previous, x, y)
+    return torch.autograd.grad(value, list(model_.parameters()))
+
+
+def gradients_of_sam(model_, x, y):
+    gradients = torch.autograd.grad(F.cross_entropy(model_(x), y), list(model_.parameters()))
+    norm = sum(g.pow(2).sum() for g in gradients).sqrt()
+    ascended = copy.deepcopy(model_)
+    with torch.no_grad():
+        for parameter, gradient in zip(ascended.parameters(), gradients, strict=True):
+            parameter += 0.1 * gradient / norm
+    return torch.autograd.grad(F.cross_entropy(ascended(x), y), list(ascended.parameters()))
+
+
+def train(name, start, previous, data, client, round_, local):
+    """Train one client as a paper writes it, by torch's own optimizer; return its model."""
+    trained, broadcast_model = copy.deepcopy(start).train(), copy.deepcopy(start).eval()
+    options = {"lr": local.rate, "momentum": local.momentum, "weight_decay": local.weight_decay}
+    optimizer, samples = torch.optim.SGD(trained.parameters(), **options), data.train[client]
+    for positions in batch_plan(7, round_, client, len(samples), local):
         index = samples[positions[positions >= 0]]
         x, y = torch.from_numpy(data.dataset.train_x[index]), torch.from_numpy(data.labels[index])
-        if objective == "fedsam":
-            step_of_sam(local, x, y)
-            continue
-        values = {"moon": moon, "feddecorr": feddecorr, "fedntd": fedntd}
-        # A second forward pass of `local` must not count in its running statistics.
-        once = copy.deepcopy(local)
+        # Further forward passes of the model must not count in its running statistics.
+        once = copy.deepcopy(trained)
         once(x)
-        grads = torch.autograd.grad(values[objective](local, world, previous, x, y), list(local.parameters()))
-        with torch.no_grad():
-            for parameter, gradient in zip(local.parameters(), grads, strict=True):
-                parameter -= RATE * gradient
-            for buffer, new in zip(local.buffers(), once.buffers(), strict=True):
-                buffer.copy_(new)
-    return local
+        gradients = gradients_of(name, trained, broadcast_model, previous, x, y)
+        for parameter, gradient in zip(trained.parameters(), gradients, strict=True):
+            parameter.grad = gradient
+        optimizer.step()
+        for buffer, new in zip(trained.buffers(), once.buffers(), strict=True):
+            buffer.copy_(new)
+    return trained
 
 
-def step_of_sam(local, x, y):
-    parameters = list(local.parameters())
-    gradients = torch.autograd.grad(F.cross_entropy(local(x), y), parameters)
-    norm = sum(g.pow(2).sum() for g in gradients).sqrt()
-    other = copy.deepcopy(local)
-    with torch.no_grad():
-        for parameter, gradient in zip(other.parameters(), gradients, strict=True):
-            parameter += 0.1 * gradient / norm
-    there = torch.autograd.grad(F.cross_entropy(other(x), y), list(other.parameters()))
-    with torch.no_grad():
-        for parameter, gradient in zip(parameters, there, strict=True):
-            parameter -= RATE * gradient
+DECAYED = LocalSGD(batch_size=7, epochs=3, rate=0.05, momentum=0.9, weight_decay=0.02)
+"""Clients of 12, 6 and 8 examples have last batches of 5, 6 and 1."""
+CASES = [(LOCAL, model), (DECAYED, smooth)]
 
 
+@pytest.mark.parametrize(("local", "make"), CASES, ids=["batch norm", "momentum, weight decay, single examples"])
 @pytest.mark.parametrize(("loss", "name"), list(zip(OBJECTIVES, NAMES, strict=True)), ids=NAMES)
-def test_three_rounds_of_three_clients_are_those_of_a_loop_in_plain_torch(simulated, loss, name):
-    simulation = simulated(loss)
-    found, world, last = updates(simulation), model(), [None] * 3
+def test_three_rounds_of_three_clients_are_those_of_a_loop_in_plain_torch(simulated, loss, name, local, make):
+    world, last = make(), [None] * 3
+    simulation, plain = (simulated(one, module=make(), local=local) for one in (loss, CrossEntropy()))
+    assert (simulation.data.train.sizes % local.batch_size).any()  # some last batches are not full
+    found = updates(simulation)
     for round_ in range(1, ROUNDS + 1):
         start = flatten(world).numpy()
-        locals_ = [train(name, world, last[client], simulation.data, client, round_) for client in range(3)]
+        locals_ = [train(name, world, last[client], simulation.data, client, round_, local) for client in range(3)]
         expected = np.stack([flatten(one).numpy() - start for one in locals_])
-        np.testing.assert_allclose(found[round_ - 1], expected, atol=1e-6)
+        np.testing.assert_allclose(found[round_ - 1], expected, rtol=0, atol=1e-6)
         last = [one.eval() for one in locals_]
         bind(world, torch.from_numpy(start + expected.mean(axis=0)))
-    assert abs(found - updates(simulated(CrossEntropy()))).max() > 1e-4  # it does something
+    assert abs(found - updates(plain)).max() > 1e-4  # it does something
 
 
 # ---------------------------------------------------------------------------------------------------- limits

@@ -52,6 +52,7 @@ class ComparisonStatus:
     jobs: Sequence[Job]
     skipped: int = 0  # finished before this command
     running: dict[Job, int] = field(default_factory=dict)  # job -> round
+    refitting: dict[Job, tuple[int, int]] = field(default_factory=dict)  # job -> round and rounds of training again
     latest: dict[Job, dict[str, float]] = field(default_factory=dict)  # last evaluation
     finished: list[Job] = field(default_factory=list)
     lengths: dict[Job, int] = field(default_factory=dict)  # rounds of runs that this command finished

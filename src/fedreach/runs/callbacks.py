@@ -37,6 +37,16 @@ class Callback:
         Rows of rounds that take milliseconds may still wait to be written.
         """
 
+    def refit_round(self, round_: int, rounds: int) -> None:
+        """After each of the rounds in which the model is trained again on all rows, `population.refit`.
+
+        Trackers do not get these, as no number of the run depends on them.
+
+        Args:
+            round_: Rounds that are over, from 0 on, or from where an interrupted training is resumed.
+            rounds: How many there will be.
+        """
+
     def end(self, result: Result) -> None:
         """After the last round, when all is written; not where the run failed."""
 

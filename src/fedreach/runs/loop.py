@@ -97,7 +97,8 @@ def each_round(
             baselines.write(recorder.folder)
         if refit is None:
             return None
-        return refit.write(recorder, last.best_round if np.isfinite(last.best_loss) else last.state.round)
+        rounds = last.best_round if np.isfinite(last.best_loss) else last.state.round
+        return refit.write(recorder, rounds, callbacks)
 
     engine = "\n".join(filter(None, [engine, simulation.engine.note]))
     with told(callbacks, run, simulation.data, engine, recorder.folder.path):

@@ -7,7 +7,7 @@ here, and no number of the scored model depends on it. The folder goes once the 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 
 from fedreach.arrays import AnyArray
 from fedreach.errors import ANOTHER_FOLDER, STEADIER, TrainingError
+from fedreach.runs.callbacks import Callback
 from fedreach.runs.checkpoint import Snapshot
 from fedreach.runs.folder import CONSTANTS, REFIT, RunFolder
 from fedreach.runs.recorder import Recorder
@@ -40,12 +41,13 @@ class Refit:
     simulation: Callable[[Path], Simulation]
     checkpoint_seconds: float = 2.0
 
-    def write(self, recorder: Recorder, rounds: int) -> Mapping[str, Any]:
+    def write(self, recorder: Recorder, rounds: int, callbacks: Sequence[Callback] = ()) -> Mapping[str, Any]:
         """Train so many rounds, unless that is done, write the model, and return what that took: see `Result.refit`.
 
         Args:
             recorder: Of the run's folder, which this process has locked.
             rounds: As many as the best round took.
+            callbacks: Get each round of it, see `Callback.refit_round`.
 
         Raises:
             TrainingError: If a client fails, or the model diverges.
@@ -58,7 +60,8 @@ class Refit:
         else:
             own = Recorder(place, recorder.federation, recorder.layout)
             constants = folder.read_tensors(CONSTANTS)
-            last = self._trained(own, folder.required(RunRecord), rounds, {} if constants is None else constants[0])
+            start = {} if constants is None else constants[0]
+            last = self._trained(own, folder.required(RunRecord), rounds, start, callbacks)
             took = _took(last, radio=recorder.federation.radio is not None)
             record = {"round": rounds, "run": folder.run, "took": took}
             folder.write_tensors(REFIT, own.models(last.state), record)
@@ -66,7 +69,14 @@ class Refit:
         _remove(place)
         return took
 
-    def _trained(self, own: Recorder, run: RunRecord, rounds: int, constants: Mapping[str, AnyArray]) -> Snapshot:
+    def _trained(
+        self,
+        own: Recorder,
+        run: RunRecord,
+        rounds: int,
+        constants: Mapping[str, AnyArray],
+        callbacks: Sequence[Callback],
+    ) -> Snapshot:
         """Return the training after its last round; an interrupted one goes on."""
         simulation = self.simulation(own.folder.path)
         if constants:
@@ -74,6 +84,8 @@ class Refit:
         snapshot = kept = _checkpoint(own, run, rounds) or _begun(own, run, simulation)
         saved = time.monotonic()
         try:
+            for callback in callbacks:
+                callback.refit_round(snapshot.state.round, rounds)
             while snapshot.state.round < rounds:
                 done = simulated_round(simulation, snapshot.state, own.folder)
                 snapshot, row = own.after(snapshot, done.state, done.result)
@@ -82,6 +94,8 @@ class Refit:
                     # What clients kept at the last checkpoint must not be written over before the next one.
                     snapshot = kept = own.save(snapshot)
                     saved = time.monotonic()
+                for callback in callbacks:
+                    callback.refit_round(row.round, rounds)
         finally:
             snapshot = kept = own.save(snapshot)
         if not np.isfinite(kept.state.models).all():

@@ -193,7 +193,9 @@ class RunProgress(Callback):
 
     def __init__(self, experiment: Experiment, folder: Path, add: "Add | None") -> None:
         self.experiment, self.folder = experiment, folder
+        self.add = add
         self.bar = None if add is None else add("rounds", total=experiment.rounds)
+        self.refit: RefitProgress | None = None
         self.lost: set[int] = set()  # are named once; the rows name them in every round
         self.training: list[float] = []  # seconds a round; as these, of this process
         self.evaluating: list[float] = []
@@ -226,6 +228,11 @@ class RunProgress(Callback):
                 _line(f"round {row.round}: client {self.name_of(client)} does not count: {cause}")
         self.lost.update(lost)
 
+    def refit_round(self, round_: int, rounds: int) -> None:
+        if self.refit is None:
+            self.refit = RefitProgress(self.add, round_, rounds)
+        self.refit.show(round_)
+
     def _last_round(self, row: RoundRow) -> float:
         """Return the round after which the run is likely to end, by what it has spent of its budget."""
         spent = {
@@ -235,6 +242,33 @@ class RunProgress(Callback):
         }
         shares = [spent[name] / limit for name, limit in self.experiment.budget.limits.items() if spent[name]]
         return min([self.experiment.rounds, *(max(row.round, row.round / share) for share in shares)])
+
+
+class RefitProgress:
+    """Shows how far training again on all rows is: a bar on a terminal, else a line now and then.
+
+    Args:
+        add: Adds a bar; None: this is no terminal.
+        first: Round after which it begins, 0 unless it is resumed.
+        rounds: How many there will be.
+    """
+
+    def __init__(self, add: "Add | None", first: int, rounds: int) -> None:
+        self.first, self.rounds = first, rounds
+        self.began = self.last_line = time.monotonic()
+        self.bar = None if add is None else add("refit ", total=rounds, leave=False)
+        if add is None:
+            _line(f"training again on all rows, {rounds} rounds")
+
+    def show(self, round_: int) -> None:
+        """Show that this round is over."""
+        now, trained = time.monotonic(), round_ - self.first
+        left = clock((now - self.began) / trained * (self.rounds - round_) if trained else None)
+        if self.bar is not None:
+            self.bar.show(round_, self.rounds, f"{left} left")
+        elif now - self.last_line >= ESTIMATE_SECONDS:
+            self.last_line = now
+            _line(f"round {round_}/{self.rounds} on all rows  {left} left")
 
 
 @contextmanager
@@ -313,7 +347,11 @@ class ComparisonProgress(ComparisonCallback):
                 longest = max(len(visible(label)) for label in (WHOLE, *(job.label for job in status.jobs)))
                 self.whole.set_description_str(WHOLE.ljust(longest), refresh=False)
                 self.bars[job] = add(visible(job.label).ljust(longest), total=job.rounds, leave=False)
-            self.bars[job].show(round_, job.rounds, _scores(status.latest.get(job, {})))
+            if job in status.refitting:
+                refit_round, refit_rounds = status.refitting[job]
+                self.bars[job].show(refit_round, refit_rounds, "training again on all rows")
+            else:
+                self.bars[job].show(round_, job.rounds, _scores(status.latest.get(job, {})))
 
     def planned(self, why: str) -> None:
         _line(why)

@@ -19,7 +19,8 @@ class Worker(Protocol):
         """Start the process; what it says is handed to `on_message`, which may be called from another thread.
 
         ``{"ready": true}`` comes first and once, then what the job at hand says: ``{"round": 3, ...}`` after every
-        round, ``{"tracker": name, "warning": text}`` of a tracker that fails, and ``{"ended": ...}``. ``{"died":
+        round, ``{"refit_round": 2, "refit_rounds": 5}`` after every round of training again on all rows,
+        ``{"tracker": name, "warning": text}`` of a tracker that fails, and ``{"ended": ...}``. ``{"died":
         cause}`` is the last; ``{"refused": reason}`` says that this machine cannot be used.
         """
 

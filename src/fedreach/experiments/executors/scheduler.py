@@ -129,6 +129,8 @@ class Scheduler:
             if message["tracker"] not in self.warned:  # what ails one mostly ails all runs
                 warn(message["tracker"], message["warning"])
             self.warned.add(message["tracker"])
+        elif "refit_round" in message:
+            self.status.refitting[self.busy[worker]] = message["refit_round"], message["refit_rounds"]
         elif "ended" in message:
             self._end(self.busy.pop(worker), message.get("error"))
             self.free.append(worker)
@@ -146,6 +148,7 @@ class Scheduler:
         else:
             self.status.failed[job] = error
         del self.status.running[job]
+        self.status.refitting.pop(job, None)
         self.status.ended = job
 
     def _replace(self, worker: Worker, cause: str) -> None:
@@ -162,6 +165,7 @@ class Scheduler:
             with self.log.open("a", encoding="utf-8") as log:
                 log.write(f"{job.label}: its process died ({cause}); it goes on from its last checkpoint.\n")
             del self.status.running[job]
+            self.status.refitting.pop(job, None)
             self.waiting.insert(0, job)
         else:
             often = f", as in all {self.tries} tries" if self.tries > 1 else ""

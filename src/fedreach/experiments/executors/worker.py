@@ -105,6 +105,9 @@ class Rounds(Callback):
         shown = {key: row.evaluated[key] for key in told if key in row.evaluated}
         self.send({"round": row.round, **shown})
 
+    def refit_round(self, round_: int, rounds: int) -> None:
+        self.send({"refit_round": round_, "refit_rounds": rounds})
+
     def warn(self, name: str, text: str) -> None:
         """Tell it of a tracker that failed."""
         self.send({"tracker": name, "warning": text})

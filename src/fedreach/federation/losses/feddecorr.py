@@ -11,8 +11,9 @@ from fedreach.federation.losses.around import Around
 class FedDecorr(Around):
     """The loss, and beta times the mean square of the correlations between features over the batch.
 
-    l + beta ||K||_F^2 / d^2, K the (d, d) matrix of correlations of the d features over the b examples of the batch; a
-    feature that does not vary correlates with none. A batch of one example has the loss alone.
+    l + beta ||K||_F^2 / d^2, K the (d, d) matrix of correlations of the d features over the b examples of the batch. As
+    in the authors' code 1e-8 is added to each variance, so that a feature that does not vary correlates with none. A
+    batch of one example has the loss alone.
 
     When: clients have few classes each, so that features collapse into few dimensions. It costs b d^2 products a step.
 
